@@ -1,0 +1,60 @@
+"""Good hyperparameters for knowledge graph embeddings on large graphs, and the models trained with them.
+
+The public names, each imported when it is first used, so that `import grash` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from grash.errors import GrashError
+from grash.version import __version__
+
+if TYPE_CHECKING:
+    from grash.api import evaluate, load_model, train
+    from grash.data.dataset import Dataset
+    from grash.data.describe import describe
+    from grash.data.prepare import load_dataset, prepare
+    from grash.predict import Model, Prediction
+    from grash.training.config import TrainConfig
+
+_HOMES = {
+    "Dataset": "grash.data.dataset",
+    "Model": "grash.predict",
+    "Prediction": "grash.predict",
+    "TrainConfig": "grash.training.config",
+    "describe": "grash.data.describe",
+    "evaluate": "grash.api",
+    "load_dataset": "grash.data.prepare",
+    "load_model": "grash.api",
+    "prepare": "grash.data.prepare",
+    "train": "grash.api",
+}
+
+__all__ = [
+    "Dataset",
+    "GrashError",
+    "Model",
+    "Prediction",
+    "TrainConfig",
+    "__version__",
+    "describe",
+    "evaluate",
+    "load_dataset",
+    "load_model",
+    "prepare",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"grash has no {name!r}: it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,198 @@
+"""Everything that the command line does, as one call in Python under the same name.
+
+    dataset = grash.load_dataset("world")
+    model = grash.train(dataset, model="complex", epochs=20, out="runs/world")
+    model.predict(head="Egypt", relation="neighbour_of")
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grash.data.dataset import Dataset
+from grash.data.describe import describe
+from grash.data.prepare import load_dataset, prepare
+from grash.engines.run import run_training
+from grash.errors import InputError
+from grash.evaluation.metrics import Evaluation
+from grash.predict import Model
+from grash.training.config import TrainConfig, make_config, read_config
+from grash.training.loop import Progress
+
+__all__ = [
+    "checkpoint_of",
+    "configure",
+    "describe",
+    "evaluate",
+    "free_folder",
+    "load_dataset",
+    "load_model",
+    "prepare",
+    "train",
+]
+
+Source = Dataset | str | Path
+Settings = TrainConfig | Mapping[str, Any] | str | Path
+
+
+def train(
+    dataset: Source,
+    config: Settings | None = None,
+    *,
+    out: str | Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    checkpoint: str | Path | None = None,
+    watch: Callable[[Progress], None] | None = None,
+    overwrite: bool = False,
+    evaluate: bool = True,
+    valid_sample: int | None = None,
+    test_sample: int | None = None,
+    **settings: Any,
+) -> Model:
+    """The model of the best validation, evaluated on test (if it has triples) and saved to `out` (if given).
+
+    config: a TrainConfig, a mapping or a YAML file; `settings` change its fields. checkpoint: a folder to go on
+    from and to save to; with `out` it lies beside it by default and goes when the model is saved. On Ctrl-C the
+    step is finished and the checkpoint saved: the same call goes on from there. watch is told the progress.
+    """
+    data = _dataset(dataset)
+    chosen = configure(config, **settings)
+    folder = None if out is None else Path(out)
+    place = Path(checkpoint) if checkpoint is not None else None if folder is None else checkpoint_of(folder)
+    if folder is not None:
+        _check_free(folder, overwrite)
+    with _interrupts_between_steps(watch) as patient_watch:
+        outcome = run_training(
+            data, chosen, device=device, threads=threads, checkpoint=place,
+            valid_sample=valid_sample, watch=patient_watch,
+        )  # fmt: skip
+    model = Model(outcome.model, data, chosen, history=[asdict(v) for v in outcome.history])
+    if evaluate and len(data.test):
+        model.evaluation = model.evaluate(sample=test_sample, seed=chosen.seed).to_dict()
+    if folder is not None:
+        model.save(folder, overwrite=overwrite)
+        if checkpoint is None and place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+    return model
+
+
+def evaluate(
+    model: Model | str | Path, dataset: Source | None = None, *, device: str = "auto", **options: Any
+) -> Evaluation:
+    """The evaluation of a model, or of a model folder, on its own dataset or, matched by names, on another.
+
+    options: split, sample, candidates, unseen, detail, seed, work_bytes, as in `grash.evaluation.evaluate`.
+    """
+    loaded = model if isinstance(model, Model) else Model.load(model, device=device)
+    return loaded.evaluate(None if dataset is None else _dataset(dataset), **options)
+
+
+def load_model(folder: str | Path, *, device: str = "auto") -> Model:
+    """The model of a folder that `train` or `Model.save` wrote."""
+    return Model.load(folder, device=device)
+
+
+def configure(config: Settings | None = None, **settings: Any) -> TrainConfig:
+    """The TrainConfig of a mapping, a YAML file or another one, with `settings` changed; defaults else."""
+    if config is None:
+        return make_config(settings)
+    if isinstance(config, TrainConfig):
+        return config.changed(**settings)
+    if isinstance(config, Mapping):
+        return make_config({**config, **settings})
+    return read_config(Path(config)).changed(**settings)
+
+
+def checkpoint_of(folder: str | Path) -> Path:
+    """Where a training into this model folder keeps its checkpoint: beside it."""
+    folder = Path(folder)
+    return folder.with_name(f"{folder.name}.checkpoint")
+
+
+def free_folder(dataset: Dataset, config: TrainConfig, *, parent: str | Path = "runs") -> Path:
+    """PARENT/DATASET-MODEL, or the same with -2, -3, …: the first that holds no model and no other run's checkpoint.
+
+    The checkpoint of an interrupted run with these settings on this dataset is found again.
+    """
+    base = Path(parent) / f"{dataset.name}-{config.model}".replace("/", "-")
+    number = 1
+    while True:
+        folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        if not folder.exists() and not _is_of_another(checkpoint_of(folder), dataset, config):
+            return folder
+        number += 1
+
+
+def _dataset(source: Source) -> Dataset:
+    return source if isinstance(source, Dataset) else load_dataset(source)
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    """Says before the training what saving would say after it."""
+    if folder.exists() and not overwrite:
+        raise InputError(f"{folder} exists already: give another folder, or allow overwriting it.")
+    if folder.exists() and not (folder / "model.json").is_file():
+        raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
+
+
+def _is_of_another(checkpoint: Path, dataset: Dataset, config: TrainConfig) -> bool:
+    try:
+        record = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return checkpoint.exists()
+    except (OSError, ValueError):
+        return True
+    mine = {"config": config.model_dump(), "dataset": dataset.fingerprint}
+    return not isinstance(record, dict) or record.get("belongs_to") != mine
+
+
+class _Now(BaseException):
+    """A second Ctrl-C: leave without finishing the step and without saving."""
+
+
+@contextmanager
+def _interrupts_between_steps(
+    watch: Callable[[Progress], None] | None,
+) -> Iterator[Callable[[Progress], None]]:
+    """Yields a watcher that raises KeyboardInterrupt between two steps once Ctrl-C was pressed.
+
+    In the midst of a step one table may be updated and the other not: a checkpoint of that would not continue
+    exactly. A second Ctrl-C ends at once and leaves the checkpoint before. Outside of the main thread, where
+    signals cannot be caught, and where someone else catches them, nothing is changed.
+    """
+    pressed = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal pressed
+        if pressed:
+            raise _Now
+        pressed = True
+
+    def look(progress: Progress) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        if watch is not None:
+            watch(progress)
+
+    ours = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    before = signal.signal(signal.SIGINT, note) if ours else None
+    try:
+        yield look
+    except _Now:
+        raise KeyboardInterrupt from None
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt

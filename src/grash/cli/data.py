@@ -1,0 +1,180 @@
+"""grash prepare, describe, datasets: from a source to an encoded dataset, and what is in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grash.cli.options import Json, Source, takes_source_options
+from grash.cli.show import as_json, command, listen, say, table
+
+if TYPE_CHECKING:
+    from grash.data.catalog import CatalogEntry
+    from grash.data.describe import Profile
+
+_RELATIONS_SHOWN = 25
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(takes_source_options(prepare))
+    app.command()(takes_source_options(describe))
+    datasets = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+    datasets.callback()(list_datasets)
+    datasets.command("get")(get_dataset)
+    app.add_typer(datasets, name="datasets")
+
+
+def prepare(
+    source: Source,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder to write; NAME.grash here by default.", show_default=False)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an encoded dataset that is there.")] = False,
+    json: Json = False,
+    *,
+    reading: dict[str, Any],
+) -> None:
+    """Read a graph once and write it encoded, so that every later command opens it at once.
+
+    SOURCE may be a text file (tab, comma, …), RDF, Parquet or .npy, compressed or not, or a folder with train,
+    valid and test files, also in the layouts of LibKGE, RotatE, DGL-KE and OpenKE. Without valid and test files,
+    they are split off train.
+    """
+    from grash import api
+
+    listen(verbose=not json)
+    if out is None:
+        out = Path(f"{_stem(source)}.grash")
+    dataset = api.prepare(source, out, overwrite=overwrite, **reading)
+    if json:
+        as_json({"folder": str(out), **_counts(dataset), "provenance": dataset.provenance})
+        return
+    print(f"{out}: {dataset!r}")
+    print(f"Next: {command('grash', 'describe', out)}")
+    print(f"      {command('grash', 'train', out)}")
+
+
+def describe(source: Source, json: Json = False, *, reading: dict[str, Any]) -> None:
+    """Show what a graph is made of, and what in it would make results look better than they are.
+
+    Counts per split, degrees, relations with their cardinality (1-1, 1-N, N-1, N-N), and warnings: duplicates,
+    entities that train has not seen, test triples whose inverse stands in train.
+    """
+    from grash import api
+
+    listen()
+    profile = api.describe(api.load_dataset(source, **reading))
+    if json:
+        as_json(profile.to_dict())
+        return
+    _show_profile(profile)
+
+
+def list_datasets(context: typer.Context, json: Json = False) -> None:
+    """List the public datasets that grash knows; `grash datasets get NAME` downloads one."""
+    if context.invoked_subcommand is not None:
+        return
+    from grash.data.catalog import CATALOG
+
+    if json:
+        as_json([_entry(entry) for entry in CATALOG.values()])
+        return
+    rows = [
+        (e.name, e.entities, e.relations, e.n_triples, _megabytes(e.size), e.licence, e.title)
+        for e in CATALOG.values()
+    ]
+    table(("name", ">entities", ">relations", ">triples", ">download", "licence", "title"), rows)
+    print("\ngrash datasets get NAME downloads one. Bundled, without download: world.")
+
+
+def get_dataset(
+    name: Annotated[str, typer.Argument(help="A name from `grash datasets`.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--folder", help="Where datasets are kept.")] = Path("datasets"),
+) -> None:
+    """Download a public dataset, go on after a break, verify it, and say where it is.
+
+    Without a network, put the file into FOLDER/NAME.download by hand: the error message says which and where.
+    """
+    from grash.data.catalog import find_entry
+    from grash.data.download import download
+
+    listen()
+    entry = find_entry(name)
+    place = download(entry, folder, progress=_show_download if sys.stderr.isatty() else None)
+    if sys.stderr.isatty():
+        say("")
+    print(place)
+    if entry.notes:
+        say(entry.notes)
+    if entry.columns != "head,relation,tail":
+        say(f"Its columns are {entry.columns}.")
+    say(f"Next: {command('grash', 'describe', place)}")
+
+
+def _show_download(name: str, done: int, total: int | None) -> None:
+    share = f" of {total / 1e6:,.1f}" if total else ""
+    print(f"\r{name}: {done / 1e6:,.1f}{share} MB\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _stem(source: str) -> str:
+    from grash.data.layouts import dataset_name
+
+    return dataset_name(Path(source))
+
+
+def _counts(dataset: Any) -> dict[str, Any]:
+    return {
+        "name": dataset.name,
+        "n_entities": dataset.n_entities,
+        "n_relations": dataset.n_relations,
+        "n_triples": {split: len(dataset.split(split)) for split in ("train", "valid", "test")},
+        "fingerprint": dataset.fingerprint,
+    }
+
+
+def _entry(entry: CatalogEntry) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(entry), "n_triples": entry.n_triples, "size": entry.size}
+
+
+def _megabytes(size: int | None) -> str | None:
+    return None if size is None else f"{size / 1e6:,.1f} MB"
+
+
+def _show_profile(profile: Profile) -> None:
+    print(f"{profile.name}: {profile.n_entities:,} entities, {profile.n_relations:,} relations\n")
+    table(
+        ("split", ">triples", ">duplicates", ">entities", ">relations", ">unseen entities", ">unseen relations"),
+        [
+            (name, s.triples, s.duplicates, s.entities, s.relations, s.unseen_entities, s.unseen_relations)
+            for name, s in profile.splits.items()
+        ],
+    )
+    degrees = profile.degrees
+    quantiles = ", ".join(f"{name}: {value:g}" for name, value in degrees.quantiles.items())
+    print(f"\nTrain triples per entity: {degrees.mean:.1f} on average ({quantiles}); {degrees.with_one_triple:,} have one.\n")
+    relations = sorted(profile.relations, key=lambda r: -r.triples["train"])
+    table(
+        ("relation", ">train", ">heads", ">tails", ">tails per head", ">heads per tail", "kind", ">symmetric"),
+        [
+            (r.name, r.triples["train"], r.heads, r.tails, _short(r.tails_per_head), _short(r.heads_per_tail),
+             r.cardinality, _percent(r.symmetry))
+            for r in relations[:_RELATIONS_SHOWN]
+        ],
+    )  # fmt: skip
+    if len(relations) > _RELATIONS_SHOWN:
+        print(f"… and {len(relations) - _RELATIONS_SHOWN:,} more; --json has them all.")
+    for warning in profile.warnings:
+        print(f"\nwarning: {warning}")
+
+
+def _short(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1f}"
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None else f"{value:.0%}"

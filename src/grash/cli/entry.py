@@ -1,0 +1,101 @@
+"""`grash`: the verbs together, and what becomes of errors: one sentence on stderr and an exit code.
+
+Exit codes: 0 done; 2 a mistake in input or settings; 3 not enough memory; 4 a file could not be written;
+5 diverged; 130 interrupted. A traceback means a defect of grash (or GRASH_DEBUG=1, or --debug).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Annotated
+
+import typer
+
+from grash.cli import data, evaluate, models, query, train
+from grash.cli.show import say
+from grash.errors import GrashError, InputError, MemoryPlanError
+from grash.version import __version__
+
+app = typer.Typer(
+    name="grash",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+for verbs in (data, train, evaluate, query, models):
+    verbs.add_to(app)
+
+
+@app.callback()
+def grash(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Knowledge graph embeddings: from a graph file to a trained, evaluated, queryable model.
+
+    Begin with: grash train world
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line (sys.argv by default) and gives back its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    before_verb = list(takewhile(lambda a: a.startswith("-"), arguments))
+    if "--version" in before_verb:
+        print(f"grash {__version__}")
+        return 0
+    debug = "--debug" in before_verb or os.environ.get("GRASH_DEBUG", "0") not in ("", "0")
+    try:
+        code = app(args=arguments, prog_name="grash", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        return _pipe_closed()
+    except (KeyboardInterrupt, typer.Abort):
+        say("interrupted.")
+        return 130
+    except typer.Exit as leave:
+        return leave.exit_code
+    except Exception as error:
+        if debug:
+            raise
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """Prints the sentence of a user's mistake and gives back the exit code; raises what is a defect."""
+    if isinstance(error, GrashError):
+        say(f"error: {error}")
+        return error.exit_code
+    if callable(getattr(error, "format_message", None)):  # a wrong command line, from typer or its click
+        return _explain_usage(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        say("error: Memory ran out: try a smaller batch_size, fewer negatives or a smaller dim.")
+        return MemoryPlanError.exit_code
+    if isinstance(error, OSError):
+        what = f"{error.filename}: " if error.filename else ""
+        say(f"error: {what}{error.strerror or error}.")
+        return InputError.exit_code
+    raise error
+
+
+def _explain_usage(error: Exception) -> int:
+    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    if context is not None and type(error).__name__ == "NoArgsIsHelpError":
+        print(context.get_help())
+        return 2
+    path = context.command_path if context is not None else "grash"
+    say(f"error: {message.rstrip('.')}. See {path} --help.")
+    return 2
+
+
+def _pipe_closed() -> int:
+    """The reader of our output has left (as `head` does): leave quietly too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141

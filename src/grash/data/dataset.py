@@ -1,0 +1,172 @@
+"""Dataset: a graph as three arrays of ids with the names behind them, in memory or mapped from its folder.
+
+Comes from prepare.py; everything further on (training, ranking, prediction) speaks ids and takes one of
+these. On disk: dataset.json, train.npy, valid.npy, test.npy, and the vocabularies where names are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grash.data.arrays import map_array
+from grash.data.vocabulary import Vocabulary
+from grash.errors import FormatError, InputError
+from grash.files import read_json, whole_folder, write_json
+
+SCHEMA, VERSION = "grash-dataset", 1
+DATASET_FILE = "dataset.json"
+SplitName = Literal["train", "valid", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
+MAX_ID = 2**31 - 1
+
+_ROWS = 1 << 20  # rows looked at together, so that they stay in the cache
+_COLUMNS = ("head", "relation", "tail")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Three splits of triples (n, 3) int32: head, relation, tail ids, C-contiguous, maybe mapped read-only.
+
+    `entities` and `relations` are None where only numbers are known. `provenance` is JSON: where it came
+    from and what was done to it (duplicates dropped, triples split off, …).
+    """
+
+    train: NDArray[np.int32]
+    valid: NDArray[np.int32]
+    test: NDArray[np.int32]
+    n_entities: int
+    n_relations: int
+    entities: Vocabulary | None = None
+    relations: Vocabulary | None = None
+    name: str = "unnamed"
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_count("entities", self.n_entities, self.entities)
+        _check_count("relations", self.n_relations, self.relations)
+        for split in SPLITS:
+            _check_triples(self.split(split), split, self.n_entities, self.n_relations)
+
+    def __repr__(self) -> str:
+        sizes = " + ".join(f"{len(self.split(split)):,}" for split in SPLITS)
+        counts = f"{self.n_entities:,} entities, {self.n_relations:,} relations"
+        return f"Dataset({self.name!r}: {counts}, {sizes} triples)"
+
+    def split(self, name: SplitName) -> NDArray[np.int32]:
+        """The triples (n, 3) of train, valid or test."""
+        if name not in SPLITS:
+            raise InputError(f"There is no split {name!r}: a dataset has train, valid and test.")
+        return getattr(self, name)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of counts, triples and names: equal for equal content, wherever it lies."""
+        digest = hashlib.sha256()
+        counts = [self.n_entities, self.n_relations, *(len(self.split(s)) for s in SPLITS)]
+        counts += [-1 if v is None else len(v) for v in (self.entities, self.relations)]
+        digest.update(np.array(counts, "<i8").data)
+        for split in SPLITS:
+            triples = self.split(split)
+            for start in range(0, len(triples), _ROWS):
+                digest.update(triples[start : start + _ROWS].data)
+        for vocabulary in (self.entities, self.relations):
+            if vocabulary is not None:
+                vocabulary.digest_into(digest)
+        return digest.hexdigest()
+
+    def save(self, folder: Path, *, overwrite: bool = False) -> None:
+        """Writes the folder, wholly or not at all. With `overwrite`, an encoded dataset there is replaced."""
+        folder = Path(folder)
+        if overwrite and folder.exists() and not (folder / DATASET_FILE).is_file() and _has_content(folder):
+            raise InputError(f"{folder} holds no encoded dataset, so it is not overwritten: give another folder.")
+        with whole_folder(folder, overwrite=overwrite) as aside:
+            for split in SPLITS:
+                np.save(aside / f"{split}.npy", self.split(split), allow_pickle=False)
+            for stem, vocabulary in (("entities", self.entities), ("relations", self.relations)):
+                if vocabulary is not None:
+                    vocabulary.save(aside, stem)
+            write_json(aside / DATASET_FILE, self._metadata())
+
+    @classmethod
+    def load(cls, folder: Path, *, verify: bool = False) -> Dataset:
+        """The dataset of a folder, mapped. With `verify`, its content is compared with its fingerprint."""
+        folder = Path(folder)
+        if not (folder / DATASET_FILE).is_file():
+            raise InputError(f"{folder} is no encoded dataset: it has no {DATASET_FILE}.")
+        meta = read_json(folder / DATASET_FILE, schema=SCHEMA, version=VERSION)
+        dataset = _from_metadata(cls, folder, meta)
+        if verify and dataset.fingerprint != meta["fingerprint"]:
+            raise FormatError(f"{folder} does not hold what its fingerprint says: it was changed, make it anew.")
+        dataset.__dict__["fingerprint"] = meta["fingerprint"]  # read, so that it is not computed again
+        return dataset
+
+    def _metadata(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "name": self.name,
+            "n_entities": int(self.n_entities),
+            "n_relations": int(self.n_relations),
+            "n_triples": {split: len(self.split(split)) for split in SPLITS},
+            "entity_names": self.entities is not None,
+            "relation_names": self.relations is not None,
+            "fingerprint": self.fingerprint,
+            "provenance": self.provenance,
+        }
+
+
+def _from_metadata(cls: type[Dataset], folder: Path, meta: dict[str, Any]) -> Dataset:
+    try:
+        n_triples = {split: int(meta["n_triples"][split]) for split in SPLITS}
+        n_entities, n_relations = int(meta["n_entities"]), int(meta["n_relations"])
+        named = (bool(meta["entity_names"]), bool(meta["relation_names"]))
+        name, provenance, _ = str(meta["name"]), dict(meta["provenance"]), str(meta["fingerprint"])
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise FormatError(f"{folder / DATASET_FILE} is damaged ({reason}): make the dataset anew.") from error
+    splits = {s: map_array(folder / f"{s}.npy", np.int32, (n_triples[s], 3)) for s in SPLITS}
+    entities = Vocabulary.load(folder, "entities") if named[0] else None
+    relations = Vocabulary.load(folder, "relations") if named[1] else None
+    try:
+        return cls(
+            **splits, n_entities=n_entities, n_relations=n_relations,
+            entities=entities, relations=relations, name=name, provenance=provenance,
+        )  # fmt: skip
+    except InputError as error:
+        raise FormatError(f"{folder} is damaged: {error}") from error
+
+
+def _has_content(folder: Path) -> bool:
+    return not folder.is_dir() or any(folder.iterdir())
+
+
+def _check_count(what: str, n: int, vocabulary: Vocabulary | None) -> None:
+    if not 0 <= n <= MAX_ID:
+        raise InputError(f"n_{what}={n}, and a number from 0 to {MAX_ID:,} is needed.")
+    if vocabulary is not None and len(vocabulary) != n:
+        raise InputError(f"n_{what}={n:,}, but there are names of {len(vocabulary):,} {what}.")
+
+
+def _check_triples(triples: NDArray[np.int32], split: str, n_entities: int, n_relations: int) -> None:
+    if not isinstance(triples, np.ndarray) or triples.ndim != 2 or triples.shape[1] != 3:
+        shape = getattr(triples, "shape", type(triples).__name__)
+        raise InputError(f"{split} has the shape {shape}, and (n, 3) is needed: head, relation, tail.")
+    if triples.dtype != np.int32 or not triples.flags.c_contiguous:
+        raise InputError(f"{split} is {triples.dtype}, and a C-contiguous array of int32 is needed.")
+    for start in range(0, len(triples), _ROWS):
+        block = triples[start : start + _ROWS]
+        for column, n in enumerate((n_entities, n_relations, n_entities)):
+            ids = block[:, column]
+            if ids.min() < 0 or ids.max() >= n:
+                row = int(np.argmax((ids < 0) | (ids >= n)))
+                raise InputError(
+                    f"Row {start + row:,} of {split} has the {_COLUMNS[column]} id {ids[row]}, "
+                    f"and ids from 0 to {n - 1:,} exist."
+                )

@@ -1,0 +1,142 @@
+"""Tables become triples: Parquet files of names, and .npy/.npz files of ids. Goes to prepare.py."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grash.data.dataset import MAX_ID
+from grash.data.dialect import Dialect, parse_columns, places_by_name
+from grash.data.encode import Encoder, Triples, read_triples
+from grash.data.options import SourceOptions
+from grash.data.text import TextSource
+from grash.errors import InputError
+
+_ROWS = 1 << 18
+_BAD_NUMPY = (ValueError, EOFError, OSError, KeyError, SyntaxError, TypeError, OverflowError, MemoryError)
+_BAD_ZIP = (*_BAD_NUMPY, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+
+
+def parquet_file(path: Path, encoder: Encoder, options: SourceOptions) -> Triples:
+    """The triples (n, 3) of a Parquet file with three columns of strings or integers, which are its names."""
+    with path.open("rb") as file:
+        table = _parquet(path, file)
+        names = _three_columns(path, table.columns, options)
+        _check_columns(path, table, names)
+        # as quoted commas, which the text scanner reads as it comes: no Python object per name
+        quoted = Dialect(ord(","), quotes=True, header=False, columns=(0, 1, 2), n_columns=3)
+        return read_triples(TextSource(_CsvStream(table, names), path), quoted, encoder.fields)
+
+
+def array_file(path: Path) -> Triples:
+    """The triples (n, 3) of a .npy file of integers."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except _BAD_NUMPY as error:
+        raise InputError(f"{path} cannot be read as a .npy array: {_reason(error)}.") from error
+    return as_triples(array, str(path))
+
+
+def archive_file(path: Path) -> dict[str, Triples]:
+    """The triples (n, 3) of each array of a .npz file, by name."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except _BAD_ZIP as error:
+        raise InputError(f"{path} cannot be read as a .npz archive: {_reason(error)}.") from error
+    if len(arrays) == 1:
+        arrays = {"train": next(iter(arrays.values()))}
+    if "train" not in arrays:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise InputError(f"{path} holds {found}: arrays train, valid and test are needed, or a single one.")
+    return {name: as_triples(a, f"{name} in {path}") for name, a in arrays.items() if name in _SPLIT_NAMES}
+
+
+_SPLIT_NAMES = ("train", "valid", "test")
+
+
+def as_triples(array: NDArray[Any], what: str) -> Triples:
+    """An integer array (n, 3) of ids as int32; InputError if it is something else."""
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[1] != 3:
+        shape = getattr(array, "shape", None)
+        raise InputError(f"{what} has the shape {shape}, and (n, 3) is needed: head, relation, tail.")
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{what} holds {array.dtype}, and integers are needed: the ids of head, relation, tail.")
+    for start in range(0, len(array), _ROWS):
+        block = array[start : start + _ROWS]
+        if block.min() < 0 or block.max() > MAX_ID:
+            row = int(np.argmax(((block < 0) | (block > MAX_ID)).any(axis=1)))
+            value = next(int(v) for v in block[row] if not 0 <= int(v) <= MAX_ID)
+            raise InputError(f"Row {start + row:,} of {what} has the id {value}, and 0 to {MAX_ID:,} are possible.")
+    return np.ascontiguousarray(array, np.int32).view(np.ndarray)
+
+
+def _reason(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if "allow_pickle" in text:
+        return "it holds Python objects, which are not loaded"
+    return text.splitlines()[0].rstrip(".")
+
+
+def _parquet(path: Path, file: Any) -> Any:
+    import polars as pl
+
+    try:
+        return pl.read_parquet(file)
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {_reason(error)}.") from error
+
+
+def _three_columns(path: Path, columns: list[str], options: SourceOptions) -> list[str]:
+    places, _ = parse_columns(options.columns)
+    if places is None:
+        places = places_by_name(columns) or ((0, 1, 2) if len(columns) == 3 else None)
+    found = ", ".join(columns) or "none"
+    if places is None:
+        raise InputError(
+            f"{path} has the columns {found}: name three of them head, relation and tail, or say which to "
+            f"take with columns."
+        )
+    if max(places) >= len(columns):
+        raise InputError(f"{path} has {len(columns)} columns ({found}), and columns asks for number {max(places)}.")
+    return [columns[p] for p in places]
+
+
+def _check_columns(path: Path, table: Any, names: list[str]) -> None:
+    import polars as pl
+
+    for name in names:
+        column = table[name]
+        if not (column.dtype in (pl.String, pl.Categorical) or column.dtype.is_integer()):
+            raise InputError(f"{path}: the column {name} holds {column.dtype}, and strings or integers are needed.")
+        if column.null_count():
+            row = column.is_null().arg_max()
+            raise InputError(f"{path}, row {row + 1:,}: the column {name} is empty, and a name is needed.")
+
+
+class _CsvStream:
+    """The columns of a table as quoted text, written some rows at a time."""
+
+    def __init__(self, table: Any, names: list[str]) -> None:
+        self._pieces = self._write(table.select(names))
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and (piece := next(self._pieces, b"")):
+            self._rest += piece
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken
+
+    @staticmethod
+    def _write(table: Any) -> Iterator[bytes]:
+        for start in range(0, len(table), _ROWS):
+            piece = io.BytesIO()
+            table.slice(start, _ROWS).write_csv(piece, include_header=False, quote_style="always")
+            yield piece.getvalue()

@@ -1,0 +1,50 @@
+"""Where a run computes, and how much memory there is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from grash.errors import ConfigError
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """`auto` (a CUDA device if there is one), `cpu`, `cuda` or `cuda:i`."""
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    if name == "cpu":
+        return torch.device("cpu")
+    kind, _, index = name.partition(":")
+    if kind != "cuda" or (index and not index.isdigit()):
+        raise ConfigError(f"device={name!r} is unknown: give auto, cpu, cuda or cuda:0, cuda:1, …")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(index or 0) >= count:
+        there = f"{count} CUDA devices are" if count != 1 else "one CUDA device is"
+        raise ConfigError(f"device={name!r} was asked for, and {there} there: give auto or cpu.")
+    return torch.device("cuda", int(index or 0))
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can still be taken."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def used_bytes(device: torch.device) -> int:
+    """Memory that this process holds now: on the card, or resident."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

@@ -1,0 +1,54 @@
+"""What a user's mistake becomes: a sentence that says what was given, what is needed and what to do.
+
+    GrashError              every error that grash raises on purpose
+    ├── InputError          a file or value that cannot be used as it is
+    ├── ConfigError         a setting that is unknown, out of range or contradicts another
+    ├── UnknownName         an entity, relation, model or dataset that does not exist; carries suggestions
+    ├── FormatError         a grash file (dataset, model, checkpoint) that is damaged or of another version
+    ├── MemoryPlanError     what was asked for does not fit into memory
+    ├── OutputError         a file that could not be written (full disk, no permission)
+    └── Diverged            the loss became NaN, infinite or exploded
+
+The command line prints the sentence and exits with the error's `exit_code`; a traceback means a defect of grash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class GrashError(Exception):
+    exit_code = 2
+
+
+class InputError(GrashError):
+    pass
+
+
+class ConfigError(GrashError):
+    pass
+
+
+class UnknownName(GrashError):
+    def __init__(self, kind: str, name: str, suggestions: Sequence[str] = (), *, hint: str = "") -> None:
+        self.kind, self.name, self.suggestions = kind, name, list(suggestions)
+        message = f"There is no {kind} named {name!r}."
+        if self.suggestions:
+            message += " Did you mean " + ", ".join(repr(s) for s in self.suggestions) + "?"
+        super().__init__(message + (f" {hint}" if hint else ""))
+
+
+class FormatError(GrashError):
+    pass
+
+
+class MemoryPlanError(GrashError):
+    exit_code = 3
+
+
+class OutputError(GrashError):
+    exit_code = 4
+
+
+class Diverged(GrashError):
+    exit_code = 5

@@ -1,0 +1,125 @@
+"""Ranks become numbers to compare: MRR, mean rank, AMRI, Hits@k, per slot, relation and cardinality.
+
+Definitions, over all questions (each triple asks for its head and for its tail):
+
+    mrr      mean of 1 / rank                    hits@k   share of ranks ≤ k
+    mr       mean rank                           amri     1 − Σ(rank − 1) / Σ(expected rank − 1), where a random
+                                                          order has the expected rank 1 + others / 2
+A tie counts by the mean rank. `optimistic` and `pessimistic` give the MRR under the other two policies.
+The interval of the MRR is a percentile bootstrap over triples (a triple's two questions stay together).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grash.evaluation.ranking import Ranks, SlotRanks
+
+HITS = (1, 3, 10, 100)
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Means over `n` questions."""
+
+    n: int
+    mrr: float
+    mr: float
+    amri: float
+    hits: dict[int, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {"n": self.n, "mrr": self.mrr, "mr": self.mr, "amri": self.amri}
+        return values | {f"hits@{k}": v for k, v in self.hits.items()}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `grash evaluate` reports: the metrics, and what exactly was measured."""
+
+    split: str
+    both: Metrics
+    head: Metrics
+    tail: Metrics
+    mrr_interval: tuple[float, float]
+    mrr_optimistic: float
+    mrr_pessimistic: float
+    n_triples: int
+    n_triples_in_split: int
+    unseen: str  # what was done with triples whose entity or relation is not in train
+    n_unseen: int
+    filter: tuple[str, ...]
+    candidates: int | None = None  # None: all entities
+    per_relation: dict[str, Metrics] = field(default_factory=dict)
+    per_cardinality: dict[str, Metrics] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; metrics against a sample of candidates carry its size in their names (mrr@1000neg)."""
+        content = asdict(self)
+        for name in ("both", "head", "tail"):
+            content[name] = self._named(getattr(self, name).to_dict())
+        for name in ("per_relation", "per_cardinality"):
+            content[name] = {k: self._named(m.to_dict()) for k, m in getattr(self, name).items()}
+        return self._named(content)
+
+    def _named(self, content: dict[str, Any]) -> dict[str, Any]:
+        if self.candidates is None:
+            return content
+        measured = ("mrr", "mr", "amri", "hits")
+        return {f"{k}@{self.candidates}neg" if k.startswith(measured) else k: v for k, v in content.items()}
+
+
+def metrics_of(*slots: SlotRanks, chosen: NDArray[Any] | None = None) -> Metrics:
+    """Metrics over the given slots together; `chosen` picks triples."""
+    pick = slice(None) if chosen is None else chosen
+    ranks = np.concatenate([s.mean[pick] for s in slots])
+    others = np.concatenate([s.others[pick] for s in slots])
+    if not len(ranks):
+        return Metrics(0, 0.0, 0.0, 0.0, dict.fromkeys(HITS, 0.0))
+    expected = others.sum() / 2
+    return Metrics(
+        n=len(ranks),
+        mrr=float(np.mean(1 / ranks)),
+        mr=float(np.mean(ranks)),
+        amri=float(1 - (ranks - 1).sum() / expected) if expected else 1.0,
+        hits={k: float(np.mean(ranks <= k)) for k in HITS},
+    )
+
+
+def mrr(ranks: Ranks) -> float:
+    """The filtered MRR over both slots: what validation and selection use."""
+    return metrics_of(ranks.head, ranks.tail).mrr
+
+
+def mrr_interval(ranks: Ranks, *, seed: int, level: float = 0.95) -> tuple[float, float]:
+    """Bootstrap interval of the MRR, triples resampled 1,000 times."""
+    per_triple = (1 / ranks.head.mean + 1 / ranks.tail.mean) / 2
+    n = len(per_triple)
+    if not n:
+        return 0.0, 0.0
+    generator = np.random.default_rng(seed)
+    means = np.empty(_RESAMPLES)
+    for i in range(_RESAMPLES):
+        means[i] = per_triple[generator.integers(0, n, n)].mean()
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def mrr_bounds(ranks: Ranks) -> tuple[float, float]:
+    """(optimistic, pessimistic) MRR: ties all won, ties all lost."""
+    best = np.concatenate([1 / ranks.head.optimistic, 1 / ranks.tail.optimistic])
+    worst = np.concatenate([1 / ranks.head.pessimistic, 1 / ranks.tail.pessimistic])
+    return (float(best.mean()), float(worst.mean())) if len(best) else (0.0, 0.0)
+
+
+def grouped(ranks: Ranks, groups: NDArray[Any], names: list[str]) -> dict[str, Metrics]:
+    """Metrics of the triples of each group; groups (n,) are indexes into names."""
+    return {
+        names[g]: metrics_of(ranks.head, ranks.tail, chosen=np.flatnonzero(groups == g))
+        for g in np.unique(groups).tolist()
+    }

@@ -1,0 +1,165 @@
+"""A model's embeddings for other programs: NumPy and TSV, word2vec text, Parquet.
+
+Written whole or not at all, a block of rows at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from grash.data.vocabulary import Vocabulary
+from grash.errors import ConfigError, InputError
+from grash.files import whole_folder
+
+if TYPE_CHECKING:
+    from grash.predict import Model
+
+Format = Literal["npy", "word2vec", "parquet"]
+
+_ROWS = 1 << 14  # written together
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_SPACE = re.compile(r"\s")
+
+
+def export(model: Model, folder: str | Path, format: Format = "npy", *, overwrite: bool = False) -> list[Path]:
+    """Writes the folder and gives back its files.
+
+    npy        entities.npy (E, D), relations.npy, entities.tsv and relations.tsv (id, tab, name; in names a
+               backslash, tab or line end is written as \\\\, \\t, \\n or \\r)
+    word2vec   entities.txt: a line "E D", then per entity its name and D numbers; spaces in names become
+               underscores, and names that would become equal are an error
+    parquet    entities.parquet and relations.parquet: id, name, embedding (list of float32)
+    """
+    if format not in _WRITERS:
+        raise ConfigError(f"format={format!r} is unknown: give {', '.join(_WRITERS)}.")
+    folder = Path(folder)
+    if overwrite and folder.exists() and not _is_export(folder):
+        raise InputError(f"{folder} holds something else than an export, so it is not overwritten: give another.")
+    with whole_folder(folder, overwrite=overwrite) as aside:
+        _WRITERS[format](model, aside)
+        names = sorted(path.name for path in aside.iterdir())
+    return [folder / name for name in names]
+
+
+def _write_npy(model: Model, folder: Path) -> None:
+    for stem, table, names in _tables(model):
+        with (folder / f"{stem}.npy").open("wb") as file:
+            header = {"descr": "<f4", "fortran_order": False, "shape": tuple(table.shape)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for _, block in _blocks(table):
+                file.write(block.tobytes())
+        with (folder / f"{stem}.tsv").open("w", encoding="utf-8", newline="\n") as text:
+            for i in range(len(table)):
+                text.write(f"{i}\t{names(i).translate(_ESCAPES)}\n")
+
+
+def _write_word2vec(model: Model, folder: Path) -> None:
+    _, table, names = next(_tables(model))
+    _check_distinct(names, len(table), model.dataset.entities)
+    with (folder / "entities.txt").open("w", encoding="utf-8", newline="\n") as text:
+        text.write(f"{len(table)} {table.shape[1]}\n")
+        for start, block in _blocks(table):
+            for i, row in enumerate(block, start):
+                text.write(f"{_one_word(names(i))} {' '.join(map(_shortest, row))}\n")
+
+
+def _write_parquet(model: Model, folder: Path) -> None:
+    import polars
+    from polars.io.plugins import register_io_source
+
+    schema = {"id": polars.Int32, "name": polars.String, "embedding": polars.List(polars.Float32)}
+    for stem, table, names in _tables(model):
+
+        def frames(
+            with_columns: Any,
+            predicate: Any,
+            n_rows: Any,
+            batch_size: Any,
+            table: Tensor = table,
+            names: Callable[[int], str] = names,
+        ) -> Iterator[polars.DataFrame]:
+            for start, block in _blocks(table):
+                ids = np.arange(start, start + len(block), dtype=np.int32)
+                rows = polars.Series(block).cast(polars.List(polars.Float32))
+                yield polars.DataFrame({"id": ids, "name": [names(int(i)) for i in ids], "embedding": rows})
+
+        register_io_source(frames, schema=schema).sink_parquet(folder / f"{stem}.parquet")
+
+
+_WRITERS: dict[str, Callable[[Model, Path], None]] = {
+    "npy": _write_npy,
+    "word2vec": _write_word2vec,
+    "parquet": _write_parquet,
+}
+_FILES = {
+    *(f"{stem}.{end}" for stem in ("entities", "relations") for end in ("npy", "tsv", "parquet")),
+    "entities.txt",
+}
+
+
+def _tables(model: Model) -> Iterator[tuple[str, Tensor, Callable[[int], str]]]:
+    """(file stem, table, name of a row) for entities and relations; rows of inverse relations end in _inverse."""
+    n = model.dataset.n_relations
+
+    def relation(i: int) -> str:
+        return model.relation_name(i) if i < n else f"{model.relation_name(i - n)}_inverse"
+
+    yield "entities", model.kge.entity, model.entity_name
+    yield "relations", model.kge.relation, relation
+
+
+def _blocks(table: Tensor) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    for start in range(0, len(table), _ROWS):
+        yield start, table[start : start + _ROWS].cpu().numpy().astype("<f4", copy=False)
+
+
+def _check_distinct(names: Callable[[int], str], n: int, vocabulary: Vocabulary | None) -> None:
+    """InputError if two names become one word. Eight bytes per name with a space are kept, not the names."""
+    if vocabulary is None:
+        return
+    hashes = np.zeros(n, np.uint64)
+    for i in range(n):
+        name, word = names(i), _one_word(names(i))
+        if word == name:
+            if vocabulary.find(name) != i:
+                raise _clash(name, name, word)
+            continue
+        if vocabulary.find(word) is not None:
+            raise _clash(name, word, word)
+        digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        hashes[i] = int.from_bytes(digest, "little")
+    values, counts = np.unique(hashes[hashes != 0], return_counts=True)
+    seen: dict[str, str] = {}
+    for i in np.flatnonzero(np.isin(hashes, values[counts > 1])).tolist():
+        name, word = names(i), _one_word(names(i))
+        if word in seen:
+            raise _clash(seen[word], name, word)
+        seen[word] = name
+
+
+def _clash(first: str, second: str, word: str) -> InputError:
+    return InputError(
+        f"The entities {first!r} and {second!r} would both be written as {word!r}, since word2vec text has no spaces "
+        f"in names: export as npy or parquet."
+    )
+
+
+def _one_word(name: str) -> str:
+    return _SPACE.sub("_", name)
+
+
+def _shortest(value: np.float32) -> str:
+    """The shortest decimal that reads back as the same float32."""
+    return str(value)
+
+
+def _is_export(folder: Path) -> bool:
+    return folder.is_dir() and {path.name for path in folder.iterdir()} <= _FILES

@@ -1,0 +1,115 @@
+"""Files and folders that are either wholly there or not at all: written aside, fsynced, renamed.
+
+Used by everything that outlives a run: encoded datasets, model folders, checkpoints, exports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from grash.errors import FormatError, InputError, OutputError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yields a path to write to; on success it becomes `path`, on any failure nothing is left behind."""
+    path = Path(path)
+    with _as_output_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+    aside = Path(name)
+    try:
+        with _as_output_error(path):
+            yield aside
+            _fsync(aside)
+            aside.chmod(0o666 & ~_umask())
+            aside.replace(path)
+            _fsync(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yields an empty folder to fill; on success it becomes `path`, on any failure nothing is left behind.
+
+    With `overwrite`, an existing folder stays intact until the new one is complete.
+    """
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} exists already: give another folder, or allow overwriting it.")
+    with _as_output_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    old = aside.with_suffix(".old")
+    try:
+        with _as_output_error(path):
+            yield aside
+            for file in aside.rglob("*"):
+                _fsync(file)
+            _fsync(aside)
+            aside.chmod(0o777 & ~_umask())
+            if path.exists():
+                path.rename(old)
+            aside.rename(path)
+            _fsync(path.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if old.exists() and not path.exists():
+            old.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    with whole_file(path) as aside:
+        aside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, *, schema: str, version: int) -> dict[str, Any]:
+    """The JSON object at `path`, checked to be of this schema and version.
+
+    Every file of ours that outlives a run carries `"schema": NAME` and `"version": N`.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise FormatError(f"{path} is damaged ({error}): it should hold the JSON of a {schema}.") from error
+    if not isinstance(content, dict) or content.get("schema") != schema:
+        raise FormatError(f"{path} does not describe a {schema}: its 'schema' entry is missing or another.")
+    if content.get("version") != version:
+        raise FormatError(
+            f"{path} is a {schema} of version {content.get('version')}, and this grash reads version {version}: "
+            f"use the grash that wrote it, or make it anew."
+        )
+    return content
+
+
+@contextmanager
+def _as_output_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"{path} could not be written: {reason}. What was there before is unchanged.") from error
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

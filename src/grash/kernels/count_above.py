@@ -1,0 +1,147 @@
+"""How many candidates score above a query's true answer, and how many score the same, without a B × E matrix.
+
+Ranks must not depend on tile sizes, threads or the library behind the matrix product, so two arithmetics share the
+work. A fast product proposes scores with a known error bound; candidates that it places clearly above or below the
+true answer are counted from it. The few that lie within the bound are decided by the exact score: the float32
+nearest to the sum in float64. The truth is scored by the same arithmetic as those it is compared with.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from grash.kernels.pair_scores import Pair, pair_scores, row_scores
+from grash.kernels.threads import use_torch_threads
+
+_UNIT = 2.0**-24  # half a unit in the last place of 1, float32
+_BLOCK = 256  # scores counted together
+_DECIDE = 1 << 22  # elements (pairs × width) decided at once
+
+
+def count_above(
+    queries: Tensor,
+    candidates: Tensor,
+    truth: Tensor,
+    skip_rows: Tensor,
+    skip_columns: Tensor,
+    pair: Pair,
+    *,
+    tile: int,
+) -> tuple[Tensor, Tensor]:
+    """queries (B, W), candidates (E, W), truth (B,) ids → (above, ties), each (B,) int64.
+
+    Candidates (skip_columns[k] for query skip_rows[k]) are left out, and the truth itself always is. `skip_columns`
+    ascends; `tile` candidates are scored at a time: B × tile floats of work space.
+    """
+    exact = exact_scores(queries, candidates[truth], pair)
+    slack = _slack(queries, candidates, pair)
+    low, high = exact - slack, exact + slack
+    above = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
+    ties = torch.zeros_like(above)
+    everyone = torch.arange(len(queries), device=queries.device)
+    for start in range(0, len(candidates), tile):
+        stop = min(start + tile, len(candidates))
+        scores = pair_scores(queries, candidates[start:stop], pair)
+        _leave_out(scores, everyone, truth, start, stop)
+        first, last = torch.searchsorted(skip_columns, torch.tensor([start, stop], device=queries.device)).tolist()
+        scores[skip_rows[first:last], skip_columns[first:last] - start] = -torch.inf
+        near_rows, near_columns = _count_tile(scores, low, high, above)
+        _decide(queries, candidates[start:stop], near_rows, near_columns, exact, pair, above, ties)
+    return above, ties
+
+
+def exact_scores(queries: Tensor, answers: Tensor, pair: Pair) -> Tensor:
+    """(n, W), (n, W) → (n,) float32: the score that ranks are defined by, summed in float64 and rounded once."""
+    parts = [
+        row_scores(q.double(), a.double(), pair).float()
+        for q, a in zip(queries.split(_rows(queries)), answers.split(_rows(answers)))
+    ]
+    return torch.cat(parts) if parts else queries.new_empty(0)
+
+
+def _rows(x: Tensor) -> int:
+    return max(1, _DECIDE // max(1, x.shape[-1]))
+
+
+def _slack(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
+    """(B,) bound on |fast − exact| for each query with any candidate.
+
+    A sum of n products in any order is off by at most n·u·Σ|terms|, u = 2⁻²⁴ (Higham, Accuracy and Stability,
+    §3.1); a few units more for the roundings around it.
+    """
+    share = (queries.shape[-1] + 8) * _UNIT
+    if pair == "dot":
+        return share * queries.norm(dim=1) * candidates.norm(dim=1).max()
+    if pair == "l2":  # from ‖q‖² + ‖c‖² − 2 q·c; an error e in the square moves its root by at most √e
+        return share**0.5 * (queries.norm(dim=1) + candidates.norm(dim=1).max())
+    return 2 * share * (queries.abs().sum(1) + candidates.abs().sum(1).max())
+
+
+def _leave_out(scores: Tensor, rows: Tensor, columns: Tensor, start: int, stop: int) -> None:
+    inside = (columns >= start) & (columns < stop)
+    place = torch.where(inside, columns - start, 0)
+    scores[rows, place] = torch.where(inside, -torch.inf, scores[rows, place])
+
+
+def _count_tile(scores: Tensor, low: Tensor, high: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
+    """Adds the clearly higher ones to `above`; gives back the (row, column) of those within the bound."""
+    if scores.device.type != "cpu":
+        above += (scores > high[:, None]).sum(1)
+        rows, columns = torch.nonzero((scores >= low[:, None]) & (scores <= high[:, None]), as_tuple=True)
+        return rows, columns
+    use_torch_threads()
+    arrays = (scores.numpy(), low.numpy(), high.numpy())
+    near = np.zeros((len(scores), -(-scores.shape[1] // _BLOCK)), np.int32)
+    _count_loop(*arrays, above.numpy(), near)
+    counts = near.sum(1, dtype=np.int64)
+    found = np.empty(int(counts.sum()), np.int64)
+    _near_loop(*arrays, near, np.cumsum(counts) - counts, found)
+    return torch.from_numpy(np.repeat(np.arange(len(scores)), counts)), torch.from_numpy(found)
+
+
+def _decide(
+    queries: Tensor,
+    candidates: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    exact: Tensor,
+    pair: Pair,
+    above: Tensor,
+    ties: Tensor,
+) -> None:
+    """Counts the near ones by their exact scores."""
+    for r, c in zip(rows.split(_rows(queries)), columns.split(_rows(queries))):
+        scores = row_scores(queries[r].double(), candidates[c].double(), pair).float()
+        above += torch.bincount(r[scores > exact[r]], minlength=len(above))
+        ties += torch.bincount(r[scores == exact[r]], minlength=len(ties))
+
+
+@numba.njit(cache=True, parallel=True)
+def _count_loop(scores, low, high, above, near):  # type: ignore[no-untyped-def]
+    """Counts above the bound; near[i, b] is how many of block b lie within it."""
+    for i in numba.prange(scores.shape[0]):
+        lo, hi = low[i], high[i]
+        total = np.int64(0)
+        for b in range(near.shape[1]):
+            n_above, n_reach = np.int32(0), np.int32(0)
+            for j in range(b * _BLOCK, min((b + 1) * _BLOCK, scores.shape[1])):
+                n_above += np.int32(scores[i, j] > hi)
+                n_reach += np.int32(scores[i, j] >= lo)
+            near[i, b] = n_reach - n_above
+            total += n_above
+        above[i] += total
+
+
+@numba.njit(cache=True)
+def _near_loop(scores, low, high, near, starts, columns):  # type: ignore[no-untyped-def]
+    for i in range(scores.shape[0]):
+        k = starts[i]
+        for b in range(near.shape[1]):
+            if near[i, b]:
+                for j in range(b * _BLOCK, min((b + 1) * _BLOCK, scores.shape[1])):
+                    if scores[i, j] >= low[i] and not scores[i, j] > high[i]:
+                        columns[k] = j
+                        k += 1

@@ -1,0 +1,92 @@
+"""Fast CPU form of the l1 and modulus pairs of `pair_scores`: loops over (query, candidate), no (B, N, W) array.
+
+float32 on a CPU only. Rows are shared out over threads; each row is summed by one thread in a fixed order, so the
+result does not depend on their number.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from grash.kernels.threads import use_torch_threads
+
+
+def serve(queries: Tensor) -> bool:
+    return queries.device.type == "cpu" and queries.dtype == torch.float32
+
+
+def scores(queries: Tensor, candidates: Tensor, pair: str) -> Tensor:
+    out = torch.empty(len(queries), len(candidates))
+    use_torch_threads()
+    loop = _l1_scores if pair == "l1" else _modulus_scores
+    loop(_array(queries), _array(candidates), out.numpy())
+    return out
+
+
+def gradients(queries: Tensor, candidates: Tensor, upstream: Tensor, pair: str) -> tuple[Tensor, Tensor]:
+    q, c, g = _array(queries), _array(candidates), _array(upstream)
+    for_queries, for_candidates = torch.zeros(q.shape), torch.zeros(c.shape)
+    use_torch_threads()
+    loop = _l1_gradient if pair == "l1" else _modulus_gradient
+    loop(q, c, g, for_queries.numpy())
+    loop(c, q, _array(upstream.T), for_candidates.numpy())
+    return for_queries, for_candidates
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return np.asarray(x.contiguous().numpy())
+
+
+@numba.njit(cache=True, parallel=True, fastmath={"reassoc", "nsz", "contract"})
+def _l1_scores(q, c, out):  # type: ignore[no-untyped-def]
+    for i in numba.prange(q.shape[0]):
+        for j in range(c.shape[0]):
+            total = np.float32(0)
+            for k in range(q.shape[1]):
+                total += abs(q[i, k] - c[j, k])
+            out[i, j] = -total
+
+
+@numba.njit(cache=True, parallel=True, fastmath={"reassoc", "nsz", "contract"})
+def _modulus_scores(q, c, out):  # type: ignore[no-untyped-def]
+    half = q.shape[1] // 2
+    for i in numba.prange(q.shape[0]):
+        for j in range(c.shape[0]):
+            total = np.float32(0)
+            for k in range(half):
+                re = q[i, k] - c[j, k]
+                im = q[i, half + k] - c[j, half + k]
+                total += np.sqrt(re * re + im * im)
+            out[i, j] = -total
+
+
+@numba.njit(cache=True, parallel=True)
+def _l1_gradient(x, y, g, out):  # type: ignore[no-untyped-def]
+    """out[i] = −Σⱼ g[i, j]·sign(x[i] − y[j])"""
+    for i in numba.prange(x.shape[0]):
+        for j in range(y.shape[0]):
+            w = g[i, j]
+            if w != 0:
+                for k in range(x.shape[1]):
+                    d = x[i, k] - y[j, k]
+                    out[i, k] -= w * (np.float32(d > 0) - np.float32(d < 0))
+
+
+@numba.njit(cache=True, parallel=True)
+def _modulus_gradient(x, y, g, out):  # type: ignore[no-untyped-def]
+    """out[i] = −Σⱼ g[i, j]·(x[i] − y[j]) / |x[i] − y[j]|, complex by halves"""
+    half = x.shape[1] // 2
+    for i in numba.prange(x.shape[0]):
+        for j in range(y.shape[0]):
+            w = g[i, j]
+            if w != 0:
+                for k in range(half):
+                    re = x[i, k] - y[j, k]
+                    im = x[i, half + k] - y[j, half + k]
+                    square = re * re + im * im
+                    scale = w / np.sqrt(square) if square > 0 else np.float32(0)
+                    out[i, k] -= scale * re
+                    out[i, half + k] -= scale * im

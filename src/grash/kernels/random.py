@@ -1,0 +1,282 @@
+"""Random numbers without state: a value is a function of its key and its place, on any device, in any order.
+
+Batches, negatives, initial rows and dropout come from here, so that a run can be stopped, resumed, moved and
+stacked without changing a number. The mixing function is a 32-bit avalanche (xor-shift and multiply twice).
+Three forms of everything, equal bit for bit: torch integer arithmetic (any device), numba loops (CPU) and Triton
+(`random_triton`, CUDA).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import math
+import os
+from collections.abc import Sequence
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from grash.errors import ConfigError
+
+_GOLDEN = 0x9E3779B9
+_M1, _M2 = 0x7FEB352D, 0x846CA68B
+_ROUNDS = 8
+_CHUNK = 1 << 24  # elements mixed at once on devices without the numba form
+
+
+def key_of(*parts: object) -> int:
+    """A 64-bit key for a named stream, e.g. key_of(seed, "negatives", step)."""
+    text = "\x1f".join(str(part) for part in parts).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def key_at(key: int, index: int) -> int:
+    """The key of place `index` in the stream `key`; cheaper than key_of inside a loop."""
+    low = _mix_int((key & 0xFFFFFFFF) ^ (index & 0xFFFFFFFF))
+    high = _mix_int(((key >> 32) & 0xFFFFFFFF) ^ ((index >> 32) & 0xFFFFFFFF) ^ low)
+    return (_mix_int(low ^ _mix_int(high ^ _GOLDEN)) << 32) | high
+
+
+def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tensor:
+    """π(places), where π is the permutation of range(n) that belongs to `key`; with `inverse`, π⁻¹.
+
+    places: integer tensor of any shape with values in range(n) → int64 of the same shape. The first N places
+    give N distinct values, and a smaller N is a prefix of a larger one: sampling without replacement and
+    without a table of n entries. A Feistel network over a × a ≥ n, walked on while it lands outside range(n).
+    """
+    side = math.isqrt(max(n - 1, 0)) + 1
+    walks = _walks(n, side)
+    keys = _round_keys(key)
+    if places.device.type == "cpu":
+        flat = np.ascontiguousarray(places.reshape(-1).numpy(), dtype=np.int64)
+        moved = _permute_loop(flat, n, side, np.array(keys, dtype=np.uint32), inverse)
+        return torch.from_numpy(moved).reshape(places.shape)
+    if _triton_serves(places.device):
+        from grash.kernels import random_triton
+
+        return random_triton.permuted(places, n, side, walks, key, rounds=_ROUNDS, inverse=inverse)
+    return permuted_plain(places.to(torch.int64), n, side, keys, walks, inverse=inverse)
+
+
+def permuted_plain(
+    x: Tensor, n: int, side: int, keys: Sequence[int | Tensor], walks: int, *, inverse: bool = False
+) -> Tensor:
+    """The plain form of `permuted`: no host decision, so it can be captured; 1 − 10⁻¹⁸ sure of `walks`."""
+    result = _feistel(x, side, keys, inverse)
+    for _ in range(walks):
+        result = torch.where(result < n, result, _feistel(result, side, keys, inverse))
+    return result
+
+
+def permuted_rows(n_rows: int, count: int, n: int, key: int, device: torch.device) -> Tensor:
+    """`count` distinct values of range(n) in each of n_rows rows, each row by its own permutation:
+    (n_rows, count) int64."""
+    side = math.isqrt(max(n - 1, 0)) + 1
+    keys = _row_round_keys(n_rows, key, torch.device("cpu"))
+    places = torch.arange(count, device=device)
+    if device.type == "cpu":
+        rows = _permute_rows_loop(places.numpy(), n, side, keys.to(torch.int64).numpy().astype(np.uint32))
+        return torch.from_numpy(rows)
+    if _triton_serves(device):
+        from grash.kernels import random_triton
+
+        return random_triton.permuted_rows(n_rows, count, n, side, _walks(n, side), key, device, rounds=_ROUNDS)
+    columns = [keys[:, i : i + 1].to(device) for i in range(_ROUNDS)]
+    return permuted_plain(places[None, :].expand(n_rows, -1), n, side, columns, _walks(n, side))
+
+
+def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
+    """32 random bits for each (row, column): rows (n,) integer → (n, width) int32, reread as unsigned.
+
+    Entry (i, j) depends on key, rows[i] and j only.
+    """
+    k1, k2 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
+    if rows.device.type == "cpu":
+        bits = _bits_loop(np.ascontiguousarray(rows.numpy(), dtype=np.int64), width, k1, k2)
+        return torch.from_numpy(bits)
+    if _triton_serves(rows.device):
+        from grash.kernels import random_triton
+
+        return random_triton.random_bits(rows, width, key)
+    out = torch.empty((len(rows), width), dtype=torch.int32, device=rows.device)
+    step = max(1, _CHUNK // max(width, 1))
+    for i in range(0, len(rows), step):
+        out[i : i + step] = bits_plain(rows[i : i + step], width, k1, k2)
+    return out
+
+
+def bits_plain(rows: Tensor, width: int, k1: int, k2: int) -> Tensor:
+    """The plain form of `random_bits`."""
+    rows = rows.to(torch.int64)
+    low, high = rows & 0xFFFFFFFF, rows >> 32
+    a = _mix(low ^ k1)[:, None]
+    b = _mix((low * _GOLDEN & 0xFFFFFFFF) ^ high ^ k2)[:, None]
+    columns = torch.arange(width, device=rows.device, dtype=torch.int64)[None, :]
+    bits = _mix(_mix((a + columns * _GOLDEN) & 0xFFFFFFFF) ^ b)
+    return bits.to(torch.int32)  # wraps: the low 32 bits
+
+
+def uniform(rows: Tensor, width: int, key: int) -> Tensor:
+    """Uniform floats in (0, 1) for each (row, column): (n, width) float32, odd multiples of 2⁻²⁴."""
+    bits = random_bits(rows, width, key)
+    return (((bits >> 9) & 0x7FFFFF).to(torch.float32) + 0.5) * 2.0**-23
+
+
+def normal(rows: Tensor, width: int, key: int) -> Tensor:
+    """Standard normal floats for each (row, column), by Box and Muller from two uniforms: (n, width)."""
+    u1 = uniform(rows, width, key)
+    u2 = uniform(rows, width, key_at(key, 1))
+    return torch.sqrt(-2.0 * torch.log(u1)) * torch.cos((2.0 * math.pi) * u2)
+
+
+def keep_mask(rows: Tensor, width: int, rate: float, key: int) -> Tensor:
+    """Dropout's factors: 0 with probability `rate`, else 1 / (1 − rate): rows (n,) → (n, width) float32."""
+    threshold = min(round(rate * 2**32), 2**32 - 1)
+    scale = 1.0 / (1.0 - rate)
+    if rows.device.type == "cpu":
+        places = np.ascontiguousarray(rows.numpy(), dtype=np.int64)
+        k1, k2 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
+        return torch.from_numpy(_mask_loop(places, width, k1, k2, threshold, np.float32(scale)))
+    if _triton_serves(rows.device):
+        from grash.kernels import random_triton
+
+        return random_triton.keep_mask(rows, width, threshold, scale, key)
+    bits = random_bits(rows, width, key)
+    # unsigned comparison through signed integers: flip the sign bit on both sides
+    kept = (bits ^ -(2**31)) >= threshold - 2**31
+    return kept.to(torch.float32) * scale
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _triton_serves(device: torch.device) -> bool:
+    """GRASH_KERNELS=reference keeps the plain forms; a CUDA device without Triton has nothing else."""
+    choice = os.environ.get("GRASH_KERNELS", "")
+    if choice not in ("", "reference", "triton"):
+        raise ConfigError(f"GRASH_KERNELS={choice!r} is unknown: give reference or triton, or leave it unset.")
+    if choice == "triton" and not _has_triton():
+        raise ConfigError("GRASH_KERNELS=triton, but Triton is not installed: install it, or leave it unset.")
+    return device.type == "cuda" and choice != "reference" and _has_triton()
+
+
+def _round_keys(key: int) -> list[int]:
+    return [_mix_int((key & 0xFFFFFFFF) ^ _mix_int((key >> 32) + i * _GOLDEN)) for i in range(_ROUNDS)]
+
+
+def _row_round_keys(n_rows: int, key: int, device: torch.device) -> Tensor:
+    """(n_rows, rounds) keys, each 32 bits in int64."""
+    rows = torch.arange(n_rows, device=device)[:, None]
+    rounds = torch.tensor(_round_keys(key), device=device)[None, :]
+    return _mix(_mix(rows ^ (key & 0xFFFFFFFF)) ^ rounds)
+
+
+def _walks(n: int, side: int) -> int:
+    outside = 1 - n / (side * side)
+    return 0 if outside <= 0 else max(1, math.ceil(math.log(1e-18) / math.log(outside)))
+
+
+def _feistel(x: Tensor, side: int, keys: Sequence[int | Tensor], inverse: bool) -> Tensor:
+    left, right = x // side, x % side
+    if inverse:
+        for key in reversed(keys):
+            left, right = (right - _mix(left ^ key) % side) % side, left
+    else:
+        for key in keys:
+            left, right = right, (left + _mix(right ^ key) % side) % side
+    return left * side + right
+
+
+def _mix(x: Tensor) -> Tensor:
+    """32-bit avalanche in int64 arithmetic; only the low 32 bits of a product matter, so it may wrap."""
+    x = x ^ (x >> 16)
+    x = (x * _M1) & 0xFFFFFFFF
+    x = x ^ (x >> 15)
+    x = (x * _M2) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+def _mix_int(x: int) -> int:
+    x &= 0xFFFFFFFF
+    x ^= x >> 16
+    x = (x * _M1) & 0xFFFFFFFF
+    x ^= x >> 15
+    x = (x * _M2) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+@numba.njit(cache=True, inline="always")
+def _mix_u32(x):  # type: ignore[no-untyped-def]
+    x = np.uint32(x)
+    x ^= x >> np.uint32(16)
+    x = np.uint32(x * np.uint32(_M1))
+    x ^= x >> np.uint32(15)
+    x = np.uint32(x * np.uint32(_M2))
+    return np.uint32(x ^ (x >> np.uint32(16)))
+
+
+@numba.njit(cache=True)
+def _permute_loop(places, n, side, keys, inverse):  # type: ignore[no-untyped-def]
+    out = np.empty(places.shape[0], np.int64)
+    for i in range(places.shape[0]):
+        x = places[i]
+        while True:
+            left, right = x // side, x % side
+            if inverse:
+                for r in range(keys.shape[0] - 1, -1, -1):
+                    moved = (right - np.int64(_mix_u32(np.uint32(left) ^ keys[r])) % side) % side
+                    left, right = moved, left
+            else:
+                for r in range(keys.shape[0]):
+                    moved = (left + np.int64(_mix_u32(np.uint32(right) ^ keys[r])) % side) % side
+                    left, right = right, moved
+            x = left * side + right
+            if x < n:
+                break
+        out[i] = x
+    return out
+
+
+@numba.njit(cache=True)
+def _permute_rows_loop(places, n, side, keys):  # type: ignore[no-untyped-def]
+    out = np.empty((keys.shape[0], places.shape[0]), np.int64)
+    for i in range(keys.shape[0]):
+        out[i] = _permute_loop(places, n, side, keys[i], False)
+    return out
+
+
+@numba.njit(cache=True, inline="always")
+def _row_keys(row, k1, k2):  # type: ignore[no-untyped-def]
+    low, high = np.uint32(row & 0xFFFFFFFF), np.uint32(row >> 32)
+    a = _mix_u32(low ^ np.uint32(k1))
+    b = _mix_u32(np.uint32(low * np.uint32(_GOLDEN)) ^ high ^ np.uint32(k2))
+    return a, b
+
+
+@numba.njit(cache=True)
+def _bits_loop(rows, width, k1, k2):  # type: ignore[no-untyped-def]
+    out = np.empty((rows.shape[0], width), np.int32)
+    for i in range(rows.shape[0]):
+        a, b = _row_keys(rows[i], k1, k2)
+        for j in range(width):
+            x = np.uint32(a + np.uint32(np.uint32(j) * np.uint32(_GOLDEN)))
+            out[i, j] = np.int32(_mix_u32(_mix_u32(x) ^ b))
+    return out
+
+
+@numba.njit(cache=True)
+def _mask_loop(rows, width, k1, k2, threshold, scale):  # type: ignore[no-untyped-def]
+    out = np.empty((rows.shape[0], width), np.float32)
+    limit = np.uint32(threshold)
+    for i in range(rows.shape[0]):
+        a, b = _row_keys(rows[i], k1, k2)
+        for j in range(width):
+            x = np.uint32(a + np.uint32(np.uint32(j) * np.uint32(_GOLDEN)))
+            out[i, j] = scale if _mix_u32(_mix_u32(x) ^ b) >= limit else np.float32(0)
+    return out

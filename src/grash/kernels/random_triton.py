@@ -1,0 +1,136 @@
+"""One-launch GPU form of `random`: the plain torch form of a keyed permutation is hundreds of small kernels.
+
+Equal bit for bit to the other two forms. Keys travel as two signed 32-bit scalars, so that a new key compiles
+nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_GOLDEN: tl.constexpr = tl.constexpr(0x9E3779B9)
+_M1: tl.constexpr = tl.constexpr(0x7FEB352D)
+_M2: tl.constexpr = tl.constexpr(0x846CA68B)
+_BLOCK = 256
+
+
+def permuted(places: Tensor, n: int, side: int, walks: int, key: int, *, rounds: int, inverse: bool) -> Tensor:
+    flat = places.reshape(-1).to(torch.int64)
+    out = torch.empty_like(flat)
+    if len(flat):
+        grid = (triton.cdiv(len(flat), _BLOCK),)
+        _permute[grid](flat, out, len(flat), 1, n, side, walks, *_halves(key),
+                       ROUNDS=rounds, INVERSE=inverse, BY_ROW=False, BLOCK=_BLOCK)  # fmt: skip
+    return out.reshape(places.shape)
+
+
+def permuted_rows(
+    n_rows: int, count: int, n: int, side: int, walks: int, key: int, device: torch.device, *, rounds: int
+) -> Tensor:
+    out = torch.empty((n_rows, count), dtype=torch.int64, device=device)
+    if out.numel():
+        grid = (triton.cdiv(out.numel(), _BLOCK),)
+        _permute[grid](out, out, out.numel(), count, n, side, walks, *_halves(key),
+                       ROUNDS=rounds, INVERSE=False, BY_ROW=True, BLOCK=_BLOCK)  # fmt: skip
+    return out
+
+
+def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
+    out = torch.empty((len(rows), width), dtype=torch.int32, device=rows.device)
+    _launch_bits(rows, out, width, key, 0, 0.0, mask=False)
+    return out
+
+
+def keep_mask(rows: Tensor, width: int, threshold: int, scale: float, key: int) -> Tensor:
+    out = torch.empty((len(rows), width), dtype=torch.float32, device=rows.device)
+    _launch_bits(rows, out, width, key, threshold, scale, mask=True)
+    return out
+
+
+def _launch_bits(
+    rows: Tensor, out: Tensor, width: int, key: int, threshold: int, scale: float, *, mask: bool
+) -> None:
+    if out.numel():
+        block = min(triton.next_power_of_2(width), 1024)
+        grid = (len(rows), triton.cdiv(width, block))
+        _bits[grid](rows.to(torch.int64), out, width, *_halves(key), _signed(threshold), scale,
+                    MASK=mask, BLOCK=block)  # fmt: skip
+
+
+def _halves(key: int) -> tuple[int, int]:
+    return _signed(key & 0xFFFFFFFF), _signed((key >> 32) & 0xFFFFFFFF)
+
+
+def _signed(x: int) -> int:
+    return x - 2**32 if x >= 2**31 else x
+
+
+@triton.jit
+def _mix(x):  # type: ignore[no-untyped-def]
+    x = x ^ (x >> 16)
+    x = (x * _M1).to(tl.uint32)
+    x = x ^ (x >> 15)
+    x = (x * _M2).to(tl.uint32)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _turn(left, right, side, low, high, row, ROUND: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
+    key = _mix(low ^ _mix(high + tl.full((), (ROUND * _GOLDEN) & 0xFFFFFFFF, tl.uint32)))
+    if BY_ROW:
+        key = _mix(_mix(row ^ low) ^ key)
+    if INVERSE:
+        return (right + side - _mix(left ^ key) % side) % side, left
+    else:
+        return right, (left + _mix(right ^ key) % side) % side
+
+
+@triton.jit
+def _feistel(x, side, low, high, row, ROUNDS: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
+    left = x // side
+    right = x % side
+    for j in tl.static_range(ROUNDS):
+        if INVERSE:
+            left, right = _turn(left, right, side, low, high, row, ROUNDS - 1 - j, INVERSE, BY_ROW)
+        else:
+            left, right = _turn(left, right, side, low, high, row, j, INVERSE, BY_ROW)
+    return left * side + right
+
+
+@triton.jit(do_not_specialize=["total", "count", "n", "side", "walks", "low", "high"])
+def _permute(  # type: ignore[no-untyped-def]
+    places, out, total, count, n, side, walks, low, high,
+    ROUNDS: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = at < total
+    low, high, side, n = low.to(tl.uint32), high.to(tl.uint32), side.to(tl.uint32), n.to(tl.uint32)
+    if BY_ROW:
+        row = (at // count).to(tl.uint32)
+        x = (at % count).to(tl.uint32)
+    else:
+        row = at.to(tl.uint32)
+        x = tl.load(places + at, mask=live, other=0).to(tl.uint32)
+    x = _feistel(x, side, low, high, row, ROUNDS, INVERSE, BY_ROW)
+    for _ in range(walks):
+        x = tl.where(x < n, x, _feistel(x, side, low, high, row, ROUNDS, INVERSE, BY_ROW))
+    tl.store(out + at, x.to(tl.int64), mask=live)
+
+
+@triton.jit(do_not_specialize=["width", "low", "high", "threshold"])
+def _bits(rows, out, width, low, high, threshold, scale, MASK: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    line = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(rows + line)
+    first = (row & 0xFFFFFFFF).to(tl.uint32)
+    a = _mix(first ^ low.to(tl.uint32))
+    b = _mix((first * _GOLDEN).to(tl.uint32) ^ (row >> 32).to(tl.uint32) ^ high.to(tl.uint32))
+    bits = _mix(_mix((a + column.to(tl.uint32) * _GOLDEN).to(tl.uint32)) ^ b)
+    if MASK:
+        value = tl.where(bits >= threshold.to(tl.uint32), scale, 0.0)
+    else:
+        value = bits.to(tl.int32, bitcast=True)
+    tl.store(out + line * width + column, value, mask=column < width)

@@ -1,0 +1,47 @@
+"""CP (Hitchcock, 1927; Lacroix et al., 2018): Σ h₁·r·t₂, where an entity's row holds its part as a head (first
+half) and its part as a tail (second half). A relation has D/2 floats."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grash.models.base import DotModel, Slot, halves, joined
+
+
+class CP(DotModel):
+    name = "cp"
+    even = True
+
+    @staticmethod
+    def relation_width(dim: int) -> int:
+        return dim // 2
+
+    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
+        return _part(known, _other(slot)) * relation
+
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
+        for_known = self.candidate_gradient(upstream * relation, _other(slot))
+        return for_known, upstream * _part(known, _other(slot))
+
+    def candidate(self, rows: Tensor, slot: Slot) -> Tensor:
+        return _part(rows, slot)
+
+    def candidate_gradient(self, upstream: Tensor, slot: Slot) -> Tensor:
+        none = torch.zeros_like(upstream)
+        return joined(upstream, none) if slot == "head" else joined(none, upstream)
+
+    def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
+        return _part(head, "head") * _part(tail, "tail")
+
+    def meeting_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+        for_head = self.candidate_gradient(upstream * _part(tail, "tail"), "head")
+        return for_head, self.candidate_gradient(upstream * _part(head, "head"), "tail")
+
+
+def _part(rows: Tensor, slot: Slot) -> Tensor:
+    return halves(rows)[0 if slot == "head" else 1]
+
+
+def _other(slot: Slot) -> Slot:
+    return "head" if slot == "tail" else "tail"

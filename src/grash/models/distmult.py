@@ -1,0 +1,23 @@
+"""DistMult (Yang et al., 2015): Σ h·r·t."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from grash.models.base import DotModel, Slot
+
+
+class DistMult(DotModel):
+    name = "distmult"
+
+    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
+        return known * relation
+
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
+        return upstream * relation, upstream * known
+
+    def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
+        return head * tail
+
+    def meeting_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+        return upstream * tail, upstream * head

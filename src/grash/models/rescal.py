@@ -1,0 +1,39 @@
+"""RESCAL (Nickel et al., 2011): hᵀ·M·t with a D × D matrix per relation, stored as a row of D² floats."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grash.models.base import DotModel, Slot
+
+
+class Rescal(DotModel):
+    name = "rescal"
+
+    @staticmethod
+    def relation_width(dim: int) -> int:
+        return dim * dim
+
+    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
+        matrix = self._matrices(relation, slot)
+        return torch.bmm(known[:, None, :], matrix).squeeze(1)
+
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
+        matrix = self._matrices(relation, slot)
+        for_known = torch.bmm(matrix, upstream[:, :, None]).squeeze(2)
+        outer = known[:, :, None] * upstream[:, None, :]
+        return for_known, (outer if slot == "tail" else outer.mT).reshape(len(known), -1)
+
+    def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
+        return (head[:, :, None] * tail[:, None, :]).reshape(len(head), -1)
+
+    def meeting_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+        matrix = self._matrices(upstream, "tail")
+        for_head = torch.bmm(matrix, tail[:, :, None]).squeeze(2)
+        return for_head, torch.bmm(head[:, None, :], matrix).squeeze(1)
+
+    def _matrices(self, relation: Tensor, slot: Slot) -> Tensor:
+        """(B, D²) → (B, D, D) such that query = known · matrix."""
+        matrix = relation.reshape(len(relation), self.dim, self.dim)
+        return matrix if slot == "tail" else matrix.mT

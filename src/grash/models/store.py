@@ -1,0 +1,109 @@
+"""A model folder: anyone can open it with safetensors, JSON and NumPy; nothing in it is code.
+
+model.json               schema, version, what the model is, its config, its evaluation, checksum of the tables
+embeddings.safetensors   entity (E, D), relation (R or 2R, width)
+dataset/                 the encoded dataset: names, and the triples that are known
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from grash.data.dataset import Dataset
+from grash.errors import ConfigError, FormatError, InputError, UnknownName
+from grash.files import read_json, whole_folder, write_json
+from grash.models import KgeModel, model_class
+from grash.version import __version__
+
+SCHEMA, VERSION = "grash-model", 1
+_VERIFY_BELOW = 4 << 30  # larger tables are hashed only on request
+
+
+@dataclass(frozen=True, eq=False)
+class StoredModel:
+    model: KgeModel
+    dataset: Dataset
+    config: dict[str, Any]
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) -> None:
+    """Writes the folder, wholly or not at all. With `overwrite`, a model there is replaced, nothing else is."""
+    folder = Path(folder)
+    if overwrite and folder.exists() and not (folder / "model.json").is_file():
+        raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
+    model = stored.model
+    with whole_folder(folder, overwrite=overwrite) as aside:
+        tables = {"entity": model.entity.cpu().contiguous(), "relation": model.relation.cpu().contiguous()}
+        safetensors.torch.save_file(tables, aside / "embeddings.safetensors")
+        stored.dataset.save(aside / "dataset")
+        record = {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "grash": __version__,
+            "model": model.name,
+            "dim": model.dim,
+            "norm": model.norm,
+            "reciprocal": model.reciprocal,
+            "n_entities": model.n_entities,
+            "n_relations": model.n_relations,
+            "dataset": {"name": stored.dataset.name, "fingerprint": stored.dataset.fingerprint},
+            "config": stored.config,
+            "evaluation": stored.evaluation,
+            "history": stored.history,
+            "sha256": _sha256(aside / "embeddings.safetensors"),
+        }
+        write_json(aside / "model.json", record)
+
+
+def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool | None = None) -> StoredModel:
+    """The model of a folder. The tables' checksum is compared where they are below 4 GiB, or as `verify` says."""
+    folder = Path(folder)
+    if not (folder / "model.json").is_file():
+        raise InputError(f"{folder} is no model folder: it has no model.json.")
+    record = read_json(folder / "model.json", schema=SCHEMA, version=VERSION)
+    path = folder / "embeddings.safetensors"
+    try:
+        if verify is None:
+            verify = path.stat().st_size < _VERIFY_BELOW
+        if verify and _sha256(path) != record["sha256"]:
+            raise FormatError(f"{path} is not what model.json says it is: it was changed or cut short.")
+        tables = safetensors.torch.load_file(path, device=str(device))
+        model = model_class(record["model"])(
+            tables["entity"], tables["relation"], reciprocal=record["reciprocal"], norm=record["norm"]
+        )
+        counts = (record["n_entities"], record["n_relations"], record["dim"])
+    except (
+        SafetensorError,
+        OSError,
+        KeyError,
+        ValueError,
+        TypeError,
+        IndexError,
+        UnknownName,
+        ConfigError,
+    ) as error:
+        raise FormatError(f"{folder} is a damaged model folder ({error}): train or copy it anew.") from error
+    dataset = Dataset.load(folder / "dataset")
+    if counts != (model.n_entities, model.n_relations, model.dim) or counts[:2] != (
+        dataset.n_entities,
+        dataset.n_relations,
+    ):
+        raise FormatError(f"{folder} is a damaged model folder: its tables, names and model.json differ in size.")
+    return StoredModel(model, dataset, record["config"], record["evaluation"], record["history"])
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()

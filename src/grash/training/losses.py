@@ -1,0 +1,88 @@
+"""Scores become a loss, and the loss's gradient with respect to the scores, by hand.
+
+Given for one slot: `positive` (B,) scores of the true answers, `negative` (B, N) scores of the others, −∞ where an
+entry is no negative (the true answer itself, or a known fact). Comes back: the loss summed over the batch (a scalar
+tensor), and the gradients (B,) and (B, N) of that sum. The step divides by the batch size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from grash.training.config import TrainConfig
+
+Graded = tuple[Tensor, Tensor, Tensor]
+
+
+def slot_loss(positive: Tensor, negative: Tensor, config: TrainConfig) -> Graded:
+    if positive.shape[0] != negative.shape[0]:
+        raise ValueError(f"positive {tuple(positive.shape)} and negative {tuple(negative.shape)} differ in B")
+    if config.loss == "softmax":
+        return softmax(positive, negative)
+    if config.loss == "bce":
+        return bce(positive, negative, config.offset)
+    if config.loss == "margin":
+        return margin(positive, negative, config.margin)
+    return self_adversarial(positive, negative, config.margin, config.temperature)
+
+
+def softmax(positive: Tensor, negative: Tensor) -> Graded:
+    """Cross-entropy of the positive among itself and its negatives."""
+    if negative.device.type != "cpu":
+        return softmax_plain(positive, negative)
+    # One fused pass instead of three: the largest share tells the logarithm of the sum.
+    shares = torch.softmax(negative, 1)
+    top = negative.amax(1)
+    total = torch.logaddexp(positive, top - shares.amax(1).log())
+    if not torch.isfinite(top).all():  # a row without negatives, or a diverged one
+        return softmax_plain(positive, negative)
+    rest = -torch.expm1(positive - total)
+    return (total - positive).sum(), -rest, shares.mul_(rest[:, None])
+
+
+def softmax_plain(positive: Tensor, negative: Tensor) -> Graded:
+    """The plain form of `softmax`."""
+    total = torch.logaddexp(positive, torch.logsumexp(negative, 1))
+    return (total - positive).sum(), torch.expm1(positive - total), torch.exp(negative - total[:, None])
+
+
+def bce(positive: Tensor, negative: Tensor, offset: float) -> Graded:
+    """Binary cross-entropy of σ(score + offset), summed over all entries."""
+    p, n = positive + offset, negative + offset
+    loss = F.softplus(-p).sum() + F.softplus(n).sum()
+    return loss, torch.sigmoid(p) - 1, torch.sigmoid(n)
+
+
+def margin(positive: Tensor, negative: Tensor, gap: float) -> Graded:
+    """Σ max(0, gap − positive + negative)."""
+    short = (gap - positive[:, None] + negative).clamp_min(0)
+    active = (short > 0).to(positive.dtype)
+    return short.sum(), -active.sum(1), active
+
+
+def self_adversarial(positive: Tensor, negative: Tensor, gamma: float, alpha: float) -> Graded:
+    """−log σ(γ + positive) − Σ w·log σ(−γ − negative), w = softmax(α·negative), not differentiated
+    (Sun et al., 2019)."""
+    weights = torch.softmax(alpha * negative, 1).nan_to_num(0.0)
+    n = negative + gamma
+    loss = F.softplus(-positive - gamma).sum() + (weights * F.softplus(n)).sum()
+    return loss, torch.sigmoid(positive + gamma) - 1, weights * torch.sigmoid(n)
+
+
+def label_loss(scores: Tensor, labels: Tensor, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """KvsAll: scores (B, E) against labels (B, E) of 0 and 1 → loss summed over the batch, gradient (B, E).
+
+    Smoothed labels are (1 − s)·label + 1/E. softmax compares with the labels normalised to sum 1 and subtracts
+    their entropy (Kullback-Leibler divergence); bce compares entry by entry.
+    """
+    if config.label_smoothing:
+        labels = (1 - config.label_smoothing) * labels + 1.0 / labels.shape[1]
+    if config.loss == "bce":
+        logits = scores + config.offset
+        loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        return loss, torch.sigmoid(logits) - labels
+    target = labels / labels.sum(1, keepdim=True)
+    logs = torch.log_softmax(scores, 1)
+    return torch.xlogy(target, target).sum() - (target * logs).sum(), logs.exp() - target

@@ -1,0 +1,77 @@
+"""Gradients become updates. One `TableOptimizer` per table, its state a dictionary of tensors to be saved.
+
+adagrad      squares (E, D); torch's Adagrad          row_adagrad  squares (E, 1), the mean over the row
+adam         moments (E, D); every row, every step    lazy_adam    the same, but only the rows of the step
+sgd          no state
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grash.kernels import row_update
+from grash.training.config import TrainConfig
+from grash.training.gradients import Gradient
+
+ADAGRAD_EPS, ADAM_EPS, BETAS = 1e-10, 1e-8, (0.9, 0.999)
+
+
+class TableOptimizer:
+    def __init__(self, kind: str, table: Tensor) -> None:
+        self.kind = kind
+        self.state: dict[str, Tensor] = {}
+        if kind in ("adagrad", "row_adagrad"):
+            width = table.shape[1] if kind == "adagrad" else 1
+            self.state["squares"] = table.new_zeros(len(table), width)
+        elif kind in ("adam", "lazy_adam"):
+            self.state = {"first": torch.zeros_like(table), "second": torch.zeros_like(table)}
+
+    def update(self, table: Tensor, gradient: Gradient, lr: float, step: int) -> None:
+        """Moves the table against the gradient; `step` counts from 1."""
+        if gradient.dense is None and not gradient.ids:
+            return
+        if gradient.dense is not None or self.kind == "adam":
+            self._dense(table, dense_gradient(gradient, table), lr, step)
+            return
+        ids, rows = row_update.summed_rows(torch.cat(gradient.ids), torch.cat(gradient.rows))
+        if self.kind == "adagrad":
+            row_update.adagrad_rows(table, self.state["squares"], ids, rows, lr, ADAGRAD_EPS)
+        elif self.kind == "row_adagrad":
+            row_update.row_adagrad_rows(table, self.state["squares"], ids, rows, lr, ADAGRAD_EPS)
+        elif self.kind == "lazy_adam":
+            first, second = self.state["first"], self.state["second"]
+            row_update.adam_rows(table, first, second, ids, rows, lr, BETAS, ADAM_EPS, step)
+        else:
+            row_update.sgd_rows(table, ids, rows, lr)
+
+    def _dense(self, table: Tensor, g: Tensor, lr: float, step: int) -> None:
+        if self.kind == "sgd":
+            table.add_(g, alpha=-lr)
+        elif self.kind in ("adagrad", "row_adagrad"):
+            squares = self.state["squares"]
+            squares.add_(g.square() if self.kind == "adagrad" else g.square().mean(1, keepdim=True))
+            table.addcdiv_(g, squares.sqrt().add_(ADAGRAD_EPS), value=-lr)
+        else:
+            first, second = self.state["first"], self.state["second"]
+            first.lerp_(g, 1 - BETAS[0])
+            second.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
+            size = second.sqrt().div_((1 - BETAS[1] ** step) ** 0.5).add_(ADAM_EPS)
+            table.addcdiv_(first, size, value=-lr / (1 - BETAS[0] ** step))
+
+
+def dense_gradient(gradient: Gradient, table: Tensor) -> Tensor:
+    """The gradient as one tensor in the table's shape."""
+    total = torch.zeros_like(table) if gradient.dense is None else gradient.dense
+    if gradient.ids:
+        ids, rows = torch.cat(gradient.ids), torch.cat(gradient.rows)
+        if table.device.type == "cpu":
+            return total.index_add_(0, ids, rows)
+        return total.index_put_((ids,), rows, accumulate=True)
+    return total
+
+
+def state_bytes(config: TrainConfig, table_rows: int, width: int) -> int:
+    """Bytes of optimizer state for a table (table_rows, width)."""
+    per_row = {"adagrad": width, "row_adagrad": 1, "adam": 2 * width, "lazy_adam": 2 * width, "sgd": 0}
+    return 4 * table_rows * per_row[config.optimizer]

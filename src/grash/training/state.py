@@ -1,0 +1,152 @@
+"""Where a training stands: all that is needed to go on exactly, in memory and as a checkpoint folder.
+
+    state.json              schema, version, step, history, plateau, what it belongs to
+    tensors.safetensors     tables, optimizer state, and the tables of the best validation
+Random numbers need no state: they follow from the seed and the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from grash.errors import FormatError, InputError
+from grash.files import read_json, whole_folder, write_json
+from grash.models import KgeModel
+from grash.training.config import TrainConfig
+from grash.training.optimizers import TableOptimizer
+from grash.training.rates import Plateau
+
+SCHEMA, VERSION = "grash-checkpoint", 1
+
+
+@dataclass(frozen=True)
+class Validation:
+    """One look at the validation triples: after `step` steps, at `epoch`, with the mean loss since the last."""
+
+    step: int
+    epoch: float
+    loss: float
+    mrr: float
+    lr: float
+
+
+@dataclass
+class TrainState:
+    model: KgeModel
+    entity_optimizer: TableOptimizer
+    relation_optimizer: TableOptimizer
+    plateau: Plateau
+    step: int = 0
+    seconds: float = 0.0
+    loss_sum: float = 0.0  # since the last validation
+    loss_steps: int = 0
+    first_loss: float | None = None
+    history: list[Validation] = field(default_factory=list)
+    best: dict[str, Tensor] = field(default_factory=dict)  # tables of the best validation, on the host
+
+    @classmethod
+    def fresh(cls, model: KgeModel, config: TrainConfig) -> TrainState:
+        return cls(
+            model,
+            TableOptimizer(config.optimizer, model.entity),
+            TableOptimizer(config.optimizer, model.relation),
+            Plateau(config.schedule_factor, config.schedule_patience),
+        )
+
+    @property
+    def best_validation(self) -> Validation | None:
+        return max(self.history, key=lambda v: (v.mrr, -v.step), default=None)
+
+    @property
+    def validations_since_best(self) -> int:
+        best = self.best_validation
+        return 0 if best is None else sum(v.step > best.step for v in self.history)
+
+    def keep_best(self) -> None:
+        """Copies the tables if the latest validation is the best."""
+        if self.best_validation is self.history[-1]:
+            self.best = {
+                "entity": self.model.entity.to("cpu", copy=True),
+                "relation": self.model.relation.to("cpu", copy=True),
+            }
+
+    def restore_best(self) -> None:
+        if self.best:
+            self.model.entity.copy_(self.best["entity"])
+            self.model.relation.copy_(self.best["relation"])
+
+
+def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:
+    """Writes the checkpoint, wholly or not at all; an older one stays until the new one is complete."""
+    with whole_folder(folder, overwrite=True) as aside:
+        tensors = {k: v.contiguous() for k, v in _tensors(state).items()}
+        safetensors.torch.save_file(tensors, aside / "tensors.safetensors")
+        record = {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "belongs_to": belongs_to,
+            "step": state.step,
+            "seconds": state.seconds,
+            "loss_sum": state.loss_sum,
+            "loss_steps": state.loss_steps,
+            "first_loss": state.first_loss,
+            "plateau": {"scale": state.plateau.scale, "waited": state.plateau.waited,
+                        "best": None if not state.history else state.plateau.best},
+            "history": [asdict(v) for v in state.history],
+            "has_best": bool(state.best),
+        }  # fmt: skip
+        write_json(aside / "state.json", record)
+
+
+def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:
+    """Fills a fresh state from a checkpoint that belongs to the same run."""
+    record = read_json(folder / "state.json", schema=SCHEMA, version=VERSION)
+    for key, value in belongs_to.items():
+        if record["belongs_to"].get(key) != value:
+            raise InputError(_difference(folder, key, record["belongs_to"].get(key), value))
+    try:
+        tensors = safetensors.torch.load_file(folder / "tensors.safetensors")
+        if record["has_best"]:
+            state.best = {"entity": tensors.pop("best.entity"), "relation": tensors.pop("best.relation")}
+        for name, tensor in _tensors(state).items():
+            if not name.startswith("best."):
+                tensor.copy_(tensors[name])
+        state.step, state.seconds = record["step"], record["seconds"]
+        state.loss_sum, state.loss_steps = record["loss_sum"], record["loss_steps"]
+        state.first_loss = record["first_loss"]
+        plateau = record["plateau"]
+        state.plateau.scale, state.plateau.waited = plateau["scale"], plateau["waited"]
+        state.plateau.best = float("-inf") if plateau["best"] is None else plateau["best"]
+        state.history = [Validation(**v) for v in record["history"]]
+    except (SafetensorError, KeyError, TypeError, RuntimeError, OSError) as error:
+        raise FormatError(f"{folder} is a damaged checkpoint ({error}): remove it to start anew.") from error
+
+
+def _tensors(state: TrainState) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {"entity": state.model.entity, "relation": state.model.relation}
+    tensors |= {f"entity.{name}": t for name, t in state.entity_optimizer.state.items()}
+    tensors |= {f"relation.{name}": t for name, t in state.relation_optimizer.state.items()}
+    return tensors | {f"best.{name}": t for name, t in state.best.items()}
+
+
+def _difference(folder: Path, key: str, stored: Any, given: Any) -> str:
+    if isinstance(stored, dict) and isinstance(given, dict):
+        changed = sorted(k for k in stored.keys() | given.keys() if stored.get(k) != given.get(k))
+        what = ", ".join(f"{k}: {stored.get(k)} there, {given.get(k)} now" for k in changed)
+    else:
+        what = f"{key}: {stored} there, {given} now"
+    return f"{folder} is the checkpoint of another run ({what}): give the same settings, or another folder."
+
+
+@torch.no_grad()
+def as_model(state: TrainState) -> KgeModel:
+    """The model of the best validation, or of the last step if there was none."""
+    state.restore_best()
+    return state.model

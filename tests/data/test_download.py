@@ -1,0 +1,312 @@
+"""download: against a server on this machine that knows ranges, cuts connections and lies."""
+
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+import zipfile
+from urllib.error import URLError
+
+import pytest
+
+from grash.data.catalog import CatalogEntry, RemoteFile, find_entry
+from grash.data.download import ATTEMPTS, download
+from grash.errors import InputError, OutputError
+
+TRAIN = b"".join(b"a%d\tknows\tb%d\n" % (i, i % 7) for i in range(20_000))
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves server.content; server.cut_after: bytes until the connection ends, once."""
+
+    def do_GET(self):
+        server = self.server
+        content = server.content.get(self.path)
+        server.seen.append((self.path, self.headers.get("Range"), self.headers.get("If-Range")))
+        if content is None:
+            self.send_error(404)
+            return
+        start = 0
+        asked = self.headers.get("Range")
+        fits = self.headers.get("If-Range") in (None, server.version)
+        if asked and server.ranges and fits:
+            start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            if start >= len(content):
+                self.send_error(416)
+                return
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        body = content[start:]
+        self.send_header("Content-Length", str(len(body)))
+        if server.version:
+            self.send_header("ETag", server.version)
+        self.end_headers()
+        if server.cuts:
+            body = body[: server.cuts.pop(0)]
+            self.close_connection = True
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.content, server.seen, server.cuts = {}, [], []
+        server.ranges, server.version = True, '"one"'
+        server.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def entry(*files: RemoteFile, form="files", **more) -> CatalogEntry:
+    return CatalogEntry("toy", "Toy", None, None, None, None, None, files, form, "Nobody 2000", **more)
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def get(what, folder, **more):
+    waits = []
+    try:
+        return download(what, folder, wait=waits.append, **more)
+    finally:
+        get.waits = waits
+
+
+def tar(members, *, link=None) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        if link is not None:
+            info = tarfile.TarInfo(link)
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(info)
+    return packed.getvalue()
+
+
+def packed_zip(members) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def test_files_are_fetched_and_verified(server, tmp_path):
+    server.content = {"/train": TRAIN, "/valid": b"a\tknows\tb\n"}
+    calls = []
+    toy = entry(
+        RemoteFile(f"{server.url}/train", "train.txt", size=len(TRAIN), sha256=sha256(TRAIN)),
+        RemoteFile(f"{server.url}/valid", "valid.txt"),
+    )
+    folder = get(toy, tmp_path, progress=lambda *call: calls.append(call))
+    assert folder == tmp_path / "toy"
+    assert sorted(path.name for path in folder.iterdir()) == ["train.txt", "valid.txt"]
+    assert (folder / "train.txt").read_bytes() == TRAIN
+    assert calls[-1] == ("valid.txt", 10, 10)
+    assert ("train.txt", len(TRAIN), len(TRAIN)) in calls
+
+
+def test_a_dataset_of_one_file_is_that_file(server, tmp_path):
+    server.content = {"/all": TRAIN}
+    assert get(entry(RemoteFile(f"{server.url}/all", "all.tsv")), tmp_path) == tmp_path / "toy" / "all.tsv"
+
+
+def test_what_is_there_is_not_fetched_again(server, tmp_path):
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "mine.txt").write_text("mine")
+    get(entry(RemoteFile(f"{server.url}/train", "train.txt")), tmp_path)
+    assert server.seen == []
+    assert (tmp_path / "toy" / "mine.txt").read_text() == "mine"
+
+
+def test_a_cut_connection_is_resumed_where_it_broke(server, tmp_path):
+    server.content, server.cuts = {"/train": TRAIN}, [100_000, 50_000]
+    folder = get(entry(RemoteFile(f"{server.url}/train", "a.txt", sha256=sha256(TRAIN))), tmp_path)
+    assert folder.read_bytes() == TRAIN
+    ranges = [asked for _, asked, _ in server.seen]
+    assert ranges == [None, "bytes=100000-", "bytes=150000-"]
+    assert get.waits == [1.0, 2.0]
+
+
+def test_another_run_resumes_what_an_earlier_one_left(server, tmp_path):
+    server.content = {"/train": TRAIN}
+    part = tmp_path / "toy.download" / "a.txt.part"
+    part.parent.mkdir()
+    part.write_bytes(TRAIN[:777])
+    got = get(entry(RemoteFile(f"{server.url}/train", "a.txt", md5=hashlib.md5(TRAIN).hexdigest())), tmp_path)
+    assert got.read_bytes() == TRAIN
+    assert server.seen[0][1] == "bytes=777-"
+    assert not part.exists()
+
+
+def test_a_part_of_another_version_is_not_built_on(server, tmp_path):
+    server.content, server.cuts = {"/train": b"x" * 5000}, [1000] * ATTEMPTS
+    toy = entry(RemoteFile(f"{server.url}/train", "a.txt"))
+    server.ranges = False
+    with pytest.raises(InputError, match="ended after"):
+        get(toy, tmp_path)
+    server.content, server.cuts, server.ranges, server.version = {"/train": TRAIN}, [], True, '"two"'
+    assert get(toy, tmp_path).read_bytes() == TRAIN
+    assert server.seen[-1][2] == '"one"'
+
+
+def test_without_a_version_or_checksum_it_starts_anew(server, tmp_path):
+    server.content, server.cuts, server.version = {"/train": TRAIN}, [100], None
+    assert get(entry(RemoteFile(f"{server.url}/train", "a.txt")), tmp_path).read_bytes() == TRAIN
+    assert [asked for _, asked, _ in server.seen] == [None, None]
+
+
+def test_a_complete_part_is_taken(server, tmp_path):
+    server.content = {"/train": TRAIN}
+    part = tmp_path / "toy.download" / "a.txt.part"
+    part.parent.mkdir()
+    part.write_bytes(TRAIN)
+    toy = entry(RemoteFile(f"{server.url}/train", "a.txt", sha256=sha256(TRAIN)))
+    assert get(toy, tmp_path).read_bytes() == TRAIN
+
+
+def test_a_rotten_part_is_thrown_away_and_fetched_anew(server, tmp_path):
+    server.content = {"/train": TRAIN}
+    part = tmp_path / "toy.download" / "a.txt.part"
+    part.parent.mkdir()
+    part.write_bytes(b"rotten")
+    toy = entry(RemoteFile(f"{server.url}/train", "a.txt", size=len(TRAIN), sha256=sha256(TRAIN)))
+    assert get(toy, tmp_path).read_bytes() == TRAIN
+    assert [asked for _, asked, _ in server.seen] == ["bytes=6-", None]
+
+
+@pytest.mark.parametrize("known", [{"sha256": "0" * 64}, {"md5": "0" * 32}, {"size": 5}, {"size": 10**9}])
+def test_a_wrong_file_is_refused_and_leaves_no_dataset(server, tmp_path, known):
+    server.content = {"/train": TRAIN}
+    with pytest.raises(InputError, match="expected") as caught:
+        get(entry(RemoteFile(f"{server.url}/train", "a.txt", **known)), tmp_path)
+    assert str(tmp_path / "toy.download" / "a.txt") in str(caught.value)
+    assert not (tmp_path / "toy").exists()
+    assert list((tmp_path / "toy.download").iterdir()) == []
+    assert len(server.seen) == 1  # the same bytes would come again
+
+
+def test_a_missing_file_is_not_asked_for_again_and_again(server, tmp_path):
+    with pytest.raises(InputError, match="404"):
+        get(entry(RemoteFile(f"{server.url}/none", "a.txt")), tmp_path)
+    assert len(server.seen) == 1
+
+
+def test_without_a_network_the_error_says_which_file_to_put_where(tmp_path):
+    def no_network(request, timeout):
+        raise URLError("Name or service not known")
+
+    url = "https://example.org/data/toy.tar.gz"
+    with pytest.raises(InputError) as caught:
+        get(entry(RemoteFile(url, "toy.tar.gz")), tmp_path, open_url=no_network)
+    message = str(caught.value)
+    assert url in message and "Name or service not known" in message
+    assert f"put it at {tmp_path / 'toy.download' / 'toy.tar.gz'}" in message
+    assert len(get.waits) == ATTEMPTS - 1
+
+
+def test_a_server_that_is_gone_is_a_sentence(server, tmp_path):
+    with pytest.raises(InputError, match="could not be downloaded"):
+        get(entry(RemoteFile("http://127.0.0.1:9/x", "a.txt")), tmp_path)
+
+
+def test_a_file_placed_by_hand_is_used(tmp_path):
+    place = tmp_path / "toy.download"
+    place.mkdir()
+    (place / "toy.tar.gz").write_bytes(tar({"toy/train.txt": TRAIN, "toy/test.txt": b"x"}))
+    toy = entry(RemoteFile("https://example.org/toy.tar.gz", "toy.tar.gz"), form="archive")
+    folder = get(toy, tmp_path, open_url=None)
+    assert (folder / "train.txt").read_bytes() == TRAIN
+    assert (place / "toy.tar.gz").exists()
+
+
+def test_a_wrong_file_placed_by_hand_is_named_and_kept(tmp_path):
+    place = tmp_path / "toy.download"
+    place.mkdir()
+    (place / "a.txt").write_text("wrong")
+    toy = entry(RemoteFile("https://example.org/a.txt", "a.txt", sha256="0" * 64))
+    with pytest.raises(InputError, match="a.txt is not the file that the catalog means"):
+        get(toy, tmp_path, open_url=None)
+    assert (place / "a.txt").read_text() == "wrong"
+
+
+def test_only_the_wanted_members_are_unpacked_under_their_new_names(server, tmp_path):
+    server.content = {"/t": packed_zip({"x/train": TRAIN, "x/README": b"r", "__MACOSX/x/._train": b"m"})}
+    toy = entry(RemoteFile(f"{server.url}/t", "t.zip"), form="archive", keep=(("train", "train.txt"),))
+    assert get(toy, tmp_path) == tmp_path / "toy" / "train.txt"
+
+
+def test_an_archive_without_the_wanted_member_is_refused(server, tmp_path):
+    server.content = {"/t": tar({"x/other": b"o"})}
+    toy = entry(RemoteFile(f"{server.url}/t", "t.tar.gz"), form="archive", keep=(("train", "train.txt"),))
+    with pytest.raises(InputError, match="holds no train"):
+        get(toy, tmp_path)
+    assert not (tmp_path / "toy").exists()
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/evil.txt", "a/../../evil.txt", "..\\evil.txt", "c:/evil"])
+@pytest.mark.parametrize("pack", [tar, packed_zip])
+def test_an_archive_cannot_write_outside(server, tmp_path, name, pack):
+    server.content = {"/t": pack({"good.txt": b"g", name: b"evil"})}
+    inside = tmp_path / "inside"
+    with pytest.raises(InputError, match="leads out of the folder"):
+        get(entry(RemoteFile(f"{server.url}/t", "t.bin"), form="archive"), inside)
+    assert sorted(path.name for path in inside.rglob("*")) == ["t.bin", "toy.download"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inside"]
+
+
+def test_a_link_in_an_archive_is_refused(server, tmp_path):
+    server.content = {"/t": tar({"good.txt": b"g"}, link="passwords")}
+    with pytest.raises(InputError, match="no regular file"):
+        get(entry(RemoteFile(f"{server.url}/t", "t.tar.gz"), form="archive"), tmp_path)
+    assert not (tmp_path / "toy").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no archive",
+        b"",
+        tar({"a": TRAIN})[:-200],
+        packed_zip({"a": TRAIN})[:-30],
+        tar({"a": b"1", "./a": b"2"}),
+    ],
+)
+def test_a_broken_archive_is_a_sentence(tmp_path, content):
+    place = tmp_path / "toy.download"
+    place.mkdir()
+    (place / "t.bin").write_bytes(content)
+    with pytest.raises(InputError, match="delete it and run|Delete it and run"):
+        get(entry(RemoteFile("https://example.org/t", "t.bin"), form="archive"), tmp_path, open_url=None)
+    assert not (tmp_path / "toy").exists()
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/x", "/etc/passwd"])
+def test_other_addresses_than_http_are_refused(tmp_path, url):
+    with pytest.raises(InputError, match="no http or https"):
+        get(entry(RemoteFile(url, "a.txt")), tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(server, tmp_path):
+    server.content = {"/train": TRAIN}
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError, match="could not be written"):
+        get(entry(RemoteFile(f"{server.url}/train", "a.txt")), tmp_path / "file")
+
+
+def test_a_dataset_that_cannot_be_fetched_says_what_to_do_instead(tmp_path):
+    with pytest.raises(InputError, match="Install the package ogb"):
+        get(find_entry("ogbl-wikikg2"), tmp_path)

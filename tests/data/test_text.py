@@ -1,0 +1,247 @@
+"""Text files of triples: what they may look like, what is said about those that cannot be read."""
+
+import bz2
+import csv
+import gzip
+import io
+import lzma
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grash.data import text
+from grash.data.encode import Encoder
+from grash.data.options import SourceOptions
+from grash.errors import ConfigError, InputError
+
+ABC = [("a", "r", "b"), ("b", "s", "c")]
+
+
+def read(content, **options):
+    """The triples of a text, as names."""
+    raw = content if isinstance(content, bytes) else content.encode()
+    encoder = Encoder()
+    triples = encoder.text_stream(io.BytesIO(raw), Path("graph.txt"), SourceOptions(**options))
+    return named(triples, encoder)
+
+
+def named(triples, encoder):
+    from grash.data.vocabulary import Vocabulary
+
+    entities, relations = (Vocabulary.from_interner(i) for i in (encoder.entities, encoder.relations))
+    return [(entities.name(h), relations.name(r), entities.name(t)) for h, r, t in triples.tolist()]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a\tr\tb\nb\ts\tc\n",
+        "a\tr\tb\nb\ts\tc",
+        "a\tr\tb\r\nb\ts\tc\r\n",
+        "a\tr\tb\r\nb\ts\tc\r",
+        "\n\na\tr\tb\n\r\n\nb\ts\tc\n\n",
+        "\ufeffa\tr\tb\nb\ts\tc\n",
+        "a,r,b\nb,s,c\n",
+        '"a","r",b\r\nb,"s","c"\r\n',
+        "a;r;b\nb;s;c\n",
+        "a|r|b\nb|s|c\n",
+        "a r b\nb s c\n",
+        "  a  r \t b  \n\nb s c \r\n",
+        "head\trelation\ttail\na\tr\tb\nb\ts\tc\n",
+        "Subject,Predicate,Object\na,r,b\nb,s,c\n",
+        "s p o\na r b\nb s c\n",
+        "source,target,type\na,b,r\nb,c,s\n",
+        "from\tto\trelation\na\tb\tr\nb\tc\ts\n",
+        "\nhead\trelation\ttail\na\tr\tb\nb\ts\tc\n",
+    ],
+)
+def test_a_file_is_read_however_it_is_written(content):
+    assert read(content) == ABC
+
+
+def test_ids_go_by_first_appearance_heads_before_tails():
+    encoder = Encoder()
+    triples = encoder.text_stream(io.BytesIO(b"a\tr\tb\nc\ts\ta\nb\tr\td\n"), Path("g"), SourceOptions())
+    assert triples.tolist() == [[0, 0, 1], [2, 1, 0], [1, 0, 3]]
+
+
+def test_spaces_hashes_and_quotes_belong_to_names_in_files_with_tabs():
+    content = ' a \t"r"\t#b\n#x\tr,s\t"\n'
+    assert read(content) == [(" a ", '"r"', "#b"), ("#x", "r,s", '"')]
+
+
+def test_quoted_fields_of_comma_files():
+    content = 'a,"r, with ""quotes""",b\n"two\nlines",s,""""\n'
+    assert read(content, separator=",") == [("a", 'r, with "quotes"', "b"), ("two\nlines", "s", '"')]
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ("a\tb\tr\nb\tc\ts\n", {"columns": "htr"}),
+        ("r\tb\ta\ns\tc\tb\n", {"columns": "RTH"}),
+        ("a\tb\tr\nb\tc\ts\n", {"columns": (0, 2, 1)}),
+        ("a\tx\tb\tr\t1\nb\ty\tc\ts\t2\n", {"columns": (0, 3, 2)}),
+        ("a\tx\tb\tr\nb\ty\tc\ts\textra\n", {"columns": "0,3,2"}),
+        ("head,weight,tail,relation\na,1,b,r\nb,2,c,s\n", {"columns": [0, 3, 2]}),
+        ("x\ty\tz\na\tr\tb\nb\ts\tc\n", {"header": True}),
+        ("a#r#b\nb#s#c\n", {"separator": "#"}),
+        ("a r b\nb s c\n", {"separator": "space"}),
+        ("a\tr\tb\nb\ts\tc\n", {"separator": "tab"}),
+        ("a\tr\tb\nb\ts\tc\n", {"separator": "\\t"}),
+    ],
+)
+def test_options_say_what_cannot_be_guessed(content, options):
+    assert read(content, **options) == ABC
+
+
+def test_header_words_can_be_names():
+    assert read("head\trelation\ttail\n", header=False) == [("head", "relation", "tail")]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "sentence"),
+    [
+        ("a\tr\tb\nb\ts\n", {}, "graph.txt, line 2: 2 columns were found, and 3 are needed"),
+        ("a\tr\tb\n\n\nb\ts\tc\td\n", {}, "line 4: 4 columns were found, and 3 are needed .* columns"),
+        ("just some words here and there\n", {}, "line 1: .* columns were found, and 3 are needed"),
+        ("a\tr\tb\na\tr\n", {"columns": (0, 1, 2)}, "line 2: 2 columns were found, and 3 or more are needed"),
+        ("h\tr\tt\na\tr\tb\na\n", {}, "line 3: 1 columns were found"),
+        ("a\tr\tb\n\tr\tb\n", {}, "line 2: the head is empty"),
+        ("a\tr\tb\na\t\tb\n", {}, "line 2: the relation is empty"),
+        ("a\tr\tb\na\tr\t\n", {}, "line 2: the tail is empty"),
+        ("a\tr\tb\na\tr\t\r\n", {}, "line 2: the tail is empty"),
+        ('a,r,b\n"a,r,b\n', {}, 'line 2: a quote .* never closed'),
+        ('a,r,b\n"a"x,r,b\n', {}, "line 2: something follows a closing quote"),
+        ('a,r,b\n"x\ny",r,b\n\na,r\n', {}, "line 5: 2 columns"),
+        (b"a\tr\tb\na\tr\t\xff\xfe\n", {}, "line 2: the byte 0xff is no UTF-8"),
+        (b"a\tr\tb\n" * 3000 + b"a\tr\t\xc3\n", {}, "line 3,001: the byte 0xc3 is no UTF-8"),
+        (b"a\tr\tb\xe2\x82", {}, "line 1: the byte 0xe2 is no UTF-8"),
+    ],
+)
+def test_what_cannot_be_read_gets_the_file_and_the_line(content, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        read(content, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"columns": "hrr"}, "columns='hrr'"),
+        ({"columns": (0, 1)}, "columns="),
+        ({"columns": (0, 1, -1)}, "columns="),
+        ({"columns": 7}, "columns=7"),
+        ({"separator": "::"}, "separator='::'"),
+        ({"separator": "\n"}, "separator="),
+        ({"literals": "maybe"}, "literals='maybe' is unknown"),
+        ({"duplicates": "x"}, "duplicates='x' is unknown"),
+        ({"format": "pdf"}, "format='pdf' is unknown"),
+        ({"valid_fraction": 1.5}, "valid_fraction=1.5"),
+        ({"valid_fraction": 0.5, "test_fraction": 0.5}, "leave nothing for train"),
+        ({"valid_fraction": 0.1, "n_valid": 3}, "Both valid_fraction and n_valid"),
+        ({"n_test": -1}, "n_test=-1"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_an_option_out_of_range_gets_a_sentence(options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        SourceOptions(**options)
+
+
+def test_an_unknown_option_gets_a_suggestion():
+    with pytest.raises(ConfigError, match="no option 'seperator'.*did you mean 'separator'"):
+        SourceOptions.of(None, {"seperator": ","})
+
+
+COMPRESSORS = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+LONG = "".join(f"entity {i}\trelation {i % 7}\tentity {i * i % 1009}\n" for i in range(5000)).encode()
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_compressed_files_are_known_by_their_content(tmp_path, name):
+    path = tmp_path / "graph.txt"
+    path.write_bytes(COMPRESSORS[name](b"a\tr\tb\n") + COMPRESSORS[name](b"b\ts\tc\n"))
+    encoder = Encoder()
+    assert named(encoder.text_file(path, SourceOptions()), encoder) == ABC
+
+
+@pytest.mark.parametrize("cut", [3, 20, 500, -1])
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_truncated_archives_get_a_sentence(tmp_path, name, cut):
+    path = tmp_path / "graph.tsv"
+    path.write_bytes(COMPRESSORS[name](LONG)[:cut])
+    with pytest.raises(InputError, match=r"graph.tsv"):
+        Encoder().text_file(path, SourceOptions())
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_damaged_archives_get_a_sentence(tmp_path, name):
+    raw = bytearray(COMPRESSORS[name](LONG))
+    middle = len(raw) // 2
+    raw[middle : middle + 40] = bytes(40)
+    path = tmp_path / "graph.tsv"
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=f"damaged {name} file"):
+        Encoder().text_file(path, SourceOptions())
+
+
+def test_archives_of_files_are_not_text(tmp_path):
+    for start, what in ((b"PK\x03\x04", "zip"), (bytes(257) + b"ustar", "tar")):
+        (tmp_path / "x").write_bytes(start + bytes(500))
+        with pytest.raises(InputError, match=f"a {what} archive: unpack it"):
+            Encoder().text_file(tmp_path / "x", SourceOptions())
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 1000])
+def test_blocks_of_any_size_give_the_same(monkeypatch, block):
+    content = 'h,"r ""x""",t\n"line\nbreak",r,ü\n\n' * 7 + "€,r,𝄞"
+    whole = read(content, separator=",")
+    monkeypatch.setattr(text, "SAMPLE", block)
+    monkeypatch.setattr(text, "BLOCK", block)
+    assert read(content, separator=",") == whole
+    assert len(whole) == 15
+
+
+def test_a_line_that_never_ends_is_given_up(monkeypatch):
+    monkeypatch.setattr(text, "SAMPLE", 64)
+    monkeypatch.setattr(text, "BLOCK", 64)
+    monkeypatch.setattr(text, "MAX_LINE", 1000)
+    with pytest.raises(InputError, match="line 2: the line does not end"):
+        read("a\tr\tb\n" + "x" * 5000)
+    with pytest.raises(InputError, match="a quote is never closed"):
+        read('a,r,b\n"' + "x,y\n" * 2000)
+
+
+def plain_read(content, separator):
+    """Python's own way: split at newlines and separators."""
+    rows = [line.removesuffix("\r").split(separator) for line in content.split("\n")]
+    return [tuple(row) for row in rows if row != [""]]
+
+
+field = st.text(st.characters(exclude_characters="\t\n\r\ufeff", exclude_categories=("Cs",)), min_size=1, max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(field, field, field), min_size=1, max_size=20), st.sampled_from(["\n", "\r\n"]))
+def test_tab_files_agree_with_splitting_in_python(rows, newline):
+    content = newline.join("\t".join(row) for row in rows)
+    assert read(content, separator="tab", header=False) == plain_read(content, "\t")
+
+
+quoted = st.text(st.characters(exclude_characters="\r\ufeff", exclude_categories=("Cs",)), min_size=1, max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(quoted, quoted, quoted), min_size=1, max_size=20))
+def test_comma_files_agree_with_the_csv_module(rows):
+    content = io.StringIO()
+    csv.writer(content, lineterminator="\n").writerows(rows)
+    assert read(content.getvalue(), separator=",", header=False) == rows
