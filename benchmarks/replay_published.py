@@ -78,9 +78,7 @@ def run_one(data: Path, name: str, out: Path, device: str) -> None:
     if changes == "symmetric":
         config = config.changed(init_high=-config.init_low)
     elif changes:
-        config = config.changed(
-            **{k: yaml.safe_load(v) for k, v in (c.split("=") for c in changes.split(","))}
-        )
+        config = config.changed(**{k: yaml.safe_load(v) for k, v in (c.split("=") for c in changes.split(","))})
     dataset = load_dataset(data / base.rsplit("-", 1)[0])
     target = out / f"{folder_of(name)}.json"
     told = [0.0]

@@ -162,27 +162,23 @@ def _real_negatives(triples: Tensor, ids: Tensor, slot: str, known: Known) -> Te
 
 
 def _slot_loss(positive: Tensor, scores: Tensor, real: Tensor, config: TrainConfig) -> Tensor:
-    """Summed over the batch, row by row, over the real negatives only."""
-    total = positive.new_zeros(())
-    for p, row, keep in zip(positive, scores, real):
-        negative = row[keep]
-        total = total + _row_loss(p, negative, config)
-    return total
-
-
-def _row_loss(p: Tensor, negative: Tensor, config: TrainConfig) -> Tensor:
+    """Summed over the batch, over the real negatives only."""
     if config.loss == "softmax":
-        return F.cross_entropy(torch.cat([p[None], negative]), torch.tensor(0))
+        logits = torch.cat([positive[:, None], scores.masked_fill(~real, -torch.inf)], 1)
+        return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64), reduction="sum")
+    rows, columns = torch.nonzero(real, as_tuple=True)
+    negative = scores[rows, columns]
     if config.loss == "bce":
-        logits = torch.cat([p[None], negative]) + config.offset
-        target = torch.zeros_like(logits)
-        target[0] = 1
+        logits = torch.cat([positive, negative]) + config.offset
+        target = torch.cat([torch.ones_like(positive), torch.zeros_like(negative)])
         return F.binary_cross_entropy_with_logits(logits, target, reduction="sum")
     if config.loss == "margin":
         first = torch.ones_like(negative)
-        return F.margin_ranking_loss(p.expand_as(negative), negative, first, config.margin, reduction="sum")
-    weights = torch.softmax(config.temperature * negative, 0).detach()
-    return -F.logsigmoid(config.margin + p) - (weights * F.logsigmoid(-config.margin - negative)).sum()
+        return F.margin_ranking_loss(positive[rows], negative, first, config.margin, reduction="sum")
+    sharp = (config.temperature * scores.detach()).masked_fill(~real, -torch.inf)
+    weights = torch.softmax(sharp, 1)[rows, columns]
+    against = weights * F.logsigmoid(-config.margin - negative)
+    return -F.logsigmoid(config.margin + positive).sum() - against.sum()
 
 
 def _size(rows: Tensor, config: TrainConfig, table: str) -> Tensor:
@@ -246,8 +242,8 @@ def rank_by_sort(
 
 def relative_distance(found: Tensor, wanted: Tensor) -> float:
     """‖found − wanted‖ / (1 + ‖wanted‖) in float64."""
-    difference = (found.double() - wanted.double()).norm()
-    return float(difference / (1 + wanted.double().norm()))
+    found, wanted = found.detach().double(), wanted.detach().double()
+    return float((found - wanted).norm() / (1 + wanted.norm()))
 
 
 def random_triples(seed: int, n: int, n_entities: int, n_relations: int) -> np.ndarray:

@@ -61,9 +61,7 @@ def main(output: Path) -> None:
     names = final_names(facts)
     lines = sorted({f"{names[head]}\t{relation}\t{names[tail]}\n" for head, relation, tail in facts})
     output.write_text("".join(lines), encoding="utf-8", newline="\n")
-    print(
-        f"{output}: {len(lines)} triples, {len(set(names.values()))} entities, {output.stat().st_size} bytes"
-    )
+    print(f"{output}: {len(lines)} triples, {len(set(names.values()))} entities, {output.stat().st_size} bytes")
 
 
 def find_capitals(countries: dict[str, Any], cities: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -100,9 +98,7 @@ def choose_cities(cities: list[dict[str, Any]], capitals: dict[str, dict[str, An
     return chosen
 
 
-def country_facts(
-    countries: dict[str, Any], lands: dict[str, Thing], continents: dict[str, Any]
-) -> list[Fact]:
+def country_facts(countries: dict[str, Any], lands: dict[str, Thing], continents: dict[str, Any]) -> list[Fact]:
     facts: list[Fact] = []
     for code, data in countries.items():
         continent = continents[data["continentcode"]]["name"]
@@ -182,9 +178,7 @@ def near_facts(chosen: list[dict[str, Any]], lands: dict[str, Thing]) -> list[Fa
     """near, both ways: each city and its NEAREST closest ones among the chosen, within NEAR_KM."""
     facts: list[Fact] = []
     for city in chosen:
-        others = sorted(
-            (kilometres(city, other), other["geonameid"], other) for other in chosen if other is not city
-        )
+        others = sorted((kilometres(city, other), other["geonameid"], other) for other in chosen if other is not city)
         for distance, _, other in others[:NEAREST]:
             if distance <= NEAR_KM:
                 here, there = city_thing(city, lands), city_thing(other, lands)

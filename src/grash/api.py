@@ -1,18 +1,15 @@
 """Everything that the command line does, as one call in Python under the same name.
 
-    dataset = grash.load_dataset("world")
-    model = grash.train(dataset, model="complex", epochs=20, out="runs/world")
-    model.predict(head="Egypt", relation="neighbour_of")
+dataset = grash.load_dataset("world")
+model = grash.train(dataset, model="complex", epochs=20, out="runs/world")
+model.predict(head="Egypt", relation="neighbour_of")
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,12 +17,12 @@ from typing import Any
 from grash.data.dataset import Dataset
 from grash.data.describe import describe
 from grash.data.prepare import load_dataset, prepare
-from grash.engines.run import run_training
+from grash.engines.run import run_identity, run_training
 from grash.errors import InputError
 from grash.evaluation.metrics import Evaluation
 from grash.predict import Model
 from grash.training.config import TrainConfig, make_config, read_config
-from grash.training.loop import Progress
+from grash.training.pulse import Progress
 
 __all__ = [
     "checkpoint_of",
@@ -33,6 +30,7 @@ __all__ = [
     "describe",
     "evaluate",
     "free_folder",
+    "goes_on_from",
     "load_dataset",
     "load_model",
     "prepare",
@@ -70,11 +68,9 @@ def train(
     place = Path(checkpoint) if checkpoint is not None else None if folder is None else checkpoint_of(folder)
     if folder is not None:
         _check_free(folder, overwrite)
-    with _interrupts_between_steps(watch) as patient_watch:
-        outcome = run_training(
-            data, chosen, device=device, threads=threads, checkpoint=place,
-            valid_sample=valid_sample, watch=patient_watch,
-        )  # fmt: skip
+    outcome = run_training(
+        data, chosen, device=device, threads=threads, checkpoint=place, valid_sample=valid_sample, watch=watch
+    )
     model = Model(outcome.model, data, chosen, history=[asdict(v) for v in outcome.history])
     if evaluate and len(data.test):
         model.evaluation = model.evaluate(sample=test_sample, seed=chosen.seed).to_dict()
@@ -118,7 +114,9 @@ def checkpoint_of(folder: str | Path) -> Path:
     return folder.with_name(f"{folder.name}.checkpoint")
 
 
-def free_folder(dataset: Dataset, config: TrainConfig, *, parent: str | Path = "runs") -> Path:
+def free_folder(
+    dataset: Dataset, config: TrainConfig, *, parent: str | Path = "runs", valid_sample: int | None = None
+) -> Path:
     """PARENT/DATASET-MODEL, or the same with -2, -3, …: the first that holds no model and no other run's checkpoint.
 
     The checkpoint of an interrupted run with these settings on this dataset is found again.
@@ -127,9 +125,22 @@ def free_folder(dataset: Dataset, config: TrainConfig, *, parent: str | Path = "
     number = 1
     while True:
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        if not folder.exists() and not _is_of_another(checkpoint_of(folder), dataset, config):
+        checkpoint = checkpoint_of(folder)
+        if not folder.exists() and (not checkpoint.exists() or goes_on_from(checkpoint, dataset, config, valid_sample)):
             return folder
         number += 1
+
+
+def goes_on_from(
+    checkpoint: str | Path, dataset: Dataset, config: TrainConfig, valid_sample: int | None = None
+) -> bool:
+    """Whether there is a checkpoint of a training with these settings on this dataset."""
+    try:
+        record = json.loads((Path(checkpoint) / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    mine = run_identity(dataset, config, valid_sample)
+    return isinstance(record, dict) and record.get("belongs_to") == mine
 
 
 def _dataset(source: Source) -> Dataset:
@@ -142,57 +153,3 @@ def _check_free(folder: Path, overwrite: bool) -> None:
         raise InputError(f"{folder} exists already: give another folder, or allow overwriting it.")
     if folder.exists() and not (folder / "model.json").is_file():
         raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
-
-
-def _is_of_another(checkpoint: Path, dataset: Dataset, config: TrainConfig) -> bool:
-    try:
-        record = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return checkpoint.exists()
-    except (OSError, ValueError):
-        return True
-    mine = {"config": config.model_dump(), "dataset": dataset.fingerprint}
-    return not isinstance(record, dict) or record.get("belongs_to") != mine
-
-
-class _Now(BaseException):
-    """A second Ctrl-C: leave without finishing the step and without saving."""
-
-
-@contextmanager
-def _interrupts_between_steps(
-    watch: Callable[[Progress], None] | None,
-) -> Iterator[Callable[[Progress], None]]:
-    """Yields a watcher that raises KeyboardInterrupt between two steps once Ctrl-C was pressed.
-
-    In the midst of a step one table may be updated and the other not: a checkpoint of that would not continue
-    exactly. A second Ctrl-C ends at once and leaves the checkpoint before. Outside of the main thread, where
-    signals cannot be caught, and where someone else catches them, nothing is changed.
-    """
-    pressed = False
-
-    def note(number: int, frame: Any) -> None:
-        nonlocal pressed
-        if pressed:
-            raise _Now
-        pressed = True
-
-    def look(progress: Progress) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        if watch is not None:
-            watch(progress)
-
-    ours = threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    before = signal.signal(signal.SIGINT, note) if ours else None
-    try:
-        yield look
-    except _Now:
-        raise KeyboardInterrupt from None
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt

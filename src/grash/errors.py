@@ -49,6 +49,10 @@ class MemoryPlanError(GrashError):
 class OutputError(GrashError):
     exit_code = 4
 
+    def __init__(self, path: object, reason: str, *, then: str = "What was there before is unchanged.") -> None:
+        self.reason = reason
+        super().__init__(f"{path} could not be written: {reason}. {then}")
+
 
 class Diverged(GrashError):
     exit_code = 5

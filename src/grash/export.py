@@ -75,7 +75,7 @@ def _write_parquet(model: Model, folder: Path) -> None:
     import polars
     from polars.io.plugins import register_io_source
 
-    schema = {"id": polars.Int32, "name": polars.String, "embedding": polars.List(polars.Float32)}
+    schema: dict[str, Any] = {"id": polars.Int32, "name": polars.String, "embedding": polars.List(polars.Float32)}
     for stem, table, names in _tables(model):
 
         def frames(

@@ -80,6 +80,8 @@ def read_json(path: Path, *, schema: str, version: int) -> dict[str, Any]:
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise FormatError(f"{path} is damaged ({error}): it should hold the JSON of a {schema}.") from error
     if not isinstance(content, dict) or content.get("schema") != schema:
@@ -96,9 +98,10 @@ def read_json(path: Path, *, schema: str, version: int) -> dict[str, Any]:
 def _as_output_error(path: Path) -> Iterator[None]:
     try:
         yield
+    except OutputError as error:  # of a file inside a folder: what counts is the folder
+        raise OutputError(path, error.reason) from error
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{path} could not be written: {reason}. What was there before is unchanged.") from error
+        raise OutputError(path, error.strerror or str(error)) from error
 
 
 def _fsync(path: Path) -> None:

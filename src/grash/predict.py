@@ -90,15 +90,11 @@ class Model:
             config = make_config(stored.config)
         except (ConfigError, UnknownName, TypeError) as error:
             raise FormatError(f"{folder} is a damaged model folder: its config says {error}") from error
-        return cls(
-            stored.model, stored.dataset, config, evaluation=stored.evaluation, history=stored.history
-        )
+        return cls(stored.model, stored.dataset, config, evaluation=stored.evaluation, history=stored.history)
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Writes the model folder, wholly or not at all."""
-        stored = StoredModel(
-            self.kge, self.dataset, self.config.model_dump(), self.evaluation, self.history
-        )
+        stored = StoredModel(self.kge, self.dataset, self.config.model_dump(), self.evaluation, self.history)
         save_model(stored, Path(folder), overwrite=overwrite)
 
     def export(self, folder: str | Path, format: Format = "npy", *, overwrite: bool = False) -> list[Path]:
@@ -195,9 +191,7 @@ class Model:
             rows(center, center + 1), rows, len(table), k, pair,
             skip_rows=torch.zeros_like(own), skip_columns=own, tile=_tile(1, table.shape[1]),
         )  # fmt: skip
-        return [
-            Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist())
-        ]
+        return [Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist())]
 
     def evaluate(self, dataset: Dataset | None = None, **options: Any) -> Evaluation:
         """Filtered ranking of a split (`evaluation.evaluate` has the options): of the model's own dataset, or of
@@ -243,8 +237,7 @@ class Model:
                 row, column = np.argwhere(outside)[0]
                 what = ("head", "relation", "tail")[column]
                 raise InputError(
-                    f"Row {row} has the {what} id {triples[row, column]}, and ids from 0 to "
-                    f"{sizes[column] - 1} exist."
+                    f"Row {row} has the {what} id {triples[row, column]}, and ids from 0 to {sizes[column] - 1} exist."
                 )
             return triples.astype(np.int64)
         rows = [(self.entity_id(h), self.relation_id(r), self.entity_id(t)) for h, r, t in triples]
@@ -253,9 +246,7 @@ class Model:
     def _on_device(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.kge.entity.device)
 
-    def _best_entities(
-        self, questions: list[Query], slot: Slot, k: int, new_only: bool
-    ) -> list[list[Prediction]]:
+    def _best_entities(self, questions: list[Query], slot: Slot, k: int, new_only: bool) -> list[list[Prediction]]:
         relations = np.array([q.relation for q in questions], np.int64)
         ends = np.array([q.head if slot == "tail" else q.tail for q in questions], np.int64)
         known = known_answers(self.dataset, ends, relations, slot)
@@ -280,17 +271,15 @@ class Model:
 
     def _best_relations(self, question: Query, k: int, new_only: bool) -> list[Prediction]:
         n = self.dataset.n_relations
+        ends = [end for end in (question.head, question.tail) if end is not None]
         triples = np.empty((n, 3), np.int64)
-        triples[:] = question.head, 0, question.tail
-        triples[:, 1] = np.arange(n)
+        triples[:, 0], triples[:, 1], triples[:, 2] = ends[0], np.arange(n), ends[1]
         scores = self.score(triples)
-        known = known_relations(self.dataset, int(triples[0, 0]), int(triples[0, 2]))
+        known = known_relations(self.dataset, *ends)
         order = np.lexsort((np.arange(n), -scores))
         if new_only:
             order = order[~known[order]]
-        return [
-            Prediction(self.relation_name(r), r, float(scores[r]), bool(known[r])) for r in order[:k].tolist()
-        ]
+        return [Prediction(self.relation_name(r), r, float(scores[r]), bool(known[r])) for r in order[:k].tolist()]
 
 
 def _id_of(name: Name, vocabulary: Vocabulary | None, count: int, kind: str) -> int:

@@ -88,9 +88,7 @@ def test_the_table_in_the_docs_is_the_catalog():
         for entry in CATALOG.values()
     ]
     table = DOC.split("## Public datasets")[1].split("### Notes")[0]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line
-    ]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line]
     assert rows[2:] == expected
 
 

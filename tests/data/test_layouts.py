@@ -144,7 +144,9 @@ def test_a_folder_of_arrays(tmp_path, named_ids):
     for split, rows in SPLITS.items():
         np.save(tmp_path / f"{split}.npy", np.array(as_ids(rows), np.int64))
     if named_ids:
-        write(tmp_path, entities__txt=lines([(e,) for e in [*ENTITIES, "an extra one"]]), relations__txt="likes\nknows\n")
+        write(
+            tmp_path, entities__txt=lines([(e,) for e in [*ENTITIES, "an extra one"]]), relations__txt="likes\nknows\n"
+        )
     dataset = read_source(tmp_path)
     assert dataset.train.tolist() == [list(row) for row in as_ids(TRAIN)]
     assert (dataset.n_entities, dataset.n_relations) == (5 if named_ids else 4, 2)
@@ -244,3 +246,8 @@ def test_datasets_are_called_by_their_file_or_folder(tmp_path):
     assert dataset_name(write(tmp_path / "FB15k-237")) == "FB15k-237"
     write(tmp_path, **{"my__graph__tsv__gz": b""})
     assert dataset_name(tmp_path / "my.graph.tsv.gz") == "my.graph"
+
+
+def test_a_path_that_the_system_refuses(tmp_path):
+    with pytest.raises(InputError, match="cannot be read|no file or folder"):
+        read_source(tmp_path / ("x" * 5000))

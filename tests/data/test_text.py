@@ -114,7 +114,7 @@ def test_header_words_can_be_names():
         ("a\tr\tb\na\t\tb\n", {}, "line 2: the relation is empty"),
         ("a\tr\tb\na\tr\t\n", {}, "line 2: the tail is empty"),
         ("a\tr\tb\na\tr\t\r\n", {}, "line 2: the tail is empty"),
-        ('a,r,b\n"a,r,b\n', {}, 'line 2: a quote .* never closed'),
+        ('a,r,b\n"a,r,b\n', {}, "line 2: a quote .* never closed"),
         ('a,r,b\n"a"x,r,b\n', {}, "line 2: something follows a closing quote"),
         ('a,r,b\n"x\ny",r,b\n\na,r\n', {}, "line 5: 2 columns"),
         (b"a\tr\tb\na\tr\t\xff\xfe\n", {}, "line 2: the byte 0xff is no UTF-8"),

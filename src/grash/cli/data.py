@@ -30,14 +30,15 @@ def add_to(app: typer.Typer) -> None:
 def prepare(
     source: Source,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder to write; NAME.grash here by default.", show_default=False)
+        Path | None,
+        typer.Option("-o", "--out", help="Folder to write; NAME.grash here by default.", show_default=False),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an encoded dataset that is there.")] = False,
     json: Json = False,
     *,
     reading: dict[str, Any],
 ) -> None:
-    """Read a graph once and write it encoded, so that every later command opens it at once.
+    """Encode a graph, so that later commands open it at once.
 
     SOURCE may be a text file (tab, comma, …), RDF, Parquet or .npy, compressed or not, or a folder with train,
     valid and test files, also in the layouts of LibKGE, RotatE, DGL-KE and OpenKE. Without valid and test files,
@@ -58,10 +59,11 @@ def prepare(
 
 
 def describe(source: Source, json: Json = False, *, reading: dict[str, Any]) -> None:
-    """Show what a graph is made of, and what in it would make results look better than they are.
+    """Show what a graph is made of, with warnings.
 
-    Counts per split, degrees, relations with their cardinality (1-1, 1-N, N-1, N-N), and warnings: duplicates,
-    entities that train has not seen, test triples whose inverse stands in train.
+    Counts per split, degrees, relations with their cardinality (1-1, 1-N, N-1, N-N), and warnings
+    about what would make results look better than they are: duplicates, entities that train has not seen, test
+    triples whose inverse stands in train.
     """
     from grash import api
 
@@ -74,7 +76,7 @@ def describe(source: Source, json: Json = False, *, reading: dict[str, Any]) -> 
 
 
 def list_datasets(context: typer.Context, json: Json = False) -> None:
-    """List the public datasets that grash knows; `grash datasets get NAME` downloads one."""
+    """List public datasets; `datasets get NAME` downloads one."""
     if context.invoked_subcommand is not None:
         return
     from grash.data.catalog import CATALOG
@@ -83,8 +85,7 @@ def list_datasets(context: typer.Context, json: Json = False) -> None:
         as_json([_entry(entry) for entry in CATALOG.values()])
         return
     rows = [
-        (e.name, e.entities, e.relations, e.n_triples, _megabytes(e.size), e.licence, e.title)
-        for e in CATALOG.values()
+        (e.name, e.entities, e.relations, e.n_triples, _megabytes(e.size), e.licence, e.title) for e in CATALOG.values()
     ]
     table(("name", ">entities", ">relations", ">triples", ">download", "licence", "title"), rows)
     print("\ngrash datasets get NAME downloads one. Bundled, without download: world.")
@@ -156,7 +157,8 @@ def _show_profile(profile: Profile) -> None:
     )
     degrees = profile.degrees
     quantiles = ", ".join(f"{name}: {value:g}" for name, value in degrees.quantiles.items())
-    print(f"\nTrain triples per entity: {degrees.mean:.1f} on average ({quantiles}); {degrees.with_one_triple:,} have one.\n")
+    print(f"\nTrain triples per entity: {degrees.mean:.1f} on average; quantiles: {quantiles}.")
+    print(f"{degrees.with_one_triple:,} entities have one train triple, {degrees.not_in_train:,} have none.\n")
     relations = sorted(profile.relations, key=lambda r: -r.triples["train"])
     table(
         ("relation", ">train", ">heads", ">tails", ">tails per head", ">heads per tail", "kind", ">symmetric"),

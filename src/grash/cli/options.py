@@ -86,12 +86,10 @@ def takes_source_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     parameters = [p for p in own.parameters.values() if p.name != "reading"]
     for name, (kind, default, option) in _SOURCE_OPTIONS.items():
         parameters.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
-            )
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
         )
     signature = own.replace(parameters=[p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters])
     with_options.__signature__ = signature  # type: ignore[attr-defined]
     with_options.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-    del with_options.__wrapped__  # type: ignore[attr-defined]
+    del with_options.__wrapped__
     return with_options

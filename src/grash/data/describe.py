@@ -141,9 +141,7 @@ def _distinct_per_relation(
     return np.bincount(keys[new] // n_items, minlength=n_relations)
 
 
-def _cardinalities(
-    pairs: NDArray[np.int64], heads: NDArray[np.int64], tails: NDArray[np.int64]
-) -> NDArray[np.int8]:
+def _cardinalities(pairs: NDArray[np.int64], heads: NDArray[np.int64], tails: NDArray[np.int64]) -> NDArray[np.int8]:
     many_tails = pairs >= MANY * np.maximum(heads, 1)
     many_heads = pairs >= MANY * np.maximum(tails, 1)
     codes = many_tails * 1 + many_heads * 2
@@ -253,9 +251,7 @@ def _leakage_warnings(
     n = max(of_split.triples, 1)
     found = []
     if of_split.in_train:
-        found.append(
-            f"{of_split.in_train:,} {split} triples ({of_split.in_train / n:.1%}) stand in train too."
-        )
+        found.append(f"{of_split.in_train:,} {split} triples ({of_split.in_train / n:.1%}) stand in train too.")
     if of_split.either > 0.01 * n:
         pair = leakage.twins[0]
         names = f"{relations[pair.first].name} / {relations[pair.second].name}"

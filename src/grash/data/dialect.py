@@ -103,7 +103,10 @@ def split_line(line: str, separator: int) -> list[str]:
     if separator == WHITESPACE:
         return line.split()
     if separator == 44:
-        return next(csv.reader([line.replace("\0", "")]), [])
+        try:
+            return next(csv.reader([line]), [])
+        except csv.Error:  # a guess needs no more; the scanner says what is wrong, with the line
+            return line.split(",")
     return line.split(chr(separator))
 
 
@@ -111,7 +114,7 @@ def _guess_separator(lines: list[str], needed: int, *, exact: bool) -> int:
     """The separator that gives the needed number of columns in most lines; tab before comma before others."""
     best, best_share = None, 0.0
     for separator in _GUESSES:
-        counts = [_n_fields(line, separator) for line in lines]
+        counts = [len(split_line(line, separator)) for line in lines]
         share = sum(n == needed if exact else n >= needed for n in counts) / max(1, len(lines))
         if share > best_share:
             best, best_share = separator, share
@@ -119,13 +122,6 @@ def _guess_separator(lines: list[str], needed: int, *, exact: bool) -> int:
         return best
     text = "\n".join(lines)
     return next((s for s in (9, 44, 59, 124) if chr(s) in text), WHITESPACE if " " in text else 9)
-
-
-def _n_fields(line: str, separator: int) -> int:
-    try:
-        return len(split_line(line, separator))
-    except csv.Error:
-        return 0
 
 
 def _role(word: str) -> str | None:

@@ -278,7 +278,5 @@ def _as_output_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(
-            f"{path} could not be written: {error.strerror or error}. "
-            f"What is there so far is kept; run the same command again to go on."
-        ) from error
+        kept = "What is there so far is kept; run the same command again to go on."
+        raise OutputError(path, error.strerror or str(error), then=kept) from error

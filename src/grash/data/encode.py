@@ -6,6 +6,7 @@ Comes from text.py (fields) and rdf.py (strings); its vocabularies and arrays go
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def read_triples(
     """The triples (n, 3) of a text source, each block of fields (head with tail; relation) turned into ids."""
     head, relation, tail = dialect.columns
     skip_lines += dialect.header
-    return stack(map(encode, source.fields(dialect, wanted=((head, tail), (relation,)), skip_lines=skip_lines)))
+    with closing(source.fields(dialect, wanted=((head, tail), (relation,)), skip_lines=skip_lines)) as blocks:
+        return stack(map(encode, blocks))
 
 
 def stack(blocks: Iterable[Triples]) -> Triples:

@@ -48,7 +48,13 @@ class Layout:
 
 def recognise(path: Path, *, file_format: Format | None = None) -> Layout:
     """The layout of a path; InputError if there is nothing, or nothing that is known."""
-    path = Path(path)
+    try:
+        return _recognise(Path(path), file_format)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _recognise(path: Path, file_format: Format | None) -> Layout:
     if not path.exists():
         raise InputError(_nothing_at(path))
     if path.is_file():

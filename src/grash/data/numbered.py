@@ -6,6 +6,7 @@ Comes from layouts.py (which files are what), goes to prepare.py. The ids stay t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,10 @@ def read_dictionary(path: Path, *, id_column: int | None, counted: bool = False)
             id_column = 0 if fields and fields[0].strip().isdecimal() else 1
         ids = [np.empty(0, np.int64)]
         wanted = ((1 - id_column,), (id_column,))
-        for block in source.fields(dialect, wanted=wanted, skip_lines=int(counted)):
-            interner.add_fields(block.groups[0])
-            ids.append(numbers(block, 1, "id")[:, 0])
+        with closing(source.fields(dialect, wanted=wanted, skip_lines=int(counted))) as blocks:
+            for block in blocks:
+                interner.add_fields(block.groups[0])
+                ids.append(numbers(block, 1, "id")[:, 0])
     if counted:
         _check_counted(path, lines, len(interner))
     ordered = _in_order_of(interner, np.concatenate(ids), path)
@@ -85,8 +87,9 @@ def read_name_lines(path: Path) -> Interner:
     interner = Interner(keep_repeats=True)
     with open_source(path) as stream:
         whole_lines = Dialect(NOTHING, False, False, (0,), 1)
-        for block in TextSource(stream, path).fields(whole_lines, wanted=((0,),)):
-            interner.add_fields(block.groups[0])
+        with closing(TextSource(stream, path).fields(whole_lines, wanted=((0,),))) as blocks:
+            for block in blocks:
+                interner.add_fields(block.groups[0])
     interner.keep_repeats = False
     return interner
 

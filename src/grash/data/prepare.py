@@ -99,7 +99,6 @@ def _read(layout: Layout, options: SourceOptions) -> Dataset:
     if options.duplicates == "drop" and known.n_repeated:
         _log.info("%d triples of train repeat others and were dropped.", known.n_repeated)
         graph.splits["train"] = rows_where(graph.splits["train"], ~known.repeated)
-        known = TripleSet(graph.splits["train"])
     provenance.update(_look_at_given(graph, known))
     del known
     provenance.update(_split_off_missing(graph, options, stay))

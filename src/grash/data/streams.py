@@ -10,7 +10,7 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,15 +76,21 @@ def first_bytes(path: Path, n: int = 8) -> bytes:
         return stream.read(n)
 
 
-def ahead(items: Iterable[T]) -> Iterator[T]:
-    """The same items, the next one being made in another thread while the caller works on this one."""
-    iterator = iter(items)
+def ahead(items: Generator[T, None, None]) -> Generator[T, None, None]:
+    """The same items, the next one being made in another thread while the caller works on this one.
+
+    To be closed where it is not read to its end (contextlib.closing), so that its thread ends with it.
+    """
     end: Any = object()
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, iterator, end)
+    thread = ThreadPoolExecutor(1)
+    try:
+        coming = thread.submit(next, items, end)
         while (item := coming.result()) is not end:
-            coming = thread.submit(next, iterator, end)
+            coming = thread.submit(next, items, end)
             yield item
+    finally:
+        thread.shutdown()
+        items.close()
 
 
 def without_compression_suffix(name: str) -> str:

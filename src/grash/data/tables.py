@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data.dataset import MAX_ID
+from grash.data.arrays import open_array
+from grash.data.dataset import MAX_ID, SPLITS
 from grash.data.dialect import Dialect, parse_columns, places_by_name
 from grash.data.encode import Encoder, Triples, read_triples
 from grash.data.options import SourceOptions
@@ -20,8 +19,6 @@ from grash.data.text import TextSource
 from grash.errors import InputError
 
 _ROWS = 1 << 18
-_BAD_NUMPY = (ValueError, EOFError, OSError, KeyError, SyntaxError, TypeError, OverflowError, MemoryError)
-_BAD_ZIP = (*_BAD_NUMPY, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
 def parquet_file(path: Path, encoder: Encoder, options: SourceOptions) -> Triples:
@@ -36,10 +33,10 @@ def parquet_file(path: Path, encoder: Encoder, options: SourceOptions) -> Triple
 
 
 def array_file(path: Path) -> Triples:
-    """The triples (n, 3) of a .npy file of integers."""
+    """The triples (n, 3) of a .npy file of integers, mapped where they are int32 already."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _BAD_NUMPY as error:
+        array = open_array(path)
+    except (ValueError, OSError) as error:
         raise InputError(f"{path} cannot be read as a .npy array: {_reason(error)}.") from error
     return as_triples(array, str(path))
 
@@ -47,19 +44,22 @@ def array_file(path: Path) -> Triples:
 def archive_file(path: Path) -> dict[str, Triples]:
     """The triples (n, 3) of each array of a .npz file, by name."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except _BAD_ZIP as error:
+        with path.open("rb") as file:
+            if file.read(2) != b"PK":
+                raise InputError(f"{path} cannot be read as a .npz archive: its first bytes are not those of one.")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+    except InputError:
+        raise
+    except Exception as error:  # whatever zipfile, zlib and numpy's header reader make of damaged bytes
         raise InputError(f"{path} cannot be read as a .npz archive: {_reason(error)}.") from error
     if len(arrays) == 1:
         arrays = {"train": next(iter(arrays.values()))}
     if "train" not in arrays:
         found = ", ".join(sorted(arrays)) or "nothing"
         raise InputError(f"{path} holds {found}: arrays train, valid and test are needed, or a single one.")
-    return {name: as_triples(a, f"{name} in {path}") for name, a in arrays.items() if name in _SPLIT_NAMES}
-
-
-_SPLIT_NAMES = ("train", "valid", "test")
+    return {name: as_triples(arrays[name], f"{name} in {path}") for name in SPLITS if name in arrays}
 
 
 def as_triples(array: NDArray[Any], what: str) -> Triples:
@@ -80,7 +80,7 @@ def as_triples(array: NDArray[Any], what: str) -> Triples:
 
 def _reason(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    if "allow_pickle" in text:
+    if "allow_pickle" in text or "Python objects" in text:
         return "it holds Python objects, which are not loaded"
     return text.splitlines()[0].rstrip(".")
 

@@ -7,8 +7,10 @@ next one is read, decompressed, checked and scanned in other threads.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,8 @@ class Fields:
         """The file and line of a row, for errors."""
         buffer, starts = self.groups[0][:2]
         before = buffer[: starts[row * (len(starts) // self.n_rows)]]
-        return f"{self.path}, line {self.first_line + int(np.count_nonzero(before == ord(chr(10)))):,}"
+        line = self.first_line + int(np.count_nonzero(before == ord("\n")))
+        return f"{self.path}, line {line:,}"
 
 
 class TextSource:
@@ -66,11 +69,13 @@ class TextSource:
         cut = self._start.rfind(b"\n") + 1
         return self._start[:cut] if cut and len(self._start) >= SAMPLE - len(_BOM) else self._start
 
-    def fields(self, dialect: Dialect, *, wanted: tuple[tuple[int, ...], ...], skip_lines: int = 0) -> Iterator[Fields]:
-        """Fields of the wanted groups of columns, after so many lines that are skipped."""
+    def fields(
+        self, dialect: Dialect, *, wanted: tuple[tuple[int, ...], ...], skip_lines: int = 0
+    ) -> Generator[Fields, None, None]:
+        """Fields of the wanted groups of columns, after so many lines that are skipped; to be closed."""
         return ahead(_scan_blocks(self.path, ahead(self._blocks()), dialect, wanted, skip_lines))
 
-    def _blocks(self) -> Iterator[bytes]:
+    def _blocks(self) -> Generator[bytes, None, None]:
         yield self._start
         while block := self._stream.read(BLOCK):
             yield block
@@ -78,31 +83,31 @@ class TextSource:
 
 def _scan_blocks(
     path: Path,
-    blocks: Iterator[bytes],
+    blocks: Generator[bytes, None, None],
     dialect: Dialect,
     wanted: tuple[tuple[int, ...], ...],
     skip_lines: int,
-) -> Iterator[Fields]:
-    carry, line, final = b"", 1, False
-    while not final:
-        block = next(blocks, b"")
-        final = not block
-        raw = bytearray().join((carry, block, bytes(SLACK)))
-        size = len(raw) - SLACK
-        end = size if final else raw.rfind(b"\n", 0, size) + 1
-        _check_utf8(raw, end, path, line)
-        start, n_skipped = _after_lines(raw, end, skip_lines, final)
-        line, skip_lines = line + n_skipped, skip_lines - n_skipped
-        fields, used, n_lines = _scan(path, line, raw, start, end, final, dialect, wanted)
-        line += n_lines
-        carry = bytes(raw[start + used : size])
-        if len(carry) > MAX_LINE:
-            raise InputError(
-                f"{path}, line {line:,}: the line does not end within {MAX_LINE >> 20} MiB, so this is not a "
-                f"file of triples{' (or a quote is never closed)' if dialect.quotes else ''}."
-            )
-        if fields.n_rows:
-            yield fields
+) -> Generator[Fields, None, None]:
+    carry, line = b"", 1
+    with closing(blocks):
+        for block in chain(blocks, (b"",)):
+            final = not block
+            raw = bytearray().join((carry, block, bytes(SLACK)))
+            size = len(raw) - SLACK
+            end = size if final else raw.rfind(b"\n", 0, size) + 1
+            _check_utf8(raw, end, path, line)
+            start, n_skipped, skip_lines = _after_lines(raw, end, skip_lines)
+            line += n_skipped
+            fields, used, n_lines = _scan(path, line, raw, start, end, final, dialect, wanted)
+            line += n_lines
+            carry = bytes(raw[start + used : size])
+            if len(carry) > MAX_LINE:
+                raise InputError(
+                    f"{path}, line {line:,}: the line does not end within {MAX_LINE >> 20} MiB, so this is not a "
+                    f"file of names{' (or a quote is never closed)' if dialect.quotes else ''}."
+                )
+            if fields.n_rows:
+                yield fields
 
 
 def _scan(
@@ -128,15 +133,15 @@ def _scan(
     return Fields(path, line, n_rows, tuple(groups)), used, int(status[1])
 
 
-def _after_lines(raw: bytearray, end: int, n: int, final: bool) -> tuple[int, int]:
-    """(position after the first n lines with content, lines passed); blank ones before them count as lines."""
+def _after_lines(raw: bytearray, end: int, n: int) -> tuple[int, int, int]:
+    """(position after n lines with content and the blank ones before them, lines passed, n still to pass)."""
     at, passed = 0, 0
     while n > 0 and at < end:
         newline = raw.find(b"\n", at, end)
         stop = end if newline < 0 else newline
         n -= 1 if raw[at:stop].strip() else 0
         at, passed = min(stop + 1, end), passed + 1
-    return at, passed
+    return at, passed, n
 
 
 def _check_utf8(raw: bytearray, end: int, path: Path, line: int) -> None:

@@ -25,7 +25,8 @@ from grash.models import KgeModel
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
 from grash.training.initial import initial_model
-from grash.training.loop import Progress, train
+from grash.training.loop import train
+from grash.training.pulse import Progress
 from grash.training.state import TrainState, Validation, load_state, save_state
 
 log = logging.getLogger(__name__)
@@ -71,12 +72,14 @@ def run_training(
     model = initial_model(config, dataset.n_entities, dataset.n_relations, device=where)
     state = TrainState.fresh(model, config)
     batches = Batches(dataset.train, dataset.n_entities, dataset.n_relations, config, where)
-    belongs_to = {"config": config.model_dump(), "dataset": dataset.fingerprint}
+    belongs_to = run_identity(dataset, config, valid_sample)
     save = None
     if checkpoint is not None:
         if (checkpoint / "state.json").is_file():
             load_state(state, checkpoint, belongs_to=belongs_to)
             log.info("goes on from %s at step %d", checkpoint, state.step)
+        elif checkpoint.is_file() or (checkpoint.is_dir() and any(checkpoint.iterdir())):
+            raise InputError(f"{checkpoint} holds no checkpoint, so it is not overwritten: give another folder.")
         save = _saver(checkpoint, belongs_to)
     train(
         state,
@@ -88,6 +91,11 @@ def run_training(
     )
     best = state.best_validation
     return Outcome(model, state.history, best, state.step, batches.plan.n_steps, state.seconds)
+
+
+def run_identity(dataset: Dataset, config: TrainConfig, valid_sample: int | None) -> dict[str, Any]:
+    """What a checkpoint belongs to: whatever changes a number of the run."""
+    return {"config": config.model_dump(), "dataset": dataset.fingerprint, "valid_sample": valid_sample}
 
 
 def _validator(

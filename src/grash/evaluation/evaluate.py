@@ -37,6 +37,8 @@ def evaluate(
     metrics, other meaning). unseen: triples with an entity or relation that is not in train are ranked with their
     untrained rows ("keep") or left out ("drop"); either way they are counted.
     """
+    if candidates is not None and candidates < 1:
+        raise InputError(f"{candidates} candidates were asked for: give 1 or more, or none for all entities.")
     triples, n_unseen = _chosen(dataset, split, sample, unseen, seed)
     if not len(triples):
         raise InputError(f"The {split} split of {dataset.name} has no triples to rank.")

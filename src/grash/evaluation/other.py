@@ -79,16 +79,12 @@ def _lookup(own: Dataset, other: Dataset, kind: Literal["entities", "relations"]
         return np.where(ids < limit, ids, _ABSENT)
     if ours is None or theirs is None:
         without = f"the model's dataset {own.name}" if ours is None else other.name
-        raise InputError(
-            f"{without} has no names of {kind}, so {other.name} and the model cannot be matched by name."
-        )
+        raise InputError(f"{without} has no names of {kind}, so {other.name} and the model cannot be matched by name.")
     found = (ours.find(name) for name in theirs)
     return np.fromiter((_ABSENT if i is None else i for i in found), np.int64, count)
 
 
-def _mapped(
-    triples: NDArray[np.int32], entity: NDArray[np.int64], relation: NDArray[np.int64]
-) -> NDArray[np.int32]:
+def _mapped(triples: NDArray[np.int32], entity: NDArray[np.int64], relation: NDArray[np.int64]) -> NDArray[np.int32]:
     heads, relations, tails = triples.T
     return np.stack([entity[heads], relation[relations], entity[tails]], 1).astype(np.int32)
 
@@ -98,9 +94,7 @@ def _whole(triples: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.ascontiguousarray(triples[(triples != _ABSENT).all(1)])
 
 
-def _example(
-    other: Dataset, triple: NDArray[np.int32], entity: NDArray[np.int64], relation: NDArray[np.int64]
-) -> str:
+def _example(other: Dataset, triple: NDArray[np.int32], entity: NDArray[np.int64], relation: NDArray[np.int64]) -> str:
     """The first unknown name of a triple."""
     parts = (
         ("entity", other.entities, entity, triple[0]),

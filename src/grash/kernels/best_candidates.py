@@ -46,7 +46,7 @@ def best_candidates(
         bound = torch.maximum(_worst_kept(best, len(queries), k), _kth(scores, k) - slack) - slack
         row, column = torch.nonzero((scores >= bound[:, None]) & (scores > -torch.inf), as_tuple=True)
         exact = _exact(queries, candidates, row, column, pair)
-        best = _keep(*(torch.cat(p) for p in zip(best, (row, column + start, exact))), k)
+        best = _keep(torch.cat([best[0], row]), torch.cat([best[1], column + start]), torch.cat([best[2], exact]), k)
     return best
 
 
@@ -69,8 +69,7 @@ def _worst_kept(best: tuple[Tensor, Tensor, Tensor], n_queries: int, k: int) -> 
 
 def _exact(queries: Tensor, candidates: Tensor, row: Tensor, column: Tensor, pair: Pair) -> Tensor:
     parts = [
-        exact_scores(queries[r], candidates[c], pair)
-        for r, c in zip(row.split(_TOGETHER), column.split(_TOGETHER))
+        exact_scores(queries[r], candidates[c], pair) for r, c in zip(row.split(_TOGETHER), column.split(_TOGETHER))
     ]
     return torch.cat(parts) if parts else torch.empty(0, device=queries.device)
 

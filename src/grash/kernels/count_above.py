@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grash.errors import Diverged
 from grash.kernels.pair_scores import Pair, pair_scores, row_scores
 from grash.kernels.threads import use_torch_threads
 
@@ -70,14 +71,20 @@ def _slack(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
     """(B,) bound on |fast − exact| for each query with any candidate.
 
     A sum of n products in any order is off by at most n·u·Σ|terms|, u = 2⁻²⁴ (Higham, Accuracy and Stability,
-    §3.1); a few units more for the roundings around it.
+    §3.1); a few units more for the roundings around it. Beyond float32 there is no bound, and no rank.
     """
     share = (queries.shape[-1] + 8) * _UNIT
     if pair == "dot":
-        return share * queries.norm(dim=1) * candidates.norm(dim=1).max()
+        reach = queries.norm(dim=1) * candidates.norm(dim=1).max()
+    elif pair == "l2":
+        reach = queries.norm(dim=1) + candidates.norm(dim=1).max()
+    else:
+        reach = queries.abs().sum(1) + candidates.abs().sum(1).max()
+    if not torch.isfinite(reach if pair == "dot" else reach.square()).all():
+        raise Diverged("The model's scores leave the range of float32, so they have no order: train it anew.")
     if pair == "l2":  # from ‖q‖² + ‖c‖² − 2 q·c; an error e in the square moves its root by at most √e
-        return share**0.5 * (queries.norm(dim=1) + candidates.norm(dim=1).max())
-    return 2 * share * (queries.abs().sum(1) + candidates.abs().sum(1).max())
+        return share**0.5 * reach
+    return (1 if pair == "dot" else 2) * share * reach
 
 
 def _leave_out(scores: Tensor, rows: Tensor, columns: Tensor, start: int, stop: int) -> None:

@@ -18,7 +18,7 @@ _BLOCK = 256
 
 
 def permuted(places: Tensor, n: int, side: int, walks: int, key: int, *, rounds: int, inverse: bool) -> Tensor:
-    flat = places.reshape(-1).to(torch.int64)
+    flat = places.reshape(-1).to(torch.int64).contiguous()  # a column of triples is strided
     out = torch.empty_like(flat)
     if len(flat):
         grid = (triton.cdiv(len(flat), _BLOCK),)
@@ -50,13 +50,11 @@ def keep_mask(rows: Tensor, width: int, threshold: int, scale: float, key: int) 
     return out
 
 
-def _launch_bits(
-    rows: Tensor, out: Tensor, width: int, key: int, threshold: int, scale: float, *, mask: bool
-) -> None:
+def _launch_bits(rows: Tensor, out: Tensor, width: int, key: int, threshold: int, scale: float, *, mask: bool) -> None:
     if out.numel():
         block = min(triton.next_power_of_2(width), 1024)
         grid = (len(rows), triton.cdiv(width, block))
-        _bits[grid](rows.to(torch.int64), out, width, *_halves(key), _signed(threshold), scale,
+        _bits[grid](rows.to(torch.int64).contiguous(), out, width, *_halves(key), _signed(threshold), scale,
                     MASK=mask, BLOCK=block)  # fmt: skip
 
 
@@ -84,8 +82,7 @@ def _turn(left, right, side, low, high, row, ROUND: tl.constexpr, INVERSE: tl.co
         key = _mix(_mix(row ^ low) ^ key)
     if INVERSE:
         return (right + side - _mix(left ^ key) % side) % side, left
-    else:
-        return right, (left + _mix(right ^ key) % side) % side
+    return right, (left + _mix(right ^ key) % side) % side
 
 
 @triton.jit

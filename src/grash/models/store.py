@@ -43,7 +43,7 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
     model = stored.model
     with whole_folder(folder, overwrite=overwrite) as aside:
         tables = {"entity": model.entity.cpu().contiguous(), "relation": model.relation.cpu().contiguous()}
-        safetensors.torch.save_file(tables, aside / "embeddings.safetensors")
+        save_tensors(tables, aside / "embeddings.safetensors")
         stored.dataset.save(aside / "dataset")
         record = {
             "schema": SCHEMA,
@@ -81,6 +81,7 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
             tables["entity"], tables["relation"], reciprocal=record["reciprocal"], norm=record["norm"]
         )
         counts = (record["n_entities"], record["n_relations"], record["dim"])
+        config, evaluation, history = record["config"], record["evaluation"], record["history"]
     except (
         SafetensorError,
         OSError,
@@ -98,7 +99,15 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
         dataset.n_relations,
     ):
         raise FormatError(f"{folder} is a damaged model folder: its tables, names and model.json differ in size.")
-    return StoredModel(model, dataset, record["config"], record["evaluation"], record["history"])
+    return StoredModel(model, dataset, config, evaluation, history)
+
+
+def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Writes a safetensors file; a full disk is an OSError here as it is everywhere else."""
+    try:
+        safetensors.torch.save_file(tensors, path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def _sha256(path: Path) -> str:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grash.data.known import KnownAnswers, expand
+from grash.data.known import AnswerIndex, KnownAnswers, expand
 from grash.kernels.random import key_at, key_of, permuted, permuted_rows, uniform
 from grash.models.base import SLOTS, Slot
 from grash.training.config import TrainConfig
@@ -23,13 +23,23 @@ from grash.training.config import TrainConfig
 
 @dataclass(frozen=True)
 class Negatives:
-    """ids: (N,) shared by the batch, or (B, N). Where `real` is False at entry k, the pair
-    (rows[k], columns[k]) is no negative."""
+    """ids: (N,) shared by the batch, or (B, N) of each positive's own. What is no negative (the truth, or a known
+    fact): for shared ones the pairs (rows[k], columns[k]) where real[k] is False, for own ones where `blocked`."""
 
     ids: Tensor
-    rows: Tensor
-    columns: Tensor
-    real: Tensor
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+    real: Tensor | None = None
+    blocked: Tensor | None = None
+
+    def mask(self, scores: Tensor) -> None:
+        """Sets the scores (B, N) of what is no negative to −∞, without a host decision."""
+        if self.blocked is not None:
+            scores.masked_fill_(self.blocked, -torch.inf)
+        else:
+            assert self.real is not None
+            place = (self.rows, self.columns)
+            scores[place] = torch.where(self.real, scores[place], -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ class Plan:
 
 
 class Batches:
-    """Makes the batch of any step. `train` (n, 3) stays on the host if it is memory-mapped or the device is full."""
+    """Makes the batch of any step from `train` (n, 3), which it keeps on the device."""
 
     def __init__(
         self,
@@ -89,7 +99,8 @@ class Batches:
         config: TrainConfig,
         device: torch.device,
     ) -> None:
-        self.config, self.device, self.n_entities = config, device, n_entities
+        self.config, self.device = config, device
+        self.n_entities, self.n_relations = n_entities, n_relations
         self.known = None
         if config.training == "kvsall" or config.negatives_filtered:
             self.known = KnownAnswers.of(train, n_relations=n_relations)
@@ -97,7 +108,8 @@ class Batches:
         if config.training == "kvsall" and self.known is not None:
             n_examples = len(self.known.head) + len(self.known.tail)
         self.plan = Plan(n_examples, config.batch_size, config.epochs)
-        self.train = torch.from_numpy(np.ascontiguousarray(train)).to(device)
+        # a mapped array is read-only, which torch does not know
+        self.train = torch.from_numpy(train if train.flags.writeable else train.copy()).to(device)
         self._order_key = key_of(config.seed, "order")
         self._negatives_keys = {slot: key_of(config.seed, "negatives", slot) for slot in SLOTS}
         self._weights = _cumulative_counts(train, n_entities) if config.negatives_sampling == "frequency" else None
@@ -111,27 +123,18 @@ class Batches:
         return Batch(triples, {s: self._negatives(triples, s, n, step) for s, n in counts.items() if n})
 
     def questions(self, step: int) -> list[Questions]:
-        """The batch of a step of KvsAll, by slot."""
+        """The batch of a step of KvsAll, by slot; reciprocals ask everything as tails, so there is one group."""
         assert self.known is not None
         places = self._places(step).cpu().numpy()
         n_tail = len(self.known.tail)
-        result = []
-        for slot, chosen in (
-            ("tail", places[places < n_tail]),
-            ("head", places[places >= n_tail] - n_tail),
-        ):
-            index = self.known.tail if slot == "tail" else self.known.head
-            first = index.starts[chosen]
-            rows, answers = expand(first, index.starts[chosen + 1] - first, index.answers)
-            arrays = (
-                index.keys[chosen] // index.n_relations,
-                index.keys[chosen] % index.n_relations,
-                rows,
-                answers,
-            )
-            if len(chosen):
-                result.append(Questions(slot, *(self._tensor(a) for a in arrays)))  # type: ignore[arg-type]
-        return result
+        groups: list[tuple[Slot, AnswerIndex, NDArray[np.int64]]] = [
+            ("tail", self.known.tail, places[places < n_tail]),
+            ("head", self.known.head, places[places >= n_tail] - n_tail),
+        ]
+        parts = [(slot, _lookup(index, chosen)) for slot, index, chosen in groups if len(chosen)]
+        if self.config.reciprocal:
+            parts = [("tail", _joined_lookups(parts, self.n_relations))]
+        return [Questions(slot, *(self._tensor(a) for a in arrays)) for slot, arrays in parts]
 
     def _places(self, step: int) -> Tensor:
         epoch, first, last = self.plan.places(step)
@@ -140,7 +143,7 @@ class Batches:
 
     def _negatives(self, triples: Tensor, slot: Slot, count: int, step: int) -> Negatives:
         key = key_at(self._negatives_keys[slot], step)
-        answers = triples[:, 0 if slot == "head" else 2]
+        answers = triples[:, 0 if slot == "head" else 2].contiguous()
         rows = torch.arange(len(triples), device=self.device)
         if self.config.negatives_filtered:
             rows, answers = self._known_pairs(triples, slot)
@@ -148,10 +151,14 @@ class Batches:
         if distinct:
             count = min(count, self.n_entities)
         if not self.config.negatives_shared:
-            return _masked_own(self._draw(len(triples), count, key, distinct), rows, answers)
+            ids = self._draw(len(triples), count, key, distinct)
+            return _masked_own(ids, rows, answers, one_each=not self.config.negatives_filtered)
         if distinct and self._weights is None:
             ids = permuted(torch.arange(count, device=self.device), self.n_entities, key)
             places = permuted(answers, self.n_entities, key, inverse=True)
+            if self.config.negatives_filtered:  # several answers a row: no two entries may meet at the clamp
+                drawn = places < count
+                rows, places = rows[drawn], places[drawn]
             return Negatives(ids, rows, places.clamp_max(count - 1), places >= count)
         return _masked_shared(self._draw(1, count, key, distinct)[0], rows, answers)
 
@@ -161,11 +168,11 @@ class Batches:
             return permuted_rows(n_rows, count, self.n_entities, key, self.device)
         if distinct:
             return torch.stack([self._draw_weighted(count, key_at(key, row)) for row in range(n_rows)])
-        point = _fine_uniform(torch.arange(n_rows * count, device=self.device), key)
+        point = _fine_uniform(n_rows, count, key, self.device)
         if self._weights is None:
-            return (point * self.n_entities).to(torch.int64).reshape(n_rows, count)
+            return (point * self.n_entities).to(torch.int64)
         ids = np.searchsorted(self._weights, point.cpu().numpy() * self._weights[-1], side="right")
-        return self._tensor(ids).reshape(n_rows, count)
+        return self._tensor(ids)
 
     def _draw_weighted(self, count: int, key: int) -> Tensor:
         """Weighted and distinct: the `count` smallest of exponential clocks (Efraimidis and Spirakis)."""
@@ -185,6 +192,29 @@ class Batches:
         return torch.from_numpy(array.astype(np.int64)).to(self.device)
 
 
+Lookup = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+
+
+def _lookup(index: AnswerIndex, chosen: NDArray[np.int64]) -> Lookup:
+    """(known, relations, rows, answers) of the chosen questions."""
+    first = index.starts[chosen]
+    rows, answers = expand(first, index.starts[chosen + 1] - first, index.answers)
+    return index.keys[chosen] // index.n_relations, index.keys[chosen] % index.n_relations, rows, answers
+
+
+def _joined_lookups(parts: list[tuple[Slot, Lookup]], n_relations: int) -> Lookup:
+    """One group of questions for tails, heads asked through the inverse relations."""
+    known, relations, rows, answers = [], [], [], []
+    n = 0
+    for slot, part in parts:
+        known.append(part[0])
+        relations.append(part[1] + (n_relations if slot == "head" else 0))
+        rows.append(part[2] + n)
+        answers.append(part[3])
+        n += len(part[0])
+    return np.concatenate(known), np.concatenate(relations), np.concatenate(rows), np.concatenate(answers)
+
+
 def _masked_shared(ids: Tensor, rows: Tensor, answers: Tensor) -> Negatives:
     """Every column that holds a row's answer is masked; ids (N,) may repeat."""
     order = torch.argsort(ids)
@@ -196,16 +226,21 @@ def _masked_shared(ids: Tensor, rows: Tensor, answers: Tensor) -> Negatives:
     return Negatives(ids, rows[torch.from_numpy(which).to(ids.device)], hit, torch.zeros_like(hit, dtype=torch.bool))
 
 
-def _masked_own(ids: Tensor, rows: Tensor, answers: Tensor) -> Negatives:
-    """ids (B, N): entries of a row that equal one of its answers are masked."""
+def _masked_own(ids: Tensor, rows: Tensor, answers: Tensor, *, one_each: bool) -> Negatives:
+    """ids (B, N): entries of a row that equal one of its answers are blocked."""
+    if one_each:
+        return Negatives(ids, blocked=ids == answers[:, None])
+    blocked = torch.zeros_like(ids, dtype=torch.bool)
     pair, columns = torch.nonzero(ids[rows] == answers[:, None], as_tuple=True)
-    return Negatives(ids, rows[pair], columns, torch.zeros_like(columns, dtype=torch.bool))
+    blocked[rows[pair], columns] = True
+    return Negatives(ids, blocked=blocked)
 
 
-def _fine_uniform(places: Tensor, key: int) -> Tensor:
-    """Uniform doubles in [0, 1) with 46 random bits, fine enough for any number of entities: (n,)."""
-    coarse = uniform(places, 2, key).double()
-    return ((coarse[:, 0] - 2.0**-24) + coarse[:, 1] * 2.0**-23).clamp(0, 1 - 2.0**-46)
+def _fine_uniform(n_rows: int, count: int, key: int, device: torch.device) -> Tensor:
+    """Uniform doubles in [0, 1) with 46 random bits, fine enough for any number of entities: (n_rows, count);
+    a smaller count is a prefix in every row."""
+    coarse = uniform(torch.arange(n_rows, device=device), 2 * count, key).double()
+    return ((coarse[:, 0::2] - 2.0**-24) + coarse[:, 1::2] * 2.0**-23).clamp(0, 1 - 2.0**-46)
 
 
 def _cumulative_counts(train: NDArray[np.int32], n_entities: int) -> NDArray[np.float64]:

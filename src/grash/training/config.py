@@ -24,7 +24,7 @@ Schedule = Literal["constant", "warmup", "plateau", "cosine", "linear"]
 class TrainConfig(BaseModel):
     """A training run, wholly described; frozen, equal by value, JSON-able."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     model: str = Field("complex", description="Score function: complex, cp, distmult, rescal, rotate, transe.")
     dim: int = Field(128, ge=1, description="Floats per entity; a complex number counts as two.")
@@ -76,6 +76,9 @@ class TrainConfig(BaseModel):
     epochs: float = Field(100.0, gt=0, description="Passes over the training triples; fractions are exact.")
     valid_every: float = Field(5.0, gt=0, description="Epochs between validations.")
     patience: int | None = Field(10, ge=1, description="Validations without a better MRR before stopping.")
+    precision: Literal["float32", "tf32"] = Field(
+        "float32", description="Matrix products in training on a CUDA device; ranking is always float32."
+    )
     seed: int = Field(0, ge=0, description="Every random choice follows from it.")
 
     @model_validator(mode="after")
@@ -86,6 +89,13 @@ class TrainConfig(BaseModel):
             raise ConfigError("negatives_head=0 and negatives_tail=0 leave nothing to learn from: give one of them.")
         if self.training == "kvsall" and self.loss not in ("softmax", "bce"):
             raise ConfigError(f"loss={self.loss} does not suit training=kvsall: give softmax or bce.")
+        if self.training == "kvsall" and self.relation_prediction:
+            raise ConfigError(
+                f"relation_prediction={self.relation_prediction} needs positives, and training=kvsall has questions: "
+                f"set it to 0, or give training=1vsall."
+            )
+        if self.training == "kvsall" and self.penalty == "dura":
+            raise ConfigError("penalty=dura needs positives, and training=kvsall has questions: give another penalty.")
         if self.training != "kvsall" and self.label_smoothing:
             raise ConfigError(f"label_smoothing={self.label_smoothing} needs training=kvsall: set it to 0.")
         if self.negatives_filtered and self.training != "negative_sampling":
@@ -94,6 +104,8 @@ class TrainConfig(BaseModel):
             raise ConfigError(f"init_low={self.init_low} must lie below init_high={self.init_high}.")
         if self.penalty == "dura" and self.model in ("transe", "rotate"):
             raise ConfigError(f"penalty=dura is defined for dot-product models, not for {self.model}: give another.")
+        if self.penalty == "dura" and self.penalty_relation:
+            raise ConfigError("penalty=dura has one weight, penalty_entity: set penalty_relation to 0.")
         if self.penalty == "dura" and not self.penalty_weighted:
             raise ConfigError("penalty=dura follows the batch: set penalty_weighted to true.")
         if self.schedule == "warmup" and not self.warmup_epochs:

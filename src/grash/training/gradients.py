@@ -209,9 +209,7 @@ class _Drawn:
             self.scores = row_scores(queries[:, None, :], self.candidates, model.pair)
         else:
             self.scores = pair_scores(queries, candidates, model.pair)
-        before = self.scores[negatives.rows, negatives.columns]
-        # no host decision: what is a real negative stays as it is
-        self.scores[negatives.rows, negatives.columns] = torch.where(negatives.real, before, -torch.inf)
+        negatives.mask(self.scores)
 
     def gradients(self, for_positive: Tensor, for_negative: Tensor) -> tuple[Tensor, Tensor]:
         if self.picked:

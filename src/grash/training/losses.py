@@ -65,7 +65,8 @@ def margin(positive: Tensor, negative: Tensor, gap: float) -> Graded:
 def self_adversarial(positive: Tensor, negative: Tensor, gamma: float, alpha: float) -> Graded:
     """−log σ(γ + positive) − Σ w·log σ(−γ − negative), w = softmax(α·negative), not differentiated
     (Sun et al., 2019)."""
-    weights = torch.softmax(alpha * negative, 1).nan_to_num(0.0)
+    absent = negative == -torch.inf  # α may be 0, and 0·∞ is no number
+    weights = torch.softmax((alpha * negative).masked_fill_(absent, -torch.inf), 1).nan_to_num(0.0)
     n = negative + gamma
     loss = F.softplus(-positive - gamma).sum() + (weights * F.softplus(n)).sum()
     return loss, torch.sigmoid(positive + gamma) - 1, weights * torch.sigmoid(n)

@@ -19,6 +19,7 @@ from torch import Tensor
 from grash.errors import FormatError, InputError
 from grash.files import read_json, whole_folder, write_json
 from grash.models import KgeModel
+from grash.models.store import save_tensors
 from grash.training.config import TrainConfig
 from grash.training.optimizers import TableOptimizer
 from grash.training.rates import Plateau
@@ -87,7 +88,7 @@ def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
     """Writes the checkpoint, wholly or not at all; an older one stays until the new one is complete."""
     with whole_folder(folder, overwrite=True) as aside:
         tensors = {k: v.contiguous() for k, v in _tensors(state).items()}
-        safetensors.torch.save_file(tensors, aside / "tensors.safetensors")
+        save_tensors(tensors, aside / "tensors.safetensors")
         record = {
             "schema": SCHEMA,
             "version": VERSION,
@@ -108,15 +109,20 @@ def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
 def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:
     """Fills a fresh state from a checkpoint that belongs to the same run."""
     record = read_json(folder / "state.json", schema=SCHEMA, version=VERSION)
+    owner = record.get("belongs_to")
+    if not isinstance(owner, dict):
+        raise FormatError(f"{folder} is a damaged checkpoint (it does not say what it belongs to): remove it.")
     for key, value in belongs_to.items():
-        if record["belongs_to"].get(key) != value:
-            raise InputError(_difference(folder, key, record["belongs_to"].get(key), value))
+        if owner.get(key) != value:
+            raise InputError(_difference(folder, key, owner.get(key), value))
     try:
         tensors = safetensors.torch.load_file(folder / "tensors.safetensors")
         if record["has_best"]:
             state.best = {"entity": tensors.pop("best.entity"), "relation": tensors.pop("best.relation")}
         for name, tensor in _tensors(state).items():
             if not name.startswith("best."):
+                if tensors[name].shape != tensor.shape:
+                    raise ValueError(f"{name} has another shape")
                 tensor.copy_(tensors[name])
         state.step, state.seconds = record["step"], record["seconds"]
         state.loss_sum, state.loss_steps = record["loss_sum"], record["loss_steps"]
@@ -125,7 +131,7 @@ def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
         state.plateau.scale, state.plateau.waited = plateau["scale"], plateau["waited"]
         state.plateau.best = float("-inf") if plateau["best"] is None else plateau["best"]
         state.history = [Validation(**v) for v in record["history"]]
-    except (SafetensorError, KeyError, TypeError, RuntimeError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise FormatError(f"{folder} is a damaged checkpoint ({error}): remove it to start anew.") from error
 
 

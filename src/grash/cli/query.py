@@ -1,0 +1,195 @@
+"""grash predict, score, neighbours, export: using a model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from json import dumps as encode
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grash.cli.options import Count, Device, Json, ModelFolder
+from grash.cli.show import as_json, listen, table
+from grash.errors import InputError, UnknownName
+
+if TYPE_CHECKING:
+    from grash.predict import Model, Query
+
+Head = Annotated[str | None, typer.Option("--head", help="Name (or id) of the head.", show_default=False)]
+Relation = Annotated[str | None, typer.Option("--relation", help="Name of the relation.", show_default=False)]
+Tail = Annotated[str | None, typer.Option("--tail", help="Name of the tail.", show_default=False)]
+
+_PARTS = ("head", "relation", "tail")
+
+
+def add_to(app: typer.Typer) -> None:
+    for verb in (predict, score, neighbours, export):
+        app.command()(verb)
+
+
+def predict(
+    model: ModelFolder,
+    head: Head = None,
+    relation: Relation = None,
+    tail: Tail = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option("--queries", help="File of questions: head TAB relation TAB tail, ? for what is asked."),
+    ] = None,
+    count: Count = 10,
+    new_only: Annotated[bool, typer.Option("--new-only", help="Leave out answers that the graph has already.")] = False,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Show the best answers for a missing head, relation or tail.
+
+    Give two of --head, --relation and --tail, or a file of questions. In the file, head TAB relation asks for the
+    tail too. Answers to a file are lines of head, relation, tail, score, known, separated by tabs; with --json, a
+    JSON object per question.
+    """
+    from grash import api
+
+    listen()
+    given = (head, relation, tail)
+    if queries is not None and any(part is not None for part in given):
+        raise InputError("A question and a file of questions are given: give one of them.")
+    loaded = api.load_model(model, device=device)
+    if queries is not None:
+        _answer_file(loaded, queries, count, new_only, json)
+        return
+    answers = loaded.predict(*given, k=count, new_only=new_only)
+    if json:
+        as_json({"head": head, "relation": relation, "tail": tail, "answers": [asdict(a) for a in answers]})
+        return
+    table(("", "answer", ">score", "known"), [(i + 1, a.name, a.score, a.known) for i, a in enumerate(answers)])
+
+
+def score(
+    model: ModelFolder,
+    triples: Annotated[
+        Path | None, typer.Argument(help="File of triples: head TAB relation TAB tail.", show_default=False)
+    ] = None,
+    head: Head = None,
+    relation: Relation = None,
+    tail: Tail = None,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Show the scores of given triples: a file, or one by name.
+
+    Higher is more plausible.
+    """
+    import numpy as np
+
+    from grash import api
+
+    one = (head, relation, tail)
+    if (triples is None) == (None in one):
+        raise InputError("Give a file of triples, or all of --head, --relation and --tail.")
+    listen()
+    loaded = api.load_model(model, device=device)
+    rows = {0: [str(head), str(relation), str(tail)]} if triples is None else _read_rows(triples, (3,))
+    ids = [_by_id(loaded, row, f"{triples}, line {n}: " if triples else "") for n, row in rows.items()]
+    scores = loaded.score(np.array(ids).reshape(-1, 3)).tolist()
+    if json:
+        as_json([{"head": h, "relation": r, "tail": t, "score": s} for (h, r, t), s in zip(rows.values(), scores)])
+        return
+    for row, value in zip(rows.values(), scores):
+        print(*row, f"{value:.6g}", sep="\t")
+
+
+def neighbours(
+    model: ModelFolder,
+    entity: Annotated[str, typer.Argument(help="Name (or id) of an entity.", show_default=False)],
+    count: Count = 10,
+    metric: Annotated[str, typer.Option("--metric", help="cosine, euclidean or dot.")] = "cosine",
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Show the entities whose embeddings are nearest."""
+    from grash import api
+
+    listen()
+    answers = api.load_model(model, device=device).neighbours(entity, count, metric)  # type: ignore[arg-type]
+    if json:
+        found = [{"name": a.name, "id": a.id, "score": a.score} for a in answers]
+        as_json({"entity": entity, "metric": metric, "neighbours": found})
+        return
+    table(("", "entity", f">{metric}"), [(i + 1, a.name, a.score) for i, a in enumerate(answers)])
+
+
+def export(
+    model: ModelFolder,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write.", show_default=False)],
+    format: Annotated[str, typer.Option("--format", "-f", help="npy (with .tsv names), word2vec or parquet.")] = "npy",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+) -> None:
+    """Write the embeddings for other programs.
+
+    npy: entities.npy, relations.npy and .tsv files of id and name. word2vec: entities.txt, where spaces in names
+    become underscores. parquet: id, name, embedding.
+    """
+    from grash import api
+
+    listen()
+    for path in api.load_model(model, device="cpu").export(out, format, overwrite=overwrite):  # type: ignore[arg-type]
+        print(path)
+
+
+def _answer_file(model: Model, path: Path, count: int, new_only: bool, json: bool) -> None:
+    rows = {n: [*row, "?"][:3] for n, row in _read_rows(path, (2, 3)).items()}
+    questions = [_question(model, row, f"{path}, line {n}: ") for n, row in rows.items()]
+    answered = model.predict_many(questions, count, new_only=new_only)
+    if not json:
+        print("head", "relation", "tail", "score", "known", sep="\t")
+    for row, answers in zip(rows.values(), answered):
+        if json:
+            parts = {name: None if part == "?" else part for name, part in zip(_PARTS, row)}
+            print(encode({**parts, "answers": [asdict(a) for a in answers]}, ensure_ascii=False))
+            continue
+        for answer in answers:
+            triple = [answer.name if part == "?" else part for part in row]
+            print(*triple, f"{answer.score:.6g}", str(answer.known).lower(), sep="\t")
+
+
+def _read_rows(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
+    """Line number → fields of a TSV file; empty lines are skipped."""
+    rows = {}
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            fields = line.rstrip(b"\r").decode("utf-8").split("\t")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}, line {number} is no UTF-8: save the file as UTF-8.") from error
+        if fields == [""]:
+            continue
+        if len(fields) not in widths or "" in fields:
+            need = " or ".join(map(str, widths))
+            raise InputError(
+                f"{path}, line {number} has {len(fields)} fields{' and one is empty' if '' in fields else ''}: "
+                f"{need} are needed, separated by tabs."
+            )
+        rows[number] = fields
+    if not rows:
+        raise InputError(f"{path} is empty: give one line per question or triple.")
+    return rows
+
+
+def _question(model: Model, row: list[str], where: str) -> Query:
+    if row.count("?") != 1:
+        raise InputError(f"{where}one of head, relation and tail must be ?, and {row.count('?')} are.")
+    try:
+        return model.query(*(None if part == "?" else part for part in row))
+    except UnknownName as error:
+        raise InputError(f"{where}{error}") from error
+
+
+def _by_id(model: Model, row: list[str], where: str) -> tuple[int, int, int]:
+    try:
+        return model.entity_id(row[0]), model.relation_id(row[1]), model.entity_id(row[2])
+    except UnknownName as error:
+        raise InputError(f"{where}{error}") from error

@@ -1,0 +1,139 @@
+"""From a source to a dataset: duplicates, splits, counts, the encoded folder, and that nothing is left half-made."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from grash.data import prepare as module
+from grash.data.dataset import Dataset
+from grash.data.prepare import load_dataset, prepare, read_source
+from grash.errors import ConfigError, FormatError, InputError
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    random = np.random.default_rng(0)
+    rows = {(int(h), int(r), int(t)) for h, r, t in zip(*(random.integers(0, n, 3000) for n in (80, 4, 80)))}
+    path = tmp_path / "graph.tsv"
+    path.write_text("".join(f"e{h}\tr{r}\te{t}\n" for h, r, t in sorted(rows)))
+    return path
+
+
+def test_a_single_file_is_split_and_says_so(graph_file, caplog):
+    with caplog.at_level(logging.INFO):
+        dataset = read_source(graph_file)
+    n = len(graph_file.read_text().splitlines())
+    assert [len(dataset.valid), len(dataset.test)] == [round(0.05 * n)] * 2
+    assert len(dataset.train) + len(dataset.valid) + len(dataset.test) == n
+    assert dataset.provenance["split_off"]["seed"] == 0
+    assert "no valid and test: split off" in caplog.text
+    assert read_source(graph_file).fingerprint == dataset.fingerprint
+    assert read_source(graph_file, seed=1).fingerprint != dataset.fingerprint
+
+
+def test_sizes_of_a_split_are_options(graph_file):
+    dataset = read_source(graph_file, n_valid=7, test_fraction=0.2)
+    n = len(dataset.train) + len(dataset.valid) + len(dataset.test)
+    assert (len(dataset.valid), len(dataset.test)) == (7, round(0.2 * n))
+
+
+def test_a_folder_with_train_only_or_without_valid_is_completed(tmp_path, graph_file):
+    (tmp_path / "d").mkdir()
+    graph_file.rename(tmp_path / "d" / "train.tsv")
+    (tmp_path / "d" / "test.tsv").write_text("e1\tr1\te2\n")
+    dataset = read_source(tmp_path / "d", n_valid=20)
+    assert (len(dataset.valid), len(dataset.test)) == (20, 1)
+    assert dataset.provenance["split_off"]["got"] == {"valid": 20}
+
+
+@pytest.mark.parametrize("duplicates", ["drop", "keep"])
+def test_repeated_triples_are_dropped_or_kept_and_counted(tmp_path, duplicates):
+    rows = ["a\tr\tb", "b\tr\tc", "a\tr\tb", "c\tr\ta", "a\tr\tb"]
+    (tmp_path / "g.tsv").write_text("\n".join(rows))
+    dataset = read_source(tmp_path / "g.tsv", duplicates=duplicates, n_valid=0, n_test=0)
+    assert dataset.provenance["repeated_in_train"] == {"count": 2, "kept": duplicates == "keep"}
+    assert len(dataset.train) == (3 if duplicates == "drop" else 5)
+    assert dataset.train[:2].tolist() == [[0, 0, 1], [1, 0, 2]]
+
+
+def test_a_kept_repetition_does_not_leak_into_valid(tmp_path):
+    rows = ["a\tr\tb", "a\tr\tb", "a\ts\tb", "b\tr\ta", "b\ts\ta"] * 2 + ["a\tq\tb", "b\tq\ta", "a\tq\ta"]
+    (tmp_path / "g.tsv").write_text("\n".join(rows))
+    dataset = read_source(tmp_path / "g.tsv", duplicates="keep", n_valid=5, n_test=5)
+    train = set(map(tuple, dataset.train.tolist()))
+    held_out = np.concatenate((dataset.valid, dataset.test)).tolist()
+    assert held_out
+    assert not train & set(map(tuple, held_out))
+
+
+def test_what_valid_and_test_share_with_train_or_add_to_it_is_counted(tmp_path, caplog):
+    (tmp_path / "train.txt").write_text("a\tr\tb\nb\tr\tc\n")
+    (tmp_path / "valid.txt").write_text("a\tr\tb\nx\tr\ty\nx\tr\ta\n")
+    (tmp_path / "test.txt").write_text("a\tq\tc\n")
+    dataset = read_source(tmp_path)
+    assert dataset.provenance["also_in_train"] == {"valid": 1, "test": 0}
+    assert dataset.provenance["unseen_in_train"] == {
+        "valid": {"entities": 2, "relations": 0},
+        "test": {"entities": 0, "relations": 1},
+    }
+    assert len(dataset.valid) == 3
+    assert "1 triples of valid also stand in train" in caplog.text
+    assert "valid has 2 entities and 0 relations that train has not seen" in caplog.text
+
+
+def test_prepare_writes_what_it_returns(tmp_path, graph_file):
+    dataset = prepare(graph_file, tmp_path / "out", seed=3)
+    assert dataset.fingerprint == read_source(graph_file, seed=3).fingerprint
+    assert Dataset.load(tmp_path / "out", verify=True).fingerprint == dataset.fingerprint
+    assert load_dataset(tmp_path / "out").fingerprint == dataset.fingerprint
+    assert dataset.name == "graph"
+    meta = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert meta["provenance"]["source"] == str(graph_file)
+    assert meta["n_triples"]["train"] == len(dataset.train)
+
+
+def test_prepare_does_not_overwrite_without_leave(tmp_path, graph_file):
+    prepare(graph_file, tmp_path / "out")
+    with pytest.raises(InputError, match="exists already"):
+        prepare(graph_file, tmp_path / "out")
+    assert prepare(graph_file, tmp_path / "out", overwrite=True, n_valid=1).valid.shape == (1, 3)
+
+
+def test_a_bad_source_leaves_nothing_behind(tmp_path):
+    (tmp_path / "bad.tsv").write_text("a\tr\tb\na\tr\n")
+    with pytest.raises(InputError, match="line 2"):
+        prepare(tmp_path / "bad.tsv", tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["bad.tsv"]
+
+
+def test_options_have_no_effect_on_an_encoded_dataset_and_that_is_said(tmp_path, graph_file):
+    prepare(graph_file, tmp_path / "out")
+    with pytest.raises(ConfigError, match="is encoded already"):
+        load_dataset(tmp_path / "out", seed=5)
+
+
+def test_an_unknown_version_is_not_read(tmp_path, graph_file):
+    prepare(graph_file, tmp_path / "out")
+    meta = tmp_path / "out" / "dataset.json"
+    meta.write_text(meta.read_text().replace('"version": 1', '"version": 7'))
+    with pytest.raises(FormatError, match="version 7"):
+        load_dataset(tmp_path / "out")
+
+
+def test_the_bundled_graph_is_a_name(tmp_path, graph_file, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(module.BUNDLED, "world", graph_file)
+    assert load_dataset("world").fingerprint == read_source(graph_file).fingerprint
+
+
+def test_a_dataset_that_does_not_exist_points_to_the_catalog(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="no file or folder fb15k.*grash datasets"):
+        load_dataset("fb15k")
+
+
+def test_an_unknown_option_is_an_error(graph_file):
+    with pytest.raises(ConfigError, match="no option 'colums'.*did you mean 'columns'"):
+        read_source(graph_file, colums="hrt")

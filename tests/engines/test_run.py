@@ -1,0 +1,155 @@
+"""Training from end to end: planted graphs are learnt, plans that do not fit and devices that are not there."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engines.planted import circle, classes, grid
+from grash.data.dataset import Dataset
+from grash.engines import device as device_module
+from grash.engines.device import choose_device, free_bytes, used_bytes
+from grash.engines.memory import human, plan_memory
+from grash.engines.run import run_training
+from grash.errors import ConfigError, InputError, MemoryPlanError
+from grash.evaluation.evaluate import evaluate
+from grash.training.config import make_config
+
+LEARNT: dict[str, tuple[Any, dict[str, Any], float]] = {
+    "complex": (circle, {"dim": 32, "training": "1vsall", "penalty": "n3", "penalty_entity": 0.02}, 0.99),
+    "cp": (
+        circle,
+        {"dim": 64, "training": "1vsall", "reciprocal": True, "penalty": "n3", "penalty_entity": 0.05},
+        0.85,
+    ),
+    "rescal": (
+        circle,
+        {"dim": 16, "training": "1vsall", "lr": 0.2, "epochs": 150, "penalty": "l2"}
+        | {"penalty_entity": 0.05, "penalty_relation": 0.05},
+        0.8,
+    ),
+    "rotate": (
+        circle,
+        {"dim": 32, "optimizer": "adam", "lr": 0.02, "loss": "self_adversarial", "margin": 3, "init": "uniform"}
+        | {"init_low": -0.5, "init_high": 0.5, "negatives_head": 20, "negatives_tail": 20},
+        0.99,
+    ),
+    "transe": (
+        grid,
+        {"dim": 16, "norm": 2, "training": "1vsall", "optimizer": "adam", "lr": 0.02, "epochs": 100},
+        0.95,
+    ),
+    "distmult": (classes, {"dim": 32, "training": "kvsall", "lr": 0.1}, 0.9),
+}
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_a_planted_graph_is_learnt(name: str) -> None:
+    graph, values, wanted = LEARNT[name]
+    dataset = graph()
+    start = {"model": name, "batch_size": 32, "lr": 0.3, "epochs": 60, "valid_every": 20}
+    outcome = run_training(dataset, make_config(start | values), device="cpu")
+    found = evaluate(outcome.model, dataset, detail=False)
+    untrained = 10 / dataset.n_entities  # far above what chance gives
+    assert found.both.mrr > wanted > untrained
+    assert found.both.amri > 0.9
+    assert outcome.best is not None and outcome.best.mrr == max(v.mrr for v in outcome.history)
+
+
+def tiny(train: int = 30) -> Dataset:
+    whole = circle()
+    return Dataset(whole.train[:train].copy(), whole.valid[:0].copy(), whole.test, 40, 5, name="tiny")
+
+
+def test_training_without_valid_triples_ends_at_the_last_step() -> None:
+    outcome = run_training(tiny(), make_config({"dim": 4, "epochs": 1.5, "batch_size": 8}), device="cpu")
+    assert outcome.history == [] and outcome.best is None and outcome.steps == outcome.planned_steps == 6
+
+
+def test_nothing_to_train_on_is_said() -> None:
+    with pytest.raises(InputError, match="tiny has no training triples"):
+        run_training(tiny(0), make_config({"dim": 4}), device="cpu")
+
+
+def test_a_plan_that_does_not_fit_says_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grash.engines.memory.free_bytes", lambda device: 1000)
+    for values, advice in (
+        (
+            {"dim": 512, "batch_size": 1, "negatives_head": 1, "negatives_tail": 1},
+            "a smaller dim, or optimizer=row_adagrad",
+        ),
+        ({"dim": 4, "batch_size": 4096}, "a smaller batch_size or fewer negatives"),
+        ({"dim": 4, "batch_size": 4096, "training": "1vsall"}, "a smaller batch_size or training=negative_sampling"),
+    ):
+        with pytest.raises(MemoryPlanError, match=rf"needs .* on cpu and 1000 B are free: .*tables .*Try {advice}"):
+            run_training(tiny(), make_config(values), device="cpu")
+
+
+def test_nothing_large_is_made_before_the_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grash.engines.run.initial_model", lambda *a, **k: pytest.fail("tables were made"))
+    dataset = Dataset(*(np.zeros((n, 3), np.int32) for n in (1, 0, 0)), n_entities=2**31 - 1, n_relations=1)
+    with pytest.raises(MemoryPlanError, match="TiB"):
+        run_training(dataset, make_config({"dim": 4096}), device="cpu")
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "row_adagrad", "adam", "sgd"])
+def test_tables_and_optimizer_take_what_the_plan_says(optimizer: str) -> None:
+    config = make_config({"dim": 6, "model": "cp", "reciprocal": True, "optimizer": optimizer})
+    plan = plan_memory(config, 100, 7, 1000, torch.device("cpu"))
+    assert plan.tables == 4 * (100 * 6 + 14 * 3) == plan.host
+    per_table = {"adagrad": plan.tables, "row_adagrad": 4 * 114, "adam": 2 * plan.tables, "sgd": 0}
+    assert plan.optimizer == per_table[optimizer] and plan.triples == 12_000
+    assert plan.device >= plan.tables + plan.optimizer + plan.triples + plan.step
+
+
+def test_bytes_are_readable() -> None:
+    assert [human(n) for n in (0, 1023, 1024, 5 << 20, 3 << 30, 1 << 41)] == [
+        "0 B", "1023 B", "1.0 KiB", "5.0 MiB", "3.0 GiB", "2.0 TiB",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA", "", "tpu:0"])
+def test_an_unknown_device_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device="):
+        choose_device(name)
+
+
+def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match=r"'cuda' was asked for, and 0 CUDA devices are there: give auto or cpu"):
+        choose_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert choose_device("auto") == choose_device("cuda") == torch.device("cuda", 0)
+    with pytest.raises(ConfigError, match=r"'cuda:1' was asked for, and one CUDA device is there"):
+        choose_device("cuda:1")
+
+
+def test_memory_is_measured_even_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert free_bytes(cpu) > 1 << 20 and used_bytes(cpu) > 1 << 20
+    monkeypatch.setattr(device_module.Path, "read_text", lambda self: (_ for _ in ()).throw(OSError()))
+    assert free_bytes(cpu) > 1 << 20 and used_bytes(cpu) == 0
+
+
+def test_the_memory_plan_is_logged_and_nothing_is_printed(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    caplog.set_level(logging.INFO, "grash")
+    run_training(tiny(), make_config({"dim": 4, "epochs": 1}), device="cpu", checkpoint=tmp_path / "c")
+    assert "memory on cpu" in caplog.text
+    assert capsys.readouterr() == ("", "")
+
+
+def test_validation_can_look_at_a_sample() -> None:
+    config = make_config({"dim": 4, "epochs": 1, "valid_every": 1})
+    whole, few = (run_training(circle(), config, device="cpu", valid_sample=n) for n in (None, 3))
+    assert torch.equal(whole.model.entity, few.model.entity)
+    assert whole.history[0].mrr != few.history[0].mrr

@@ -1,0 +1,122 @@
+"""Scores and filtered ranks against PyKEEN's, for the same embeddings."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from grash.data.known import KnownAnswers
+from grash.evaluation.ranking import Ranker
+from grash.models import MODELS, KgeModel
+from oracles import random_triples
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyKEEN warns on import and in use
+
+E, R, D = 30, 3, 8
+# PyKEEN's RotatE measures the Euclidean length of the complex difference, whatever p it is given (1.11.1).
+VARIANTS = [("complex", 1), ("distmult", 1), ("rotate", 2), ("transe", 1), ("transe", 2)]
+
+
+def interleaved(rows: torch.Tensor) -> torch.Tensor:
+    """(n, D) in halves → (n, D) as PyKEEN stores complex numbers: real and imaginary parts in turn."""
+    real, imaginary = rows.chunk(2, -1)
+    return torch.stack([real, imaginary], -1).reshape(len(rows), -1)
+
+
+def embeddings(name: str, *, integers: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    width = MODELS[name].relation_width(D)
+    if integers:
+        entity = torch.randint(-2, 3, (E, D), generator=generator).float()
+        relation = torch.randint(-2, 3, (R, width), generator=generator).float()
+        if name == "rotate":  # unturned and on the real line, where moduli are integers in PyKEEN's arithmetic too
+            entity[:, D // 2 :] = 0
+            relation.zero_()
+        return entity, relation
+    return torch.randn(E, D, generator=generator), torch.randn(R, width, generator=generator)
+
+
+def theirs(name: str, norm: int, entity: torch.Tensor, relation: torch.Tensor, triples: np.ndarray) -> Any:
+    """A PyKEEN model that holds these tables."""
+    from pykeen.models import ComplEx, DistMult, RotatE, TransE
+    from pykeen.triples import CoreTriplesFactory
+
+    factory = CoreTriplesFactory(torch.from_numpy(triples).long(), num_entities=E, num_relations=R)
+    if name == "complex":
+        model, tables = (
+            ComplEx(triples_factory=factory, embedding_dim=D // 2),
+            (interleaved(entity), interleaved(relation)),
+        )
+    elif name == "rotate":
+        turns = interleaved(torch.cat([relation.cos(), relation.sin()], 1))
+        model, tables = RotatE(triples_factory=factory, embedding_dim=D // 2), (interleaved(entity), turns)
+    elif name == "distmult":
+        model, tables = DistMult(triples_factory=factory, embedding_dim=D), (entity, relation)
+    else:
+        model, tables = TransE(triples_factory=factory, embedding_dim=D, scoring_fct_norm=norm), (entity, relation)
+    for representations, table in zip((model.entity_representations, model.relation_representations), tables):
+        weights = representations[0]._embeddings.weight
+        with torch.no_grad():
+            weights.copy_(table.reshape(weights.shape))
+    return model.eval()
+
+
+def ours(name: str, norm: int, entity: torch.Tensor, relation: torch.Tensor) -> KgeModel:
+    return MODELS[name](entity, relation, norm=norm)
+
+
+@pytest.mark.parametrize("integers", [True, False])
+@pytest.mark.parametrize(("name", "norm"), VARIANTS)
+def test_scores_equal_pykeens(name: str, norm: int, integers: bool) -> None:
+    tables = embeddings(name, integers=integers)
+    triples = random_triples(0, 200, E, R)
+    asked = torch.from_numpy(triples).long()
+    peer, model = theirs(name, norm, *tables, triples), ours(name, norm, *tables)
+    with torch.no_grad():
+        found = {
+            "triples": (model.score(asked), peer.score_hrt(asked)[:, 0]),
+            "tails": (model.score_tails(*asked[:, :2].T), peer.score_t(asked[:, :2])),
+            "heads": (model.score_heads(*asked[:, 1:].T), peer.score_h(asked[:, 1:])),
+        }
+    for what, (got, want) in found.items():
+        exact = integers and norm == 1
+        torch.testing.assert_close(
+            got, want, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-4, msg=lambda m, what=what: f"{what}: {m}"
+        )
+
+
+@pytest.mark.parametrize("integers", [True, False])
+@pytest.mark.parametrize(("name", "norm"), VARIANTS)
+def test_filtered_ranks_equal_pykeens(name: str, norm: int, integers: bool, caplog: pytest.LogCaptureFixture) -> None:
+    from pykeen.evaluation import RankBasedEvaluator
+
+    caplog.set_level(logging.ERROR)
+    tables = embeddings(name, integers=integers)
+    triples = np.unique(random_triples(1, 400, E, R), axis=0)
+    train, test = triples[: len(triples) // 2], triples[len(triples) // 2 :]
+    peer, model = theirs(name, norm, *tables, train), ours(name, norm, *tables)
+    evaluator = RankBasedEvaluator(filtered=True, clear_on_finalize=False, metrics=[], add_defaults=False)
+    evaluator.evaluate(
+        peer,
+        torch.from_numpy(test).long(),
+        additional_filter_triples=[torch.from_numpy(train).long()],
+        use_tqdm=False,
+        batch_size=64,
+    )
+    ranks = Ranker(test, KnownAnswers.of(train, test, n_relations=R), E, torch.device("cpu")).rank(model)
+    for slot, found in (("head", ranks.head), ("tail", ranks.tail)):
+        for kind, got in (
+            ("realistic", found.mean),
+            ("optimistic", found.optimistic),
+            ("pessimistic", found.pessimistic),
+        ):
+            want = np.concatenate(evaluator.ranks[slot, kind])
+            np.testing.assert_array_equal(got, want, err_msg=f"{slot} {kind}")
+        options = np.concatenate(evaluator.num_candidates[slot])
+        np.testing.assert_array_equal(found.others + 1, options)
+    if integers:
+        assert int(ranks.tail.ties.sum()) > 0  # the embeddings were meant to tie

@@ -1,0 +1,254 @@
+"""Every verb through the command line, and the reference pages against it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from grash.cli.entry import app
+from grash.cli.progress import progress_line
+from grash.cli.settings import reference_page, setting_rows
+from grash.training.config import TrainConfig
+from grash.training.pulse import Progress
+from small_graph import grash, rings, write_tsv
+
+DOCS = Path(__file__).parents[1] / "docs" / "reference"
+QUICK = (
+    "--dim",
+    16,
+    "--epochs",
+    20,
+    "-b",
+    16,
+    "--training",
+    "1vsall",
+    "--reciprocal",
+    "--threads",
+    1,
+    "--device",
+    "cpu",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with rings.tsv and a model of it, m."""
+    place = tmp_path_factory.mktemp("cli")
+    write_tsv(rings(), place / "rings.tsv")
+    ran = grash("train", place / "rings.tsv", "-o", place / "m", "--n-test", 4, *QUICK)
+    assert ran.code == 0, ran.err
+    return place
+
+
+def commands() -> dict[str, object]:
+    """Every verb of the application, with its command."""
+    import typer.main
+
+    def walk(prefix: str, command: object) -> dict[str, object]:
+        inner = getattr(command, "commands", {})
+        found = {} if prefix == "grash" else {prefix: command}
+        for name, sub in inner.items():
+            found |= walk(f"{prefix} {name}", sub)
+        return found
+
+    return walk("grash", typer.main.get_command(app))
+
+
+def test_training_shows_plan_metrics_and_commands_that_work(folder):
+    ran = grash("train", folder / "rings.tsv", "-o", folder / "shown", *QUICK)
+    assert "memory on cpu: " in ran.err and "best valid MRR " in ran.err
+    assert "\x1b" not in ran.err + ran.out and "\r" not in ran.err
+    assert re.search(r"head and tail +[01]\.\d+", ran.out)
+    proposed = [line.strip() for line in ran.out.splitlines() if line.startswith("  grash ")]
+    assert len(proposed) == 4
+    import shlex
+
+    for line in proposed:
+        assert grash(*shlex.split(line)[1:]).code == 0, line
+
+
+def test_json_is_all_that_stands_on_stdout(folder):
+    ran = grash("train", folder / "rings.tsv", "-o", folder / "asjson", "--json", "--quiet", *QUICK)
+    content = json.loads(ran.out)
+    assert content["model_folder"] == str(folder / "asjson")
+    assert content["config"]["dim"] == 16
+    assert content["best_validation"]["mrr"] == max(v["mrr"] for v in content["history"])
+    assert content["evaluation"]["both"]["n"] > 0
+    assert ran.err == ""
+
+
+def test_the_default_folder_gets_a_number_when_taken(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for expected in ("rings-complex", "rings-complex-2"):
+        ran = grash("train", folder / "rings.tsv", *QUICK, "--epochs", 1, "--json")
+        assert json.loads(ran.out)["model_folder"] == str(Path("runs") / expected)
+
+
+def test_settings_from_file_options_and_set_are_laid_over_each_other(folder, tmp_path):
+    (tmp_path / "c.yaml").write_text("model: distmult\nlr: 0.5\nepochs: 1\nmargin: 2\n")
+    ran = grash(
+        "train", folder / "rings.tsv", "-o", tmp_path / "m", "-c", tmp_path / "c.yaml", "--lr", 0.25, "--json",
+        "--set", "margin=3", "--set", "patience=null", "--set", "init_std=1e-3", "--negatives", 7, "--threads", 1,
+    )  # fmt: skip
+    config = json.loads(ran.out)["config"]
+    expected = {"model": "distmult", "lr": 0.25, "margin": 3.0, "patience": None, "init_std": 1e-3}
+    expected |= {"negatives_head": 7, "negatives_tail": 7}
+    assert {name: config[name] for name in expected} == expected
+
+
+def test_prepare_and_describe_the_encoded_form(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "rings.grash" in grash("prepare", folder / "rings.tsv", "--n-test", 4).out
+    ran = grash("prepare", folder / "rings.tsv", "-o", "again", "--n-test", 4, "--json")
+    assert json.loads(ran.out)["n_triples"]["test"] == 4
+    profile = json.loads(grash("describe", "rings.grash", "--json").out)
+    assert profile["n_entities"] == 12
+    shown = grash("describe", "rings.grash").out
+    assert "beside" in shown and "two on" in shown and "train" in shown
+
+
+def test_an_encoded_dataset_is_trained_on(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert grash("prepare", folder / "rings.tsv", "-o", "rings.grash").code == 0
+    assert grash("train", "rings.grash", "-o", "m", *QUICK, "--epochs", 1).code == 0
+
+
+def test_names_with_brackets_are_shown_as_they_are(tmp_path):
+    (tmp_path / "g.tsv").write_text("[bold]x[/bold]\t[red]\t:smile:\n" * 3 + "a\t[red]\tb\n")
+    assert "[red]" in grash("describe", tmp_path / "g.tsv", "--n-valid", 0, "--n-test", 0).out
+
+
+def test_evaluate_shows_what_was_measured(folder):
+    ran = grash("evaluate", folder / "m", "--per-relation", "--device", "cpu")
+    assert "test: all 4 triples ranked against all entities, filtered by train, valid, test" in ran.out
+    assert json.loads(grash("evaluate", folder / "m", "--split", "valid", "--json").out)["split"] == "valid"
+    against = json.loads(grash("evaluate", folder / "m", "--candidates", 3, "--sample", 2, "--json").out)
+    assert "mrr@3neg" in against["both"] and "mrr" not in against["both"]
+    assert "mrr@3neg" in grash("evaluate", folder / "m", "--candidates", 3).out
+
+
+def test_evaluate_takes_another_graph_by_names(folder, tmp_path):
+    (tmp_path / "train.tsv").write_text("person 0\tnext\tperson 1\n")
+    (tmp_path / "test.tsv").write_text("person 3\tnext\tperson 4\nperson 3\tnext\tstranger\n")
+    ran = grash("evaluate", folder / "m", "--dataset", tmp_path, "--json")
+    assert ran.code == 2 and "'stranger'" in ran.err
+    ran = grash("evaluate", folder / "m", "--dataset", tmp_path, "--unseen", "drop", "--json")
+    assert (json.loads(ran.out)["n_triples"], json.loads(ran.out)["n_unseen"]) == (1, 1)
+
+
+def test_predict_each_part(folder):
+    ran = grash("predict", folder / "m", "--head", "person 1", "--relation", "next", "-k", 3)
+    assert ran.code == 0 and len(ran.out.splitlines()) == 4
+    tails = json.loads(grash("predict", folder / "m", "--head", "person 1", "--relation", "next", "--json").out)
+    assert tails["tail"] is None and len(tails["answers"]) == 10
+    new = grash("predict", folder / "m", "--relation", "next", "--tail", "person 1", "--new-only", "-k", 99, "--json")
+    assert not any(a["known"] for a in json.loads(new.out)["answers"])
+    relations = grash("predict", folder / "m", "--head", "person 1", "--tail", "person 2", "--json")
+    assert {a["name"] for a in json.loads(relations.out)["answers"]} == {"next", "two on", "beside"}
+
+
+def test_predict_a_file_of_questions(folder, tmp_path):
+    path = tmp_path / "q.tsv"
+    path.write_text("person 1\tnext\n\n?\tnext\tperson 3\r\nperson 1\t?\tperson 2")
+    ran = grash("predict", folder / "m", "--queries", path, "-k", 2)
+    lines = [line.split("\t") for line in ran.out.splitlines()]
+    assert lines[0] == ["head", "relation", "tail", "score", "known"]
+    assert [line[:2] for line in lines[1:3]] == [["person 1", "next"]] * 2
+    assert [line[1:3] for line in lines[3:5]] == [["next", "person 3"]] * 2
+    objects = [
+        json.loads(line) for line in grash("predict", folder / "m", "--queries", path, "--json").out.splitlines()
+    ]
+    assert [o["head"] for o in objects] == ["person 1", None, "person 1"]
+
+
+def test_score_one_and_a_file(folder, tmp_path):
+    one = grash("score", folder / "m", "--head", "person 1", "--relation", "next", "--tail", "person 2")
+    path = tmp_path / "t.tsv"
+    path.write_text("person 1\tnext\tperson 2\nperson 4\tbeside\tperson 3\n")
+    many = grash("score", folder / "m", path)
+    assert one.out.strip() == many.out.splitlines()[0]
+    assert len(json.loads(grash("score", folder / "m", path, "--json").out)) == 2
+
+
+def test_neighbours_export_models_settings_datasets(folder, tmp_path):
+    assert len(grash("neighbours", folder / "m", "person 1", "-k", 3).out.splitlines()) == 4
+    found = json.loads(grash("neighbours", folder / "m", "person 1", "--metric", "euclidean", "--json").out)
+    assert "person 1" not in [n["name"] for n in found["neighbours"]]
+    ran = grash("export", folder / "m", "-o", tmp_path / "e", "--format", "word2vec")
+    assert ran.out.strip() == str(tmp_path / "e" / "entities.txt")
+    assert "RotatE" in grash("models").out and "rotate" in json.loads(grash("models", "--json").out)
+    assert "label_smoothing" in grash("settings").out
+    assert len(json.loads(grash("settings", "--json").out)) == len(TrainConfig.model_fields)
+    assert "wn18rr" in grash("datasets").out
+    assert "wn18rr" in [e["name"] for e in json.loads(grash("datasets", "--json").out)]
+
+
+def test_the_version_and_no_verb_at_all():
+    assert grash("--version").out.startswith("grash 0")
+    ran = grash()
+    assert ran.code == 2 and "Commands:" in ran.out
+
+
+def test_a_closed_pipe_is_no_error(folder):
+    code = "import sys; from grash.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "describe", str(folder / "rings.tsv")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() in (1, 141)  # typer leaves with 1 itself where a write failed before the end
+
+
+def test_debug_shows_the_traceback(monkeypatch):
+    from grash.errors import InputError
+
+    with pytest.raises(InputError):
+        grash("--debug", "describe", "nowhere")
+    monkeypatch.setenv("GRASH_DEBUG", "1")
+    with pytest.raises(InputError):
+        grash("describe", "nowhere")
+
+
+def test_the_progress_line_has_all_that_people_want():
+    progress = Progress(30, 100, 1.5, 2.345678, 123_456.0, 10.0, 3725.0, 0.4321)
+    line = progress_line(progress, 5.0, "1.0 GiB")
+    assert line == "epoch 1.5/5  loss 2.346  123 k triples/s  1.0 GiB  ETA 1:02:05  best valid MRR 0.4321"
+
+
+def test_every_verb_and_option_stands_in_the_reference():
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    missing = [verb for verb in commands() if f"`{verb}" not in page]
+    for verb, command in commands().items():
+        section = page.split(f"\n## `{verb}")[1].split("\n## ")[0] if f"\n## `{verb}" in page else ""
+        for parameter in command.params:  # type: ignore[attr-defined]
+            names = [o for o in parameter.opts if o.startswith("--") and o not in ("--help",)]
+            shared = "--separator" in section or "reading options" in section
+            text = section + (page if shared else "")
+            missing += [f"{verb} {name}" for name in names if f"`{name}" not in text]
+    assert missing == []
+
+
+def test_every_verb_and_option_has_a_help_text():
+    for verb, command in commands().items():
+        assert command.help, verb  # type: ignore[attr-defined]
+        for parameter in command.params:  # type: ignore[attr-defined]
+            assert parameter.name == "help" or getattr(parameter, "help", None), f"{verb} {parameter.name}"
+
+
+def test_the_reference_of_settings_is_up_to_date():
+    assert (DOCS / "config.md").read_text(encoding="utf-8") == reference_page()
+    assert [row.name for row in setting_rows()] == list(TrainConfig.model_fields)

@@ -1,0 +1,55 @@
+"""`import grash` and `grash --help` load nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "numba", "numpy", "polars", "pydantic", "optuna", "plotly", "pyoxigraph", "zstandard", "safetensors")
+
+
+def heavy_after(code: str) -> list[str]:
+    """The heavy modules that are loaded once the code has run in a fresh interpreter."""
+    report = f"\nimport sys\nprint('LOADED', *[m for m in {HEAVY!r} if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=True)
+    return ran.stdout.splitlines()[-1].split()[1:]
+
+
+def test_import_grash_is_light():
+    assert heavy_after("import grash; grash.__version__; grash.GrashError; dir(grash)") == []
+
+
+def test_import_grash_leaves_typer_alone():
+    code = "import grash, sys; assert 'typer' not in sys.modules and 'rich' not in sys.modules"
+    assert heavy_after(code) == []
+
+
+def test_a_heavy_import_is_noticed():
+    assert "numpy" in heavy_after("import grash; grash.Dataset")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["train", "--help"],
+        ["datasets"],
+        ["predict", "--help"],
+        ["datasets", "get", "--help"],
+    ],
+)
+def test_help_is_light(words):
+    loaded = heavy_after(f"from grash.cli import main\nassert main({words!r}) == 0")
+    assert [m for m in loaded if m != "pydantic"] == []  # typer itself loads pydantic from 0.29 on, in some 25 ms
+
+
+def test_every_public_name_is_there():
+    import grash
+
+    for name in grash.__all__:
+        assert getattr(grash, name) is not None
+    with pytest.raises(AttributeError, match="grash has no 'trian'"):
+        grash.trian  # noqa: B018

@@ -1,0 +1,266 @@
+"""Predictions, scores and neighbours against full sorts of plain scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grash.data.dataset import Dataset
+from grash.data.lookup import known_answers, known_relations
+from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
+from grash.kernels.best_candidates import best_candidates
+from grash.kernels.count_above import exact_scores
+from grash.models import MODELS
+from grash.predict import Model
+from small_graph import model_of, rings
+
+NO_IDS = torch.empty(0, dtype=torch.int64)
+
+
+def plain_best(queries, candidates, k, pair, skips=()):
+    """By scoring each pair and sorting all of them: by score, then by id."""
+    found = []
+    for i in range(len(queries)):
+        scores = exact_scores(queries[i : i + 1].expand(len(candidates), -1), candidates, pair).tolist()
+        order = sorted((j for j in range(len(candidates)) if (i, j) not in skips), key=lambda j: (-scores[j], j))
+        found += [(i, j, scores[j]) for j in order[:k]]
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["dot", "l1", "l2", "modulus"]),
+    st.integers(1, 4),
+    st.integers(1, 40),
+    st.integers(1, 50),
+    st.integers(1, 45),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_best_candidates_are_those_of_a_full_sort(pair, n_queries, n, k, tile, integers, seed):
+    generator = np.random.default_rng(seed)
+    draw = (lambda s: generator.integers(-1, 2, s)) if integers else (lambda s: generator.normal(size=s))
+    queries, candidates = (torch.from_numpy(np.asarray(draw((m, 4)), np.float32)) for m in (n_queries, n))
+    skips = {(int(generator.integers(n_queries)), int(generator.integers(n))) for _ in range(n // 3)}
+    pairs = sorted(skips, key=lambda p: p[1])
+    found = best_candidates(
+        queries,
+        lambda start, stop: candidates[start:stop],
+        n,
+        k,
+        pair,
+        skip_rows=torch.tensor([p[0] for p in pairs], dtype=torch.int64),
+        skip_columns=torch.tensor([p[1] for p in pairs], dtype=torch.int64),
+        tile=tile,
+    )
+    assert list(zip(*(x.tolist() for x in found))) == plain_best(queries, candidates, k, pair, skips)
+
+
+def test_equal_scores_go_by_ascending_id_across_tiles():
+    candidates = torch.zeros(50, 2)
+    row, ids, _ = best_candidates(
+        torch.ones(2, 2), lambda a, b: candidates[a:b], 50, 4, "dot",
+        skip_rows=NO_IDS, skip_columns=NO_IDS, tile=7,
+    )  # fmt: skip
+    assert row.tolist() == [0] * 4 + [1] * 4
+    assert ids.tolist() == [0, 1, 2, 3] * 2
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_predictions_are_the_sorted_scores_of_all_triples(name):
+    model = model_of(rings(), name)
+    for relation in ("next", "two on"):
+        tails = [(("person 3", relation, f"person {i}")) for i in range(12)]
+        scores = model.score(tails)
+        answers = model.predict(head="person 3", relation=relation, k=12)
+        assert [a.id for a in answers] == np.lexsort((np.arange(12), -scores)).tolist()
+        assert [a.score for a in answers] == pytest.approx(np.sort(scores)[::-1].tolist(), rel=1e-6)
+    heads = model.score([(f"person {i}", "next", "person 3") for i in range(12)], slot="head")
+    answers = model.predict(relation="next", tail="person 3", k=12)
+    assert [a.id for a in answers] == np.lexsort((np.arange(12), -heads)).tolist()
+
+
+def test_known_answers_are_marked_and_left_out_on_request():
+    dataset = rings()
+    model = model_of(dataset)
+    truths = {(h, r, t) for split in (dataset.train, dataset.valid, dataset.test) for h, r, t in split.tolist()}
+    everyone = model.predict(head=5, relation="beside", k=100)
+    assert {a.id for a in everyone if a.known} == {t for h, r, t in truths if (h, r) == (5, 2)} == {4, 6}
+    fresh = model.predict(head=5, relation="beside", k=100, new_only=True)
+    assert [a for a in everyone if not a.known] == fresh
+    relations = model.predict(head=5, tail=6)
+    assert {a.name for a in relations if a.known} == {"next", "beside"}
+    assert [a.name for a in model.predict(head=5, tail=6, new_only=True)] == ["two on"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 5)), max_size=30), st.randoms())
+def test_known_answers_found_in_one_pass_are_all_of_them(triples, random):
+    cut = random.randint(0, len(triples))
+    array = np.array(triples, np.int32).reshape(-1, 3)
+    dataset = Dataset(array[:cut].copy(), array[cut:].copy(), np.empty((0, 3), np.int32), 6, 3)
+    ends, relations = np.repeat(np.arange(6), 3), np.tile(np.arange(3), 6)
+    tails = known_answers(dataset, ends, relations, "tail")
+    heads = known_answers(dataset, ends, relations, "head")
+    for i, (end, relation) in enumerate(zip(ends, relations)):
+        assert tails[i].tolist() == sorted({t for h, r, t in triples if (h, r) == (end, relation)})
+        assert heads[i].tolist() == sorted({h for h, r, t in triples if (t, r) == (end, relation)})
+    for head, tail in ((0, 0), (1, 2)):
+        expected = {r for h, r, t in triples if (h, t) == (head, tail)}
+        assert set(np.flatnonzero(known_relations(dataset, head, tail)).tolist()) == expected
+
+
+def test_many_questions_get_the_answers_of_each():
+    model = model_of(rings(), integers=True)
+    questions = [("person 1", "next", None), (None, "next", 4), (2, None, 3), (7, 1, None)] * 3
+    assert model.predict_many(questions, 5) == [model.predict(*q, k=5) for q in questions]
+    assert model.predict_many([], 5) == []
+
+
+def test_a_question_needs_exactly_two_parts():
+    model = model_of(rings())
+    with pytest.raises(InputError, match="no relation and no tail is given"):
+        model.predict(head="person 1")
+    with pytest.raises(InputError, match="all three are given"):
+        model.predict(1, 1, 1)
+    with pytest.raises(InputError, match="give 1 or more"):
+        model.predict(1, 1, k=0)
+
+
+def test_a_near_miss_gets_suggestions():
+    model = model_of(rings())
+    with pytest.raises(UnknownName, match="Did you mean 'person 1") as caught:
+        model.predict(head="Person 1", relation="next")
+    assert caught.value.kind == "entity"
+    with pytest.raises(UnknownName, match="no relation named 'nxt'. Did you mean 'next'"):
+        model.predict(head="person 1", relation="nxt")
+    with pytest.raises(UnknownName, match="Ids go from 0 to 11"):
+        model.predict(head=12, relation=0)
+
+
+def test_without_names_ids_are_names():
+    named = rings()
+    dataset = Dataset(named.train, named.valid, named.test, 12, 3)
+    model = model_of(dataset)
+    assert model.predict(head="3", relation="0") == model.predict(head=3, relation=0)
+    assert model.predict(head=3, relation=0)[0].name.isdecimal()
+    with pytest.raises(InputError, match="has no names"):
+        model.predict(head="person 3", relation=0)
+
+
+def test_scores_take_names_ids_and_arrays_alike():
+    model = model_of(rings())
+    by_name = model.score([("person 0", "next", "person 1"), ("person 2", "beside", "person 1")])
+    by_id = model.score(np.array([[0, 0, 1], [2, 2, 1]]))
+    plain = model.kge.score(torch.tensor([[0, 0, 1], [2, 2, 1]])).numpy()
+    assert by_name.tolist() == by_id.tolist() == pytest.approx(plain.tolist(), rel=1e-6)
+    assert model.score([]).shape == (0,)
+    with pytest.raises(InputError, match="Row 0 has the tail id 12"):
+        model.score(np.array([[0, 0, 12]]))
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean", "dot"])
+def test_neighbours_are_the_nearest_of_a_full_sort(metric):
+    model = model_of(rings())
+    table = model.entity_embeddings.astype(np.float64)
+    if metric == "cosine":
+        table = table / np.linalg.norm(table, axis=1, keepdims=True)
+    closeness = -np.linalg.norm(table - table[2], axis=1) if metric == "euclidean" else table @ table[2]
+    expected = [i for i in np.argsort(-closeness).tolist() if i != 2]
+    found = model.neighbours("person 2", 20, metric)
+    assert [a.id for a in found] == expected
+    assert [a.score for a in found] == pytest.approx(closeness[expected].tolist(), abs=1e-5)
+
+
+def test_an_unknown_metric_is_a_sentence():
+    with pytest.raises(ConfigError, match="give cosine, euclidean, dot"):
+        model_of(rings()).neighbours(0, 3, "manhattan")
+
+
+def test_a_model_of_nan_is_not_asked():
+    model = model_of(rings())
+    model.kge.entity[0] = torch.nan
+    with pytest.raises(Diverged):
+        model.predict(head=0, relation=0)
+
+
+def test_a_saved_model_answers_the_same(tmp_path):
+    model = model_of(rings(), "rotate")
+    model.evaluation, model.history = {"split": "test"}, [{"mrr": 0.5}]
+    model.save(tmp_path / "m")
+    again = Model.load(tmp_path / "m", device="cpu")
+    assert again.predict(head=1, relation=0) == model.predict(head=1, relation=0)
+    assert (again.config, again.evaluation, again.history) == (model.config, model.evaluation, model.history)
+    assert again.dataset.fingerprint == model.dataset.fingerprint
+    assert (again.entity_embeddings == model.entity_embeddings).all()
+    with pytest.raises(InputError, match="exists already"):
+        model.save(tmp_path / "m")
+
+
+def test_a_model_folder_with_another_config_is_damaged(tmp_path):
+    model_of(rings()).save(tmp_path / "m")
+    record = (tmp_path / "m" / "model.json").read_text()
+    (tmp_path / "m" / "model.json").write_text(record.replace('"optimizer"', '"optimiser"'))
+    with pytest.raises(FormatError, match="optimiser"):
+        Model.load(tmp_path / "m", device="cpu")
+
+
+def test_another_dataset_is_matched_by_names():
+    own = rings()
+    model = model_of(own)
+    order = np.random.default_rng(1).permutation(12)
+    back = np.argsort(order)
+    from grash.data.vocabulary import Vocabulary
+
+    def renumbered(triples):
+        return np.ascontiguousarray(
+            np.stack([back[triples[:, 0]], triples[:, 1], back[triples[:, 2]]], 1).astype(np.int32)
+        )
+
+    names = [f"person {i}" for i in order]
+    other = Dataset(
+        renumbered(own.train), renumbered(own.valid), renumbered(own.test), 12, 3,
+        Vocabulary.from_names(names), own.relations, "renumbered",
+    )  # fmt: skip
+    for split in ("valid", "test"):
+        assert model.evaluate(other, split=split).to_dict() == model.evaluate(split=split).to_dict()
+
+
+def test_names_that_the_model_does_not_know_are_dropped_only_on_request():
+    from grash.data.vocabulary import Vocabulary
+
+    own = rings()
+    names = [f"person {i}" for i in range(11)] + ["stranger"]
+    other = Dataset(own.train, own.valid, own.test, 12, 3, Vocabulary.from_names(names), own.relations, "other")
+    model = model_of(own)
+    test = np.concatenate([own.test, np.array([[11, 0, 0]], np.int32)])
+    other = Dataset(own.train, own.valid, test, 12, 3, other.entities, own.relations, "other")
+    with pytest.raises(InputError, match="as the entity 'stranger'"):
+        model.evaluate(other)
+    n_strange = int((test[:, [0, 2]] == 11).any(1).sum())
+    result = model.evaluate(other, unseen="drop")
+    assert (result.n_triples, result.n_unseen, result.n_triples_in_split) == (5 - n_strange, n_strange, 5)
+    nameless = Dataset(own.train, own.valid, own.test, 12, 3)
+    with pytest.raises(InputError, match="has no names"):
+        model.evaluate(nameless)
+
+
+def test_no_tile_of_scores_is_larger_than_planned(monkeypatch):
+    from grash.kernels import best_candidates as kernel
+
+    sizes = []
+
+    def recorded(queries, candidates, pair):
+        sizes.append(4 * len(queries) * len(candidates))
+        return pair_scores(queries, candidates, pair)
+
+    pair_scores = kernel.pair_scores
+    monkeypatch.setattr(kernel, "pair_scores", recorded)
+    monkeypatch.setattr("grash.predict._WORK_BYTES", 1 << 20)
+    triples, none = np.array([[0, 0, 1]], np.int32), np.empty((0, 3), np.int32)
+    model = model_of(Dataset(triples, none, none, 20_000, 1))
+    answers = model.predict_many([(i, 0, None) for i in range(300)], 2)
+    assert len(answers) == 300 and max(sizes) <= 1 << 20 and sum(sizes) == 4 * 300 * 20_000

@@ -1,0 +1,9 @@
+"""Writes docs/reference/config.md from TrainConfig; tests/test_cli.py compares the two."""
+
+from pathlib import Path
+
+from grash.cli.settings import reference_page
+
+if __name__ == "__main__":
+    page = Path(__file__).parents[1] / "docs" / "reference" / "config.md"
+    page.write_text(reference_page(), encoding="utf-8")
