@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.kernels.row_update import summed_rows
+from grash.kernels.row_update import adagrad_rows, adagrad_rows_plain, summed_rows, summed_rows_plain
 from grash.training.gradients import Gradient
 from grash.training.optimizers import TableOptimizer, dense_gradient
 
@@ -31,17 +31,33 @@ def summed_plain(ids: list[int], rows: torch.Tensor) -> dict[int, torch.Tensor]:
 @settings(deadline=None)
 @given(IDS, st.integers(0, 999))
 def test_occurrences_of_a_row_are_added_up(ids: list[int], seed: int) -> None:
-    rows = rows_for(ids, seed)
-    distinct, sums = summed_rows(torch.tensor(ids), rows)
+    rows = rows_for(ids, seed).float()
+    cut = len(ids) // 2
+    parts = [torch.tensor(ids[:cut], dtype=torch.int64), torch.tensor(ids[cut:])], [rows[:cut], rows[cut:]]
     wanted = summed_plain(ids, rows)
-    assert distinct.tolist() == sorted(wanted)
-    for i, row in zip(distinct.tolist(), sums):
-        assert torch.equal(row, wanted[i])
+    scratch = torch.full((E,), -1, dtype=torch.int32)
+    for distinct, sums in (summed_rows_plain(*parts), summed_rows(*parts, scratch), summed_rows(*parts, scratch)):
+        assert sorted(distinct.tolist()) == sorted(wanted)
+        for i, row in zip(distinct.tolist(), sums):
+            assert torch.equal(row, wanted[i])
+    assert (scratch == -1).all()
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, E - 1), max_size=E, unique=True), st.integers(0, 999), st.floats(1e-6, 10))
+def test_the_adagrad_loop_equals_its_plain_form(ids: list[int], seed: int, lr: float) -> None:
+    rows = rows_for(ids, seed).float()
+    start, squares = rows_for([*range(E)], seed + 1).float(), rows_for([*range(E)], seed + 2).float().square()
+    found, wanted = (start.clone(), squares.clone()), (start.clone(), squares.clone())
+    adagrad_rows(*found, torch.tensor(ids, dtype=torch.int64), rows, lr, 1e-10)
+    adagrad_rows_plain(*wanted, torch.tensor(ids, dtype=torch.int64), rows, lr, 1e-10)
+    for a, b in zip(found, wanted):
+        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_different_numbers_of_ids_and_rows_are_named() -> None:
     with pytest.raises(ValueError, match=r"ids \(2,\) and rows \(3, 4\) differ"):
-        summed_rows(torch.tensor([0, 1]), torch.zeros(3, 4))
+        summed_rows([torch.tensor([0, 1])], [torch.zeros(3, 4)])
 
 
 def sparse_adam(table: torch.nn.Parameter) -> torch.optim.Optimizer:

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grash.kernels.softmax_loss import softmax_loss, softmax_loss_plain
 from grash.training.config import make_config
-from grash.training.losses import bce, label_loss, margin, self_adversarial, slot_loss, softmax, softmax_plain
+from grash.training.losses import bce, label_loss, margin, self_adversarial, slot_loss
 
 B, N = 5, 7
 
@@ -43,7 +44,7 @@ def torch_loss(name: str, p: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
 
 
 LOSSES = {
-    "softmax": softmax,
+    "softmax": softmax_loss,
     "bce": lambda p, n: bce(p, n, 0.5),
     "margin": lambda p, n: margin(p, n, 1.5),
     "adversarial-0.0": lambda p, n: self_adversarial(p, n, 1.5, 0.0),
@@ -72,7 +73,7 @@ def test_loss_and_gradient_equal_torchs(name: str, masked: bool) -> None:
 def test_fast_softmax_equals_the_plain_form(seed: int, masked: bool, scale: float) -> None:
     p, n = scores(seed, scale=scale, masked=masked)
     for dtype in (torch.float64, torch.float32):
-        fast, plain = softmax(p.to(dtype), n.to(dtype)), softmax_plain(p.to(dtype), n.to(dtype))
+        fast, plain = softmax_loss(p.to(dtype), n.to(dtype)), softmax_loss_plain(p.to(dtype), n.to(dtype))
         for a, b in zip(fast, plain):
             assert a.dtype == dtype and bool(torch.isfinite(a).all())
             torch.testing.assert_close(
@@ -81,7 +82,7 @@ def test_fast_softmax_equals_the_plain_form(seed: int, masked: bool, scale: floa
 
 
 def test_a_row_without_negatives_has_no_loss_under_softmax() -> None:
-    loss, for_p, for_n = softmax(torch.tensor([3.0, -2.0]), torch.full((2, 4), -torch.inf))
+    loss, for_p, for_n = softmax_loss(torch.tensor([3.0, -2.0]), torch.full((2, 4), -torch.inf))
     assert float(loss) == 0 and for_p.tolist() == [0, 0] and not for_n.any()
 
 

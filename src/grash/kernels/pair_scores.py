@@ -71,6 +71,16 @@ def row_gradients(queries: Tensor, candidates: Tensor, upstream: Tensor, pair: P
     return toward_query, -toward_query
 
 
+def add_row_gradients(for_queries: Tensor, queries: Tensor, candidates: Tensor, upstream: Tensor, pair: Pair) -> Tensor:
+    """Adds the queries' part of `row_gradients` to for_queries (B, W) in place; gives back the candidates' part."""
+    if pair == "dot":
+        for_queries.addcmul_(upstream[:, None], candidates)
+        return upstream[:, None] * queries
+    more, for_candidates = row_gradients(queries, candidates, upstream, pair)
+    for_queries.add_(more)
+    return for_candidates
+
+
 def pair_scores_plain(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
     """The plain form of `pair_scores`: broadcasting, a tile of candidates at a time."""
     tiles = [row_scores(queries[:, None, :], tile[None, :, :], pair) for tile in _tiles(candidates, len(queries))]

@@ -46,7 +46,7 @@ def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tens
 
     places: integer tensor of any shape with values in range(n) → int64 of the same shape. The first N places
     give N distinct values, and a smaller N is a prefix of a larger one: sampling without replacement and
-    without a table of n entries. A Feistel network over a × a ≥ n, walked on while it lands outside range(n).
+    without a table of n < 2³¹ entries. A Feistel network over a × a ≥ n, walked on while it lands outside range(n).
     """
     side = math.isqrt(max(n - 1, 0)) + 1
     walks = _walks(n, side)
@@ -186,10 +186,10 @@ def _feistel(x: Tensor, side: int, keys: Sequence[int | Tensor], inverse: bool) 
     left, right = x // side, x % side
     if inverse:
         for key in reversed(keys):
-            left, right = (right - _mix(left ^ key) % side) % side, left
+            left, right = (right - (_mix(left ^ key) * side >> 32)) % side, left
     else:
         for key in keys:
-            left, right = right, (left + _mix(right ^ key) % side) % side
+            left, right = right, (left + (_mix(right ^ key) * side >> 32)) % side
     return left * side + right
 
 
@@ -223,24 +223,38 @@ def _mix_u32(x):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _permute_loop(places, n, side, keys, inverse):  # type: ignore[no-untyped-def]
-    out = np.empty(places.shape[0], np.int64)
-    for i in range(places.shape[0]):
-        x = places[i]
-        while True:
-            left, right = x // side, x % side
-            if inverse:
-                for r in range(keys.shape[0] - 1, -1, -1):
-                    moved = (right - np.int64(_mix_u32(np.uint32(left) ^ keys[r])) % side) % side
-                    left, right = moved, left
-            else:
-                for r in range(keys.shape[0]):
-                    moved = (left + np.int64(_mix_u32(np.uint32(right) ^ keys[r])) % side) % side
-                    left, right = right, moved
-            x = left * side + right
-            if x < n:
-                break
+    """All places one round at a time, which compiles to vector instructions; then the few that must walk on."""
+    count = places.shape[0]
+    side = np.uint32(side)
+    left, right = np.empty(count, np.uint32), np.empty(count, np.uint32)
+    for i in range(count):
+        left[i], right[i] = places[i] // side, places[i] % side
+    _feistel_rounds(left, right, side, keys, inverse)
+    out = np.empty(count, np.int64)
+    l1, r1 = np.empty(1, np.uint32), np.empty(1, np.uint32)
+    for i in range(count):
+        x = np.uint32(left[i] * side + right[i])
+        while x >= n:
+            l1[0], r1[0] = x // side, x % side
+            _feistel_rounds(l1, r1, side, keys, inverse)
+            x = np.uint32(l1[0] * side + r1[0])
         out[i] = x
     return out
+
+
+@numba.njit(cache=True)
+def _feistel_rounds(left, right, side, keys, inverse):  # type: ignore[no-untyped-def]
+    for r in range(keys.shape[0]):
+        key = keys[keys.shape[0] - 1 - r] if inverse else keys[r]
+        for i in range(left.shape[0]):
+            ahead, moving = (left[i], right[i]) if inverse else (right[i], left[i])
+            shift = np.uint32((np.uint64(_mix_u32(ahead ^ key)) * np.uint64(side)) >> np.uint64(32))
+            if inverse:
+                moved = moving - shift if moving >= shift else moving + side - shift
+                left[i], right[i] = np.uint32(moved), ahead
+            else:
+                moved = moving + shift
+                left[i], right[i] = ahead, np.uint32(moved - side if moved >= side else moved)
 
 
 @numba.njit(cache=True)

@@ -76,13 +76,19 @@ def _mix(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _spread(bits, side):  # type: ignore[no-untyped-def]
+    """32 random bits → range(side): the upper half of their product; side is below 2¹⁶, so 32 bits hold it."""
+    return ((bits >> 16) * side + (((bits & 0xFFFF) * side) >> 16)) >> 16
+
+
+@triton.jit
 def _turn(left, right, side, low, high, row, ROUND: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
     key = _mix(low ^ _mix(high + tl.full((), (ROUND * _GOLDEN) & 0xFFFFFFFF, tl.uint32)))
     if BY_ROW:
         key = _mix(_mix(row ^ low) ^ key)
     if INVERSE:
-        return (right + side - _mix(left ^ key) % side) % side, left
-    return right, (left + _mix(right ^ key) % side) % side
+        return (right + side - _spread(_mix(left ^ key), side)) % side, left
+    return right, (left + _spread(_mix(right ^ key), side)) % side
 
 
 @triton.jit

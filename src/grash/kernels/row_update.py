@@ -7,23 +7,51 @@ Bytes for n touched rows of D floats under Adagrad: 20·n·D (gradient, row and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numba
+import numpy as np
 import torch
 from torch import Tensor
 
+from grash.kernels.threads import use_torch_threads
 
-def summed_rows(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """ids (n,), rows (n, D) → (ids, sums) with every row's occurrences added up.
 
-    On a CPU the ids come back distinct. On other devices they come back ordered and repeated, each occurrence with
-    the whole sum, so that no size depends on the data and the host need not wait; writing a repeated row twice
-    writes the same values.
+def summed_rows(ids: Sequence[Tensor], rows: Sequence[Tensor], scratch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Parts of ids (n,) and rows (n, D) → (ids, sums) with every row's occurrences added up, part after part.
+
+    On a CPU the ids come back distinct; `scratch`, (E,) int32 of −1 and left so, saves sorting them. On other devices
+    they come back ordered and repeated, each occurrence with the whole sum, so that no size depends on the data and
+    the host need not wait; writing a repeated row twice writes the same values.
     """
-    if ids.shape[0] != rows.shape[0]:
-        raise ValueError(f"ids {tuple(ids.shape)} and rows {tuple(rows.shape)} differ in n")
-    if ids.device.type == "cpu":
-        distinct, place = torch.unique(ids, return_inverse=True)
-        sums = torch.zeros((len(distinct), rows.shape[1]), dtype=rows.dtype)
-        return distinct, sums.index_add_(0, place, rows)
+    for part, values in zip(ids, rows):
+        if part.shape[0] != values.shape[0]:
+            raise ValueError(f"ids {tuple(part.shape)} and rows {tuple(values.shape)} differ in n")
+    if rows[0].device.type != "cpu":
+        return _summed_in_order(torch.cat(list(ids)), torch.cat(list(rows)))
+    if scratch is None or rows[0].dtype != torch.float32:
+        return summed_rows_plain(ids, rows)
+    n = sum(len(part) for part in ids)
+    distinct, sums = torch.empty(n, dtype=torch.int64), torch.empty((n, rows[0].shape[1]))
+    count = 0
+    for part, values in zip(ids, rows):
+        arrays = [x.numpy() for x in (part.contiguous(), values.contiguous(), scratch, distinct, sums)]
+        count = _sum_loop(*arrays, count)  # type: ignore[call-arg]
+    distinct, sums = distinct[:count], sums[:count]
+    scratch[distinct] = -1
+    return distinct, sums
+
+
+def summed_rows_plain(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The plain form of `summed_rows` on a CPU."""
+    distinct, place = torch.unique(torch.cat(list(ids)), return_inverse=True)
+    sums = rows[0].new_zeros(len(distinct), rows[0].shape[1])
+    for part, values in zip(place.split([len(part) for part in ids]), rows):
+        sums.index_add_(0, part, values)
+    return distinct, sums
+
+
+def _summed_in_order(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     ordered, order = torch.sort(ids, stable=True)
     starts = torch.zeros_like(ordered)
     starts[1:] = ordered[1:] != ordered[:-1]
@@ -35,6 +63,16 @@ def summed_rows(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def adagrad_rows(table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float) -> None:
     """table, squares (E, D); ids (n,), rows (n, D) as `summed_rows` gives them; in place."""
+    if table.device.type == "cpu" and table.dtype == torch.float32:
+        use_torch_threads()
+        arrays = [t.numpy() for t in (table, squares, ids, rows.contiguous())]
+        _adagrad_loop(*arrays, np.float32(lr), np.float32(eps))  # type: ignore[call-arg]
+    else:
+        adagrad_rows_plain(table, squares, ids, rows, lr, eps)
+
+
+def adagrad_rows_plain(table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float) -> None:
+    """The plain form of `adagrad_rows`."""
     grown = squares.index_select(0, ids).addcmul_(rows, rows)
     squares.index_copy_(0, ids, grown)
     moved = table.index_select(0, ids).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
@@ -72,3 +110,32 @@ def adam_rows(
 
 def sgd_rows(table: Tensor, ids: Tensor, rows: Tensor, lr: float) -> None:
     table.index_copy_(0, ids, table.index_select(0, ids).add_(rows, alpha=-lr))
+
+
+@numba.njit(cache=True, parallel=True, error_model="numpy", fastmath={"contract"})
+def _adagrad_loop(table, squares, ids, rows, lr, eps):  # type: ignore[no-untyped-def]
+    """One pass over row, state and gradient instead of eight; the ids are distinct."""
+    for i in numba.prange(ids.shape[0]):
+        row = ids[i]
+        for k in range(rows.shape[1]):
+            g = rows[i, k]
+            s = squares[row, k] + g * g
+            squares[row, k] = s
+            table[row, k] -= lr * g / (np.sqrt(s) + eps)
+
+
+@numba.njit(cache=True)
+def _sum_loop(ids, rows, scratch, distinct, sums, count):  # type: ignore[no-untyped-def]
+    """Adds rows to the sums of their ids; scratch[id] is where its sum stands. How many are distinct so far."""
+    for i in range(ids.shape[0]):
+        at = scratch[ids[i]]
+        if at < 0:
+            scratch[ids[i]] = count
+            distinct[count] = ids[i]
+            for k in range(rows.shape[1]):
+                sums[count, k] = rows[i, k]
+            count += 1
+        else:
+            for k in range(rows.shape[1]):
+                sums[at, k] += rows[i, k]
+    return count

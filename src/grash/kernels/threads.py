@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import functools
+
 import numba
 import torch
 from numba import config as numba_config
 
 
 def use_torch_threads() -> None:
-    numba.set_num_threads(min(torch.get_num_threads(), getattr(numba_config, "NUMBA_NUM_THREADS", 1)))
+    """Call before a parallel loop. Starting numba's threads sets the count of the OpenMP runtime that torch uses
+    too, so torch's own count is put back."""
+    threads = torch.get_num_threads()
+    _start_numba()
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    numba.set_num_threads(min(threads, getattr(numba_config, "NUMBA_NUM_THREADS", 1)))
+
+
+@functools.cache
+def _start_numba() -> None:
+    _nothing()
+
+
+@numba.njit(parallel=True, cache=True)
+def _nothing() -> int:
+    total = 0
+    for i in numba.prange(2):
+        total += i
+    return total

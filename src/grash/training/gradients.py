@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from grash.kernels.pair_scores import pair_gradients, pair_scores, row_gradients, row_scores
+from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask, key_at
 from grash.models.base import KgeModel, Slot
 from grash.training.batches import Batch, Negatives, Questions
@@ -155,14 +155,12 @@ def _compare(model: KgeModel, config: TrainConfig, step: Step, asked: _Asked, tr
     else:
         against = _Drawn(model, queries, candidates, truth, negatives)
     positive = against.positive
-    loss, for_positive, for_negative = slot_loss(positive, against.scores, config)
-    step.loss = step.loss + loss / size
-    for_positive, for_negative = for_positive / size, for_negative.div_(size)
+    loss, for_positive, for_negative = slot_loss(positive, against.scores, config, scale=1 / size)
+    step.loss = step.loss + loss
     for_queries, for_candidates = against.gradients(for_positive, for_negative)
     asked.others.add(model.candidate_gradient(for_candidates, seen))
     if negatives is not None:
-        more, for_truth = row_gradients(queries, truth, for_positive, model.pair)
-        for_queries = for_queries + more
+        for_truth = add_row_gradients(for_queries, queries, truth, for_positive, model.pair)
         asked.answer.add(model.candidate_gradient(for_truth, seen))
     if config.penalty == "dura":
         weight = config.penalty_entity / size

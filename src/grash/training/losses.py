@@ -2,7 +2,7 @@
 
 Given for one slot: `positive` (B,) scores of the true answers, `negative` (B, N) scores of the others, −∞ where an
 entry is no negative (the true answer itself, or a known fact). Comes back: the loss summed over the batch (a scalar
-tensor), and the gradients (B,) and (B, N) of that sum. The step divides by the batch size.
+tensor), and the gradients (B,) and (B, N) of that sum, all times `scale` (1 / B in a step).
 """
 
 from __future__ import annotations
@@ -11,41 +11,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from grash.kernels.softmax_loss import Graded, softmax_loss
 from grash.training.config import TrainConfig
 
-Graded = tuple[Tensor, Tensor, Tensor]
 
-
-def slot_loss(positive: Tensor, negative: Tensor, config: TrainConfig) -> Graded:
+def slot_loss(positive: Tensor, negative: Tensor, config: TrainConfig, *, scale: float = 1.0) -> Graded:
     if positive.shape[0] != negative.shape[0]:
         raise ValueError(f"positive {tuple(positive.shape)} and negative {tuple(negative.shape)} differ in B")
     if config.loss == "softmax":
-        return softmax(positive, negative)
+        return softmax_loss(positive, negative, scale=scale)
     if config.loss == "bce":
-        return bce(positive, negative, config.offset)
-    if config.loss == "margin":
-        return margin(positive, negative, config.margin)
-    return self_adversarial(positive, negative, config.margin, config.temperature)
-
-
-def softmax(positive: Tensor, negative: Tensor) -> Graded:
-    """Cross-entropy of the positive among itself and its negatives."""
-    if negative.device.type != "cpu":
-        return softmax_plain(positive, negative)
-    # One fused pass instead of three: the largest share tells the logarithm of the sum.
-    shares = torch.softmax(negative, 1)
-    top = negative.amax(1)
-    total = torch.logaddexp(positive, top - shares.amax(1).log())
-    if not torch.isfinite(top).all():  # a row without negatives, or a diverged one
-        return softmax_plain(positive, negative)
-    rest = -torch.expm1(positive - total)
-    return (total - positive).sum(), -rest, shares.mul_(rest[:, None])
-
-
-def softmax_plain(positive: Tensor, negative: Tensor) -> Graded:
-    """The plain form of `softmax`."""
-    total = torch.logaddexp(positive, torch.logsumexp(negative, 1))
-    return (total - positive).sum(), torch.expm1(positive - total), torch.exp(negative - total[:, None])
+        graded = bce(positive, negative, config.offset)
+    elif config.loss == "margin":
+        graded = margin(positive, negative, config.margin)
+    else:
+        graded = self_adversarial(positive, negative, config.margin, config.temperature)
+    loss, for_positive, for_negative = graded
+    return loss * scale, for_positive * scale, for_negative.mul_(scale)
 
 
 def bce(positive: Tensor, negative: Tensor, offset: float) -> Graded:

@@ -21,6 +21,7 @@ class TableOptimizer:
     def __init__(self, kind: str, table: Tensor) -> None:
         self.kind = kind
         self.state: dict[str, Tensor] = {}
+        self._scratch: Tensor | None = None
         if kind in ("adagrad", "row_adagrad"):
             width = table.shape[1] if kind == "adagrad" else 1
             self.state["squares"] = table.new_zeros(len(table), width)
@@ -34,7 +35,7 @@ class TableOptimizer:
         if gradient.dense is not None or self.kind == "adam":
             self._dense(table, dense_gradient(gradient, table), lr, step)
             return
-        ids, rows = row_update.summed_rows(torch.cat(gradient.ids), torch.cat(gradient.rows))
+        ids, rows = row_update.summed_rows(gradient.ids, gradient.rows, self._places(table))
         if self.kind == "adagrad":
             row_update.adagrad_rows(table, self.state["squares"], ids, rows, lr, ADAGRAD_EPS)
         elif self.kind == "row_adagrad":
@@ -44,6 +45,12 @@ class TableOptimizer:
             row_update.adam_rows(table, first, second, ids, rows, lr, BETAS, ADAM_EPS, step)
         else:
             row_update.sgd_rows(table, ids, rows, lr)
+
+    def _places(self, table: Tensor) -> Tensor | None:
+        """Work space of summed_rows on a CPU: 4 bytes per row, made at the first step."""
+        if table.device.type == "cpu" and self._scratch is None:
+            self._scratch = torch.full((len(table),), -1, dtype=torch.int32)
+        return self._scratch
 
     def _dense(self, table: Tensor, g: Tensor, lr: float, step: int) -> None:
         if self.kind == "sgd":
@@ -64,10 +71,11 @@ def dense_gradient(gradient: Gradient, table: Tensor) -> Tensor:
     """The gradient as one tensor in the table's shape."""
     total = torch.zeros_like(table) if gradient.dense is None else gradient.dense
     if gradient.ids:
-        ids, rows = torch.cat(gradient.ids), torch.cat(gradient.rows)
         if table.device.type == "cpu":
-            return total.index_add_(0, ids, rows)
-        return total.index_put_((ids,), rows, accumulate=True)
+            for ids, rows in zip(gradient.ids, gradient.rows):
+                total.index_add_(0, ids, rows)
+        else:
+            total.index_put_((torch.cat(gradient.ids),), torch.cat(gradient.rows), accumulate=True)
     return total
 
 

@@ -1,0 +1,75 @@
+"""Cross-entropy of a positive among itself and its negatives, with its gradient, in one pass over the scores.
+
+Bytes for B × N scores: 8·B·N (read once, gradient written once); a row stays in the cache between its maximum, its
+exponentials and their scaling. The plain form makes five passes. The loop's exponential is a polynomial of its own,
+since numba without a vector library calls the scalar one: relative error below 2·10⁻⁷ (tested).
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from grash.kernels.threads import use_torch_threads
+
+Graded = tuple[Tensor, Tensor, Tensor]
+
+
+def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Graded:
+    """positive (B,), negative (B, N), −∞ where there is no negative → (Σ loss, (B,), (B, N)), all times `scale`."""
+    if positive.device.type != "cpu" or positive.dtype != torch.float32:
+        return softmax_loss_plain(positive, negative, scale=scale)
+    use_torch_threads()
+    losses, for_positive, for_negative = (torch.empty_like(x) for x in (positive, positive, negative))
+    positive, negative = positive.contiguous(), negative.contiguous()
+    top = torch.maximum(positive, negative.amax(1)) if negative.shape[1] else positive  # NaN stays NaN
+    arrays = [x.numpy() for x in (top, positive, negative, losses, for_positive, for_negative)]
+    _softmax_loop(*arrays, np.float32(scale))  # type: ignore[call-arg]
+    return losses.sum() * scale, for_positive, for_negative
+
+
+def softmax_loss_plain(positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Graded:
+    """The plain form of `softmax_loss`."""
+    total = torch.logaddexp(positive, torch.logsumexp(negative, 1))
+    for_negative = torch.exp(negative - total[:, None]).mul_(scale)
+    return (total - positive).sum() * scale, torch.expm1(positive - total) * scale, for_negative
+
+
+@numba.njit(cache=True, inline="always")
+def _exp(x):  # type: ignore[no-untyped-def]
+    """e^x for x ≤ 0, 0 below −87: 2^n · e^f, f within ±½·ln 2 by its Taylor polynomial of degree 7."""
+    safe = max(x, np.float32(-87.0))
+    n = np.floor(safe * np.float32(1.4426950408889634) + np.float32(0.5))
+    f = (safe - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)  # ln 2 in two parts
+    p = np.float32(1 / 5040)
+    p = p * f + np.float32(1 / 720)
+    p = p * f + np.float32(1 / 120)
+    p = p * f + np.float32(1 / 24)
+    p = p * f + np.float32(1 / 6)
+    p = p * f + np.float32(0.5)
+    p = p * f + np.float32(1.0)
+    p = p * f + np.float32(1.0)
+    power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return p * power * np.float32(x >= np.float32(-87.0))
+
+
+@numba.njit(cache=True, parallel=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, error_model="numpy")
+def _softmax_loop(top, positive, negative, losses, for_positive, for_negative, scale):  # type: ignore[no-untyped-def]
+    n = negative.shape[1]
+    for i in numba.prange(negative.shape[0]):
+        high = top[i]
+        others = np.float32(0.0)
+        for j in range(n):
+            e = _exp(negative[i, j] - high)
+            for_negative[i, j] = e
+            others += e
+        total = _exp(positive[i] - high) + others
+        if not np.isfinite(high):
+            total = np.float32(np.nan)
+        share = scale / total
+        for j in range(n):
+            for_negative[i, j] *= share
+        for_positive[i] = -others * share
+        losses[i] = np.log(total) + (high - positive[i])
