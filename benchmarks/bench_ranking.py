@@ -70,7 +70,8 @@ def compare(name: str, model: KgeModel, dataset: Dataset, known: KnownAnswers) -
     )
     differ = _differences(ranks, theirs)
     print(
-        f"          MRR ours {mine.mrr:.6f}, PyKEEN {their_mrr:.6f}; {len(differ)} of {2 * len(dataset.test)} ranks differ"
+        f"          MRR ours {mine.mrr:.6f}, PyKEEN {their_mrr:.6f}; "
+        f"{len(differ)} of {2 * len(dataset.test)} ranks differ"
     )
     if differ:
         worst = max(_gap(model, ranks.triples[i], slot, abs(a - b)) for i, slot, a, b in differ)

@@ -54,6 +54,7 @@ def whole_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         with _as_output_error(path):
             yield aside
             for file in aside.rglob("*"):
+                file.chmod((0o777 if file.is_dir() else 0o666) & ~_umask())
                 _fsync(file)
             _fsync(aside)
             aside.chmod(0o777 & ~_umask())

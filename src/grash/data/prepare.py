@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +37,8 @@ def load_dataset(source: Path | str, options: SourceOptions | None = None, **cha
     options = SourceOptions.of(options, changes)
     path = Path(source)
     if not path.exists() and str(source) in BUNDLED:
-        return read_source(BUNDLED[str(source)], options)
+        graph = read_source(BUNDLED[str(source)], options)
+        return replace(graph, provenance={**graph.provenance, "source": f"{source}, bundled with grash"})
     layout = recognise(path, file_format=options.format)
     if layout.kind != "encoded":
         return _read(layout, options)

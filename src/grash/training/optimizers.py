@@ -80,6 +80,6 @@ def dense_gradient(gradient: Gradient, table: Tensor) -> Tensor:
 
 
 def state_bytes(config: TrainConfig, table_rows: int, width: int) -> int:
-    """Bytes of optimizer state for a table (table_rows, width)."""
+    """Bytes of optimizer state and work space for a table (table_rows, width)."""
     per_row = {"adagrad": width, "row_adagrad": 1, "adam": 2 * width, "lazy_adam": 2 * width, "sgd": 0}
-    return 4 * table_rows * per_row[config.optimizer]
+    return 4 * table_rows * (per_row[config.optimizer] + 1)
