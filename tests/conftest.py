@@ -1,12 +1,15 @@
-"""Settings for all tests: no time limits inside hypothesis (numba compiles on first use), a fresh logger each."""
+"""Settings for all tests: hypothesis without time limits (numba compiles on first use) and with the same examples in
+every run (set HYPOTHESIS_PROFILE=search for new ones), a fresh logger each."""
 
 import logging
+import os
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("grash", deadline=None)
-settings.load_profile("grash")
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(autouse=True)

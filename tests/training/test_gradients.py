@@ -103,7 +103,12 @@ def test_every_combination_equals_autograd(variant: str, training: str, loss: st
             | variant_settings(variant)
             | TRAININGS[training]
             | {"loss": loss, "offset": 0.3, "margin": 1.5, "temperature": 0.7, "reciprocal": reciprocal}
-            | {"penalty": penalty, "penalty_weighted": weighted, "penalty_entity": 0.1, "penalty_relation": 0.2}
+            | {
+                "penalty": penalty,
+                "penalty_weighted": weighted,
+                "penalty_entity": 0.1,
+                "penalty_relation": 0.0 if penalty == "dura" else 0.2,
+            }
             | {
                 "dropout_entity": dropout,
                 "dropout_relation": dropout / 2,
@@ -139,7 +144,7 @@ def odd_configs(draw: st.DrawFn) -> TrainConfig:
         | {"offset": draw(st.floats(-3, 3)), "margin": draw(st.floats(0.1, 9)), "temperature": draw(st.floats(0, 3))}
         | {"relation_prediction": 0.0 if kvsall else draw(st.sampled_from([0.0, 0.5]))}
         | {"penalty": penalty, "penalty_weighted": weighted}
-        | {"penalty_entity": draw(st.sampled_from([0.0, 0.3])), "penalty_relation": draw(st.sampled_from([0.0, 2.0]))}
+        | {"penalty_entity": draw(st.sampled_from([0.0, 0.3])), "penalty_relation": 0.0 if penalty == "dura" else draw(st.sampled_from([0.0, 2.0]))}
         | {"dropout_entity": draw(st.sampled_from([0.0, 0.3, 0.9]))}
         | {"dropout_relation": draw(st.sampled_from([0.0, 0.5]))}
         | {"reciprocal": draw(st.booleans()), "seed": draw(st.integers(0, 2**40))}
