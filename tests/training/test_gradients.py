@@ -144,7 +144,8 @@ def odd_configs(draw: st.DrawFn) -> TrainConfig:
         | {"offset": draw(st.floats(-3, 3)), "margin": draw(st.floats(0.1, 9)), "temperature": draw(st.floats(0, 3))}
         | {"relation_prediction": 0.0 if kvsall else draw(st.sampled_from([0.0, 0.5]))}
         | {"penalty": penalty, "penalty_weighted": weighted}
-        | {"penalty_entity": draw(st.sampled_from([0.0, 0.3])), "penalty_relation": 0.0 if penalty == "dura" else draw(st.sampled_from([0.0, 2.0]))}
+        | {"penalty_entity": draw(st.sampled_from([0.0, 0.3]))}
+        | {"penalty_relation": 0.0 if penalty == "dura" else draw(st.sampled_from([0.0, 2.0]))}
         | {"dropout_entity": draw(st.sampled_from([0.0, 0.3, 0.9]))}
         | {"dropout_relation": draw(st.sampled_from([0.0, 0.5]))}
         | {"reciprocal": draw(st.booleans()), "seed": draw(st.integers(0, 2**40))}

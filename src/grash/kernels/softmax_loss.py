@@ -17,13 +17,17 @@ from grash.kernels.threads import use_torch_threads
 Graded = tuple[Tensor, Tensor, Tensor]
 
 
-def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Graded:
-    """positive (B,), negative (B, N), −∞ where there is no negative → (Σ loss, (B,), (B, N)), all times `scale`."""
+def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0, overwrite: bool = False) -> Graded:
+    """positive (B,), negative (B, N), −∞ where there is no negative → (Σ loss, (B,), (B, N)), all times `scale`.
+
+    With `overwrite`, the gradient may take the place of `negative`: half the bytes that the cache must hold.
+    """
     if positive.device.type != "cpu" or positive.dtype != torch.float32:
         return softmax_loss_plain(positive, negative, scale=scale)
     use_torch_threads()
-    losses, for_positive, for_negative = (torch.empty_like(x) for x in (positive, positive, negative))
     positive, negative = positive.contiguous(), negative.contiguous()
+    losses, for_positive = torch.empty_like(positive), torch.empty_like(positive)
+    for_negative = negative if overwrite else torch.empty_like(negative)
     top = torch.maximum(positive, negative.amax(1)) if negative.shape[1] else positive  # NaN stays NaN
     arrays = [x.numpy() for x in (top, positive, negative, losses, for_positive, for_negative)]
     _softmax_loop(*arrays, np.float32(scale))  # type: ignore[call-arg]

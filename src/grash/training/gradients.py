@@ -155,7 +155,9 @@ def _compare(model: KgeModel, config: TrainConfig, step: Step, asked: _Asked, tr
     else:
         against = _Drawn(model, queries, candidates, truth, negatives)
     positive = against.positive
-    loss, for_positive, for_negative = slot_loss(positive, against.scores, config, scale=1 / size)
+    loss, for_positive, for_negative = slot_loss(
+        positive, against.scores, config, scale=1 / size, overwrite=model.pair == "dot"
+    )
     step.loss = step.loss + loss
     for_queries, for_candidates = against.gradients(for_positive, for_negative)
     asked.others.add(model.candidate_gradient(for_candidates, seen))
@@ -183,7 +185,8 @@ class _EveryoneElse:
         self.scores[self.place] = -torch.inf
 
     def gradients(self, for_positive: Tensor, for_negative: Tensor) -> tuple[Tensor, Tensor]:
-        self.scores[self.place] = self.positive
+        if for_negative is not self.scores:
+            self.scores[self.place] = self.positive
         for_negative[self.place] = for_positive
         return pair_gradients(self.queries, self.candidates, self.scores, for_negative, self.pair)
 

@@ -15,11 +15,14 @@ from grash.kernels.softmax_loss import Graded, softmax_loss
 from grash.training.config import TrainConfig
 
 
-def slot_loss(positive: Tensor, negative: Tensor, config: TrainConfig, *, scale: float = 1.0) -> Graded:
+def slot_loss(
+    positive: Tensor, negative: Tensor, config: TrainConfig, *, scale: float = 1.0, overwrite: bool = False
+) -> Graded:
+    """With `overwrite`, the gradient may take the place of `negative`."""
     if positive.shape[0] != negative.shape[0]:
         raise ValueError(f"positive {tuple(positive.shape)} and negative {tuple(negative.shape)} differ in B")
     if config.loss == "softmax":
-        return softmax_loss(positive, negative, scale=scale)
+        return softmax_loss(positive, negative, scale=scale, overwrite=overwrite)
     if config.loss == "bce":
         graded = bce(positive, negative, config.offset)
     elif config.loss == "margin":
