@@ -109,3 +109,35 @@ def test_a_dataset_without_valid_and_test_trains_too():
     none = np.empty((0, 3), np.int32)
     model = grash.train(grash.Dataset(named.train, none, none, 12, 3), device="cpu", **{**QUICK, "epochs": 2})
     assert (model.history, model.evaluation) == ([], {})
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 2.5, True])
+def test_a_wrong_number_of_threads_is_refused(threads):
+    with pytest.raises(ConfigError, match="threads=.*: give a whole number from 1"):
+        grash.train(rings(), threads=threads, **QUICK)
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "need"),
+    [
+        ({"dim": 0}, "dim=0 does not suit: give 1 or more."),
+        ({"dim": 2.5}, "dim=2.5 does not suit: give a whole number."),
+        ({"dim": "x"}, "dim='x' does not suit: give a whole number."),
+        ({"dim": None}, "dim=None does not suit: give a whole number."),
+        ({"lr": 0}, "lr=0 does not suit: give a number greater than 0."),
+        ({"lr": "x"}, "lr='x' does not suit: give a number."),
+        ({"lr": [1]}, "lr=[1] does not suit: give a number."),
+        ({"lr": float("nan")}, "lr=nan does not suit: give a number that is not infinite and not NaN."),
+        ({"dim": float("inf")}, "dim=inf does not suit: give a number that is not infinite and not NaN."),
+        ({"label_smoothing": 1}, "label_smoothing=1 does not suit: give a number less than 1."),
+        ({"reciprocal": "x"}, "reciprocal='x' does not suit: give true or false."),
+        ({"reciprocal": [1]}, "reciprocal=[1] does not suit: give true or false."),
+        ({"norm": 3}, "norm=3 does not suit: give 1 or 2."),
+        ({"model": 3}, "model=3 does not suit: give a word."),
+    ],
+)
+def test_what_a_setting_needs_is_said_in_our_words(setting, need):
+    with pytest.raises(ConfigError) as caught:
+        configure(**setting)
+    assert str(caught.value) == need

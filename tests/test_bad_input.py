@@ -127,6 +127,11 @@ def test_valid_names_unknown_to_train_are_told(tmp_path):
         (("--set", "epoch=3"), "Did you mean epochs"),
         (("--set", "epochs"), "give name=value"),
         (("--threads", 0), "threads=0"),
+        (("--threads", 10**12), "threads=1000000000000"),
+        (("--dim", 0), "dim=0 does not suit: give 1 or more."),
+        (("--set", "foo=1"), "'foo' is not a setting. `grash settings` lists them all."),
+        (("--n-test", 99999), "2 valid and 99,999 test triples are to be split off, and the source has 48"),
+        (("--n-valid", 24, "--n-test", 24), "give a smaller n_valid and n_test (--n-valid and --n-test)"),
         (("--device", "gpu"), "give auto, cpu, cuda"),
         (("--valid-fraction", 2), "valid_fraction=2"),
         (("--columns", "hrx"), "columns='hrx'"),
@@ -175,7 +180,7 @@ def test_questions_that_are_none(saved, tmp_path):
     assert "cannot be read" in refused("score", saved, tmp_path / "nowhere.tsv")
     assert "give 1 or more" in refused("predict", saved, "--head", "person 1", "--relation", "next", "-k", 0)
     assert "Missing argument" in refused("predict")
-    assert "No such command" in refused("trian")
+    assert refused("trian") == "No such command 'trian'. Did you mean 'train'? See grash --help."
 
 
 def test_a_model_folder_that_is_none(tmp_path, graph):
@@ -223,7 +228,8 @@ def test_a_checkpoint_of_another_run_is_not_touched(graph, tmp_path):
     assert code == 130
     before = content(tmp_path / "m.checkpoint")
     sentence = refused("train", graph, "-o", tmp_path / "m", *LONG, "--lr", 0.3)
-    assert "lr: 0.1 there, 0.3 now" in sentence
+    assert "lr: 0.1 there, 0.3 now" in sentence and "--restart" in sentence
+    assert "threads=0" in refused("train", graph, "-o", tmp_path / "m", *LONG, "--threads", 0, "--restart")
     assert content(tmp_path / "m.checkpoint") == before
 
 
@@ -307,3 +313,15 @@ def test_ctrl_c_and_the_same_command_again_end_in_the_same_weights(graph, tmp_pa
     assert a.entity_embeddings.tobytes() == b.entity_embeddings.tobytes()
     assert a.relation_embeddings.tobytes() == b.relation_embeddings.tobytes()
     assert not (tmp_path / "m.checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("evaluate",), ("predict", "--head", "person 1"), ("score", "t.tsv"), ("neighbours", "person 1")]
+)
+def test_threads_are_checked_by_every_verb_that_computes(saved, words):
+    assert "threads=0: give a whole number from 1" in refused(words[0], saved, *words[1:], "--threads", 0)
+
+
+def test_an_option_for_reading_without_a_graph_to_read(saved):
+    assert "--n-test says how to read" in refused("evaluate", saved, "--n-test", 3)
+    assert "--split-seed says how to read" in refused("evaluate", saved, "--split-seed", 3)

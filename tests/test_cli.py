@@ -252,3 +252,48 @@ def test_every_verb_and_option_has_a_help_text():
 def test_the_reference_of_settings_is_up_to_date():
     assert (DOCS / "config.md").read_text(encoding="utf-8") == reference_page()
     assert [row.name for row in setting_rows()] == list(TrainConfig.model_fields)
+
+
+def test_no_evaluation_is_proposed_where_test_is_empty(folder, tmp_path):
+    words = ("--n-valid", 0, "--n-test", 0, *QUICK, "--epochs", 1)
+    ran = grash("train", folder / "rings.tsv", "-o", tmp_path / "m", *words)
+    assert ran.code == 0 and "grash predict" in ran.out and "grash evaluate" not in ran.out
+
+
+def test_counts_of_what_was_split_off_are_told_in_words(folder, tmp_path):
+    ran = grash("prepare", folder / "rings.tsv", "-o", tmp_path / "d", "--n-valid", 3, "--n-test", 4)
+    assert "3 valid and 4 test triples were split off train with seed 0." in ran.err
+
+
+def test_files_with_commas_are_answered_like_files_with_tabs(folder, tmp_path):
+    tabs, commas = tmp_path / "t.tsv", tmp_path / "t.csv"
+    tabs.write_text("person 1\tnext\tperson 2\n\nperson 4\tbeside\tperson 3\n")
+    commas.write_text('\ufeffperson 1,next,person 2\r\n\r\n"person 4",beside,person 3\r\n', encoding="utf-8")
+    scores = grash("score", folder / "m", tabs)
+    assert scores.code == 0 and scores.out == grash("score", folder / "m", commas).out
+    tabs.write_text("person 1\tnext\n?\tnext\tperson 3\n")
+    commas.write_text("person 1,next\n?,next,person 3\n")
+    answers = grash("predict", folder / "m", "--queries", tabs, "-k", 2)
+    assert answers.code == 0 and answers.out == grash("predict", folder / "m", "--queries", commas, "-k", 2).out
+
+
+def test_commas_belong_to_names_where_a_line_has_a_tab(folder, tmp_path):
+    path = tmp_path / "t.tsv"
+    path.write_text("person 1\tnext\tperson 2\nperson 1,next,person 2\n")
+    ran = grash("score", folder / "m", path)
+    assert ran.code == 2 and "line 2 has 1 fields" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate",),
+        ("predict", "--head", "person 1", "--relation", "next"),
+        ("score", "--head", "person 1", "--relation", "next", "--tail", "person 2"),
+        ("neighbours", "person 1"),
+    ],
+)
+def test_threads_are_set_by_every_verb_that_computes(folder, words):
+    torch.set_num_threads(1)
+    ran = grash(words[0], folder / "m", *words[1:], "--threads", 2, "--device", "cpu")
+    assert ran.code == 0 and torch.get_num_threads() == 2

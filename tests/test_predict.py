@@ -264,3 +264,34 @@ def test_no_tile_of_scores_is_larger_than_planned(monkeypatch):
     model = model_of(Dataset(triples, none, none, 20_000, 1))
     answers = model.predict_many([(i, 0, None) for i in range(300)], 2)
     assert len(answers) == 300 and max(sizes) <= 1 << 20 and sum(sizes) == 4 * 300 * 20_000
+
+
+@pytest.mark.parametrize("k", [2.5, 0, True, "3", None])
+def test_a_count_that_is_none_is_refused(k):
+    model = model_of(rings())
+    with pytest.raises(InputError, match="answers were asked for: give 1 or more"):
+        model.predict(head="person 1", relation="next", k=k)
+    with pytest.raises(InputError, match="neighbours were asked for: give 1 or more"):
+        model.neighbours("person 1", k=k)
+
+
+def test_counts_and_ids_of_numpy_are_taken():
+    model = model_of(rings())
+    assert len(model.predict(head=np.int32(1), relation=np.int64(0), k=np.int64(3))) == 3
+
+
+@pytest.mark.parametrize("row", [("person 1", "next"), ("a", "b", "c", "d"), "abc", 3])
+def test_a_row_that_is_no_triple_is_named(row):
+    model = model_of(rings())
+    with pytest.raises(InputError, match=r"Row 1 is .*: three parts are needed, \(head, relation, tail\)"):
+        model.score([("person 1", "next", "person 2"), row])
+    with pytest.raises(InputError, match="Row 0 is .*three parts"):
+        model.predict_many([row])
+
+
+def test_a_truth_value_is_no_id():
+    model = model_of(rings())
+    with pytest.raises(InputError, match="True is no entity"):
+        model.predict(head=True, relation="next")
+    with pytest.raises(InputError, match="False is no relation"):
+        model.predict(head="person 1", relation=False)

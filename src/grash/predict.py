@@ -139,9 +139,8 @@ class Model:
         new_only: bool = False,
     ) -> list[list[Prediction]]:
         """`predict` for each (head, relation, tail), one of them None."""
-        if k < 1:
-            raise InputError(f"k={k} answers were asked for: give 1 or more.")
-        questions = [q if isinstance(q, Query) else self.query(*q) for q in queries]
+        _check_count(k, "answers")
+        questions = [q if isinstance(q, Query) else self.query(*_three(q, i)) for i, q in enumerate(queries)]
         answers: list[list[Prediction]] = [[] for _ in questions]
         for slot in ("head", "tail"):
             chosen = [i for i, q in enumerate(questions) if q.asked == slot]
@@ -176,8 +175,7 @@ class Model:
         """The k entities whose embeddings are nearest, itself left out; euclidean scores are minus the distance."""
         if metric not in METRICS:
             raise ConfigError(f"metric={metric!r} is unknown: give {', '.join(METRICS)}.")
-        if k < 1:
-            raise InputError(f"k={k} neighbours were asked for: give 1 or more.")
+        _check_count(k, "neighbours")
         center = self.entity_id(entity)
         table = self.kge.entity
 
@@ -240,7 +238,8 @@ class Model:
                     f"Row {row} has the {what} id {triples[row, column]}, and ids from 0 to {sizes[column] - 1} exist."
                 )
             return triples.astype(np.int64)
-        rows = [(self.entity_id(h), self.relation_id(r), self.entity_id(t)) for h, r, t in triples]
+        named = (_three(row, i) for i, row in enumerate(triples))
+        rows = [(self.entity_id(h), self.relation_id(r), self.entity_id(t)) for h, r, t in named]
         return np.array(rows, np.int64).reshape(-1, 3)
 
     def _on_device(self, ids: Any) -> torch.Tensor:
@@ -287,11 +286,24 @@ def _id_of(name: Name, vocabulary: Vocabulary | None, count: int, kind: str) -> 
         return vocabulary.id(name)
     if isinstance(name, str) and not name.isdecimal():
         raise InputError(f"The dataset has no names, so {kind} {name!r} is unknown: give its id, 0 to {count - 1:,}.")
-    if not isinstance(name, str | int | np.integer):
+    if isinstance(name, bool) or not isinstance(name, str | int | np.integer):
         raise InputError(f"{name!r} is no {kind}: give a name or an id.")
     if not 0 <= int(name) < count:
         raise UnknownName(f"{kind} id", str(name), hint=f"Ids go from 0 to {count - 1:,}.")
     return int(name)
+
+
+def _check_count(k: object, what: str) -> None:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise InputError(f"k={k!r} {what} were asked for: give 1 or more, a whole number.")
+
+
+def _three(row: Any, number: int) -> tuple[Any, Any, Any]:
+    """The head, relation and tail of a row; InputError with its number, counted from 0, if it is none."""
+    parts = tuple(row) if isinstance(row, Iterable) and not isinstance(row, str | bytes) else ()
+    if len(parts) != 3:
+        raise InputError(f"Row {number} is {row!r}: three parts are needed, (head, relation, tail).")
+    return parts
 
 
 def _tile(n_queries: int, width: int) -> int:

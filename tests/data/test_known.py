@@ -62,3 +62,17 @@ def test_nothing_known_and_nothing_asked() -> None:
 def test_runs_are_laid_end_to_end() -> None:
     rows, answers = expand(np.array([3, 0, 1]), np.array([2, 0, 3]), np.array([10, 11, 12, 13, 14], np.int32))
     assert rows.tolist() == [0, 0, 2, 2, 2] and answers.tolist() == [13, 14, 11, 12, 13]
+
+
+@settings(deadline=None)
+@given(TRIPLES, TRIPLES)
+def test_an_index_for_what_is_asked_answers_that_alike(
+    facts: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
+) -> None:
+    whole = KnownAnswers.of(array(facts), n_relations=3)
+    part = KnownAnswers.of(array(facts), n_relations=3, asked=array(asked))
+    heads, relations, tails = array(asked).T
+    for slot, known in (("head", tails), ("tail", heads)):
+        found, wanted = (index.of_slot(slot).pairs(known, relations) for index in (part, whole))  # type: ignore[arg-type]
+        assert all(np.array_equal(a, b) for a, b in zip(found, wanted))
+        assert len(part.of_slot(slot)) <= len(whole.of_slot(slot))  # type: ignore[arg-type]

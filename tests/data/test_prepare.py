@@ -28,7 +28,7 @@ def test_a_single_file_is_split_and_says_so(graph_file, caplog):
     assert [len(dataset.valid), len(dataset.test)] == [round(0.05 * n)] * 2
     assert len(dataset.train) + len(dataset.valid) + len(dataset.test) == n
     assert dataset.provenance["split_off"]["seed"] == 0
-    assert "no valid and test: split off" in caplog.text
+    assert f"no valid and test: {len(dataset.valid)} valid and {len(dataset.test)} test triples were" in caplog.text
     assert read_source(graph_file).fingerprint == dataset.fingerprint
     assert read_source(graph_file, seed=1).fingerprint != dataset.fingerprint
 
@@ -137,3 +137,11 @@ def test_a_dataset_that_does_not_exist_points_to_the_catalog(tmp_path, monkeypat
 def test_an_unknown_option_is_an_error(graph_file):
     with pytest.raises(ConfigError, match="no option 'colums'.*did you mean 'columns'"):
         read_source(graph_file, colums="hrt")
+
+
+@pytest.mark.parametrize("counts", [{"n_test": 4}, {"n_valid": 99}, {"n_valid": 2, "n_test": 2}])
+def test_counts_that_leave_nothing_for_train_are_refused(tmp_path, counts):
+    (tmp_path / "g.tsv").write_text("a\tr\tb\nb\tr\ta\na\tr\ta\nb\tr\tb\n")
+    with pytest.raises(ConfigError, match="are to be split off, and the source has 4 triples"):
+        read_source(tmp_path / "g.tsv", **counts)
+    assert len(read_source(tmp_path / "g.tsv", n_valid=1, n_test=2).train) >= 1

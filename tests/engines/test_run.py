@@ -13,7 +13,7 @@ import torch
 from engines.planted import circle, classes, grid
 from grash.data.dataset import Dataset
 from grash.engines import device as device_module
-from grash.engines.device import choose_device, free_bytes, used_bytes
+from grash.engines.device import _container_free, choose_device, free_bytes, used_bytes
 from grash.engines.memory import human, plan_memory
 from grash.engines.run import run_training
 from grash.errors import ConfigError, InputError, MemoryPlanError
@@ -154,3 +154,14 @@ def test_validation_can_look_at_a_sample() -> None:
     whole, few = (run_training(circle(), config, device="cpu", valid_sample=n) for n in (None, 3))
     assert torch.equal(whole.model.entity, few.model.entity)
     assert whole.history[0].mrr != few.history[0].mrr
+
+
+def test_a_containers_limit_counts(tmp_path: Path) -> None:
+    assert _container_free(tmp_path) > 1 << 60
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("5\n")
+    assert _container_free(tmp_path) > 1 << 60
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert _container_free(tmp_path) == 995
+    (tmp_path / "memory.current").write_text("1200\n")
+    assert _container_free(tmp_path) == 0

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -174,3 +175,24 @@ def test_a_full_disk_gets_a_sentence_and_leaves_the_old_model(folder: Path, tmp_
     assert "could not be written" in done.stdout, done.stderr
     assert load_model(folder).model.name == "rotate"
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_triples_or_names_that_were_changed_get_a_sentence(folder: Path) -> None:
+    for file, change in (("test.npy", 2), ("entities.names.npy", 1)):
+        path = folder / "dataset" / file
+        before = path.read_bytes()
+        content = np.load(path)
+        content.reshape(-1)[-1] ^= change
+        np.save(path, content)
+        with pytest.raises(FormatError, match="changed|damaged"):
+            load_model(folder)
+        path.write_bytes(before)
+    load_model(folder)
+
+
+def test_a_dataset_that_was_exchanged_gets_a_sentence(folder: Path, tmp_path: Path) -> None:
+    other = small_model()
+    changed = replace(other.dataset, test=other.dataset.test[:0].copy())
+    changed.save(folder / "dataset", overwrite=True)
+    with pytest.raises(FormatError, match="exchanged"):
+        load_model(folder)

@@ -19,7 +19,7 @@ from grash.training.config import TrainConfig, make_config, read_config
         ({"learning_rate": 0.1}, r"'learning_rate' is not a setting"),
         ({"epoch": 3}, r"'epoch' is not a setting. Did you mean epochs"),
         ({"batchsize": 3}, r"Did you mean batch_size"),
-        ({"zzzz": 3}, r"'zzzz' is not a setting. See docs/reference/config.md"),
+        ({"zzzz": 3}, r"'zzzz' is not a setting. `grash settings` lists them all"),
         ({3: 3}, r"3 is not a setting"),
         ({"lr": 0}, r"lr=0 does not suit: .*greater than 0"),
         ({"lr": "fast"}, r"lr='fast' does not suit"),

@@ -91,7 +91,7 @@ def _explain_usage(error: Exception) -> int:
         print(context.get_help())
         return 2
     path = context.command_path if context is not None else "grash"
-    say(f"error: {message.rstrip('.')}. See {path} --help.")
+    say(f"error: {message if message.endswith(('.', '?')) else message + '.'} See {path} --help.")
     return 2
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grash.cli.options import Device, Json, ModelFolder, takes_source_options
+from grash.cli.options import Device, Json, ModelFolder, Threads, option_of, takes_source_options
 from grash.cli.show import as_json, listen, table
 from grash.errors import ConfigError
 
@@ -39,6 +39,7 @@ def evaluate(
     per_relation: Annotated[bool, typer.Option("--per-relation", help="Metrics of every relation too.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Of the sample and of the interval.")] = 0,
     device: Device = "auto",
+    threads: Threads = None,
     json: Json = False,
     *,
     reading: dict[str, Any],
@@ -53,10 +54,12 @@ def evaluate(
     if candidates is not None and candidates < 1:
         raise ConfigError(f"candidates={candidates}: give 1 or more.")
     if reading and dataset is None:
-        raise ConfigError(f"{next(iter(reading))} says how to read a graph: give --dataset with it.")
+        raise ConfigError(f"{option_of(next(iter(reading)))} says how to read a graph: give --dataset with it.")
     from grash import api
+    from grash.engines.run import use_threads
 
     listen()
+    use_threads(threads)
     loaded = api.load_model(model, device=device)
     other = None if dataset is None else api.load_dataset(dataset, **reading)
     result = api.evaluate(
@@ -76,7 +79,8 @@ def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> No
     rows = [(_slot_word(slot), *_numbers(result[slot], suffix)) for slot in ("both", "head", "tail")]
     print(f"\n{_measured(result)}\n")
     table(("asked for", *columns), rows)
-    print(f"\n95 % interval of the MRR: {low:.4f} to {high:.4f} (bootstrap over triples).")
+    name = "MRR" if result.candidates is None else f"MRR@{result.candidates}neg"
+    print(f"\n95 % interval of the {name}: {low:.4f} to {high:.4f} (bootstrap over triples).")
     groups = [("per_cardinality", "kind of relation")] + ([("per_relation", "relation")] if per_relation else [])
     for key, word in groups:
         if result[key]:

@@ -20,6 +20,7 @@ Source = Annotated[
 ModelFolder = Annotated[Path, typer.Argument(help="A model folder, from grash train.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for machines.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:i.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads; all cores by default.")]
 Count = Annotated[int, typer.Option("-k", "--count", help="How many answers.")]
 
 _SOURCE_OPTIONS: dict[str, tuple[Any, Any, Any]] = {
@@ -93,3 +94,8 @@ def takes_source_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     with_options.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
     del with_options.__wrapped__
     return with_options
+
+
+def option_of(name: str) -> str:
+    """The option that gives a field of SourceOptions."""
+    return f"--{'split-seed' if name == 'seed' else name.replace('_', '-')}"

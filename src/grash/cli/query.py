@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grash.cli.options import Count, Device, Json, ModelFolder
+from grash.cli.options import Count, Device, Json, ModelFolder, Threads
 from grash.cli.show import as_json, listen, table
 from grash.errors import InputError, UnknownName
 
@@ -35,22 +35,27 @@ def predict(
     tail: Tail = None,
     queries: Annotated[
         Path | None,
-        typer.Option("--queries", help="File of questions: head TAB relation TAB tail, ? for what is asked."),
+        typer.Option(
+            "--queries", help="File of questions: head, relation, tail by tabs or commas, ? for what is asked."
+        ),
     ] = None,
     count: Count = 10,
     new_only: Annotated[bool, typer.Option("--new-only", help="Leave out answers that the graph has already.")] = False,
     device: Device = "auto",
+    threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Show the best answers for a missing head, relation or tail.
 
-    Give two of --head, --relation and --tail, or a file of questions. In the file, head TAB relation asks for the
-    tail too. Answers to a file are lines of head, relation, tail, score, known, separated by tabs; with --json, a
-    JSON object per question.
+    Give two of --head, --relation and --tail, or a file of questions. Its lines are head, relation, tail, separated
+    by tabs, or by commas where no line has a tab; head and relation alone ask for the tail too. Answers to a file are
+    lines of head, relation, tail, score, known, separated by tabs; with --json, a JSON object per question.
     """
     from grash import api
+    from grash.engines.run import use_threads
 
     listen()
+    use_threads(threads)
     given = (head, relation, tail)
     if queries is not None and any(part is not None for part in given):
         raise InputError("A question and a file of questions are given: give one of them.")
@@ -68,26 +73,29 @@ def predict(
 def score(
     model: ModelFolder,
     triples: Annotated[
-        Path | None, typer.Argument(help="File of triples: head TAB relation TAB tail.", show_default=False)
+        Path | None, typer.Argument(help="File of triples: head, relation, tail by tabs or commas.", show_default=False)
     ] = None,
     head: Head = None,
     relation: Relation = None,
     tail: Tail = None,
     device: Device = "auto",
+    threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Show the scores of given triples: a file, or one by name.
 
-    Higher is more plausible.
+    Higher is more plausible. A file is separated by tabs, or by commas where no line has a tab.
     """
     import numpy as np
 
     from grash import api
+    from grash.engines.run import use_threads
 
     one = (head, relation, tail)
     if (triples is None) == (None in one):
         raise InputError("Give a file of triples, or all of --head, --relation and --tail.")
     listen()
+    use_threads(threads)
     loaded = api.load_model(model, device=device)
     rows = {0: [str(head), str(relation), str(tail)]} if triples is None else _read_rows(triples, (3,))
     ids = [_by_id(loaded, row, f"{triples}, line {n}: " if triples else "") for n, row in rows.items()]
@@ -105,12 +113,15 @@ def neighbours(
     count: Count = 10,
     metric: Annotated[str, typer.Option("--metric", help="cosine, euclidean or dot.")] = "cosine",
     device: Device = "auto",
+    threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Show the entities whose embeddings are nearest."""
     from grash import api
+    from grash.engines.run import use_threads
 
     listen()
+    use_threads(threads)
     answers = api.load_model(model, device=device).neighbours(entity, count, metric)  # type: ignore[arg-type]
     if json:
         found = [{"name": a.name, "id": a.id, "score": a.score} for a in answers]
@@ -154,24 +165,26 @@ def _answer_file(model: Model, path: Path, count: int, new_only: bool, json: boo
 
 
 def _read_rows(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
-    """Line number → fields of a TSV file; empty lines are skipped."""
-    rows = {}
+    """Line number → fields of a file with tabs, or with commas where no line has a tab; empty lines are skipped."""
+    from grash.data.dialect import split_line
+
     try:
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    for number, line in enumerate(lines, 1):
+    rows, separator = {}, "\t" if b"\t" in content else ","
+    for number, line in enumerate(content.split(b"\n"), 1):
         try:
-            fields = line.rstrip(b"\r").decode("utf-8").split("\t")
+            fields = split_line(line.rstrip(b"\r").decode("utf-8"), ord(separator))
         except UnicodeDecodeError as error:
             raise InputError(f"{path}, line {number} is no UTF-8: save the file as UTF-8.") from error
-        if fields == [""]:
+        if fields in ([], [""]):
             continue
         if len(fields) not in widths or "" in fields:
             need = " or ".join(map(str, widths))
             raise InputError(
                 f"{path}, line {number} has {len(fields)} fields{' and one is empty' if '' in fields else ''}: "
-                f"{need} are needed, separated by tabs."
+                f"{need} are needed, separated by tabs, or by commas where no line has a tab."
             )
         rows[number] = fields
     if not rows:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grash.cli.options import Device, Json, Source, takes_source_options
+from grash.cli.options import Device, Json, Source, Threads, takes_source_options
 from grash.cli.progress import progress_display
 from grash.cli.show import as_json, command, listen, say
 from grash.errors import ConfigError
@@ -74,7 +74,7 @@ def train(
         list[str] | None, typer.Option("--set", help="Any setting, as name=value; see grash settings. Repeatable.")
     ] = None,
     device: Device = "auto",
-    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads; all cores by default.")] = None,
+    threads: Threads = None,
     valid_sample: Annotated[
         int | None, typer.Option("--valid-sample", help="Validate on that many triples of valid, for large graphs.")
     ] = None,
@@ -96,12 +96,13 @@ def train(
     Defaults stand in [brackets]; --config gives others, and options change those.
     """
     from grash import api
+    from grash.engines.run import use_threads
 
     listen()
+    use_threads(threads)  # refuses a wrong number before --restart removes anything
     chosen = api.configure(config, **_settings(locals(), settings))
     dataset = api.load_dataset(source, **reading)
     folder = out if out is not None else api.free_folder(dataset, chosen, valid_sample=valid_sample)
-    _check_threads(threads)
     if restart:
         shutil.rmtree(api.checkpoint_of(folder), ignore_errors=True)
     started = time.monotonic()
@@ -145,11 +146,6 @@ def _assignment(text: str) -> tuple[str, Any]:
         return name.strip().replace("-", "_"), yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {text} has a value that cannot be read: give name=value.") from error
-
-
-def _check_threads(threads: int | None) -> None:
-    if threads is not None and threads < 1:
-        raise ConfigError(f"threads={threads}: give 1 or more.")
 
 
 def _say_plan(dataset: Dataset, config: TrainConfig, device: str, folder: Path, goes_on: bool) -> None:
@@ -204,4 +200,5 @@ def _show_result(model: Model, folder: Path) -> None:
     print(f"  {command('grash', 'predict', folder, '--head', names[0], '--relation', names[1])}")
     print(f"  {command('grash', 'predict', folder, '--relation', names[1], '--tail', names[2], '--new-only')}")
     print(f"  {command('grash', 'neighbours', folder, names[0])}")
-    print(f"  {command('grash', 'evaluate', folder, '--per-relation')}")
+    if len(model.dataset.test):
+        print(f"  {command('grash', 'evaluate', folder, '--per-relation')}")

@@ -1,11 +1,13 @@
 """Which answers are already known: all true tails of (head, relation), all true heads of (relation, tail).
 
-Filtered ranking leaves them out, KvsAll trains on them, and negative sampling can avoid them. Two sorted key
-arrays and two arrays of answers, 12 bytes per triple and side; nothing is a Python object per triple.
+Filtered ranking leaves them out, KvsAll trains on them, and negative sampling can avoid them. Per side, 4 bytes for
+each answer and 16 for each distinct question; up to 100 bytes per triple while it is built. Ranking asks few of the
+questions of a large graph, and then only the triples that answer those are indexed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.integer]
+
+_ROWS = 1 << 20  # triples looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,21 +66,28 @@ class KnownAnswers:
     tail: AnswerIndex
 
     @classmethod
-    def of(cls, *splits: Ids, n_relations: int) -> KnownAnswers:
-        """The known answers of all given splits together, each (n, 3)."""
-        triples = np.concatenate(splits) if splits else np.empty((0, 3), np.int32)
-        heads, relations, tails = triples.T
+    def of(cls, *splits: Ids, n_relations: int, asked: Ids | None = None) -> KnownAnswers:
+        """The known answers of all given splits together, each (n, 3); only those to the questions of the triples
+        `asked`, if given."""
         return cls(
-            head=_index(tails, relations, heads, n_relations),
-            tail=_index(heads, relations, tails, n_relations),
+            head=_index(splits, 2, 0, n_relations, asked),
+            tail=_index(splits, 0, 2, n_relations, asked),
         )
 
     def of_slot(self, slot: Literal["head", "tail"]) -> AnswerIndex:
         return self.head if slot == "head" else self.tail
 
 
-def _index(known: Ids, relations: Ids, answers: Ids, n_relations: int) -> AnswerIndex:
-    keys = known.astype(np.int64) * n_relations + relations
+def _index(splits: Sequence[Ids], known: int, answer: int, n_relations: int, asked: Ids | None) -> AnswerIndex:
+    """The index of one side; `known` and `answer` are the columns of the triples."""
+    wanted = None if asked is None else np.unique(_keys(asked, known, n_relations))
+    parts = [
+        _relevant(split[start : start + _ROWS], known, answer, n_relations, wanted)
+        for split in splits
+        for start in range(0, len(split), _ROWS)
+    ]
+    keys = np.concatenate([part[0] for part in parts] or [np.empty(0, np.int64)])
+    answers = np.concatenate([part[1] for part in parts] or [np.empty(0, np.int32)])
     order = np.lexsort((answers, keys))
     keys, answers = keys[order], answers[order]
     if len(keys):
@@ -84,5 +95,22 @@ def _index(known: Ids, relations: Ids, answers: Ids, n_relations: int) -> Answer
         fresh[1:] = (keys[1:] != keys[:-1]) | (answers[1:] != answers[:-1])
         keys, answers = keys[fresh], answers[fresh]
     unique, starts = np.unique(keys, return_index=True)
-    starts = np.append(starts, len(keys)).astype(np.int64)
-    return AnswerIndex(unique, starts, answers.astype(np.int32), n_relations)
+    return AnswerIndex(unique, np.append(starts, len(keys)).astype(np.int64), answers, n_relations)
+
+
+def _relevant(
+    triples: Ids, known: int, answer: int, n_relations: int, wanted: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Keys and answers of the triples, only those with a wanted key (sorted) if given."""
+    keys, answers = _keys(triples, known, n_relations), triples[:, answer].astype(np.int32)
+    if wanted is None:
+        return keys, answers
+    if not len(wanted):
+        return keys[:0], answers[:0]
+    place = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
+    kept = wanted[place] == keys
+    return keys[kept], answers[kept]
+
+
+def _keys(triples: Ids, known: int, n_relations: int) -> NDArray[np.int64]:
+    return triples[:, known].astype(np.int64) * n_relations + triples[:, 1]

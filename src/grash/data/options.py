@@ -70,7 +70,7 @@ class SourceOptions:
         """How many of n triples go to a split that a source does not have."""
         count, share = (self.n_valid, self.valid_fraction) if split == "valid" else (self.n_test, self.test_fraction)
         if count is not None:
-            return min(count, n_triples)
+            return count
         if share is not None:
             return round(share * n_triples)
         return min(round(DEFAULT_SHARE * n_triples), DEFAULT_MOST)

@@ -86,7 +86,11 @@ def _read(layout: Layout, options: SourceOptions) -> Dataset:
     graph = _READERS[layout.kind](layout, options)
     if not len(graph.splits["train"]):
         skipped = graph.notes.get("literals_skipped", 0)
-        hint = f" ({skipped:,} triples with literals were skipped; literals='keep' takes them)" if skipped else ""
+        hint = (
+            f" ({skipped:,} triples with literals were skipped; literals=keep, or --literals keep, takes them)"
+            if skipped
+            else ""
+        )
         raise InputError(f"{layout.files['train']} holds no triples{hint}.")
     provenance = {
         "source": str(layout.path),
@@ -149,6 +153,7 @@ def _split_off_missing(graph: _Graph, options: SourceOptions, stay: NDArray[np.b
     missing = [split for split in _HELD_OUT if split not in graph.splits]
     if not missing:
         return {}
+    _check_counts({split: wanted[split] for split in missing}, len(train), options)
     parts = split_triples(
         train, graph.n_entities, graph.n_relations,
         valid=wanted["valid"], test=wanted["test"], seed=options.seed, stay=stay,
@@ -158,8 +163,26 @@ def _split_off_missing(graph: _Graph, options: SourceOptions, stay: NDArray[np.b
         if split in missing:
             graph.splits[split] = part
     got = {split: len(graph.splits[split]) for split in missing}
-    _log.info("The source has no %s: split off train with seed %d (%s).", " and ".join(missing), options.seed, got)
+    _log.info(
+        "The source has no %s: %s were split off train with seed %d.",
+        " and ".join(missing), _in_words(got), options.seed,
+    )  # fmt: skip
     return {"split_off": {"seed": options.seed, "wanted": {s: wanted[s] for s in missing}, "got": got}}
+
+
+def _check_counts(wanted: dict[Literal["valid", "test"], int], n_triples: int, options: SourceOptions) -> None:
+    """Refuses counts that leave nothing for train; shares are below 1 already."""
+    counted = [f"n_{split}" for split in wanted if getattr(options, f"n_{split}") is not None]
+    if counted and sum(wanted.values()) >= n_triples:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in counted)
+        raise ConfigError(
+            f"{_in_words(wanted)} are to be split off, and the source has {n_triples:,} triples for train, valid and "
+            f"test: give a smaller {' and '.join(counted)} ({flags})."
+        )
+
+
+def _in_words(counts: Mapping[Literal["valid", "test"], int]) -> str:
+    return " and ".join(f"{count:,} {split}" for split, count in counts.items()) + " triples"
 
 
 _HELD_OUT: tuple[Literal["valid"], Literal["test"]] = ("valid", "test")

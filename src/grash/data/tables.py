@@ -102,7 +102,7 @@ def _three_columns(path: Path, columns: list[str], options: SourceOptions) -> li
     if places is None:
         raise InputError(
             f"{path} has the columns {found}: name three of them head, relation and tail, or say which to "
-            f"take with columns."
+            f"take with columns (--columns)."
         )
     if max(places) >= len(columns):
         raise InputError(f"{path} has {len(columns)} columns ({found}), and columns asks for number {max(places)}.")

@@ -164,7 +164,7 @@ def _complaint(place: str, status: NDArray[np.int64], dialect: Dialect) -> str:
         needed = dialect.n_columns or max(dialect.columns) + 1
         more = "" if dialect.n_columns else " or more"
         hint = (
-            f"separated by {separator}; say which to take with columns"
+            f"separated by {separator}; say which to take with columns (--columns)"
             if found > needed
             else f"separated by {separator}"
         )

@@ -17,7 +17,7 @@ from grash.data.dataset import Dataset
 from grash.data.known import KnownAnswers
 from grash.engines.device import choose_device
 from grash.engines.memory import check_memory, plan_memory
-from grash.errors import InputError
+from grash.errors import ConfigError, InputError
 from grash.evaluation.evaluate import sampled
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker
@@ -30,6 +30,7 @@ from grash.training.pulse import Progress
 from grash.training.state import TrainState, Validation, load_state, save_state
 
 log = logging.getLogger(__name__)
+_MOST_THREADS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +63,8 @@ def run_training(
     """
     if not len(dataset.train):
         raise InputError(f"{dataset.name} has no training triples.")
+    use_threads(threads)
     where = choose_device(device)
-    if threads is not None:
-        torch.set_num_threads(threads)
     plan = plan_memory(config, dataset.n_entities, dataset.n_relations, len(dataset.train), where)
     log.info("memory on %s: %s", where, plan.sentence())
     check_memory(plan, config, where)
@@ -93,6 +93,15 @@ def run_training(
     return Outcome(model, state.history, best, state.step, batches.plan.n_steps, state.seconds)
 
 
+def use_threads(threads: int | None) -> None:
+    """Computes with that many CPU threads from now on; None leaves the number as it is."""
+    if threads is None:
+        return
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= _MOST_THREADS:
+        raise ConfigError(f"threads={threads!r}: give a whole number from 1 to {_MOST_THREADS:,}.")
+    torch.set_num_threads(threads)
+
+
 def run_identity(dataset: Dataset, config: TrainConfig, valid_sample: int | None) -> dict[str, Any]:
     """What a checkpoint belongs to: whatever changes a number of the run."""
     return {"config": config.model_dump(), "dataset": dataset.fingerprint, "valid_sample": valid_sample}
@@ -105,7 +114,7 @@ def _validator(
     if not len(dataset.valid):
         return None
     triples = sampled(dataset.valid, sample, config.seed)
-    known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations)
+    known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
     ranker = Ranker(triples, known, dataset.n_entities, device)
     return lambda model: mrr(ranker.rank(model))
 

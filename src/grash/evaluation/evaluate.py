@@ -37,13 +37,12 @@ def evaluate(
     metrics, other meaning). unseen: triples with an entity or relation that is not in train are ranked with their
     untrained rows ("keep") or left out ("drop"); either way they are counted.
     """
-    if candidates is not None and candidates < 1:
-        raise InputError(f"{candidates} candidates were asked for: give 1 or more, or none for all entities.")
+    _check(split, unseen, candidates, dataset)
     triples, n_unseen = _chosen(dataset, split, sample, unseen, seed)
     if not len(triples):
         raise InputError(f"The {split} split of {dataset.name} has no triples to rank.")
     names: tuple[SplitName, ...] = ("train", "valid") if split == "valid" else ("train", "valid", "test")
-    known = KnownAnswers.of(*(dataset.split(n) for n in names), n_relations=dataset.n_relations)
+    known = KnownAnswers.of(*(dataset.split(n) for n in names), n_relations=dataset.n_relations, asked=triples)
     device = model.entity.device
     if candidates is None:
         ranks = Ranker(triples, known, dataset.n_entities, device).rank(model, work_bytes=work_bytes)
@@ -76,11 +75,23 @@ def evaluate(
     )
 
 
+def _check(split: str, unseen: str, candidates: int | None, dataset: Dataset) -> None:
+    if split not in ("valid", "test"):
+        raise InputError(f"split={split!r} cannot be ranked: give valid or test.")
+    if unseen not in ("keep", "drop"):
+        raise InputError(f"unseen={unseen!r} is unknown: give keep or drop.")
+    if candidates is not None and not 1 <= candidates < dataset.n_entities:
+        raise InputError(
+            f"candidates={candidates} was asked for, and {dataset.name} has {dataset.n_entities:,} entities: give a "
+            f"number from 1 to {dataset.n_entities - 1:,}, or leave it out to rank against all."
+        )
+
+
 def sampled(triples: NDArray[np.int32], n: int | None, seed: int) -> NDArray[np.int32]:
     """A seeded sample of n triples in their order, or all of them."""
     if n is None or n >= len(triples):
         return triples
-    if n < 1:
+    if n < 1 or int(n) != n:
         raise InputError(f"A sample of {n} triples was asked for: give 1 or more.")
     chosen = np.random.default_rng(seed).choice(len(triples), n, replace=False)
     return triples[np.sort(chosen)]

@@ -119,7 +119,9 @@ def mrr_bounds(ranks: Ranks) -> tuple[float, float]:
 
 def grouped(ranks: Ranks, groups: NDArray[Any], names: list[str]) -> dict[str, Metrics]:
     """Metrics of the triples of each group; groups (n,) are indexes into names."""
+    order = np.argsort(groups, kind="stable")
+    found, starts = np.unique(groups[order], return_index=True)
     return {
-        names[g]: metrics_of(ranks.head, ranks.tail, chosen=np.flatnonzero(groups == g))
-        for g in np.unique(groups).tolist()
+        names[group]: metrics_of(ranks.head, ranks.tail, chosen=chosen)
+        for group, chosen in zip(found.tolist(), np.split(order, starts[1:]))
     }

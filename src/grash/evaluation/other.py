@@ -45,7 +45,7 @@ def evaluate_other(
         example = _example(other, other.split(split)[~usable][0], entity, relation)
         raise InputError(
             f"{n_unknown:,} of the {len(chosen):,} {split} triples of {other.name} have names that the model does not "
-            f"know, as {example}: give unseen=drop to leave them out."
+            f"know, as {example}: give unseen=drop (--unseen drop) to leave them out."
         )
     facts = [own.split(n) for n in names if n != "train"] + [mapped[n] for n in names if n != split]
     judged = Dataset(

@@ -15,13 +15,15 @@ from torch import Tensor
 
 from grash.data.known import KnownAnswers
 from grash.errors import Diverged
-from grash.kernels.count_above import count_above, exact_scores
+from grash.kernels.count_above import count_above, exact_scores, largest_row
 from grash.kernels.random import key_at, key_of, permuted_rows
 from grash.models import KgeModel
 from grash.models.base import SLOTS, Slot
 
 _MIN_TILE = 1024
 _MAX_QUERIES = 1024
+_TOGETHER = 128  # drawn candidates scored together, for each of 256 questions
+_ROWS = 1 << 16  # rows of a table looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,19 +109,24 @@ class Ranker:
 
     def _rank_slot(self, model: KgeModel, question: Question, batch: int, tile: int) -> SlotRanks:
         above, ties = [], []
+        largest = None
         for first in range(0, len(self.triples), batch):
             last = min(first + batch, len(self.triples))
             part = slice(first, last)
             queries, seen = model.queries(question.known[part], question.relations[part], question.slot)
             rows, columns = question.skips(first, last)
+            candidates = model.candidate(model.entity, seen)
+            if largest is None:
+                largest = largest_row(candidates, model.pair)
             a, t = count_above(
                 queries,
-                model.candidate(model.entity, seen),
+                candidates,
                 question.answers[part],
                 rows,
                 columns,
                 model.pair,
                 tile=tile,
+                largest=largest,
             )
             above.append(a)
             ties.append(t)
@@ -187,16 +194,18 @@ def _sampled_counts(
         real[row[hit], place] = False
     truth = exact_scores(queries, model.candidate(model.entity[answers], seen), model.pair)
     candidates = model.candidate(model.entity, seen)
-    flat = exact_scores(
-        queries.repeat_interleave(drawn.shape[1], 0), candidates[drawn.reshape(-1)], model.pair
-    ).reshape(drawn.shape)
-    above = ((flat > truth[:, None]) & real).sum(1)
-    ties = ((flat == truth[:, None]) & real).sum(1)
+    above, ties = torch.zeros(len(drawn), dtype=torch.int64, device=drawn.device), torch.zeros_like(answers)
+    for part, genuine in zip(drawn.split(_TOGETHER, 1), real.split(_TOGETHER, 1)):
+        asked = queries.repeat_interleave(part.shape[1], 0)
+        scores = exact_scores(asked, candidates[part.reshape(-1)], model.pair).reshape(part.shape)
+        above += ((scores > truth[:, None]) & genuine).sum(1)
+        ties += ((scores == truth[:, None]) & genuine).sum(1)
     return above, ties, real.sum(1)
 
 
 def _check_finite(model: KgeModel) -> None:
-    if not (torch.isfinite(model.entity).all() and torch.isfinite(model.relation).all()):
+    tables = (model.entity.split(_ROWS), model.relation.split(_ROWS))
+    if not all(torch.isfinite(part).all() for table in tables for part in table):
         raise Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it anew.")
 
 

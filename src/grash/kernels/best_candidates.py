@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from grash.kernels.count_above import _slack, exact_scores
+from grash.kernels.count_above import error_bound, exact_scores, largest_row
 from grash.kernels.pair_scores import Pair, pair_scores
 
 _TOGETHER = 1 << 16  # pairs rescored at once
@@ -42,7 +42,7 @@ def best_candidates(
         scores = pair_scores(queries, candidates, pair)
         first, last = torch.searchsorted(skip_columns, torch.tensor([start, stop], device=device)).tolist()
         scores[skip_rows[first:last], skip_columns[first:last] - start] = -torch.inf
-        slack = _slack(queries, candidates, pair)
+        slack = error_bound(queries, largest_row(candidates, pair), pair)
         bound = torch.maximum(_worst_kept(best, len(queries), k), _kth(scores, k) - slack) - slack
         row, column = torch.nonzero((scores >= bound[:, None]) & (scores > -torch.inf), as_tuple=True)
         exact = _exact(queries, candidates, row, column, pair)

@@ -31,14 +31,16 @@ def count_above(
     pair: Pair,
     *,
     tile: int,
+    largest: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """queries (B, W), candidates (E, W), truth (B,) ids → (above, ties), each (B,) int64.
 
     Candidates (skip_columns[k] for query skip_rows[k]) are left out, and the truth itself always is. `skip_columns`
-    ascends; `tile` candidates are scored at a time: B × tile floats of work space.
+    ascends; `tile` candidates are scored at a time: B × tile floats of work space. `largest`: largest_row(candidates),
+    for callers with many batches.
     """
     exact = exact_scores(queries, candidates[truth], pair)
-    slack = _slack(queries, candidates, pair)
+    slack = error_bound(queries, largest_row(candidates, pair) if largest is None else largest, pair)
     low, high = exact - slack, exact + slack
     above = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
     ties = torch.zeros_like(above)
@@ -67,19 +69,22 @@ def _rows(x: Tensor) -> int:
     return max(1, _DECIDE // max(1, x.shape[-1]))
 
 
-def _slack(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
-    """(B,) bound on |fast − exact| for each query with any candidate.
+def largest_row(rows: Tensor, pair: Pair) -> Tensor:
+    """The largest size of a row, as `error_bound` needs it: a scalar, read in parts."""
+    order = 2 if pair in ("dot", "l2") else 1
+    parts = [part.norm(p=order, dim=1).max() for part in rows.split(_rows(rows)) if len(part)]
+    return torch.stack(parts).max() if parts else rows.new_zeros(())
+
+
+def error_bound(queries: Tensor, largest: Tensor, pair: Pair) -> Tensor:
+    """(B,) bound on |fast − exact| for each query with any candidate of size up to `largest`.
 
     A sum of n products in any order is off by at most n·u·Σ|terms|, u = 2⁻²⁴ (Higham, Accuracy and Stability,
     §3.1); a few units more for the roundings around it. Beyond float32 there is no bound, and no rank.
     """
     share = (queries.shape[-1] + 8) * _UNIT
-    if pair == "dot":
-        reach = queries.norm(dim=1) * candidates.norm(dim=1).max()
-    elif pair == "l2":
-        reach = queries.norm(dim=1) + candidates.norm(dim=1).max()
-    else:
-        reach = queries.abs().sum(1) + candidates.abs().sum(1).max()
+    sizes = queries.norm(p=2 if pair in ("dot", "l2") else 1, dim=1)
+    reach = sizes * largest if pair == "dot" else sizes + largest
     if not torch.isfinite(reach if pair == "dot" else reach.square()).all():
         raise Diverged("The model's scores leave the range of float32, so they have no order: train it anew.")
     if pair == "l2":  # from ‖q‖² + ‖c‖² − 2 q·c; an error e in the square moves its root by at most √e

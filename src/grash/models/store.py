@@ -65,7 +65,8 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
 
 
 def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool | None = None) -> StoredModel:
-    """The model of a folder. The tables' checksum is compared where they are below 4 GiB, or as `verify` says."""
+    """The model of a folder. Checksums of tables, triples and names are compared where the tables are below 4 GiB,
+    or as `verify` says."""
     folder = Path(folder)
     if not (folder / "model.json").is_file():
         raise InputError(f"{folder} is no model folder: it has no model.json.")
@@ -82,6 +83,7 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
         )
         counts = (record["n_entities"], record["n_relations"], record["dim"])
         config, evaluation, history = record["config"], record["evaluation"], record["history"]
+        fingerprint = record["dataset"]["fingerprint"]
     except (
         SafetensorError,
         OSError,
@@ -93,7 +95,12 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
         ConfigError,
     ) as error:
         raise FormatError(f"{folder} is a damaged model folder ({error}): train or copy it anew.") from error
-    dataset = Dataset.load(folder / "dataset")
+    for name in ("model", "dim", "norm", "reciprocal"):
+        if config.get(name, record[name]) != record[name]:
+            raise FormatError(f"{folder} is a damaged model folder: model.json says two things about {name}.")
+    dataset = Dataset.load(folder / "dataset", verify=verify)
+    if dataset.fingerprint != fingerprint:
+        raise FormatError(f"{folder / 'dataset'} is not the dataset that model.json names: it was exchanged.")
     if counts != (model.n_entities, model.n_relations, model.dim) or counts[:2] != (
         dataset.n_entities,
         dataset.n_relations,

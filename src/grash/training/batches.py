@@ -152,7 +152,7 @@ class Batches:
             count = min(count, self.n_entities)
         if not self.config.negatives_shared:
             ids = self._draw(len(triples), count, key, distinct)
-            return _masked_own(ids, rows, answers, one_each=not self.config.negatives_filtered)
+            return _masked_own(ids, rows, answers, self.n_entities)
         if distinct and self._weights is None:
             ids = permuted(torch.arange(count, device=self.device), self.n_entities, key)
             places = permuted(answers, self.n_entities, key, inverse=True)
@@ -226,14 +226,12 @@ def _masked_shared(ids: Tensor, rows: Tensor, answers: Tensor) -> Negatives:
     return Negatives(ids, rows[torch.from_numpy(which).to(ids.device)], hit, torch.zeros_like(hit, dtype=torch.bool))
 
 
-def _masked_own(ids: Tensor, rows: Tensor, answers: Tensor, *, one_each: bool) -> Negatives:
-    """ids (B, N): entries of a row that equal one of its answers are blocked."""
-    if one_each:
-        return Negatives(ids, blocked=ids == answers[:, None])
-    blocked = torch.zeros_like(ids, dtype=torch.bool)
-    pair, columns = torch.nonzero(ids[rows] == answers[:, None], as_tuple=True)
-    blocked[rows[pair], columns] = True
-    return Negatives(ids, blocked=blocked)
+def _masked_own(ids: Tensor, rows: Tensor, answers: Tensor, n_entities: int) -> Negatives:
+    """ids (B, N): entries of a row that equal one of its answers are blocked. Rows ascend, answers in a row too."""
+    wanted = rows * n_entities + answers
+    keys = torch.arange(len(ids), device=ids.device)[:, None] * n_entities + ids
+    place = torch.searchsorted(wanted, keys).clamp_max(len(wanted) - 1)
+    return Negatives(ids, blocked=wanted[place] == keys)
 
 
 def _fine_uniform(n_rows: int, count: int, key: int, device: torch.device) -> Tensor:

@@ -4,6 +4,7 @@ line option, a line in a YAML file and a field here are the same word (docs/refe
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,7 +42,12 @@ class TrainConfig(BaseModel):
         "uniform", description="Every entity alike, or in proportion to its count in train."
     )
     negatives_filtered: bool = Field(False, description="Leave out negatives that are triples of train.")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the label spread over all, kvsall.")
+    label_smoothing: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="s of kvsall: above 0, labels become (1 − s)·label + 1/E with E entities, as in ConvE and LibKGE.",
+    )
 
     loss: Loss = Field("softmax", description="How scores of positives and negatives become a loss.")
     offset: float = Field(0.0, description="Added to every score in the bce loss.")
@@ -123,7 +129,7 @@ def make_config(values: dict[str, Any], *, source: str = "") -> TrainConfig:
     for key in values:
         if key not in TrainConfig.model_fields:
             close = difflib.get_close_matches(str(key), TrainConfig.model_fields, n=3, cutoff=0.5)
-            meant = f" Did you mean {', '.join(close)}?" if close else " See docs/reference/config.md."
+            meant = f" Did you mean {', '.join(close)}?" if close else " `grash settings` lists them all."
             raise ConfigError(f"{where}{key!r} is not a setting.{meant}")
     try:
         return TrainConfig(**values)
@@ -131,7 +137,7 @@ def make_config(values: dict[str, Any], *, source: str = "") -> TrainConfig:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         given = first.get("input")
-        raise ConfigError(f"{where}{key}={given!r} does not suit: {first['msg']}.") from error
+        raise ConfigError(f"{where}{key}={given!r} does not suit: {_need(first)}.") from error
 
 
 def read_config(path: Path) -> TrainConfig:
@@ -145,3 +151,23 @@ def read_config(path: Path) -> TrainConfig:
     if not isinstance(values, dict):
         raise InputError(f"{path} should hold `name: value` lines, one per setting.")
     return make_config(values, source=str(path))
+
+
+def _need(error: Mapping[str, Any]) -> str:
+    """What a setting needs, from the validator's record of the error."""
+    sentence = _NEEDS.get(error["type"])
+    return str(error["msg"]) if sentence is None else sentence.format(**error.get("ctx", {}))
+
+
+_NEEDS = {
+    "greater_than": "give a number greater than {gt:g}",
+    "greater_than_equal": "give {ge:g} or more",
+    "less_than": "give a number less than {lt:g}",
+    "less_than_equal": "give {le:g} or less",
+    "literal_error": "give {expected}",
+    "finite_number": "give a number that is not infinite and not NaN",
+    "string_type": "give a word",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "give a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "give true or false"),
+}

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
-
 from grash.kernels.precision import products
 from grash.kernels.random import key_at, key_of
 from grash.models import KgeModel
@@ -40,7 +38,8 @@ def train(
         while (stop := next_stop(state, batches, config, validates=validate is not None)) is not None:
             with products(config.precision):
                 while state.step < stop:
-                    pulse.see(train_step(state, batches, config))
+                    train_step(state, batches, config)
+                    pulse.see()
             pulse.flush()
             if validate is not None:
                 _validate(state, batches, config, validate)
@@ -52,8 +51,8 @@ def train(
     state.restore_best()
 
 
-def train_step(state: TrainState, batches: Batches, config: TrainConfig) -> Tensor:
-    """One step; the loss as a scalar on the device."""
+def train_step(state: TrainState, batches: Batches, config: TrainConfig) -> None:
+    """One step; its loss, a scalar on the device, joins the unread ones."""
     step, model = state.step, state.model
     batch = batches.questions(step) if config.training == "kvsall" else batches.positives(step)
     result = step_gradients(model, batch, config, key_at(key_of(config.seed, "dropout"), step))
@@ -63,7 +62,7 @@ def train_step(state: TrainState, batches: Batches, config: TrainConfig) -> Tens
         state.relation_optimizer.update(model.relation, result.relation, rate, step + 1)
         model.after_step()
         state.step = step + 1
-    return result.loss
+        state.unread.append(result.loss)
 
 
 def next_stop(state: TrainState, batches: Batches, config: TrainConfig, *, validates: bool) -> int | None:

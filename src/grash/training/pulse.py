@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import FrameType
 
 import torch
-from torch import Tensor
 
 from grash.errors import Diverged
 from grash.training.batches import Batches
@@ -49,13 +48,11 @@ class Pulse:
         self.state, self.plan, self.watch = state, batches.plan, watch
         self._save, self.save_every_seconds = save, save_every_seconds
         self.every = 1 if batches.device.type == "cpu" else 64
-        self.losses: list[Tensor] = []
         self.start, self.start_step, self.before = time.monotonic(), state.step, state.seconds
         self.saved = self.told = self.start
 
-    def see(self, loss: Tensor) -> None:
-        self.losses.append(loss)
-        if len(self.losses) < self.every:
+    def see(self) -> None:
+        if len(self.state.unread) < self.every:
             return
         self.flush()
         now = time.monotonic()
@@ -67,9 +64,9 @@ class Pulse:
 
     def flush(self) -> None:
         """Reads the losses seen since the last time; raises Diverged."""
-        losses = torch.stack(self.losses).tolist() if self.losses else []
+        losses = torch.stack(self.state.unread).tolist() if self.state.unread else []
         first_step = self.state.step - len(losses)
-        self.losses = []
+        self.state.unread = []
         for number, loss in enumerate(losses):
             if self.state.first_loss is None:
                 self.state.first_loss = loss

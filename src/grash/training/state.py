@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -49,6 +48,7 @@ class TrainState:
     loss_sum: float = 0.0  # since the last validation
     loss_steps: int = 0
     first_loss: float | None = None
+    unread: list[Tensor] = field(default_factory=list)  # losses of steps that nobody has looked at yet
     history: list[Validation] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)  # tables of the best validation, on the host
 
@@ -148,11 +148,7 @@ def _difference(folder: Path, key: str, stored: Any, given: Any) -> str:
         what = ", ".join(f"{k}: {stored.get(k)} there, {given.get(k)} now" for k in changed)
     else:
         what = f"{key}: {stored} there, {given} now"
-    return f"{folder} is the checkpoint of another run ({what}): give the same settings, or another folder."
-
-
-@torch.no_grad()
-def as_model(state: TrainState) -> KgeModel:
-    """The model of the best validation, or of the last step if there was none."""
-    state.restore_best()
-    return state.model
+    return (
+        f"{folder} is the checkpoint of another run ({what}): give the same settings or another folder, or remove it "
+        f"(--restart on the command line) to begin anew."
+    )
