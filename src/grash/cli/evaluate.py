@@ -79,8 +79,7 @@ def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> No
     rows = [(_slot_word(slot), *_numbers(result[slot], suffix)) for slot in ("both", "head", "tail")]
     print(f"\n{_measured(result)}\n")
     table(("asked for", *columns), rows)
-    name = "MRR" if result.candidates is None else f"MRR@{result.candidates}neg"
-    print(f"\n95 % interval of the {name}: {low:.4f} to {high:.4f} (bootstrap over triples).")
+    print(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
     groups = [("per_cardinality", "kind of relation")] + ([("per_relation", "relation")] if per_relation else [])
     for key, word in groups:
         if result[key]:
