@@ -32,14 +32,6 @@ class AnswerIndex:
     def __len__(self) -> int:
         return len(self.keys)
 
-    @property
-    def known(self) -> NDArray[np.int64]:
-        return self.keys // self.n_relations
-
-    @property
-    def relations(self) -> NDArray[np.int64]:
-        return self.keys % self.n_relations
-
     def pairs(self, known: Ids, relations: Ids) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """For B questions, every (row, answer) that is known: rows (m,) ascending in range(B), answers (m,)."""
         wanted = known.astype(np.int64) * self.n_relations + relations

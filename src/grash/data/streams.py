@@ -70,12 +70,6 @@ def open_source(path: Path) -> Iterator[SourceStream]:
             yield SourceStream(path, inner, compression)
 
 
-def first_bytes(path: Path, n: int = 8) -> bytes:
-    """The first n decompressed bytes of a file."""
-    with open_source(path) as stream:
-        return stream.read(n)
-
-
 def ahead(items: Generator[T, None, None]) -> Generator[T, None, None]:
     """The same items, the next one being made in another thread while the caller works on this one.
 
