@@ -10,12 +10,14 @@ LAYERS = [
     ("version", "errors", "files"),
     ("kernels",),
     ("data",),
+    ("reduction",),
     ("models",),
     ("training",),
     ("evaluation",),
+    ("search",),
     ("engines",),
-    ("predict", "export"),
-    ("api",),
+    ("predict", "export", "report"),
+    ("api", "api_search"),
     ("cli", "__main__"),
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

@@ -7,7 +7,8 @@
     ├── FormatError         a grash file (dataset, model, checkpoint) that is damaged or of another version
     ├── MemoryPlanError     what was asked for does not fit into memory
     ├── OutputError         a file that could not be written (full disk, no permission)
-    └── Diverged            the loss became NaN, infinite or exploded
+    ├── Diverged            the loss became NaN, infinite or exploded
+    └── SearchFailed        a search in which every trial failed
 
 The command line prints the sentence and exits with the error's `exit_code`; a traceback means a defect of grash.
 """
@@ -56,3 +57,8 @@ class OutputError(GrashError):
 
 class Diverged(GrashError):
     exit_code = 5
+    epoch = 0.0  # of the training, where it is known
+
+
+class SearchFailed(GrashError):
+    exit_code = 6

@@ -1,7 +1,8 @@
 """`grash`: the verbs together, and what becomes of errors: one sentence on stderr and an exit code.
 
 Exit codes: 0 done; 2 a mistake in input or settings; 3 not enough memory; 4 a file could not be written;
-5 diverged; 130 interrupted. A traceback means a defect of grash (or GRASH_DEBUG=1, or --debug).
+5 diverged; 6 a search without a winner; 7 a search stopped by --max-seconds; 130 interrupted.
+A traceback means a defect of grash (or GRASH_DEBUG=1, or --debug).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from grash.cli import data, evaluate, models, query, train
+from grash.cli import data, evaluate, models, query, reduce, search, train
 from grash.cli.show import say
 from grash.errors import GrashError, InputError, MemoryPlanError
 from grash.version import __version__
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for verbs in (data, train, evaluate, query, models):
+for verbs in (data, reduce, search, train, evaluate, query, models):
     verbs.add_to(app)
 
 
@@ -38,7 +39,7 @@ def grash(
 ) -> None:
     """Knowledge graph embeddings: from a graph file to a trained, evaluated, queryable model.
 
-    Begin with: grash train world
+    Begin with: grash search world
     """
 
 

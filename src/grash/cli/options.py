@@ -76,24 +76,35 @@ _SOURCE_OPTIONS: dict[str, tuple[Any, Any, Any]] = {
 
 def takes_source_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb with the options of SourceOptions; it gets those that were given as the dict `reading`."""
+    return takes(_SOURCE_OPTIONS, "reading", renamed={"split_seed": "seed"})(verb)
 
-    @functools.wraps(verb)
-    def with_options(**arguments: Any) -> Any:
-        given = {name: arguments.pop(name) for name in _SOURCE_OPTIONS}
-        given["seed"] = given.pop("split_seed")
-        return verb(**arguments, reading={name: value for name, value in given.items() if value is not None})
 
-    own = inspect.signature(verb, eval_str=True)
-    parameters = [p for p in own.parameters.values() if p.name != "reading"]
-    for name, (kind, default, option) in _SOURCE_OPTIONS.items():
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
-        )
-    signature = own.replace(parameters=[p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters])
-    with_options.__signature__ = signature  # type: ignore[attr-defined]
-    with_options.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-    del with_options.__wrapped__
-    return with_options
+def takes(
+    table: dict[str, tuple[Any, Any, Any]], into: str, *, renamed: dict[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds the options of a table {name: (type, default, option)} to a verb, which gets those given as dict `into`."""
+    names = {name: (renamed or {}).get(name, name) for name in table}
+
+    def add(verb: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(verb)
+        def with_options(**arguments: Any) -> Any:
+            given = {names[name]: arguments.pop(name) for name in table}
+            return verb(**arguments, **{into: {name: value for name, value in given.items() if value is not None}})
+
+        own = inspect.signature(verb, eval_str=True)
+        parameters = [p for p in own.parameters.values() if p.name != into]
+        for name, (kind, default, option) in table.items():
+            annotation = Annotated[kind, option]
+            parameters.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+        signature = own.replace(parameters=[p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters])
+        with_options.__signature__ = signature  # type: ignore[attr-defined]
+        with_options.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        del with_options.__wrapped__
+        return with_options
+
+    return add
 
 
 def option_of(name: str) -> str:

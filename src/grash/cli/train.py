@@ -133,10 +133,11 @@ def _settings(options: dict[str, Any], assignments: list[str] | None) -> dict[st
     given["penalty_relation"] = None if options["penalty"] == "dura" else options["penalty_weight"]
     given["dropout_entity"] = given["dropout_relation"] = options["dropout"]
     values = {name: value for name, value in given.items() if value is not None}
-    return values | dict(_assignment(text) for text in assignments or [])
+    return values | dict(assignment(text) for text in assignments or [])
 
 
-def _assignment(text: str) -> tuple[str, Any]:
+def assignment(text: str) -> tuple[str, Any]:
+    """(name, value) of name=value."""
     import yaml
 
     name, equals, value = text.partition("=")

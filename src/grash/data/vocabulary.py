@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from grash.data.arrays import map_array
-from grash.data.intern import Interner
+from grash.data.intern import Interner, hashed_fields
 from grash.data.suggest import nearest_names
 from grash.data.words import SLACK, Whole, hash_name
 from grash.errors import FormatError, UnknownName
@@ -104,6 +104,17 @@ class Vocabulary:
         query, length = _as_bytes(name)
         return self.names(nearest_names(self._names, self._offsets, query[:length], k))
 
+    def subset(self, ids: NDArray[np.integer]) -> Vocabulary:
+        """The vocabulary of the names of ids (k,), in which the name of ids[i] has the id i."""
+        first = self._offsets[ids]
+        lengths = self._offsets[np.asarray(ids) + 1] - first
+        starts = np.cumsum(lengths) - lengths
+        buffer = np.zeros(int(lengths.sum()) + SLACK, np.uint8)
+        _copy_names(self._names, first, lengths, buffer)
+        interner = Interner(keep_repeats=True)
+        interner.add_fields(hashed_fields(buffer, starts, lengths))
+        return Vocabulary.from_interner(interner, kind=self.kind)
+
     def save(self, folder: Path, stem: str) -> None:
         """Writes the three files into a folder that the caller makes whole (files.whole_folder)."""
         for part, array in self._parts():
@@ -156,6 +167,18 @@ def _probe(
                 return found
         position = (position + np.uint64(1)) & mask
     return _ABSENT
+
+
+@njit(cache=True)
+def _copy_names(
+    names: NDArray[np.uint8], first: NDArray[np.int64], lengths: NDArray[np.int64], buffer: NDArray[np.uint8]
+) -> None:
+    """Lays names[first[i] : first[i] + lengths[i]] end to end."""
+    to = 0
+    for i in range(first.size):
+        for at in range(first[i], first[i] + lengths[i]):
+            buffer[to] = names[at]
+            to += 1
 
 
 def _as_bytes(name: str) -> tuple[NDArray[np.uint8], int]:

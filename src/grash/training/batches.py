@@ -77,6 +77,16 @@ class Plan:
         whole, rest = divmod(examples, self.n_examples)
         return whole * self.steps_per_epoch + math.ceil(rest / self.batch_size)
 
+    @property
+    def whole_steps(self) -> int:
+        """Steps that a longer run would make just so: all but a last one that is cut short inside its epoch."""
+        whole, rest = divmod(self.total, self.n_examples)
+        return whole * self.steps_per_epoch + rest // self.batch_size
+
+    def epoch_after(self, step: int) -> float:
+        """Epochs that have been seen after so many steps."""
+        return self.examples_before(step) / self.n_examples
+
     def places(self, step: int) -> tuple[int, int, int]:
         """(epoch, first, last) of the places in that epoch's order that the step sees."""
         epoch, index = divmod(step, self.steps_per_epoch)

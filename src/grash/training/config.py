@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from grash.errors import ConfigError, InputError
+from grash.kernels.random import key_at, key_of
 from grash.models import model_class
 
 Training = Literal["negative_sampling", "1vsall", "kvsall"]
@@ -86,6 +87,9 @@ class TrainConfig(BaseModel):
         "float32", description="Matrix products in training on a CUDA device; ranking is always float32."
     )
     seed: int = Field(0, ge=0, description="Every random choice follows from it.")
+    variation: int = Field(
+        0, ge=0, description="With the seed, decides initial rows and dropout; a search numbers its configurations."
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainConfig:
@@ -118,6 +122,11 @@ class TrainConfig(BaseModel):
             raise ConfigError("schedule=warmup needs warmup_epochs above 0.")
         return self
 
+    def own_key(self, *purpose: str) -> int:
+        """The key of a random stream that is this configuration's own: initial rows, dropout."""
+        key = key_of(self.seed, *purpose)
+        return key_at(key, self.variation) if self.variation else key
+
     def changed(self, **changes: Any) -> TrainConfig:
         """The same with some fields changed, checked anew."""
         return make_config({**self.model_dump(), **changes})
@@ -142,6 +151,11 @@ def make_config(values: dict[str, Any], *, source: str = "") -> TrainConfig:
 
 def read_config(path: Path) -> TrainConfig:
     """The TrainConfig in a YAML file of `name: value` lines."""
+    return make_config(read_yaml_mapping(path), source=str(path))
+
+
+def read_yaml_mapping(path: Path) -> dict[str, Any]:
+    """The `name: value` lines of a YAML file."""
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -150,7 +164,7 @@ def read_config(path: Path) -> TrainConfig:
         raise InputError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path} should hold `name: value` lines, one per setting.")
-    return make_config(values, source=str(path))
+    return values
 
 
 def _need(error: Mapping[str, Any]) -> str:

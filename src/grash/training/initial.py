@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from grash.kernels.random import key_of, normal, uniform
+from grash.kernels.random import normal, uniform
 from grash.models import KgeModel, model_class
 from grash.training.config import TrainConfig
 
@@ -31,7 +31,7 @@ def initial_model(
         relations = torch.cat([relations * 2, relations * 2 + 1])
     entity = _rows(config, entities, config.dim, "entities")
     if config.model == "rotate":
-        phases = uniform(relations, width, key_of(config.seed, "init", "phases"))
+        phases = uniform(relations, width, config.own_key("init", "phases"))
         relation = (phases * 2 - 1) * math.pi
     else:
         relation = _rows(config, relations, width, "relations")
@@ -43,7 +43,7 @@ def _keys(keys: Tensor | None, n: int, device: torch.device | str) -> Tensor:
 
 
 def _rows(config: TrainConfig, keys: Tensor, width: int, table: str) -> Tensor:
-    key = key_of(config.seed, "init", table)
+    key = config.own_key("init", table)
     if config.init == "uniform":
         return uniform(keys, width, key) * (config.init_high - config.init_low) + config.init_low
     if config.init == "normal":

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from grash.errors import Diverged
 from grash.kernels.precision import products
-from grash.kernels.random import key_at, key_of
+from grash.kernels.random import key_at
 from grash.models import KgeModel
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
@@ -27,26 +28,36 @@ def train(
     watch: Callable[[Progress], None] | None = None,
     save: Callable[[TrainState], None] | None = None,
     save_every_seconds: float = 120.0,
+    keep: Callable[[TrainState, float], None] | None = None,
 ) -> None:
     """Trains from where `state` stands to the end of the plan, or until patience runs out.
 
     `state.model` ends with the weights of the best validation, or of the last step if nothing validates. `save` is
-    called between two steps, from time to time and on an interrupt: the state it sees continues exactly.
+    called between two steps, from time to time and on an interrupt: the state it sees continues exactly. `keep` is
+    given the state (and its epoch) from which a longer run would go on.
     """
     pulse = Pulse(state, batches, watch, save, save_every_seconds)
     try:
         while (stop := next_stop(state, batches, config, validates=validate is not None)) is not None:
             with products(config.precision):
                 while state.step < stop:
+                    if keep is not None and state.step == batches.plan.whole_steps:
+                        pulse.flush()
+                        keep(state, batches.plan.epoch_after(state.step))
                     train_step(state, batches, config)
                     pulse.see()
             pulse.flush()
             if validate is not None:
                 _validate(state, batches, config, validate)
-                pulse.save()
+                pulse.validated()
+        if keep is not None and state.step == batches.plan.whole_steps:
+            keep(state, batches.plan.epoch_after(state.step))
     except KeyboardInterrupt:
         pulse.flush()
         pulse.save()
+        raise
+    except Diverged as error:
+        error.epoch = batches.plan.epoch_after(state.step)
         raise
     state.restore_best()
 
@@ -55,7 +66,7 @@ def train_step(state: TrainState, batches: Batches, config: TrainConfig) -> None
     """One step; its loss, a scalar on the device, joins the unread ones."""
     step, model = state.step, state.model
     batch = batches.questions(step) if config.training == "kvsall" else batches.positives(step)
-    result = step_gradients(model, batch, config, key_at(key_of(config.seed, "dropout"), step))
+    result = step_gradients(model, batch, config, key_at(config.own_key("dropout"), step))
     rate = rate_at(config, batches.plan.examples_before(step) / batches.plan.n_examples, state.plateau)
     with undisturbed():
         state.entity_optimizer.update(model.entity, result.entity, rate, step + 1)

@@ -80,6 +80,11 @@ class Pulse:
         self.state.loss_steps += len(losses)
         self.state.seconds = self.before + time.monotonic() - self.start
 
+    def validated(self) -> None:
+        """A validation is worth keeping, unless everything up to it could be done again in a moment."""
+        if time.monotonic() - self.saved > self.save_every_seconds / 8:
+            self.save()
+
     def save(self) -> None:
         if self._save is not None:
             self._save(self.state)

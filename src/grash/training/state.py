@@ -87,7 +87,7 @@ class TrainState:
 def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:
     """Writes the checkpoint, wholly or not at all; an older one stays until the new one is complete."""
     with whole_folder(folder, overwrite=True) as aside:
-        tensors = {k: v.contiguous() for k, v in _tensors(state).items()}
+        tensors = {k: v.contiguous() for k, v in state_tensors(state).items()}
         save_tensors(tensors, aside / "tensors.safetensors")
         record = {
             "schema": SCHEMA,
@@ -119,7 +119,7 @@ def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
         tensors = safetensors.torch.load_file(folder / "tensors.safetensors")
         if record["has_best"]:
             state.best = {"entity": tensors.pop("best.entity"), "relation": tensors.pop("best.relation")}
-        for name, tensor in _tensors(state).items():
+        for name, tensor in state_tensors(state).items():
             if not name.startswith("best."):
                 if tensors[name].shape != tensor.shape:
                     raise ValueError(f"{name} has another shape")
@@ -135,7 +135,7 @@ def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
         raise FormatError(f"{folder} is a damaged checkpoint ({error}): remove it to start anew.") from error
 
 
-def _tensors(state: TrainState) -> dict[str, Tensor]:
+def state_tensors(state: TrainState) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {"entity": state.model.entity, "relation": state.model.relation}
     tensors |= {f"entity.{name}": t for name, t in state.entity_optimizer.state.items()}
     tensors |= {f"relation.{name}": t for name, t in state.relation_optimizer.state.items()}

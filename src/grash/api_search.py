@@ -1,0 +1,341 @@
+"""A search in Python: plan it, run it, or run its trials with a trainer of one's own.
+
+search = grash.Search("world", model="complex", n_trials=16, out="runs/world")
+print(search.plan())
+result = search.run()          # goes on if it was begun
+result.model.predict(head="Egypt", relation="neighbour_of")
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from grash.api import Source, load_dataset
+from grash.data.dataset import DATASET_FILE, Dataset
+from grash.engines.choose import choose_engine
+from grash.engines.drive import Driver, Watch
+from grash.engines.estimate import SearchPlan, plan_search
+from grash.errors import ConfigError, InputError
+from grash.predict import Model
+from grash.search.configurations import given_proposals
+from grash.search.folder import (
+    SEARCH_FILE,
+    RunFolder,
+    check_same,
+    cores_place,
+    dataset_place,
+    read_dataset,
+    read_search,
+    read_settings,
+    write_search,
+)
+from grash.search.graphs import SearchGraphs
+from grash.search.halving import RunTrials
+from grash.search.ledger import LEDGER_FILE, read_ledger
+from grash.search.settings import SearchSettings, make_settings
+from grash.search.state import SearchState
+from grash.search.trial import Result, Task
+from grash.training.config import TrainConfig, make_config, read_config, read_yaml_mapping
+
+
+class Search:
+    """A search over a graph. Its folder is the whole truth about it: the same call, or `Search.open`, goes on."""
+
+    def __init__(
+        self,
+        dataset: Source,
+        *,
+        out: str | Path | None = None,
+        preset: str = "default",
+        initial_configs: Iterable[TrainConfig | Mapping[str, Any] | str | Path] = (),
+        from_run: str | Path | None = None,
+        source: str | None = None,
+        engine: str = "auto",
+        devices: str = "auto",
+        workers: int | None = None,
+        trial_timeout: float | None = None,
+        **settings: Any,
+    ) -> None:
+        """settings: see `grash.search.settings.SearchSettings` (model, budget, n_trials, eta, variant, space, …).
+
+        from_run: the best configurations of an earlier search enter the first round, beside initial_configs."""
+        self.source = source if source is not None else "" if isinstance(dataset, Dataset) else str(dataset)
+        self.dataset = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
+        initial = [_initial(c) for c in initial_configs] + ([] if from_run is None else best_of_run(from_run))
+        given = {**settings, "initial": initial} if initial else settings
+        self.settings = make_settings(given, preset=preset)
+        given_proposals(self.settings, self.dataset.n_entities)  # says now what would not fit later
+        self.folder = Path(out) if out is not None else search_folder(self.dataset, self.settings)
+        self.engine, self.devices, self.workers, self.trial_timeout = engine, devices, workers, trial_timeout
+        self._asked: tuple[RunFolder, Driver] | None = None
+
+    @classmethod
+    def open(cls, folder: str | Path, **options: Any) -> Search:
+        """The search of a run folder; options: engine, devices, workers, trial_timeout."""
+        settings = read_settings(Path(folder))
+        search = cls(read_dataset(Path(folder)), out=folder, **options)
+        search.settings, search.source = settings, read_search(Path(folder))["dataset"]["source"]
+        return search
+
+    @cached_property
+    def graphs(self) -> SearchGraphs:
+        encoded = dataset_place(self.folder) if self.begun else Path(self.source or ".")
+        cores = cores_place(encoded, self.settings.count) if (encoded / DATASET_FILE).is_file() else None
+        return SearchGraphs(self.dataset, self.settings, cache=cores)
+
+    def plan(self, *, probe: bool = True) -> SearchPlan:
+        """Every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
+        return plan_search(self.graphs, device=self.devices.split(",")[0], probe=probe)
+
+    def run(
+        self, *, watch: Watch | None = None, max_seconds: float | None = None, extend: Mapping[str, Any] | None = None
+    ) -> SearchResult:
+        """Runs the search to its end, or goes on with it. extend: n_trials or budget, larger than before."""
+        with RunFolder(self.folder) as folder:
+            self._claim(folder)
+            engine = choose_engine(
+                self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
+                timeout=self.trial_timeout,
+            )  # fmt: skip
+            driver = Driver(folder, self.graphs, engine, source=self.source, watch=watch, max_seconds=max_seconds)
+            if extend:
+                driver.extend(**extend)
+            try:
+                return SearchResult(self.folder, driver.run())
+            finally:
+                write_views(self.folder)
+
+    def ask(self) -> Trial | None:
+        """The next trial for a trainer of one's own; None while others must be told first, or at the end."""
+        driver = self._driver()
+        action = driver.advance()
+        if not isinstance(action, RunTrials):
+            return None
+        running = driver.state.rounds[action.round - 1].running
+        free = [n for n in action.numbers if n not in running]
+        if not free:
+            return None
+        task = driver.trial_task(action.round, free[0])
+        driver.started(task, "ask")
+        return Trial(task, make_config(task.config), self.graphs.subgraph(task.fractions).dataset)
+
+    def tell(self, trial: Trial, mrr: float | None, *, seconds: float = 0.0, message: str = "") -> None:
+        """The score of a trial that was asked for; None says that it diverged."""
+        driver = self._driver()
+        plan = driver.state.rounds[trial.task.round - 1].plan
+        driver.settle(
+            Result(
+                trial.task.round,
+                trial.task.number,
+                trial.task.attempt,
+                "diverged" if mrr is None else "ok",
+                mrr=None if mrr is None else float(mrr),
+                positives=plan.positives,
+                cost=plan.cost * trial.task.price,
+                seconds=seconds,
+                device="ask",
+                message=message,
+            )
+        )
+
+    def close(self) -> None:
+        """Gives the folder free after ask and tell; the next `ask`, of any process, goes on."""
+        if self._asked is not None:
+            folder, driver = self._asked
+            driver.ledger.close()
+            folder.__exit__()
+            self._asked = None
+
+    @property
+    def result(self) -> SearchResult:
+        """What is recorded so far."""
+        return SearchResult.load(self.folder)
+
+    @property
+    def begun(self) -> bool:
+        return (self.folder / SEARCH_FILE).is_file()
+
+    def _driver(self) -> Driver:
+        if self._asked is None:
+            self.settings = self.settings.model_copy(update={"final_train": False})
+            self.__dict__.pop("graphs", None)
+            folder = RunFolder(self.folder).__enter__()
+            self._claim(folder)
+            driver = Driver(folder, self.graphs, _NoEngine(), source=self.source)
+            driver.begin()
+            self._asked = (folder, driver)
+        return self._asked[1]
+
+    def _claim(self, folder: RunFolder) -> None:
+        """A new folder gets its search.yaml; one that is there must be of this search."""
+        if folder.begun:
+            check_same(folder.path, self.settings, self.dataset)
+        elif any(p.name != ".lock" for p in folder.path.iterdir()):
+            raise InputError(f"{folder.path} holds other files, so no search is begun there: give another folder.")
+        else:
+            write_search(folder.path, self.settings, self.dataset, self.source)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A trial for a trainer of one's own: train `config` on `dataset.train`, give its MRR on `dataset.valid`."""
+
+    task: Task
+    config: TrainConfig
+    dataset: Dataset
+
+    @property
+    def round(self) -> int:
+        return self.task.round
+
+    @property
+    def number(self) -> int:
+        return self.task.number
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """What is recorded of a search: the state, and the model if it has been trained."""
+
+    folder: Path
+    state: SearchState
+
+    @classmethod
+    def load(cls, folder: str | Path) -> SearchResult:
+        read_search(Path(folder))
+        path = Path(folder) / LEDGER_FILE
+        events = read_ledger(path) if path.exists() else []
+        return cls(Path(folder), SearchState.replay(events))
+
+    @property
+    def best_config(self) -> TrainConfig:
+        """The winner, or while the search goes on the incumbent."""
+        best = self.state.incumbent()
+        number = self.state.winner if self.state.winner is not None else None if best is None else best.number
+        if number is None:
+            raise InputError(f"{self.folder} has no scored trial yet.")
+        return make_config(self.state.configurations[number].values)
+
+    @property
+    def model(self) -> Model:
+        if not (self.folder / "model" / "model.json").is_file():
+            raise InputError(f"{self.folder} has no trained model: let the search end, or train best.yaml.")
+        return Model.load(self.folder / "model")
+
+    def trials(self) -> list[dict[str, Any]]:
+        """One row per trial and round."""
+        from grash.report.rows import trial_rows
+
+        return trial_rows(self.state)
+
+    def trials_dataframe(self) -> Any:
+        """The same as a polars data frame (`.to_pandas()` where pandas is wanted)."""
+        import polars
+
+        return polars.DataFrame(self.trials(), infer_schema_length=None)
+
+    def report(self) -> Path:
+        """Writes report.html anew and says where it is."""
+        from grash.report.page import write_report
+
+        return write_report(self.folder)
+
+
+class _NoEngine:
+    """Stands in where trials are asked for."""
+
+    n_slots = 0
+    devices: tuple[str, ...] = ("cpu",)
+
+    def start(self, task: Task) -> str | None:
+        return None
+
+    def wait(self, tell: Callable[..., None]) -> list[Result | Task]:
+        return []
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def search_folder(dataset: Dataset, settings: SearchSettings, *, parent: str | Path = "runs") -> Path:
+    """PARENT/DATASET-MODELS-search, or with -2, -3, …: the first that is free or an unfinished search like this."""
+    base = Path(parent) / f"{dataset.name}-{'-'.join(settings.models)}-search".replace("/", "-")
+    number = 1
+    while True:
+        folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        if (
+            not folder.exists()
+            or not any(p.name != ".lock" for p in folder.iterdir())
+            or _goes_on(folder, dataset, settings)
+        ):
+            return folder
+        number += 1
+
+
+def _goes_on(folder: Path, dataset: Dataset, settings: SearchSettings) -> bool:
+    """Whether the folder holds a search like this one that is not finished yet."""
+    try:
+        check_same(folder, settings, dataset)
+        return not SearchResult.load(folder).state.finished
+    except (InputError, ConfigError, OSError, ValueError):
+        return False
+
+
+def settings_of_file(path: str | Path) -> tuple[dict[str, Any], list[str]]:
+    """The settings of a YAML file of ours, or of a GraSH search file of LibKGE, and what of it was ignored."""
+    from grash.search.libkge import is_libkge_search, libkge_search
+    from grash.search.space_file import as_dict
+
+    content = read_yaml_mapping(Path(path))
+    if not is_libkge_search(content):
+        return content, []
+    read = libkge_search(content, str(path))
+    settings = {"preset": "paper", **read.settings, "space": as_dict(read.space), "proposals": "random"}
+    settings.pop("dataset", None)
+    return settings, list(read.ignored)
+
+
+def write_views(folder: Path) -> None:
+    """report.html and Optuna's journal, as far as their packages are installed; the ledger stays the truth."""
+    from grash.report.optuna_view import OptunaView
+    from grash.report.page import write_report
+
+    state = SearchResult.load(folder).state
+    OptunaView(folder).update(state)
+    write_report(folder)
+
+
+def best_of_run(folder: str | Path, *, count: int = 4) -> list[dict[str, Any]]:
+    """The best configurations of an earlier search, as initial ones: those of its highest rounds first."""
+    state = SearchResult.load(folder).state
+    chosen: list[int] = []
+    for past in reversed(state.rounds):
+        ranked = sorted((r for r in past.results.values() if r.mrr is not None), key=lambda r: -(r.mrr or 0))
+        chosen += [r.number for r in ranked if r.number not in chosen]
+    if not chosen:
+        raise InputError(f"{folder} has no scored trial to take over.")
+    return [_initial(state.configurations[n].values, f"run:{Path(folder).name}") for n in chosen[:count]]
+
+
+def _initial(given: TrainConfig | Mapping[str, Any] | str | Path, origin: str | None = None) -> dict[str, Any]:
+    """Values and origin of a configuration from a record, a YAML file or a mapping, less what belongs to a run."""
+    if isinstance(given, str | Path):
+        values, origin = read_config(Path(given)).model_dump(exclude_unset=True), f"user:{Path(given).name}"
+    elif isinstance(given, TrainConfig):
+        values = given.model_dump(exclude_unset=True)
+    else:
+        values = dict(given)
+    of_a_run = ("epochs", "valid_every", "patience", "seed", "variation", "precision")
+    kept = {k: v for k, v in values.items() if k not in of_a_run}
+    return {"values": json.loads(json.dumps(kept)), "origin": origin or "user"}
+
+
+__all__ = ["Search", "SearchResult", "Trial", "best_of_run", "search_folder"]

@@ -1,0 +1,293 @@
+"""grash search, plan, resume: what a search is, what it will cost, and running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grash.cli.options import Json, Source, takes, takes_source_options
+from grash.cli.show import as_json, command, listen, say, table
+from grash.cli.train import assignment
+from grash.errors import ConfigError
+
+if TYPE_CHECKING:
+    from grash.api_search import Search, SearchResult
+    from grash.engines.estimate import PlannedRound, SearchPlan
+
+RESUMABLE = 7  # exit code of a search that was stopped and goes on with `grash resume`
+
+
+def _option(*names: str, help: str) -> Any:
+    return typer.Option(*names, help=help, show_default=False)
+
+
+_SETTINGS: dict[str, tuple[Any, Any, Any]] = {
+    "config": (
+        Path | None,
+        None,
+        _option("--config", "-c", help="YAML file of settings, or a GraSH search file of LibKGE as it is."),
+    ),
+    "preset": (str | None, None, _option("--preset", help="default, paper or paper-text [default].")),
+    "models": (
+        str | None,
+        None,
+        _option("--model", "-m", help="One model, or several with commas that share rounds and budget [complex]."),
+    ),
+    "dim": (int | None, None, _option("--dim", "-d", help="Floats per entity [128].")),
+    "max_epochs": (float | None, None, _option("--epochs", "-e", help="E: epochs of a full training run [100].")),
+    "budget": (float | None, None, _option("--budget", "-B", help="B: cost of the search in full runs [3].")),
+    "n_trials": (int | None, None, _option("--n-trials", "-n", help="n: configurations of the first round [64].")),
+    "eta": (int | None, None, _option("--eta", help="η: one in η goes on to the next round [4].")),
+    "variant": (str | None, None, _option("--variant", help="combined, graph or epoch: what is reduced [combined].")),
+    "space": (str | None, None, _option("--space", help="default, paper, wide, or a YAML file [default].")),
+    "proposals": (
+        str | None,
+        None,
+        _option("--proposals", help="First round: random, sobol or portfolio [portfolio]."),
+    ),
+    "initial_config": (
+        list[Path] | None,
+        None,
+        _option("--initial-config", help="A configuration (YAML) that enters the first round. Repeatable."),
+    ),
+    "from_run": (
+        Path | None,
+        None,
+        _option("--from-run", help="The best configurations of an earlier search enter the first round."),
+    ),
+    "seed": (int | None, None, _option("--seed", help="Every random choice follows from it [0].")),
+    "way": (str | None, None, _option("--way", help="Subgraphs: chain, or ladder of whole k-cores [chain].")),
+    "count": (str | None, None, _option("--count", help="Cores by neighbours or triples [neighbours].")),
+    "rails": (bool | None, None, _option("--rails/--no-rails", help="Guard rails against too small rounds [on].")),
+    "price": (str | None, None, _option("--price", help="Unit of the budget: triples or scores [triples].")),
+    "warm_start": (
+        str | None,
+        None,
+        _option("--warm-start", help="off, or weights: survivors take their rows to the next round [off]."),
+    ),
+    "final_train": (
+        bool | None,
+        None,
+        _option("--final-train/--no-final-train", help="Train the winner on the full graph [yes]."),
+    ),
+    "fixed": (
+        list[str] | None,
+        None,
+        _option("--set", help="A setting of the training that is not searched, name=value. Repeatable."),
+    ),
+}
+_RUNNING: dict[str, tuple[Any, Any, Any]] = {
+    "engine": (str | None, None, _option("--engine", help="auto, sequential or processes [auto].")),
+    "devices": (str | None, None, _option("--devices", help="auto, cpu, or cuda:0,cuda:1, … [auto].")),
+    "workers": (int | None, None, _option("--workers", help="Trials at a time; as many as cores or cards carry.")),
+    "trial_timeout": (
+        float | None,
+        None,
+        _option("--trial-timeout", help="Seconds after which a trial is given up."),
+    ),
+}
+Out = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", help="Run folder; runs/DATASET-MODEL-search by default.", show_default=False),
+]
+MaxSeconds = Annotated[
+    float | None, typer.Option("--max-seconds", help="Stop after that time; resume goes on.", show_default=False)
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No plan and no progress.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    asks, runs = takes(_SETTINGS, "asked"), takes(_RUNNING, "running")
+    app.command()(takes_source_options(runs(asks(search))))
+    app.command()(takes_source_options(asks(plan)))
+    app.command()(runs(resume))
+
+
+def search(
+    source: Source,
+    out: Out = None,
+    max_seconds: MaxSeconds = None,
+    extend: Annotated[
+        bool, typer.Option("--extend", help="Add to a search that was made: a larger --n-trials or --budget.")
+    ] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    *,
+    asked: dict[str, Any],
+    running: dict[str, Any],
+    reading: dict[str, Any],
+) -> None:
+    """Find good hyperparameters at the cost of about three training runs, train the winner, test it, report.
+
+    The run folder is the whole truth: the same command, or grash resume, goes on after Ctrl-C, a crash or a kill.
+    Ctrl-C once finishes the running trials first; twice saves and stops at once. Defaults stand in [brackets].
+    """
+    from grash.api_search import Search
+
+    listen()
+    if (Path(source) / "search.yaml").is_file():
+        more = {k: asked.pop(k) for k in ("n_trials", "budget") if extend and k in asked}
+        if asked or reading:
+            raise ConfigError(f"{source} is a run folder, whose settings stand: leave out {_names(asked, reading)}.")
+        _run(Search.open(source, **running), max_seconds, quiet, json, extend=more or None)
+        return
+    if extend:
+        raise ConfigError(f"--extend adds to a search that was made, and {source} is no run folder: give that.")
+    made = _search(source, out, asked, running, reading)
+    if not quiet and not made.begun:
+        _show_plan(made.plan())
+    _run(made, max_seconds, quiet, json)
+
+
+def plan(
+    source: Source,
+    probe: Annotated[bool, typer.Option("--probe/--no-probe", help="Measure seconds on this machine.")] = True,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:i.")] = "auto",
+    json: Json = False,
+    *,
+    asked: dict[str, Any],
+    reading: dict[str, Any],
+) -> None:
+    """Show every round of a search before anything runs: trials, graph, epochs, negatives, cost, seconds, memory."""
+    listen()
+    made = _search(source, None, asked, {"devices": device}, reading)
+    found = made.plan(probe=probe)
+    if json:
+        from dataclasses import asdict
+
+        as_json(asdict(found) | {"seconds": found.seconds})
+    else:
+        _show_plan(found)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A run folder, from grash search.", show_default=False)],
+    max_seconds: MaxSeconds = None,
+    quiet: Quiet = False,
+    json: Json = False,
+    *,
+    running: dict[str, Any],
+) -> None:
+    """Go on with a search, from wherever it stopped. The same as grash search with its settings."""
+    from grash.api_search import Search
+
+    listen()
+    _run(Search.open(folder, **running), max_seconds, quiet, json)
+
+
+def _search(
+    source: str, out: Path | None, asked: dict[str, Any], running: dict[str, Any], reading: dict[str, Any]
+) -> Search:
+    from grash import api
+    from grash.api_search import Search, settings_of_file
+
+    asked = dict(asked)
+    preset = asked.pop("preset", None)
+    settings: dict[str, Any] = {}
+    if (config := asked.pop("config", None)) is not None:
+        settings, ignored = settings_of_file(config)
+        for line in ignored:
+            say(f"ignored: {line}")
+    fixed = dict(assignment(text) for text in asked.pop("fixed", None) or [])
+    initial = asked.pop("initial_config", None) or []
+    from_run = asked.pop("from_run", None)
+    if "space" in asked and Path(asked["space"]).suffix in (".yaml", ".yml"):
+        asked["space"] = _space_file(Path(asked["space"]))
+    settings |= asked
+    if fixed:
+        settings["fixed"] = {**settings.get("fixed", {}), **fixed}
+    preset = preset or settings.get("preset", "default")
+    settings.pop("preset", None)
+    return Search(
+        api.load_dataset(source, **reading), source=source, out=out, preset=preset, initial_configs=initial,
+        from_run=from_run, **running, **settings,
+    )  # fmt: skip
+
+
+def _space_file(path: Path) -> Any:
+    from grash.search.space_file import as_dict, read_space
+
+    return as_dict(read_space(path))
+
+
+def _run(
+    made: Search, max_seconds: float | None, quiet: bool, json: bool, extend: dict[str, Any] | None = None
+) -> None:
+    from grash.cli.live import live_display
+
+    if not quiet:
+        say(f"run folder: {made.folder}")
+    with live_display(quiet) as watch:
+        result = made.run(watch=watch, max_seconds=max_seconds, extend=extend)
+    if json:
+        from datetime import datetime, timezone
+
+        from grash.report.summary import summarise
+
+        as_json(summarise(result.state, datetime.now(timezone.utc)))
+    if result.state.stopped:
+        say(f"stopped: {result.state.stopped}. Go on with: {command('grash', 'resume', made.folder)}")
+        raise typer.Exit(130 if "interrupted" in result.state.stopped else RESUMABLE)
+    if not json:
+        _show_result(result)
+
+
+def _show_plan(found: SearchPlan) -> None:
+    from grash.engines.memory import human
+
+    def row(r: PlannedRound, name: str) -> list[object]:
+        p = r.plan
+        reached = p.n_train / found.n_train
+        return [
+            name, r.n_trials, f"{p.fidelity:.4g}", f"{p.epochs:.3g}", r.steps, "–" if p.k is None else p.k,
+            p.n_entities, p.n_relations, p.n_train, f"{reached:.4f} of {p.graph_fraction:.4f}", p.n_valid,
+            f"{r.negatives[0]}–{r.negatives[1]}", f"{p.cost * r.n_trials:.4g}" if p.number else "outside",
+            "–" if r.seconds is None else f"{r.seconds:,.0f}", human(r.n_bytes), human(r.disk_bytes),
+        ]  # fmt: skip
+
+    rows = [row(r, str(r.plan.number)) for r in found.rounds] + ([row(found.final, "final")] if found.final else [])
+    table(
+        ["round", ">trials", ">fidelity", ">epochs", ">steps", ">k", ">entities", ">relations", ">train", ">of target",
+         ">valid", ">negatives", ">cost", ">seconds", ">memory", ">disk"],
+        rows,
+    )  # fmt: skip
+    print(
+        f"billed: {found.billed:.4g} of {found.budget:g} full runs, {max(0.0, found.budget - found.billed):.4g} unspent"
+    )
+    if found.seconds is not None:
+        print(f"about {found.seconds:,.0f} s of computing on one slot, measured by a probe")
+    for r in found.rounds:
+        for note in r.plan.notes:
+            print(f"round {r.plan.number}: {note}")
+    for note in found.notes:
+        print(note)
+
+
+def _show_result(result: SearchResult) -> None:
+    state = result.state
+    best = state.incumbent()
+    config = result.best_config
+    if state.winner is not None:
+        print(f"winner: configuration {state.winner} ({state.configurations[state.winner].origin})")
+    if best is not None and best.interval is not None:
+        print(f"  valid MRR {best.mrr:.4f} [{best.interval[0]:.3f}, {best.interval[1]:.3f}] in round {best.round}")
+    shown = config.model_dump(exclude_defaults=True, exclude={"epochs", "valid_every", "patience", "seed", "variation"})
+    print("  " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
+    print(f"billed {state.spent:.4g} of {state.budget:g} full runs in {state.seconds:,.0f} s")
+    if state.final is not None and state.final.evaluation:
+        both = state.final.evaluation["both"]
+        low, high = state.final.evaluation["mrr_interval"]
+        print(
+            f"test MRR {both['mrr']:.4f} [{low:.3f}, {high:.3f}]  Hits@1 {both['hits@1']:.3f}  "
+            f"Hits@10 {both['hits@10']:.3f}"
+        )
+    say(f"report: {result.folder / 'report.html'}")
+    if (result.folder / "model").is_dir():
+        ask = command("grash", "predict", result.folder / "model", "--head", "NAME", "--relation", "NAME")
+        say(f"ask the model: {ask}")
+
+
+def _names(*given: dict[str, Any]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for part in given for name in part)

@@ -1,0 +1,63 @@
+"""Which engine runs a search: from the devices that are there and what the user asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from grash.engines.device import choose_device
+from grash.engines.processes import ProcessEngine
+from grash.engines.sequential import SequentialEngine
+from grash.engines.trial import TrialRunner
+from grash.errors import ConfigError
+from grash.search.graphs import SearchGraphs
+from grash.search.trial import Engine
+
+ENGINES = ("auto", "sequential", "processes")
+_SHARED_SLOTS = 3  # trials on a card whose processes can compute at the same time (MPS); the paper used three
+
+
+def choose_engine(
+    name: str,
+    graphs: SearchGraphs,
+    folder: Path,
+    *,
+    devices: str = "auto",
+    workers: int | None = None,
+    timeout: float | None = None,
+) -> Engine:
+    """`sequential` here, `processes` with one worker per slot, `auto`: processes where there is more than one slot.
+
+    devices: auto, or names with commas (cuda:0,cuda:1). workers: slots in all, spread over the devices."""
+    if name not in ENGINES:
+        raise ConfigError(f"engine={name!r} is unknown: give {', '.join(ENGINES)}.")
+    slots = device_slots(devices, workers, threads=graphs.settings.threads)
+    if name == "sequential" or (name == "auto" and len(slots) == 1):
+        return SequentialEngine(TrialRunner(graphs, folder, device=slots[0], timeout=timeout))
+    return ProcessEngine(folder, slots, timeout=timeout)
+
+
+def device_slots(devices: str, workers: int | None, *, threads: int) -> list[str]:
+    """The device of every slot."""
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers={workers}: give 1 or more.")
+    if devices == "auto":
+        names = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else ["cpu"]
+    else:
+        names = [str(choose_device(part.strip())) for part in devices.split(",") if part.strip()]
+    if not names:
+        raise ConfigError(f"devices={devices!r} names no device: give auto, cpu or cuda:0,cuda:1, …")
+    each = max(1, _cores() // threads) if names == ["cpu"] else (_SHARED_SLOTS if _shares_cards() else 1)
+    count = workers or each * len(names)
+    return [names[i % len(names)] for i in range(count)]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _shares_cards() -> bool:
+    place = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return (place / "control").exists()

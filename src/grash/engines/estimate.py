@@ -1,0 +1,212 @@
+"""What a search will be, before it runs: every round, what it costs, and what it takes in seconds, memory and disk.
+
+Seconds come from a probe: a few steps and one small ranking of a typical configuration on each round's own graph.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from grash.data.known import KnownAnswers
+from grash.engines.device import choose_device
+from grash.engines.memory import plan_memory
+from grash.evaluation.ranking import Ranker
+from grash.search.configurations import make_configurations, score_count
+from grash.search.graphs import SearchGraphs
+from grash.search.halving import CloseRound, OpenRound, RunTrials, next_action
+from grash.search.schedule import fitting_trials, round_sizes, scaled_negatives
+from grash.search.state import RoundState, SearchState
+from grash.search.trial import Configuration, Result, Round
+from grash.training.batches import Batches
+from grash.training.config import TrainConfig, make_config
+from grash.training.initial import initial_model
+from grash.training.loop import train_step
+from grash.training.state import TrainState
+
+_PROBE_SECONDS = 0.5
+_PROBE_TRIPLES = 200
+
+
+@dataclass(frozen=True)
+class PlannedRound:
+    """A round and what it takes. negatives: (smallest, largest) per slot among its configurations."""
+
+    plan: Round
+    n_trials: int
+    steps: int  # of a typical trial
+    negatives: tuple[int, int]
+    n_bytes: int  # of its largest trial, on the device
+    disk_bytes: int
+    seconds: float | None  # of all its trials, one after the other
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """All rounds, the final training, and what acted on them."""
+
+    rounds: tuple[PlannedRound, ...]
+    final: PlannedRound | None
+    budget: float
+    billed: float
+    n_train: int  # of the full graph
+    notes: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float | None:
+        parts = [r.seconds for r in (*self.rounds, self.final) if r is not None]
+        return None if any(p is None for p in parts) else sum(p for p in parts if p is not None)
+
+
+def plan_search(graphs: SearchGraphs, *, device: str = "auto", probe: bool = True) -> SearchPlan:
+    """The plan if no trial fails; which configurations go on is not known yet, so typical ones stand for them."""
+    settings = graphs.settings
+    where = choose_device(device)
+    n_trials = fitting_trials(settings, graphs)
+    notes = []
+    if n_trials < settings.n_trials:
+        notes.append(
+            f"rail: {n_trials} first-round trials instead of {settings.n_trials}, so that each sees one epoch of a "
+            f"graph that is large enough to judge by"
+        )
+    configurations = make_configurations(settings, graphs.n_entities, n_trials)
+    state = _simulated(graphs, configurations, round_sizes(n_trials, settings.eta))
+    rounds = tuple(_planned(graphs, past, configurations, where, probe, state) for past in state.rounds)
+    billed = sum(r.plan.cost * _mean_price(past, configurations) * r.n_trials for r, past in zip(rounds, state.rounds))
+    if settings.variant == "epoch" and len(rounds) > 1:
+        notes.append(
+            f"survivors go on where they stand, so that {billed:.4g} of {settings.budget:g} full runs are billed"
+        )
+    final = _final(graphs, configurations, where, probe) if settings.final_train else None
+    return SearchPlan(rounds, final, settings.budget, billed, graphs.n_train, tuple(notes))
+
+
+def _simulated(graphs: SearchGraphs, configurations: list[Configuration], sizes: list[int]) -> SearchState:
+    """The state after all rounds, if every trial ends normally: cheap ones first."""
+    state = SearchState(sizes=sizes, planned_trials=sizes[0] if sizes else 1, budget=graphs.settings.budget)
+    state.configurations = {c.number: c for c in configurations}
+    while True:
+        match next_action(state, graphs.settings, graphs):
+            case OpenRound(plan):
+                state.rounds.append(RoundState(plan))
+            case RunTrials(number, numbers):
+                ended = {n: Result(number, n, 1, "ok", mrr=0.5, positives=0) for n in numbers}
+                state.rounds[number - 1].results.update(ended)
+            case CloseRound(number, survivors):
+                state.rounds[number - 1].survivors = list(survivors)
+            case _:
+                return state
+
+
+def _planned(
+    graphs: SearchGraphs,
+    past: RoundState,
+    configurations: list[Configuration],
+    device: torch.device,
+    probe: bool,
+    state: SearchState,
+) -> PlannedRound:
+    plan, settings = past.plan, graphs.settings
+    configs = [_at(make_config(c.values), plan, settings.negatives_floor) for c in configurations]
+    typical = sorted(configs, key=lambda c: score_count(c, plan.n_entities))[len(configs) // 2]
+    sizes = (plan.n_entities, plan.n_relations, plan.n_train)
+    memory = [plan_memory(c, *sizes, device) for c in configs]
+    lineage = settings.variant == "epoch" or settings.warm_start != "off"
+    kept = max(m.tables + m.optimizer for m in memory) if lineage and plan.number < len(state.sizes) else 0
+    before = state.rounds[plan.number - 2].plan.positives if plan.continues else 0
+    steps = -(-(plan.positives - before) // typical.batch_size)
+    seconds = None
+    if probe:
+        step, validation = _probe(graphs, () if plan.whole else plan.fractions, typical, device)
+        seconds = len(past.results) * (steps * step + 2 * validation)
+    return PlannedRound(
+        plan,
+        len(past.results),
+        steps,
+        _negatives(configs),
+        max(m.device for m in memory),
+        kept * len(past.results),
+        seconds,
+    )
+
+
+def _final(
+    graphs: SearchGraphs, configurations: list[Configuration], device: torch.device, probe: bool
+) -> PlannedRound:
+    """The final training as a round of one trial, outside the budget."""
+    data = graphs.dataset
+    configs = [make_config(c.values) for c in configurations]
+    typical = sorted(configs, key=lambda c: score_count(c, data.n_entities))[len(configs) // 2]
+    memory = [plan_memory(c, data.n_entities, data.n_relations, len(data.train), device) for c in configs]
+    positives = round(typical.epochs * len(data.train))
+    plan = Round(
+        number=0, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=1.0, epoch_fraction=1.0, fractions=(), whole=True,
+        k=None, n_entities=data.n_entities, n_relations=data.n_relations, n_train=len(data.train),
+        n_valid=len(data.valid), entity_share=1.0, positives=positives, continues=False, cost=1.0,
+    )  # fmt: skip
+    steps = -(-positives // typical.batch_size)
+    seconds = None
+    if probe:
+        step, validation = _probe(graphs, (), typical, device)
+        seconds = steps * step + 20 * validation
+    disk = max(2 * m.tables + m.optimizer for m in memory)
+    return PlannedRound(plan, 1, steps, _negatives(configs), max(m.device for m in memory), disk, seconds)
+
+
+def _at(config: TrainConfig, plan: Round, floor: float) -> TrainConfig:
+    return config.changed(
+        epochs=plan.epochs,
+        negatives_head=scaled_negatives(config.negatives_head, plan, floor),
+        negatives_tail=scaled_negatives(config.negatives_tail, plan, floor),
+    )
+
+
+def _negatives(configs: list[TrainConfig]) -> tuple[int, int]:
+    counts = [n for c in configs for n in (c.negatives_head, c.negatives_tail)]
+    return min(counts), max(counts)
+
+
+def _mean_price(past: RoundState, configurations: list[Configuration]) -> float:
+    prices = {c.number: c.price for c in configurations}
+    return sum(prices[n] for n in past.results) / max(1, len(past.results))
+
+
+@torch.no_grad()
+def _probe(
+    graphs: SearchGraphs, fractions: tuple[float, ...], config: TrainConfig, device: torch.device
+) -> tuple[float, float]:
+    """Seconds of a step and of a validation, measured for about a second."""
+    data = graphs.subgraph(fractions).dataset
+    torch.set_num_threads(graphs.settings.threads)
+    model = initial_model(config, data.n_entities, data.n_relations, device=device)
+    state = TrainState.fresh(model, _longer(config))
+    batches = Batches(data.train, data.n_entities, data.n_relations, _longer(config), device)
+    train_step(state, batches, config)
+    _settle(device)
+    began, first = time.monotonic(), state.step
+    while time.monotonic() - began < _PROBE_SECONDS or state.step - first < 2:
+        train_step(state, batches, config)
+        _settle(device)
+    step = (time.monotonic() - began) / (state.step - first)
+    triples = data.valid[:_PROBE_TRIPLES]
+    ranker = Ranker(
+        triples,
+        KnownAnswers.of(data.train, data.valid, n_relations=data.n_relations, asked=triples),
+        data.n_entities,
+        device,
+    )
+    began = time.monotonic()
+    ranker.rank(model)
+    return step, (time.monotonic() - began) * len(data.valid) / max(1, len(triples))
+
+
+def _longer(config: TrainConfig) -> TrainConfig:
+    """The same with steps enough for a probe."""
+    return config.changed(epochs=1000.0)
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

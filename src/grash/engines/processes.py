@@ -1,0 +1,202 @@
+"""A worker process per slot, kept for the whole search: the graph is mapped and torch imported once.
+
+Driver and worker exchange JSON over a pipe. A worker that dies is replaced, and its trial reported as killed; when the
+driver dies, the kernel ends its workers, so that nobody writes to the run folder but the next driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from grash.errors import GrashError, OutputError
+from grash.search.trial import Heartbeat, Result, Task
+
+_PATIENCE = 1.0  # seconds that `wait` sleeps at most
+_GRACE = 30.0  # seconds beyond its timeout after which a trial that says nothing is killed
+_FREE_SHARE = 0.9
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class _Slot:
+    device: str
+    process: SpawnProcess
+    pipe: Connection
+    task: Task | None = None
+    since: float = 0.0
+
+
+class ProcessEngine:
+    """devices: one name per slot; a device that stands there several times runs several trials at once, as many as its
+    free memory admits."""
+
+    def __init__(self, folder: Path, devices: Sequence[str], *, timeout: float | None = None) -> None:
+        self.folder, self.timeout = Path(folder), timeout
+        self.n_slots, self.devices = len(devices), tuple(devices)
+        self._context = multiprocessing.get_context("spawn")
+        self._slots = [self._worker(device) for device in devices]
+        self._free: dict[str, int] = {}
+
+    def start(self, task: Task) -> str | None:
+        for slot in self._slots:
+            if slot.task is None and self._has_room(slot.device, task):
+                slot.task, slot.since = task, time.monotonic()
+                _send(slot.pipe, {"task": asdict(task)})
+                return slot.device
+        return None
+
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+        ended: list[Result | Task] = []
+        by_pipe = {slot.pipe: slot for slot in self._slots}
+        for pipe in wait(list(by_pipe), timeout=_PATIENCE):
+            ended += self._hear(by_pipe[pipe], tell)  # type: ignore[index]
+        for slot in self._slots:
+            late = self.timeout is not None and slot.task is not None and not slot.task.final
+            if late and time.monotonic() - slot.since > self.timeout + _GRACE:  # type: ignore[operator]
+                ended.append(self._lost(slot, "timeout", f"It said nothing for {_GRACE:g} s beyond its time limit."))
+        return ended
+
+    def stop(self) -> None:
+        for slot in self._slots:
+            if slot.task is not None:
+                _send(slot.pipe, {"stop": True})
+
+    def close(self) -> None:
+        for slot in self._slots:
+            slot.process.kill()
+            slot.process.join()
+            slot.pipe.close()
+
+    def _hear(self, slot: _Slot, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+        try:
+            message = json.loads(slot.pipe.recv_bytes())
+        except (EOFError, OSError):
+            if slot.task is None:
+                self._replace(slot)
+                return []
+            slot.process.join(5)
+            return [self._lost(slot, "killed", f"Its worker ended unexpectedly (exit code {slot.process.exitcode}).")]
+        if "heartbeat" in message:
+            tell(Heartbeat(**message["heartbeat"]))
+            return []
+        task, slot.task = slot.task, None
+        if "full" in message:
+            raise OutputError(
+                message["full"], message["reason"], then="The search stops here and goes on with `grash resume`."
+            )
+        if "fatal" in message:
+            raise GrashError(f"A worker on {slot.device} could not begin: {message['fatal']}")
+        if "stopped" in message:
+            return [] if task is None else [task]
+        return [Result.from_json(message["result"])]
+
+    def _lost(self, slot: _Slot, status: Any, message: str) -> Result:
+        task = slot.task
+        assert task is not None
+        self._replace(slot)
+        return Result(task.round, task.number, task.attempt, status, message=message, device=slot.device)
+
+    def _replace(self, slot: _Slot) -> None:
+        slot.process.kill()
+        slot.process.join()
+        slot.pipe.close()
+        fresh = self._worker(slot.device)
+        slot.process, slot.pipe, slot.task = fresh.process, fresh.pipe, None
+
+    def _worker(self, device: str) -> _Slot:
+        here, there = self._context.Pipe()
+        process = self._context.Process(
+            target=work, args=(there, str(self.folder), device, self.timeout, os.getpid()), daemon=True
+        )
+        process.start()
+        there.close()
+        return _Slot(device, process, here)
+
+    def _has_room(self, device: str, task: Task) -> bool:
+        """Whether the device's memory admits the trial beside those that run there; alone it is always tried."""
+        beside = [s.task.n_bytes for s in self._slots if s.device == device and s.task is not None]
+        if not beside:
+            self._free[device] = _free_bytes(device)
+            return True
+        return sum(beside) + task.n_bytes <= _FREE_SHARE * self._free.get(device, 0)
+
+
+def work(pipe: Connection, folder: str, device: str, timeout: float | None, driver: int) -> None:
+    """The life of a worker: a task in, heartbeats and a result out, until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    _die_with(driver)
+    from grash.engines.trial import TrialRunner
+    from grash.search.folder import cores_place, dataset_place, read_dataset, read_settings
+    from grash.search.graphs import SearchGraphs
+
+    try:
+        settings = read_settings(Path(folder))
+        cores = cores_place(dataset_place(Path(folder)), settings.count)
+        graphs = SearchGraphs(read_dataset(Path(folder)), settings, cache=cores)
+        runner = TrialRunner(graphs, Path(folder), device=device, timeout=timeout)
+    except Exception as error:
+        _send(pipe, {"fatal": str(error)})
+        return
+    told = 0.0
+
+    def tell(heartbeat: Heartbeat) -> None:
+        nonlocal told
+        if pipe.poll():
+            _receive(pipe)  # the only message to a busy worker is: stop
+            raise KeyboardInterrupt
+        if time.monotonic() - told > 0.5:
+            told = time.monotonic()
+            _send(pipe, {"heartbeat": asdict(heartbeat)})
+
+    while True:
+        message = _receive(pipe)
+        if "task" not in message:
+            continue
+        content = message["task"]
+        task = Task(**{**content, "fractions": tuple(content["fractions"])})
+        try:
+            _send(pipe, {"result": runner.run(task, tell).to_json()})
+        except KeyboardInterrupt:
+            _send(pipe, {"stopped": True})
+        except OutputError as error:
+            _send(pipe, {"full": str(folder), "reason": error.reason})
+
+
+def _send(pipe: Connection, message: dict[str, Any]) -> None:
+    with suppress(OSError):  # whoever listens there is gone: `wait` notices a worker, the kernel a driver
+        pipe.send_bytes(json.dumps(message).encode())
+
+
+def _receive(pipe: Connection) -> dict[str, Any]:
+    try:
+        return json.loads(pipe.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(0)  # the driver is gone
+
+
+def _die_with(driver: int) -> None:
+    """Asks the kernel (Linux) to end this process when its driver ends, however that happens."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return
+    if os.getppid() != driver:
+        os._exit(0)
+
+
+def _free_bytes(device: str) -> int:
+    from grash.engines.device import choose_device, free_bytes
+
+    return free_bytes(choose_device(device))

@@ -1,0 +1,207 @@
+"""The charts of a search: from its state to one SVG of the asked width; None where there is nothing to draw yet."""
+
+from __future__ import annotations
+
+from grash.report.correlation import correlations, ranking
+from grash.report.summary import entering
+from grash.report.svg import (
+    Scale,
+    bar,
+    dot,
+    drawing,
+    duration,
+    frame,
+    label,
+    line,
+    number,
+    path,
+    scale_over,
+    tag,
+    ticks_of,
+)
+from grash.search.state import RoundState, SearchState
+from grash.search.trial import Result
+
+NARROW = 480  # px; below, panels stand under each other
+
+
+def funnel(state: SearchState, width: int) -> str | None:
+    """Rounds from top to bottom: fewer trials, each on more of the graph, for longer."""
+    measures = {
+        "trials": [float(entering(state, p.plan.number)) for p in state.rounds],
+        "entities": [float(p.plan.n_entities) for p in state.rounds],
+        "triples": [float(p.plan.n_train) for p in state.rounds],
+        "epochs": [p.plan.epochs for p in state.rounds],
+        "cost, full runs": [p.cost for p in state.rounds],
+    }
+    if not state.rounds:
+        return None
+    full = {"entities": state.dataset.get("n_entities"), "triples": state.dataset.get("n_train")}
+    columns = 1 if width < NARROW else len(measures)
+    left, row, top = 62.0, 30.0, 34.0
+    panel = (width - left) / columns
+    height = (top + row * len(state.rounds) + 10) * (len(measures) // columns)
+    drawn = []
+    for i, (name, figures) in enumerate(measures.items()):
+        x0, y0 = left + panel * (i % columns), (top + row * len(state.rounds) + 10) * (i // columns)
+        most = max(*figures, float(full.get(name) or 0)) or 1.0
+        drawn.append(label(name, x0, y0 + 18, cls="head"))
+        for r, value in enumerate(figures):
+            y, long = y0 + top + row * r, (panel - 66) * value / most
+            if i % columns == 0:
+                drawn.append(label(f"round {r + 1}", 0, y + 15, cls="name"))
+            whole = full.get(name)
+            said = f"round {r + 1}: {value:,.4g} {name}" + (f", {value / whole:.0%} of the graph" if whole else "")
+            track = (panel - 66) * whole / most if whole else 0.0
+            drawn += [tag("rect", x=x0, y=y, width=track, height=20, rx=2, cls="track")] if whole else []
+            drawn.append(bar(x0, y, long, 20, f"r{tone(r, state)}", data_tip=said))
+            drawn.append(label(number(value), x0 + max(long, track, 1) + 6, y + 15, cls="value"))
+    return drawing(drawn, width, height, "Trials, entities, triples, epochs and cost of each round")
+
+
+def rank_flow(state: SearchState, width: int) -> str | None:
+    """Ranks of the trials in each round; a line follows a configuration that went on. 1 is the best."""
+    ranked = [(p, ranking(p)) for p in state.rounds if p.results]
+    if not ranked or not ranked[0][1]:
+        return None
+    left, right, top, bottom = 44.0, width - 64.0, 46.0, 372.0
+    columns = [left if len(ranked) == 1 else left + (right - left) * i / (len(ranked) - 1) for i in range(len(ranked))]
+    places = [_column(order, x, top, bottom) for (_, order), x in zip(ranked, columns)]
+    drawn = [label("best", 0, top + 4, cls="tick"), label("worst", 0, bottom + 4, cls="tick")]
+    best = best_configuration(state)
+    for i, (past, order) in enumerate(ranked):
+        drawn.append(_column_head(past, columns[i], i == 0 and len(ranked) > 1, i == len(ranked) - 1))
+        for n in reversed(order):
+            if i + 1 < len(ranked) and n in places[i + 1]:
+                drawn.append(_ribbon(places[i][n], places[i + 1][n], _role(n, best), n))
+    for i, (past, order) in enumerate(ranked):
+        for n in reversed(order):
+            x, y = places[i][n]
+            said = tip(state, past.results[n], f"rank {order.index(n) + 1} of {len(order)} in round {i + 1}")
+            size = 5.0 if n == best else 3.4
+            drawn.append(dot(x, y, size, f"r{tone(i, state)} {_role(n, best)}", data_tip=said, data_c=n))
+    for n, (x, y) in list(places[-1].items())[:12]:
+        drawn.append(label(f"cfg {n}", x + 10, y + 4, cls="name strong" if n == best else "name", data_c=n))
+    for i, text in enumerate(correlations(state)):
+        if i + 1 < len(columns) and text is not None:
+            drawn.append(label(text, (columns[i] + columns[i + 1]) / 2, bottom + 30, cls="tick", text_anchor="middle"))
+    return drawing(drawn, width, bottom + 40, "How the ranks of configurations change from round to round")
+
+
+def learning_curves(state: SearchState, width: int) -> str | None:
+    """Validation MRR over epochs, a panel per round and one for the final training."""
+    panels = [(f"round {p.plan.number}", list(p.results.values())) for p in state.rounds]
+    panels += [("final training", [state.final])] if state.final is not None else []
+    panels = [(name, [r for r in results if r.history]) for name, results in panels]
+    panels = [(name, results) for name, results in panels if results]
+    if not panels:
+        return None
+    columns = 1 if width < NARROW else min(len(panels), 4)
+    each, tall = width / columns, 216.0
+    best = best_configuration(state)
+    drawn = []
+    for i, (name, results) in enumerate(panels):
+        x0, y0 = each * (i % columns), tall * (i // columns)
+        epochs = [v["epoch"] for r in results for v in r.history]
+        x = Scale(0.0, max(epochs) * 1.04, x0 + 42, x0 + each - 14)
+        y = scale_over([v["mrr"] for r in results for v in r.history], y0 + tall - 42, y0 + 30)
+        drawn.append(label(name, x.start, y0 + 16, cls="head"))
+        drawn += frame(x, y, xs=ticks_of(x, 4), ys=ticks_of(y, 4))
+        drawn.append(label("epoch", x.end, y0 + tall - 8, cls="tick", text_anchor="end"))
+        for r in sorted(results, key=lambda r: (r.number == best, r.mrr or 0.0)):
+            points = [(x(v["epoch"]), y(v["mrr"])) for v in r.history]
+            drawn.append(path(points, f"curve {_role(r.number, best)}", data_tip=tip(state, r, name), data_c=r.number))
+    return drawing(drawn, width, tall * -(-len(panels) // columns), "Validation MRR over epochs")
+
+
+def cost_against_time(state: SearchState, width: int) -> str | None:
+    """Billed cost and measured seconds of every trial, both on log scales; the line is the median pace."""
+    results = [r for p in state.rounds for r in p.results.values() if r.cost > 0 and r.seconds > 0]
+    if not results:
+        return None
+    x = scale_over([r.cost for r in results], 58, width - 16, log=True)
+    y = scale_over([r.seconds for r in results], 262, 18, log=True)
+    times = [(v, duration(v)) for v in (1, 10, 60, 600, 3600, 36000, 360000, 0.1, 0.01) if y.low <= v <= y.high]
+    times = times if len(times) > 1 else [(v, duration(v)) for v in y.ticks(4)]
+    drawn = frame(x, y, xs=ticks_of(x, 6), ys=times)
+    drawn.append(label("billed cost of a trial, in full runs", x.end, 298, cls="tick", text_anchor="end"))
+    drawn.append(label("measured time", 4, 10, cls="tick"))
+    paces = sorted(r.seconds / r.cost for r in results)
+    pace = paces[len(paces) // 2]
+    ends = [(c, c * pace) for c in (max(x.low, y.low / pace), min(x.high, y.high / pace))]
+    drawn.append(path([(x(c), y(s)) for c, s in ends], "guide", data_tip=f"{duration(pace)} per full run, the median"))
+    for r in results:
+        cls = f"r{tone(r.round - 1, state)}"
+        drawn.append(dot(x(r.cost), y(r.seconds), 4, cls, data_tip=tip(state, r, f"round {r.round}"), data_c=r.number))
+    return drawing(drawn, width, 304, "Billed cost against measured seconds, one dot per trial")
+
+
+def finalists(state: SearchState, width: int) -> str | None:
+    """The trials of the highest round with scores, best first, each with its 95 % interval."""
+    past = next((p for p in reversed(state.rounds) if ranking(p)), None)
+    if past is None:
+        return None
+    order = ranking(past)[:12]
+    shown = [past.results[n] for n in order]
+    ends = [v for r in shown for v in (r.interval or (r.mrr or 0.0,) * 2)]
+    x = scale_over(ends, 64, width - 16)
+    row, top = 26.0, 8.0
+    y = Scale(0, 1, top + row * len(shown) + 4, top)
+    drawn = frame(x, y, xs=ticks_of(x, 6), ys=[])
+    drawn.append(label(f"MRR in round {past.plan.number}", x.end, y.start + 36, cls="tick", text_anchor="end"))
+    if shown[0].interval is not None:
+        low, high = shown[0].interval
+        drawn.append(tag("rect", x=x(low), y=top, width=x(high) - x(low), height=y.start - top, cls="band"))
+    for i, r in enumerate(shown):
+        place, role = top + row * (i + 0.5), "winner" if i == 0 else "other"
+        drawn.append(label(f"cfg {r.number}", 0, place + 4, cls="name strong" if i == 0 else "name", data_c=r.number))
+        if r.interval is not None:
+            drawn.append(line(x(r.interval[0]), place, x(r.interval[1]), place, cls=f"whisker {role}", data_c=r.number))
+        said = tip(state, r, f"round {past.plan.number}")
+        drawn.append(dot(x(r.mrr or 0.0), place, 5, f"{role} solid", data_tip=said, data_c=r.number))
+    return drawing(drawn, width, y.start + 42, "MRR with interval of the last round's trials")
+
+
+def _column(order: list[int], x: float, top: float, bottom: float) -> dict[int, tuple[float, float]]:
+    step = (bottom - top) / max(1, len(order) - 1)
+    return {n: (x, top + step * i) for i, n in enumerate(order)}
+
+
+def _column_head(past: RoundState, x: float, first: bool, last: bool) -> str:
+    anchor = "start" if first else "end" if last else "middle"
+    shift = -6.0 if first else 6.0 if last else 0.0
+    return label(f"round {past.plan.number}", x + shift, 16, cls="head", text_anchor=anchor) + label(
+        f"{len(past.results)} trials", x + shift, 31, cls="tick", text_anchor=anchor
+    )
+
+
+def _ribbon(start: tuple[float, float], end: tuple[float, float], role: str, n: int) -> str:
+    (x1, y1), (x2, y2) = start, end
+    middle = (x1 + x2) / 2
+    places = f"M{x1:.1f} {y1:.1f} C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
+    return tag("path", d=places, cls=f"mark curve {role}", data_c=n)
+
+
+def best_configuration(state: SearchState) -> int | None:
+    incumbent = state.incumbent()
+    return state.winner if state.winner is not None else None if incumbent is None else incumbent.number
+
+
+def _role(number_: int, best: int | None) -> str:
+    return "winner" if number_ == best else "other"
+
+
+def tone(index: int, state: SearchState) -> int:
+    """1 to 5: how far down the search a round is."""
+    most = max(1, len(state.sizes) - 1)
+    return 1 + round(4 * index / most) if len(state.sizes) > 1 else 5
+
+
+def tip(state: SearchState, r: Result, where: str) -> str:
+    made = state.configurations[r.number]
+    score = "no score" if r.mrr is None else f"MRR {r.mrr:.4f}"
+    if r.interval is not None:
+        score += f" [{r.interval[0]:.4f}, {r.interval[1]:.4f}]"
+    said = f"configuration {r.number} · {made.values.get('model', '')} · {made.origin}\n{where}\n{score}"
+    failed = "" if r.status == "ok" else f"\n{r.status}"
+    return f"{said}{failed}\n{r.cost:.4g} full runs, {duration(r.seconds)}"

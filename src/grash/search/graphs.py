@@ -1,0 +1,81 @@
+"""The subgraphs of a search, each a function of the dataset, the settings and its fraction: made on demand, here or in
+a worker, never written to disk."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grash.data.dataset import Dataset
+from grash.errors import InputError
+from grash.kernels.random import key_of
+from grash.reduction.cut import cut, smallest_fraction
+from grash.reduction.peel import Peeling
+from grash.reduction.stored import peeling_of
+from grash.reduction.subgraph import Subgraph
+from grash.search.schedule import Shape
+from grash.search.settings import SearchSettings
+
+Fractions = tuple[float, ...]
+
+
+class SearchGraphs:
+    """The graph of any round. The last few are kept, so that the trials of a round share one."""
+
+    def __init__(self, dataset: Dataset, settings: SearchSettings, *, cache: Path | None = None) -> None:
+        if not len(dataset.valid) or not len(dataset.train):
+            raise InputError(
+                f"{dataset.name} has {len(dataset.train):,} training and {len(dataset.valid):,} validation triples, "
+                f"and a search compares configurations on validation triples: prepare it with --valid-fraction 0.05."
+            )
+        self.dataset, self.settings, self.cache = dataset, settings, cache
+        self.n_entities, self.n_train = dataset.n_entities, len(dataset.train)
+        self.subgraph = lru_cache(maxsize=2)(self._subgraph)
+
+    @cached_property
+    def peeling(self) -> Peeling:
+        return peeling_of(self.dataset, self.settings.count, self.cache)
+
+    @cached_property
+    def split_seed(self) -> int:
+        return key_of(self.settings.seed, "split") >> 1
+
+    def shape(self, fractions: Fractions) -> Shape:
+        found = self.subgraph(fractions)
+        data = found.dataset
+        return Shape(
+            n_entities=data.n_entities,
+            n_relations=data.n_relations,
+            n_train=len(data.train),
+            n_valid=len(data.valid),
+            k=found.k,
+            whole=found.whole,
+            fell_back=found.fell_back,
+        )
+
+    def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
+        return smallest_fraction(self.dataset, self.peeling, n_entities=n_entities, n_valid=n_valid)
+
+    def _subgraph(self, fractions: Fractions) -> Subgraph:
+        """fractions[-1] of the triples; () is the whole graph. The others are the rounds before, of a warm start."""
+        if not fractions or fractions[-1] >= 1:
+            entities, relations = (np.arange(n, dtype=np.int32) for n in (self.n_entities, self.dataset.n_relations))
+            return Subgraph(self.dataset, entities, relations, target=1.0, fraction=1.0, whole=True)
+        return cut(
+            self.dataset,
+            self.peeling,
+            fractions[-1],
+            way=self.settings.way,
+            seed=self.split_seed,
+            guarded=self.settings.guarded_split,
+            train_before=self._trained_before(fractions[:-1]),
+        )
+
+    def _trained_before(self, fractions: Fractions) -> NDArray[np.int32] | None:
+        """What the lineage has trained on, in ids of the full graph."""
+        if not fractions:
+            return None
+        return self._subgraph(fractions).full_ids("train")

@@ -1,0 +1,134 @@
+"""The search, decided: what comes next, given what is recorded (paper, Algorithm 1).
+
+    propose n configurations
+    for each round: fix its graph and epochs, run every configuration that entered, keep the best ⌈n/η⌉
+    train the winner in full
+
+`next_action` is a pure function of the state, so a search that was killed goes on from its ledger alone, and the same
+results lead to the same winner whoever computed them and in whatever order. `grash.engines.drive` acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from grash.search.schedule import Graphs, cost_of, fidelity_of, plan_round, round_sizes
+from grash.search.settings import SearchSettings
+from grash.search.state import SearchState, select_best
+from grash.search.trial import Round
+
+
+@dataclass(frozen=True)
+class Propose:
+    """Draw configurations until there are `count`."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    plan: Round
+
+
+@dataclass(frozen=True)
+class RunTrials:
+    """These configurations of the round have no result yet."""
+
+    round: int
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CloseRound:
+    round: int
+    survivors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Win:
+    number: int
+
+
+@dataclass(frozen=True)
+class TrainWinner:
+    number: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    failed: str = ""
+
+
+Action = Propose | OpenRound | RunTrials | CloseRound | Win | TrainWinner | Finish
+
+
+def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Action:
+    """What the search does next."""
+    n_trials = state.sizes[0] if state.sizes else 1
+    if len(state.configurations) < n_trials:
+        return Propose(n_trials)
+    survivors = sorted(state.configurations)[:n_trials]
+    for number in range(1, len(state.sizes) + 1):
+        if len(state.rounds) < number:
+            return OpenRound(_next_round(state, settings, graphs))
+        this = state.rounds[number - 1]
+        entrants = state.entrants(number)
+        open_ones = tuple(n for n in entrants if n not in this.results)
+        if open_ones:
+            return RunTrials(number, open_ones)
+        places = state.sizes[number] if number < len(state.sizes) else 1
+        survivors = select_best([this.results[n] for n in entrants], places)
+        if not survivors:
+            return Finish(failed=_why_nothing_is_left(state, number))
+        if this.survivors != survivors:
+            return CloseRound(number, tuple(survivors))
+    if state.winner is None:
+        return Win(survivors[0])
+    if settings.final_train and state.final is None:
+        return TrainWinner(state.winner)
+    failed = state.final.message if state.final is not None and state.final.status != "ok" else ""
+    return Finish(failed=f"The final training failed: {failed}" if failed else "")
+
+
+def _next_round(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:
+    """The plan of the first round that is not open yet: its share of the budget, and what that buys."""
+    number = len(state.rounds) + 1
+    sizes = round_sizes(state.planned_trials, settings.eta)  # an extension leaves fidelities as they were planned
+    share = shares(state, settings, graphs)[-1]
+    entrants = state.entrants(number)
+    prices = [state.configurations[n].price for n in entrants]
+    fidelity = fidelity_of(share * len(prices) / sizes[number - 1], prices)
+    before = [past.plan for past in state.rounds]
+    return plan_round(number, fidelity, share, sizes[number - 1], settings, graphs, before)
+
+
+def shares(state: SearchState, settings: SearchSettings, graphs: Graphs) -> list[Fraction]:
+    """Exact shares of the budget: of every open round and of the next. B/s each, and what is carried over: the surplus
+    of the cap at f = 1, and what diverged trials did not use."""
+    base = settings.full_budget / max(1, len(round_sizes(state.planned_trials, settings.eta)))
+    found, seen = [base], 0
+    for past in state.rounds:
+        planned = past.plan.positives - (seen if past.plan.continues else 0)
+        seen = past.plan.positives
+        carried = Fraction(0)
+        if settings.carry:
+            prices = {n: Fraction(state.configurations[n].price) for n in past.results}
+            unused = (
+                prices[n] * max(0, planned - r.positives) for n, r in past.results.items() if r.status == "diverged"
+            )
+            carried += cost_of(1, settings, graphs.n_train) * sum(unused, Fraction(0))
+            if past.plan.fidelity == 1.0:
+                carried += max(Fraction(0), found[-1] - sum(prices.values(), Fraction(0)))
+        found.append(base + carried)
+    return found
+
+
+def _why_nothing_is_left(state: SearchState, number: int) -> str:
+    results = list(state.rounds[number - 1].results.values())
+    kinds: dict[str, int] = {}
+    for result in results:
+        kinds[result.status] = kinds.get(result.status, 0) + 1
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda kc: -kc[1]))
+    first = next((r.message for r in results if r.message), "")
+    return f"No trial of round {number} has a score ({counts}). The first said: {first}"

@@ -1,0 +1,161 @@
+"""Where a search stands: a fold over the events of its ledger. Deciding and showing both start from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from grash.search.ledger import Event
+from grash.search.trial import FAULTS, Configuration, Result, Round
+
+
+@dataclass
+class RoundState:
+    """One round: its plan, and for each configuration the result that counts and every attempt."""
+
+    plan: Round
+    results: dict[int, Result] = field(default_factory=dict)  # settled: ok, or failed for good
+    attempts: dict[int, list[Result]] = field(default_factory=dict)
+    running: dict[int, dict[str, Any]] = field(default_factory=dict)  # started and not ended: device, at, attempt
+    survivors: list[int] | None = None  # once the round is closed
+
+    @property
+    def cost(self) -> float:
+        return sum(r.cost for r in self.results.values())
+
+    @property
+    def seconds(self) -> float:
+        return sum(r.seconds for tries in self.attempts.values() for r in tries)
+
+
+@dataclass
+class SearchState:
+    settings: dict[str, Any] = field(default_factory=dict)
+    dataset: dict[str, Any] = field(default_factory=dict)  # name, fingerprint, counts
+    sizes: list[int] = field(default_factory=list)  # trials that enter each round
+    planned_trials: int = 1  # of the first round when the search began; fixes the fidelities
+    budget: float = 0.0
+    configurations: dict[int, Configuration] = field(default_factory=dict)
+    rounds: list[RoundState] = field(default_factory=list)
+    winner: int | None = None
+    finals: dict[int, list[Result]] = field(default_factory=dict)  # attempts at the final training, by configuration
+    final_running: dict[str, Any] | None = None
+    finished: bool = False
+    failed: str = ""  # why the search ended without a winner
+    stopped: str = ""  # why it last stopped before its end
+    started_at: str = ""
+    seconds: float = 0.0  # of all drivers so far, measured
+    max_retries: int = 2
+
+    @classmethod
+    def replay(cls, events: Iterable[Event]) -> SearchState:
+        state = cls()
+        for event in events:
+            state.see(event)
+        return state
+
+    def see(self, event: Event) -> None:
+        """Takes one more event into account."""
+        getattr(self, f"_see_{event['event']}")(event)
+        self.seconds = max(self.seconds, event.get("elapsed", 0.0))
+
+    def entrants(self, number: int) -> list[int]:
+        """The configurations of a round, best of the round before first; all of them in round 1."""
+        if number == 1:
+            return sorted(self.configurations)[: self.sizes[0]]
+        return select_best(
+            [self.rounds[number - 2].results[n] for n in self.entrants(number - 1)], self.sizes[number - 1]
+        )
+
+    def incumbent(self) -> Result | None:
+        """The best trial of the highest round that has one."""
+        for past in reversed(self.rounds):
+            best = select_best(past.results.values(), 1)
+            if best:
+                return past.results[best[0]]
+        return None
+
+    @property
+    def final(self) -> Result | None:
+        """The settled final training of the winner."""
+        attempts = self.finals.get(self.winner, []) if self.winner is not None else []
+        return attempts[-1] if attempts and self._settles(attempts[-1], attempts) else None
+
+    @property
+    def spent(self) -> float:
+        return sum(past.cost for past in self.rounds)
+
+    def _see_search(self, event: Event) -> None:
+        self.settings, self.dataset = event["settings"], event["dataset"]
+        self.sizes, self.budget = list(event["sizes"]), event["budget"]
+        self.planned_trials = self.sizes[0] if self.sizes else 1
+        self.max_retries = event["settings"].get("max_retries", self.max_retries)
+        self.started_at = event["at"]
+
+    def _see_proposed(self, event: Event) -> None:
+        for content in event["configurations"]:
+            made = Configuration(**content)
+            self.configurations[made.number] = made
+
+    def _see_round(self, event: Event) -> None:
+        self.rounds.append(RoundState(Round.from_json(event["plan"])))
+
+    def _see_started(self, event: Event) -> None:
+        self.stopped = ""
+        if event["round"] == 0:
+            self.final_running = event
+        else:
+            self.rounds[event["round"] - 1].running[event["number"]] = event
+
+    def _see_ended(self, event: Event) -> None:
+        result = Result.from_json(event["result"])
+        if result.round == 0:
+            self.final_running = None
+            self.finals.setdefault(result.number, []).append(result)
+            return
+        past = self.rounds[result.round - 1]
+        past.running.pop(result.number, None)
+        past.attempts.setdefault(result.number, []).append(result)
+        if self._settles(result, past.attempts[result.number]):
+            past.results[result.number] = result
+
+    def _settles(self, result: Result, attempts: list[Result]) -> bool:
+        """Machine faults are tried again; everything else, and a fault that outlasts its retries, stands."""
+        return result.status not in FAULTS or sum(r.status in FAULTS for r in attempts) > self.max_retries
+
+    def _see_closed(self, event: Event) -> None:
+        self.rounds[event["round"] - 1].survivors = list(event["survivors"])
+
+    def _see_extended(self, event: Event) -> None:
+        """More trials or more survivors: rounds that were closed open again, with the fidelities that they had."""
+        self.sizes, self.budget = list(event["sizes"]), event["budget"]
+        self.settings = {**self.settings, **event["settings"]}
+        self.finished, self.winner, self.failed = False, None, ""
+        for past in self.rounds:
+            past.survivors = None
+
+    def _see_stopped(self, event: Event) -> None:
+        self.stopped = event["reason"]
+        self._nothing_runs()
+
+    def _see_resumed(self, event: Event) -> None:
+        self.stopped = ""
+        self._nothing_runs()
+
+    def _nothing_runs(self) -> None:
+        self.final_running = None
+        for past in self.rounds:
+            past.running = {}
+
+    def _see_won(self, event: Event) -> None:
+        self.winner = event["number"]
+
+    def _see_finished(self, event: Event) -> None:
+        self.finished, self.failed, self.stopped = True, event.get("failed", ""), ""
+
+
+def select_best(results: Iterable[Result], count: int) -> list[int]:
+    """The configurations of the `count` best scores; ties go to the cheaper, then to the lower number (D8)."""
+    scored = [r for r in results if r.mrr is not None and r.status == "ok"]
+    return [r.number for r in sorted(scored, key=lambda r: (-(r.mrr or 0.0), r.cost, r.scores, r.number))[:count]]

@@ -1,0 +1,124 @@
+"""Triple samples and random walks: parts of train of the asked size, by the rules of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grash.errors import InputError
+from grash.reduction.samples import sample_triples
+from grash.reduction.walks import kgtuner_walk, random_walks
+from reduction.graphs import as_set, dataset_of, datasets, names_in, random_dataset
+from reduction.test_cut import FRACTIONS, check_subgraph
+
+WAYS = [sample_triples, random_walks, kgtuner_walk]
+
+
+@settings(max_examples=100)
+@given(datasets(min_triples=1), FRACTIONS, st.integers(0, 3), st.sampled_from(WAYS))
+def test_each_way_gives_a_part_with_nothing_unseen(dataset, fraction, seed, way):
+    try:
+        subgraph = way(dataset, fraction, seed=seed)
+    except InputError as error:
+        assert "give a larger fraction" in str(error)
+        return
+    if subgraph.whole:
+        return
+    check_subgraph(dataset, subgraph)
+    assert names_in(subgraph.full_ids("valid"))[0] <= names_in(subgraph.full_ids("train"))[0]
+    if way is not kgtuner_walk:
+        assert len(subgraph.dataset.train) <= fraction * len(dataset.train)
+
+
+@pytest.mark.parametrize("way", [sample_triples, random_walks])
+@pytest.mark.parametrize("fraction", [1 / 64, 1 / 8, 0.5, 0.8])
+def test_the_target_is_met(way, fraction):
+    dataset = random_dataset(0, 40_000, 3000)
+    subgraph = way(dataset, fraction, seed=5)
+    target = int(fraction * len(dataset.train))
+    assert 0.99 * target <= len(subgraph.dataset.train) <= target
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_seeds_make_the_difference(way):
+    dataset = random_dataset(0, 5000, 400)
+    prints = [way(dataset, 0.2, seed=seed).dataset.fingerprint for seed in (1, 1, 2)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_larger_samples_contain_smaller_ones():
+    dataset = random_dataset(0, 5000, 400)
+    small, large = (sample_triples(dataset, f, seed=0, guarded=False) for f in (0.1, 0.3))
+    parts = [as_set(s.full_ids("train")) | as_set(s.full_ids("valid")) for s in (small, large)]
+    assert parts[0] < parts[1]
+
+
+def test_one_walk_is_connected_and_of_its_length():
+    dataset = random_dataset(0, 5000, 400)
+    for seed in range(20):
+        walk = random_walks(dataset, starts=1, length=12, seed=seed, guarded=False)
+        triples = np.concatenate([walk.full_ids("train"), walk.full_ids("valid")])
+        assert 1 <= len(triples) <= 12
+        reached = set(triples[0, ::2].tolist())
+        for _ in range(12):
+            for head, _, tail in triples.tolist():
+                if head in reached or tail in reached:
+                    reached |= {head, tail}
+        assert reached == names_in(triples)[0]
+
+
+def test_steps_go_against_the_direction_of_triples_too():
+    star = dataset_of([(i, 0, 0) for i in range(1, 50)], 50, 1)
+    walk = random_walks(star, starts=3, length=40, seed=0)
+    assert len(walk.dataset.train) > 10
+
+
+def test_starts_and_steps_are_uniform():
+    path = dataset_of([(0, 0, 1), (2, 0, 3)], 6, 1)  # 4 and 5 have no triple, so that no walk starts there
+    counts = np.zeros(2)
+    for seed in range(300):
+        walk = random_walks(path, starts=1, length=1, seed=seed)
+        counts[walk.entity_ids[0] // 2] += 1
+    assert counts.min() > 110  # 150 expected, standard deviation 8.7
+
+
+def test_kgtuner_takes_all_triples_among_its_share_of_entities():
+    dataset = random_dataset(3, 6000, 800)
+    for share in (0.1, 0.2, 0.5):
+        walk = kgtuner_walk(dataset, share, seed=0)
+        entities = set(walk.entity_ids.tolist())
+        inside = {t for t in as_set(dataset.train) if t[0] in entities and t[2] in entities}
+        assert as_set(walk.full_ids("train")) | as_set(walk.full_ids("valid")) == inside
+        peopled = len(names_in(dataset.train)[0])
+        assert 0.9 * share * peopled < len(entities) <= share * peopled + 1
+
+
+def test_kgtuner_leaves_islands_that_are_used_up():
+    pairs = dataset_of([(2 * i, 0, 2 * i + 1) for i in range(40)] + [(80, 0, 80)], 82, 1)
+    assert kgtuner_walk(pairs, 0.5, seed=0).dataset.n_entities >= 30
+    assert kgtuner_walk(pairs, 1.0, seed=0).whole
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda d: random_walks(d, seed=0), "either a fraction to reach or a number of starts"),
+        (lambda d: random_walks(d, 0.5, starts=3, seed=0), "either a fraction to reach or a number of starts"),
+        (lambda d: random_walks(d, 0.5, length=0, seed=0), "give 1 or more of each"),
+        (lambda d: kgtuner_walk(d, 1.5, seed=0), "give a number above 0, up to 1"),
+        (lambda d: sample_triples(d, 0.0001, seed=0), "leaves none to train on: give a larger fraction"),
+    ],
+)
+def test_what_cannot_be_is_said(call, sentence):
+    with pytest.raises(InputError, match=sentence):
+        call(random_dataset(0, 200, 40))
+
+
+def test_a_walk_that_cannot_reach_its_target_says_so(caplog, monkeypatch):
+    monkeypatch.setattr("grash.reduction.walks._STEPS_PER_TRIPLE", 1)
+    dataset = random_dataset(0, 3000, 400)
+    walk = random_walks(dataset, 0.7, seed=0)
+    assert "The walks found" in caplog.text
+    assert walk.fraction < 0.7
