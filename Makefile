@@ -1,11 +1,11 @@
-# make demo: set up, then train, evaluate and query a model of the bundled graph.
-# make test: set up, then everything that CI checks.
+# make demo: set up, then search, train the winner and query it, on the bundled graph.
+# make test: set up, then everything that CI checks; Chromium, for the test of the report, where apt can install it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test lint setup browser clean
 
 setup: $(READY)
 
@@ -24,7 +24,12 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	|| echo 'There is no Chromium: the test of the report in a browser will be skipped.'
+
+test: lint browser
 	$(BIN)/python -m pytest
 
 clean:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import bz2
 import gzip
 import importlib
+import importlib.util
 import json
+import math
 import pkgutil
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import typer.main
+import yaml
 
 import grash
 from grash.cli.entry import app
@@ -22,15 +27,22 @@ from grash.data.dataset import Dataset
 from grash.errors import GrashError
 from grash.evaluation.metrics import Evaluation, Metrics
 from grash.models import MODELS
+from grash.search.schedule import round_sizes
+from grash.search.settings import PRESETS, SearchSettings
+from grash.search.state import SearchState
+from grash.search.trial import Configuration, Result, Round
 from small_graph import grash as run_grash
 
 ROOT = Path(__file__).parents[1]
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SHOWN = [ROOT / "README.md", *HOW_TO, ROOT / "docs" / "reference" / "files.md"]
+REFERENCE = ROOT / "docs" / "reference"
+SHOWN = [ROOT / "README.md", *HOW_TO, REFERENCE / "files.md", REFERENCE / "run-folder.md"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TINY = ("--set", "epochs=0.2", "--set", "dim=8", "--set", "negatives_head=20", "--set", "negatives_tail=20")
+QUICK = ("--set", "training=negative_sampling", "--set", "negatives_head=20", "--set", "negatives_tail=20", "--quiet")
+TINY_SEARCH = ("-n", "5", "--epochs", "3", "--dim", "8", "--engine", "sequential", *QUICK)  # two rounds on `world`
 
 
 def blocks_of(page: Path) -> list[tuple[str, str]]:
@@ -112,6 +124,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder of a search of the bundled graph, as small as it can be."""
+    folder = tmp_path_factory.mktemp("docs") / "search"
+    assert run_grash("search", "world", "-o", str(folder), *TINY_SEARCH).code == 0
+    return folder
+
+
 @pytest.fixture
 def place(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to work in, with the files that the pages speak of; MODELS is put back afterwards."""
@@ -129,31 +149,46 @@ def place(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def is_here(words: list[str]) -> bool:
     """Whether a command's graph or model is there to run it on, and its device."""
     subject = next((w for w in words[1:] if not w.startswith("-")), "world")
-    return words[0] != "datasets" and "cuda:1" not in words and (subject == "world" or Path(subject).exists())
+    elsewhere = words[0] in ("datasets", "dashboard") or any("cuda:1" in w or w == "--open" for w in words)
+    return not elsewhere and (subject == "world" or Path(subject).exists())
 
 
-def run_page(page: Path, trained: Path) -> tuple[str, int]:
+def made_small(words: list[str]) -> list[str]:
+    """What is added to a command so that it takes a moment; the last of two equal options counts."""
+    if words[0] == "train":
+        taken = "runs/world" in words and Path("runs/world").exists()
+        return [*TINY, *(["--overwrite"] if taken else [])]
+    if words[0] == "search" and not (Path(words[1]) / "search.yaml").exists():
+        return list(TINY_SEARCH)
+    if words[0] in ("search", "resume"):  # of a run folder
+        return ["--engine", "sequential", *(["-n", "7"] if "-n" in words else [])]
+    return ["--no-probe"] if words[0] == "plan" else []
+
+
+def run_page(page: Path, trained: Path, searched: Path) -> tuple[str, int]:
     """Runs a page's Python blocks and commands in order; what was printed, and how many commands ran."""
     names: dict[str, object] = {"__name__": "page"}
-    printed, n_ran = "", 0
-    if "train world -o runs/world" not in page.read_text(encoding="utf-8"):
+    printed, n_ran, text = "", 0, page.read_text(encoding="utf-8")
+    if "train world -o runs/world" not in text:
         Path("runs/world").symlink_to(trained)
+    if "runs/search" in text and not re.search(r"grash search world.* -o runs/search$", text, re.MULTILINE):
+        shutil.copytree(searched, "runs/search")
     for language, content in blocks_of(page):
         if language == "python":
             exec(compile(content, page_id(page), "exec"), names)
         for words in commands_of(content) if language == "bash" else []:
             if is_here(words):
-                taken = "runs/world" in words and words[0] == "train" and Path("runs/world").exists()
-                more = [*TINY, *(["--overwrite"] if taken else [])] if words[0] == "train" else []
-                ran = run_grash(*words, *more)
+                ran = run_grash(*words, *made_small(words))
                 assert ran.code == 0, f"{' '.join(words)}: {ran.err}"
                 printed, n_ran = printed + ran.out, n_ran + 1
     return printed, n_ran
 
 
 @pytest.mark.parametrize("page", SHOWN, ids=page_id)
-def test_a_page_runs_from_top_to_bottom(page: Path, place: Path, trained: Path, capsys: pytest.CaptureFixture) -> None:
-    _, n_ran = run_page(page, trained)
+def test_a_page_runs_from_top_to_bottom(
+    page: Path, place: Path, trained: Path, searched: Path, capsys: pytest.CaptureFixture
+) -> None:
+    _, n_ran = run_page(page, trained, searched)
     assert n_ran == sum(is_here(w) for language, c in blocks_of(page) if language == "bash" for w in commands_of(c))
     if page.name == "README.md":
         shown = next(content for language, content in blocks_of(page) if language == "text")
@@ -165,8 +200,10 @@ def test_a_page_runs_from_top_to_bottom(page: Path, place: Path, trained: Path, 
 
 
 def test_most_commands_are_really_run(place: Path) -> None:
-    (place / "runs" / "world").mkdir()
-    (place / "people.grash").mkdir()
+    for made in ("world", "found", "search"):
+        (place / "runs" / made / "model").mkdir(parents=True)
+    for made in ("people.grash", "graph.grash"):
+        (place / made).mkdir()
     words = [w for page in SHOWN for language, c in blocks_of(page) if language == "bash" for w in commands_of(c)]
     assert len(words) > 30
     assert sum(map(is_here, words)) / len(words) > 0.8
@@ -237,19 +274,72 @@ def schemas() -> dict[str, int]:
 
 def test_the_page_of_files_names_every_schema_and_version() -> None:
     page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
-    assert len(schemas()) == 3
+    assert len(schemas()) == 5
     for schema, version in schemas().items():
         assert re.search(rf"`{schema}` \| {version} \|", page), f"{schema} {version} is missing"
 
 
 def test_the_page_of_files_names_every_file_and_entry(trained: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
-    grash.train("world", dim=8, epochs=0.2, evaluate=False, checkpoint=tmp_path / "c", device="cpu")
+
+    def stop(progress: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        grash.train("world", dim=8, epochs=9, watch=stop, checkpoint=tmp_path / "c", device="cpu")
     for path in [*trained.rglob("*"), *(tmp_path / "c").rglob("*")]:
         assert path.is_dir() or f"`{path.name}`" in page, path.name
     for path in (trained / "model.json", trained / "dataset" / "dataset.json", tmp_path / "c" / "state.json"):
         for entry in json.loads(path.read_text(encoding="utf-8")):
             assert f"`{entry}`" in page, f"{path.name}: {entry}"
+
+
+def search_reference() -> ModuleType:
+    """The script that writes the tables of docs/reference/search.md."""
+    spec = importlib.util.spec_from_file_location("make_search_reference", ROOT / "tools" / "make_search_reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_of_a_search_is_up_to_date() -> None:
+    page = (REFERENCE / "search.md").read_text(encoding="utf-8")
+    assert search_reference().filled(page) == page
+    for name in [*SearchSettings.model_fields, *PRESETS]:
+        assert f"`{name}`" in page, name
+
+
+def test_the_page_of_the_run_folder_names_every_event_and_entry(searched: Path) -> None:
+    page = (REFERENCE / "run-folder.md").read_text(encoding="utf-8")
+    for event in (name.removeprefix("_see_") for name in vars(SearchState) if name.startswith("_see_")):
+        assert f"| `{event}` |" in page, event
+    for record in (Configuration, Round, Result):
+        assert [f for f in record.__dataclass_fields__ if f"`{f}`" not in page] == []
+    lines = (searched / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
+    for entry in {key for line in lines for key in json.loads(line)}:
+        assert f"`{entry}`" in page, entry
+
+
+def test_the_page_of_the_run_folder_names_every_file(searched: Path) -> None:
+    page = (REFERENCE / "run-folder.md").read_text(encoding="utf-8")
+    for path in searched.iterdir():
+        assert f"`{path.name}{'/' if path.is_dir() else ''}`" in page, path.name
+    content = yaml.safe_load((searched / "search.yaml").read_text(encoding="utf-8"))
+    for entry in [*content, *content["dataset"]]:
+        assert f"`{entry}`" in page, entry
+
+
+def test_the_worked_example_of_the_search_is_right() -> None:
+    page = (ROOT / "docs" / "concepts" / "search.md").read_text(encoding="utf-8")
+    defaults = SearchSettings()
+    sizes = round_sizes(defaults.n_trials, defaults.eta)
+    shares = [defaults.full_budget / len(sizes) / n for n in sizes]
+    for number, (n, f) in enumerate(zip(sizes, shares), 1):
+        root, epochs = math.isqrt(f.denominator), float(defaults.full_epochs) / math.isqrt(f.denominator)
+        graph = f"1/{root} of the triples" if number == 1 else f"1/{root}"
+        row = f"| {number} | {n} | {f} | {graph} | {epochs:g} | 1/{root} · 1/{root} | {n * f} |"
+        assert row in page, row
 
 
 def test_a_model_folder_is_read_without_grash(place: Path, trained: Path, capsys: pytest.CaptureFixture) -> None:

@@ -13,6 +13,7 @@ from grash.version import __version__
 
 if TYPE_CHECKING:
     from grash.api import evaluate, load_model, train
+    from grash.api_search import Search, SearchResult
     from grash.data.dataset import Dataset
     from grash.data.describe import describe
     from grash.data.prepare import load_dataset, prepare
@@ -23,6 +24,8 @@ _HOMES = {
     "Dataset": "grash.data.dataset",
     "Model": "grash.predict",
     "Prediction": "grash.predict",
+    "Search": "grash.api_search",
+    "SearchResult": "grash.api_search",
     "TrainConfig": "grash.training.config",
     "describe": "grash.data.describe",
     "evaluate": "grash.api",
@@ -37,6 +40,8 @@ __all__ = [
     "GrashError",
     "Model",
     "Prediction",
+    "Search",
+    "SearchResult",
     "TrainConfig",
     "__version__",
     "describe",

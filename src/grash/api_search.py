@@ -9,6 +9,7 @@ result.model.predict(head="Egypt", relation="neighbour_of")
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,13 +23,16 @@ from grash.engines.drive import Driver, Watch
 from grash.engines.estimate import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
 from grash.predict import Model
+from grash.report.views import Views
 from grash.search.configurations import given_proposals
 from grash.search.folder import (
+    LOCK_FILE,
     SEARCH_FILE,
     RunFolder,
     check_same,
     cores_place,
     dataset_place,
+    is_leftover,
     read_dataset,
     read_search,
     read_settings,
@@ -102,13 +106,17 @@ class Search:
                 self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
                 timeout=self.trial_timeout,
             )  # fmt: skip
-            driver = Driver(folder, self.graphs, engine, source=self.source, watch=watch, max_seconds=max_seconds)
-            if extend:
-                driver.extend(**extend)
+            views = Views(self.folder, watch)
             try:
+                driver = Driver(
+                    folder, self.graphs, engine, source=self.source, watch=views.see, max_seconds=max_seconds
+                )
+                if extend:
+                    driver.extend(**extend)
                 return SearchResult(self.folder, driver.run())
             finally:
-                write_views(self.folder)
+                engine.close()
+                views.write()
 
     def ask(self) -> Trial | None:
         """The next trial for a trainer of one's own; None while others must be told first, or at the end."""
@@ -127,7 +135,12 @@ class Search:
     def tell(self, trial: Trial, mrr: float | None, *, seconds: float = 0.0, message: str = "") -> None:
         """The score of a trial that was asked for; None says that it diverged."""
         driver = self._driver()
-        plan = driver.state.rounds[trial.task.round - 1].plan
+        past = driver.state.rounds[trial.task.round - 1]
+        plan, name = past.plan, trial.task.name
+        if mrr is not None and not math.isfinite(mrr):
+            raise InputError(f"mrr={mrr} of {name} is no score: give a number, or None if the training diverged.")
+        if trial.number in past.results:
+            raise InputError(f"{name[0].upper()}{name[1:]} has been told already: ask for the next trial.")
         driver.settle(
             Result(
                 trial.task.round,
@@ -165,9 +178,13 @@ class Search:
             self.settings = self.settings.model_copy(update={"final_train": False})
             self.__dict__.pop("graphs", None)
             folder = RunFolder(self.folder).__enter__()
-            self._claim(folder)
-            driver = Driver(folder, self.graphs, _NoEngine(), source=self.source)
-            driver.begin()
+            try:
+                self._claim(folder)
+                driver = Driver(folder, self.graphs, _NoEngine(), source=self.source)
+                driver.begin()
+            except BaseException:
+                folder.__exit__()
+                raise
             self._asked = (folder, driver)
         return self._asked[1]
 
@@ -175,10 +192,16 @@ class Search:
         """A new folder gets its search.yaml; one that is there must be of this search."""
         if folder.begun:
             check_same(folder.path, self.settings, self.dataset)
-        elif any(p.name != ".lock" for p in folder.path.iterdir()):
+        elif any(not self._is_ours(p) for p in folder.path.iterdir()):
             raise InputError(f"{folder.path} holds other files, so no search is begun there: give another folder.")
         else:
             write_search(folder.path, self.settings, self.dataset, self.source)
+
+    def _is_ours(self, path: Path) -> bool:
+        """Whether it may lie in a folder whose search has no search.yaml yet: the lock, or what a kill left there."""
+        if path.name == "dataset" and (path / DATASET_FILE).is_file():
+            return Dataset.load(path).fingerprint == self.dataset.fingerprint
+        return path.name == LOCK_FILE or is_leftover(path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,16 +324,6 @@ def settings_of_file(path: str | Path) -> tuple[dict[str, Any], list[str]]:
     settings = {"preset": "paper", **read.settings, "space": as_dict(read.space), "proposals": "random"}
     settings.pop("dataset", None)
     return settings, list(read.ignored)
-
-
-def write_views(folder: Path) -> None:
-    """report.html and Optuna's journal, as far as their packages are installed; the ledger stays the truth."""
-    from grash.report.optuna_view import OptunaView
-    from grash.report.page import write_report
-
-    state = SearchResult.load(folder).state
-    OptunaView(folder).update(state)
-    write_report(folder)
 
 
 def best_of_run(folder: str | Path, *, count: int = 4) -> list[dict[str, Any]]:

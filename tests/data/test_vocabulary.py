@@ -206,3 +206,14 @@ def test_names_that_are_no_text_are_recognised_when_they_are_read(tmp_path):
     damage(tmp_path / "entities.names.npy", lambda a: np.full_like(a, 0xFF))
     with pytest.raises(FormatError, match="no UTF-8"):
         Vocabulary.load(tmp_path, "entities").name(1)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=30), st.data())
+def test_a_subset_has_its_own_ids(names, data):
+    ids = data.draw(st.lists(st.integers(0, len(names) - 1), max_size=20, unique=True).map(sorted))
+    subset = Vocabulary.from_names(names, kind="relation").subset(np.array(ids, np.int32))
+    chosen = [names[i] for i in ids]
+    assert list(subset) == chosen and subset.kind == "relation"
+    assert [subset.find(name) for name in chosen] == [chosen.index(name) for name in chosen]
+    assert subset.find("not there at all") is None

@@ -40,11 +40,12 @@ def test_the_loop_equals_the_plain_form(batch, n, spread, seed):
         assert torch.allclose(a.double(), b, rtol=1e-5, atol=2e-6 * spread)
 
 
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("broken", [math.nan, -math.nan, math.inf])
 def test_a_broken_score_breaks_the_loss(broken):
     negative = torch.zeros(3, 5)
     negative[1, 2] = broken
     assert not math.isfinite(softmax_loss(torch.zeros(3), negative)[0])
+    assert not math.isfinite(softmax_loss(negative[:, 2], torch.zeros(3, 5))[0])
 
 
 def test_a_strided_input_is_read_right():

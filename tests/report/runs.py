@@ -87,7 +87,8 @@ class MadeUpRun:
                     return
                 self._end(self._final(action.number))
             elif isinstance(action, Finish):
-                return self.write("finished", failed=action.failed)
+                self.write("finished", failed=action.failed)
+                return
             else:
                 self._decide(action)
 
@@ -131,7 +132,15 @@ class MadeUpRun:
         made = self.state.configurations[number]
         mrr = 0.56 * quality(made)
         history = _history(mrr, 20, self.settings.max_epochs)
-        metrics = {"n": 9964, "mrr": mrr - 0.004, "mr": 812.0, "amri": 0.98, "hits@1": 0.45, "hits@3": 0.59, "hits@10": 0.69}
+        metrics = {
+            "n": 9964,
+            "mrr": mrr - 0.004,
+            "mr": 812.0,
+            "amri": 0.98,
+            "hits@1": 0.45,
+            "hits@3": 0.59,
+            "hits@10": 0.69,
+        }
         evaluation = {
             "split": "test", "both": metrics, "head": metrics, "tail": metrics, "n_triples": 4982,
             "mrr_interval": [mrr - 0.014, mrr + 0.006],
@@ -157,7 +166,13 @@ def state_of(folder: Path) -> SearchState:
     return SearchState.replay(read_ledger(folder / "ledger.jsonl"))
 
 
-MISHAPS = {(1, 5): ["diverged"], (1, 11): ["diverged"], (1, 20): ["killed"] * 3, (1, 31): ["memory", "ok"], (1, 40): ["timeout"]}
+MISHAPS = {
+    (1, 5): ["diverged"],
+    (1, 11): ["diverged"],
+    (1, 20): ["killed"] * 3,
+    (1, 31): ["memory", "ok"],
+    (1, 40): ["timeout"],
+}
 
 
 def _configuration(settings: SearchSettings, number: int) -> Configuration:
@@ -198,8 +213,9 @@ def _result(made: Configuration, plan: Round, status: str) -> Result:
     epochs = plan.positives / plan.n_train
     seconds = plan.cost * FULL_RUN_SECONDS * draw.uniform(0.7, 1.4) * (0.7 + made.values["negatives_tail"] / 1500)
     common = {
-        "round": plan.number, "number": made.number, "attempt": 1, "status": status, "device": f"cuda:{made.number % 2}",
-        "positives": plan.positives, "cost": plan.cost, "seconds": seconds, "peak_bytes": 200 << 20,
+        "round": plan.number, "number": made.number, "attempt": 1, "status": status,
+        "device": f"cuda:{made.number % 2}", "positives": plan.positives,
+        "cost": plan.cost, "seconds": seconds, "peak_bytes": 200 << 20,
     }  # fmt: skip
     if status != "ok":
         common |= {"cost": plan.cost / 3 if status == "diverged" else 0.0, "seconds": seconds / 3}
@@ -213,7 +229,13 @@ def _result(made: Configuration, plan: Round, status: str) -> Result:
 def _history(mrr: float, count: int, epochs: float) -> list[dict[str, Any]]:
     shares = [(i + 1) / count for i in range(count)]
     return [
-        {"step": round(1000 * s), "epoch": epochs * s, "loss": 8 - 4 * s, "mrr": mrr * (1 - 0.6 * (1 - s) ** 2), "lr": 0.1}
+        {
+            "step": round(1000 * s),
+            "epoch": epochs * s,
+            "loss": 8 - 4 * s,
+            "mrr": mrr * (1 - 0.6 * (1 - s) ** 2),
+            "lr": 0.1,
+        }
         for s in shares
     ]
 

@@ -88,6 +88,7 @@ def test_a_space_is_a_line_per_parameter() -> None:
         ("lr: [", r"cannot be read as YAML"),
         ("lr: 0.1\nlr: 0.2\n", r"cannot be read as YAML: 'lr' stands there twice .*line 2"),
         ("", r"A space is made of `name: …` lines"),
+        ("grash_search: {eta: 4}", r"this is a search of LibKGE, not a space: .*--config"),
         ("just words", r"A space is made of `name: …` lines"),
         ("- {type: range}", r"is not a parameter: in a list, each needs a `name`"),
         ("- {name: lr, value: 1}\n- {name: lr, value: 2}", r"lr stands there twice"),

@@ -14,8 +14,8 @@ from grash.cli.show import say
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from grash.search.state import RoundState, SearchState
-    from grash.search.trial import Heartbeat, Result
+    from grash.search.state import SearchState
+    from grash.search.trial import Heartbeat
 
     Watch = Callable[[SearchState, dict[tuple[int, int], Heartbeat], Sequence[str]], None]
 
@@ -31,63 +31,9 @@ def live_display(quiet: bool = False) -> Iterator[Watch]:
         with _Table() as drawn:
             yield drawn.watch
     else:
-        yield _Lines().watch
+        from grash.report.lines import Lines
 
-
-class _Lines:
-    """Says a round when it opens, every trial when it has ended, a round when it is closed, the winner."""
-
-    def __init__(self) -> None:
-        self._begun = False
-        self._said: dict[int, set[int]] = {}  # by round, the configurations whose end was said
-        self._closed: dict[int, bool] = {}
-        self._winner: int | None = None
-        self._final = False
-
-    def watch(self, state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], devices: Sequence[str]) -> None:
-        if not self._begun:
-            self._catch_up(state)
-        for past in state.rounds:
-            self._say_round(state, past)
-        if state.winner is not None and state.winner != self._winner:
-            say(f"the winner is configuration {state.winner}")
-        self._winner = state.winner
-        if state.final is not None and not self._final:
-            say(f"final training: {_outcome(state.final)}{_test_words(state.final)}")
-            self._final = True
-
-    def _catch_up(self, state: SearchState) -> None:
-        """What an earlier driver has said is not said again."""
-        self._begun = True
-        done = sum(len(past.results) for past in state.rounds)
-        if not done:
-            return
-        self._said = {past.plan.number: set(past.results) for past in state.rounds}
-        self._closed = {past.plan.number: past.survivors is not None for past in state.rounds}
-        self._winner, self._final = state.winner, state.final is not None
-        say(f"goes on in round {len(state.rounds)}: {done} trials have ended before")
-
-    def _say_round(self, state: SearchState, past: RoundState) -> None:
-        from grash.report.summary import entering
-
-        plan, number = past.plan, past.plan.number
-        if number not in self._said:
-            self._said[number], self._closed[number] = set(), False
-            say(
-                f"round {number}: {entering(state, number)} trials, {plan.epochs:.3g} epochs on {plan.n_entities:,} entities "
-                f"and {plan.n_train:,} triples, {plan.cost:.3g} full runs each"
-            )
-        said = self._said[number]
-        if len(said) < len(past.results):
-            for n, result in past.results.items():
-                if n not in said:
-                    said.add(n)
-                    say(f"round {number}  {len(said)}/{entering(state, number)}  cfg {n}  {_outcome(result)}")
-        closed = past.survivors is not None
-        if closed and not self._closed[number] and past.survivors:
-            best = past.results[past.survivors[0]]
-            say(f"round {number} closed: {len(past.survivors)} go on, the best is cfg {best.number}, {_score(best)}")
-        self._closed[number] = closed
+        yield Lines(say).watch
 
 
 class _Table:
@@ -143,9 +89,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         span = f" [{best['interval'][0]:.4f}, {best['interval'][1]:.4f}]" if best["interval"] else ""
         name = "winner" if winner and winner["configuration"] == best["configuration"] else "best"
         what = f"{best['values'].get('model', '')}, {best['origin']}"
-        lines.append(
-            f"{name}    cfg {best['configuration']}  MRR {best['mrr']:.4f}{span} in round {best['round']}  ({what})"
-        )
+        score = f"MRR {best['mrr']:.4f}{span} in round {best['round']}"
+        lines.append(f"{name:<8}cfg {best['configuration']}  {score}  ({what})")
     if winner and winner["test"]:
         test = winner["test"]
         span = f" [{test['interval'][0]:.4f}, {test['interval'][1]:.4f}]" if test["interval"] else ""
@@ -173,9 +118,10 @@ ROUND_COLUMNS = (
 def _rounds_table(summary: dict[str, Any]) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
-    title = f"{summary['dataset'].get('name', '')}  {', '.join(summary['models'])}  {summary['status']}"
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    name = f"{summary['dataset'].get('name', '')}  {', '.join(summary['models'])}  {summary['status']}"
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, title=Text(name, "bold"), title_justify="left")
     for column in ROUND_COLUMNS:
         drawn.add_column(column.lstrip(">"), justify="right", no_wrap=True)
     for entry in summary["rounds"]:
@@ -208,23 +154,3 @@ def _device_lines(
     for device in dict.fromkeys(devices):
         if device not in busy:
             yield f"{device:<7} idle"
-
-
-def _outcome(result: Result) -> str:
-    from grash.report.svg import duration
-
-    return f"{_score(result)}  {result.cost:.3g} full runs  {duration(result.seconds)}"
-
-
-def _score(result: Result) -> str:
-    if result.status != "ok" or result.mrr is None:
-        return f"{result.status}: {result.message.splitlines()[0]}" if result.message else result.status
-    span = f" [{result.interval[0]:.4f}, {result.interval[1]:.4f}]" if result.interval is not None else ""
-    return f"MRR {result.mrr:.4f}{span}"
-
-
-def _test_words(result: Result) -> str:
-    from grash.report.summary import final_metrics
-
-    test = final_metrics(result)
-    return f"  test MRR {test['mrr']:.4f}" if test is not None and test.get("mrr") is not None else ""

@@ -94,7 +94,7 @@ def takes(
         own = inspect.signature(verb, eval_str=True)
         parameters = [p for p in own.parameters.values() if p.name != into]
         for name, (kind, default, option) in table.items():
-            annotation = Annotated[kind, option]
+            annotation: Any = Annotated[kind, option]
             parameters.append(
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             )

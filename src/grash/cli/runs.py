@@ -25,10 +25,10 @@ def status(run: Run, json: Json = False) -> None:
 
     Reads the ledger of the run folder only, so that it can be asked at any time, on any machine that sees the folder.
     """
-    from grash.report.summary import state_of, summarise
+    from grash.report.summary import abandoned, state_of, summarise
 
     listen()
-    summary = summarise(state_of(run), datetime.now(timezone.utc))
+    summary = summarise(state_of(run), datetime.now(timezone.utc), alive=not abandoned(run))
     if json:
         as_json(summary)
         return
@@ -82,7 +82,9 @@ def _print_rest(summary: dict[str, Any], run: Path) -> None:
         print(f"failed  {failure['count']} {failure['kind']}, first cfg {failure['configuration']}: {first}")
     if summary["why"]:
         print(f"\n{summary['why']}")
-    if summary["status"] == "stopped":
+    if summary["status"] == "interrupted":
+        print("\nThe process that ran it has gone; nothing that the ledger has is lost.")
+    if summary["status"] in ("stopped", "interrupted"):
         print(f"Go on with: {command('grash', 'resume', run)}")
     elif summary["winner"] and summary["winner"]["test"]:
         print(f"The model: {Path(run) / 'model'}; its configuration: {Path(run) / 'best.yaml'}")

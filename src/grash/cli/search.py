@@ -128,7 +128,7 @@ def search(
 
     listen()
     if (Path(source) / "search.yaml").is_file():
-        more = {k: asked.pop(k) for k in ("n_trials", "budget") if extend and k in asked}
+        more: dict[str, Any] = {k: asked.pop(k) for k in ("n_trials", "budget") if extend and k in asked}
         if asked or reading:
             raise ConfigError(f"{source} is a run folder, whose settings stand: leave out {_names(asked, reading)}.")
         _run(Search.open(source, **running), max_seconds, quiet, json, extend=more or None)
@@ -209,7 +209,7 @@ def _search(
 def _space_file(path: Path) -> Any:
     from grash.search.space_file import as_dict, read_space
 
-    return as_dict(read_space(path))
+    return as_dict(read_space(path).verified(source=str(path)))
 
 
 def _run(

@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -49,12 +49,12 @@ from grash.training.config import TrainConfig, make_config
 from grash.version import __version__
 
 log = logging.getLogger(__name__)
-Watch = Callable[[SearchState, dict[tuple[int, int], Heartbeat]], None]
+Watch = Callable[[SearchState, dict[tuple[int, int], Heartbeat], Sequence[str]], None]
 _HORIZON = ("cosine", "linear", "plateau")  # schedules that know how long the run is: their trials start anew (D10)
 
 
 class Driver:
-    """Drives one search. `watch` is told the state and the latest heartbeats whenever something changes."""
+    """Drives one search. `watch` is told the state, the latest heartbeats and the devices."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Driver:
         max_seconds: float | None = None,
     ) -> None:
         self.folder, self.graphs, self.settings, self.engine = folder, graphs, graphs.settings, engine
-        self.watch = watch or (lambda state, heartbeats: None)
+        self.watch = watch or (lambda state, heartbeats, devices: None)
         self.source = source
         self.ledger = Ledger(folder.path)
         self.state = SearchState.replay(self.ledger.events)
@@ -139,7 +139,9 @@ class Driver:
 
     def extend(self, **more: Any) -> None:
         """Adds trials or budget (search/extend.py)."""
-        self._record("extended", **extension(self.state, self.settings, **more))
+        count = max(more.get("n_trials") or 1, len(self.state.configurations))
+        prices = [c.price for c in make_configurations(self.settings, self.graphs.n_entities, count)]
+        self._record("extended", **extension(self.state, self.settings, prices=prices, **more))
 
     def _act(self, action: Action) -> None:
         match action:
@@ -214,7 +216,8 @@ class Driver:
             negatives_head=scaled_negatives(full.negatives_head, plan, self.settings.negatives_floor),
             negatives_tail=scaled_negatives(full.negatives_tail, plan, self.settings.negatives_floor),
         )
-        lineage = self.settings.variant == "epoch" or self.settings.warm_start != "off"
+        warm = self.settings.warm_start != "off" and self.settings.variant != "epoch"  # which goes on exactly
+        lineage = self.settings.variant == "epoch" or warm
         state = self.folder.trial(number - 1, configuration) / "state"
         has_state = number > 1 and (state / "state.json").is_file() and full.schedule not in _HORIZON
         return Task(
@@ -222,10 +225,10 @@ class Driver:
             number=configuration,
             attempt=1 + len(self.state.rounds[number - 1].attempts.get(configuration, [])),
             config=config.model_dump(),
-            fractions=() if plan.whole else plan.fractions,
+            fractions=() if plan.whole and not warm else plan.fractions,
             price=made.price,
             continues=str(state.relative_to(self.folder.path)) if lineage and has_state else None,
-            warm=self.settings.warm_start != "off",
+            warm=warm,
             keep=lineage and number < len(self.state.sizes),
             folder=str(self.folder.trial(number, configuration).relative_to(self.folder.path)),
             n_bytes=self._n_bytes(config, plan.n_entities, plan.n_relations, plan.n_train),
@@ -258,7 +261,7 @@ class Driver:
     def _hear(self, heartbeat: Heartbeat) -> None:
         self.heartbeats[heartbeat.round, heartbeat.number] = heartbeat
         self._must_stop()
-        self.watch(self.state, self.heartbeats)
+        self.watch(self.state, self.heartbeats, self.engine.devices)
 
     def _must_stop(self) -> bool:
         if self.deadline is not None and time.monotonic() > self.deadline and not self.stopping:
@@ -270,7 +273,7 @@ class Driver:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         elapsed = round(self.before + time.monotonic() - self.began, 3)
         self.state.see(self.ledger.write(event, at=at, elapsed=elapsed, **fields))
-        self.watch(self.state, self.heartbeats)
+        self.watch(self.state, self.heartbeats, self.engine.devices)
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """From one round to the next: a survivor's state is kept, and taken over whole or row by row.
 
 Whole (epoch variant): weights, optimizer state and step counter, so that the continued run equals an uninterrupted
-one bit for bit (D10). Row by row (warm start): entities and relations that the earlier, smaller graph had keep their rows; a
-new entity begins at the mean of its neighbours that had one, a new relation as it would have without (D11).
+one bit for bit (D10). Row by row (warm start): entities and relations that the earlier, smaller graph had keep their
+rows; a new entity begins at the mean of its neighbours that had one, a new relation as it would have without (D11).
 """
 
 from __future__ import annotations

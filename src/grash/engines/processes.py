@@ -1,7 +1,8 @@
 """A worker process per slot, kept for the whole search: the graph is mapped and torch imported once.
 
 Driver and worker exchange JSON over a pipe. A worker that dies is replaced, and its trial reported as killed; when the
-driver dies, the kernel ends its workers, so that nobody writes to the run folder but the next driver.
+driver dies, the kernel ends its workers, so that nobody writes to the run folder but the next driver. A worker is a
+fresh interpreter that knows nothing of the user's script, so that a script needs no `if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +28,22 @@ from grash.search.trial import Heartbeat, Result, Task
 _PATIENCE = 1.0  # seconds that `wait` sleeps at most
 _GRACE = 30.0  # seconds beyond its timeout after which a trial that says nothing is killed
 _FREE_SHARE = 0.9
+_STILLBORN = 3  # workers of a slot in a row that may end before they are ready
 _PR_SET_PDEATHSIG = 1
+_BEGIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import grash.engines.processes as p; p.main(sys.argv)"
+)
 
 
 @dataclass
 class _Slot:
     device: str
-    process: SpawnProcess
+    process: subprocess.Popen[bytes]
     pipe: Connection
     task: Task | None = None
     since: float = 0.0
+    ready: bool = False
+    stillborn: int = 0  # workers in a row that ended before they were ready
 
 
 class ProcessEngine:
@@ -45,7 +53,6 @@ class ProcessEngine:
     def __init__(self, folder: Path, devices: Sequence[str], *, timeout: float | None = None) -> None:
         self.folder, self.timeout = Path(folder), timeout
         self.n_slots, self.devices = len(devices), tuple(devices)
-        self._context = multiprocessing.get_context("spawn")
         self._slots = [self._worker(device) for device in devices]
         self._free: dict[str, int] = {}
 
@@ -63,7 +70,7 @@ class ProcessEngine:
         for pipe in wait(list(by_pipe), timeout=_PATIENCE):
             ended += self._hear(by_pipe[pipe], tell)  # type: ignore[index]
         for slot in self._slots:
-            late = self.timeout is not None and slot.task is not None and not slot.task.final
+            late = self.timeout is not None and slot.ready and slot.task is not None and not slot.task.final
             if late and time.monotonic() - slot.since > self.timeout + _GRACE:  # type: ignore[operator]
                 ended.append(self._lost(slot, "timeout", f"It said nothing for {_GRACE:g} s beyond its time limit."))
         return ended
@@ -76,18 +83,17 @@ class ProcessEngine:
     def close(self) -> None:
         for slot in self._slots:
             slot.process.kill()
-            slot.process.join()
+            slot.process.wait()
             slot.pipe.close()
 
     def _hear(self, slot: _Slot, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
         try:
             message = json.loads(slot.pipe.recv_bytes())
         except (EOFError, OSError):
-            if slot.task is None:
-                self._replace(slot)
-                return []
-            slot.process.join(5)
-            return [self._lost(slot, "killed", f"Its worker ended unexpectedly (exit code {slot.process.exitcode}).")]
+            return self._gone(slot)
+        if "ready" in message:
+            slot.ready, slot.stillborn, slot.since = True, 0, time.monotonic()  # only now a trial's time runs
+            return []
         if "heartbeat" in message:
             tell(Heartbeat(**message["heartbeat"]))
             return []
@@ -102,6 +108,25 @@ class ProcessEngine:
             return [] if task is None else [task]
         return [Result.from_json(message["result"])]
 
+    def _gone(self, slot: _Slot) -> list[Result | Task]:
+        """A worker has ended. One that was never ready is no fault of its trial, which the next one gets."""
+        with suppress(subprocess.TimeoutExpired):
+            slot.process.wait(5)
+        code, task = slot.process.returncode, slot.task
+        if slot.ready and task is not None:
+            return [self._lost(slot, "killed", f"Its worker ended unexpectedly (exit code {code}).")]
+        slot.stillborn += not slot.ready
+        if slot.stillborn >= _STILLBORN:
+            raise GrashError(
+                f"{_STILLBORN} workers in a row on {slot.device} ended before they could begin (exit code {code}); "
+                f"what they said stands above. `--engine sequential` runs the search without workers."
+            )
+        self._replace(slot)
+        if task is not None:
+            slot.task = task
+            _send(slot.pipe, {"task": asdict(task)})
+        return []
+
     def _lost(self, slot: _Slot, status: Any, message: str) -> Result:
         task = slot.task
         assert task is not None
@@ -110,17 +135,19 @@ class ProcessEngine:
 
     def _replace(self, slot: _Slot) -> None:
         slot.process.kill()
-        slot.process.join()
+        slot.process.wait()
         slot.pipe.close()
         fresh = self._worker(slot.device)
-        slot.process, slot.pipe, slot.task = fresh.process, fresh.pipe, None
+        slot.process, slot.pipe, slot.task, slot.ready = fresh.process, fresh.pipe, None, False
 
     def _worker(self, device: str) -> _Slot:
-        here, there = self._context.Pipe()
-        process = self._context.Process(
-            target=work, args=(there, str(self.folder), device, self.timeout, os.getpid()), daemon=True
+        here, there = multiprocessing.Pipe()
+        words = (sys.path, there.fileno(), str(self.folder), device, self.timeout, os.getpid())
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BEGIN, *(json.dumps(word) for word in words)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[there.fileno()],
         )
-        process.start()
         there.close()
         return _Slot(device, process, here)
 
@@ -133,9 +160,16 @@ class ProcessEngine:
         return sum(beside) + task.n_bytes <= _FREE_SHARE * self._free.get(device, 0)
 
 
+def main(words: Sequence[str]) -> None:
+    """Where a worker begins: the arguments are what `ProcessEngine._worker` gives."""
+    handle, folder, device, timeout, driver = (json.loads(word) for word in words[2:])
+    work(Connection(handle), folder, device, timeout, driver)
+
+
 def work(pipe: Connection, folder: str, device: str, timeout: float | None, driver: int) -> None:
     """The life of a worker: a task in, heartbeats and a result out, until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    for number in (signal.SIGINT, signal.SIGTERM):  # these go to the whole group, and are the driver's to handle
+        signal.signal(number, signal.SIG_IGN)
     _die_with(driver)
     from grash.engines.trial import TrialRunner
     from grash.search.folder import cores_place, dataset_place, read_dataset, read_settings
@@ -149,6 +183,7 @@ def work(pipe: Connection, folder: str, device: str, timeout: float | None, driv
     except Exception as error:
         _send(pipe, {"fatal": str(error)})
         return
+    _send(pipe, {"ready": True})
     told = 0.0
 
     def tell(heartbeat: Heartbeat) -> None:

@@ -52,6 +52,7 @@ class TrialRunner:
         """The result of a task. An interrupt (KeyboardInterrupt, from `tell` too) passes through after saving."""
         began = time.monotonic()
         if self.device.type == "cuda":
+            torch.cuda.init()  # a fresh process has no statistics to reset yet
             torch.cuda.reset_peak_memory_stats(self.device)
         try:
             result = self._train(task, self._watch(task, tell, began))

@@ -22,9 +22,7 @@ from grash.kernels.threads import use_torch_threads
 
 @dataclass(frozen=True)
 class Ends:
-    """B triples: entity (E, D), relation (R, D); heads, tails, forward, backward (B,) ids of rows in them.
-
-    Where forward and backward are the same tensor, their gradients come back as one."""
+    """B triples: entity (E, D), relation (R, D); heads, tails, forward, backward (B,) ids of rows in them."""
 
     entity: Tensor
     relation: Tensor
@@ -71,16 +69,15 @@ def end_queries_plain(ends: Ends) -> tuple[Asked, Asked]:
 
 
 def end_gradients(ends: Ends, queries: Asked, for_queries: Asked, for_scores: Asked) -> tuple[Tensor, ...]:
-    """Gradients of Σ for_queries·queries + Σ for_scores·scores: rows (B, D) for heads, tails, forward and backward;
-    without the last where forward and backward are one."""
+    """Gradients of Σ for_queries·queries + Σ for_scores·scores: rows (B, D) for heads, tails, forward
+    and backward."""
     if not loops_serve(ends.entity, ends.relation):
         return end_gradients_plain(ends, queries, for_queries, for_scores)
     use_torch_threads()
-    apart = ends.forward is not ends.backward
-    rows = torch.empty(4 if apart else 3, *queries[0].shape)
-    given = [x.contiguous().numpy() for x in (*queries, *for_queries, *for_scores)]
-    _gradient_loop(*ends.arrays(), ends.sign, *given, rows.numpy())  # type: ignore[call-arg]
-    return rows.unbind()
+    rows = tuple(torch.empty(queries[0].shape) for _ in range(4))
+    given = [x.contiguous().numpy() for x in (*queries, *for_queries, *for_scores, *rows)]
+    _gradient_loop(*ends.arrays(), ends.sign, *given)  # type: ignore[call-arg]
+    return rows
 
 
 def end_gradients_plain(ends: Ends, queries: Asked, for_queries: Asked, for_scores: Asked) -> tuple[Tensor, ...]:
@@ -93,8 +90,6 @@ def end_gradients_plain(ends: Ends, queries: Asked, for_queries: Asked, for_scor
         for_queries[1] + to_head * head, tail, backward, conjugate=ends.conjugate
     )
     for_head, for_tail = for_head + to_head * queries[1], for_tail + to_tail * queries[0]
-    if ends.forward is ends.backward:
-        return for_head, for_tail, for_forward + for_backward
     return for_head, for_tail, for_forward, for_backward
 
 
@@ -105,39 +100,36 @@ def _query_loop(  # type: ignore[no-untyped-def]
     half = entity.shape[1] // 2
     for i in numba.prange(heads.shape[0]):
         h, t, f, b = entity[heads[i]], entity[tails[i]], relation[forward[i]], relation[backward[i]]
-        tail_score, head_score = np.float32(0), np.float32(0)
+        score = np.float32(0)
         for k in range(half):
-            hr, hi, tr, ti = h[k], h[half + k], t[k], t[half + k]
-            fr, fi, br, bi = f[k], f[half + k], b[k], sign * b[half + k]
-            qr, qi = hr * fr - hi * fi, hr * fi + hi * fr
-            pr, pi = tr * br - ti * bi, tr * bi + ti * br
-            for_tail[i, k], for_tail[i, half + k] = qr, qi
-            for_head[i, k], for_head[i, half + k] = pr, pi
-            tail_score += qr * tr + qi * ti
-            head_score += pr * hr + pi * hi
-        tail_scores[i], head_scores[i] = tail_score, head_score
+            re, im = h[k] * f[k] - h[half + k] * f[half + k], h[k] * f[half + k] + h[half + k] * f[k]
+            for_tail[i, k], for_tail[i, half + k] = re, im
+            score += re * t[k] + im * t[half + k]
+        tail_scores[i], score = score, np.float32(0)
+        for k in range(half):
+            bi = sign * b[half + k]
+            re, im = t[k] * b[k] - t[half + k] * bi, t[k] * bi + t[half + k] * b[k]
+            for_head[i, k], for_head[i, half + k] = re, im
+            score += re * h[k] + im * h[half + k]
+        head_scores[i] = score
 
 
 @numba.njit(cache=True, parallel=True, fastmath={"contract", "reassoc", "nsz"})
 def _gradient_loop(  # type: ignore[no-untyped-def]
-    entity, relation, heads, tails, forward, backward, sign, q, p, for_q, for_p, to_tail, to_head, rows
+    entity, relation, heads, tails, forward, backward, sign, q, p, for_q, for_p, to_tail, to_head, gh, gt, gf, gb
 ):
-    """q, p: the queries for tails and heads; rows: (3 or 4, B, D)."""
+    """q, p: queries for tails and heads; gh, gt, gf, gb: gradients of heads, tails, forward and backward."""
     half = entity.shape[1] // 2
-    apart = rows.shape[0] == 4
     for i in numba.prange(heads.shape[0]):
         h, t, f, b = entity[heads[i]], entity[tails[i]], relation[forward[i]], relation[backward[i]]
         x, y = to_tail[i], to_head[i]
+        for k in range(half):  # one loop per end: with eight arrays to write in one, LLVM does not vectorise
+            j = half + k
+            ur, ui = for_q[i, k] + x * t[k], for_q[i, j] + x * t[j]
+            gh[i, k], gh[i, j] = ur * f[k] + ui * f[j] + y * p[i, k], ui * f[k] - ur * f[j] + y * p[i, j]
+            gf[i, k], gf[i, j] = ur * h[k] + ui * h[j], ui * h[k] - ur * h[j]
         for k in range(half):
             j = half + k
-            hr, hi, tr, ti, fr, fi, br, bi = h[k], h[j], t[k], t[j], f[k], f[j], b[k], sign * b[j]
-            ur, ui = for_q[i, k] + x * tr, for_q[i, j] + x * ti
-            vr, vi = for_p[i, k] + y * hr, for_p[i, j] + y * hi
-            rows[0, i, k], rows[0, i, j] = ur * fr + ui * fi + y * p[i, k], ui * fr - ur * fi + y * p[i, j]
-            rows[1, i, k], rows[1, i, j] = vr * br + vi * bi + x * q[i, k], vi * br - vr * bi + x * q[i, j]
-            gr, gi = ur * hr + ui * hi, ui * hr - ur * hi
-            er, ei = vr * tr + vi * ti, sign * (vi * tr - vr * ti)
-            if apart:
-                rows[2, i, k], rows[2, i, j], rows[3, i, k], rows[3, i, j] = gr, gi, er, ei
-            else:
-                rows[2, i, k], rows[2, i, j] = gr + er, gi + ei
+            vr, vi, bi = for_p[i, k] + y * h[k], for_p[i, j] + y * h[j], sign * b[j]
+            gt[i, k], gt[i, j] = vr * b[k] + vi * bi + x * q[i, k], vi * b[k] - vr * bi + x * q[i, j]
+            gb[i, k], gb[i, j] = vr * t[k] + vi * t[j], sign * (vi * t[k] - vr * t[j])

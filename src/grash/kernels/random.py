@@ -49,12 +49,12 @@ def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tens
     without a table of n < 2³¹ entries. A Feistel network over a × a ≥ n, walked on while it lands outside range(n).
     """
     side = math.isqrt(max(n - 1, 0)) + 1
-    walks = _walks(n, side)
     keys = _round_keys(key)
     if places.device.type == "cpu":
         flat = np.ascontiguousarray(places.reshape(-1).numpy(), dtype=np.int64)
         moved = _permute_loop(flat, n, side, np.array(keys, dtype=np.uint32), inverse)
         return torch.from_numpy(moved).reshape(places.shape)
+    walks = _walks(n, side)
     if _triton_serves(places.device):
         from grash.kernels import random_triton
 
@@ -166,6 +166,7 @@ def _triton_serves(device: torch.device) -> bool:
     return device.type == "cuda" and choice != "reference" and _has_triton()
 
 
+@functools.lru_cache(maxsize=8)  # a step asks twice for each of its negatives' keys
 def _round_keys(key: int) -> list[int]:
     return [_mix_int((key & 0xFFFFFFFF) ^ _mix_int((key >> 32) + i * _GOLDEN)) for i in range(_ROUNDS)]
 

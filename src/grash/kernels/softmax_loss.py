@@ -16,6 +16,8 @@ from grash.kernels.threads import use_torch_threads
 
 Graded = tuple[Tensor, Tensor, Tensor]
 
+_LEAST = np.int32(-0x7F800001)  # −∞ as `_ordered` gives it
+
 
 def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0, overwrite: bool = False) -> Graded:
     """positive (B,), negative (B, N), −∞ where there is no negative → (Σ loss, (B,), (B, N)), all times `scale`.
@@ -28,8 +30,7 @@ def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0, over
     positive, negative = positive.contiguous(), negative.contiguous()
     losses, for_positive = torch.empty_like(positive), torch.empty_like(positive)
     for_negative = negative if overwrite else torch.empty_like(negative)
-    top = torch.maximum(positive, negative.amax(1)) if negative.shape[1] else positive  # NaN stays NaN
-    arrays = [x.numpy() for x in (top, positive, negative, losses, for_positive, for_negative)]
+    arrays = [x.numpy() for x in (positive, negative, losses, for_positive, for_negative)]
     _softmax_loop(*arrays, np.float32(scale))  # type: ignore[call-arg]
     return losses.sum() * scale, for_positive, for_negative
 
@@ -59,18 +60,30 @@ def _exp(x):  # type: ignore[no-untyped-def]
     return p * power * np.float32(x >= np.float32(-87.0))
 
 
+@numba.njit(cache=True, inline="always")
+def _ordered(bits):  # type: ignore[no-untyped-def]
+    """The bits of a float32 as an integer in the floats' order, NaNs outside the infinities; its own inverse. LLVM
+    makes vectors of a maximum of integers, not of floats, among which it must look for NaNs."""
+    return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
 @numba.njit(cache=True, parallel=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, error_model="numpy")
-def _softmax_loop(top, positive, negative, losses, for_positive, for_negative, scale):  # type: ignore[no-untyped-def]
+def _softmax_loop(positive, negative, losses, for_positive, for_negative, scale):  # type: ignore[no-untyped-def]
     n = negative.shape[1]
+    truths, others_bits = positive.view(np.int32), negative.view(np.int32)
     for i in numba.prange(negative.shape[0]):
-        high = top[i]
+        low = top = _ordered(truths[i])
+        for j in range(n):
+            place = _ordered(others_bits[i, j])
+            low, top = min(low, place), max(top, place)
+        high = np.int32(_ordered(top)).view(np.float32)
         others = np.float32(0.0)
         for j in range(n):
             e = _exp(negative[i, j] - high)
             for_negative[i, j] = e
             others += e
         total = _exp(positive[i] - high) + others
-        if not np.isfinite(high):
+        if low < _LEAST or not np.isfinite(high):
             total = np.float32(np.nan)
         share = scale / total
         for j in range(n):

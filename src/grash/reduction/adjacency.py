@@ -18,7 +18,7 @@ from grash.data.words import prefetch
 Triples = NDArray[np.int32]
 Count = Literal["neighbours", "triples"]
 
-_BATCH = 64  # rows whose cache lines are asked for together
+_AHEAD = 32  # how far before its turn a neighbour's mark is asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +48,10 @@ def adjacency_of(triples: Triples, n_entities: int, count: Count) -> Adjacency:
 
 
 def incident_rows(triples: Triples, n_entities: int) -> Adjacency:
-    """The same with the numbers of the triples in place of the neighbours: rows (a loop once) of every entity."""
+    """The same with the numbers of the triples in place of the neighbours: those of every entity, a loop once."""
     starts = np.zeros(n_entities + 1, np.int64)
-    loops = triples[:, 0] == triples[:, 2]
-    np.add.at(starts, triples[:, 0], 1)
-    np.add.at(starts, triples[~loops, 2], 1)
+    _count_ends(triples, starts)
+    np.add.at(starts, triples[triples[:, 0] == triples[:, 2], 0], 1)
     np.cumsum(starts, out=starts)
     rows = np.empty(int(starts[-1]), np.int32)
     _fill_incident(triples, starts, rows)
@@ -71,18 +70,13 @@ def _count_ends(triples: Triples, counts: NDArray[np.int64]) -> None:
 @njit(cache=True, nogil=True)
 def _fill_rows(triples: Triples, ends: NDArray[np.int64], neighbours: NDArray[np.int32]) -> None:
     """Fills every row from its end to its start, so that `ends`, where rows end, becomes where they start."""
-    for first in range(0, triples.shape[0], _BATCH):
-        stop = min(first + _BATCH, triples.shape[0])
-        for row in range(first, stop):
-            prefetch(ends, np.int64(triples[row, 0]))
-            prefetch(ends, np.int64(triples[row, 2]))
-        for row in range(first, stop):
-            head, tail = triples[row, 0], triples[row, 2]
-            if head != tail:
-                ends[head] -= 1
-                neighbours[ends[head]] = tail
-                ends[tail] -= 1
-                neighbours[ends[tail]] = head
+    for row in range(triples.shape[0]):
+        head, tail = triples[row, 0], triples[row, 2]
+        if head != tail:
+            ends[head] -= 1
+            neighbours[ends[head]] = tail
+            ends[tail] -= 1
+            neighbours[ends[tail]] = head
 
 
 @njit(cache=True, nogil=True)
@@ -94,6 +88,8 @@ def _drop_repeats(starts: NDArray[np.int64], neighbours: NDArray[np.int32], seen
         starts[entity] = kept
         for i in range(begin, end):
             other = neighbours[i]
+            if i + _AHEAD < neighbours.size:
+                prefetch(seen_by, np.int64(neighbours[i + _AHEAD]))
             if seen_by[other] != entity:
                 seen_by[other] = entity
                 neighbours[kept] = other

@@ -17,7 +17,7 @@ from grash.data.words import Whole, prefetch
 from grash.reduction.adjacency import Count, Triples, adjacency_of
 
 Ids = NDArray[np.int32]
-_AHEAD = 16  # how far before its turn a queued entity's row is asked for
+_AHEAD, _FIRST = 16, 4  # how far before its turn a queued entity is asked for, and how many of its neighbours
 _NONE = -1
 
 
@@ -163,11 +163,7 @@ def _peel_shell(
             entity = queue[n_read]
             n_read += 1
             if n_read + _AHEAD < n_queued:
-                prefetch(starts, np.int64(queue[n_read + _AHEAD]))
-                prefetch(neighbours, starts[queue[n_read + _AHEAD // 2]])
-                later = queue[n_read + _AHEAD // 4]
-                for i in range(starts[later], min(starts[later] + 4, starts[later + 1])):
-                    prefetch(degree, np.int64(neighbours[i]))
+                _ask_for(queue, n_read, starts, neighbours, degree)
             if degree[entity] < 0:  # it went with a list
                 continue
         else:
@@ -187,6 +183,16 @@ def _peel_shell(
             elif d < k:
                 _move_down(other, d, k, heads, tails, before, after)
                 lowest = min(lowest, d)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _ask_for(queue: Ids, n_read: Whole, starts: NDArray[np.int64], neighbours: Ids, degree: Ids) -> None:
+    """Cache lines of those whose turn comes soon: offset first, then row, then the degrees of the first in it."""
+    prefetch(starts, np.int64(queue[n_read + _AHEAD]))
+    prefetch(neighbours, starts[queue[n_read + _AHEAD // 2]])
+    soon = queue[n_read + _AHEAD // 4]
+    for i in range(starts[soon], min(starts[soon] + _FIRST, starts[soon + 1])):
+        prefetch(degree, np.int64(neighbours[i]))
 
 
 @njit(cache=True, nogil=True, inline="always")

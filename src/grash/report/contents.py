@@ -42,7 +42,10 @@ def banner(summary: dict[str, Any], state: SearchState) -> dict[str, str] | None
     if summary["status"] == "failed":
         return {"kind": "failed", "text": state.failed}
     if summary["status"] == "stopped":
-        return {"kind": "stopped", "text": f"The search has stopped: {state.stopped} `grash resume` goes on with it."}
+        why = state.stopped.rstrip(".")
+        return {"kind": "stopped", "text": f"The search has stopped: {why}. `grash resume` goes on with it."}
+    if summary["status"] == "interrupted":
+        return {"kind": "stopped", "text": "The process that ran the search has gone: `grash resume` goes on with it."}
     if summary["status"] == "finished":
         return None
     done = sum(r["done"] + r["failed"] for r in summary["rounds"])
@@ -90,7 +93,7 @@ def costs(state: SearchState) -> dict[str, Any]:
     spent = sum(p.seconds for p in state.rounds)
     rows.append(["search", *_cost_cells(sum(len(p.results) for p in state.rounds), state.spent, spent)])
     if state.final is not None:
-        rows.append(["final training", *_cost_cells(1, state.final.cost, state.final.seconds)])
+        rows.append(["final training", "1", "outside the budget", duration(state.final.seconds), "–"])
     columns = ["", "trials", "billed, full runs", "measured", "measured per full run"]
     return {"columns": columns, "rows": rows}
 
@@ -112,7 +115,7 @@ def trials(state: SearchState, axes: list[Axis]) -> dict[str, Any]:
     for row in trial_rows(state):
         values = state.configurations[row["configuration"]].values
         cells = [
-            (99 if row["round"] == FINAL else row["round"], row["round"]),
+            (len(state.rounds) + 1, "final") if row["round"] == FINAL else (row["round"], row["round"]),
             (row["configuration"], row["configuration"]),
             *([(row["model"], row["model"])] if several else []),
             _cell(row["rank"], str),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,10 @@ class _Quiet(WSGIRequestHandler):
 
 def _application(folder: Path, state: SearchState) -> Any:
     import optuna
-    import optuna_dashboard
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
+    optuna_dashboard = import_module("optuna_dashboard")
     logging.getLogger("optuna").setLevel(logging.WARNING)
     storage = JournalStorage(JournalFileBackend(str(folder / VIEW_FILE)))
     overview = optuna.load_study(study_name=f"{folder.resolve().name}/overview", storage=storage)

@@ -15,6 +15,7 @@ from grash.search.state import SearchState
 from grash.search.trial import Result
 
 FEWEST = 8  # trials with a score; below, importances are noise
+ENOUGH = 32  # below, they are a hint at best
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class Journal(BaseJournalBackend):
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self._logs: list[dict[str, Any]] = []
-        self._pending: list[dict[str, Any]] = []
+        self._pending: list[str] = []
         content = self.path.read_bytes() if self.path.exists() else b""
         if content and not content.endswith(b"\n"):
             raise JournalDamaged("its last line is torn")
@@ -36,15 +36,15 @@ class Journal(BaseJournalBackend):
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         # through JSON, since what Optuna reads back are lists and numbers, not tuples and enums
-        logs = [json.loads(json.dumps(log)) for log in logs]
-        self._logs += logs
-        self._pending += logs
+        lines = [json.dumps(log, separators=(",", ":")) for log in logs]
+        self._logs += [json.loads(line) for line in lines]
+        self._pending += lines
 
     def flush(self) -> None:
         """Appends what was collected in one write."""
         if not self._pending:
             return
-        content = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in self._pending).encode()
+        content = "".join(f"{line}\n" for line in self._pending).encode()
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             if os.write(file, content) < len(content):

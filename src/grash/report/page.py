@@ -11,10 +11,10 @@ from grash.errors import InputError
 from grash.files import whole_file
 from grash.report import contents
 from grash.report.charts import cost_against_time, finalists, funnel, learning_curves, rank_flow
-from grash.report.importances import Importances, importances
+from grash.report.importances import ENOUGH, Importances, importances
 from grash.report.parameters import Axis, searched
 from grash.report.slices import importance_bars, slices
-from grash.report.summary import state_of, summarise
+from grash.report.summary import abandoned, state_of, summarise
 from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.state import SearchState
 from grash.version import __version__
@@ -27,16 +27,17 @@ _WIDE, _HALF, _NARROW = 950, 462, 346  # px: the page, half of it, a telephone
 def write_report(run_folder: Path) -> Path:
     """Writes report.html into the run folder, whether the search runs, has failed or is finished."""
     folder = Path(run_folder)
-    page = render(state_of(folder), folder=str(run_folder), versions=_versions(folder), now=datetime.now(timezone.utc))
+    state = state_of(folder)
+    summary = summarise(state, datetime.now(timezone.utc), alive=not abandoned(folder))
+    page = render(state, summary, folder=str(run_folder), versions=_versions(folder))
     with whole_file(folder / REPORT_FILE) as aside:
         aside.write_text(page, encoding="utf-8")
     return folder / REPORT_FILE
 
 
-def render(state: SearchState, *, folder: str, versions: dict[str, Any], now: datetime) -> str:
+def render(state: SearchState, summary: dict[str, Any], *, folder: str, versions: dict[str, Any]) -> str:
     """The page as text; every name in it is escaped."""
-    template = _template()
-    summary, axes = summarise(state, now), searched(state)
+    template, axes = _template(), searched(state)
     found = importances(state, axes)
     name, models = str(state.dataset.get("name", "a graph")), ", ".join(state.settings.get("models", []))
     return str(
@@ -44,7 +45,7 @@ def render(state: SearchState, *, folder: str, versions: dict[str, Any], now: da
             title=f"{name}: {models}",
             heading=f"{models} on {name}",
             version=__version__,
-            written=now.strftime("%Y-%m-%d %H:%M UTC"),
+            written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
             banner=contents.banner(summary, state),
             tiles=contents.tiles(summary, state),
             best=contents.best(state, axes),
@@ -71,10 +72,15 @@ def _charts(state: SearchState, axes: list[Axis], found: Importances | None) -> 
         "ranks": (lambda width: rank_flow(state, width), _WIDE),
         "importances": (lambda width: None if found is None else importance_bars(found, width), _HALF),
         "cost": (lambda width: cost_against_time(state, width), _HALF),
-        "slices": (lambda width: slices(state, axes, width), _WIDE),
+        "slices": (lambda width: slices(state, _by_importance(axes, found), width), _WIDE),
         "curves": (lambda width: learning_curves(state, width), _WIDE),
     }
     return {name: _chart(name, draw, width) for name, (draw, width) in drawn.items()}
+
+
+def _by_importance(axes: list[Axis], found: Importances | None) -> list[Axis]:
+    order = {} if found is None else found.shares
+    return sorted(axes, key=lambda axis: -order.get(axis.label, 0.0))
 
 
 def _chart(name: str, draw: Callable[[int], str | None], width: int) -> dict[str, Any] | None:
@@ -91,7 +97,8 @@ def _importance_note(state: SearchState, found: Importances | None) -> str:
     if found is None:
         return ""
     scored = sum(r.mrr is not None for r in state.rounds[0].results.values())
-    return f"{found.method}; {scored} configurations have a score."
+    hint = "" if scored >= ENOUGH else " With so few it is a hint at best."
+    return f"{found.method}; {scored} configurations have a score.{hint} Parameters below 0.005 are left out."
 
 
 def _versions(folder: Path) -> dict[str, Any]:

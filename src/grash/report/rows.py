@@ -7,11 +7,11 @@ from typing import Any
 from grash.search.state import SearchState
 from grash.search.trial import Configuration, Result
 
-FINAL = "final"
+FINAL = 0  # the round of the final training, as in the ledger
 
 
 def trial_rows(state: SearchState) -> list[dict[str, Any]]:
-    """Rows in the order of rounds and numbers, the final training last; all have the same keys.
+    """Rows in the order of rounds and numbers, the final training (round 0) last; all have the same keys.
 
     `status` is ok, a kind of failure, `running` or `waiting`; the configuration's values stand behind `config.`.
     """
@@ -40,7 +40,7 @@ def _entrants(state: SearchState, number: int) -> list[int]:
 
 
 def _row(
-    made: Configuration, round_: int | str, result: Result | None, *, status: str, attempts: int, survived: bool | None
+    made: Configuration, round_: int, result: Result | None, *, status: str, attempts: int, survived: bool | None
 ) -> dict[str, Any]:
     low, high = result.interval if result is not None and result.interval is not None else (None, None)
     return {

@@ -11,27 +11,30 @@ from grash.report.svg import CHARACTER, Scale, bar, dot, drawing, frame, label, 
 from grash.search.state import SearchState
 from grash.search.trial import Result
 
+MOST_BARS = 14
 _TALL = 168.0
 _OFF_ROOM = 34.0  # px left of the range for values that are off
 
 
 def importance_bars(found: Importances, width: int) -> str:
-    """Horizontal bars, largest first."""
-    left = max(len(name) for name in found.shares) * CHARACTER + 12
-    x = Scale(0.0, max(1e-9, *found.shares.values()), left, width - 56.0)
+    """Horizontal bars, largest first; those that round to nothing are left out."""
+    shown = {name: s for i, (name, s) in enumerate(found.shares.items()) if i < 3 or (i < MOST_BARS and s >= 0.005)}
+    left = max(len(name) for name in shown) * CHARACTER + 12
+    x = Scale(0.0, max(1e-9, *shown.values()), left, width - 56.0)
     drawn, row = [], 26.0
-    for i, (name, share) in enumerate(found.shares.items()):
+    for i, (name, share) in enumerate(shown.items()):
         y = row * i + 4
         drawn.append(label(name, left - 8, y + 14, cls="name", text_anchor="end"))
         drawn.append(bar(left, y, x(share) - left, 18, "plain", data_tip=f"{name}: {share:.3f}"))
         drawn.append(label(f"{share:.2f}", x(share) + 6, y + 14, cls="value"))
-    return drawing(drawn, width, row * len(found.shares) + 8, "Importance of each parameter")
+    return drawing(drawn, width, row * len(shown) + 8, "Importance of each parameter")
 
 
 def slices(state: SearchState, axes: list[Axis], width: int) -> str | None:
-    """A panel per parameter: its value and the MRR in round 1, darker the further the configuration came."""
+    """A panel per parameter: its value and the MRR in round 1, stronger the further the configuration came."""
     scored = [r for r in (state.rounds[0].results.values() if state.rounds else []) if r.mrr is not None]
-    if not scored or not axes:
+    axes = [a for a in axes if any(a.counts(state.configurations[r.number].values) for r in scored)]
+    if not axes:
         return None
     columns = 1 if width < NARROW else 3
     each = width / columns

@@ -36,7 +36,7 @@ def overview_trials(state: SearchState) -> dict[int, Wanted]:
     The place is the share of the round's trials that it does not lose against: 1 for the best, 0 for one that diverged.
     """
     reached: dict[int, dict[int, float]] = {number: {} for number in state.configurations}
-    last: dict[int, Result] = {}
+    judged: dict[int, list[Result]] = {number: [] for number in state.configurations}
     out: set[int] = set()
     for past in state.rounds:
         if past.survivors is None:
@@ -44,10 +44,10 @@ def overview_trials(state: SearchState) -> dict[int, Wanted]:
         places = _places(past)
         for number, result in past.results.items():
             reached[number][past.plan.number] = past.plan.number - 1 + places.get(number, 0.0)
-            last[number] = result
+            judged[number].append(result)
         out |= set(past.results) - set(past.survivors)
     decided = state.winner is not None or state.finished
-    return {n: _overview(reached[n], last.get(n), over=decided or n in out) for n in state.configurations}
+    return {n: _overview(reached[n], judged[n], over=decided or n in out) for n in state.configurations}
 
 
 def round_trials(past: RoundState) -> dict[int, Wanted]:
@@ -69,10 +69,12 @@ def study_notes(state: SearchState) -> dict[str, Any]:
     return {**chosen, "budget": state.budget, **dataset}
 
 
-def _overview(steps: dict[int, float], last: Result | None, *, over: bool) -> Wanted:
-    notes: dict[str, Any] = {f"rung_{number}": score for number, score in steps.items()}
-    if last is None:
+def _overview(steps: dict[int, float], judged: list[Result], *, over: bool) -> Wanted:
+    notes: dict[str, Any] = {f"mrr_r{r.round}": r.mrr for r in judged if r.mrr is not None}
+    notes |= {"cost_spent": sum(r.cost for r in judged), "seconds": sum(r.seconds for r in judged)}
+    if not judged:
         return Wanted("FAIL" if over else "RUNNING", notes={"status": "not judged" if over else "in the race"})
+    last = judged[-1]
     notes["status"] = last.status if over else "in the race"
     if not over:
         return Wanted("RUNNING", steps=steps, notes=notes)

@@ -6,6 +6,8 @@ Comes from a `SearchState`, that is from the ledger alone; goes to people as wor
 from __future__ import annotations
 
 import math
+import os
+import socket
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from grash.errors import InputError
 from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.state import RoundState, SearchState, select_best
 from grash.search.trial import Result
+
+_LOCK_FILE = ".lock"  # as in search/folder.py, whose import would load what a status does not need
 
 
 def state_of(run_folder: Path) -> SearchState:
@@ -27,11 +31,34 @@ def state_of(run_folder: Path) -> SearchState:
     return SearchState.replay(events)
 
 
-def summarise(state: SearchState, now: datetime) -> dict[str, Any]:
-    """Where the search stands, JSON-able; `now` must know its time zone. Costs are in full training runs."""
-    left = seconds_left(state, now)
+def abandoned(run_folder: Path) -> bool:
+    """Whether the process that was running the search has gone without a word; of another machine's one cannot tell."""
+    try:
+        holder = (Path(run_folder) / _LOCK_FILE).read_text(encoding="utf-8").split()
+    except OSError:
+        return False
+    if len(holder) != 4 or not holder[1].isdigit():
+        return not holder
+    if holder[3] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(holder[1]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def summarise(state: SearchState, now: datetime, *, alive: bool = True) -> dict[str, Any]:
+    """Where the search stands, JSON-able; `now` must know its time zone. Costs are in full training runs.
+
+    alive: whether the process that runs it is there; without it, a search that is not over is `interrupted`.
+    """
+    left = seconds_left(state, now) if alive else None
+    status = status_of(state)
     return {
-        "status": status_of(state),
+        "status": status if alive or status in ("failed", "finished", "stopped") else "interrupted",
         "why": state.failed or state.stopped or None,
         "dataset": dict(state.dataset),
         "models": list(state.settings.get("models", [])),
@@ -62,7 +89,8 @@ def status_of(state: SearchState) -> str:
 def counts(state: SearchState, number: int) -> dict[str, int]:
     """Trials of a round by what has become of them; a failed one is not among the done."""
     if number > len(state.rounds):
-        return {"waiting": state.sizes[number - 1], "running": 0, "done": 0, "failed": 0}
+        waiting = 0 if state.finished else state.sizes[number - 1]
+        return {"waiting": waiting, "running": 0, "done": 0, "failed": 0}
     this = state.rounds[number - 1]
     done = sum(r.status == "ok" for r in this.results.values())
     running = sum(n not in this.results for n in this.running)

@@ -23,6 +23,10 @@ FINAL_PATIENCE = 5
 
 def make_configurations(settings: SearchSettings, n_entities: int, count: int) -> list[Configuration]:
     """The first `count` configurations of the search; more of them begin with fewer of them."""
+    if (
+        settings.price == "scores" and count < settings.n_trials
+    ):  # the reference is of all draws, however few are needed
+        return make_configurations(settings, n_entities, settings.n_trials)[:count]
     given = given_proposals(settings, n_entities)[:count]
     per_model = -(-(count - len(given)) // len(settings.models))
     drawn = {

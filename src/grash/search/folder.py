@@ -68,7 +68,14 @@ class RunFolder:
         return self.path / f"round-{round_number}" / f"cfg-{number:04}"
 
     def tidy(self, state: SearchState) -> None:
-        """Removes what no trial will go on from: states of dropped configurations, and of rounds long closed."""
+        """Removes what no trial will go on from: states of dropped configurations and of rounds long closed, and what
+        a kill left half-written."""
+        leftovers = [p for p in self.path.iterdir() if is_leftover(p)] + [self.path / "final"] * state.finished
+        for leftover in leftovers:
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
         for number, this in enumerate(state.rounds, 1):
             after = state.rounds[number] if number < len(state.rounds) else None
             done = state.finished or (after is not None and after.survivors is not None)
@@ -86,6 +93,11 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         return (self.path / SEARCH_FILE).is_file() or (self.path / LEDGER_FILE).is_file()
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether it was written aside (grash/files.py) by a process that was killed."""
+    return path.name.startswith(".") and path.suffix in (".part", ".old")
 
 
 def write_search(folder: Path, settings: SearchSettings, dataset: Dataset, source: str) -> None:
@@ -124,6 +136,10 @@ def read_search(folder: Path) -> dict[str, Any]:
             f"{path} is of version {content.get('version')}, and this grash reads version {VERSION}: use the grash "
             f"that wrote it."
         )
+    dataset, settings = content.get("dataset"), content.get("settings")
+    entries = {"name", "source", "folder", "fingerprint"}
+    if not isinstance(settings, dict) or not isinstance(dataset, dict) or not entries <= dataset.keys():
+        raise FormatError(f"{path} is damaged: its 'dataset' or its 'settings' entry is not complete.")
     return content
 
 
@@ -178,7 +194,7 @@ def settings_difference(there: SearchSettings, now: SearchSettings) -> list[str]
 
 
 def _dataset_place(folder: Path, dataset: Dataset, source: str) -> str:
-    if (Path(source) / DATASET_FILE).is_file():
+    if source and (Path(source) / DATASET_FILE).is_file():
         return str(Path(source).resolve())
     if not (folder / "dataset" / DATASET_FILE).is_file():
         dataset.save(folder / "dataset")

@@ -7,7 +7,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grash.data.dataset import Dataset
 from grash.errors import InputError
@@ -44,7 +43,10 @@ class SearchGraphs:
         return key_of(self.settings.seed, "split") >> 1
 
     def shape(self, fractions: Fractions) -> Shape:
-        found = self.subgraph(fractions)
+        try:
+            found = self.subgraph(fractions)
+        except InputError:  # not one triple is left; the schedule says what to do
+            return Shape(0, 0, 0, 0)
         data = found.dataset
         return Shape(
             n_entities=data.n_entities,
@@ -61,7 +63,8 @@ class SearchGraphs:
 
     def _subgraph(self, fractions: Fractions) -> Subgraph:
         """fractions[-1] of the triples; () is the whole graph. The others are the rounds before, of a warm start."""
-        if not fractions or fractions[-1] >= 1:
+        before = self._subgraph(fractions[:-1]) if len(fractions) > 1 else None
+        if not fractions or fractions[-1] >= 1 or (before is not None and before.whole):
             entities, relations = (np.arange(n, dtype=np.int32) for n in (self.n_entities, self.dataset.n_relations))
             return Subgraph(self.dataset, entities, relations, target=1.0, fraction=1.0, whole=True)
         return cut(
@@ -71,11 +74,5 @@ class SearchGraphs:
             way=self.settings.way,
             seed=self.split_seed,
             guarded=self.settings.guarded_split,
-            train_before=self._trained_before(fractions[:-1]),
+            train_before=None if before is None else before.full_ids("train"),
         )
-
-    def _trained_before(self, fractions: Fractions) -> NDArray[np.int32] | None:
-        """What the lineage has trained on, in ids of the full graph."""
-        if not fractions:
-            return None
-        return self._subgraph(fractions).full_ids("train")

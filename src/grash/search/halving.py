@@ -87,7 +87,8 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
         return Win(survivors[0])
     if settings.final_train and state.final is None:
         return TrainWinner(state.winner)
-    failed = state.final.message if state.final is not None and state.final.status != "ok" else ""
+    final = state.final
+    failed = "" if final is None or final.status == "ok" else final.message or final.status
     return Finish(failed=f"The final training failed: {failed}" if failed else "")
 
 
@@ -95,12 +96,21 @@ def _next_round(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
     """The plan of the first round that is not open yet: its share of the budget, and what that buys."""
     number = len(state.rounds) + 1
     sizes = round_sizes(state.planned_trials, settings.eta)  # an extension leaves fidelities as they were planned
-    share = shares(state, settings, graphs)[-1]
-    entrants = state.entrants(number)
-    prices = [state.configurations[n].price for n in entrants]
-    fidelity = fidelity_of(share * len(prices) / sizes[number - 1], prices)
+    found, fidelity = shares(state, settings, graphs), Fraction(0)
+    for i, share in enumerate(found):  # of the open rounds once more: a float of theirs would not be exact
+        prices = [state.configurations[n].price for n in state.entrants(i + 1)]
+        bought = fidelity_of(share * len(prices) / sizes[i], prices)
+        fidelity = max(fidelity, min(bought, _most_that_lasts(found[0], prices, sizes[i + 1 :])))
     before = [past.plan for past in state.rounds]
-    return plan_round(number, fidelity, share, sizes[number - 1], settings, graphs, before)
+    return plan_round(number, fidelity, found[-1], sizes[number - 1], settings, graphs, before)
+
+
+def _most_that_lasts(base: Fraction, prices: list[float], next_sizes: list[int]) -> Fraction:
+    """The fidelity that the next round can still give to its dearest entrants from its own share: what is carried may
+    not lift a round above the one after it, whose survivors could not go on from there."""
+    if not next_sizes or not prices:
+        return Fraction(1)
+    return base / sum((Fraction(p) for p in sorted(prices)[-next_sizes[0] :]), Fraction(0))
 
 
 def shares(state: SearchState, settings: SearchSettings, graphs: Graphs) -> list[Fraction]:

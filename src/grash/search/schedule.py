@@ -85,12 +85,12 @@ def plan_round(
     earlier = tuple(r.graph_fraction for r in before) if settings.warm_start != "off" else ()
     fractions = (*earlier, graph_fraction)
     shape = graphs.shape(fractions)
-    if shape.n_train == 0 or shape.n_valid == 0:
+    most = math.floor(fidelity * settings.full_epochs * graphs.n_train)
+    if most > 0 and (shape.n_train == 0 or shape.n_valid == 0):
         raise ConfigError(_too_small(number, shape))
     epoch_fraction = float(fidelity) if shape.whole else min(1.0, float(fidelity) / graph_fraction)
     if settings.variant == "graph" and not shape.whole:
         epoch_fraction = 1.0
-    most = math.floor(fidelity * settings.full_epochs * graphs.n_train)
     positives = min(round(epoch_fraction * settings.max_epochs * shape.n_train), most)
     if positives < 1:
         raise ConfigError(

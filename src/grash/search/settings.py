@@ -101,7 +101,11 @@ def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchS
             close = difflib.get_close_matches(str(key), SearchSettings.model_fields, n=3, cutoff=0.5)
             meant = f" Did you mean {', '.join(close)}?" if close else ""
             raise ConfigError(f"{key!r} is not a setting of a search.{meant}")
-        chosen[name] = tuple(value.split(",")) if name == "models" and isinstance(value, str) else value
+        if name == "models" and isinstance(value, str):
+            value = tuple(value.split(","))
+        if name == "warm_start" and value is False:  # YAML reads a bare `off` so
+            value = "off"
+        chosen[name] = value
     try:
         return SearchSettings(**chosen)
     except ValidationError as error:

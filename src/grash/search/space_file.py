@@ -49,6 +49,8 @@ def read_space(path: Path) -> Space:
 def make_space(content: Any, *, source: str = "") -> Space:
     """A space from a mapping of names or a list of parameters; a wrong entry is named, with the file."""
     entries: list[tuple[str, Any]]
+    if isinstance(content, Mapping) and "grash_search" in content:
+        raise ConfigError(_at(source, "this is a search of LibKGE, not a space: give it to the search with --config."))
     if isinstance(content, Mapping):
         entries = [(str(name), entry) for name, entry in content.items()]
     elif isinstance(content, list):

@@ -9,13 +9,16 @@ Comes from `batches`, goes to `optimizers`. For each slot that is asked:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from grash.kernels.complex_ends import Ends, end_gradients, end_queries, loops_serve
 from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask, key_at
 from grash.models.base import KgeModel, Slot
+from grash.models.complex import ComplEx
 from grash.training.batches import Batch, Negatives, Questions
 from grash.training.config import TrainConfig
 from grash.training.losses import label_loss, slot_loss
@@ -51,16 +54,26 @@ class Taken:
     """Rows of a table as a step uses them: `raw` as stored, `values` after dropout; ids None means all rows."""
 
     def __init__(self, table: Tensor, ids: Tensor | None, rate: float, key: int, *, by_place: bool = True) -> None:
-        self.ids = ids
-        self.raw = table if ids is None else table.index_select(0, ids)
-        self.mask = None
-        self.values = self.raw
-        if rate:  # every occurrence has its own mask, or every entity has one
-            places = torch.arange(len(self.raw), device=table.device) if by_place or ids is None else ids
-            self.mask = keep_mask(places, table.shape[1], rate, key).to(table.dtype)
-            self.values = self.raw * self.mask
+        self.table, self.ids, self.rate, self.key, self.by_place = table, ids, rate, key, by_place
         self.gradient: Tensor | None = None
         self.raw_gradient: Tensor | None = None
+
+    @cached_property
+    def raw(self) -> Tensor:
+        return self.table if self.ids is None else self.table.index_select(0, self.ids)
+
+    @cached_property
+    def mask(self) -> Tensor | None:
+        """Every occurrence has its own, or every entity has one."""
+        if not self.rate:
+            return None
+        everyone = self.by_place or self.ids is None
+        places = torch.arange(len(self.raw), device=self.table.device) if everyone else self.ids
+        return keep_mask(places, self.table.shape[1], self.rate, self.key).to(self.table.dtype)
+
+    @cached_property
+    def values(self) -> Tensor:
+        return self.raw if self.mask is None else self.raw * self.mask
 
     def add(self, gradient: Tensor) -> None:
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
@@ -94,6 +107,9 @@ def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> 
     tail = Taken(model.entity, tails, config.dropout_entity, key_at(key, 1))
     relation: dict[int, Taken] = {}  # one row per positive, two with reciprocals
     slots: tuple[Slot, ...] = tuple(batch.negatives) or ("head", "tail")
+    if _has_loops(model, batch, config):
+        _compare_ends(model, config, step, batch, head, tail, relation)
+        slots = ()
     for number, slot in enumerate(slots):
         known, answer = (head, tail) if slot == "tail" else (tail, head)
         ids, seen = model.asked(relations, slot)
@@ -120,6 +136,47 @@ def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> 
     for taken in relation.values():
         taken.settle(step.relation)
     return step
+
+
+def _has_loops(model: KgeModel, batch: Batch, config: TrainConfig) -> bool:
+    """Whether both slots are asked of rows as they stand in ComplEx's tables, against shared negatives."""
+    return (
+        isinstance(model, ComplEx)
+        and loops_serve(model.entity, model.relation)
+        and not (config.dropout_entity or config.dropout_relation or config.penalty == "dura")
+        and len(batch.negatives) == 2
+        and all(negatives.ids.dim() == 1 for negatives in batch.negatives.values())
+    )
+
+
+def _compare_ends(
+    model: KgeModel, config: TrainConfig, step: Step, batch: Batch, head: Taken, tail: Taken, relation: dict[int, Taken]
+) -> None:
+    """`_compare` of both slots at once: all that stands before and after the matrix products in a loop each."""
+    heads, relations, tails = batch.triples.T.contiguous()
+    backward, _ = model.asked(relations, "head")
+    ends = Ends(model.entity, model.relation, heads, tails, relations, backward, conjugate=not model.reciprocal)
+    queries, positive = end_queries(ends)
+    for_queries, for_positive = list(queries), list(positive)
+    for slot, negatives in batch.negatives.items():
+        end = int(slot == "head")
+        others = Taken(model.entity, negatives.ids, 0.0, 0)
+        against = _Drawn(model, queries[end], others.values, positive[end], negatives)
+        loss, for_positive[end], for_negative = slot_loss(
+            positive[end], against.scores, config, scale=1 / len(heads), overwrite=True
+        )
+        step.loss = step.loss + loss
+        for_queries[end], for_candidates = against.gradients(for_positive[end], for_negative)
+        others.add(for_candidates)
+        others.settle(step.entity)
+    rows = end_gradients(ends, queries, (for_queries[0], for_queries[1]), (for_positive[0], for_positive[1]))
+    head.add(rows[0])
+    tail.add(rows[1])
+    relation[0] = Taken(model.relation, relations, 0.0, 0)
+    relation[0].add(rows[2])
+    if model.reciprocal:
+        relation[1] = Taken(model.relation, backward, 0.0, 0)
+    relation[int(model.reciprocal)].add(rows[3])
 
 
 def _scores_all(negatives: Negatives, model: KgeModel) -> bool:
@@ -153,7 +210,7 @@ def _compare(model: KgeModel, config: TrainConfig, step: Step, asked: _Asked, tr
     if negatives is None:
         against = _EveryoneElse(model, queries, candidates, triples[:, 0 if asked.slot == "head" else 2])
     else:
-        against = _Drawn(model, queries, candidates, truth, negatives)
+        against = _Drawn(model, queries, candidates, row_scores(queries, truth, model.pair), negatives)
     positive = against.positive
     loss, for_positive, for_negative = slot_loss(
         positive, against.scores, config, scale=1 / size, overwrite=model.pair == "dot"
@@ -196,9 +253,9 @@ class _Drawn:
     from all entities (E, W)."""
 
     def __init__(
-        self, model: KgeModel, queries: Tensor, candidates: Tensor, truth: Tensor, negatives: Negatives
+        self, model: KgeModel, queries: Tensor, candidates: Tensor, positive: Tensor, negatives: Negatives
     ) -> None:
-        self.positive = row_scores(queries, truth, model.pair)
+        self.positive = positive
         self.pair, self.queries, self.candidates, self.ids = model.pair, queries, candidates, negatives.ids
         self.own = negatives.ids.dim() == 2
         self.picked = self.own and _scores_all(negatives, model)

@@ -1,0 +1,111 @@
+"""grash status, report and dashboard, and what a search says while it runs."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from grash.cli import live, main
+from grash.cli.live import live_display, picture
+from grash.search.ledger import read_ledger
+from grash.search.state import SearchState
+from grash.search.trial import Heartbeat
+from report.runs import MISHAPS, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    write_run(tmp_path / "run", n_ended=18, n_trials=16, faults=MISHAPS)
+    return tmp_path / "run"
+
+
+def test_status_shows_rounds_best_and_failures(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert "yago3-10, complex: running" in shown and "best MRR" in shown and "of 3 full runs" in shown
+    assert "2 diverged, first cfg 5" in shown and "left" in shown
+
+
+def test_status_as_json_is_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(run), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["rounds"][1]["done"] == 2 and summary["incumbent"]["round"] == 2
+
+
+def test_status_tells_how_to_go_on(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / ".lock").write_text("")
+    assert main(["status", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert "interrupted" in shown and f"grash resume {run}" in shown
+
+
+def test_status_of_no_run_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "is no run folder of a search" in capsys.readouterr().err
+
+
+def test_report_writes_the_page_and_says_where(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out.strip() == str(run / "report.html")
+    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_in_a_log_every_change_of_state_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, n_trials=16, faults=MISHAPS)
+    state = SearchState()
+    with live_display() as watch:
+        for event in read_ledger(tmp_path / "ledger.jsonl"):
+            state.see(event)
+            watch(state, {}, ("cpu",))
+            watch(state, {}, ("cpu",))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("round 1: 16 trials of ") and "cfg 5  diverged: " in lines[6]
+    assert len(lines) == (1 + 16 + 1) + (1 + 4 + 1) + 2
+    assert lines[-2].startswith("the winner is configuration ") and "test MRR" in lines[-1]
+
+
+def test_a_resumed_search_does_not_repeat_itself(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
+    with live_display() as watch:
+        watch(state, {}, ("cpu",))
+        watch(state, {}, ("cpu",))
+    assert capsys.readouterr().err == "goes on in round 2: 18 trials have ended before\n"
+
+
+def test_quiet_says_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
+    with live_display(quiet=True) as watch:
+        watch(state, {}, ("cpu",))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_table_shows_what_runs_where(run: Path) -> None:
+    state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
+    number = next(iter(state.rounds[1].running))
+    beats = {(2, number): Heartbeat(2, number, 450, 1000, 0.31, 42.0)}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(picture(state, beats, ("cuda:0", "cuda:1", "cuda:7"), now=datetime.now(timezone.utc)))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"cfg {number} in round 2   45%  MRR 0.3100  42 s left" in shown and "cuda:7  idle" in shown
+    assert "best    cfg" in shown and "budget" in shown
+
+
+def test_a_terminal_is_redrawn_at_most_four_times_a_second(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
+    drawn = []
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr(live, "picture", lambda *words, now: drawn.append(now) or "")
+    with live_display() as watch:
+        for _ in range(500):
+            watch(state, {}, ("cpu",))
+    assert 2 <= len(drawn) <= 4  # the first, the last, and one or two if the machine is slow

@@ -1,0 +1,275 @@
+"""A search as it is driven: failures by kind, stops of every sort, what lies on the disk meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import grash.engines.trial as trial_module
+from engines.searches import SPACE, essence, events_of, small_search, state_of
+from grash.engines.run import run_training
+from grash.errors import OutputError, SearchFailed
+from grash.search.state import SearchState
+
+WILD = {**SPACE, "lr": {"type": "categorical", "choices": [0.3, 1e25]}}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry waits a little; not here."""
+    monkeypatch.setattr("grash.engines.drive.time.sleep", lambda seconds: None)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    small_search(folder).run()
+    return essence(folder)
+
+
+class Sabotage:
+    """run_training that goes wrong for some calls: `faults` by the number of the call, from 0."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: dict[int, Exception] | Exception) -> None:
+        self.faults, self.calls, self.work_bytes = faults, 0, []
+        monkeypatch.setattr(trial_module, "run_training", self)
+
+    def __call__(self, *given: Any, validator: Any, **more: Any) -> Any:
+        self.calls += 1
+        self.work_bytes.append(validator.work_bytes)
+        fault = self.faults if isinstance(self.faults, Exception) else self.faults.get(self.calls - 1)
+        if fault is not None:
+            raise fault
+        return run_training(*given, validator=validator, **more)
+
+
+def attempts(state: SearchState) -> dict[tuple[int, int], list[str]]:
+    return {
+        (past.plan.number, n): [r.status for r in tries]
+        for past in state.rounds
+        for n, tries in past.attempts.items()
+        if len(tries) > 1 or tries[0].status != "ok"
+    }
+
+
+def test_diverged_trials_are_not_tried_again_and_what_they_did_not_use_is_carried_over(tmp_path: Path) -> None:
+    state = small_search(tmp_path / "run", space=WILD, n_trials=8, final_train=False).run().state
+    first, second = state.rounds[:2]
+    diverged = [r for r in first.results.values() if r.status == "diverged"]
+    assert 0 < len(diverged) < 8 and all(len(tries) == 1 for tries in first.attempts.values())
+    assert not {r.number for r in diverged} & set(first.survivors or [])
+    unused = sum(first.plan.cost - r.cost for r in diverged)
+    assert second.plan.share == pytest.approx(1.0 + unused) and state.spent <= state.budget
+    kept = small_search(tmp_path / "kept", space=WILD, n_trials=8, final_train=False, carry=False).run().state
+    assert kept.rounds[1].plan.share == 1.0
+
+
+def test_memory_that_runs_out_is_tried_again_with_less_work_space_and_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]
+) -> None:
+    full = torch.OutOfMemoryError("CUDA out of memory.")
+    sabotage = Sabotage(monkeypatch, {1: full, 6: full, 9: full, 14: full})
+    state = small_search(tmp_path / "run").run().state
+    assert essence(tmp_path / "run") == undisturbed
+    second = list(state.rounds[1].results)[-1]  # tried again, it ends last
+    assert attempts(state) == {(1, 1): ["memory", "memory", "ok"], (2, second): ["memory", "ok"]}
+    assert [r.status for r in state.finals[state.winner]] == ["memory", "ok"]
+    half, quarter = sabotage.work_bytes[6:8]
+    assert half == 2 * quarter > 0 and sabotage.work_bytes[:6] == [None] * 6
+    assert [sabotage.work_bytes[i] for i in (9, 11, 14, 15)] == [None, half, None, half]
+
+
+def test_faults_that_outlast_their_retries_leave_no_score_and_the_search_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage = Sabotage(monkeypatch, {n: MemoryError("no") for n in (0, 6, 7)})
+    state = small_search(tmp_path / "run", max_retries=2).run().state
+    failed = {n: r.status for n, r in state.rounds[0].results.items() if r.status != "ok"}
+    assert failed == {0: "memory"} and [r.attempt for r in state.rounds[0].attempts[0]] == [1, 2, 3]
+    assert state.finished and not state.failed and 0 not in (state.rounds[0].survivors or [])
+    assert sabotage.calls == 6 + 2 + 3 + 2 + 1
+
+
+def test_an_error_stands_in_the_ledger_with_its_traceback_and_the_search_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Sabotage(monkeypatch, {2: ValueError("seven is no colour")})
+    state = small_search(tmp_path / "run").run().state
+    found = next(e["result"] for e in events_of(tmp_path / "run") if e["event"] == "ended" and e["result"]["traceback"])
+    assert (found["number"], found["status"]) == (2, "error") and "seven is no colour" in found["traceback"]
+    assert state.finished and attempts(state) == {(1, 2): ["error"]}
+
+
+def test_a_search_in_which_everything_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Sabotage(monkeypatch, ValueError("seven is no colour"))
+    search = small_search(tmp_path / "run")
+    with pytest.raises(
+        SearchFailed, match=r"No trial of round 1 has a score \(6 error\).*seven is no colour"
+    ) as caught:
+        search.run()
+    assert caught.value.exit_code != 0
+    state = state_of(tmp_path / "run")
+    assert state.finished and state.failed and state.winner is None and len(state.rounds) == 1
+    with pytest.raises(SearchFailed, match="No trial of round 1"):
+        search.run()
+
+
+def test_a_final_training_that_fails_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Sabotage(monkeypatch, {11: ValueError("seven is no colour")})
+    with pytest.raises(SearchFailed, match="final training failed: ValueError: seven is no colour"):
+        small_search(tmp_path / "run").run()
+    assert state_of(tmp_path / "run").winner is not None and (tmp_path / "run" / "best.yaml").is_file()
+
+
+def test_trials_that_take_too_long_have_no_score(tmp_path: Path) -> None:
+    fixed = {"batch_size": 16, "negatives_head": 10}
+    search = small_search(
+        tmp_path / "run", fixed=fixed, max_epochs=300, trial_timeout=0.15, n_trials=2, final_train=False
+    )
+    with pytest.raises(SearchFailed, match=r"2 timeout.*longer than the 0.15 s that a trial may take"):
+        search.run()
+
+
+def test_time_that_is_over_stops_a_search_where_it_goes_on(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    stops = 0
+    while not (state := small_search(tmp_path / "run").run(max_seconds=0.25).state).finished:
+        stops += 1
+        assert state.stopped == "its --max-seconds were over" and stops < 100
+        assert state_of(tmp_path / "run").stopped == state.stopped
+    assert stops > 0 and essence(tmp_path / "run") == undisturbed
+
+
+def test_no_time_at_all_starts_nothing(tmp_path: Path) -> None:
+    state = small_search(tmp_path / "run").run(max_seconds=0.0).state
+    assert state.stopped and not state.finished
+    assert "started" not in [e["event"] for e in events_of(tmp_path / "run")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_lets_the_running_trial_end(
+    tmp_path: Path, number: signal.Signals, undisturbed: dict[str, Any]
+) -> None:
+    def watch(state: SearchState, *rest: Any) -> None:
+        if not sent and state.rounds and 2 in state.rounds[0].running:
+            sent.append(True)
+            os.kill(os.getpid(), number)
+
+    sent: list[bool] = []
+    handler = signal.getsignal(number)
+    state = small_search(tmp_path / "run").run(watch=watch).state
+    assert state.stopped == "it was interrupted" and sorted(state.rounds[0].results) == [0, 1, 2]
+    assert events_of(tmp_path / "run")[-1]["event"] == "stopped" and signal.getsignal(number) is handler
+    assert small_search(tmp_path / "run").run().state.finished
+    assert essence(tmp_path / "run") == undisturbed
+
+
+def test_the_second_interrupt_stops_at_once_and_what_was_done_is_saved(tmp_path: Path) -> None:
+    """Longer trials, interrupted twice at a heartbeat of the second one."""
+    long = {"max_epochs": 60, "n_trials": 3, "eta": 3, "fixed": {"batch_size": 96, "negatives_head": 10}}
+    small_search(tmp_path / "a" / "run", **long).run()
+
+    def watch(state: SearchState, heartbeats: dict[tuple[int, int], Any], *rest: Any) -> None:
+        if (1, 1) in heartbeats and len(sent) < 2:
+            sent.append(heartbeats[1, 1])
+            os.kill(os.getpid(), signal.SIGINT)
+
+    sent: list[Any] = []
+    folder = tmp_path / "b" / "run"
+    state = small_search(folder, **long).run(watch=watch).state
+    assert len(sent) == 2 and state.stopped == "it was interrupted" and sorted(state.rounds[0].results) == [0]
+    assert sent[1].step < sent[1].n_steps
+    assert (folder / "round-1" / "cfg-0001" / "checkpoint" / "state.json").is_file()
+    assert small_search(folder, **long).run().state.finished
+    assert essence(folder) == essence(tmp_path / "a" / "run")
+
+
+def test_a_search_runs_in_a_thread_that_gets_no_signals(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    thread = threading.Thread(target=small_search(tmp_path / "run").run)
+    thread.start()
+    thread.join()
+    assert essence(tmp_path / "run") == undisturbed
+
+
+def test_a_full_disk_stops_a_search_where_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_search(tmp_path / "a" / "run", variant="epoch").run()
+    folder, room = tmp_path / "b" / "run", 2
+
+    def save(*given: Any) -> None:
+        nonlocal room
+        if room == 0:
+            raise OSError(28, os.strerror(28))
+        room -= 1
+        real(*given)
+
+    from grash.training.state import save_tensors as real
+
+    monkeypatch.setattr("grash.training.state.save_tensors", save)
+    with pytest.raises(OutputError, match="No space left on device"):
+        small_search(folder, variant="epoch").run()
+    assert sorted(state_of(folder).rounds[0].results) == [0, 1]
+    room = 1000
+    small_search(folder, variant="epoch").run()
+    assert essence(folder) == essence(tmp_path / "a" / "run")
+
+
+def test_weights_of_dropped_trials_go_at_the_barrier(tmp_path: Path) -> None:
+    kept: dict[int, list[str]] = {}
+
+    def watch(state: SearchState, *rest: Any) -> None:
+        if state.rounds and state.rounds[-1].running:
+            there = sorted(p.name for p in tmp_path.glob(f"run/round-{len(state.rounds) - 1}/*"))
+            kept.setdefault(len(state.rounds), there)
+
+    state = small_search(tmp_path / "run", variant="epoch").run(watch=watch).state
+    names = [[f"cfg-{n:04}" for n in sorted(past.survivors or [])] for past in state.rounds]
+    assert kept == {1: [], 2: names[0], 3: names[1]}
+    assert not list(tmp_path.glob("run/round-*"))
+
+
+@pytest.mark.parametrize("variant", ["combined", "graph"])
+def test_without_continuation_no_trial_writes_weights(tmp_path: Path, variant: str) -> None:
+    seen: set[str] = set()
+
+    def watch(*given: Any) -> None:
+        seen.update(p.name for p in tmp_path.glob("run/round-*/**/*"))
+
+    small_search(tmp_path / "run", variant=variant, final_train=False).run(watch=watch)
+    assert seen == set()
+
+
+def test_a_single_configuration_is_only_trained(tmp_path: Path) -> None:
+    state = small_search(tmp_path / "run", n_trials=1).run().state
+    kinds = [e["event"] for e in events_of(tmp_path / "run")]
+    assert kinds == ["search", "proposed", "won", "started", "ended", "finished"]
+    assert state.winner == 0 and state.final is not None and state.spent == 0.0 and not state.rounds
+
+
+def test_a_finished_search_is_left_as_it_is(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    small_search(tmp_path / "run").run()
+    before = [e for e in events_of(tmp_path / "run") if e["event"] != "resumed"]
+    small_search(tmp_path / "run").run()
+    assert [e for e in events_of(tmp_path / "run") if e["event"] != "resumed"] == before
+    assert essence(tmp_path / "run") == undisturbed
+
+
+def test_seconds_of_all_drivers_add_up(tmp_path: Path) -> None:
+    small_search(tmp_path / "run").run(max_seconds=0.2)
+    first = state_of(tmp_path / "run").seconds
+    began = time.monotonic()
+    small_search(tmp_path / "run").run()
+    assert state_of(tmp_path / "run").seconds == pytest.approx(first + time.monotonic() - began, abs=0.5)

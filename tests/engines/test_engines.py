@@ -1,0 +1,304 @@
+"""Engines agree with `sequential`, and survive what can happen to workers."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import grash.api_search as api_search
+import grash.engines.processes as processes
+from engines.searches import bare, essence, events_of, small_search, state_of
+from grash.engines.choose import choose_engine, device_slots
+from grash.engines.processes import ProcessEngine
+from grash.engines.sequential import SequentialEngine
+from grash.errors import ConfigError, GrashError, OutputError
+from grash.search.state import SearchState
+from grash.search.trial import Task
+
+# trials that last long enough (some tenths of a second) to be met while they run
+LONG: dict[str, Any] = {"n_trials": 3, "eta": 3, "max_epochs": 60, "final_train": False}
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def sequential(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run folder of the plain engine, by what is changed."""
+    done: dict[str, Path] = {}
+
+    def run(**changes: Any) -> Path:
+        name = repr(sorted(changes.items()))
+        if name not in done:
+            done[name] = tmp_path_factory.mktemp("sequential") / "run"
+            small_search(done[name], **changes).run()
+        return done[name]
+
+    return run
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The engines that searches of this test were given."""
+    made: list[Any] = []
+
+    def choose(*given: Any, **more: Any) -> Any:
+        made.append(choose_engine(*given, **more))
+        return made[-1]
+
+    monkeypatch.setattr(api_search, "choose_engine", choose)
+    return made
+
+
+class TestConformance:
+    """The same search, whoever runs it: equal but for times and devices, and the order in which trials end."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("workers", "changes"), [(1, {}), (2, {}), (4, {}), (2, {"variant": "epoch"}), (2, {"warm_start": "weights"})]
+    )
+    def test_processes_agree_with_sequential(
+        self, tmp_path: Path, sequential: Any, workers: int, changes: dict[str, Any]
+    ) -> None:
+        small_search(tmp_path / "run", engine="processes", workers=workers, **changes).run()
+        assert essence(tmp_path / "run") == essence(sequential(**changes))
+        assert decisions(tmp_path / "run") == decisions(sequential(**changes))
+        assert trials(tmp_path / "run") == trials(sequential(**changes))
+
+    def test_an_engine_without_room_is_asked_again(self, tmp_path: Path, sequential: Any, engines: list[Any]) -> None:
+        class Full(SequentialEngine):
+            n_slots = 3
+
+        search = small_search(tmp_path / "run")
+        real = api_search.choose_engine
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(api_search, "choose_engine", lambda *a, **k: Full(real(*a, **k).runner))
+            search.run()
+        assert essence(tmp_path / "run") == essence(sequential())
+
+
+def decisions(folder: Path) -> list[dict[str, Any]]:
+    """The events that the search decided, in order, without times."""
+    kinds = ("search", "proposed", "round", "closed", "won", "finished")
+    return [
+        {k: v for k, v in e.items() if k not in ("at", "elapsed")} for e in events_of(folder) if e["event"] in kinds
+    ]
+
+
+def trials(folder: Path) -> Counter[tuple[Any, ...]]:
+    """How often every trial began and ended."""
+    began = [(e["event"], e["round"], e["number"]) for e in events_of(folder) if e["event"] == "started"]
+    ended = [e["result"] for e in events_of(folder) if e["event"] == "ended"]
+    return Counter(began) + Counter(("ended", r["round"], r["number"], r["status"]) for r in ended)
+
+
+def worker_of(engine: ProcessEngine, number: int) -> int:
+    """Process id of the worker that runs this configuration."""
+    return next(s.process.pid for s in engine._slots if s.task is not None and s.task.number == number)
+
+
+def at_heartbeats(engines: list[Any], act: Callable[[ProcessEngine, int, int], None]) -> Callable[..., None]:
+    """A watcher that acts once for every attempt of a first-round trial that has been heard of."""
+    met: set[tuple[int, int]] = set()
+
+    def watch(state: SearchState, heartbeats: dict[tuple[int, int], Any], *rest: Any) -> None:
+        for _, number in list(heartbeats):
+            running = state.rounds[0].running.get(number)
+            if running is not None and (number, running["attempt"]) not in met:
+                met.add((number, running["attempt"]))
+                heartbeats.pop((1, number))  # the next attempt begins unheard
+                act(engines[-1], number, running["attempt"])
+
+    return watch
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_and_its_trial_tried_again(
+    tmp_path: Path, sequential: Any, engines: list[Any]
+) -> None:
+    """Configuration 0 loses its worker once, 1 more often than it may, 2 gets signals that are not meant for it."""
+
+    def act(engine: ProcessEngine, number: int, attempt: int) -> None:
+        if (number, attempt) in ((0, 1), (1, 1), (1, 2)):
+            os.kill(worker_of(engine, number), signal.SIGKILL)
+        elif number == 2:
+            os.kill(worker_of(engine, number), signal.SIGTERM)
+            os.kill(worker_of(engine, number), signal.SIGINT)
+
+    search = small_search(tmp_path / "run", engine="processes", workers=2, max_retries=1, **LONG)
+    past = search.run(watch=at_heartbeats(engines, act)).state.rounds[0]
+    statuses = {n: [r.status for r in tries] for n, tries in past.attempts.items()}
+    assert statuses == {0: ["killed", "ok"], 1: ["killed", "killed"], 2: ["ok"]}
+    assert past.results[1].mrr is None and "worker ended unexpectedly (exit code -9)" in past.results[1].message
+    expected = state_of(sequential(**LONG)).rounds[0].results
+    assert [bare(past.results[n]) for n in (0, 2)] == [bare(expected[n]) for n in (0, 2)]
+    assert past.survivors == [max((0, 2), key=lambda n: expected[n].mrr or 0)]
+
+
+@pytest.mark.slow
+def test_interrupted_twice_workers_save_and_stop(tmp_path: Path, sequential: Any, engines: list[Any]) -> None:
+    def act(engine: ProcessEngine, number: int, attempt: int) -> None:
+        if len(sent) < 2:
+            for _ in range(2):
+                sent.append(number)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    sent: list[int] = []
+    options: dict[str, Any] = {"engine": "processes", "workers": 2, **LONG}
+    state = small_search(tmp_path / "run", **options).run(watch=at_heartbeats(engines, act)).state
+    assert state.stopped == "it was interrupted" and sent[0] not in state.rounds[0].results
+    assert list(tmp_path.glob(f"run/round-1/cfg-000{sent[0]}/checkpoint/state.json"))
+    small_search(tmp_path / "run", **options).run()
+    assert essence(tmp_path / "run")["results"] == essence(sequential(**LONG))["results"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_ended_after_the_time_limit(
+    tmp_path: Path, engines: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_GRACE", -19.0)  # the driver's patience ends long before the worker's own limit
+
+    def act(engine: ProcessEngine, number: int, attempt: int) -> None:
+        if number == 0:
+            os.kill(worker_of(engine, number), signal.SIGSTOP)
+
+    options: dict[str, Any] = {"engine": "processes", "workers": 1, "trial_timeout": 20.0, **LONG, "n_trials": 2}
+    past = small_search(tmp_path / "run", **options).run(watch=at_heartbeats(engines, act)).state.rounds[0]
+    assert past.results[0].status == "timeout" and "said nothing" in past.results[0].message
+    assert len(past.attempts[0]) == 1 and len(past.attempts[1]) == 1
+
+
+def test_workers_that_cannot_begin_end_the_search_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sequential: Any
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "_BEGIN", "import sys; sys.exit(7)")
+        with pytest.raises(GrashError, match=r"3 workers in a row on cpu ended before .* \(exit code 7\)"):
+            small_search(tmp_path / "run", engine="processes", workers=2).run()
+    small_search(tmp_path / "run").run()
+    assert essence(tmp_path / "run") == essence(sequential())
+
+
+def test_why_a_worker_could_not_begin_is_said(tmp_path: Path) -> None:
+    engine = ProcessEngine(tmp_path, ["cpu"])
+    try:
+        with pytest.raises(GrashError, match=r"worker on cpu could not begin: .* is no run folder of a search"):
+            while True:
+                engine.wait(lambda heartbeat: None)
+    finally:
+        engine.close()
+
+
+def test_a_trial_is_not_blamed_for_a_worker_that_never_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "first"
+    once = f"import os, pathlib; p = pathlib.Path({str(mark)!r}); p.exists() or (p.touch(), os._exit(9)); "
+    monkeypatch.setattr(processes, "_BEGIN", once + processes._BEGIN)
+    changes: dict[str, Any] = {"n_trials": 2, "final_train": False, "engine": "processes", "workers": 1}
+    past = small_search(tmp_path / "run", **changes).run().state.rounds[0]
+    assert mark.exists() and [[r.status for r in tries] for tries in past.attempts.values()] == [["ok"], ["ok"]]
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_a_worker_stops_the_search_where_it_goes_on(tmp_path: Path, sequential: Any) -> None:
+    changes: dict[str, Any] = {"variant": "epoch", "dim": 512, "n_trials": 2, "n": 2, "budget": 1}
+    changes = {**changes, "n_trials": 4, "max_epochs": 1, "final_train": False}
+    del changes["n"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
+    try:
+        with pytest.raises(OutputError, match="The search stops here and goes on with `grash resume`"):
+            small_search(tmp_path / "run", engine="processes", workers=1, **changes).run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not state_of(tmp_path / "run").finished
+    small_search(tmp_path / "run", **changes).run()
+    assert essence(tmp_path / "run") == essence(sequential(**changes))
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    """Workers know nothing of the script that began the search, and leave its input alone."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from engines.searches import small_search\n"
+        f"search = small_search(Path({str(tmp_path / 'run')!r}), engine='processes', workers=2, final_train=False)\n"
+        "print(search.run().state.winner, input())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        input="read\n",
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(state_of(tmp_path / "run").winner), "read"]
+
+
+class Silent:
+    """A worker and its pipe that do nothing."""
+
+    def send_bytes(self, message: bytes) -> None:
+        pass
+
+
+def test_memory_admits_as_many_trials_at_once_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = processes._Slot
+    monkeypatch.setattr(ProcessEngine, "_worker", lambda self, device: slot(device, Silent(), Silent()))  # type: ignore[arg-type]
+    monkeypatch.setattr(processes, "_free_bytes", lambda device: 1000)
+
+    def started(engine: ProcessEngine, *sizes: int) -> list[str | None]:
+        return [engine.start(Task(1, i, 1, {}, (), n_bytes=size)) for i, size in enumerate(sizes)]
+
+    assert started(ProcessEngine(tmp_path, ["cuda:0"] * 3), 400, 400, 400) == ["cuda:0", "cuda:0", None]
+    assert started(ProcessEngine(tmp_path, ["cuda:0"] * 3), 400, 600, 500) == ["cuda:0", None, "cuda:0"]
+    assert started(ProcessEngine(tmp_path, ["cuda:0", "cuda:1"]), 5000, 5000, 1) == ["cuda:0", "cuda:1", None]
+
+
+def test_slots_are_spread_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grash.engines.choose._cores", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_slots("auto", None, threads=1) == ["cpu"] * 8
+    assert device_slots("cpu", None, threads=3) == ["cpu"] * 2
+    assert device_slots("cpu", None, threads=16) == ["cpu"]
+    assert device_slots("cpu", 5, threads=1) == ["cpu"] * 5
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("grash.engines.choose._shares_cards", lambda: False)
+    assert device_slots("auto", None, threads=1) == ["cuda:0", "cuda:1"]
+    assert device_slots("cuda:1", 3, threads=1) == ["cuda:1"] * 3
+    assert device_slots("cuda:0, cuda:1", 3, threads=1) == ["cuda:0", "cuda:1", "cuda:0"]
+    monkeypatch.setattr("grash.engines.choose._shares_cards", lambda: True)
+    assert device_slots("cuda:1", None, threads=1) == ["cuda:1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("devices", "workers", "sentence"),
+    [("cpu", 0, "workers=0: give 1 or more"), (",", None, "names no device"), ("gpu", None, "is unknown")],
+)
+def test_slots_that_cannot_be_are_named(devices: str, workers: int | None, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        device_slots(devices, workers, threads=1)
+
+
+def test_an_unknown_engine_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="engine='ray' is unknown: give auto, sequential, processes"):
+        small_search(tmp_path / "run", engine="ray").run()

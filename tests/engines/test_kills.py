@@ -1,0 +1,140 @@
+"""Kill -9 at any moment of driver or worker, then the same command again: the result of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.searches import essence, events_of
+from engines.storm import Life, storm
+
+# Every state that the ledger knows, and the moments between: lines half written, files written and not yet named.
+EVERYWHERE: list[Life] = [
+    ("renaming", "dataset", 1),
+    ("renamed", "dataset", 1),
+    ("renaming", "search.yaml", 1),
+    ("torn", "search", 1),
+    ("after", "search", 1),
+    ("torn", "proposed", 1),
+    ("after", "proposed", 1),
+    ("torn", "resumed", 1),
+    ("after", "round", 1),
+    ("after", "started", 1),
+    ("step", "any", 5),
+    ("before", "ended", 1),
+    ("torn", "ended", 1),
+    ("after", "ended", 1),
+    ("after", "started", 2),
+    ("after", "ended", 3),
+    ("before", "closed", 1),
+    ("after", "closed", 1),
+    ("after", "round", 1),
+    ("step", "any", 9),
+    ("after", "ended", 2),
+    ("torn", "closed", 1),
+    ("after", "closed", 1),
+    ("after", "ended", 1),
+    ("after", "closed", 1),
+    ("renamed", "best.yaml", 1),
+    ("after", "won", 1),
+    ("after", "started", 1),
+    ("step", "any", 20),
+    ("renamed", "checkpoint", 7),
+    ("renaming", "checkpoint", 5),
+    ("step", "any", 3),
+    ("renamed", "checkpoint", 12),
+    ("renaming", "model", 1),
+    ("renamed", "model", 1),
+    ("before", "ended", 1),
+    ("after", "ended", 1),
+    ("torn", "finished", 1),
+    ("after", "finished", 1),
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The result of a search that nobody disturbs, by what is changed in it."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def run(**changes: Any) -> dict[str, Any]:
+        name = repr(sorted(changes.items()))
+        if name not in found:
+            folder = tmp_path_factory.mktemp("undisturbed") / "run"
+            assert storm(folder, [None], **changes) == [0]
+            found[name] = essence(folder)
+        return found[name]
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_in_every_state_ends_as_if_nothing_had_been(tmp_path: Path, undisturbed: Any) -> None:
+    codes = storm(tmp_path / "run", [*EVERYWHERE, None])
+    assert codes == [-9] * len(EVERYWHERE) + [0] and len(EVERYWHERE) >= 20
+    assert essence(tmp_path / "run") == undisturbed()
+    killed_after = {event["event"] for event in events_of(tmp_path / "run")}
+    assert killed_after == {"search", "resumed", "proposed", "round", "started", "ended", "closed", "won", "finished"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"variant": "epoch"}, {"warm_start": "weights"}], ids=["epoch", "warm start"])
+def test_kept_states_survive_kills(tmp_path: Path, undisturbed: Any, changes: dict[str, Any]) -> None:
+    """Survivors go on from states on disk: killed while one is written, just after, and while one is taken over."""
+    lives: list[Life] = [
+        ("renaming", "state", 1),
+        ("renamed", "state", 1),
+        ("renaming", "state", 3),
+        ("before", "ended", 1),
+        ("after", "ended", 4),
+        ("after", "closed", 1),
+        ("renaming", "state.json", 1),
+        ("step", "any", 1),
+        ("step", "any", 6),
+        ("renaming", "state", 2),
+        ("renamed", "checkpoint", 4),
+        ("renaming", "checkpoint", 3),
+        ("after", "closed", 1),
+        ("after", "started", 1),
+        ("after", "closed", 1),
+    ]
+    codes = storm(tmp_path / "run", [*lives, None], **changes)
+    assert codes == [-9] * len(lives) + [0]
+    assert essence(tmp_path / "run") == undisturbed(**changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kills_at_any_moment_change_nothing(tmp_path: Path, undisturbed: Any, seed: int) -> None:
+    draw = random.Random(seed)
+    lives: list[Life] = [("seconds", "", draw.uniform(0.02, 0.5)) for _ in range(14)]
+    codes = storm(tmp_path / "run", [*lives, None], variant="epoch")
+    assert codes[-1] == 0 and codes.count(-9) > 5
+    assert essence(tmp_path / "run") == undisturbed(variant="epoch")
+
+
+@pytest.mark.slow
+def test_drivers_of_processes_are_killed_and_the_result_is_that_of_sequential(tmp_path: Path, undisturbed: Any) -> None:
+    """Workers are in the middle of trials then, and end with their driver (storm.py looks)."""
+    lives: list[Life] = [
+        ("after", "search", 1),
+        ("after", "started", 2),
+        ("after", "ended", 2),
+        ("torn", "ended", 2),
+        ("after", "closed", 2),
+        ("after", "won", 1),
+        ("before", "ended", 1),
+    ]
+    codes = storm(tmp_path / "run", [*lives, None], engine="processes", workers=2)
+    assert codes == [-9] * len(lives) + [0]
+    assert essence(tmp_path / "run") == undisturbed()
+
+
+def test_the_folder_of_a_finished_search_holds_no_weights_of_trials(undisturbed: Any) -> None:
+    for changes in ({}, {"variant": "epoch"}, {"warm_start": "weights"}):
+        names = undisturbed(**changes)["files"]
+        assert not [name for name in names if name.startswith(("round-", "final", "."))]
+        assert {"search.yaml", "ledger.jsonl", "best.yaml", "model/embeddings.safetensors"} <= set(names)

@@ -1,0 +1,125 @@
+"""grash reduce: what it writes, prints, draws and refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grash.data.dataset import Dataset
+from grash.data.prepare import load_dataset
+from grash.reduction.cut import cut
+from grash.reduction.peel import peel
+from small_graph import grash, rings, write_tsv
+
+
+@pytest.fixture(scope="module")
+def world() -> Dataset:
+    return load_dataset("world")
+
+
+def test_a_subgraph_is_written_with_its_names(tmp_path: Path, world: Dataset) -> None:
+    ran = grash("reduce", "world", "--fraction", "1/8", "--method", "kcore", "-o", tmp_path / "small")
+    assert ran.code == 0, ran.err
+    small = Dataset.load(tmp_path / "small", verify=True)
+    expected = cut(world, peel(world.train, world.n_entities), 0.125, seed=0)
+    assert np.array_equal(small.train, expected.dataset.train) and np.array_equal(small.valid, expected.dataset.valid)
+    assert small.entities is not None and world.entities is not None
+    assert small.entities.names(range(5)) == world.entities.names(expected.entity_ids[:5])
+    assert small.provenance["reduced_from"] == "world"
+    assert small.provenance["reduction"] == {
+        "method": "kcore", "way": "chain", "count": "neighbours", "fraction": "1/8", "seed": 0,
+    }  # fmt: skip
+    aim = len(world.train) // 8
+    missed = aim - len(small.train)
+    assert f"k = {expected.k}. Target 0.125, or {aim} train triples; missed by {missed}." in ran.out
+    assert f"{len(small.train):,}" in ran.out and f"{small.n_relations}" in ran.out
+    assert grash("describe", tmp_path / "small").code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--fraction", 0.25, "--way", "ladder", "--count", "triples"),
+        ("--fraction", 0.25, "--method", "triples"),
+        ("--fraction", 0.25, "--method", "walk", "--length", 5),
+        ("--starts", 30, "--method", "walk", "--seed", 3),
+        ("--fraction", 0.25, "--method", "kgtuner"),
+        ("--fraction", 0.01, "--way", "ladder"),
+        ("--fraction", 0.95),
+    ],
+)
+def test_every_method_has_a_document(tmp_path: Path, words: tuple[object, ...]) -> None:
+    ran = grash("reduce", "world", *words, "-o", tmp_path / "small", "--json")
+    assert ran.code == 0, ran.err
+    document = json.loads(ran.out)
+    small = Dataset.load(tmp_path / "small")
+    assert document["n_triples"] == {"train": len(small.train), "valid": len(small.valid)}
+    assert (document["n_entities"], document["n_relations"]) == (small.n_entities, small.n_relations)
+    assert document["fraction"] <= document["target"] or document["whole"]
+    again = grash("reduce", "world", *words, "-o", tmp_path / "small", "--overwrite")
+    assert again.code == 0 and "train triples" in again.out
+
+
+def test_the_folder_is_named_after_graph_and_fraction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tsv(rings(), tmp_path / "rings.tsv")
+    assert grash("reduce", "rings.tsv", "-f", "0.5").code == 0
+    assert Dataset.load(tmp_path / "rings-0.5.grash").name == "rings-0.5"
+    ran = grash("reduce", "rings.tsv", "-f", "0.5")
+    assert ran.code == 2 and "rings-0.5.grash exists already" in ran.err
+
+
+def test_a_graph_without_names_keeps_its_numbers_as_names(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", load_dataset("world").train)
+    ran = grash("reduce", tmp_path / "ids.npy", "-f", "0.1", "-o", tmp_path / "small")
+    assert ran.code == 0, ran.err
+    full, small = load_dataset(tmp_path / "ids.npy"), Dataset.load(tmp_path / "small")
+    assert small.entities is not None
+    ids = cut(full, peel(full.train, full.n_entities), 0.1, seed=0).entity_ids
+    assert small.entities.names(range(small.n_entities)) == [str(i) for i in ids]
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_the_chain_is_drawn(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
+    picture = tmp_path / f"chain.{kind}"
+    ran = grash("reduce", "world", "-f", "0.125", "-o", tmp_path / "small", "--plot", picture)
+    assert ran.code == 0, ran.err
+    content = picture.read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n" if kind == "png" else b"<svg" in content
+    assert len(content) > 10_000
+
+
+def test_without_matplotlib_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    ran = grash("reduce", "world", "-f", "0.125", "-o", tmp_path / "small", "--plot", tmp_path / "chain.png")
+    assert ran.code == 2 and "pip install 'grash[report]'" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "is not clear: give --fraction"),
+        (("--method", "walk"), "give --fraction or --starts"),
+        (("-f", "0"), "--fraction 0 is no part of a graph"),
+        (("-f", "1.5"), "--fraction 1.5 is no part of a graph"),
+        (("-f", "1/0"), "--fraction 1/0 is no part of a graph"),
+        (("-f", "some"), "--fraction some is no part of a graph"),
+        (("-f", "0.00001"), "leaves none to train on: give a larger fraction"),
+        (("-f", "0.5", "--length", 3), "--method kcore does not: leave them out"),
+        (("-f", "0.5", "--method", "triples", "--plot", "x.png"), "--plot draws the chain of cores"),
+        (("-f", "0.5", "--plot", "x.jpeg"), "give one of .png, .svg, .pdf"),
+        (("-f", "0.5", "--method", "walk", "--length", 0), "give 1 or more of each"),
+        (("-f", "0.5", "--method", "magic"), "kgtuner"),
+    ],
+)
+def test_mistakes_are_sentences(tmp_path: Path, words: tuple[object, ...], sentence: str) -> None:
+    ran = grash("reduce", "world", *words, "-o", tmp_path / "small")
+    assert ran.code == 2 and sentence in ran.err, ran.err
+    assert ran.err.count("\n") == 1
+    assert not (tmp_path / "small").exists()

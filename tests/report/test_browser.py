@@ -1,0 +1,72 @@
+"""The report in a real browser: no error on the console, every chart has marks, nothing overflows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from grash.report.page import write_report
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt-get install chromium)"),
+]
+
+
+def opened(page: Path, place: Path) -> tuple[str, list[str]]:
+    """The document once its script has run, and what was said on the console."""
+    assert CHROMIUM is not None
+    words = [
+        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        "--window-size=1280,2000", "--virtual-time-budget=4000", "--enable-logging=stderr",
+        f"--user-data-dir={place}", "--dump-dom", page.as_uri(),
+    ]  # fmt: skip
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    return ran.stdout, [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.parametrize("which", ["finished", "running", "failed"])
+def test_the_report_opens_without_errors(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    path = write_report(request.getfixturevalue(which))
+    probed = tmp_path / "report.html"
+    probed.write_text(path.read_text(encoding="utf-8").replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
+    document, console = opened(probed, tmp_path / "profile")
+    assert console == []
+    assert 'data-ready="yes"' in document
+    marks = dict(re.findall(r"chart-(\w+)=(\d+)", document))
+    assert all(int(count) > 0 for count in marks.values())
+    assert len(marks) == (1 if which == "failed" else 7)
+    assert "sorted=yes" in document and "wider=0" in document
+
+
+def test_an_error_on_the_console_would_be_seen(tmp_path: Path) -> None:
+    page = tmp_path / "bad.html"
+    page.write_text("<!doctype html><script>undefinedFunction()</script>")
+    _, console = opened(page, tmp_path / "profile")
+    assert any("undefinedFunction" in line for line in console)
+
+
+# Counts what is really drawn (marks with a size), sorts the table by a click, looks for sideways scrolling.
+PROBE = """<script>
+const said = [];
+for (const figure of document.querySelectorAll("figure.chart")) {
+  const marks = [...figure.querySelectorAll(".mark")].filter((m) => m.getBoundingClientRect().width > 0);
+  said.push(`${figure.id}=${marks.length}`);
+}
+const head = [...document.querySelectorAll(".sortable th")].find((th) => th.textContent === "time");
+head.querySelector("button").click();
+const column = head.cellIndex;
+const rows = [...document.querySelectorAll(".sortable tbody tr")];
+const times = rows.map((tr) => tr.cells[column].dataset.v).filter((v) => v);
+const sorted = times.every((v, i) => i === 0 || Number(times[i - 1]) <= Number(v));
+said.push(`sorted=${sorted ? "yes" : "no"}`);
+said.push(`wider=${Math.max(0, document.documentElement.scrollWidth - innerWidth)}`);
+document.body.append(said.join(" "));
+</script>"""

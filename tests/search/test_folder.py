@@ -1,0 +1,222 @@
+"""The run folder: one writer, one dataset, one set of settings, and nothing left lying about."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from grash.api_search import Search
+from grash.data.dataset import Dataset
+from grash.errors import ConfigError, FormatError, GrashError, InputError, OutputError
+from grash.search.folder import (
+    BEST_FILE,
+    SEARCH_FILE,
+    RunFolder,
+    check_same,
+    read_dataset,
+    read_search,
+    read_settings,
+    settings_difference,
+    write_search,
+)
+from grash.search.ledger import LEDGER_FILE
+from grash.search.state import RoundState, SearchState
+from grash.training.config import read_config
+from small_graph import rings
+from table_engine import NumberGraphs, quick_settings, run_search
+
+HOLD = """
+import sys
+from pathlib import Path
+from grash.search.folder import RunFolder
+with RunFolder(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_that_another_process_writes_to_says_by_whom(tmp_path: Path) -> None:
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert other.stdin is not None and other.stdout is not None
+    try:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=rf"is in use by process {other.pid} on .*: wait for it, stop it"):
+            RunFolder(tmp_path).__enter__()
+        other.kill()  # a lock dies with its process, however that ends
+        other.wait()
+        with RunFolder(tmp_path) as folder, pytest.raises(InputError, match=f"process {os.getpid()} on"):
+            RunFolder(folder.path).__enter__()
+        with RunFolder(tmp_path):
+            pass
+    finally:
+        other.kill()
+        other.stdin.close()
+        other.stdout.close()
+        other.wait()
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="could not be written: Not a directory"):
+        RunFolder(tmp_path / "file" / "run").__enter__()
+
+
+def begun(folder: Path, **changes: Any) -> Dataset:
+    dataset = rings()
+    folder.mkdir(exist_ok=True)
+    write_search(folder, quick_settings(**changes), dataset, "rings.tsv")
+    return dataset
+
+
+def test_what_a_search_is_can_be_read_again(tmp_path: Path) -> None:
+    dataset = begun(tmp_path, n_trials=7, models="complex,rotate", initial=[{"values": {"lr": 0.1}, "origin": "user"}])
+    settings = read_settings(tmp_path)
+    assert settings.n_trials == 7 and settings.models == ("complex", "rotate")
+    assert settings == quick_settings(
+        n_trials=7, models="complex,rotate", initial=[{"values": {"lr": 0.1}, "origin": "user"}]
+    )
+    there = read_dataset(tmp_path)
+    assert there.fingerprint == dataset.fingerprint and np.array_equal(there.train, dataset.train)
+    check_same(tmp_path, settings, dataset)
+
+
+def test_an_encoded_graph_is_used_where_it_lies(tmp_path: Path) -> None:
+    dataset = rings()
+    dataset.save(tmp_path / "rings")
+    (tmp_path / "run").mkdir()
+    write_search(tmp_path / "run", quick_settings(), dataset, str(tmp_path / "rings"))
+    assert not (tmp_path / "run" / "dataset").exists() and read_dataset(tmp_path / "run").n_entities == 12
+    (tmp_path / "rings").rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="The graph of .* is not at .*rings any more: put it back there to go on"):
+        read_dataset(tmp_path / "run")
+    rings(15).save(tmp_path / "rings")
+    with pytest.raises(InputError, match="is not the graph that .* was begun with: put that one back to go on"):
+        read_dataset(tmp_path / "run")
+
+
+def test_another_dataset_is_refused(tmp_path: Path) -> None:
+    begun(tmp_path)
+    with pytest.raises(InputError, match=r"is a search on another dataset \(rings, fingerprint .* give another folder"):
+        check_same(tmp_path, quick_settings(), rings(15))
+
+
+def test_changed_settings_are_refused_with_the_difference(tmp_path: Path) -> None:
+    dataset = begun(tmp_path)
+    now = quick_settings(n_trials=80, variant="epoch")
+    said = r"n_trials: 64 there, 80 now; variant: combined there, epoch now"
+    with pytest.raises(ConfigError, match=rf"other settings \({said}\): give the same settings .* or --extend"):
+        check_same(tmp_path, now, dataset)
+    assert settings_difference(now, now) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda text: text[: len(text) // 2] + "\n\t: [", "is damaged"),
+        (lambda text: "", "does not describe a search"),
+        (lambda text: "- 1\n- 2\n", "does not describe a search"),
+        (lambda text: text.replace("grash-search", "grash-model"), "does not describe a search"),
+        (lambda text: text.replace("version: 1\n", "version: 2\n"), "is of version 2, and this grash reads version 1"),
+        (lambda text: text[: text.index("settings:")], "its 'dataset' or its 'settings' entry is not complete"),
+        (lambda text: text.replace("  fingerprint:", "  finger:"), "its 'dataset' or its 'settings' entry is not comp"),
+        (lambda text: text.replace("n_trials: 64", "n_trials: -1"), "n_trials=-1: give 1 or more"),
+        (lambda text: text.replace("n_trials:", "ntrials:"), "'ntrials' is not a setting of a search"),
+    ],
+)  # fmt: skip
+def test_a_damaged_description_is_refused_in_a_sentence_and_left_alone(
+    tmp_path: Path, change: Any, sentence: str
+) -> None:
+    dataset = begun(tmp_path)
+    path = tmp_path / SEARCH_FILE
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    before = path.read_bytes()
+    with pytest.raises(GrashError, match=sentence):
+        check_same(tmp_path, quick_settings(), dataset)
+    assert path.read_bytes() == before
+
+
+def test_bytes_that_are_no_text_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / SEARCH_FILE).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FormatError, match="is damaged"):
+        read_search(tmp_path)
+
+
+def test_a_folder_without_a_search_is_no_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no run folder of a search: it has no search.yaml"):
+        read_search(tmp_path)
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    search = Search(rings(), out=tmp_path, n_trials=2, max_epochs=1, dim=4)
+    with pytest.raises(InputError, match="holds other files, so no search is begun there: give another folder"):
+        search.run()
+    assert (tmp_path / "thesis.tex").read_text() == "precious" and not (tmp_path / SEARCH_FILE).exists()
+
+
+def test_a_full_disk_before_the_first_line_leaves_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(yaml, "safe_dump", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        begun(tmp_path)
+    assert not (tmp_path / SEARCH_FILE).exists() and not list(tmp_path.glob(".search*"))
+
+
+def states_in(path: Path) -> list[str]:
+    return sorted(str(p.parent.parent.relative_to(path)) for p in path.glob("round-*/*/state/state.json"))
+
+
+def test_states_of_dropped_trials_go_at_the_barrier_and_all_at_the_end(tmp_path: Path) -> None:
+    settings = quick_settings(n_trials=8, eta=2, variant="epoch", rails=False)
+    graphs = NumberGraphs(settings)
+    seen: dict[str, list[str]] = {}
+
+    def watching(round_number: int, number: int) -> float:
+        seen.setdefault(f"{round_number}", states_in(tmp_path))
+        return float(-number)
+
+    run_search(tmp_path, graphs, score=watching)
+    assert seen["1"] == []
+    assert seen["2"] == [f"round-1/cfg-{n:04}" for n in range(4)]
+    assert seen["3"] == [f"round-2/cfg-{n:04}" for n in range(2)]
+    assert states_in(tmp_path) == [] and not list(tmp_path.glob("round-*"))
+
+
+def test_tidying_keeps_what_an_open_round_may_need(tmp_path: Path) -> None:
+    settings = quick_settings(n_trials=8, eta=2, variant="epoch", rails=False)
+    from table_engine import decide
+
+    state: SearchState = decide(settings, NumberGraphs(settings))
+    state.rounds, state.finished = [RoundState(past.plan) for past in state.rounds[:2]], False
+    for number, n in ((1, 0), (1, 7), (2, 7)):
+        (tmp_path / f"round-{number}" / f"cfg-{n:04}" / "state").mkdir(parents=True)
+    folder = RunFolder(tmp_path)
+    folder.tidy(state)
+    assert len(list(tmp_path.glob("round-*/*"))) == 3
+    state.rounds[0].survivors = [7]
+    folder.tidy(state)
+    assert sorted(p.name for p in tmp_path.glob("round-*/*")) == ["cfg-0007", "cfg-0007"]
+    state.rounds[1].survivors = [7]
+    folder.tidy(state)
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.glob("round-*/*")] == ["round-2/cfg-0007"]
+
+
+def test_the_winner_is_written_as_a_configuration_that_can_be_trained(tmp_path: Path) -> None:
+    settings = quick_settings(n_trials=4, eta=2, max_epochs=50.0)
+    state, _ = run_search(tmp_path, NumberGraphs(settings))
+    best = read_config(tmp_path / BEST_FILE)
+    assert best.model_dump() == state.configurations[state.winner].values and best.epochs == 50
+    assert (best.valid_every, best.patience) == (2.5, 5)
+    assert (tmp_path / LEDGER_FILE).is_file()

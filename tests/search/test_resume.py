@@ -1,0 +1,89 @@
+"""The resume law: a search that is cut anywhere goes on to the end that it would have had."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grash.search.ledger import LEDGER_FILE, read_ledger
+from grash.search.state import SearchState
+from table_engine import NumberGraphs, essence, quick_settings, run_search, without_waits
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with without_waits():
+        yield
+
+
+def small(**changes: Any) -> NumberGraphs:
+    return NumberGraphs(quick_settings(**{"n_trials": 8, "eta": 2, "rails": False, **changes}))
+
+
+MISHAPS: Any = {(1, 3): ["diverged"], (1, 5): ["memory"], (2, 1): ["killed", "killed", "killed"], (0, 0): ["killed"]}
+
+
+@pytest.mark.parametrize("variant", ["combined", "epoch"])
+def test_a_search_cut_after_any_line_of_its_ledger_goes_on_to_the_same_end(tmp_path: Path, variant: str) -> None:
+    graphs = small(variant=variant, carry=True)
+    whole = tmp_path / "whole"
+    expected, _ = run_search(whole, graphs, faults=MISHAPS)
+    lines = (whole / LEDGER_FILE).read_bytes().splitlines(keepends=True)
+    assert len(lines) > 35
+    for count in range(len(lines) + 1):
+        cut = tmp_path / f"cut-{count}"
+        lived = relived(cut, lines[:count])
+        again, engine = run_search(cut, graphs, faults=MISHAPS)
+        assert essence(again) == essence(expected), count
+        assert not {t[:2] for t in engine.ran} & settled(lived), "what has a result is not run again"
+        shutil.rmtree(cut)
+
+
+def relived(cut: Path, lines: list[bytes]) -> SearchState:
+    """A folder as a crash would have left it after these lines, kept states included."""
+    cut.mkdir()
+    (cut / LEDGER_FILE).write_bytes(b"".join(lines))
+    state = SearchState.replay(read_ledger(cut / LEDGER_FILE))
+    lineage = state.settings.get("variant") == "epoch"
+    for number, past in enumerate(state.rounds[: len(state.sizes) - 1], 1):
+        for n, result in past.results.items():
+            if result.status == "ok" and lineage:
+                place = cut / f"round-{number}" / f"cfg-{n:04}" / "state"
+                place.mkdir(parents=True)
+                (place / "state.json").write_text(str(past.plan.positives))
+    return state
+
+
+def settled(state: SearchState) -> set[tuple[int, int]]:
+    found = {(number, n) for number, past in enumerate(state.rounds, 1) for n in past.results}
+    return found | ({(0, state.winner)} if state.final is not None and state.winner is not None else set())
+
+
+def test_a_search_that_was_torn_in_the_middle_of_a_line_goes_on_too(tmp_path: Path) -> None:
+    graphs = small(n_trials=4)
+    whole = tmp_path / "whole"
+    expected, _ = run_search(whole, graphs)
+    content = (whole / LEDGER_FILE).read_bytes()
+    for size in range(1, len(content), 611):
+        (tmp_path / "torn").mkdir()
+        (tmp_path / "torn" / LEDGER_FILE).write_bytes(content[:size])
+        assert essence(run_search(tmp_path / "torn", graphs)[0]) == essence(expected)
+        shutil.rmtree(tmp_path / "torn")
+
+
+def test_going_on_with_a_finished_search_runs_nothing(tmp_path: Path) -> None:
+    graphs = small()
+    expected, _ = run_search(tmp_path, graphs)
+    again, engine = run_search(tmp_path, graphs)
+    assert essence(again) == essence(expected) and engine.ran == []
+
+
+def test_a_search_stopped_by_its_time_limit_says_so_and_goes_on(tmp_path: Path) -> None:
+    graphs = small()
+    stopped, engine = run_search(tmp_path / "a", graphs, max_seconds=-1.0)
+    assert stopped.stopped == "its --max-seconds were over" and not stopped.finished and engine.ran == []
+    assert essence(run_search(tmp_path / "a", graphs)[0]) == essence(run_search(tmp_path / "b", graphs)[0])

@@ -1,0 +1,274 @@
+"""How many trials, at what fidelity, for how much: worked by hand, and as laws over random settings."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from grash.data.dataset import Dataset
+from grash.errors import ConfigError, InputError
+from grash.search.graphs import SearchGraphs
+from grash.search.schedule import (
+    MIN_ENTITIES,
+    Shape,
+    fidelity_of,
+    fitting_trials,
+    min_entities,
+    plan_round,
+    round_sizes,
+    scaled_negatives,
+)
+from grash.search.settings import SearchSettings
+from grash.search.state import SearchState
+from table_engine import NumberGraphs, bill, decide, quick_settings
+
+VARIANTS = ("combined", "graph", "epoch")
+
+
+@pytest.mark.parametrize(
+    ("n", "eta", "sizes"),
+    [
+        (64, 4, [64, 16, 4]),
+        (64, 2, [64, 32, 16, 8, 4, 2]),
+        (10, 3, [10, 4, 2]),
+        (5, 4, [5, 2]),
+        (4, 4, [4]),
+        (3, 8, [3]),
+        (2, 2, [2]),
+        (1, 4, []),
+    ],
+)
+def test_rounds_shrink_to_the_ceiling_of_one_in_eta_until_one_is_left(n: int, eta: int, sizes: list[int]) -> None:
+    assert round_sizes(n, eta) == sizes
+
+
+@given(st.integers(1, 5000), st.integers(2, 70))
+def test_sizes_fall_strictly_and_the_last_round_has_at_most_eta(n: int, eta: int) -> None:
+    sizes = round_sizes(n, eta)
+    assert all(b == -(-a // eta) < a for a, b in zip(sizes, sizes[1:]))
+    assert (n == 1 and not sizes) or 2 <= sizes[-1] <= eta
+    assert (len(sizes) <= 1) == (eta >= n)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_defaults_give_the_papers_rounds(variant: str) -> None:
+    settings = quick_settings(variant=variant, rails=False)
+    state = decide(settings, NumberGraphs(settings))
+    assert [(len(r.results), r.plan.n_trials, r.plan.fidelity) for r in state.rounds] == [
+        (64, 64, 1 / 64),
+        (16, 16, 1 / 16),
+        (4, 4, 1 / 4),
+    ]
+    expected = {"graph": [1 / 64, 1 / 16, 1 / 4], "epoch": [1.0] * 3, "combined": [1 / 8, 1 / 4, 1 / 2]}[variant]
+    assert [r.plan.graph_fraction for r in state.rounds] == expected
+    assert [r.plan.epoch_fraction * r.plan.graph_fraction for r in state.rounds] == [1 / 64, 1 / 16, 1 / 4]
+
+
+def test_the_epoch_variant_bills_increments_two_and_a_half_of_three() -> None:
+    settings = quick_settings(variant="epoch")
+    graphs = NumberGraphs(settings, n_train=64_000)
+    state = decide(settings, graphs)
+    assert [r.plan.positives for r in state.rounds] == [100_000, 400_000, 1_600_000]
+    assert [r.plan.cost for r in state.rounds] == [1 / 64, 3 / 64, 3 / 16]
+    assert bill(state, settings, graphs.n_train) == Fraction(5, 2)
+    assert state.spent == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("variant", ["combined", "graph"])
+def test_the_other_variants_bill_all_that_their_graphs_allow(variant: str) -> None:
+    settings = quick_settings(variant=variant, rails=False)
+    graphs = NumberGraphs(settings, n_train=64_000)
+    state = decide(settings, graphs)
+    assert bill(state, settings, graphs.n_train) == 3
+
+
+def test_a_share_of_more_than_the_trials_cost_is_capped_at_full_runs() -> None:
+    assert fidelity_of(Fraction(7), [1.0] * 4) == 1
+    assert fidelity_of(Fraction(1), [1.0] * 4) == Fraction(1, 4)
+    assert fidelity_of(Fraction(1), [0.5, 1.5, 2.0]) == Fraction(1, 4)
+
+
+def graph_of(seed: int, n_entities: int, n_train: int, n_relations: int = 3) -> Dataset:
+    """A small graph with a hub, so that cores differ."""
+    random = np.random.default_rng(seed)
+    drawn = (n_entities * random.random((n_train * 2, 2)) ** 2).astype(np.int32)
+    relations = random.integers(0, n_relations, n_train * 2)
+    triples = np.unique(np.stack([drawn[:, 0], relations, drawn[:, 1]], 1), axis=0).astype(np.int32)
+    triples = np.ascontiguousarray(random.permutation(triples)[: n_train + 20])
+    parts = [np.ascontiguousarray(p) for p in (triples[20:], triples[:10], triples[10:20])]
+    return Dataset(parts[0], parts[1], parts[2], n_entities, n_relations, name="hub")
+
+
+any_settings = st.fixed_dictionaries(
+    {
+        "n_trials": st.integers(1, 40),
+        "eta": st.integers(2, 9),
+        "budget": st.sampled_from([0.3, 1.0, 1.7, 3.0, 10.0, 33.3]) | st.floats(0.2, 20),
+        "max_epochs": st.sampled_from([1.0, 10.0, 33.0, 100.0]) | st.floats(0.5, 200),
+        "variant": st.sampled_from(VARIANTS),
+        "carry": st.booleans(),
+        "final_train": st.booleans(),
+    }
+)
+
+
+def any_graphs(settings: SearchSettings) -> st.SearchStrategy[NumberGraphs]:
+    return st.builds(
+        NumberGraphs,
+        settings=st.just(settings),
+        n_train=st.integers(200_000, 10**7),
+        n_entities=st.integers(500, 10**5),
+        fill=st.sampled_from([1.0, 0.83, 0.5]),
+    )
+
+
+def check_laws(state: SearchState, settings: SearchSettings, graphs: Any) -> None:
+    """What holds for every search: nothing above the budget, each trial as planned, fidelities that never fall."""
+    assert bill(state, settings, graphs.n_train) <= settings.full_budget
+    fidelities = [r.plan.fidelity for r in state.rounds]
+    assert fidelities == sorted(fidelities)
+    fractions = [r.plan.graph_fraction for r in state.rounds]
+    assert fractions == sorted(fractions)
+    for past in state.rounds:
+        assert 0 < past.plan.fidelity <= 1 and past.plan.cost >= 0 and past.plan.positives >= 1
+        assert all(r.positives >= 0 for r in past.results.values())
+
+
+@given(st.data())
+def test_trials_that_end_normally_execute_the_plan_and_never_more_than_the_budget(data: st.DataObject) -> None:
+    settings = quick_settings(rails=False, **data.draw(any_settings))
+    graphs = data.draw(any_graphs(settings))
+    prices = data.draw(st.none() | st.lists(st.floats(0.05, 5), min_size=40, max_size=40))
+    state = decide(settings, graphs, prices=prices)
+    check_laws(state, settings, graphs)
+    assert [len(r.results) for r in state.rounds] == round_sizes(settings.n_trials, settings.eta)
+    share, size = settings.full_budget / max(1, len(state.rounds)), settings.n_trials
+    before = 0
+    for past in state.rounds:
+        plan = past.plan
+        assert {r.positives for r in past.results.values()} == {plan.positives - (before if plan.continues else 0)}
+        assert plan.positives <= plan.fidelity * settings.max_epochs * graphs.n_train * (1 + 1e-12)
+        if prices is None and not settings.carry:
+            assert plan.fidelity == float(min(Fraction(1), share / size))
+        before, size = plan.positives, -(-size // settings.eta)
+
+
+@given(st.data())
+def test_with_rails_and_failures_the_bill_stays_within_the_budget(data: st.DataObject) -> None:
+    settings = quick_settings(rails=data.draw(st.booleans()), max_retries=1, **data.draw(any_settings))
+    graphs = data.draw(any_graphs(settings))
+    prices = data.draw(st.none() | st.lists(st.floats(0.05, 5), min_size=40, max_size=40))
+    ends = st.sampled_from([("diverged",), ("error",), ("timeout",), ("memory", "memory"), ("killed", "ok")])
+    keys = st.tuples(st.integers(1, 5), st.integers(0, 39))
+    faults = data.draw(st.dictionaries(keys, ends, max_size=60))
+    part = data.draw(st.fractions(0, 1, max_denominator=50))
+    state = decide(settings, graphs, prices=prices, faults=faults, part_seen=part)
+    assert state.finished
+    check_laws(state, settings, graphs)
+
+
+@given(st.data())
+@examples(max_examples=25)
+def test_the_laws_hold_on_real_subgraphs(data: st.DataObject) -> None:
+    size = {"n_entities": data.draw(st.integers(30, 300)), "n_train": data.draw(st.integers(200, 1500))}
+    dataset = graph_of(data.draw(st.integers(0, 9)), **size)
+    ways = {"way": data.draw(st.sampled_from(["chain", "ladder"])), "rails": data.draw(st.booleans())}
+    settings = quick_settings(**ways, **data.draw(any_settings))
+    graphs = SearchGraphs(dataset, settings)
+    try:
+        state = decide(settings, graphs)
+    except ConfigError as error:  # a graph of a few triples can be too small for some rounds
+        assert "too few to compare" in str(error) or "less than one step" in str(error)
+        return
+    check_laws(state, settings, graphs)
+    for past in state.rounds:
+        data_there = graphs.subgraph(() if past.plan.whole else past.plan.fractions).dataset
+        assert (past.plan.n_train, past.plan.n_valid) == (len(data_there.train), len(data_there.valid))
+        assert past.plan.whole or past.plan.n_train <= past.plan.graph_fraction * graphs.n_train + 1e-9
+
+
+def test_a_graph_of_one_relation_is_fine() -> None:
+    settings = quick_settings(n_trials=4, eta=2, rails=False)
+    graphs = SearchGraphs(graph_of(0, 60, 600, n_relations=1), settings)
+    assert decide(settings, graphs).winner is not None
+
+
+def test_rails_keep_the_graph_large_enough_and_leave_the_fidelity() -> None:
+    settings = quick_settings(n_trials=16, budget=1.0)
+    graphs = NumberGraphs(settings, n_train=100_000, n_entities=8_000)
+    first = decide(settings, graphs).rounds[0].plan
+    assert first.fidelity == 1 / 32 and first.graph_fraction == 0.25 > math.sqrt(1 / 32)
+    assert first.epoch_fraction == 1 / 8 and any("rail" in note for note in first.notes)
+    bare = settings.model_copy(update={"rails": False})
+    assert decide(bare, NumberGraphs(bare)).rounds[0].plan.graph_fraction == math.sqrt(1 / 32)
+
+
+def test_rails_prefer_fewer_trials_where_an_epoch_of_the_smallest_graph_is_too_dear() -> None:
+    settings = quick_settings(n_trials=64, budget=3.0, max_epochs=2.0)
+    graphs = NumberGraphs(settings, n_train=100_000, n_entities=16_000)  # the smallest graph is 1/8: f must be 1/16
+    assert fitting_trials(settings, graphs) == 16  # f = 3/2/16; 17 trials need a third round: f = 3/3/17
+    first = decide(settings, graphs).rounds[0]
+    assert len(first.results) == 16 and first.plan.epochs >= 1
+    for variant in ("graph", "epoch"):
+        assert fitting_trials(settings.model_copy(update={"variant": variant}), graphs) == 64
+
+
+@pytest.mark.parametrize("variant", ["graph", "epoch"])
+def test_in_the_other_variants_a_rail_only_warns(variant: str) -> None:
+    settings = quick_settings(variant=variant, max_epochs=1.0)
+    graphs = NumberGraphs(settings, n_train=100_000, n_entities=20_000)
+    bare = settings.model_copy(update={"rails": False})
+    with_rails, without = (decide(s, graphs).rounds[0].plan for s in (settings, bare))
+    assert with_rails == without and any(note.startswith("warning") for note in with_rails.notes)
+
+
+def test_the_smallest_number_of_entities_is_a_hundredth_or_two_thousand_or_all() -> None:
+    settings = quick_settings()
+    for n, least in ((500, 500), (100_000, MIN_ENTITIES), (5_000_000, 50_000)):
+        assert min_entities(NumberGraphs(settings, n_entities=n)) == least
+
+
+def test_a_whole_graph_takes_the_whole_reduction_in_epochs() -> None:
+    class AlmostWhole(NumberGraphs):
+        def shape(self, fractions: tuple[float, ...]) -> Shape:
+            return Shape(self.n_entities, 5, self.n_train, self.n_valid, whole=True)
+
+    for variant in ("combined", "graph"):
+        settings = quick_settings(variant=variant, rails=False, n_trials=4, budget=3.0)
+        plan = plan_round(1, Fraction(3, 4), Fraction(3), 4, settings, AlmostWhole(settings))
+        assert plan.whole and plan.epoch_fraction == 0.75 and plan.cost == 0.75
+
+
+def test_a_budget_too_small_for_one_step_is_refused_in_a_sentence() -> None:
+    settings = quick_settings(budget=1e-6, max_epochs=1.0)
+    with pytest.raises(ConfigError, match="budget=1e-06 leaves each of the 64 trials of round 1 less than one step"):
+        decide(settings, NumberGraphs(settings, n_train=1000))
+
+
+def test_a_graph_too_small_for_a_validation_split_is_refused_in_a_sentence() -> None:
+    settings = quick_settings(variant="graph", n_trials=64, rails=False)
+    with pytest.raises(ConfigError, match="The graph of round 1 has .* too few to compare configurations"):
+        decide(settings, SearchGraphs(graph_of(0, 40, 200), settings))
+
+
+def test_a_dataset_without_validation_triples_is_refused_in_a_sentence() -> None:
+    dataset = graph_of(0, 40, 200)
+    bare = Dataset(dataset.train, dataset.valid[:0], dataset.test, 40, 3, name="bare")
+    with pytest.raises(InputError, match="bare has 200 training and 0 validation triples.*--valid-fraction"):
+        SearchGraphs(bare, quick_settings())
+
+
+def test_negatives_scale_with_the_entities_down_to_the_floor() -> None:
+    settings = quick_settings(n_trials=4, eta=2, budget=2.0, rails=False, variant="graph")
+    plan = decide(settings, NumberGraphs(settings)).rounds[0].plan  # a quarter of the entities
+    assert plan.entity_share == 0.25
+    assert [scaled_negatives(n, plan, 0.0) for n in (0, 1, 4, 5, 100)] == [0, 1, 1, 2, 25]
+    assert scaled_negatives(100, plan, 0.5) == 50
+    assert scaled_negatives(10**9, plan, 0.0) == plan.n_entities - 1

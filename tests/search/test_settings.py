@@ -1,0 +1,91 @@
+"""Settings of a search: defaults as published, presets, and a sentence for each wrong entry."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from grash.errors import ConfigError, GrashError, UnknownName
+from grash.search.settings import PRESETS, SearchSettings, make_settings
+
+
+def test_the_defaults_are_the_papers_numbers() -> None:
+    settings = make_settings({})
+    assert (settings.n_trials, settings.eta, settings.budget, settings.max_epochs) == (64, 4, 3.0, 100.0)
+    assert (settings.variant, settings.dim, settings.models, settings.seed) == ("combined", 128, ("complex",), 0)
+    assert settings.rails and settings.carry and settings.way == "chain" and settings.final_train
+
+
+def test_the_paper_presets_are_the_paper_to_the_letter() -> None:
+    paper, text = make_settings({}, preset="paper"), make_settings({}, preset="paper-text")
+    assert (paper.space, paper.proposals, paper.way, paper.count) == ("paper", "random", "ladder", "neighbours")
+    assert (paper.rails, paper.carry, paper.guarded_split, paper.negatives_floor) == (False, False, False, 0.01)
+    assert (text.count, text.negatives_floor) == ("triples", 0.0)
+    assert make_settings({"way": "chain"}, preset="paper").way == "chain"  # what is given counts more
+
+
+def test_other_tools_names_are_known() -> None:
+    settings = make_settings({"model": "complex,rotate", "num_trials": 8, "reduction_factor": 2, "search_budget": 1})
+    assert (settings.models, settings.n_trials, settings.eta, settings.budget) == (("complex", "rotate"), 8, 2, 1.0)
+
+
+def test_numbers_mean_what_is_written() -> None:
+    settings = make_settings({"budget": 0.1, "max_epochs": 33.3})
+    assert settings.full_budget == Fraction(1, 10) and settings.full_epochs == Fraction(333, 10)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_settings_survive_json(preset: str) -> None:
+    settings = make_settings({"models": "complex,transe", "fixed": {"dim": 8}}, preset=preset)
+    assert make_settings(settings.model_dump(mode="json")) == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"eta": 1}, "eta=1 would leave every round with all its trials: give 2 or more."),
+        ({"eta": -3}, "eta=-3 would leave every round with all its trials: give 2 or more."),
+        ({"n_trials": 0}, "n_trials=0: give 1 or more configurations."),
+        ({"n": -1}, "n_trials=-1: give 1 or more configurations."),
+        ({"budget": 0}, "budget=0: give a number of full training runs above 0."),
+        ({"budget": -2.5}, "budget=-2.5: give a number of full training runs above 0."),
+        ({"budget": float("nan")}, "budget=nan: give a number of full training runs above 0."),
+        ({"budget": float("inf")}, "budget=inf: give a number of full training runs above 0."),
+        ({"max_epochs": 0}, "max_epochs=0: give a number of epochs of a full run above 0."),
+        ({"budgte": 3}, "'budgte' is not a setting of a search. Did you mean budget?"),
+        ({"xyzzy": 3}, "'xyzzy' is not a setting of a search."),
+        ({"models": "complex,complex"}, "models=complex,complex names a model twice: give each once."),
+        ({"variant": "graphs"}, "variant='graphs' does not suit: input should be 'combined', 'graph' or 'epoch'."),
+        ({"seed": -1}, "seed=-1 does not suit: input should be greater than or equal to 0."),
+        ({"n_trials": "many"}, "n_trials=many: give 1 or more configurations."),
+    ],
+)
+def test_a_wrong_setting_is_a_sentence(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_settings(values)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("values", "preset", "sentence"),
+    [
+        ({}, "papper", "There is no preset named 'papper'. Did you mean 'paper', 'paper-text'?"),
+        ({}, "mine", "There is no preset named 'mine'. Did you mean 'default', 'paper', 'paper-text'?"),
+        ({"model": "complx"}, "default", "There is no model named 'complx'."),
+    ],
+)
+def test_an_unknown_name_is_a_sentence_with_suggestions(values: dict[str, Any], preset: str, sentence: str) -> None:
+    with pytest.raises(UnknownName) as caught:
+        make_settings(values, preset=preset)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_every_wrong_value_of_every_setting_is_an_error_of_ours() -> None:
+    for name in SearchSettings.model_fields:
+        for value in (None, object(), [], {}, "", "?", -1, 0.5, float("nan"), True, {"a": object()}):
+            try:
+                make_settings({name: value})
+            except GrashError as error:
+                assert str(error).endswith(("?", ".")), error

@@ -1,0 +1,229 @@
+"""Searches without training: graphs that are numbers, an engine that looks scores up, and a search all in memory.
+
+`decide` folds decisions and made-up results into a state, without driver and files, for laws over many settings.
+`TableEngine` stands behind the real driver and its real ledger: it bills as a training would, keeps states where it is
+told to, fails as told, and ends trials in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from grash.engines.drive import Driver
+from grash.search.folder import SEARCH_FILE, RunFolder
+from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTrials, TrainWinner, Win, next_action
+from grash.search.schedule import Shape, cost_of, fitting_trials, round_sizes
+from grash.search.settings import SearchSettings, make_settings
+from grash.search.state import SearchState
+from grash.search.trial import Configuration, Heartbeat, Result, Status, Task
+
+Score = Callable[[int, int], float]
+Faults = Mapping[tuple[int, int], Sequence[Status]]  # (round, number): how its attempts end; after them, ok
+SPACE = {"lr": {"type": "float", "low": 0.01, "high": 1.0, "log": True}, "negatives_tail": {"low": 10, "high": 200}}
+
+
+def quick_settings(**changes: Any) -> SearchSettings:
+    """Settings of a search whose configurations are made fast."""
+    return make_settings({"space": SPACE, "proposals": "random", "dim": 4, **changes})
+
+
+def drawn_score(round_number: int, number: int) -> float:
+    """A score that looks drawn, and is the same whenever it is asked for."""
+    return random.Random(f"{round_number} {number}").random()
+
+
+@dataclass(frozen=True)
+class NumberGraphs:
+    """Sizes of subgraphs by formula. fill: the share of the asked-for triples that a subgraph has (a ladder misses)."""
+
+    settings: SearchSettings
+    n_train: int = 100_000
+    n_entities: int = 20_000
+    n_valid: int = 5_000
+    fill: float = 1.0
+
+    @property
+    def dataset(self) -> Any:
+        return SimpleNamespace(
+            name="numbers", fingerprint="f" * 64, n_entities=self.n_entities, n_relations=5, train=range(self.n_train),
+            valid=range(self.n_valid), test=range(self.n_valid),
+        )  # fmt: skip
+
+    def shape(self, fractions: tuple[float, ...]) -> Shape:
+        part = fractions[-1] if fractions else 1.0
+        if part >= 1:
+            return Shape(self.n_entities, 5, self.n_train, self.n_valid, whole=True)
+        n_train = int(Fraction(part) * self.n_train * Fraction(self.fill))
+        return Shape(max(1, int(part * self.n_entities)), 5, n_train, min(n_train // 5, 5000), k=3)
+
+    def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
+        return min(1.0, max(n_entities / self.n_entities, 5 * n_valid / self.n_train))
+
+
+def decide(
+    settings: SearchSettings,
+    graphs: Any,
+    *,
+    score: Score = drawn_score,
+    faults: Faults | None = None,
+    prices: Sequence[float] | None = None,
+    state: SearchState | None = None,
+    part_seen: Fraction = Fraction(1, 3),
+    kept: bool = True,
+) -> SearchState:
+    """The end of a search (or of one that stands at `state`). Diverged trials have seen part_seen of their positives;
+    without kept states, trials that would go on begin anew."""
+    if state is None:
+        state = SearchState()
+        sizes = round_sizes(fitting_trials(settings, graphs), settings.eta)
+        state.see(
+            {"event": "search", "settings": settings.model_dump(mode="json"), "dataset": {}, "sizes": sizes,
+             "budget": settings.budget, "at": ""}
+        )  # fmt: skip
+    while True:
+        match next_action(state, settings, graphs):
+            case Propose(count):
+                wanted = range(len(state.configurations), count)
+                made = [Configuration(i, {}, "table", 1.0 if prices is None else prices[i]) for i in wanted]
+                state.see({"event": "proposed", "configurations": [c.to_json() for c in made]})
+            case OpenRound(plan):
+                state.see({"event": "round", "plan": plan.to_json()})
+            case RunTrials(number, numbers):
+                for n in numbers:
+                    attempt = len(state.rounds[number - 1].attempts.get(n, ()))
+                    statuses = (faults or {}).get((number, n), ())
+                    status: Status = statuses[attempt] if attempt < len(statuses) else "ok"
+                    result = _result(state, settings, graphs, number, n, status, part_seen, score, kept)
+                    state.see({"event": "ended", "result": replace(result, attempt=attempt + 1).to_json()})
+            case CloseRound(number, survivors):
+                state.see({"event": "closed", "round": number, "survivors": list(survivors)})
+            case Win(number):
+                state.see({"event": "won", "number": number})
+            case TrainWinner(number):
+                state.see({"event": "ended", "result": Result(0, number, 1, "ok", mrr=0.5).to_json()})
+            case Finish(failed):
+                state.see({"event": "finished", "failed": failed})
+                return state
+
+
+def _result(
+    state: SearchState, settings: SearchSettings, graphs: Any, round_number: int, number: int, status: Status,
+    part_seen: Fraction, score: Score, kept: bool,
+) -> Result:  # fmt: skip
+    """What an engine would say that does just what the round planned."""
+    plan = state.rounds[round_number - 1].plan
+    before = state.rounds[round_number - 2].plan.positives if plan.continues and kept else 0
+    positives = plan.positives - before
+    positives = positives if status == "ok" else int(positives * part_seen) if status == "diverged" else 0
+    cost = cost_of(positives, settings, graphs.n_train) * Fraction(state.configurations[number].price)
+    mrr = score(round_number, number) if status == "ok" else None
+    return Result(round_number, number, 1, status, mrr=mrr, positives=positives, cost=float(cost), message=status)
+
+
+def bill(state: SearchState, settings: SearchSettings, n_train: int) -> Fraction:
+    """What the results of all rounds are billed, exactly."""
+    return sum(
+        (
+            cost_of(result.positives, settings, n_train) * Fraction(state.configurations[number].price)
+            for past in state.rounds
+            for number, result in past.results.items()
+        ),
+        Fraction(0),
+    )
+
+
+class TableEngine:
+    """An Engine that looks scores up. order: the seed of the order in which running trials end."""
+
+    def __init__(
+        self, graphs: Any, folder: Path, *, score: Score = drawn_score, faults: Faults | None = None, n_slots: int = 1,
+        order: int = 0,
+    ) -> None:  # fmt: skip
+        self.graphs, self.folder, self.score, self.faults = graphs, Path(folder), score, faults or {}
+        self.n_slots, self.devices = n_slots, tuple(["cpu"] * n_slots)
+        self.ran: list[tuple[int, int, int]] = []  # (round, number, attempt)
+        self._random = random.Random(order)
+        self._running: list[Task] = []
+        self._stopping = False
+
+    def start(self, task: Task) -> str | None:
+        if len(self._running) >= self.n_slots:
+            return None
+        self._running.append(task)
+        self.ran.append((task.round, task.number, task.attempt))
+        return "cpu"
+
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+        if not self._running:
+            return []
+        task = self._running.pop(self._random.randrange(len(self._running)))
+        tell(Heartbeat(task.round, task.number, 1, 2, None, 0.0))
+        return [task] if self._stopping else [self._result(task)]
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def close(self) -> None:
+        pass
+
+    def _result(self, task: Task) -> Result:
+        statuses = self.faults.get((task.round, task.number), ())
+        status: Status = statuses[task.attempt - 1] if task.attempt <= len(statuses) else "ok"
+        n_train = self.graphs.shape(task.fractions or (1.0,)).n_train
+        whole = round(task.config["epochs"] * n_train)
+        before = json.loads((self.folder / task.continues / "state.json").read_text()) if task.continues else 0
+        positives = whole - before if status == "ok" else (whole - before) // 3 if status == "diverged" else 0
+        ended = Result(task.round, task.number, task.attempt, status, positives=positives, message=f"It {status}.")
+        if status == "ok":
+            ended = replace(ended, mrr=self.score(task.round, task.number), message="")
+        if status == "ok" and task.keep:
+            place = self.folder / task.folder / "state"
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "state.json").write_text(str(whole))
+        if task.final:
+            return replace(ended, evaluation={})
+        cost = cost_of(positives, self.graphs.settings, self.graphs.n_train) * Fraction(task.price)
+        return replace(ended, cost=float(cost))
+
+
+def run_search(
+    path: Path, graphs: Any, *, extend: Mapping[str, Any] | None = None, max_seconds: float | None = None, **engine: Any
+) -> tuple[SearchState, TableEngine]:
+    """The real driver in a run folder with a table engine: begins the search there, or goes on with it."""
+    with RunFolder(path) as folder:
+        (path / SEARCH_FILE).touch()
+        table = TableEngine(graphs, path, **engine)
+        driver = Driver(folder, graphs, table, max_seconds=max_seconds)
+        if extend:
+            driver.extend(**extend)
+        return driver.run(), table
+
+
+@contextmanager
+def without_waits() -> Iterator[None]:
+    """No pause before a retry, and no wait for the disk: these tests lose no power."""
+    with mock.patch("grash.engines.drive.time.sleep"), mock.patch("os.fsync"):
+        yield
+
+
+def essence(state: SearchState) -> dict[str, Any]:
+    """All of a search that may not depend on who ran it, when, and in what order."""
+    rounds = []
+    for past in state.rounds:
+        results = {n: (r.status, r.mrr, r.positives, r.cost) for n, r in sorted(past.results.items())}
+        rounds.append((past.plan, results, past.survivors))
+    configurations = [c.to_json() for _, c in sorted(state.configurations.items())]
+    return {
+        "sizes": state.sizes, "budget": state.budget, "configurations": configurations, "rounds": rounds,
+        "winner": state.winner, "finished": state.finished, "failed": state.failed,
+        "final": None if state.final is None else (state.final.number, state.final.mrr),
+    }  # fmt: skip
