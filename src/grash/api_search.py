@@ -77,6 +77,7 @@ class Search:
         self.folder = Path(out) if out is not None else search_folder(self.dataset, self.settings)
         self.engine, self.devices, self.workers, self.trial_timeout = engine, devices, workers, trial_timeout
         self._asked: tuple[RunFolder, Driver] | None = None
+        self._planned = False
 
     @classmethod
     def open(cls, folder: str | Path, **options: Any) -> Search:
@@ -94,12 +95,16 @@ class Search:
 
     def plan(self, *, probe: bool = True) -> SearchPlan:
         """Every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
-        return plan_search(self.graphs, device=self.devices.split(",")[0], probe=probe)
+        found = plan_search(self.graphs, device=self.devices.split(",")[0], probe=probe)
+        self._planned = True
+        return found
 
     def run(
         self, *, watch: Watch | None = None, max_seconds: float | None = None, extend: Mapping[str, Any] | None = None
     ) -> SearchResult:
         """Runs the search to its end, or goes on with it. extend: n_trials or budget, larger than before."""
+        if not self.begun and not self._planned:
+            self.plan(probe=False)  # says what cannot be searched before anything is written
         with RunFolder(self.folder) as folder:
             self._claim(folder)
             engine = choose_engine(

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grash.cli.options import Json, Source, takes, takes_source_options
-from grash.cli.show import as_json, command, listen, say, table
+from grash.cli.show import as_json, command, listen, say
 from grash.cli.train import assignment
 from grash.errors import ConfigError
 
 if TYPE_CHECKING:
     from grash.api_search import Search, SearchResult
-    from grash.engines.estimate import PlannedRound, SearchPlan
 
 RESUMABLE = 7  # exit code of a search that was stopped and goes on with `grash resume`
 
@@ -137,7 +136,7 @@ def search(
         raise ConfigError(f"--extend adds to a search that was made, and {source} is no run folder: give that.")
     made = _search(source, out, asked, running, reading)
     if not quiet and not made.begun:
-        _show_plan(made.plan())
+        print(made.plan(), flush=True)
     _run(made, max_seconds, quiet, json)
 
 
@@ -159,7 +158,7 @@ def plan(
 
         as_json(asdict(found) | {"seconds": found.seconds})
     else:
-        _show_plan(found)
+        print(found)
 
 
 def resume(
@@ -232,37 +231,6 @@ def _run(
         raise typer.Exit(130 if "interrupted" in result.state.stopped else RESUMABLE)
     if not json:
         _show_result(result)
-
-
-def _show_plan(found: SearchPlan) -> None:
-    from grash.engines.memory import human
-
-    def row(r: PlannedRound, name: str) -> list[object]:
-        p = r.plan
-        reached = p.n_train / found.n_train
-        return [
-            name, r.n_trials, f"{p.fidelity:.4g}", f"{p.epochs:.3g}", r.steps, "–" if p.k is None else p.k,
-            p.n_entities, p.n_relations, p.n_train, f"{reached:.4f} of {p.graph_fraction:.4f}", p.n_valid,
-            f"{r.negatives[0]}–{r.negatives[1]}", f"{p.cost * r.n_trials:.4g}" if p.number else "outside",
-            "–" if r.seconds is None else f"{r.seconds:,.0f}", human(r.n_bytes), human(r.disk_bytes),
-        ]  # fmt: skip
-
-    rows = [row(r, str(r.plan.number)) for r in found.rounds] + ([row(found.final, "final")] if found.final else [])
-    table(
-        ["round", ">trials", ">fidelity", ">epochs", ">steps", ">k", ">entities", ">relations", ">train", ">of target",
-         ">valid", ">negatives", ">cost", ">seconds", ">memory", ">disk"],
-        rows,
-    )  # fmt: skip
-    print(
-        f"billed: {found.billed:.4g} of {found.budget:g} full runs, {max(0.0, found.budget - found.billed):.4g} unspent"
-    )
-    if found.seconds is not None:
-        print(f"about {found.seconds:,.0f} s of computing on one slot, measured by a probe")
-    for r in found.rounds:
-        for note in r.plan.notes:
-            print(f"round {r.plan.number}: {note}")
-    for note in found.notes:
-        print(note)
 
 
 def _show_result(result: SearchResult) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from grash.data.known import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.memory import plan_memory
+from grash.engines.memory import human, plan_memory
 from grash.evaluation.ranking import Ranker
 from grash.search.configurations import make_configurations, score_count
 from grash.search.graphs import SearchGraphs
@@ -54,10 +54,40 @@ class SearchPlan:
     n_train: int  # of the full graph
     notes: tuple[str, ...]
 
+    def __str__(self) -> str:
+        rows = [_HEADINGS, *(_cells(r, self.n_train) for r in (*self.rounds, *([self.final] if self.final else [])))]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+        unspent = max(0.0, self.budget - self.billed)
+        lines.append(f"billed: {self.billed:.4g} of {self.budget:g} full runs, {unspent:.4g} unspent")
+        if self.seconds is not None:
+            lines.append(f"about {self.seconds:,.0f} s of computing on one slot, measured by a probe")
+        lines += [f"round {r.plan.number}: {note}" for r in self.rounds for note in r.plan.notes]
+        return "\n".join([*lines, *self.notes])
+
     @property
     def seconds(self) -> float | None:
         parts = [r.seconds for r in (*self.rounds, self.final) if r is not None]
         return None if any(p is None for p in parts) else sum(p for p in parts if p is not None)
+
+
+_HEADINGS = (
+    "round", "trials", "fidelity", "epochs", "steps", "k", "entities", "relations", "train", "of target", "valid",
+    "negatives", "cost", "seconds", "memory", "disk",
+)  # fmt: skip
+
+
+def _cells(planned: PlannedRound, n_train: int) -> tuple[str, ...]:
+    p = planned.plan
+    return (
+        str(p.number or "final"), f"{planned.n_trials:,}", f"{p.fidelity:.4g}", f"{p.epochs:.3g}",
+        f"{planned.steps:,}", "–" if p.k is None else str(p.k), f"{p.n_entities:,}", f"{p.n_relations:,}",
+        f"{p.n_train:,}", f"{p.n_train / n_train:.4f} of {p.graph_fraction:.4f}", f"{p.n_valid:,}",
+        f"{planned.negatives[0]}–{planned.negatives[1]}",
+        f"{p.cost * planned.n_trials:.4g}" if p.number else "outside",
+        "–" if planned.seconds is None else f"{planned.seconds:,.0f}",
+        human(planned.n_bytes), human(planned.disk_bytes),
+    )  # fmt: skip
 
 
 def plan_search(graphs: SearchGraphs, *, device: str = "auto", probe: bool = True) -> SearchPlan:

@@ -19,7 +19,6 @@ from grash.report.lines import Lines
 from grash.report.optuna_view import OptunaView
 from grash.report.page import write_report
 from grash.report.summary import state_of
-from grash.search.ledger import LEDGER_FILE
 from grash.search.state import SearchState
 from grash.search.trial import Heartbeat
 
@@ -49,10 +48,13 @@ class Views:
         self._closed, self._told = closed, time.monotonic()
 
     def write(self) -> None:
-        """Both, from what the ledger says."""
-        if (self.folder / LEDGER_FILE).is_file():
-            self.optuna.update(state_of(self.folder))
-            self._report()
+        """Both, from what the ledger says, if it says anything."""
+        try:
+            state = state_of(self.folder)
+        except GrashError:
+            return
+        self.optuna.update(state)
+        self._report()
 
     def _log(self, line: str) -> None:
         with suppress(OSError), (self.folder / LOG_FILE).open("a", encoding="utf-8") as file:

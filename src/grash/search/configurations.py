@@ -83,6 +83,11 @@ def score_count(config: TrainConfig, n_entities: int) -> float:
 def given_proposals(settings: SearchSettings, n_entities: int) -> list[tuple[str, Proposal]]:
     """(model, proposal) of the configurations that the user gave; one that lies outside its space is refused."""
     found = []
+    if len(settings.initial) > settings.n_trials:
+        raise ConfigError(
+            f"{len(settings.initial)} configurations were given, and n_trials={settings.n_trials} enter the first: "
+            f"give more trials, or fewer configurations."
+        )
     for entry in settings.initial:
         values = dict(entry["values"])
         model = values.pop("model", settings.models[0])

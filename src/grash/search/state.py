@@ -40,6 +40,7 @@ class SearchState:
     rounds: list[RoundState] = field(default_factory=list)
     winner: int | None = None
     finals: dict[int, list[Result]] = field(default_factory=dict)  # attempts at the final training, by configuration
+    modelled: int | None = None  # the configuration that was last trained in full: whose model there is
     final_running: dict[str, Any] | None = None
     finished: bool = False
     failed: str = ""  # why the search ended without a winner
@@ -79,7 +80,7 @@ class SearchState:
     @property
     def final(self) -> Result | None:
         """The settled final training of the winner."""
-        attempts = self.finals.get(self.winner, []) if self.winner is not None else []
+        attempts = self.finals.get(self.winner, []) if self.winner is not None and self.winner == self.modelled else []
         return attempts[-1] if attempts and self._settles(attempts[-1], attempts) else None
 
     @property
@@ -113,6 +114,7 @@ class SearchState:
         if result.round == 0:
             self.final_running = None
             self.finals.setdefault(result.number, []).append(result)
+            self.modelled = result.number
             return
         past = self.rounds[result.round - 1]
         past.running.pop(result.number, None)

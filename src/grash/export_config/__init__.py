@@ -1,0 +1,76 @@
+"""A configuration for other tools: PyKEEN (pipeline JSON) and LibKGE (YAML), with a list of what they cannot say.
+
+Comes from a model folder, a configuration file or a search; `pykeen.py` and `libkge.py` translate. Nothing is carried
+over in silence: each setting either means the same there or has a sentence in the list, which the file holds too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from grash.data.dataset import DATASET_FILE, Dataset
+from grash.errors import ConfigError, FormatError, InputError
+from grash.export_config.libkge import config_to_libkge
+from grash.export_config.pykeen import config_to_pykeen
+from grash.files import read_json, whole_file, write_json
+from grash.models.store import SCHEMA, VERSION
+from grash.training.config import TrainConfig, make_config, read_config
+
+__all__ = ["config_to_libkge", "config_to_pykeen", "export_config", "find_config"]
+
+ConfigFormat = Literal["pykeen", "libkge"]
+CONFIG_FILES = {"pykeen": "pykeen.json", "libkge": "libkge.yaml"}
+
+
+def export_config(
+    config: TrainConfig, folder: str | Path, format: ConfigFormat, *, dataset: str, overwrite: bool = False
+) -> tuple[Path, list[str]]:
+    """Writes pykeen.json or libkge.yaml into the folder; gives back the file and what could not be carried over.
+
+    dataset: the graph as the other tool knows it, or for PyKEEN a folder with train.txt, valid.txt and test.txt.
+    """
+    if format not in CONFIG_FILES:
+        raise ConfigError(f"format={format!r} is unknown: give {' or '.join(CONFIG_FILES)}.")
+    path = Path(folder) / CONFIG_FILES[format]
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} exists already: give another folder, or allow overwriting it.")
+    if format == "pykeen":
+        content, left_out = config_to_pykeen(config, dataset)
+        write_json(path, content)
+    else:
+        text, left_out = config_to_libkge(config, dataset)
+        with whole_file(path) as aside:
+            aside.write_text(text, encoding="utf-8")
+    return path, left_out
+
+
+def find_config(source: str | Path) -> tuple[TrainConfig, str | None]:
+    """The configuration of a model folder, a search's run folder or a YAML file, and its graph's name if it is known."""
+    source = Path(source)
+    if not source.is_dir():
+        return read_config(source), None
+    if (source / "model.json").is_file():
+        record = read_json(source / "model.json", schema=SCHEMA, version=VERSION)
+        try:
+            return make_config(record["config"]), str(record["dataset"]["name"])
+        except (ConfigError, KeyError, TypeError) as error:
+            raise FormatError(f"{source} is a damaged model folder: its config says {error}") from error
+    if (source / "best.yaml").is_file():
+        return read_config(source / "best.yaml"), _searched_graph(source)
+    raise InputError(
+        f"{source} holds no configuration: give a model folder, a YAML file, or the run folder of a search that has "
+        f"ended (with best.yaml)."
+    )
+
+
+def _searched_graph(run: Path) -> str | None:
+    """The name of the graph of a search, from search.yaml or the encoded graph beside it."""
+    try:
+        content = yaml.safe_load((run / "search.yaml").read_text(encoding="utf-8"))
+        return str(content["dataset"]["name"])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        folder = run / "dataset"
+        return Dataset.load(folder).name if (folder / DATASET_FILE).is_file() else None
