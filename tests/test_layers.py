@@ -16,7 +16,7 @@ LAYERS = [
     ("evaluation",),
     ("search",),
     ("engines",),
-    ("predict", "export", "report"),
+    ("predict", "export", "export_config", "report"),
     ("api", "api_search"),
     ("cli", "__main__"),
 ]

@@ -75,9 +75,9 @@ def essence(folder: Path) -> dict[str, Any]:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Every file and folder, less the lock and the views."""
-    found = (str(p.relative_to(folder)) for p in folder.rglob("*"))
-    return sorted(name for name in found if name not in (".lock", *VIEWS))
+    """Every file and folder, less the lock, the views, and core numbers that are kept to be read again."""
+    found = (p.relative_to(folder) for p in folder.rglob("*") if not p.name.startswith("cores-"))
+    return sorted(str(name) for name in found if name.name not in (".lock", *VIEWS))
 
 
 def _is_result(path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -38,6 +39,14 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @lru_cache
 def without_valid() -> Dataset:
     """Nothing is validated, so that a run ends with the weights of its last step."""
@@ -62,8 +71,6 @@ def in_parts(config: TrainConfig, ends: list[float], folder: Path) -> tuple[dict
 
 
 def tables_in(folder: Path) -> dict[str, torch.Tensor]:
-    import safetensors.torch
-
     return safetensors.torch.load_file(folder / "tensors.safetensors")
 
 
@@ -114,11 +121,9 @@ def test_a_damaged_state_is_said_to_be_so(tmp_path: Path) -> None:
     file = tmp_path / "0" / "tensors.safetensors"
     file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(FormatError, match="is damaged .*: the trial that goes on from it cannot run"):
-        in_parts_begin(tmp_path / "0")
-
-
-def in_parts_begin(folder: Path) -> None:
-    run_training(without_valid(), make_config({"dim": 4}), device="cpu", begin=lambda state: take_over(state, folder))
+        run_training(
+            without_valid(), make_config({"dim": 4}), device="cpu", begin=lambda state: take_over(state, file.parent)
+        )
 
 
 def test_the_second_round_of_a_search_is_an_uninterrupted_run(tmp_path: Path) -> None:

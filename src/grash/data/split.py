@@ -38,7 +38,7 @@ def split_triples(
     """
     if valid < 0 or test < 0:
         raise InputError(f"valid={valid} and test={test} are to be split off, and 0 or more is needed.")
-    rows = _movable_rows(triples, n_entities, n_relations, valid + test, seed, stay)
+    rows = movable_rows(triples, n_entities, n_relations, valid + test, seed, stay)
     n_valid = valid if len(rows) == valid + test else round(len(rows) * valid / max(1, valid + test))
     if len(rows) < valid + test:
         _log.warning(
@@ -68,7 +68,7 @@ def _copy_rows(triples: Triples, mask: NDArray[np.bool_], kept: Triples) -> None
             to += 1
 
 
-def _movable_rows(
+def movable_rows(
     triples: Triples,
     n_entities: int,
     n_relations: int,

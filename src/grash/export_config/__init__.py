@@ -11,7 +11,6 @@ from typing import Literal
 
 import yaml
 
-from grash.data.dataset import DATASET_FILE, Dataset
 from grash.errors import ConfigError, FormatError, InputError
 from grash.export_config.libkge import config_to_libkge
 from grash.export_config.pykeen import config_to_pykeen
@@ -48,7 +47,7 @@ def export_config(
 
 
 def find_config(source: str | Path) -> tuple[TrainConfig, str | None]:
-    """The configuration of a model folder, a search's run folder or a YAML file, and its graph's name if it is known."""
+    """The configuration of a model folder, a search's run folder or a YAML file, and its graph's name if known."""
     source = Path(source)
     if not source.is_dir():
         return read_config(source), None
@@ -67,10 +66,9 @@ def find_config(source: str | Path) -> tuple[TrainConfig, str | None]:
 
 
 def _searched_graph(run: Path) -> str | None:
-    """The name of the graph of a search, from search.yaml or the encoded graph beside it."""
+    """The name of the graph in search.yaml."""
     try:
         content = yaml.safe_load((run / "search.yaml").read_text(encoding="utf-8"))
         return str(content["dataset"]["name"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
-        folder = run / "dataset"
-        return Dataset.load(folder).name if (folder / DATASET_FILE).is_file() else None
+        return None

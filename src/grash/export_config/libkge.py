@@ -18,7 +18,7 @@ _POWERS = {"l1": 1, "l2": 2, "l3": 3}
 def config_to_libkge(config: TrainConfig, dataset: str) -> tuple[str, list[str]]:
     """The YAML, which begins with what could not be carried over, and that list.
 
-    dataset: a folder under LibKGE's data/. LibKGE draws other random numbers, so results agree as those of two seeds do.
+    dataset: a folder under LibKGE's data/. Random numbers are others there: results agree as those of two seeds do.
     """
     left_out: list[str] = []
     content: dict[str, Any] = {"job.type": "train", "dataset.name": dataset, "random_seed.default": config.seed}
@@ -28,6 +28,8 @@ def config_to_libkge(config: TrainConfig, dataset: str) -> tuple[str, list[str]]
         content["negative_sampling"] = _negatives(config, left_out)
     if config.training == "kvsall":
         content["KvsAll.label_smoothing"] = config.label_smoothing
+    if config.loss == "self_adversarial":
+        content["user.bce_self_adversarial_temperature"] = config.temperature
     content["lookup_embedder"] = _embedder(config, left_out)
     content[config.model] = _sides(config)
     content["valid"] = {
@@ -57,13 +59,21 @@ def _train(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
         section["loss_arg"] = config.offset
     elif config.loss in ("margin", "self_adversarial"):
         section["loss_arg"] = config.margin
-    if config.loss == "self_adversarial" and config.temperature != 1:
-        left_out.append(f"temperature: {config.temperature}; add it as user.bce_self_adversarial_temperature")
+    if config.loss == "self_adversarial":
+        left_out.append("loss: half of ours there, with the same minimum; lr may need a change")
+    if config.loss == "margin" and config.training == "1vsall":
+        left_out.append("loss: LibKGE has no margin_ranking for 1vsAll and will refuse it")
     section["max_epochs"] = _whole("epochs", config.epochs, left_out)
     section["batch_size"] = config.batch_size
-    section["optimizer"] = {"default": {"type": _OPTIMIZERS[config.optimizer], "args": {"lr": config.lr}}}
+    kind = _OPTIMIZERS[config.optimizer]
+    if kind == "SparseAdam" and config.training != "negative_sampling":
+        left_out.append("optimizer: SparseAdam takes no gradients of all entities; Adam stands there")
+        kind = "Adam"
+    section["optimizer"] = {"default": {"type": kind, "args": {"lr": config.lr}}}
     if config.optimizer == "row_adagrad":
-        left_out.append("optimizer: row_adagrad has no counterpart; Adagrad stands there, whose lr needs to be found anew")
+        left_out.append(
+            "optimizer: row_adagrad has no counterpart; Adagrad stands there, whose lr needs to be found anew"
+        )
     if config.schedule == "plateau":
         section["lr_scheduler"] = "ReduceLROnPlateau"
         section["lr_scheduler_args"] = {
@@ -111,10 +121,8 @@ def _embedder(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
         section["regularize"] = ""
         if config.penalty == "dura":
             left_out.append(f"penalty: dura has no counterpart; its weight was {config.penalty_entity}")
-    # gradients of touched rows alone, which Adam and losses over all entities do not have
+    # gradients of touched rows alone: Adam refuses them, and losses over all entities have none
     section["sparse"] = config.training == "negative_sampling" and config.optimizer != "adam"
-    if config.optimizer == "lazy_adam" and not section["sparse"]:
-        section["sparse"] = True  # SparseAdam takes nothing else
     return section
 
 

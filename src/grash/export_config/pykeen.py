@@ -1,4 +1,4 @@
-"""A TrainConfig as a pipeline of PyKEEN (JSON for `pykeen.pipeline.pipeline_from_config`; its keys are those of 1.11)."""
+"""A TrainConfig as a pipeline of PyKEEN 1.11 (JSON for `pykeen.pipeline.pipeline_from_config`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from grash.training.config import TrainConfig
 from grash.version import __version__
 
 _MODELS = {
-    "complex": "ComplEx", "cp": "CP", "distmult": "DistMult", "rescal": "RESCAL", "rotate": "RotatE", "transe": "TransE",
+    "complex": "ComplEx", "cp": "CP", "distmult": "DistMult",
+    "rescal": "RESCAL", "rotate": "RotatE", "transe": "TransE",
 }  # fmt: skip
 _HALVED = ("complex", "cp", "rotate")  # a row of D floats is D/2 complex numbers, or two roles
 _OPTIMIZERS = {"adagrad": "Adagrad", "row_adagrad": "Adagrad", "adam": "Adam", "lazy_adam": "Adam", "sgd": "SGD"}
@@ -22,7 +23,7 @@ _SPLITS = {"training": "train.txt", "validation": "valid.txt", "testing": "test.
 def config_to_pykeen(config: TrainConfig, dataset: str) -> tuple[dict[str, Any], list[str]]:
     """The pipeline's configuration, whose metadata hold what could not be carried over, and that list.
 
-    dataset: a name that PyKEEN knows, or a folder with train.txt, valid.txt and test.txt (head, relation, tail by tabs).
+    dataset: a name that PyKEEN knows, or a folder with train.txt, valid.txt and test.txt (three columns, tabs).
     """
     left_out: list[str] = []
     pipeline = _graph(config, dataset)
@@ -57,12 +58,13 @@ def _model(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
         kwargs["entity_constrainer"] = None
     elif config.model == "rotate" and config.norm == 1:
         left_out.append("norm: PyKEEN's RotatE measures the Euclidean length (norm 2) of the whole difference")
-    kwargs |= _initial(config, left_out)
-    kwargs |= _penalty(config, left_out)
+    own: dict[str, dict[str, Any]] = {"entity": {}, "relation": {}}  # of each table; only DistMult takes them
+    kwargs |= _initial(config, own, left_out)
+    kwargs |= _penalty(config, own, left_out)
     if config.model == "distmult":
-        for side, rate in (("entity", config.dropout_entity), ("relation", config.dropout_relation)):
-            kwargs.setdefault(f"{side}_representations_kwargs", {})["dropout"] = rate or None
-    elif config.dropout_entity or config.dropout_relation:
+        own["entity"]["dropout"], own["relation"]["dropout"] = config.dropout_entity, config.dropout_relation
+        return kwargs | {f"{side}_representations_kwargs": found for side, found in own.items()}
+    if config.dropout_entity or config.dropout_relation:
         left_out.append(
             f"dropout: {_MODELS[config.model]} takes none (entities {config.dropout_entity:g}, relations "
             f"{config.dropout_relation:g})"
@@ -70,12 +72,14 @@ def _model(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     return kwargs
 
 
-def _initial(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
+def _initial(config: TrainConfig, own: dict[str, dict[str, Any]], left_out: list[str]) -> dict[str, Any]:
     """Initial rows. Only CP and DistMult take a law with numbers; elsewhere the xavier law of its shape stands in."""
-    law, numbers = config.init, _law_numbers(config)
+    law, numbers = str(config.init), _law_numbers(config)
     sides = ["entity"] if config.model == "rotate" else ["entity", "relation"]
     if numbers and config.model == "distmult":
-        return {f"{s}_representations_kwargs": {"initializer": law, "initializer_kwargs": numbers} for s in sides}
+        for side in sides:
+            own[side] |= {"initializer": law, "initializer_kwargs": numbers}
+        return {}
     if numbers and config.model == "cp":
         return {f"{s}_initializer": law for s in sides} | {f"{s}_initializer_kwargs": numbers for s in sides}
     if numbers:
@@ -95,10 +99,11 @@ def _law_numbers(config: TrainConfig) -> dict[str, float]:
     return {"a": config.init_low, "b": config.init_high} if config.init == "uniform" else {}
 
 
-def _penalty(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
+def _penalty(config: TrainConfig, own: dict[str, dict[str, Any]], left_out: list[str]) -> dict[str, Any]:
     """Of the rows in use, (w/p)·Σ|x|^p per positive, is `powersum` of weight w/p; unweighted ones and DURA are not."""
     weights = {"entity": config.penalty_entity, "relation": config.penalty_relation}
-    off = {} if config.model == "cp" else {"regularizer": "no", "regularizer_kwargs": {}}
+    # with empty kwargs ComplEx takes those of its own default penalty
+    off: dict[str, Any] = {} if config.model == "cp" else {"regularizer": "no", "regularizer_kwargs": {"weight": 0.0}}
     if config.penalty == "none" or not any(weights.values()):
         return off
     told = f"entities {config.penalty_entity:g}, relations {config.penalty_relation:g}"
@@ -112,9 +117,9 @@ def _penalty(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
         left_out.append(f"penalty: {config.penalty} is taken over complex moduli there, over single floats here")
     kwargs = {s: {"weight": w / power, "p": power, "normalize": False} for s, w in weights.items()}
     if config.model == "distmult":
-        return {
-            f"{s}_representations_kwargs": {"regularizer": "powersum", "regularizer_kwargs": k} for s, k in kwargs.items()
-        }
+        for side, given in kwargs.items():
+            own[side] |= {"regularizer": "powersum", "regularizer_kwargs": given}
+        return {}
     if config.model == "rotate" and config.penalty_relation:
         left_out.append(f"penalty_relation: {config.penalty_relation:g}; RotatE's regularizer sees entities alone")
     elif config.model != "rotate" and config.penalty_entity != config.penalty_relation:
@@ -137,7 +142,9 @@ def _loss(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
 
 def _optimizer(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     if config.optimizer in ("row_adagrad", "lazy_adam"):
-        left_out.append(f"optimizer: {config.optimizer} has no counterpart; {_OPTIMIZERS[config.optimizer]} stands there")
+        left_out.append(
+            f"optimizer: {config.optimizer} has no counterpart; {_OPTIMIZERS[config.optimizer]} stands there"
+        )
     found: dict[str, Any] = {"optimizer": _OPTIMIZERS[config.optimizer], "optimizer_kwargs": {"lr": config.lr}}
     epochs = math.ceil(config.epochs)
     if config.schedule == "cosine":

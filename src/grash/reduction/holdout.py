@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grash.data.duplicates import TripleSet
-from grash.data.split import _movable_rows, rows_where
+from grash.data.split import movable_rows, rows_where
 from grash.errors import InputError
 from grash.reduction.adjacency import Triples
 
@@ -106,7 +106,7 @@ def split_off(triples: Triples, n_entities: int, n_relations: int, holdout: Hold
     stay = None if holdout.before is None else TripleSet(holdout.before).contains(triples)
     seed = int(np.random.SeedSequence([holdout.seed, len(triples)]).generate_state(1, np.uint64)[0])
     if holdout.guarded:
-        rows = _movable_rows(triples, n_entities, n_relations, wanted, seed, stay)
+        rows = movable_rows(triples, n_entities, n_relations, wanted, seed, stay)
     else:
         free = len(triples) if stay is None else np.flatnonzero(~stay)
         rows = np.random.default_rng(seed).permutation(free)[:wanted]

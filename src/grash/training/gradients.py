@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from grash.kernels.complex_ends import Ends, end_gradients, end_queries, loops_serve
+from grash.kernels.complex_ends import Ends, end_gradients, end_queries
 from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask, key_at
 from grash.models.base import KgeModel, Slot
@@ -67,8 +67,9 @@ class Taken:
         """Every occurrence has its own, or every entity has one."""
         if not self.rate:
             return None
-        everyone = self.by_place or self.ids is None
-        places = torch.arange(len(self.raw), device=self.table.device) if everyone else self.ids
+        places = self.ids
+        if self.by_place or places is None:
+            places = torch.arange(len(self.raw), device=self.table.device)
         return keep_mask(places, self.table.shape[1], self.rate, self.key).to(self.table.dtype)
 
     @cached_property
@@ -107,7 +108,7 @@ def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> 
     tail = Taken(model.entity, tails, config.dropout_entity, key_at(key, 1))
     relation: dict[int, Taken] = {}  # one row per positive, two with reciprocals
     slots: tuple[Slot, ...] = tuple(batch.negatives) or ("head", "tail")
-    if _has_loops(model, batch, config):
+    if _asks_both_ends(model, batch, config):
         _compare_ends(model, config, step, batch, head, tail, relation)
         slots = ()
     for number, slot in enumerate(slots):
@@ -138,11 +139,11 @@ def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> 
     return step
 
 
-def _has_loops(model: KgeModel, batch: Batch, config: TrainConfig) -> bool:
-    """Whether both slots are asked of rows as they stand in ComplEx's tables, against shared negatives."""
+def _asks_both_ends(model: KgeModel, batch: Batch, config: TrainConfig) -> bool:
+    """Whether both slots are asked of rows as they stand in ComplEx's tables on a CPU, against shared negatives."""
     return (
         isinstance(model, ComplEx)
-        and loops_serve(model.entity, model.relation)
+        and model.entity.device.type == "cpu"
         and not (config.dropout_entity or config.dropout_relation or config.penalty == "dura")
         and len(batch.negatives) == 2
         and all(negatives.ids.dim() == 1 for negatives in batch.negatives.values())

@@ -1,0 +1,71 @@
+"""Triples asked from both ends: the loops against their plain forms, and those against autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grash.kernels.complex_ends import Ends, end_gradients, end_gradients_plain, end_queries, end_queries_plain
+from grash.kernels.complex_product import product_plain
+
+
+def ends_of(n: int, dim: int, *, conjugate: bool, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ends:
+    """Triples among 5 entities and 6 relation rows, so that rows repeat."""
+    generator = torch.Generator().manual_seed(seed)
+    tables = [torch.randn(rows, dim, generator=generator, dtype=dtype) for rows in (5, 6)]
+    ids = torch.randint(0, 5, (4, n), generator=generator)
+    backward = ids[2] if conjugate else ids[3] + 1
+    return Ends(*tables, ids[0], ids[1], ids[2], backward, conjugate)
+
+
+def upstream(ends: Ends, seed: int = 1) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    n, dim, dtype = len(ends.heads), ends.entity.shape[1], ends.entity.dtype
+    rows = torch.randn(2, n, dim, generator=generator, dtype=dtype)
+    weights = torch.randn(2, n, generator=generator, dtype=dtype)
+    return (rows[0], rows[1]), (weights[0], weights[1])
+
+
+@given(st.integers(0, 40), st.integers(1, 40), st.booleans(), st.integers(0, 99))
+def test_the_loops_equal_their_plain_forms(n, half, conjugate, seed):
+    ends = ends_of(n, 2 * half, conjugate=conjugate, seed=seed)
+    queries, scores = end_queries(ends)
+    wanted, wanted_scores = end_queries_plain(ends)
+    for a, b in zip((*queries, *scores), (*wanted, *wanted_scores)):
+        assert a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+    given_up = upstream(ends, seed)
+    for a, b in zip(end_gradients(ends, queries, *given_up), end_gradients_plain(ends, queries, *given_up)):
+        assert a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("conjugate", [False, True])
+def test_the_plain_gradients_equal_autograd(conjugate):
+    ends = ends_of(7, 6, conjugate=conjugate, dtype=torch.float64)
+    for_queries, for_scores = upstream(ends)
+    rows = [
+        table[ids].requires_grad_()
+        for table, ids in (
+            (ends.entity, ends.heads),
+            (ends.entity, ends.tails),
+            (ends.relation, ends.forward),
+            (ends.relation, ends.backward),
+        )
+    ]
+    head, tail, forward, backward = rows
+    queries = product_plain(head, forward), product_plain(tail, backward, conjugate=conjugate)
+    scores = (queries[0] * tail).sum(1), (queries[1] * head).sum(1)
+    loss = sum((u * q).sum() for u, q in zip((*for_queries, *for_scores), (*queries, *scores)))
+    loss.backward()
+    found = end_gradients_plain(ends, end_queries_plain(ends)[0], for_queries, for_scores)
+    for gradient, leaf in zip(found, rows):
+        torch.testing.assert_close(gradient, leaf.grad)
+
+
+def test_the_loops_give_the_same_bits_every_time():
+    ends = ends_of(1000, 64, conjugate=True)
+    first, again = end_queries(ends), end_queries(ends)
+    assert all(torch.equal(a, b) for a, b in zip((*first[0], *first[1]), (*again[0], *again[1])))
+    rows, repeated = (end_gradients(ends, first[0], *upstream(ends)) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(rows, repeated))

@@ -1,0 +1,221 @@
+"""Exported configurations: PyKEEN trains them, LibKGE's words come back as the same settings."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+import yaml
+
+from grash.errors import ConfigError, InputError
+from grash.export_config import config_to_libkge, config_to_pykeen, export_config, find_config
+from grash.models import MODELS
+from grash.search.libkge import read_libkge_config
+from grash.search.libkge_words import flat
+from grash.training.config import TrainConfig, make_config
+from small_graph import grash, rings
+
+TINY = {"dim": 4, "batch_size": 16, "negatives_head": 3, "negatives_tail": 2, "epochs": 1, "valid_every": 1}
+
+
+def config_of(**settings: Any) -> TrainConfig:
+    return make_config({**TINY, **settings})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The graph of rings as PyKEEN reads it."""
+    place = tmp_path_factory.mktemp("graph")
+    for split in ("train", "valid", "test"):
+        lines = ["\t".join(map(str, row)) for row in getattr(rings(), split).tolist()]
+        (place / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    return str(place)
+
+
+def trained_by_pykeen(config: TrainConfig, folder: str) -> Any:
+    from pykeen.pipeline import pipeline_from_config
+
+    content, _ = config_to_pykeen(config, folder)
+    content = json.loads(json.dumps(content))
+    content["pipeline"]["training_kwargs"]["use_tqdm"] = False
+    content["pipeline"]["evaluation_kwargs"] = {"use_tqdm": False, "batch_size": 4}
+    logging.disable(logging.WARNING)
+    try:
+        return pipeline_from_config(content, device="cpu")
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+PYKEEN_CONFIGS = {
+    **{name: config_of(model=name) for name in MODELS},
+    "distmult with everything": config_of(
+        model="distmult", init="uniform", penalty="n3", penalty_entity=0.1, penalty_relation=0.2, dropout_entity=0.1
+    ),
+    "cp with numbers": config_of(model="cp", init="normal", penalty="l2", penalty_entity=0.1),
+    "complex, n3": config_of(penalty="n3", penalty_entity=0.1, optimizer="adam", schedule="cosine"),
+    "rotate, l3": config_of(model="rotate", norm=2, penalty="l3", penalty_entity=0.1, loss="self_adversarial"),
+    "transe, margin": config_of(model="transe", norm=2, loss="margin", schedule="linear", optimizer="sgd"),
+    "one slot, filtered": config_of(negatives_head=0, negatives_filtered=True, loss="bce", patience=None),
+    "1vsall": config_of(training="1vsall", reciprocal=True, schedule="plateau"),
+    "kvsall": config_of(training="kvsall", reciprocal=True, label_smoothing=0.1),
+    "kvsall without reciprocals": config_of(training="kvsall", loss="bce"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # PyKEEN warns on import and in use
+@pytest.mark.parametrize("name", PYKEEN_CONFIGS)
+def test_pykeen_loads_the_file_and_trains(name, folder):
+    from pykeen.training.lcwa import LCWATrainingLoop as LCWA
+    from pykeen.training.lcwa import SymmetricLCWATrainingLoop as SymmetricLCWA
+    from pykeen.training.slcwa import SLCWATrainingLoop as SLCWA
+
+    config = PYKEEN_CONFIGS[name]
+    result = trained_by_pykeen(config, folder)
+    assert len(result.losses) == 1
+    entity = result.model.entity_representations[0]._embeddings.weight
+    assert entity.numel() == 12 * (config.dim // 2 if config.model == "cp" else config.dim)
+    assert isinstance(result.training_loop, {"1vsall": SymmetricLCWA, "kvsall": LCWA}.get(config.training, SLCWA))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pykeen_gets_our_penalty_law_and_dropout(folder):
+    model = trained_by_pykeen(PYKEEN_CONFIGS["distmult with everything"], folder).model
+    entity, relation = model.entity_representations[0], model.relation_representations[0]
+    assert float(entity.regularizer.weight) == pytest.approx(0.1 / 3) and entity.regularizer.p == 3
+    assert float(relation.regularizer.weight) == pytest.approx(0.2 / 3)
+    assert entity.dropout.p == 0.1 and entity.constrainer is None
+    assert model.loss.__class__.__name__ == "CrossEntropyLoss"
+
+
+def test_no_penalty_stays_none_in_pykeen(folder):
+    content, _ = config_to_pykeen(config_of(), folder)
+    assert content["pipeline"]["model_kwargs"]["regularizer"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"penalty": "dura", "penalty_entity": 0.1}, "penalty: dura"),
+        ({"penalty": "l2", "penalty_entity": 0.1, "penalty_weighted": False}, "unweighted l2"),
+        ({"penalty": "l2", "penalty_entity": 0.1, "penalty_relation": 0.3}, "penalty_relation: 0.3"),
+        ({"model": "rotate"}, "norm: "),
+        ({"init": "uniform"}, "init: uniform (a -0.1, b 0.1)"),
+        ({"dropout_relation": 0.25}, "relations 0.25"),
+        ({"schedule": "plateau"}, "schedule: plateau"),
+        ({"warmup_epochs": 2, "schedule": "warmup"}, "warmup_epochs: 2"),
+        ({"optimizer": "lazy_adam"}, "optimizer: lazy_adam"),
+        ({"loss": "bce", "offset": 3.0}, "offset: 3"),
+        ({"epochs": 2.37}, "epochs: 2.37 became 3"),
+        ({"valid_every": 0.5}, "valid_every: 0.5 became 1"),
+        ({"patience": None}, "patience: "),
+        ({"relation_prediction": 0.5}, "relation_prediction: 0.5"),
+        ({"negatives_sampling": "frequency"}, "negatives_sampling: frequency"),
+        ({"negatives_shared": True}, "negatives_shared: "),
+        ({"precision": "tf32"}, "precision: tf32"),
+    ],
+)
+def test_what_pykeen_cannot_say_is_listed(settings, said):
+    content, left_out = config_to_pykeen(config_of(**settings), "nations")
+    assert any(said in line for line in left_out), left_out
+    assert content["metadata"]["not_carried_over"] == left_out and content["pipeline"]["dataset"] == "nations"
+
+
+def test_a_configuration_that_pykeen_shares_leaves_little_out():
+    config = config_of(
+        model="distmult", training="1vsall", reciprocal=True, init="normal", optimizer="adam", loss="softmax"
+    )
+    assert config_to_pykeen(config, "nations")[1] == []
+
+
+LIBKGE_CONFIGS = {
+    **{name: config_of(model=name) for name in MODELS},
+    "reciprocal, plateau": config_of(reciprocal=True, schedule="plateau", schedule_factor=0.7, schedule_patience=3),
+    "n3": config_of(penalty="n3", penalty_entity=0.1, penalty_relation=0.2, dropout_entity=0.1, dropout_relation=0.3),
+    "unweighted": config_of(penalty="l3", penalty_entity=0.1, penalty_relation=0.2, penalty_weighted=False),
+    "uniform": config_of(init="uniform", init_low=-0.4, init_high=1.0, patience=None),
+    "normal": config_of(init="normal", init_std=0.3, optimizer="lazy_adam", lr=0.003, warmup_epochs=4),
+    "own negatives": config_of(negatives_shared=False, negatives_replacement=True, negatives_sampling="frequency"),
+    "filtered": config_of(negatives_filtered=True, negatives_head=0),
+    "bce": config_of(model="transe", norm=2, loss="bce", offset=9.0, optimizer="adam"),
+    "margin": config_of(model="rotate", loss="margin", margin=2.0, optimizer="sgd"),
+    "1vsall": config_of(training="1vsall", optimizer="adam"),
+    "kvsall": config_of(training="kvsall", label_smoothing=0.1, reciprocal=True),
+}
+
+
+@pytest.mark.parametrize("name", LIBKGE_CONFIGS)
+def test_libkge_words_come_back_as_the_same_settings(name, tmp_path):
+    config = LIBKGE_CONFIGS[name]
+    text, left_out = config_to_libkge(config, "mykg")
+    (tmp_path / "config.yaml").write_text(text)
+    back = read_libkge_config(tmp_path / "config.yaml")
+    skipped = {"seed", "variation"}
+    if config.training != "negative_sampling":
+        skipped |= {field for field in TrainConfig.model_fields if field.startswith("negatives_")}
+    skipped |= {"penalty_weighted"} if config.penalty == "none" else set()  # what does not count is not written
+    skipped |= {"init_std"} if config.init != "normal" else set()
+    skipped |= {"init_low", "init_high"} if config.init != "uniform" else set()
+    found, wanted = (c.model_dump(exclude=skipped) for c in (back, config))
+    assert found == wanted
+    assert left_out == []
+
+
+def test_libkge_has_its_keys():
+    text, _ = config_to_libkge(config_of(reciprocal=True, seed=7), "mykg")
+    keys = flat(yaml.safe_load(text))
+    assert keys["job.type"] == "train" and keys["dataset.name"] == "mykg" and keys["random_seed.default"] == 7
+    assert keys["model"] == "reciprocal_relations_model" and keys["import"] == ["complex"]
+    assert keys["train.optimizer.default.type"] == "Adagrad" and keys["lookup_embedder.sparse"] is True
+    assert keys["negative_sampling.num_samples.p"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"penalty": "dura", "penalty_entity": 0.1}, "penalty: dura"),
+        ({"optimizer": "row_adagrad"}, "optimizer: row_adagrad"),
+        ({"optimizer": "lazy_adam", "training": "1vsall"}, "Adam stands there"),
+        ({"schedule": "linear"}, "schedule: linear"),
+        ({"negatives_shared": False}, "negatives_replacement: "),
+        ({"epochs": 2.37}, "epochs: 2.37 became 3"),
+        ({"relation_prediction": 0.5}, "relation_prediction: 0.5"),
+        ({"loss": "self_adversarial"}, "loss: half of ours"),
+        ({"loss": "margin", "training": "1vsall"}, "no margin_ranking for 1vsAll"),
+        ({"precision": "tf32"}, "precision: tf32"),
+    ],
+)
+def test_what_libkge_cannot_say_is_listed_at_the_head_of_its_file(settings, said):
+    text, left_out = config_to_libkge(config_of(**settings), "mykg")
+    assert any(said in line for line in left_out), left_out
+    assert all(f"# not carried over: {line}\n" in text for line in left_out)
+
+
+def test_a_file_is_not_overwritten_unasked(tmp_path):
+    path, _ = export_config(config_of(), tmp_path, "pykeen", dataset="nations")
+    with pytest.raises(InputError, match="exists already"):
+        export_config(config_of(), tmp_path, "pykeen", dataset="nations")
+    export_config(config_of(seed=1), tmp_path, "pykeen", dataset="nations", overwrite=True)
+    assert json.loads(path.read_text())["pipeline"]["random_seed"] == 1
+    with pytest.raises(ConfigError, match="give pykeen or libkge"):
+        export_config(config_of(), tmp_path, "openke", dataset="nations")
+
+
+def test_a_run_folder_gives_its_winner(tmp_path):
+    with pytest.raises(InputError, match="holds no configuration"):
+        find_config(tmp_path)
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(config_of().model_dump()))
+    assert find_config(tmp_path) == (config_of(), None)
+    (tmp_path / "search.yaml").write_text("dataset: {name: rings}\n")
+    assert find_config(tmp_path) == (config_of(), "rings")
+
+
+def test_the_command_exports_configurations(tmp_path):
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(config_of(epochs=2.5).model_dump()))
+    done = grash("export", tmp_path / "best.yaml", "-o", tmp_path / "out", "--format", "libkge", "--dataset", "mykg")
+    assert done.code == 0 and done.out.strip() == str(tmp_path / "out" / "libkge.yaml")
+    assert "epochs: 2.5 became 3" in done.err
+    assert yaml.safe_load((tmp_path / "out" / "libkge.yaml").read_text())["dataset.name"] == "mykg"
+    done = grash("export", tmp_path / "best.yaml", "-o", tmp_path / "other", "--format", "pykeen")
+    assert done.code != 0 and "--dataset" in done.err
