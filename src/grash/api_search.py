@@ -107,6 +107,7 @@ class Search:
             self.plan(probe=False)  # says what cannot be searched before anything is written
         with RunFolder(self.folder) as folder:
             self._claim(folder)
+            self.graphs.keep_cores(cores_place(dataset_place(self.folder), self.settings.count))
             engine = choose_engine(
                 self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
                 timeout=self.trial_timeout,

@@ -118,7 +118,7 @@ def test_kills_at_any_moment_change_nothing(tmp_path: Path, undisturbed: Any, se
 
 @pytest.mark.slow
 def test_drivers_of_processes_are_killed_and_the_result_is_that_of_sequential(tmp_path: Path, undisturbed: Any) -> None:
-    """Workers are in the middle of trials then, and end with their driver (storm.py looks); at last they are killed too."""
+    """Workers are in the middle of trials then, and end with their driver (storm.py looks); at last they are killed."""
     lives: list[Life] = [
         ("after", "search", 1),
         ("after", "started", 2),

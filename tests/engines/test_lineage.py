@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from engines.searches import shifts, small_search
 from grash.data.dataset import Dataset
-from grash.engines.lineage import fill_new_entities, keep_state, kept_epoch, take_over, take_over_rows
+from grash.engines.lineage import fill_new_entities, keep_state, take_over, take_over_rows
 from grash.engines.run import run_training
 from grash.errors import FormatError
 from grash.reduction.subgraph import Subgraph
@@ -64,7 +65,7 @@ def in_parts(config: TrainConfig, ends: list[float], folder: Path) -> tuple[dict
             config.changed(epochs=end),
             device="cpu",
             begin=(lambda state, before=before: take_over(state, before)) if number else None,
-            keep=lambda state, epoch, place=place: keep_state(state, epoch, place),
+            keep=lambda state, place=place: keep_state(state, place),
         )
     assert outcome is not None
     return tables_in(folder / str(len(ends) - 1)), outcome.model.entity
@@ -112,7 +113,8 @@ def test_what_is_kept_ends_at_the_last_step_that_a_longer_run_would_make_too(tmp
         in_parts(config, [epochs], tmp_path / f"{epochs}")
         seen = round(epochs * n)
         whole = n * (seen // n) + (seen % n) // batch_size * batch_size
-        assert kept_epoch(tmp_path / f"{epochs}" / "0") == whole / n
+        kept = json.loads((tmp_path / f"{epochs}" / "0" / "state.json").read_text())
+        assert kept["step"] == Plan(n, batch_size, epochs).whole_steps
         assert Plan(n, batch_size, epochs).epoch_after(Plan(n, batch_size, epochs).whole_steps) == whole / n
 
 
@@ -168,7 +170,7 @@ def test_a_warm_start_takes_over_rows_and_begins_new_entities_at_the_mean_of_kno
         generator = torch.Generator().manual_seed(1)
         for tensor in state_tensors(old).values():
             tensor.copy_(torch.rand(tensor.shape, generator=generator))
-        keep_state(old, 1.0, tmp_path / "state")
+        keep_state(old, tmp_path / "state")
         take_over_rows(new, tmp_path / "state", earlier, graph)
         for name, tensor in state_tensors(new).items():
             expected = slow_take_over(name, state_tensors(old)[name], state_tensors(untouched)[name], earlier, graph)

@@ -216,10 +216,11 @@ class Driver:
             negatives_head=scaled_negatives(full.negatives_head, plan, self.settings.negatives_floor),
             negatives_tail=scaled_negatives(full.negatives_tail, plan, self.settings.negatives_floor),
         )
-        warm = self.settings.warm_start != "off" and self.settings.variant != "epoch"  # which goes on exactly
+        warm = self.settings.warm_start != "off"
         lineage = self.settings.variant == "epoch" or warm
         state = self.folder.trial(number - 1, configuration) / "state"
-        has_state = number > 1 and (state / "state.json").is_file() and full.schedule not in _HORIZON
+        has_state = number > 1 and (state / "state.json").is_file() and (warm or full.schedule not in _HORIZON)
+        goes_on = lineage and has_state
         return Task(
             round=number,
             number=configuration,
@@ -227,7 +228,8 @@ class Driver:
             config=config.model_dump(),
             fractions=() if plan.whole and not warm else plan.fractions,
             price=made.price,
-            continues=str(state.relative_to(self.folder.path)) if lineage and has_state else None,
+            continues=str(state.relative_to(self.folder.path)) if goes_on else None,
+            epochs_before=self.state.rounds[number - 2].plan.epochs if goes_on and not warm else 0.0,
             warm=warm,
             keep=lineage and number < len(self.state.sizes),
             folder=str(self.folder.trial(number, configuration).relative_to(self.folder.path)),

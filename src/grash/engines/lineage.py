@@ -22,16 +22,10 @@ from grash.reduction.subgraph import Subgraph
 from grash.training.state import SCHEMA, VERSION, TrainState, save_state, state_tensors
 
 
-def keep_state(state: TrainState, epoch: float, folder: Path) -> None:
+def keep_state(state: TrainState, folder: Path) -> None:
     """Writes what a later round goes on from: no validations, no best weights, those belong to their round."""
     bare = replace(state, history=[], best={}, unread=[], loss_sum=0.0, loss_steps=0)
-    save_state(bare, folder, belongs_to={"epoch": epoch})
-
-
-def kept_epoch(folder: Path) -> float:
-    """How far the kept state had come."""
-    record = read_json(folder / "state.json", schema=SCHEMA, version=VERSION)
-    return float(record["belongs_to"]["epoch"])
+    save_state(bare, folder, belongs_to={})
 
 
 def take_over(state: TrainState, folder: Path) -> None:

@@ -89,7 +89,7 @@ def run_training(
     keys: tuple[Tensor, Tensor] | None = None,
     validator: Validator | None = None,
     begin: Callable[[TrainState], None] | None = None,
-    keep: Callable[[TrainState, float], None] | None = None,
+    keep: Callable[[TrainState], None] | None = None,
     belongs_to: dict[str, Any] | None = None,
 ) -> Outcome:
     """Trains on the dataset's train split, validating on its valid split (if it has one).

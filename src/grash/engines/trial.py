@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from grash.engines.device import choose_device
-from grash.engines.lineage import keep_state, kept_epoch, take_over, take_over_rows
+from grash.engines.lineage import keep_state, take_over, take_over_rows
 from grash.engines.run import Outcome, Validator, run_training
 from grash.errors import Diverged, MemoryPlanError, OutputError
 from grash.evaluation.evaluate import evaluate
@@ -78,7 +78,7 @@ class TrialRunner:
             keys=(torch.from_numpy(graph.entity_ids.copy()).long(), torch.from_numpy(graph.relation_ids.copy()).long()),
             validator=self._validator_of(graph, task.work_share),
             begin=self._beginning(task, graph),
-            keep=(lambda state, epoch: keep_state(state, epoch, place / "state")) if task.keep else None,
+            keep=(lambda state: keep_state(state, place / "state")) if task.keep else None,
             belongs_to={"trial": [task.round, task.number, list(task.fractions)]},
         )
         best = outcome.best
@@ -138,8 +138,7 @@ class TrialRunner:
     def _result(self, task: Task, status: Status, epoch: float) -> Result:
         """What a trial is billed that has come to this epoch: what it saw itself, not what it took over."""
         data = self.graphs.subgraph(task.fractions).dataset
-        before = kept_epoch(self.folder / task.continues) if task.continues is not None and not task.warm else 0.0
-        positives = max(0, round(epoch * len(data.train)) - round(before * len(data.train)))
+        positives = max(0, round(epoch * len(data.train)) - round(task.epochs_before * len(data.train)))
         cost = 0.0 if task.final else float(cost_of(positives, self.settings, self.graphs.n_train)) * task.price
         scores = positives * score_count(make_config(task.config), data.n_entities)
         return Result(task.round, task.number, task.attempt, status, positives=positives, cost=cost, scores=scores)

@@ -31,15 +31,15 @@ def summed_rows(ids: Sequence[Tensor], rows: Sequence[Tensor], scratch: Tensor |
         return _summed_in_order(torch.cat(list(ids)), torch.cat(list(rows)))
     if scratch is None or rows[0].dtype != torch.float32:
         return summed_rows_plain(ids, rows)
-    use_torch_threads()
-    distinct, places = _place_loop(torch.cat(list(ids)).numpy(), scratch.numpy())
-    sums = torch.empty((len(distinct), rows[0].shape[1]))
-    start = 0
-    for values in rows:
-        part = places[start : start + len(values)]
-        _add_loop(part, values.contiguous().numpy(), sums.numpy(), torch.get_num_threads())
-        start += len(values)
-    return torch.from_numpy(distinct), sums
+    n = sum(len(part) for part in ids)
+    distinct, sums = torch.empty(n, dtype=torch.int64), torch.empty((n, rows[0].shape[1]))
+    count = 0
+    for part, values in zip(ids, rows):
+        arrays = [x.numpy() for x in (part.contiguous(), values.contiguous(), scratch, distinct, sums)]
+        count = _sum_loop(*arrays, count)  # type: ignore[call-arg]
+    distinct, sums = distinct[:count], sums[:count]
+    scratch[distinct] = -1
+    return distinct, sums
 
 
 def summed_rows_plain(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -125,34 +125,17 @@ def _adagrad_loop(table, squares, ids, rows, lr, eps):  # type: ignore[no-untype
 
 
 @numba.njit(cache=True)
-def _place_loop(ids, scratch):  # type: ignore[no-untyped-def]
-    """The distinct ids in the order of their first occurrence, and for each occurrence the place p of its sum, or
-    −p − 1 where it is the first. scratch[id] holds the place meanwhile."""
-    distinct, places = np.empty(ids.shape[0], np.int64), np.empty(ids.shape[0], np.int64)
-    count = 0
+def _sum_loop(ids, rows, scratch, distinct, sums, count):  # type: ignore[no-untyped-def]
+    """Adds rows to the sums of their ids; scratch[id] is where its sum stands. How many are distinct so far."""
     for i in range(ids.shape[0]):
-        places[i] = scratch[ids[i]]
-        if places[i] < 0:
+        at = scratch[ids[i]]
+        if at < 0:
             scratch[ids[i]] = count
             distinct[count] = ids[i]
-            places[i] = -count - 1
+            for k in range(rows.shape[1]):
+                sums[count, k] = rows[i, k]
             count += 1
-    for i in range(count):
-        scratch[distinct[i]] = -1
-    return distinct[:count], places
-
-
-@numba.njit(cache=True, parallel=True)
-def _add_loop(places, rows, sums, blocks):  # type: ignore[no-untyped-def]
-    """Adds rows to their sums. Each block of columns is one thread's, so that every number is added up in order."""
-    width = sums.shape[1]
-    for block in numba.prange(blocks):
-        first, last = block * width // blocks, (block + 1) * width // blocks
-        for i in range(places.shape[0]):
-            at = places[i]
-            if at < 0:
-                for k in range(first, last):
-                    sums[-at - 1, k] = rows[i, k]
-            else:
-                for k in range(first, last):
-                    sums[at, k] += rows[i, k]
+        else:
+            for k in range(rows.shape[1]):
+                sums[at, k] += rows[i, k]
+    return count

@@ -33,9 +33,14 @@ def peeling_of(dataset: Dataset, count: Count = "neighbours", cache: Path | None
     if stored is not None:
         return stored
     peeling = peel(dataset.train, dataset.n_entities, count)
-    with whole_file(cache) as aside, aside.open("wb") as file:
-        np.save(file, np.concatenate([_head(dataset, peeling), peeling.order]), allow_pickle=False)
+    store_peeling(dataset, peeling, cache)
     return peeling
+
+
+def store_peeling(dataset: Dataset, peeling: Peeling, path: Path) -> None:
+    """Writes the peeling of a dataset, for `peeling_of` to find."""
+    with whole_file(path) as aside, aside.open("wb") as file:
+        np.save(file, np.concatenate([_head(dataset, peeling), peeling.order]), allow_pickle=False)
 
 
 def _read(path: Path, dataset: Dataset, count: Count) -> Peeling | None:

@@ -11,9 +11,10 @@ import numpy as np
 from grash.data.dataset import Dataset
 from grash.errors import InputError
 from grash.kernels.random import key_of
+from grash.reduction.chain import Chain, chain_of
 from grash.reduction.cut import cut, smallest_fraction
 from grash.reduction.peel import Peeling
-from grash.reduction.stored import peeling_of
+from grash.reduction.stored import peeling_of, store_peeling
 from grash.reduction.subgraph import Subgraph
 from grash.search.schedule import Shape
 from grash.search.settings import SearchSettings
@@ -39,6 +40,16 @@ class SearchGraphs:
         return peeling_of(self.dataset, self.settings.count, self.cache)
 
     @cached_property
+    def chain(self) -> Chain:
+        return chain_of(self.dataset, self.peeling)
+
+    def keep_cores(self, place: Path | None) -> None:
+        """From now on the peel order is kept in that file, where it has not been written yet."""
+        self.cache = place
+        if place is not None and "peeling" in self.__dict__ and not place.exists():
+            store_peeling(self.dataset, self.peeling, place)
+
+    @cached_property
     def split_seed(self) -> int:
         return key_of(self.settings.seed, "split") >> 1
 
@@ -59,7 +70,7 @@ class SearchGraphs:
         )
 
     def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
-        return smallest_fraction(self.dataset, self.peeling, n_entities=n_entities, n_valid=n_valid)
+        return smallest_fraction(self.dataset, self.peeling, n_entities=n_entities, n_valid=n_valid, chain=self.chain)
 
     def _subgraph(self, fractions: Fractions) -> Subgraph:
         """fractions[-1] of the triples; () is the whole graph. The others are the rounds before, of a warm start."""
@@ -75,4 +86,5 @@ class SearchGraphs:
             seed=self.split_seed,
             guarded=self.settings.guarded_split,
             train_before=None if before is None else before.full_ids("train"),
+            chain=self.chain,
         )

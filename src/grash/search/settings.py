@@ -9,7 +9,7 @@ import difflib
 from fractions import Fraction
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from grash.errors import ConfigError, UnknownName
 from grash.models import model_class
@@ -58,6 +58,12 @@ class SearchSettings(BaseModel):
         if len(set(models)) < len(models):
             raise ConfigError(f"models={','.join(models)} names a model twice: give each once.")
         return models
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SearchSettings:
+        if self.warm_start != "off" and self.variant == "epoch":
+            raise ConfigError("variant=epoch goes on with whole states already: leave warm_start off.")
+        return self
 
     @property
     def full_epochs(self) -> Fraction:

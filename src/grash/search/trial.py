@@ -72,6 +72,7 @@ class Task:
     fractions: tuple[float, ...]  # the graph; () is the whole one
     price: float = 1.0
     continues: str | None = None  # folder of that state, inside the run folder
+    epochs_before: float = 0.0  # of the round that it goes on from; what it sees beyond is billed
     warm: bool = False  # rows of known entities are taken over from there, the rest is new
     keep: bool = False  # the state at the end is needed by the next round
     folder: str = ""  # inside the run folder: checkpoint and kept state

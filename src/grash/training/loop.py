@@ -28,13 +28,13 @@ def train(
     watch: Callable[[Progress], None] | None = None,
     save: Callable[[TrainState], None] | None = None,
     save_every_seconds: float = 120.0,
-    keep: Callable[[TrainState, float], None] | None = None,
+    keep: Callable[[TrainState], None] | None = None,
 ) -> None:
     """Trains from where `state` stands to the end of the plan, or until patience runs out.
 
     `state.model` ends with the weights of the best validation, or of the last step if nothing validates. `save` is
     called between two steps, from time to time and on an interrupt: the state it sees continues exactly. `keep` is
-    given the state (and its epoch) from which a longer run would go on.
+    given the state from which a longer run would go on.
     """
     pulse = Pulse(state, batches, watch, save, save_every_seconds)
     try:
@@ -43,7 +43,7 @@ def train(
                 while state.step < stop:
                     if keep is not None and state.step == batches.plan.whole_steps:
                         pulse.flush()
-                        keep(state, batches.plan.epoch_after(state.step))
+                        keep(state)
                     train_step(state, batches, config)
                     pulse.see()
             pulse.flush()
@@ -51,7 +51,7 @@ def train(
                 _validate(state, batches, config, validate)
                 pulse.validated()
         if keep is not None and state.step == batches.plan.whole_steps:
-            keep(state, batches.plan.epoch_after(state.step))
+            keep(state)
     except KeyboardInterrupt:
         pulse.flush()
         pulse.save()

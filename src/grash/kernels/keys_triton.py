@@ -1,0 +1,88 @@
+"""Random numbers inside other Triton kernels: keys, permutations and dropout factors as device functions.
+
+The arithmetic of `random`, bit for bit, for kernels that must not wait for the host: a step's key follows from a
+counter in device memory. A key is two uint32, low and high; either may be a scalar or a block.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_GOLDEN: tl.constexpr = tl.constexpr(0x9E3779B9)
+_M1: tl.constexpr = tl.constexpr(0x7FEB352D)
+_M2: tl.constexpr = tl.constexpr(0x846CA68B)
+_ROUNDS: tl.constexpr = tl.constexpr(8)
+
+
+@triton.jit
+def load_key(keys, at):  # type: ignore[no-untyped-def]
+    """keys: int32 pairs (low, high) → the pair at `at`."""
+    low = tl.load(keys + 2 * at).to(tl.uint32, bitcast=True)
+    high = tl.load(keys + 2 * at + 1).to(tl.uint32, bitcast=True)
+    return low, high
+
+
+@triton.jit
+def key_at(low, high, index):  # type: ignore[no-untyped-def]
+    """`random.key_at`: the key of place `index` (int64, not negative) in the stream (low, high)."""
+    a = _mix(low ^ (index & 0xFFFFFFFF).to(tl.uint32))
+    b = _mix(high ^ (index >> 32).to(tl.uint32) ^ a)
+    return b, _mix(a ^ _mix(b ^ tl.full((), _GOLDEN, tl.uint32)))
+
+
+@triton.jit
+def permuted(x, n, side, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`random.permuted` of a block x of values in range(n), uint32. Walks on only while a value lies outside."""
+    x = _feistel(x, side, low, high, INVERSE)
+    while tl.max((x >= n).to(tl.int32), 0) > 0:
+        x = tl.where(x < n, x, _feistel(x, side, low, high, INVERSE))
+    return x
+
+
+@triton.jit
+def kept(rows, columns, low, high, threshold, scale):  # type: ignore[no-untyped-def]
+    """`random.keep_mask`: rows (n,) of 32 bits, columns (m,) → (n, m) factors, 0 or `scale`."""
+    first = rows.to(tl.uint32)
+    a = _mix(first ^ low)
+    b = _mix((first * _GOLDEN).to(tl.uint32) ^ high)
+    bits = _mix(_mix((a[:, None] + (columns.to(tl.uint32) * _GOLDEN).to(tl.uint32)[None, :])) ^ b[:, None])
+    return tl.where(bits >= threshold, scale, 0.0)
+
+
+@triton.jit
+def _mix(x):  # type: ignore[no-untyped-def]
+    x = x ^ (x >> 16)
+    x = (x * _M1).to(tl.uint32)
+    x = x ^ (x >> 15)
+    x = (x * _M2).to(tl.uint32)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _spread(bits, side):  # type: ignore[no-untyped-def]
+    """32 random bits → range(side), side below 2¹⁶: the upper half of their product."""
+    return ((bits >> 16) * side + (((bits & 0xFFFF) * side) >> 16)) >> 16
+
+
+@triton.jit
+def _feistel(x, side, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+    left = x // side
+    right = x - left * side
+    for j in tl.static_range(_ROUNDS):
+        if INVERSE:
+            key = _round_key(low, high, _ROUNDS - 1 - j)
+            moved = right + side - _spread(_mix(left ^ key), side)
+            right = left
+            left = tl.where(moved >= side, moved - side, moved)
+        else:
+            key = _round_key(low, high, j)
+            moved = left + _spread(_mix(right ^ key), side)
+            left = right
+            right = tl.where(moved >= side, moved - side, moved)
+    return left * side + right
+
+
+@triton.jit
+def _round_key(low, high, ROUND: tl.constexpr):  # type: ignore[no-untyped-def]
+    return _mix(low ^ _mix(high + tl.full((), (ROUND * _GOLDEN) & 0xFFFFFFFF, tl.uint32)))
