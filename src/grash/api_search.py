@@ -9,6 +9,7 @@ result.model.predict(head="Egypt", relation="neighbour_of")
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 
 from grash.api import Source, load_dataset
 from grash.data.dataset import DATASET_FILE, Dataset
-from grash.engines.choose import choose_engine
+from grash.engines.choose import check_engine, choose_engine
 from grash.engines.drive import Driver, Watch
 from grash.engines.estimate import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
@@ -46,6 +47,8 @@ from grash.search.state import SearchState
 from grash.search.trial import Result, Task
 from grash.training.config import TrainConfig, make_config, read_config, read_yaml_mapping
 
+log = logging.getLogger(__name__)
+
 
 class Search:
     """A search over a graph. Its folder is the whole truth about it: the same call, or `Search.open`, goes on."""
@@ -70,14 +73,32 @@ class Search:
         from_run: the best configurations of an earlier search enter the first round, beside initial_configs."""
         self.source = source if source is not None else "" if isinstance(dataset, Dataset) else str(dataset)
         self.dataset = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
-        initial = [_initial(c) for c in initial_configs] + ([] if from_run is None else best_of_run(from_run))
-        given = {**settings, "initial": initial} if initial else settings
+        initial = [_initial(c) for c in initial_configs]
+        given = {**settings, "initial": initial} if initial else dict(settings)
+        if "space" in given:
+            given["space"] = resolved_space(given["space"])
         self.settings = make_settings(given, preset=preset)
         given_proposals(self.settings, self.dataset.n_entities)  # says now what would not fit later
+        if from_run is not None:
+            taken = self._fitting(best_of_run(from_run))[: self.settings.n_trials - len(initial)]
+            self.settings = self.settings.model_copy(update={"initial": (*self.settings.initial, *taken)})
         self.folder = Path(out) if out is not None else search_folder(self.dataset, self.settings)
         self.engine, self.devices, self.workers, self.trial_timeout = engine, devices, workers, trial_timeout
+        if trial_timeout is not None and not trial_timeout > 0:
+            raise ConfigError(f"trial_timeout={trial_timeout}: give a number of seconds above 0.")
         self._asked: tuple[RunFolder, Driver] | None = None
         self._planned = False
+
+    def _fitting(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of another run's configurations that lie in this search's space; the others are named."""
+        fitting = []
+        for entry in entries:
+            try:
+                given_proposals(self.settings.model_copy(update={"initial": (entry,)}), self.dataset.n_entities)
+                fitting.append(entry)
+            except ConfigError as error:
+                log.warning("A configuration of the other run is left out: %s", error)
+        return fitting
 
     @classmethod
     def open(cls, folder: str | Path, **options: Any) -> Search:
@@ -103,8 +124,10 @@ class Search:
         self, *, watch: Watch | None = None, max_seconds: float | None = None, extend: Mapping[str, Any] | None = None
     ) -> SearchResult:
         """Runs the search to its end, or goes on with it. extend: n_trials or budget, larger than before."""
-        if not self.begun and not self._planned:
-            self.plan(probe=False)  # says what cannot be searched before anything is written
+        if max_seconds is not None and not max_seconds >= 0:
+            raise ConfigError(f"max_seconds={max_seconds}: give 0 or more seconds.")
+        check_engine(self.engine, self.devices, self.workers, threads=self.settings.threads)
+        self._check_plan()
         with RunFolder(self.folder) as folder:
             self._claim(folder)
             self.graphs.keep_cores(cores_place(dataset_place(self.folder), self.settings.count))
@@ -123,6 +146,11 @@ class Search:
             finally:
                 engine.close()
                 views.write()
+
+    def _check_plan(self) -> None:
+        """Says what cannot be searched before anything is written."""
+        if not self.begun and not self._planned:
+            self.plan(probe=False)
 
     def ask(self) -> Trial | None:
         """The next trial for a trainer of one's own; None while others must be told first, or at the end."""
@@ -143,7 +171,7 @@ class Search:
         driver = self._driver()
         past = driver.state.rounds[trial.task.round - 1]
         plan, name = past.plan, trial.task.name
-        if mrr is not None and not math.isfinite(mrr):
+        if mrr is not None and not (isinstance(mrr, int | float) and math.isfinite(mrr)):
             raise InputError(f"mrr={mrr} of {name} is no score: give a number, or None if the training diverged.")
         if trial.number in past.results:
             raise InputError(f"{name[0].upper()}{name[1:]} has been told already: ask for the next trial.")
@@ -154,8 +182,8 @@ class Search:
                 trial.task.attempt,
                 "diverged" if mrr is None else "ok",
                 mrr=None if mrr is None else float(mrr),
-                positives=plan.positives,
-                cost=plan.cost * trial.task.price,
+                positives=0 if mrr is None else plan.positives,
+                cost=0.0 if mrr is None else plan.cost * trial.task.price,
                 seconds=seconds,
                 device="ask",
                 message=message,
@@ -183,6 +211,7 @@ class Search:
         if self._asked is None:
             self.settings = self.settings.model_copy(update={"final_train": False})
             self.__dict__.pop("graphs", None)
+            self._check_plan()
             folder = RunFolder(self.folder).__enter__()
             try:
                 self._claim(folder)
@@ -318,6 +347,16 @@ def _goes_on(folder: Path, dataset: Dataset, settings: SearchSettings) -> bool:
         return False
 
 
+def resolved_space(given: Any) -> Any:
+    """A space as it is kept in search.yaml: its name, or its parameters, read now from the file that was given."""
+    from grash.search.space_file import as_dict, read_space
+    from grash.search.spaces import SPACES
+
+    if isinstance(given, str | Path) and str(given) not in SPACES:
+        return as_dict(read_space(Path(given)).verified(source=str(given)))
+    return given
+
+
 def settings_of_file(path: str | Path) -> tuple[dict[str, Any], list[str]]:
     """The settings of a YAML file of ours, or of a GraSH search file of LibKGE, and what of it was ignored."""
     from grash.search.libkge import is_libkge_search, libkge_search
@@ -347,7 +386,7 @@ def best_of_run(folder: str | Path, *, count: int = 4) -> list[dict[str, Any]]:
 def _initial(given: TrainConfig | Mapping[str, Any] | str | Path, origin: str | None = None) -> dict[str, Any]:
     """Values and origin of a configuration from a record, a YAML file or a mapping, less what belongs to a run."""
     if isinstance(given, str | Path):
-        values, origin = read_config(Path(given)).model_dump(exclude_unset=True), f"user:{Path(given).name}"
+        values, origin = _read_either(Path(given)).model_dump(exclude_unset=True), f"user:{Path(given).name}"
     elif isinstance(given, TrainConfig):
         values = given.model_dump(exclude_unset=True)
     else:
@@ -355,6 +394,16 @@ def _initial(given: TrainConfig | Mapping[str, Any] | str | Path, origin: str | 
     of_a_run = ("epochs", "valid_every", "patience", "seed", "variation", "precision")
     kept = {k: v for k, v in values.items() if k not in of_a_run}
     return {"values": json.loads(json.dumps(kept)), "origin": origin or "user"}
+
+
+def _read_either(path: Path) -> TrainConfig:
+    """The configuration in a YAML file of ours, or of a training of LibKGE."""
+    content = read_yaml_mapping(path)
+    if any("." in str(key) or isinstance(value, dict) for key, value in content.items()):
+        from grash.search.libkge import read_libkge_config
+
+        return read_libkge_config(path)
+    return read_config(path)
 
 
 __all__ = ["Search", "SearchResult", "Trial", "best_of_run", "search_folder"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import grash.engines.drive as drive_module
 import grash.engines.trial as trial_module
 from engines.searches import SPACE, essence, events_of, small_search, state_of
 from grash.engines.run import run_training
@@ -83,6 +84,7 @@ def test_memory_that_runs_out_is_tried_again_with_less_work_space_and_the_same_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]
 ) -> None:
     full = torch.OutOfMemoryError("CUDA out of memory.")
+    monkeypatch.setattr(drive_module, "_PAUSE", 0.0)
     sabotage = Sabotage(monkeypatch, {1: full, 6: full, 9: full, 14: full})
     state = small_search(tmp_path / "run").run().state
     assert essence(tmp_path / "run") == undisturbed

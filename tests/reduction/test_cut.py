@@ -13,7 +13,7 @@ from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
 from grash.reduction.chain import chain_of, occurring_in
-from grash.reduction.cut import cut, shape_of, smallest_fraction
+from grash.reduction.cut import cut, smallest_fraction
 from grash.reduction.holdout import Holdout, most_triples, n_valid_of, split_off, target_of
 from grash.reduction.peel import Peeling, peel
 from grash.reduction.subgraph import Subgraph
@@ -153,22 +153,6 @@ def test_what_was_trained_on_before_stays_in_train(dataset, fraction, seed, data
             assert len(subgraph.dataset.train) <= fraction * len(dataset.train) or subgraph.whole
 
 
-@settings(max_examples=100)
-@given(datasets(min_triples=1), FRACTIONS, COUNTS, st.sampled_from(["chain", "ladder"]))
-def test_the_shape_is_that_of_the_cut(dataset, fraction, count, way):
-    peeling = peeled(dataset, count)
-    shape = shape_of(dataset, peeling, fraction, seed=1, way=way)
-    subgraph = cut_or_none(dataset, peeling, fraction, seed=1, way=way)
-    if subgraph is None:
-        assert shape.n_train == 0
-        return
-    small = subgraph.dataset
-    assert (shape.n_entities, shape.n_relations) == (small.n_entities, small.n_relations)
-    assert (shape.n_train, shape.n_valid) == (len(small.train), len(small.valid))
-    assert (shape.k, shape.whole, shape.fell_back) == (subgraph.k, subgraph.whole, subgraph.fell_back)
-    assert shape.fraction == subgraph.fraction
-
-
 def test_the_same_seed_gives_the_same_subgraph_and_another_one_another_split():
     dataset = random_dataset(0, 8000, 900)
     peeling = peeled(dataset)
@@ -285,8 +269,8 @@ def test_the_smallest_fraction_is_the_smallest(dataset, n_entities, n_valid):
         return
     size = int(chain.n_triples[good[0]])
     assert fraction == max(1, size - n_valid_of(size)) / n
-    shape = shape_of(dataset, peeling, fraction, seed=0, guarded=False)
-    assert shape.n_entities >= n_entities and (shape.n_valid >= n_valid or shape.whole)
+    found = cut(dataset, peeling, fraction, seed=0, guarded=False)
+    assert found.dataset.n_entities >= n_entities and (len(found.dataset.valid) >= n_valid or found.whole)
 
 
 def test_names_follow_the_ids():

@@ -36,7 +36,7 @@ def made(**changes: Any) -> tuple[Any, NumberGraphs, SearchState]:
 def test_more_trials_make_every_round_as_large_as_theirs_and_the_budget_covers_the_worst() -> None:
     settings, _, state = made()
     more = extension(state, settings, n_trials=80)
-    assert more["sizes"] == [80, 20, 5] and more["settings"] == {"n_trials": 80}
+    assert more["sizes"] == [80, 20, 5] and more["settings"] == {"n_trials": 80, "budget": 5.5}
     # 16 of 1/64; 16 of them may all go on at 1/16; and five of those at 1/4
     assert more["budget"] == 3 + 16 / 64 + 16 / 16 + 5 / 4
 
@@ -47,7 +47,7 @@ def test_more_budget_buys_survivors_even_if_new_ones_push_old_ones_out() -> None
     assert more["sizes"][0] == 64 and more["sizes"] > [64, 16, 4] and 3 < more["budget"] <= 4
     one_later_round = made(n_trials=16, eta=4, budget=2.0)
     assert extension(one_later_round[2], one_later_round[0], budget=3.0) == {
-        "sizes": [16, 8], "budget": 3.0, "settings": {"n_trials": 16},
+        "sizes": [16, 8], "budget": 3.0, "settings": {"n_trials": 16, "budget": 3.0},
     }  # fmt: skip
 
 

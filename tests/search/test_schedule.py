@@ -261,7 +261,7 @@ def test_a_graph_too_small_for_a_validation_split_is_refused_in_a_sentence() -> 
 def test_a_dataset_without_validation_triples_is_refused_in_a_sentence() -> None:
     dataset = graph_of(0, 40, 200)
     bare = Dataset(dataset.train, dataset.valid[:0], dataset.test, 40, 3, name="bare")
-    with pytest.raises(InputError, match="bare has 200 training and 0 validation triples.*--valid-fraction"):
+    with pytest.raises(InputError, match="bare has 200 training and 0 validation triples.*grash train"):
         SearchGraphs(bare, quick_settings())
 
 

@@ -111,7 +111,7 @@ def round_cells(entry: dict[str, Any]) -> list[object]:
 
 
 ROUND_COLUMNS = (
-    ">round", ">entities", ">triples", ">epochs", ">done", ">running", ">waiting", ">failed", ">best MRR", ">cost",
+    ">round", ">entities", ">triples", ">epochs", ">done", ">run", ">wait", ">fail", ">best MRR", ">cost",
 )  # fmt: skip
 
 

@@ -60,6 +60,7 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {
     "way": (str | None, None, _option("--way", help="Subgraphs: chain, or ladder of whole k-cores [chain].")),
     "count": (str | None, None, _option("--count", help="Cores by neighbours or triples [neighbours].")),
     "rails": (bool | None, None, _option("--rails/--no-rails", help="Guard rails against too small rounds [on].")),
+    "threads": (int | None, None, _option("--threads", help="CPU threads of a trial; results depend on it [1].")),
     "price": (str | None, None, _option("--price", help="Unit of the budget: triples or scores [triples].")),
     "warm_start": (
         str | None,
@@ -128,6 +129,10 @@ def search(
     listen()
     if (Path(source) / "search.yaml").is_file():
         more: dict[str, Any] = {k: asked.pop(k) for k in ("n_trials", "budget") if extend and k in asked}
+        if extend and not more:
+            raise ConfigError("--extend needs a larger --n-trials or --budget.")
+        if out is not None:
+            raise ConfigError(f"{source} is a run folder and goes on in its place: leave out -o.")
         if asked or reading:
             raise ConfigError(f"{source} is a run folder, whose settings stand: leave out {_names(asked, reading)}.")
         _run(Search.open(source, **running), max_seconds, quiet, json, extend=more or None)
@@ -192,8 +197,6 @@ def _search(
     fixed = dict(assignment(text) for text in asked.pop("fixed", None) or [])
     initial = asked.pop("initial_config", None) or []
     from_run = asked.pop("from_run", None)
-    if "space" in asked and Path(asked["space"]).suffix in (".yaml", ".yml"):
-        asked["space"] = _space_file(Path(asked["space"]))
     settings |= asked
     if fixed:
         settings["fixed"] = {**settings.get("fixed", {}), **fixed}
@@ -203,12 +206,6 @@ def _search(
         api.load_dataset(source, **reading), source=source, out=out, preset=preset, initial_configs=initial,
         from_run=from_run, **running, **settings,
     )  # fmt: skip
-
-
-def _space_file(path: Path) -> Any:
-    from grash.search.space_file import as_dict, read_space
-
-    return as_dict(read_space(path).verified(source=str(path)))
 
 
 def _run(

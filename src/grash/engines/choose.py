@@ -31,12 +31,17 @@ def choose_engine(
     """`sequential` here, `processes` with one worker per slot, `auto`: processes where there is more than one slot.
 
     devices: auto, or names with commas (cuda:0,cuda:1). workers: slots in all, spread over the devices."""
-    if name not in ENGINES:
-        raise ConfigError(f"engine={name!r} is unknown: give {', '.join(ENGINES)}.")
-    slots = device_slots(devices, workers, threads=graphs.settings.threads)
+    slots = check_engine(name, devices, workers, threads=graphs.settings.threads)
     if name == "sequential" or (name == "auto" and len(slots) == 1):
         return SequentialEngine(TrialRunner(graphs, folder, device=slots[0], timeout=timeout))
     return ProcessEngine(folder, slots, timeout=timeout)
+
+
+def check_engine(name: str, devices: str, workers: int | None, *, threads: int) -> list[str]:
+    """The device of every slot, if there is such an engine and such devices."""
+    if name not in ENGINES:
+        raise ConfigError(f"engine={name!r} is unknown: give {', '.join(ENGINES)}.")
+    return device_slots(devices, workers, threads=threads)
 
 
 def device_slots(devices: str, workers: int | None, *, threads: int) -> list[str]:

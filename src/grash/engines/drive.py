@@ -24,7 +24,7 @@ import torch
 import yaml
 
 from grash.engines.memory import plan_memory
-from grash.errors import SearchFailed
+from grash.errors import OutputError, SearchFailed
 from grash.files import whole_file
 from grash.search.configurations import make_configurations
 from grash.search.extend import extension
@@ -50,6 +50,7 @@ from grash.version import __version__
 
 log = logging.getLogger(__name__)
 Watch = Callable[[SearchState, dict[tuple[int, int], Heartbeat], Sequence[str]], None]
+_PAUSE = 0.05  # seconds before a first look again; doubled with every attempt
 _HORIZON = ("cosine", "linear", "plateau")  # schedules that know how long the run is: their trials start anew (D10)
 
 
@@ -91,6 +92,9 @@ class Driver:
                             break
                 if self.stopping:
                     self._record("stopped", reason=self.stopping)
+        except OutputError as error:
+            then = "The search stops here and goes on with `grash resume`."
+            raise OutputError(self.folder.path, error.reason, then=then) from error
         finally:
             self.engine.close()
             self.ledger.close()
@@ -164,7 +168,10 @@ class Driver:
     def _run_tasks(self, tasks: list[Task]) -> None:
         """Runs tasks until all are settled, or the search is to stop."""
         waiting, running = list(tasks), 0
-        while waiting or running:
+        later: list[tuple[float, Task]] = []  # attempts after a fault, each with the time before which it waits
+        while waiting or running or later:
+            waiting += [task for at, task in later if at <= time.monotonic()]
+            later = [(at, task) for at, task in later if at > time.monotonic()]
             while waiting and not self._must_stop() and running < self.engine.n_slots:
                 device = self.engine.start(waiting[0])
                 if device is None:
@@ -172,8 +179,11 @@ class Driver:
                 task = waiting.pop(0)
                 self.started(task, device)
                 running += 1
-            if not running:
+            if self._must_stop() and not running:
                 return
+            if not running:
+                time.sleep(_PAUSE)
+                continue
             for ended in self.engine.wait(self._hear):
                 running -= 1
                 if isinstance(ended, Task):
@@ -181,7 +191,7 @@ class Driver:
                 self.settle(ended)
                 again = self._again(tasks, ended)
                 if again is not None:
-                    waiting.append(again)
+                    later.append((time.monotonic() + min(5.0, _PAUSE * 2**again.attempt), again))
             self._must_stop()
 
     def settle(self, result: Result) -> None:
@@ -202,7 +212,6 @@ class Driver:
             return None
         task = next(t for t in tasks if (t.round, t.number) == (result.round, result.number))
         out_of_memory = sum(r.status == "memory" for r in settled[result.number])
-        time.sleep(min(5.0, 0.2 * 2 ** len(settled[result.number])))
         return replace(task, attempt=result.attempt + 1, work_share=0.5**out_of_memory)
 
     def trial_task(self, number: int, configuration: int) -> Task:

@@ -38,6 +38,7 @@ class PlannedRound:
     n_trials: int
     steps: int  # of a typical trial
     negatives: tuple[int, int]
+    billed: float  # all its trials, in full runs
     n_bytes: int  # of its largest trial, on the device
     disk_bytes: int
     seconds: float | None  # of all its trials, one after the other
@@ -84,7 +85,7 @@ def _cells(planned: PlannedRound, n_train: int) -> tuple[str, ...]:
         f"{planned.steps:,}", "–" if p.k is None else str(p.k), f"{p.n_entities:,}", f"{p.n_relations:,}",
         f"{p.n_train:,}", f"{p.n_train / n_train:.4f} of {p.graph_fraction:.4f}", f"{p.n_valid:,}",
         f"{planned.negatives[0]}–{planned.negatives[1]}",
-        f"{p.cost * planned.n_trials:.4g}" if p.number else "outside",
+        f"{planned.billed:.4g}" if p.number else "outside",
         "–" if planned.seconds is None else f"{planned.seconds:,.0f}",
         human(planned.n_bytes), human(planned.disk_bytes),
     )  # fmt: skip
@@ -104,7 +105,7 @@ def plan_search(graphs: SearchGraphs, *, device: str = "auto", probe: bool = Tru
     configurations = make_configurations(settings, graphs.n_entities, n_trials)
     state = _simulated(graphs, configurations, round_sizes(n_trials, settings.eta))
     rounds = tuple(_planned(graphs, past, configurations, where, probe, state) for past in state.rounds)
-    billed = sum(r.plan.cost * _mean_price(past, configurations) * r.n_trials for r, past in zip(rounds, state.rounds))
+    billed = sum(r.billed for r in rounds)
     if settings.variant == "epoch" and len(rounds) > 1:
         notes.append(
             f"survivors go on where they stand, so that {billed:.4g} of {settings.budget:g} full runs are billed"
@@ -114,7 +115,7 @@ def plan_search(graphs: SearchGraphs, *, device: str = "auto", probe: bool = Tru
 
 
 def _simulated(graphs: SearchGraphs, configurations: list[Configuration], sizes: list[int]) -> SearchState:
-    """The state after all rounds, if every trial ends normally: cheap ones first."""
+    """The state after all rounds, if every trial ends normally; the first in number stand for those that go on."""
     state = SearchState(sizes=sizes, planned_trials=sizes[0] if sizes else 1, budget=graphs.settings.budget)
     state.configurations = {c.number: c for c in configurations}
     while True:
@@ -156,6 +157,7 @@ def _planned(
         len(past.results),
         steps,
         _negatives(configs),
+        plan.cost * sum(c.price for c in configurations if c.number in past.results),
         max(m.device for m in memory),
         kept * len(past.results),
         seconds,
@@ -182,7 +184,7 @@ def _final(
         step, validation = _probe(graphs, (), typical, device)
         seconds = steps * step + 20 * validation
     disk = max(2 * m.tables + m.optimizer for m in memory)
-    return PlannedRound(plan, 1, steps, _negatives(configs), max(m.device for m in memory), disk, seconds)
+    return PlannedRound(plan, 1, steps, _negatives(configs), 0.0, max(m.device for m in memory), disk, seconds)
 
 
 def _at(config: TrainConfig, plan: Round, floor: float) -> TrainConfig:
@@ -194,13 +196,9 @@ def _at(config: TrainConfig, plan: Round, floor: float) -> TrainConfig:
 
 
 def _negatives(configs: list[TrainConfig]) -> tuple[int, int]:
-    counts = [n for c in configs for n in (c.negatives_head, c.negatives_tail)]
-    return min(counts), max(counts)
-
-
-def _mean_price(past: RoundState, configurations: list[Configuration]) -> float:
-    prices = {c.number: c.price for c in configurations}
-    return sum(prices[n] for n in past.results) / max(1, len(past.results))
+    drawing = [c for c in configs if c.training == "negative_sampling"]
+    counts = [n for c in drawing for n in (c.negatives_head, c.negatives_tail)]
+    return (min(counts), max(counts)) if counts else (0, 0)
 
 
 @torch.no_grad()
@@ -227,6 +225,7 @@ def _probe(
         data.n_entities,
         device,
     )
+    model = initial_model(config, data.n_entities, data.n_relations, device=device)  # the trained one may have diverged
     began = time.monotonic()
     ranker.rank(model)
     return step, (time.monotonic() - began) * len(data.valid) / max(1, len(triples))

@@ -202,7 +202,10 @@ def work(pipe: Connection, folder: str, device: str, timeout: float | None, driv
         content = message["task"]
         task = Task(**{**content, "fractions": tuple(content["fractions"])})
         try:
-            _send(pipe, {"result": runner.run(task, tell).to_json()})
+            result = runner.run(task, tell)
+            _send(pipe, {"result": result.to_json()})
+            if result.status == "killed":  # its card's context is lost: a fresh process gets a fresh one
+                return
         except KeyboardInterrupt:
             _send(pipe, {"stopped": True})
         except OutputError as error:

@@ -156,6 +156,8 @@ class TrialRunner:
                 torch.cuda.empty_cache()
             return Result(task.round, task.number, task.attempt, "memory", message=str(error).split("\n")[0])
         message = f"{type(error).__name__}: {error}".split("\n")[0]
+        if self.device.type == "cuda" and _is_broken(error):
+            return Result(task.round, task.number, task.attempt, "killed", message=message)
         trace = "".join(traceback.format_exception(error))
         return Result(task.round, task.number, task.attempt, "error", message=message, traceback=trace)
 
@@ -169,7 +171,15 @@ def _forget(place: Path) -> None:
 
 def _is_memory(error: Exception) -> bool:
     known = (MemoryError, MemoryPlanError, torch.OutOfMemoryError)
-    return isinstance(error, known) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    words = ("allocate memory", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, known) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether the card's context is lost, so that nothing computes in this process any more: the machine's fault."""
+    return isinstance(error, RuntimeError) and any(
+        w in str(error) for w in ("CUDA error", "CUBLAS_STATUS", "cuDNN error")
+    )
 
 
 def _peak_bytes(device: torch.device) -> int:

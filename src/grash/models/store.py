@@ -68,6 +68,8 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
     """The model of a folder. Checksums of tables, triples and names are compared where the tables are below 4 GiB,
     or as `verify` says."""
     folder = Path(folder)
+    if not (folder / "model.json").is_file() and (folder / "model" / "model.json").is_file():
+        folder = folder / "model"  # the run folder of a search
     if not (folder / "model.json").is_file():
         raise InputError(f"{folder} is no model folder: it has no model.json.")
     record = read_json(folder / "model.json", schema=SCHEMA, version=VERSION)

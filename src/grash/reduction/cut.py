@@ -16,23 +16,9 @@ from grash.reduction.adjacency import Triples
 from grash.reduction.chain import Chain, chain_of, occurring_in
 from grash.reduction.holdout import Holdout, Part, longest_part, n_valid_of, target_of
 from grash.reduction.peel import Peeling
-from grash.reduction.subgraph import Subgraph, make_subgraph, used_by, whole_graph
+from grash.reduction.subgraph import Subgraph, make_subgraph, whole_graph
 
 Way = Literal["chain", "ladder"]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The counts of a subgraph; see Subgraph for k, fraction (of the train triples), whole and fell_back."""
-
-    n_entities: int
-    n_relations: int
-    n_train: int
-    n_valid: int
-    k: int
-    fraction: float
-    whole: bool
-    fell_back: bool
 
 
 @dataclass(frozen=True)
@@ -72,33 +58,6 @@ def cut(
     return make_subgraph(
         dataset, choice.part, fraction, k=choice.k, fell_back=choice.fell_back, names=names, how={"reduction": how}
     )
-
-
-def shape_of(
-    dataset: Dataset,
-    peeling: Peeling,
-    fraction: float | Fraction,
-    *,
-    seed: int,
-    way: Way = "chain",
-    train_before: Triples | None = None,
-    guarded: bool = True,
-    chain: Chain | None = None,
-) -> Shape:
-    """What `cut` would give, counted and not made; without a train triple where `cut` would refuse."""
-    chain = chain if chain is not None else chain_of(dataset, peeling)
-    holdout = Holdout(seed, guarded, train_before)
-    choice = _choose(dataset, chain, fraction, way, holdout)
-    if choice.part is None:
-        whole = whole_graph(dataset, fraction, holdout, k=choice.k, how={})
-        counts = (dataset.n_entities, dataset.n_relations, len(whole.dataset.train), len(whole.dataset.valid))
-        return Shape(*counts, choice.k, whole.fraction, whole=True, fell_back=False)
-    n_entities, n_relations = (int(np.count_nonzero(used)) for used in used_by(dataset, choice.part))
-    n_train = len(choice.part.train)
-    achieved = n_train / max(1, len(dataset.train))
-    return Shape(
-        n_entities, n_relations, n_train, len(choice.part.valid), choice.k, achieved, False, choice.fell_back
-    )  # fmt: skip
 
 
 def smallest_fraction(

@@ -5,8 +5,8 @@ Comes from a `SearchState`, that is from the ledger alone; goes to people as wor
 
 from __future__ import annotations
 
+import fcntl
 import math
-import os
 import socket
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -32,22 +32,16 @@ def state_of(run_folder: Path) -> SearchState:
 
 
 def abandoned(run_folder: Path) -> bool:
-    """Whether the process that was running the search has gone without a word; of another machine's one cannot tell."""
+    """Whether nobody holds the lock of the folder any more; of another machine's process one cannot tell."""
     try:
-        holder = (Path(run_folder) / _LOCK_FILE).read_text(encoding="utf-8").split()
-    except OSError:
+        with (Path(run_folder) / _LOCK_FILE).open(encoding="utf-8") as lock:
+            holder = lock.read().split()
+            if holder and holder[-1] != socket.gethostname():
+                return False
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+    except OSError:  # no lock file, or somebody has it
         return False
-    if len(holder) != 4 or not holder[1].isdigit():
-        return not holder
-    if holder[3] != socket.gethostname():
-        return False
-    try:
-        os.kill(int(holder[1]), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 def summarise(state: SearchState, now: datetime, *, alive: bool = True) -> dict[str, Any]:
@@ -65,7 +59,7 @@ def summarise(state: SearchState, now: datetime, *, alive: bool = True) -> dict[
         "started_at": state.started_at or None,
         "seconds": state.seconds,
         "seconds_left": left,
-        "eta": None if left is None else (now + timedelta(seconds=left)).isoformat(timespec="seconds"),
+        "ends_at": None if left is None else (now + timedelta(seconds=left)).isoformat(timespec="seconds"),
         "budget": {"planned": state.budget, "spent": state.spent, "share": _share(state.spent, state.budget)},
         "cost": {"billed": state.spent, "measured_seconds": sum(past.seconds for past in state.rounds)},
         "rounds": [_round(state, number) for number in range(1, len(state.sizes) + 1)],

@@ -59,7 +59,8 @@ def extension(
                 f"configurations in the first."
             )
     more = _most_cost(sizes, state.sizes, fidelities, dearest)
-    return {"sizes": sizes, "budget": float(Fraction(str(state.budget)) + more), "settings": {"n_trials": sizes[0]}}
+    grown = float(Fraction(str(state.budget)) + more)
+    return {"sizes": sizes, "budget": grown, "settings": {"n_trials": sizes[0], "budget": grown}}
 
 
 def _grown(n_trials: int, eta: int, before: list[int]) -> list[int]:

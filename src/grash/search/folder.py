@@ -189,7 +189,7 @@ def settings_difference(there: SearchSettings, now: SearchSettings) -> list[str]
     return [
         f"{name}: {getattr(there, name)} there, {getattr(now, name)} now"
         for name in SearchSettings.model_fields
-        if getattr(there, name) != getattr(now, name)
+        if name != "final_train" and getattr(there, name) != getattr(now, name)
     ]
 
 

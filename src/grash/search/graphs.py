@@ -13,6 +13,7 @@ from grash.errors import InputError
 from grash.kernels.random import key_of
 from grash.reduction.chain import Chain, chain_of
 from grash.reduction.cut import cut, smallest_fraction
+from grash.reduction.holdout import n_valid_of
 from grash.reduction.peel import Peeling
 from grash.reduction.stored import peeling_of, store_peeling
 from grash.reduction.subgraph import Subgraph
@@ -29,7 +30,8 @@ class SearchGraphs:
         if not len(dataset.valid) or not len(dataset.train):
             raise InputError(
                 f"{dataset.name} has {len(dataset.train):,} training and {len(dataset.valid):,} validation triples, "
-                f"and a search compares configurations on validation triples: prepare it with --valid-fraction 0.05."
+                f"and a search compares configurations on validation triples. If none could be held out without "
+                f"leaving an entity or relation untrained, the graph is too small to search on: use `grash train`."
             )
         self.dataset, self.settings, self.cache = dataset, settings, cache
         self.n_entities, self.n_train = dataset.n_entities, len(dataset.train)
@@ -70,7 +72,14 @@ class SearchGraphs:
         )
 
     def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
-        return smallest_fraction(self.dataset, self.peeling, n_entities=n_entities, n_valid=n_valid, chain=self.chain)
+        """Where only the whole graph has so many, but few validation triples of its own: the largest part of it."""
+        sizes = {"n_entities": n_entities, "n_valid": n_valid}
+        found = smallest_fraction(self.dataset, self.peeling, **sizes, chain=self.chain)
+        proper = self.chain.n_triples[self.chain.n_triples < self.n_train]
+        if found < 1 or len(self.dataset.valid) >= n_valid or not len(proper):
+            return found
+        held_out = n_valid_of(int(proper[-1]))
+        return found if held_out <= len(self.dataset.valid) else (int(proper[-1]) - held_out) / self.n_train
 
     def _subgraph(self, fractions: Fractions) -> Subgraph:
         """fractions[-1] of the triples; () is the whole graph. The others are the rounds before, of a warm start."""

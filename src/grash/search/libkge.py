@@ -36,6 +36,7 @@ _WHEN = {
     "penalty_relation": ("penalty", ("l3", "l2", "l1", "n3")),
 }
 _NEGATIVES = tuple(n for n in TrainConfig.model_fields if n.startswith("negatives_"))
+_EPOCHS = 20  # LibKGE's default
 _LEAST_RATE = 1e-6  # where a file lets the learning rate begin at 0
 
 
@@ -94,6 +95,7 @@ def _search(given: dict[str, Any]) -> LibkgeSearch:
     if isinstance(values.get("training"), str) and values["training"] != "negative_sampling":
         found = {n: p for n, p in found.items() if n not in _NEGATIVES}
     settings = {ours: given[key] for key, ours in _SETTINGS.items() if key in given}
+    settings.setdefault("max_epochs", _EPOCHS)
     settings |= {"model": model} | ({} if "dim" in found else {"dim": fixed["dim"]})
     if settings.get("seed", 0) < 0:  # LibKGE draws one then
         del settings["seed"]
@@ -213,7 +215,7 @@ def _length(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Epochs, validations and patience of a training."""
     patience = keys.get("valid.early_stopping.patience", 5)
     return {
-        "epochs": keys.get("train.max_epochs", 20),
+        "epochs": keys.get("train.max_epochs", _EPOCHS),
         "valid_every": keys.get("valid.every", 5) or 5,
         "patience": patience or None,
     }

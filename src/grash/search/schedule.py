@@ -58,7 +58,7 @@ def round_sizes(n_trials: int, eta: int) -> list[int]:
 
 def fitting_trials(settings: SearchSettings, graphs: Graphs) -> int:
     """The number of first-round trials, lowered where the rails could not hold otherwise (combined only)."""
-    if not settings.rails or settings.variant != "combined":
+    if not settings.rails or settings.variant != "combined" or settings.max_epochs < 1:
         return settings.n_trials
     least = _least_cost(settings, graphs)
     for n in range(settings.n_trials, 1, -1):
@@ -153,7 +153,7 @@ def _graph_fraction(fidelity: Fraction, settings: SearchSettings, graphs: Graphs
     if chosen < least:
         notes.append(
             f"rail: the graph is {least:.3f} of the triples instead of {chosen:.3f}, for {min_entities(graphs):,} "
-            f"entities and {MIN_VALID:,} validation triples; fewer epochs pay for it"
+            f"entities and {MIN_VALID:,} validation triples as far as there are; fewer epochs pay for it"
         )
         chosen = least
     most = float(fidelity * settings.full_epochs)  # with it a trial sees its graph exactly once
@@ -170,7 +170,7 @@ def min_entities(graphs: Graphs) -> int:
 def _least_cost(settings: SearchSettings, graphs: Graphs) -> Fraction:
     """The fidelity of one epoch on the smallest graph that the rails allow."""
     least = Fraction(graphs.smallest_fraction(min_entities(graphs), MIN_VALID))
-    return min(Fraction(1), least / max(Fraction(1), settings.full_epochs))
+    return min(Fraction(1), least / settings.full_epochs)
 
 
 def _warnings(positives: int, shape: Shape, settings: SearchSettings, graphs: Graphs) -> list[str]:

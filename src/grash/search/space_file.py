@@ -157,7 +157,10 @@ def _range(name: str, kind: str, entry: Mapping[str, Any], when: Any) -> Paramet
         low, high = (_number(name, "bounds", b) for b in bounds)
     else:
         low, high = (_number(name, key, _needed(name, entry, key)) for key in ("low", "high"))
-    log = entry.get("log", entry.get("scale", False)) in (True, "log")
+    scale = entry.get("log", entry.get("scale", False))
+    if scale not in (True, False, "log", "linear") or isinstance(scale, int | float) and not isinstance(scale, bool):
+        raise ConfigError(f"{name}: log={scale!r} is neither true nor false.")
+    log = scale in (True, "log")
     off = _number(name, "off", entry.get("off", 0.0))
     if name in NEGATIVE_IS_NONE and low < 0 < high and not off:
         low, off = 0.0, -low / (high - low)  # the same law, point by point

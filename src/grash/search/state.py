@@ -142,8 +142,17 @@ class SearchState:
         self._nothing_runs()
 
     def _see_resumed(self, event: Event) -> None:
+        """A search that failed for its machine's faults tries them again: whoever resumes it has seen to that."""
         self.stopped = ""
         self._nothing_runs()
+        if not self.failed:
+            return
+        for attempts in self.finals.values():
+            attempts[:] = [r for r in attempts if r.status not in FAULTS]
+        for past in self.rounds:
+            for n in [n for n, r in past.results.items() if r.status in FAULTS]:
+                del past.results[n], past.attempts[n]
+        self.finished, self.failed = False, ""
 
     def _nothing_runs(self) -> None:
         self.final_running = None
