@@ -10,7 +10,7 @@ import torch
 
 from engines.searches import SMALL, SPACE, essence, events_of, shifts, small_search
 from grash.api_search import Search, SearchResult, best_of_run, search_folder
-from grash.errors import ConfigError, InputError, OutputError
+from grash.errors import ConfigError, InputError, OutputError, SearchFailed
 from grash.search.settings import make_settings
 from grash.training.config import make_config
 
@@ -314,3 +314,71 @@ def test_the_watcher_hears_of_every_change(tmp_path: Path) -> None:
     seen: list[int] = []
     small_search(tmp_path / "run", n_trials=3).run(watch=lambda state, *rest: seen.append(len(state.rounds)))
     assert seen == sorted(seen) and len(seen) >= len(events_of(tmp_path / "run"))
+
+
+def test_a_space_file_is_kept_by_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "space.txt"
+    file.write_text("lr: {low: 0.05, high: 0.5, log: true}\n")
+    search = small_search(tmp_path / "run", space=file)
+    assert search.settings.space == {"lr": {"type": "float", "low": 0.05, "high": 0.5, "log": True}}
+    search.run()
+    file.write_text("lr: {low: 0.9, high: 1.0}\n")
+    with pytest.raises(ConfigError, match="space"):
+        small_search(tmp_path / "run", space=str(file)).run()
+
+
+def test_a_final_training_that_a_machine_failed_is_tried_again_on_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: SearchResult
+) -> None:
+    def no_memory(*_: Any, **__: Any) -> None:
+        raise MemoryError("no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("grash.engines.trial.evaluate", no_memory)
+        with pytest.raises(SearchFailed, match="final training failed"):
+            small_search(tmp_path / "run", max_retries=0).run()
+    again = small_search(tmp_path / "run", max_retries=0).run()
+    assert again.state.finished and not again.state.failed
+    assert again.state.final is not None and finished.state.final is not None
+    assert again.state.final.mrr == finished.state.final.mrr
+
+
+def test_another_runs_configurations_enter_as_far_as_they_fit(
+    tmp_path: Path, finished: SearchResult, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = small_search(tmp_path / "two", from_run=finished.folder, n_trials=2)
+    assert len(two.settings.initial) == 2
+    narrow = {**SPACE, "lr": {"low": 5.0, "high": 6.0}}
+    none = small_search(tmp_path / "none", from_run=finished.folder, space=narrow)
+    assert none.settings.initial == () and "left out" in caplog.text
+
+
+def test_a_run_folder_answers_like_its_model(finished: SearchResult) -> None:
+    from grash.api import load_model
+
+    assert load_model(finished.folder).config == finished.model.config
+
+
+@pytest.mark.parametrize("options", [{"trial_timeout": -1.0}, {"trial_timeout": float("nan")}])
+def test_times_that_are_none_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="seconds above 0"):
+        small_search(tmp_path / "run", **options)
+
+
+def test_an_engine_or_a_number_of_workers_that_is_none_leaves_no_folder(tmp_path: Path) -> None:
+    for wrong in ({"engine": "warp"}, {"workers": 0}):
+        with pytest.raises(ConfigError):
+            small_search(tmp_path / "run", **wrong).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_survives_a_typical_configuration_that_diverges(tmp_path: Path) -> None:
+    wild = {"init": "normal", "init_std": 1e10, "negatives_head": 10, "batch_size": 96}
+    plan = small_search(tmp_path / "run", space={"lr": {"low": 1e29, "high": 1e30}}, fixed=wild).plan()
+    assert plan.seconds is not None and plan.seconds > 0
+
+
+def test_costs_of_a_plan_follow_prices_and_add_up(tmp_path: Path) -> None:
+    plan = small_search(tmp_path / "run", price="scores").plan(probe=False)
+    assert plan.billed == pytest.approx(sum(r.billed for r in plan.rounds))
+    assert all(r.billed <= r.plan.share * (1 + 1e-12) for r in plan.rounds)

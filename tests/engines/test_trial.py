@@ -189,3 +189,17 @@ def test_an_interrupt_saves_and_the_trial_goes_on_exactly(runner: TrialRunner, t
         assert (tmp_path / long.folder / "checkpoint" / "state.json").is_file()
     assert bare(runner.run(long, quiet)) == undisturbed
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("error", "memory", "broken"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False, True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True, True),
+        (RuntimeError("CUDA driver error: out of memory"), True, False),
+        (RuntimeError("shapes do not match"), False, False),
+        (ValueError("CUDA error"), False, False),
+    ],
+)
+def test_errors_of_a_card_are_told_apart(error: Exception, memory: bool, broken: bool) -> None:
+    assert trial_module._is_memory(error) is memory and trial_module._is_broken(error) is broken

@@ -272,3 +272,17 @@ def test_negatives_scale_with_the_entities_down_to_the_floor() -> None:
     assert [scaled_negatives(n, plan, 0.0) for n in (0, 1, 4, 5, 100)] == [0, 1, 1, 2, 25]
     assert scaled_negatives(100, plan, 0.5) == 50
     assert scaled_negatives(10**9, plan, 0.0) == plan.n_entities - 1
+
+
+def test_the_rail_for_validation_triples_never_leaves_fewer_of_them() -> None:
+    dataset = graph_of(3, 900, 4000)
+    with_rails, without = (
+        decide(settings, SearchGraphs(dataset, settings)).rounds[0].plan
+        for settings in (quick_settings(n_trials=8, eta=2, max_epochs=50.0, rails=r) for r in (True, False))
+    )
+    assert len(dataset.valid) < without.n_valid < with_rails.n_valid
+
+
+def test_less_than_an_epoch_in_a_full_run_lowers_no_number_of_trials() -> None:
+    settings = quick_settings(n_trials=8, eta=2, max_epochs=0.5, rails=True)
+    assert fitting_trials(settings, SearchGraphs(graph_of(0, 900, 4000), settings)) == 8

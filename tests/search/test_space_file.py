@@ -134,3 +134,9 @@ def test_anything_becomes_a_space_or_a_sentence(content: Any) -> None:
     except GrashError:
         return
     assert make_space(as_dict(space)) == space
+
+
+@pytest.mark.parametrize("log", ["true", "yes", "log10", 1])
+def test_a_scale_that_is_neither_true_nor_false_is_refused(log: Any) -> None:
+    with pytest.raises(ConfigError, match="lr: log=.* is neither true nor false"):
+        make_space({"lr": {"low": 0.001, "high": 1.0, "log": log}})

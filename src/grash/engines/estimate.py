@@ -225,7 +225,8 @@ def _probe(
         data.n_entities,
         device,
     )
-    model = initial_model(config, data.n_entities, data.n_relations, device=device)  # the trained one may have diverged
+    tame = config.changed(init="xavier_normal")  # the one that was trained may have diverged
+    model = initial_model(tame, data.n_entities, data.n_relations, device=device)
     began = time.monotonic()
     ranker.rank(model)
     return step, (time.monotonic() - began) * len(data.valid) / max(1, len(triples))
