@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -59,13 +61,23 @@ def test_the_plain_gradients_equal_autograd(conjugate):
     loss = sum((u * q).sum() for u, q in zip((*for_queries, *for_scores), (*queries, *scores)))
     loss.backward()
     found = end_gradients_plain(ends, end_queries_plain(ends)[0], for_queries, for_scores)
-    for gradient, leaf in zip(found, rows):
-        torch.testing.assert_close(gradient, leaf.grad)
+    wanted = [leaf.grad for leaf in rows]
+    if ends.forward is ends.backward:
+        wanted = [*wanted[:2], wanted[2] + wanted[3]]
+    assert len(found) == len(wanted)
+    for gradient, leaf in zip(found, wanted):
+        torch.testing.assert_close(gradient, leaf)
 
 
-def test_the_loops_give_the_same_bits_every_time():
-    ends = ends_of(1000, 64, conjugate=True)
-    first, again = end_queries(ends), end_queries(ends)
-    assert all(torch.equal(a, b) for a, b in zip((*first[0], *first[1]), (*again[0], *again[1])))
-    rows, repeated = (end_gradients(ends, first[0], *upstream(ends)) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(rows, repeated))
+def test_the_bits_do_not_depend_on_where_the_arrays_lie():
+    """Once in some two thousand calls, scores summed in the loop that writes the queries had another last bit."""
+    start = ends_of(16, 8, conjugate=True)
+    first = None
+    others: list[torch.Tensor] = []
+    for size in torch.randint(1, 3000, (3000,), generator=torch.Generator().manual_seed(0)).tolist():
+        others = [*others[-30:], torch.empty(size)]  # so that memory is laid out anew
+        ends = replace(start, entity=start.entity.clone(), relation=start.relation.clone())
+        queries, scores = end_queries(ends)
+        found = (*queries, *scores, *end_gradients(ends, queries, *upstream(ends)))
+        first = first or found
+        assert all(torch.equal(a, b) for a, b in zip(first, found))

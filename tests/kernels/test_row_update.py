@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.kernels.row_update import adagrad_rows, adagrad_rows_plain, summed_rows, summed_rows_plain
+from grash.kernels.row_update import adagrad_rows, adagrad_update, summed_rows, summed_rows_plain
 from grash.training.gradients import Gradient
 from grash.training.optimizers import TableOptimizer, dense_gradient
 
@@ -44,20 +44,28 @@ def test_occurrences_of_a_row_are_added_up(ids: list[int], seed: int) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, E - 1), max_size=E, unique=True), st.integers(0, 999), st.floats(1e-6, 10))
-def test_the_adagrad_loop_equals_its_plain_form(ids: list[int], seed: int, lr: float) -> None:
+@given(IDS, st.integers(1, 4), st.integers(0, 999), st.floats(1e-6, 10))
+def test_the_adagrad_loop_equals_sums_and_updates_one_after_the_other(
+    ids: list[int], n_parts: int, seed: int, lr: float
+) -> None:
     rows = rows_for(ids, seed).float()
+    parts = list(torch.tensor(ids).tensor_split(n_parts)), list(rows.tensor_split(n_parts))
     start, squares = rows_for([*range(E)], seed + 1).float(), rows_for([*range(E)], seed + 2).float().square()
     found, wanted = (start.clone(), squares.clone()), (start.clone(), squares.clone())
-    adagrad_rows(*found, torch.tensor(ids, dtype=torch.int64), rows, lr, 1e-10)
-    adagrad_rows_plain(*wanted, torch.tensor(ids, dtype=torch.int64), rows, lr, 1e-10)
+    scratch = torch.full((E,), -1, dtype=torch.int32)
+    adagrad_update(*found, *parts, lr, 1e-10, scratch)
+    adagrad_rows(*wanted, *summed_rows_plain(*parts), lr, 1e-10)
     for a, b in zip(found, wanted):
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert (scratch == -1).all()
 
 
 def test_different_numbers_of_ids_and_rows_are_named() -> None:
     with pytest.raises(ValueError, match=r"ids \(2,\) and rows \(3, 4\) differ"):
         summed_rows([torch.tensor([0, 1])], [torch.zeros(3, 4)])
+    with pytest.raises(ValueError, match=r"ids \(2,\) and rows \(3, 4\) differ"):
+        table, scratch = torch.zeros(5, 4), torch.full((5,), -1, dtype=torch.int32)
+        adagrad_update(table, table.clone(), [torch.tensor([0, 1])], [torch.zeros(3, 4)], 0.1, 1e-10, scratch)
 
 
 def sparse_adam(table: torch.nn.Parameter) -> torch.optim.Optimizer:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.kernels.softmax_loss import _exp, softmax_loss, softmax_loss_plain
+from grash.kernels.softmax_loss import _exp, leave_out, softmax_loss, softmax_loss_plain
 
 
 @numba.njit
@@ -53,3 +53,9 @@ def test_a_strided_input_is_read_right():
     found = softmax_loss(scores[:, 0], scores[:, 1:])
     wanted = softmax_loss_plain(scores[:, 0], scores[:, 1:])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, wanted))
+
+
+def test_only_what_is_not_kept_is_left_out():
+    scores = torch.arange(6.0).reshape(2, 3)
+    leave_out(scores, torch.tensor([0, 1, 1]), torch.tensor([2, 0, 1]), torch.tensor([False, True, False]))
+    assert scores.tolist() == [[0.0, 1.0, -math.inf], [3.0, -math.inf, 5.0]]

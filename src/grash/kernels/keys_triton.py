@@ -46,7 +46,7 @@ def kept(rows, columns, low, high, threshold, scale):  # type: ignore[no-untyped
     first = rows.to(tl.uint32)
     a = _mix(first ^ low)
     b = _mix((first * _GOLDEN).to(tl.uint32) ^ high)
-    bits = _mix(_mix((a[:, None] + (columns.to(tl.uint32) * _GOLDEN).to(tl.uint32)[None, :])) ^ b[:, None])
+    bits = _mix(_mix(a[:, None] + (columns.to(tl.uint32) * _GOLDEN).to(tl.uint32)[None, :]) ^ b[:, None])
     return tl.where(bits >= threshold, scale, 0.0)
 
 

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from grash.kernels.threads import use_torch_threads
 
+_CHUNKS = 16
+
 
 def summed_rows(ids: Sequence[Tensor], rows: Sequence[Tensor], scratch: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Parts of ids (n,) and rows (n, D) → (ids, sums) with every row's occurrences added up, part after part.
@@ -24,9 +26,7 @@ def summed_rows(ids: Sequence[Tensor], rows: Sequence[Tensor], scratch: Tensor |
     they come back ordered and repeated, each occurrence with the whole sum, so that no size depends on the data and
     the host need not wait; writing a repeated row twice writes the same values.
     """
-    for part, values in zip(ids, rows):
-        if part.shape[0] != values.shape[0]:
-            raise ValueError(f"ids {tuple(part.shape)} and rows {tuple(values.shape)} differ in n")
+    _check(ids, rows)
     if rows[0].device.type != "cpu":
         return _summed_in_order(torch.cat(list(ids)), torch.cat(list(rows)))
     if scratch is None or rows[0].dtype != torch.float32:
@@ -37,9 +37,8 @@ def summed_rows(ids: Sequence[Tensor], rows: Sequence[Tensor], scratch: Tensor |
     for part, values in zip(ids, rows):
         arrays = [x.numpy() for x in (part.contiguous(), values.contiguous(), scratch, distinct, sums)]
         count = _sum_loop(*arrays, count)  # type: ignore[call-arg]
-    distinct, sums = distinct[:count], sums[:count]
-    scratch[distinct] = -1
-    return distinct, sums
+    _clear_loop(scratch.numpy(), distinct.numpy(), count)
+    return distinct[:count], sums[:count]
 
 
 def summed_rows_plain(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -49,6 +48,12 @@ def summed_rows_plain(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> tuple[Te
     for part, values in zip(place.split([len(part) for part in ids]), rows):
         sums.index_add_(0, part, values)
     return distinct, sums
+
+
+def _check(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+    for part, values in zip(ids, rows):
+        if part.shape[0] != values.shape[0]:
+            raise ValueError(f"ids {tuple(part.shape)} and rows {tuple(values.shape)} differ in n")
 
 
 def _summed_in_order(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,18 +66,30 @@ def _summed_in_order(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     return ordered, sums.index_select(0, place)
 
 
+def adagrad_update(
+    table: Tensor,
+    squares: Tensor,
+    ids: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    lr: float,
+    eps: float,
+    scratch: Tensor | None = None,
+) -> None:
+    """table, squares (E, D); parts of ids and rows, and scratch, as for `summed_rows`: their sums move the table, in
+    place. With `scratch`, float32 on a CPU in one loop: no sum leaves the cache."""
+    if scratch is None or any(part.dtype != torch.float32 for part in (table, *rows)):
+        adagrad_rows(table, squares, *summed_rows(ids, rows, scratch), lr, eps)
+        return
+    _check(ids, rows)
+    use_torch_threads()
+    places = tuple(part.contiguous().numpy() for part in ids)
+    values = tuple(part.contiguous().numpy() for part in rows)
+    tables = (part.numpy() for part in (table, squares, scratch))
+    _adagrad_loop(*tables, places, values, np.float32(lr), np.float32(eps))  # type: ignore[call-arg]
+
+
 def adagrad_rows(table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float) -> None:
-    """table, squares (E, D); ids (n,), rows (n, D) as `summed_rows` gives them; in place."""
-    if table.device.type == "cpu" and table.dtype == torch.float32:
-        use_torch_threads()
-        arrays = [t.numpy() for t in (table, squares, ids, rows.contiguous())]
-        _adagrad_loop(*arrays, np.float32(lr), np.float32(eps))  # type: ignore[call-arg]
-    else:
-        adagrad_rows_plain(table, squares, ids, rows, lr, eps)
-
-
-def adagrad_rows_plain(table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float) -> None:
-    """The plain form of `adagrad_rows`."""
+    """ids (n,), rows (n, D) as `summed_rows` gives them; in place."""
     grown = squares.index_select(0, ids).addcmul_(rows, rows)
     squares.index_copy_(0, ids, grown)
     moved = table.index_select(0, ids).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
@@ -113,15 +130,45 @@ def sgd_rows(table: Tensor, ids: Tensor, rows: Tensor, lr: float) -> None:
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy", fastmath={"contract"})
-def _adagrad_loop(table, squares, ids, rows, lr, eps):  # type: ignore[no-untyped-def]
-    """One pass over row, state and gradient instead of eight; the ids are distinct."""
-    for i in numba.prange(ids.shape[0]):
-        row = ids[i]
-        for k in range(rows.shape[1]):
-            g = rows[i, k]
-            s = squares[row, k] + g * g
-            squares[row, k] = s
-            table[row, k] -= lr * g / (np.sqrt(s) + eps)
+def _adagrad_loop(table, squares, scratch, ids, rows, lr, eps):  # type: ignore[no-untyped-def]
+    """Chains the occurrences of each row, then walks every chain: sum, state, row. ids and rows are tuples."""
+    n = 0
+    for part in ids:
+        n += part.shape[0]
+    first, last, follows = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    parts, places = np.empty(n, np.int64), np.empty(n, np.int64)
+    count = i = 0
+    for p in range(len(ids)):
+        for j in range(ids[p].shape[0]):
+            parts[i], places[i], follows[i] = p, j, -1
+            at = scratch[ids[p][j]]
+            if at < 0:
+                scratch[ids[p][j]] = at = count
+                first[at] = i
+                count += 1
+            else:
+                follows[last[at]] = i
+            last[at] = i
+            i += 1
+    for c in numba.prange(_CHUNKS):  # a chunk takes every so many-th row: frequent ones come early
+        g = np.empty(table.shape[1], table.dtype)
+        for d in range(c, count, _CHUNKS):
+            o = first[d]
+            row = ids[parts[o]][places[o]]
+            scratch[row] = -1
+            values = rows[parts[o]][places[o]]
+            for k in range(g.shape[0]):
+                g[k] = values[k]
+            o = follows[o]
+            while o >= 0:
+                values = rows[parts[o]][places[o]]
+                for k in range(g.shape[0]):
+                    g[k] += values[k]
+                o = follows[o]
+            for k in range(g.shape[0]):
+                s = squares[row, k] + g[k] * g[k]
+                squares[row, k] = s
+                table[row, k] -= lr * g[k] / (np.sqrt(s) + eps)
 
 
 @numba.njit(cache=True)
@@ -139,3 +186,9 @@ def _sum_loop(ids, rows, scratch, distinct, sums, count):  # type: ignore[no-unt
             for k in range(rows.shape[1]):
                 sums[at, k] += rows[i, k]
     return count
+
+
+@numba.njit(cache=True)
+def _clear_loop(scratch, distinct, count):  # type: ignore[no-untyped-def]
+    for i in range(count):
+        scratch[distinct[i]] = -1

@@ -28,11 +28,16 @@ def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0, over
         return softmax_loss_plain(positive, negative, scale=scale)
     use_torch_threads()
     positive, negative = positive.contiguous(), negative.contiguous()
-    losses, for_positive = torch.empty_like(positive), torch.empty_like(positive)
+    for_positive = torch.empty_like(positive)
     for_negative = negative if overwrite else torch.empty_like(negative)
-    arrays = [x.numpy() for x in (positive, negative, losses, for_positive, for_negative)]
-    _softmax_loop(*arrays, np.float32(scale))  # type: ignore[call-arg]
-    return losses.sum() * scale, for_positive, for_negative
+    arrays = [x.numpy() for x in (positive, negative, for_positive, for_negative)]
+    loss = _softmax_loop(*arrays, np.float32(scale))  # type: ignore[call-arg]
+    return torch.from_numpy(np.array(loss, np.float32)), for_positive, for_negative
+
+
+def leave_out(scores: Tensor, rows: Tensor, columns: Tensor, kept: Tensor) -> None:
+    """Sets scores[rows[k], columns[k]] to −∞ where kept[k] is False; scores (B, N) on a CPU, in place."""
+    _leave_out_loop(*(x.numpy() for x in (scores, rows, columns, kept)))
 
 
 def softmax_loss_plain(positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Graded:
@@ -68,7 +73,9 @@ def _ordered(bits):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, parallel=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, error_model="numpy")
-def _softmax_loop(positive, negative, losses, for_positive, for_negative, scale):  # type: ignore[no-untyped-def]
+def _softmax_loop(positive, negative, for_positive, for_negative, scale):  # type: ignore[no-untyped-def]
+    """The loss, summed in the order of the rows, whatever the number of threads."""
+    losses = np.empty(positive.shape[0], np.float32)
     n = negative.shape[1]
     truths, others_bits = positive.view(np.int32), negative.view(np.int32)
     for i in numba.prange(negative.shape[0]):
@@ -90,3 +97,14 @@ def _softmax_loop(positive, negative, losses, for_positive, for_negative, scale)
             for_negative[i, j] *= share
         for_positive[i] = -others * share
         losses[i] = np.log(total) + (high - positive[i])
+    loss = 0.0
+    for i in range(losses.shape[0]):
+        loss += losses[i]
+    return loss * scale
+
+
+@numba.njit(cache=True)
+def _leave_out_loop(scores, rows, columns, kept):  # type: ignore[no-untyped-def]
+    for k in range(rows.shape[0]):
+        if not kept[k]:
+            scores[rows[k], columns[k]] = -np.inf

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.data.known import AnswerIndex, KnownAnswers, expand
+from grash.kernels.batch_draw import BatchDraw
 from grash.kernels.random import key_at, key_of, permuted, permuted_rows, uniform
 from grash.models.base import SLOTS, Slot
 from grash.training.config import TrainConfig
@@ -122,15 +123,20 @@ class Batches:
         self.train = torch.from_numpy(train if train.flags.writeable else train.copy()).to(device)
         self._order_key = key_of(config.seed, "order")
         self._negatives_keys = {slot: key_of(config.seed, "negatives", slot) for slot in SLOTS}
+        counts: dict[Slot, int] = {"head": config.negatives_head, "tail": config.negatives_tail}
+        self._counts = {slot: count for slot, count in counts.items() if count}
+        self._at_once = self._draw_at_once() if device.type == "cpu" else None
         self._weights = _cumulative_counts(train, n_entities) if config.negatives_sampling == "frequency" else None
 
     def positives(self, step: int) -> Batch:
         """The batch of a step of negative sampling or 1vsAll."""
+        if self._at_once is not None:
+            triples, rows, drawn = self._at_once.at(step, *self.plan.places(step))
+            return Batch(triples, {s: Negatives(ids, rows, *at) for s, (ids, *at) in zip(self._counts, drawn)})
         triples = self.train[self._places(step)].to(torch.int64)
         if self.config.training == "1vsall":
             return Batch(triples, {})
-        counts: dict[Slot, int] = {"head": self.config.negatives_head, "tail": self.config.negatives_tail}
-        return Batch(triples, {s: self._negatives(triples, s, n, step) for s, n in counts.items() if n})
+        return Batch(triples, {s: self._negatives(triples, s, n, step) for s, n in self._counts.items()})
 
     def questions(self, step: int) -> list[Questions]:
         """The batch of a step of KvsAll, by slot; reciprocals ask everything as tails, so there is one group."""
@@ -145,6 +151,15 @@ class Batches:
         if self.config.reciprocal:
             parts = [("tail", _joined_lookups(parts, self.n_relations))]
         return [Questions(slot, *(self._tensor(a) for a in arrays)) for slot, arrays in parts]
+
+    def _draw_at_once(self) -> BatchDraw | None:
+        """Positives and negatives of the usual kind are drawn in one loop on a CPU, the same as by `_negatives`."""
+        config, keys = self.config, self._negatives_keys
+        unusual = config.negatives_replacement or config.negatives_filtered or config.negatives_sampling != "uniform"
+        if config.training != "negative_sampling" or unusual or not config.negatives_shared:
+            return None
+        slots = [(keys[s], min(n, self.n_entities), 0 if s == "head" else 2) for s, n in self._counts.items()]
+        return BatchDraw(self.train, self._order_key, self.n_entities, slots)
 
     def _places(self, step: int) -> Tensor:
         epoch, first, last = self.plan.places(step)

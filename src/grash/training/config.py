@@ -83,8 +83,10 @@ class TrainConfig(BaseModel):
     epochs: float = Field(100.0, gt=0, description="Passes over the training triples; fractions are exact.")
     valid_every: float = Field(5.0, gt=0, description="Epochs between validations.")
     patience: int | None = Field(10, ge=1, description="Validations without a better MRR before stopping.")
-    precision: Literal["float32", "tf32"] = Field(
-        "float32", description="Matrix products in training on a CUDA device; ranking is always float32."
+    precision: Literal["float32", "tf32", "bf16"] = Field(
+        "float32",
+        description="Factors of matrix products in training on a CUDA device; sums, tables and ranking are always "
+        "float32. bf16 needs the fused step; elsewhere it is tf32.",
     )
     seed: int = Field(0, ge=0, description="Every random choice follows from it.")
     variation: int = Field(

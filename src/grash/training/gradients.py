@@ -17,6 +17,7 @@ from torch import Tensor
 from grash.kernels.complex_ends import Ends, end_gradients, end_queries
 from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask, key_at
+from grash.kernels.softmax_loss import leave_out
 from grash.models.base import KgeModel, Slot
 from grash.models.complex import ComplEx
 from grash.training.batches import Batch, Negatives, Questions
@@ -109,7 +110,7 @@ def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> 
     relation: dict[int, Taken] = {}  # one row per positive, two with reciprocals
     slots: tuple[Slot, ...] = tuple(batch.negatives) or ("head", "tail")
     if _asks_both_ends(model, batch, config):
-        _compare_ends(model, config, step, batch, head, tail, relation)
+        _compare_ends(model, config, step, batch.negatives, head, tail, relations, relation)
         slots = ()
     for number, slot in enumerate(slots):
         known, answer = (head, tail) if slot == "tail" else (tail, head)
@@ -151,20 +152,27 @@ def _asks_both_ends(model: KgeModel, batch: Batch, config: TrainConfig) -> bool:
 
 
 def _compare_ends(
-    model: KgeModel, config: TrainConfig, step: Step, batch: Batch, head: Taken, tail: Taken, relation: dict[int, Taken]
+    model: KgeModel,
+    config: TrainConfig,
+    step: Step,
+    drawn: dict[Slot, Negatives],
+    head: Taken,
+    tail: Taken,
+    relations: Tensor,
+    relation: dict[int, Taken],
 ) -> None:
     """`_compare` of both slots at once: all that stands before and after the matrix products in a loop each."""
-    heads, relations, tails = batch.triples.T.contiguous()
+    assert head.ids is not None and tail.ids is not None
     backward, _ = model.asked(relations, "head")
-    ends = Ends(model.entity, model.relation, heads, tails, relations, backward, conjugate=not model.reciprocal)
+    ends = Ends(model.entity, model.relation, head.ids, tail.ids, relations, backward, conjugate=not model.reciprocal)
     queries, positive = end_queries(ends)
     for_queries, for_positive = list(queries), list(positive)
-    for slot, negatives in batch.negatives.items():
+    for slot, negatives in drawn.items():
         end = int(slot == "head")
         others = Taken(model.entity, negatives.ids, 0.0, 0)
         against = _Drawn(model, queries[end], others.values, positive[end], negatives)
         loss, for_positive[end], for_negative = slot_loss(
-            positive[end], against.scores, config, scale=1 / len(heads), overwrite=True
+            positive[end], against.scores, config, scale=1 / len(relations), overwrite=True
         )
         step.loss = step.loss + loss
         for_queries[end], for_candidates = against.gradients(for_positive[end], for_negative)
@@ -177,7 +185,7 @@ def _compare_ends(
     relation[0].add(rows[2])
     if model.reciprocal:
         relation[1] = Taken(model.relation, backward, 0.0, 0)
-    relation[int(model.reciprocal)].add(rows[3])
+        relation[1].add(rows[3])
 
 
 def _scores_all(negatives: Negatives, model: KgeModel) -> bool:
@@ -268,7 +276,11 @@ class _Drawn:
             self.scores = row_scores(queries[:, None, :], self.candidates, model.pair)
         else:
             self.scores = pair_scores(queries, candidates, model.pair)
-        negatives.mask(self.scores)
+        if negatives.real is not None and self.scores.device.type == "cpu":
+            assert negatives.rows is not None and negatives.columns is not None
+            leave_out(self.scores, negatives.rows, negatives.columns, negatives.real)
+        else:
+            negatives.mask(self.scores)
 
     def gradients(self, for_positive: Tensor, for_negative: Tensor) -> tuple[Tensor, Tensor]:
         if self.picked:

@@ -13,8 +13,10 @@ from grash.kernels.random import key_at
 from grash.models import KgeModel
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
+from grash.training.fusable import serves
+from grash.training.fused import FusedSteps
 from grash.training.gradients import step_gradients
-from grash.training.pulse import Progress, Pulse, undisturbed
+from grash.training.pulse import Progress, Pulse, one_handler, undisturbed
 from grash.training.rates import rate_at
 from grash.training.state import TrainState, Validation
 
@@ -37,20 +39,22 @@ def train(
     given the state from which a longer run would go on.
     """
     pulse = Pulse(state, batches, watch, save, save_every_seconds)
+    advance, whole = _stepper(state, batches, config), batches.plan.whole_steps
     try:
-        while (stop := next_stop(state, batches, config, validates=validate is not None)) is not None:
-            with products(config.precision):
-                while state.step < stop:
-                    if keep is not None and state.step == batches.plan.whole_steps:
-                        pulse.flush()
-                        keep(state)
-                    train_step(state, batches, config)
-                    pulse.see()
-            pulse.flush()
-            if validate is not None:
-                _validate(state, batches, config, validate)
-                pulse.validated()
-        if keep is not None and state.step == batches.plan.whole_steps:
+        with one_handler():
+            while (stop := next_stop(state, batches, config, validates=validate is not None)) is not None:
+                with products(config.precision):
+                    while state.step < stop:
+                        if keep is not None and state.step == whole:
+                            pulse.flush()
+                            keep(state)
+                        advance(stop if keep is None or state.step >= whole else min(stop, whole))
+                        pulse.see()
+                pulse.flush()
+                if validate is not None:
+                    _validate(state, batches, config, validate)
+                    pulse.validated()
+        if keep is not None and state.step == whole:
             keep(state)
     except KeyboardInterrupt:
         pulse.flush()
@@ -62,11 +66,19 @@ def train(
     state.restore_best()
 
 
+def _stepper(state: TrainState, batches: Batches, config: TrainConfig) -> Callable[[int], None]:
+    """What makes a step or more, up to a given one: the fused kernels where they serve, else `train_step`."""
+    if serves(config, batches.device):
+        return FusedSteps([state], batches, [config]).advance
+    return lambda stop: train_step(state, batches, config)
+
+
 def train_step(state: TrainState, batches: Batches, config: TrainConfig) -> None:
     """One step; its loss, a scalar on the device, joins the unread ones."""
     step, model = state.step, state.model
     batch = batches.questions(step) if config.training == "kvsall" else batches.positives(step)
-    result = step_gradients(model, batch, config, key_at(config.own_key("dropout"), step))
+    drops = config.dropout_entity or config.dropout_relation
+    result = step_gradients(model, batch, config, key_at(config.own_key("dropout"), step) if drops else 0)
     rate = rate_at(config, batches.plan.examples_before(step) / batches.plan.n_examples, state.plateau)
     with undisturbed():
         state.entity_optimizer.update(model.entity, result.entity, rate, step + 1)

@@ -35,10 +35,12 @@ class TableOptimizer:
         if gradient.dense is not None or self.kind == "adam":
             self._dense(table, dense_gradient(gradient, table), lr, step)
             return
-        ids, rows = row_update.summed_rows(gradient.ids, gradient.rows, self._places(table))
         if self.kind == "adagrad":
-            row_update.adagrad_rows(table, self.state["squares"], ids, rows, lr, ADAGRAD_EPS)
-        elif self.kind == "row_adagrad":
+            parts, squares = (gradient.ids, gradient.rows), self.state["squares"]
+            row_update.adagrad_update(table, squares, *parts, lr, ADAGRAD_EPS, self._places(table))
+            return
+        ids, rows = row_update.summed_rows(gradient.ids, gradient.rows, self._places(table))
+        if self.kind == "row_adagrad":
             row_update.row_adagrad_rows(table, self.state["squares"], ids, rows, lr, ADAGRAD_EPS)
         elif self.kind == "lazy_adam":
             first, second = self.state["first"], self.state["second"]

@@ -108,18 +108,53 @@ class Pulse:
         )
 
 
+class undisturbed:  # noqa: N801 (reads as a word in `with undisturbed():`)
+    """Inside `one_handler`, Ctrl-C waits until the block is done: no state is saved in the middle of a change.
+
+    It only sets a flag: handlers set and put back at every step would cost a few per cent of one."""
+
+    def __enter__(self) -> None:
+        if _Patient.current is not None:
+            _Patient.current.busy = True
+
+    def __exit__(self, *_: object) -> None:
+        if _Patient.current is not None:
+            _Patient.current.busy = False
+            _Patient.current.hand_on()
+
+
+class _Patient:
+    """A handler of SIGINT that waits while `busy`, then hands on to the one before it."""
+
+    current: _Patient | None = None
+
+    def __init__(self, before: Callable[[int, FrameType | None], object]) -> None:
+        self.before, self.busy = before, False
+        self.pressed: list[tuple[int, FrameType | None]] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.pressed.append((number, frame))
+        if not self.busy:
+            self.hand_on()
+
+    def hand_on(self) -> None:
+        while self.pressed:
+            self.before(*self.pressed.pop(0))
+
+
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until the block is done, so that no state is saved in the middle of a change."""
+def one_handler() -> Iterator[None]:
+    """One handler of SIGINT for all `undisturbed` blocks inside, in the main thread."""
     before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    nested = _Patient.current is not None
+    if nested or threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return
-    pressed: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
+    patient = _Patient.current = _Patient(before)
+    signal.signal(signal.SIGINT, patient)
     try:
         yield
     finally:
+        _Patient.current = None
         signal.signal(signal.SIGINT, before)
-    if pressed:
-        before(*pressed[0])
+        patient.hand_on()

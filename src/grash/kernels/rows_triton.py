@@ -1,0 +1,159 @@
+"""Rows inside the step's Triton kernels: loaded in halves, composed into queries, compared with answers, and back.
+
+A block of rows is two blocks (n, PAD), first and second half (for complex numbers the real and imaginary parts),
+filled up with zeros. A row of phases, which is half as long, has no second half.
+    compose  product known·relation; complex the same of complex numbers; sum known + relation; rotation by phases
+    BACK     the head is asked: the relation conjugated, subtracted, turned the other way (product: the same)
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from grash.kernels.keys_triton import kept, key_at, load_key
+
+_TINY: tl.constexpr = tl.constexpr(1e-30)  # in place of a length of 0, where the difference is 0 too
+
+
+@triton.jit
+def load_halves(table, ids, live, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """table (rows, WIDTH), ids (n,) → two blocks (n, PAD); zeros where not `live`."""
+    c = tl.arange(0, PAD)
+    at = table + ids.to(tl.int64)[:, None] * WIDTH + c[None, :]
+    inside = live[:, None] & (c[None, :] < HALF)
+    first = tl.load(at, mask=inside, other=0.0)
+    if WIDTH > HALF:
+        second = tl.load(at + HALF, mask=inside, other=0.0)
+    else:
+        second = tl.zeros_like(first)
+    return first, second
+
+
+@triton.jit
+def store_halves(table, ids, first, second, live, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    c = tl.arange(0, PAD)
+    at = table + ids.to(tl.int64)[:, None] * WIDTH + c[None, :]
+    inside = live[:, None] & (c[None, :] < HALF)
+    tl.store(at, first.to(table.dtype.element_ty), mask=inside)
+    if WIDTH > HALF:
+        tl.store(at + HALF, second.to(table.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def compose(kr, ki, rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Known rows and relation rows → queries."""
+    if COMPOSE == "product":
+        return kr * rr, ki * ri
+    if COMPOSE == "sum":
+        if BACK:
+            return kr - rr, ki - ri
+        return kr + rr, ki + ri
+    a, b = _factor(rr, ri, COMPOSE, BACK)
+    return kr * a - ki * b, kr * b + ki * a
+
+
+@triton.jit
+def compose_gradient(ur, ui, kr, ki, rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Upstream of the queries → gradients of known rows and of relation rows, four blocks."""
+    if COMPOSE == "product":
+        return ur * rr, ui * ri, ur * kr, ui * ki
+    if COMPOSE == "sum":
+        if BACK:
+            return ur, ui, -ur, -ui
+        return ur, ui, ur, ui
+    a, b = _factor(rr, ri, COMPOSE, BACK)
+    along, across = ur * kr + ui * ki, ui * kr - ur * ki
+    if COMPOSE == "rotation":
+        across = across * a - along * b
+        along = tl.zeros_like(across)
+        if BACK:
+            return ur * a + ui * b, ui * a - ur * b, -across, along
+        return ur * a + ui * b, ui * a - ur * b, across, along
+    if BACK:
+        return ur * a + ui * b, ui * a - ur * b, along, -across
+    return ur * a + ui * b, ui * a - ur * b, along, across
+
+
+@triton.jit
+def _factor(rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The complex number that a known coordinate is multiplied with."""
+    if COMPOSE == "rotation":
+        a, b = tl.cos(rr), tl.sin(rr)
+    else:
+        a, b = rr, ri
+    if BACK:
+        return a, -b
+    return a, b
+
+
+@triton.jit
+def pair_score(qr, qi, cr, ci, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Queries and candidates row by row, (n, PAD) four times → (n,) scores."""
+    if PAIR == "dot":
+        return tl.sum(qr * cr + qi * ci, 1)
+    dr, di = qr - cr, qi - ci
+    if PAIR == "l1":
+        return -tl.sum(tl.abs(dr) + tl.abs(di), 1)
+    if PAIR == "l2":
+        return -tl.sqrt_rn(tl.sum(dr * dr + di * di, 1))
+    return -tl.sum(tl.sqrt_rn(dr * dr + di * di), 1)
+
+
+@triton.jit
+def pair_gradient(weight, qr, qi, cr, ci, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Gradients of Σ weight·score for queries and candidates: weight (n,) → four blocks. No distance, no gradient."""
+    w = weight[:, None]
+    if PAIR == "dot":
+        return w * cr, w * ci, w * qr, w * qi
+    dr, di = qr - cr, qi - ci
+    if PAIR == "l1":
+        gr, gi = w * _sign(dr), w * _sign(di)
+    elif PAIR == "l2":
+        length = tl.sqrt_rn(tl.sum(dr * dr + di * di, 1))[:, None]
+        share = w / tl.maximum(length, _TINY)
+        gr, gi = share * dr, share * di
+    else:
+        share = w / tl.maximum(tl.sqrt_rn(dr * dr + di * di), _TINY)
+        gr, gi = share * dr, share * di
+    return -gr, -gi, gr, gi
+
+
+@triton.jit
+def _sign(x):  # type: ignore[no-untyped-def]
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
+
+
+@triton.jit
+def batch_masks(row, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexpr, RECIPROCAL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Dropout factors of the batch's heads, tails, relations and backward relations: eight blocks (n, PAD). Every
+    occurrence has its own; without reciprocals both directions see the same relation row."""
+    low, high = load_key(trials, 2)
+    low, high = key_at(low, high, step)
+    entity_bound = tl.load(trials + 6).to(tl.uint32, bitcast=True)
+    relation_bound = tl.load(trials + 7).to(tl.uint32, bitcast=True)
+    entity_scale, relation_scale = tl.load(factors), tl.load(factors + 1)
+    hr, hi = _mask(row, low, high, step * 0, entity_bound, entity_scale, HALF, PAD)
+    tr, ti = _mask(row, low, high, step * 0 + 1, entity_bound, entity_scale, HALF, PAD)
+    rr, ri = _mask(row, low, high, step * 0 + 2, relation_bound, relation_scale, HALF, PAD)
+    if RECIPROCAL:
+        br, bi = _mask(row, low, high, step * 0 + 3, relation_bound, relation_scale, HALF, PAD)
+    else:
+        br, bi = rr, ri
+    return hr, hi, tr, ti, rr, ri, br, bi
+
+
+@triton.jit
+def candidate_mask(ids, slot, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Dropout factors of candidates, two blocks (n, PAD): every entity has one a step and slot."""
+    low, high = load_key(trials, 2)
+    low, high = key_at(low, high, step)
+    bound = tl.load(trials + 6).to(tl.uint32, bitcast=True)
+    return _mask(ids, low, high, step * 0 + 4 + slot, bound, tl.load(factors), HALF, PAD)
+
+
+@triton.jit
+def _mask(rows, low, high, stream, bound, scale, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    c = tl.arange(0, PAD)
+    low, high = key_at(low, high, stream)
+    return kept(rows, c, low, high, bound, scale), kept(rows, c + HALF, low, high, bound, scale)

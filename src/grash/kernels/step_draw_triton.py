@@ -1,0 +1,239 @@
+"""The step's first two launches: what is compared with what, and where each row of the batch occurs.
+
+`draw` reads the step counter, draws the positives and negatives that `training/batches` would (bit for bit), gathers
+their rows and composes the queries. Bytes for B positives and N negatives: 4·D·(3·B + N) read, 2 or 4·D·(2·B + N)
+written. `order` sorts the 2·B ids by counting: 4·B² comparisons, no data-dependent size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grash.kernels.keys_triton import key_at, load_key, permuted
+from grash.kernels.rows_triton import batch_masks, candidate_mask, compose, load_halves, pair_score, store_halves
+from grash.kernels.step import INTS, NO_ID, StepSpace
+
+_ROWS, _DRAWN = 8, 32  # positives, negatives of a program
+_SORTED, _AGAINST = 8, 256
+_NO_ID: tl.constexpr = tl.constexpr(NO_ID)
+_INTS: tl.constexpr = tl.constexpr(INTS)
+
+
+def draw(
+    space: StepSpace, plan: Tensor, keys: Tensor, trials: Tensor, factors: Tensor, train: Tensor,
+    entity: Tensor, relation: Tensor,
+) -> None:  # fmt: skip
+    """plan (3,) int64: examples, examples of the run, steps per epoch; keys (3, 2) int32: order, heads, tails;
+    trials (T, INTS), factors (T, FLOATS); train (n, 3) int32; tables (T, E, D), (T, R, width)."""
+    shape = space.shape
+    grid = (shape.rows // _ROWS + shape.candidates // _DRAWN, shape.trials)
+    across = (space.queries_across, space.block_across) if shape.pair != "dot" else (space.queries, space.block)
+    _draw[grid](
+        space.clock, plan, keys, trials, factors, train, entity, relation,
+        space.ids, space.places, space.negatives, space.twins, space.seen,
+        space.queries, space.block, space.positive, *across,
+        shape.batch, shape.n_entities, _side(shape.n_entities), _side(len(train)), shape.n_relations,
+        entity.shape[1], relation.shape[1],
+        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates,
+        DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
+        COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
+        ROWS=_ROWS, DRAWN=_DRAWN, num_warps=4,
+    )  # fmt: skip
+
+
+def order(space: StepSpace) -> None:
+    """ids (2, 2·B) → order: occurrences by id, then by place; for the first of each id, where its run starts and how
+    long it is (0 for all others)."""
+    n = 2 * space.shape.rows
+    _order[(n // _SORTED, 2)](
+        space.ids, space.order, space.start, space.count, n, SORTED=_SORTED, AGAINST=_AGAINST, num_warps=4
+    )
+
+
+def _side(n: int) -> int:
+    return math.isqrt(max(n - 1, 0)) + 1
+
+
+@triton.jit
+def bounds(plan, step, batch):  # type: ignore[no-untyped-def]
+    """(epoch, first, last): the places in the epoch's order that the step sees (`Plan.places`)."""
+    n, total, per_epoch = tl.load(plan), tl.load(plan + 1), tl.load(plan + 2)
+    epoch = step // per_epoch
+    first = (step - epoch * per_epoch) * batch
+    last = tl.minimum(tl.minimum(first + batch, n), total - epoch * n)
+    return epoch, first, last
+
+
+@triton.jit(do_not_specialize=["n_entities", "side", "train_side", "n_relations", "entity_rows", "relation_rows"])
+def _draw(  # type: ignore[no-untyped-def]
+    clock, plan, keys, trials, factors, train, entity, relation,
+    ids, places, negatives, twins, seen, queries, block, positive, queries_across, block_across,
+    batch, n_entities, side, train_side, n_relations, entity_rows, relation_rows,
+    BATCH: tl.constexpr, first_tail, candidates,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
+    COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
+    ROWS: tl.constexpr, DRAWN: tl.constexpr,
+):  # fmt: skip
+    tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    step = tl.load(clock)
+    entity += trial * entity_rows * DIM
+    relation += trial * relation_rows * WIDTH
+    trials += trial * _INTS
+    factors += trial * 4
+    if tile < BATCH // ROWS:
+        _ends(
+            tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, seen,
+            queries, positive, queries_across, batch, n_entities, side, train_side, n_relations,
+            BATCH, first_tail, candidates, DIM, WIDTH, HALF, PAD, COMPOSE, PAIR, RECIPROCAL, DROPOUT, ROWS,
+        )  # fmt: skip
+    else:
+        _candidates(
+            tile - BATCH // ROWS, trial, step, keys, trials, factors, entity, negatives, twins, block, block_across,
+            n_entities, side, first_tail, candidates, DIM, HALF, PAD, PAIR, DROPOUT, DRAWN,
+        )  # fmt: skip
+
+
+@triton.jit
+def _ends(  # type: ignore[no-untyped-def]
+    tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, seen,
+    queries, positive, queries_across, batch, n_entities, side, train_side, n_relations,
+    BATCH: tl.constexpr, first_tail, candidates,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
+    COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    epoch, first, last = bounds(plan, step, batch)
+    row = tile * ROWS + tl.arange(0, ROWS)
+    live = (row < batch) & (first + row < last)
+    low, high = load_key(keys, 0)
+    low, high = key_at(low, high, epoch)
+    at = _triple(row, live, first, plan, train_side, low, high)
+    heads = tl.load(train + at, mask=live, other=0)
+    kinds = tl.load(train + at + 1, mask=live, other=0)
+    tails = tl.load(train + at + 2, mask=live, other=0)
+    back = kinds + n_relations if RECIPROCAL else kinds
+    if trial == 0:
+        tl.store(ids + row, tl.where(live, heads, _NO_ID))
+        tl.store(ids + BATCH + row, tl.where(live, tails, _NO_ID))
+        tl.store(ids + 2 * BATCH + row, tl.where(live, kinds, _NO_ID))
+        tl.store(ids + 3 * BATCH + row, tl.where(live & (back != kinds), back, _NO_ID))
+        _find(tile, step, first, last, plan, keys, train, places, seen, batch, n_entities, side, train_side, low, high,
+              BATCH, first_tail, candidates, ROWS)  # fmt: skip
+
+    hr, hi = load_halves(entity, heads, live, DIM, HALF, PAD)
+    tr, ti = load_halves(entity, tails, live, DIM, HALF, PAD)
+    rr, ri = load_halves(relation, kinds, live, WIDTH, HALF, PAD)
+    br, bi = load_halves(relation, back, live, WIDTH, HALF, PAD)
+    if DROPOUT:
+        m0, m1, m2, m3, m4, m5, m6, m7 = batch_masks(row, step, trials, factors, HALF, PAD, RECIPROCAL)
+        hr, hi, tr, ti = hr * m0, hi * m1, tr * m2, ti * m3
+        rr, ri, br, bi = rr * m4, ri * m5, br * m6, bi * m7
+    qr, qi = compose(tr, ti, br, bi, COMPOSE, not RECIPROCAL)
+    tl.store(positive + trial * 2 * BATCH + row, pair_score(qr, qi, hr, hi, PAIR))
+    _store_queries(queries, queries_across, trial * 2, row, qr, qi, BATCH, PAD, PAIR)
+    qr, qi = compose(hr, hi, rr, ri, COMPOSE, False)
+    tl.store(positive + (trial * 2 + 1) * BATCH + row, pair_score(qr, qi, tr, ti, PAIR))
+    _store_queries(queries, queries_across, trial * 2 + 1, row, qr, qi, BATCH, PAD, PAIR)
+
+
+@triton.jit
+def _triple(row, live, first, plan, train_side, low, high):  # type: ignore[no-untyped-def]
+    """Where the triples at these places of the epoch's order begin in `train`."""
+    place = tl.where(live, first + row, 0).to(tl.uint32)
+    found = permuted(place, tl.load(plan).to(tl.uint32), train_side.to(tl.uint32), low, high, False)
+    return found.to(tl.int64) * 3
+
+
+@triton.jit
+def _find(  # type: ignore[no-untyped-def]
+    tile, step, first, last, plan, keys, train, places, seen, batch, n_entities, side, train_side, low, high,
+    BATCH: tl.constexpr, first_tail, candidates, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Where heads and tails stand among both slots' negatives, if they do: four questions a positive, as one block."""
+    j = tl.arange(0, 4 * ROWS)
+    row = tile * ROWS + j % ROWS
+    is_tail, slot = (j // ROWS) % 2, j // (2 * ROWS)
+    live = (row < batch) & (first + row < last)
+    at = _triple(row, live, first, plan, train_side, low, high)
+    entity = tl.load(train + at + 2 * is_tail, mask=live, other=0).to(tl.uint32)
+    head_low, head_high = load_key(keys, 1)
+    tail_low, tail_high = load_key(keys, 2)
+    head_low, head_high = key_at(head_low, head_high, step)
+    tail_low, tail_high = key_at(tail_low, tail_high, step)
+    low = tl.where(slot == 0, head_low, tail_low)
+    high = tl.where(slot == 0, head_high, tail_high)
+    place = permuted(entity, n_entities.to(tl.uint32), side.to(tl.uint32), low, high, True).to(tl.int32)
+    place = tl.where(live, place, _NO_ID)
+    tl.store(places + slot * 2 * BATCH + is_tail * BATCH + row, place)
+    room = tl.where(slot == 0, first_tail, candidates - first_tail)
+    tl.store(seen + slot * first_tail + place, (step + 1).to(tl.int32), mask=place < room)
+
+
+@triton.jit
+def _candidates(  # type: ignore[no-untyped-def]
+    tile, trial, step, keys, trials, factors, entity, negatives, twins, block, block_across, n_entities, side,
+    first_tail, candidates, DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
+    PAIR: tl.constexpr, DROPOUT: tl.constexpr, DRAWN: tl.constexpr,
+):  # fmt: skip
+    """Draws a tile of one slot's negatives, finds where they stand among the other slot's, gathers their rows."""
+    j = tile * DRAWN + tl.arange(0, DRAWN)
+    slot = (tile * DRAWN >= first_tail).to(tl.int32)
+    place = j - slot * first_tail
+    live = (place < tl.load(trials + slot)) & (place < n_entities)
+    n, a = n_entities.to(tl.uint32), side.to(tl.uint32)
+    low, high = load_key(keys, 1 + slot)
+    low, high = key_at(low, high, step)
+    drawn = permuted(tl.where(place < n_entities, place, 0).to(tl.uint32), n, a, low, high, False)
+    if trial == 0:
+        low, high = load_key(keys, 2 - slot)
+        low, high = key_at(low, high, step)
+        tl.store(negatives + j, drawn.to(tl.int32))
+        tl.store(twins + j, permuted(drawn, n, a, low, high, True).to(tl.int32))
+    first, second = load_halves(entity, drawn, live, DIM, HALF, PAD)
+    if DROPOUT:
+        mask_first, mask_second = candidate_mask(drawn, slot, step, trials, factors, HALF, PAD)
+        first *= mask_first
+        second *= mask_second
+    store_halves(block + trial * candidates * 2 * PAD, j, first, second, live, 2 * PAD, PAD, PAD)
+    if PAIR != "dot":
+        _store_across(block_across + trial * 2 * PAD * candidates, j, first, second, live, candidates, PAD)
+
+
+@triton.jit
+def _store_queries(queries, across, at, row, qr, qi, BATCH: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    live = row < BATCH
+    store_halves(queries + at * BATCH * 2 * PAD, row, qr, qi, live, 2 * PAD, PAD, PAD)
+    if PAIR != "dot":
+        _store_across(across + at * 2 * PAD * BATCH, row, qr, qi, live, BATCH, PAD)
+
+
+@triton.jit
+def _store_across(across, at, first, second, live, LENGTH: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The same rows as columns of (P, LENGTH), for loops over coordinates."""
+    c = tl.arange(0, PAD)
+    where = across + c[None, :] * LENGTH + at[:, None]
+    tl.store(where, first, mask=live[:, None])
+    tl.store(where + PAD * LENGTH, second, mask=live[:, None])
+
+
+@triton.jit
+def _order(ids, order, start, count, n, SORTED: tl.constexpr, AGAINST: tl.constexpr):  # type: ignore[no-untyped-def]
+    table = tl.program_id(1) * n
+    i = tl.program_id(0) * SORTED + tl.arange(0, SORTED)
+    mine = tl.load(ids + table + i)
+    less = tl.zeros((SORTED, AGAINST), tl.int32)
+    before, equal = less, less
+    for first in range(0, n, AGAINST):  # counted lane by lane: summed over lanes in the loop it took 19 µs, not 7
+        j = first + tl.arange(0, AGAINST)
+        other = tl.load(ids + table + j, mask=j < n, other=_NO_ID)[None, :]
+        same = (other == mine[:, None]) & (j[None, :] < n)
+        less += (other < mine[:, None]).to(tl.int32)
+        equal += same.to(tl.int32)
+        before += (same & (j[None, :] < i[:, None])).to(tl.int32)
+    below, earlier = tl.sum(less, 1), tl.sum(before, 1)
+    tl.store(order + table + below + earlier, i)
+    tl.store(start + table + i, below)
+    tl.store(count + table + i, tl.where((earlier == 0) & (mine != _NO_ID), tl.sum(equal, 1), 0))

@@ -1,0 +1,217 @@
+"""The end of the step: every touched row's occurrences summed in a fixed order, then Adagrad, once.
+
+A row is written by one program: that of its first occurrence in the batch, else that of its place among the negative
+tails, else among the negative heads. The places of an entity in the other lists are known from the keyed permutations'
+inverses (`step_draw_triton`), so nothing is searched. Bytes for n touched rows: 20·n·D, as in `row_update`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grash.kernels.rows_triton import candidate_mask, load_halves, store_halves
+from grash.kernels.step import INTS, WINDOW, StepSpace
+from grash.kernels.step_draw_triton import bounds
+
+_LINES, _SUMMED = 4, 1024  # rows of a program; losses added at once
+_PI: tl.constexpr = tl.constexpr(3.141592653589793)
+_INTS: tl.constexpr = tl.constexpr(INTS)
+_WINDOW: tl.constexpr = tl.constexpr(WINDOW)
+
+
+def update_entities(
+    space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, table: Tensor, squares: Tensor, eps: float
+) -> None:
+    """Moves table (T, E, D) and squares, of the same shape or (T, E, 1) if row-wise. One warp for four rows: many small
+    programs keep more rows under way than few large ones (10 µs a step instead of 17)."""
+    shape = space.shape
+    _update_entities[((2 * shape.rows + shape.candidates) // _LINES, shape.trials)](
+        space.clock, plan, trials, factors, space.rates, table, squares, space.ids, space.places, space.negatives,
+        space.twins, space.seen, space.order, space.start, space.count, space.for_ends, space.for_candidates,
+        shape.batch, table.shape[1], eps,
+        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates, SPREADS=shape.spreads,
+        DIM=shape.dim, HALF=shape.half, PAD=shape.padded_half, DROPOUT=shape.dropout, ROWWISE=shape.rowwise,
+        LINES=_LINES, AT_ONCE=8, num_warps=1,
+    )  # fmt: skip
+
+
+def update_relations(space: StepSpace, table: Tensor, squares: Tensor, eps: float) -> None:
+    """The same for relations (T, R, width), whose runs are long; writes the step's losses (T,) to the window. A program
+    for every relation, which looks for its run, or for every line of the batch if these are fewer."""
+    shape = space.shape
+    lines = shape.rows * (2 if shape.reciprocal else 1)
+    _update_relations[(min(lines, table.shape[1]) + 1, shape.trials)](
+        space.clock, space.rates, table, squares, space.ids, space.order, space.start, space.count,
+        space.for_relations, space.row_losses, space.losses, table.shape[1], eps,
+        BATCH=shape.rows, LINES=lines, BY_ID=table.shape[1] <= lines, WIDTH=shape.width, HALF=shape.half,
+        PAD=shape.padded_half, ROWWISE=shape.rowwise, WRAP=shape.compose == "rotation", AT_ONCE=64, SUMMED=_SUMMED,
+        num_warps=8,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _update_entities(  # type: ignore[no-untyped-def]
+    clock, plan, trials, factors, rates, table, squares, ids, places, negatives, twins, seen, order, start, count,
+    for_ends, for_candidates, batch, rows, eps,
+    BATCH: tl.constexpr, first_tail, candidates, SPREADS: tl.constexpr,
+    DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr, ROWWISE: tl.constexpr,
+    LINES: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    step = tl.load(clock) - 1
+    _, first, last = bounds(plan, step, batch)
+    share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
+    rate = tl.load(rates + (step % _WINDOW) * tl.num_programs(1) + trial)
+    trials += trial * _INTS
+    factors += trial * 4
+    for_ends += trial * 4 * BATCH * PAD
+    for_candidates += trial * SPREADS * candidates * 2 * PAD
+    table += trial * rows * DIM
+    squares += trial * rows * (1 if ROWWISE else DIM)
+    if tile < 2 * BATCH // LINES:
+        line = tile * LINES + tl.arange(0, LINES)
+        length = tl.load(count + line)
+        if tl.max(length, 0) > 0:
+            mine = length > 0
+            row = tl.load(ids + line)
+            gr, gi = load_halves(for_ends, line, mine, 2 * PAD, PAD, PAD)  # a run's first occurrence
+            if tl.max(length, 0) > 1:
+                for k in tl.static_range(LINES):
+                    more = tl.load(count + tile * LINES + k) - 1
+                    if more > 0:
+                        at = order + tl.load(start + tile * LINES + k) + 1
+                        run_r, run_i = _run(for_ends, at, more, PAD, AT_ONCE)
+                        here = (tl.arange(0, LINES) == k)[:, None]
+                        gr += tl.where(here, run_r, 0.0)
+                        gi += tl.where(here, run_i, 0.0)
+            for slot in tl.static_range(2):
+                place = tl.load(places + slot * 2 * BATCH + line)
+                drawn = mine & (place < tl.load(trials + slot))
+                if tl.max(drawn.to(tl.int32), 0) > 0:
+                    cr, ci = _arrived(for_candidates, place + slot * first_tail, row, drawn, slot, step, trials,
+                                      factors, share, candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
+                    gr += cr
+                    gi += ci
+            _adagrad(table, squares, row, gr, gi, mine, rate, eps, DIM, HALF, PAD, ROWWISE, False)
+    else:
+        j = (tile - 2 * BATCH // LINES) * LINES + tl.arange(0, LINES)
+        slot = ((tile - 2 * BATCH // LINES) * LINES >= first_tail).to(tl.int32)
+        drawn = j - slot * first_tail < tl.load(trials + slot)
+        twin = tl.load(twins + j)
+        both = twin < tl.load(trials + 1 - slot)
+        # the batch's own rows are moved above; of two negatives' places the tail's is the one
+        mine = drawn & (tl.load(seen + j) != (step + 1).to(tl.int32)) & ((slot == 1) | (both == 0))
+        if tl.max(mine.to(tl.int32), 0) > 0:
+            row = tl.load(negatives + j)
+            gr, gi = _arrived(for_candidates, j, row, mine, slot, step, trials, factors, share,
+                              candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
+            twice = mine & both
+            if tl.max(twice.to(tl.int32), 0) > 0:
+                cr, ci = _arrived(for_candidates, twin, row, twice, 0, step, trials, factors, share,
+                                  candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
+                gr += cr
+                gi += ci
+            _adagrad(table, squares, row, gr, gi, mine, rate, eps, DIM, HALF, PAD, ROWWISE, False)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _update_relations(  # type: ignore[no-untyped-def]
+    clock, rates, table, squares, ids, order, start, count, gradients, row_losses, losses, rows, eps,
+    BATCH: tl.constexpr, LINES: tl.constexpr, BY_ID: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
+    PAD: tl.constexpr, ROWWISE: tl.constexpr, WRAP: tl.constexpr, AT_ONCE: tl.constexpr, SUMMED: tl.constexpr,
+):  # fmt: skip
+    line, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    step = tl.load(clock) - 1
+    window = (step % _WINDOW) * tl.num_programs(1) + trial
+    if line == tl.num_programs(0) - 1:
+        total = tl.zeros((SUMMED,), tl.float32)
+        for begin in range(0, BATCH, SUMMED):
+            i = begin + tl.arange(0, SUMMED)
+            total += tl.load(row_losses + trial * BATCH + i, mask=i < BATCH, other=0.0)
+        tl.store(losses + window, tl.sum(total, 0))
+    else:
+        if BY_ID:
+            row, at, length = _look_up(ids + 2 * BATCH, line, LINES, SUMMED)
+        else:
+            row, at = tl.load(ids + 2 * BATCH + line), tl.load(start + 2 * BATCH + line)
+            length = tl.load(count + 2 * BATCH + line)
+        if length > 0:
+            gr, gi = _run(gradients + trial * 4 * BATCH * PAD, order + 2 * BATCH + at, length, PAD, AT_ONCE)
+            here = row + tl.zeros((1,), tl.int32)
+            table += trial * rows * WIDTH
+            squares += trial * rows * (1 if ROWWISE else WIDTH)
+            _adagrad(table, squares, here, gr, gi, here >= 0, tl.load(rates + window), eps, WIDTH, HALF, PAD,
+                     ROWWISE, WRAP)  # fmt: skip
+
+
+@triton.jit
+def _look_up(ids, wanted, LINES: tl.constexpr, SUMMED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(id, start, length) of the run of `wanted` in the order of these ids."""
+    less = tl.zeros((SUMMED,), tl.int32)
+    equal = less
+    for begin in range(0, LINES, SUMMED):
+        i = begin + tl.arange(0, SUMMED)
+        other = tl.load(ids + i, mask=i < LINES, other=2**31 - 1)
+        less += (other < wanted).to(tl.int32)
+        equal += (other == wanted).to(tl.int32)
+    return wanted, tl.sum(less, 0), tl.sum(equal, 0)
+
+
+@triton.jit
+def _run(rows, order, length, PAD: tl.constexpr, AT_ONCE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum of a run of occurrences: two blocks (1, PAD)."""
+    c = tl.arange(0, PAD)
+    first, second = tl.zeros((1, PAD), tl.float32), tl.zeros((1, PAD), tl.float32)
+    for begin in range(0, length, AT_ONCE):
+        i = begin + tl.arange(0, AT_ONCE)
+        inside = i < length
+        at = tl.load(order + i, mask=inside, other=0)[:, None] * (2 * PAD) + c[None, :]
+        first += tl.sum(tl.load(rows + at, mask=inside[:, None], other=0.0), 0)[None, :]
+        second += tl.sum(tl.load(rows + at + PAD, mask=inside[:, None], other=0.0), 0)[None, :]
+    return first, second
+
+
+@triton.jit
+def _arrived(  # type: ignore[no-untyped-def]
+    rows, at, ids, live, slot, step, trials, factors, share,
+    candidates, SPREADS: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """What arrived at candidates: the parts of the batch in their order."""
+    first, second = load_halves(rows, at, live, 2 * PAD, PAD, PAD)
+    for part in tl.static_range(1, SPREADS):
+        more_first, more_second = load_halves(rows + part * candidates * 2 * PAD, at, live, 2 * PAD, PAD, PAD)
+        first += more_first
+        second += more_second
+    if DROPOUT:
+        mask_first, mask_second = candidate_mask(ids, slot, step, trials, factors, HALF, PAD)
+        first *= mask_first
+        second *= mask_second
+    return first * share, second * share
+
+
+@triton.jit
+def _adagrad(  # type: ignore[no-untyped-def]
+    table, squares, row, gr, gi, live, rate, eps,
+    WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, ROWWISE: tl.constexpr, WRAP: tl.constexpr,
+):  # fmt: skip
+    first, second = load_halves(table, row, live, WIDTH, HALF, PAD)
+    if ROWWISE:
+        inside = tl.arange(0, PAD)[None, :] < HALF  # what arrives at the padding may be anything
+        square = tl.sum(tl.where(inside, gr * gr + gi * gi, 0.0), 1)
+        grown = tl.load(squares + row, mask=live, other=0.0) + square / WIDTH
+        tl.store(squares + row, grown, mask=live)
+        size = tl.sqrt(grown)[:, None] + eps
+        first -= rate * (gr / size)
+        second -= rate * (gi / size)
+    else:
+        sr, si = load_halves(squares, row, live, WIDTH, HALF, PAD)
+        sr, si = sr + gr * gr, si + gi * gi
+        store_halves(squares, row, sr, si, live, WIDTH, HALF, PAD)
+        first -= rate * (gr / (tl.sqrt(sr) + eps))
+        second -= rate * (gi / (tl.sqrt(si) + eps))
+    if WRAP:
+        turned = first + _PI
+        first = turned - tl.floor(turned * (0.5 / _PI)) * (2 * _PI) - _PI
+    store_halves(table, row, first, second, live, WIDTH, HALF, PAD)

@@ -1,0 +1,156 @@
+"""The fused step on a CUDA device against the plain path, itself and its neighbours in a stack."""
+
+import numpy as np
+import pytest
+import torch
+
+from grash.training.batches import Batches
+from grash.training.config import TrainConfig
+from grash.training.fusable import serves, why_not
+from grash.training.fused import FusedSteps, stack_states
+from grash.training.initial import initial_model
+from grash.training.loop import train, train_step
+from grash.training.state import TrainState
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+CUDA = torch.device("cuda")
+R = 7
+CASES = {
+    "complex": {"model": "complex"},
+    "complex with reciprocals, dropout and n3": {
+        "model": "complex", "reciprocal": True, "dropout_entity": 0.2, "dropout_relation": 0.1,
+        "penalty": "n3", "penalty_entity": 0.01, "penalty_relation": 0.02, "dim": 34,
+    },
+    "distmult row by row": {
+        "model": "distmult", "optimizer": "row_adagrad", "penalty": "l1", "penalty_entity": 1e-3, "dim": 6,
+        "dropout_entity": 0.3,
+    },
+    "more negatives than entities": {"model": "complex", "negatives_head": 400, "negatives_tail": 301},
+    "one negative": {"model": "complex", "negatives_head": 1, "negatives_tail": 1, "batch_size": 3},
+    "more relations than lines of a batch": {"model": "complex", "n_relations": 200, "penalty": "l3"},
+    "transe": {"model": "transe", "norm": 2, "penalty": "l2", "penalty_relation": 0.1},
+    "transe by l1 with dropout": {"model": "transe", "norm": 1, "dropout_entity": 0.2, "reciprocal": True},
+    "rotate": {"model": "rotate", "norm": 1, "penalty": "l3", "penalty_entity": 0.1, "penalty_relation": 0.1},
+    "rotate by l2": {"model": "rotate", "norm": 2, "dropout_relation": 0.2, "batch_size": 130},
+}  # fmt: skip
+
+
+def make(n_entities: int = 301, n: int = 900, n_relations: int = R, **settings: object) -> tuple[TrainConfig, Batches]:
+    """Heads and tails repeat, as in a real graph; the last batch of an epoch is short."""
+    rng = np.random.default_rng(0)
+    heads, tails = (n_entities * rng.random((2, n)) ** np.array([[3], [2]])).astype(np.int32)
+    train = np.stack([heads, rng.integers(0, n_relations, n, dtype=np.int32), tails], 1)
+    values = {"dim": 32, "batch_size": 128, "negatives_head": 60, "negatives_tail": 150, "init": "normal",
+              "init_std": 0.3, "lr": 0.05, "epochs": 9.4, **settings}  # fmt: skip
+    config = TrainConfig(**values)
+    return config, Batches(train, n_entities, n_relations, config, CUDA)
+
+
+def fresh(config: TrainConfig, batches: Batches) -> TrainState:
+    return TrainState.fresh(initial_model(config, batches.n_entities, batches.n_relations, device=CUDA), config)
+
+
+def tensors(state: TrainState) -> list[torch.Tensor]:
+    squares = [o.state["squares"] for o in (state.entity_optimizer, state.relation_optimizer)]
+    return [state.model.entity, state.model.relation, *squares]
+
+
+def apart(one: TrainState, other: TrainState) -> list[float]:
+    return [((a - b).norm() / b.norm()).item() for a, b in zip(tensors(one), tensors(other))]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_agree_with_the_plain_path(case):
+    config, batches = make(**CASES[case])
+    assert serves(config, CUDA)
+    plain, fused = fresh(config, batches), fresh(config, batches)
+    steps = FusedSteps([fused], batches, [config])
+    for until, tolerance in ((1, 1e-5), (50, 5e-3)):
+        while fused.step < min(until, batches.plan.n_steps):
+            steps.advance(min(until, batches.plan.n_steps))
+        while plain.step < fused.step:
+            train_step(plain, batches, config)
+        mine, theirs = torch.stack(fused.unread), torch.stack(plain.unread)
+        assert torch.allclose(mine, theirs, rtol=tolerance, atol=1e-6)
+        # tables: a first Adagrad step is the gradient's sign, which a rounding may turn where the gradient is 0
+        assert max(apart(fused, plain)) < 20 * tolerance
+
+
+@pytest.mark.parametrize("precision,tolerance", [("tf32", 2e-3), ("bf16", 1e-2)])
+@pytest.mark.parametrize("dim", [32, 128, 200])
+def test_coarser_products_are_as_far_off_as_their_factors(precision, tolerance, dim):
+    config, batches = make(2000, dim=dim, precision=precision, negatives_tail=700)
+    plain, fused = fresh(config, batches), fresh(config, batches)
+    exact = config.changed(precision="float32")
+    train_step(plain, batches, exact)
+    FusedSteps([fused], batches, [config]).advance(1)
+    assert torch.allclose(fused.unread[0], plain.unread[0], rtol=1e-3)
+    assert max(apart(fused, plain)[2:]) < tolerance  # squares of gradients
+
+
+@pytest.mark.parametrize("case", ["complex", "distmult row by row", "rotate"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_trial_is_the_same_alone_again_and_among_others(case, precision):
+    config, batches = make(**CASES[case], precision=precision)
+    configs = [config, config.changed(negatives_head=17, lr=0.2, variation=3),
+               config.changed(negatives_tail=300, variation=5, penalty="l2", penalty_entity=0.1)]  # fmt: skip
+    alone = []
+    for each in configs:
+        twice = [fresh(each, batches), fresh(each, batches)]
+        for state in twice:
+            FusedSteps([state], batches, [each]).run(20)
+        assert all(torch.equal(a, b) for a, b in zip(*map(tensors, twice)))
+        alone.append(twice[0])
+    stack = [fresh(each, batches) for each in configs]
+    stack_states(stack)
+    FusedSteps(stack, batches, configs).run(20)
+    for state, before in zip(stack, alone):
+        assert all(torch.equal(a, b) for a, b in zip(tensors(state), tensors(before)))
+
+
+def test_a_diverged_trial_disturbs_no_other():
+    config, batches = make()
+    states = [fresh(config, batches), fresh(config, batches)]
+    stack_states(states)
+    states[1].model.entity.fill_(float("nan"))
+    losses = FusedSteps(states, batches, [config, config]).run(5)
+    single = fresh(config, batches)
+    FusedSteps([single], batches, [config]).run(5)
+    assert losses[:, 1].isnan().all()
+    assert torch.equal(states[0].model.entity, single.model.entity)
+
+
+@pytest.mark.parametrize("settings", [{"schedule": "cosine", "warmup_epochs": 1.0}, {"schedule": "plateau"}])
+def test_training_takes_the_fused_step_and_goes_on_exactly(settings, monkeypatch):
+    config, batches = make(**settings, valid_every=2.0)
+    whole, parts = fresh(config, batches), fresh(config, batches)
+    train(whole, batches, config, validate=lambda model: 0.5)
+
+    class Stop(Exception):
+        pass
+
+    def stop(state):
+        if state.step >= 30:
+            raise Stop
+
+    def validate(model):
+        stop(parts)
+        return 0.5
+
+    with pytest.raises(Stop):
+        train(parts, batches, config, validate=validate)
+    train(parts, batches, config, validate=lambda model: 0.5)
+    assert all(torch.equal(a, b) for a, b in zip(tensors(whole), tensors(parts)))
+    monkeypatch.setenv("GRASH_KERNELS", "reference")
+    plain = fresh(config, batches)
+    train(plain, batches, config, validate=lambda model: 0.5)
+    assert max(apart(whole, plain)) < 0.05
+    assert not torch.equal(whole.model.entity, plain.model.entity)
+
+
+def test_what_is_not_served_says_why():
+    config, _ = make(loss="bce", optimizer="adam")
+    assert why_not(config, CUDA) == ["loss=bce is not softmax", "optimizer=adam is not adagrad or row_adagrad"]

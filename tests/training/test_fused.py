@@ -1,0 +1,77 @@
+"""What of the fused step needs no GPU: who is served, and how the work is cut up."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grash.kernels.step import TILE, StepShape
+from grash.training.config import TrainConfig
+from grash.training.fusable import serves, why_not
+from grash.training.fused import stack_states, work_bytes
+from grash.training.initial import initial_model
+from grash.training.state import TrainState
+
+CPU = torch.device("cpu")
+
+
+def shape(**changes: object) -> StepShape:
+    values = {"trials": 1, "batch": 1024, "n_entities": 100, "n_relations": 3, "dim": 128, "negatives": (500, 500),
+              "compose": "complex", "pair": "dot", "reciprocal": False, "dropout": False, "rowwise": False}  # fmt: skip
+    return StepShape(**{**values, **changes})
+
+
+def test_a_cpu_takes_the_plain_path_and_says_why():
+    config = TrainConfig(loss="margin", dim=7, model="distmult", negatives_tail=0)
+    reasons = why_not(config, CPU)
+    assert reasons[0] == "the device is cpu, not cuda"
+    assert "loss=margin is not softmax" in reasons
+    assert "negatives_tail is 0" in reasons
+    assert any(reason.startswith("dim=7 is not an even number up to 128") for reason in reasons)
+    assert not serves(TrainConfig(), CPU)
+
+
+def test_kernels_that_are_demanded_bother_no_cpu(monkeypatch):
+    monkeypatch.setenv("GRASH_KERNELS", "triton")
+    assert not serves(TrainConfig(loss="margin"), CPU)
+
+
+@given(st.integers(1, 3000), st.integers(1, 20000), st.integers(1, 20000), st.sampled_from(["dot", "l1"]))
+def test_a_trials_chunks_cover_its_negatives_and_follow_from_it_alone(batch, heads, tails, pair):
+    alone = shape(batch=batch, negatives=(heads, tails), pair=pair)
+    chunk = alone.chunks((heads, tails))
+    assert chunk == shape(batch=batch, negatives=(20000, 20000), pair=pair, trials=64).chunks((heads, tails))
+    assert chunk % 64 == 0 and chunk >= alone.chunk
+    assert alone.rows % TILE == 0 and alone.rows - TILE < batch <= alone.rows
+    assert alone.candidates % TILE == 0 and alone.first_tail >= heads and alone.candidates - alone.first_tail >= tails
+
+
+@given(st.integers(1, 128))
+def test_a_padded_row_holds_both_halves(half):
+    assert half <= shape(dim=2 * half).padded_half < max(17, 2 * half)
+    assert shape(dim=2 * half).padded == 2 * shape(dim=2 * half).padded_half
+
+
+def test_the_work_space_grows_with_the_trials_and_not_with_the_graph():
+    config = TrainConfig(negatives_head=400, negatives_tail=900)
+    one, many = work_bytes([config], 10**4, 30), work_bytes([config] * 8, 10**4, 30)
+    assert one < many < 8.1 * one
+    assert work_bytes([config], 10**8, 30) == one
+
+
+def test_stacked_trials_share_one_tensor_and_keep_their_values():
+    config = TrainConfig(dim=8)
+    states = [TrainState.fresh(initial_model(config.changed(variation=i), 20, 3), config) for i in range(3)]
+    before = [s.model.entity.clone() for s in states]
+    stack_states(states)
+    assert all(torch.equal(s.model.entity, b) for s, b in zip(states, before))
+    starts = [s.model.entity.data_ptr() for s in states]
+    assert starts[1] - starts[0] == starts[2] - starts[1] == 20 * 8 * 4
+
+
+@pytest.mark.parametrize("model,pair", [("transe", "l1"), ("rotate", "modulus"), ("complex", "dot")])
+def test_the_pair_is_the_models_own(model, pair):
+    from grash.training.fused import _shape
+
+    config = TrainConfig(model=model, dim=8)
+    assert _shape([config], 10, 2)[0].pair == initial_model(config, 10, 2).pair == pair
