@@ -173,7 +173,7 @@ def test_less_work_space_changes_no_number(runner: TrialRunner) -> None:
 
 
 def test_an_interrupt_saves_and_the_trial_goes_on_exactly(runner: TrialRunner, tmp_path: Path) -> None:
-    long = task(epochs=60.0, valid_every=30.0)
+    long = task(epochs=600.0, valid_every=300.0)
     undisturbed = bare(runner.run(long, quiet))
     interrupted = 0
 
