@@ -184,3 +184,19 @@ def test_a_key_that_is_searched_twice_gets_a_sentence(tmp_path: Path) -> None:
     content["grash_search"]["parameters"] *= 2
     with pytest.raises(ConfigError, match="search.yaml: train.optimizer_args.lr stands in .* twice"):
         read_libkge_search(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("model", ["complex", "rotate", "transe"])
+@pytest.mark.parametrize("variant", ["combined", "graph", "epoch"])
+def test_a_published_search_is_planned_as_published(model: str, variant: str, tmp_path: Path) -> None:
+    from grash.api_search import Search, settings_of_file
+
+    file = tmp_path / "search.yaml"
+    file.write_text(yaml.safe_dump(published_search(model, "yago3-10", variant)))
+    settings, _ = settings_of_file(file)
+    search = Search("world", out=tmp_path / "run", preset=settings.pop("preset"), **settings)
+    plan = search.plan(probe=False)
+    assert [r.n_trials for r in plan.rounds] == [64, 16, 4]
+    assert [r.plan.fidelity for r in plan.rounds] == [1 / 64, 1 / 16, 1 / 4]
+    assert plan.billed <= plan.budget == 3 and search.settings.max_epochs == 400
+    assert search.settings.models == (model,) and search.settings.way == "ladder" and not search.settings.rails
