@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from engines.searches import SMALL, SPACE, essence, events_of, shifts, small_search
-from grash.api_search import Search, SearchResult, best_of_run, search_folder
+from grash.api_given import best_of_run
+from grash.api_result import SearchResult
+from grash.api_search import Search, search_folder
 from grash.errors import ConfigError, InputError, OutputError, SearchFailed
 from grash.search.settings import make_settings
 from grash.training.config import make_config

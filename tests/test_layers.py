@@ -17,7 +17,7 @@ LAYERS = [
     ("search",),
     ("engines",),
     ("predict", "export", "export_config", "report"),
-    ("api", "api_search"),
+    ("api", "api_result", "api_given", "api_search"),
     ("cli", "__main__"),
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

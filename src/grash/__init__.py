@@ -13,7 +13,8 @@ from grash.version import __version__
 
 if TYPE_CHECKING:
     from grash.api import evaluate, load_model, train
-    from grash.api_search import Search, SearchResult
+    from grash.api_result import SearchResult
+    from grash.api_search import Search
     from grash.data.dataset import Dataset
     from grash.data.describe import describe
     from grash.data.prepare import load_dataset, prepare
@@ -25,7 +26,7 @@ _HOMES = {
     "Model": "grash.predict",
     "Prediction": "grash.predict",
     "Search": "grash.api_search",
-    "SearchResult": "grash.api_search",
+    "SearchResult": "grash.api_result",
     "TrainConfig": "grash.training.config",
     "describe": "grash.data.describe",
     "evaluate": "grash.api",

@@ -8,7 +8,6 @@ result.model.predict(head="Egypt", relation="neighbour_of")
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -18,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from grash.api import Source, load_dataset
+from grash.api_given import best_of_run, initial_of, resolved_space
+from grash.api_result import SearchResult
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.engines.choose import check_engine, choose_engine
 from grash.engines.drive import Driver, Watch
 from grash.engines.estimate import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
-from grash.predict import Model
 from grash.report.views import Views
 from grash.search.configurations import given_proposals
 from grash.search.folder import (
@@ -41,11 +41,9 @@ from grash.search.folder import (
 )
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials
-from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.settings import SearchSettings, make_settings
-from grash.search.state import SearchState
 from grash.search.trial import Result, Task
-from grash.training.config import TrainConfig, make_config, read_config, read_yaml_mapping
+from grash.training.config import TrainConfig, make_config
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +71,7 @@ class Search:
         from_run: the best configurations of an earlier search enter the first round, beside initial_configs."""
         self.source = source if source is not None else "" if isinstance(dataset, Dataset) else str(dataset)
         self.dataset = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
-        initial = [_initial(c) for c in initial_configs]
+        initial = [initial_of(c) for c in initial_configs]
         given = {**settings, "initial": initial} if initial else dict(settings)
         if "space" in given:
             given["space"] = resolved_space(given["space"])
@@ -256,54 +254,6 @@ class Trial:
         return self.task.number
 
 
-@dataclass(frozen=True, eq=False)
-class SearchResult:
-    """What is recorded of a search: the state, and the model if it has been trained."""
-
-    folder: Path
-    state: SearchState
-
-    @classmethod
-    def load(cls, folder: str | Path) -> SearchResult:
-        read_search(Path(folder))
-        path = Path(folder) / LEDGER_FILE
-        events = read_ledger(path) if path.exists() else []
-        return cls(Path(folder), SearchState.replay(events))
-
-    @property
-    def best_config(self) -> TrainConfig:
-        """The winner, or while the search goes on the incumbent."""
-        best = self.state.incumbent()
-        number = self.state.winner if self.state.winner is not None else None if best is None else best.number
-        if number is None:
-            raise InputError(f"{self.folder} has no scored trial yet.")
-        return make_config(self.state.configurations[number].values)
-
-    @property
-    def model(self) -> Model:
-        if not (self.folder / "model" / "model.json").is_file():
-            raise InputError(f"{self.folder} has no trained model: let the search end, or train best.yaml.")
-        return Model.load(self.folder / "model")
-
-    def trials(self) -> list[dict[str, Any]]:
-        """One row per trial and round."""
-        from grash.report.rows import trial_rows
-
-        return trial_rows(self.state)
-
-    def trials_dataframe(self) -> Any:
-        """The same as a polars data frame (`.to_pandas()` where pandas is wanted)."""
-        import polars
-
-        return polars.DataFrame(self.trials(), infer_schema_length=None)
-
-    def report(self) -> Path:
-        """Writes report.html anew and says where it is."""
-        from grash.report.page import write_report
-
-        return write_report(self.folder)
-
-
 class _NoEngine:
     """Stands in where trials are asked for."""
 
@@ -345,65 +295,6 @@ def _goes_on(folder: Path, dataset: Dataset, settings: SearchSettings) -> bool:
         return not SearchResult.load(folder).state.finished
     except (InputError, ConfigError, OSError, ValueError):
         return False
-
-
-def resolved_space(given: Any) -> Any:
-    """A space as it is kept in search.yaml: its name, or its parameters, read now from the file that was given."""
-    from grash.search.space_file import as_dict, read_space
-    from grash.search.spaces import SPACES
-
-    if isinstance(given, str | Path) and str(given) not in SPACES:
-        return as_dict(read_space(Path(given)).verified(source=str(given)))
-    return given
-
-
-def settings_of_file(path: str | Path) -> tuple[dict[str, Any], list[str]]:
-    """The settings of a YAML file of ours, or of a GraSH search file of LibKGE, and what of it was ignored."""
-    from grash.search.libkge import is_libkge_search, libkge_search
-    from grash.search.space_file import as_dict
-
-    content = read_yaml_mapping(Path(path))
-    if not is_libkge_search(content):
-        return content, []
-    read = libkge_search(content, str(path))
-    settings = {"preset": "paper", **read.settings, "space": as_dict(read.space), "proposals": "random"}
-    settings.pop("dataset", None)
-    return settings, list(read.ignored)
-
-
-def best_of_run(folder: str | Path, *, count: int = 4) -> list[dict[str, Any]]:
-    """The best configurations of an earlier search, as initial ones: those of its highest rounds first."""
-    state = SearchResult.load(folder).state
-    chosen: list[int] = []
-    for past in reversed(state.rounds):
-        ranked = sorted((r for r in past.results.values() if r.mrr is not None), key=lambda r: -(r.mrr or 0))
-        chosen += [r.number for r in ranked if r.number not in chosen]
-    if not chosen:
-        raise InputError(f"{folder} has no scored trial to take over.")
-    return [_initial(state.configurations[n].values, f"run:{Path(folder).name}") for n in chosen[:count]]
-
-
-def _initial(given: TrainConfig | Mapping[str, Any] | str | Path, origin: str | None = None) -> dict[str, Any]:
-    """Values and origin of a configuration from a record, a YAML file or a mapping, less what belongs to a run."""
-    if isinstance(given, str | Path):
-        values, origin = _read_either(Path(given)).model_dump(exclude_unset=True), f"user:{Path(given).name}"
-    elif isinstance(given, TrainConfig):
-        values = given.model_dump(exclude_unset=True)
-    else:
-        values = dict(given)
-    of_a_run = ("epochs", "valid_every", "patience", "seed", "variation", "precision")
-    kept = {k: v for k, v in values.items() if k not in of_a_run}
-    return {"values": json.loads(json.dumps(kept)), "origin": origin or "user"}
-
-
-def _read_either(path: Path) -> TrainConfig:
-    """The configuration in a YAML file of ours, or of a training of LibKGE."""
-    content = read_yaml_mapping(path)
-    if any("." in str(key) or isinstance(value, dict) for key, value in content.items()):
-        from grash.search.libkge import read_libkge_config
-
-        return read_libkge_config(path)
-    return read_config(path)
 
 
 __all__ = ["Search", "SearchResult", "Trial", "best_of_run", "search_folder"]

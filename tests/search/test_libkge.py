@@ -189,7 +189,8 @@ def test_a_key_that_is_searched_twice_gets_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["complex", "rotate", "transe"])
 @pytest.mark.parametrize("variant", ["combined", "graph", "epoch"])
 def test_a_published_search_is_planned_as_published(model: str, variant: str, tmp_path: Path) -> None:
-    from grash.api_search import Search, settings_of_file
+    from grash.api_given import settings_of_file
+    from grash.api_search import Search
 
     file = tmp_path / "search.yaml"
     file.write_text(yaml.safe_dump(published_search(model, "yago3-10", variant)))

@@ -13,7 +13,8 @@ from grash.cli.train import assignment
 from grash.errors import ConfigError
 
 if TYPE_CHECKING:
-    from grash.api_search import Search, SearchResult
+    from grash.api_result import SearchResult
+    from grash.api_search import Search
 
 RESUMABLE = 7  # exit code of a search that was stopped and goes on with `grash resume`
 
@@ -185,7 +186,8 @@ def _search(
     source: str, out: Path | None, asked: dict[str, Any], running: dict[str, Any], reading: dict[str, Any]
 ) -> Search:
     from grash import api
-    from grash.api_search import Search, settings_of_file
+    from grash.api_given import settings_of_file
+    from grash.api_search import Search
 
     asked = dict(asked)
     preset = asked.pop("preset", None)
