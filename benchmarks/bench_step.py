@@ -33,17 +33,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--together", type=int, default=20, help="steps of one variant in a row, as in training")
     parser.add_argument("--no-pykeen", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     dataset = load_dataset(args.dataset)
     calls = {"products": products(), "autograd": autograd_step(dataset), "ours": our_step(dataset)}
-    timings = interleaved(calls, repeats=args.repeats)
+    timings = interleaved(calls, repeats=args.repeats, together=args.together)
     if not args.no_pykeen:
         timings["pykeen"] = pykeen_step(dataset)
     ours = timings["ours"].median
-    print(f"{dataset}, {args.threads} threads, {args.repeats} interleaved repeats")
+    print(f"{dataset}, {args.threads} threads, {args.repeats} × {args.together} steps in turn")
     for name, timing in timings.items():
         record("step", name, f"B={BATCH} N={NEGATIVES}+{NEGATIVES} d={DIM}", timing)
         rate = BATCH / timing.median

@@ -32,8 +32,11 @@ def measure(call: Callable[[], object], *, repeats: int = 50, warm_up: int = 5) 
     return timed(call, repeats)
 
 
-def interleaved(calls: dict[str, Callable[[], object]], *, repeats: int = 50, warm_up: int = 5) -> dict[str, Timing]:
-    """The same for several variants in turn, so that a change of the machine's mood meets all of them."""
+def interleaved(
+    calls: dict[str, Callable[[], object]], *, repeats: int = 50, together: int = 1, warm_up: int = 5
+) -> dict[str, Timing]:
+    """The same for several variants in turn, so that a change of the machine's mood meets all of them; `together`
+    calls of one variant follow each other and count as one repeat, divided by their number."""
     for call in calls.values():
         for _ in range(warm_up):
             call()
@@ -41,8 +44,9 @@ def interleaved(calls: dict[str, Callable[[], object]], *, repeats: int = 50, wa
     for _ in range(repeats):
         for name, call in calls.items():
             start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
+            for _ in range(together):
+                call()
+            seconds[name].append((time.perf_counter() - start) / together)
     return {name: _summary(values) for name, values in seconds.items()}
 
 

@@ -1,4 +1,5 @@
-"""Triples of complex rows asked from both ends: queries and true scores in one loop, and their gradients in another.
+"""Triples of complex rows asked from both ends: queries, true scores and the rows that both are compared with in one
+call, and their gradients in another.
 
     tail query = head·forward        score = ⟨tail query, tail⟩
     head query = tail·backward       score = ⟨head query, head⟩         backward conjugated if `conjugate`
@@ -23,7 +24,8 @@ from grash.kernels.threads import use_torch_threads
 
 @dataclass(frozen=True)
 class Ends:
-    """B triples: entity (E, D), relation (R, D); heads, tails, forward, backward (B,) ids of rows in them."""
+    """B triples: entity (E, D), relation (R, D); heads, tails, forward, backward (B,) ids of rows in them. others:
+    (N,) entities that the tails, and (M,) that the heads are compared with."""
 
     entity: Tensor
     relation: Tensor
@@ -31,6 +33,7 @@ class Ends:
     tails: Tensor
     forward: Tensor
     backward: Tensor
+    others: tuple[Tensor, Tensor]
     conjugate: bool
 
     @cached_property
@@ -43,31 +46,34 @@ class Ends:
         return np.float32(-1 if self.conjugate else 1)
 
 
-Asked = tuple[Tensor, Tensor]  # of (tail, head): queries (B, D) each, or a number (B,) each
+Asked = tuple[Tensor, Tensor]  # of (tail, head): queries (B, D) each, a number (B,) each, or rows (N, D) and (M, D)
 
 
 def _loops_serve(*tables: Tensor) -> bool:
     return all(t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in tables)
 
 
-def end_queries(ends: Ends) -> tuple[Asked, Asked]:
-    """(tail queries, head queries) and (scores of the true tails, scores of the true heads)."""
+def end_queries(ends: Ends) -> tuple[Asked, Asked, Asked]:
+    """(tail queries, head queries), (scores of the true tails, of the true heads), (rows of the others, of both)."""
     if not _loops_serve(ends.entity, ends.relation):
         return end_queries_plain(ends)
     use_torch_threads()
-    shape = (len(ends.heads), ends.entity.shape[1])
-    queries = torch.empty(shape), torch.empty(shape)
-    scores = torch.empty(shape[0]), torch.empty(shape[0])
-    _query_loop(*ends.arrays, ends.sign, *(x.numpy() for x in (*queries, *scores)))  # type: ignore[call-arg]
-    return queries, scores
+    size, width = len(ends.heads), ends.entity.shape[1]
+    queries = torch.empty(size, width), torch.empty(size, width)
+    scores = torch.empty(size), torch.empty(size)
+    rows = torch.empty(len(ends.others[0]), width), torch.empty(len(ends.others[1]), width)
+    given = [x.numpy() for x in (*ends.others, *queries, *scores, *rows)]
+    _query_loop(*ends.arrays, ends.sign, *given)  # type: ignore[call-arg]
+    return queries, scores, rows
 
 
-def end_queries_plain(ends: Ends) -> tuple[Asked, Asked]:
+def end_queries_plain(ends: Ends) -> tuple[Asked, Asked, Asked]:
     """The plain form of `end_queries`."""
     head, tail = ends.entity[ends.heads], ends.entity[ends.tails]
     for_tail = product_plain(head, ends.relation[ends.forward])
     for_head = product_plain(tail, ends.relation[ends.backward], conjugate=ends.conjugate)
-    return (for_tail, for_head), ((for_tail * tail).sum(1), (for_head * head).sum(1))
+    rows = ends.entity[ends.others[0]], ends.entity[ends.others[1]]
+    return (for_tail, for_head), ((for_tail * tail).sum(1), (for_head * head).sum(1)), rows
 
 
 def end_gradients(ends: Ends, queries: Asked, for_queries: Asked, for_scores: Asked) -> tuple[Tensor, ...]:
@@ -101,8 +107,9 @@ def end_gradients_plain(ends: Ends, queries: Asked, for_queries: Asked, for_scor
 
 @numba.njit(cache=True, parallel=True, fastmath={"contract", "reassoc", "nsz"})
 def _query_loop(  # type: ignore[no-untyped-def]
-    entity, relation, heads, tails, forward, backward, sign, for_tail, for_head, tail_scores, head_scores
-):
+    entity, relation, heads, tails, forward, backward, sign,
+    not_tails, not_heads, for_tail, for_head, tail_scores, head_scores, tail_rows, head_rows,
+):  # fmt: skip
     half = entity.shape[1] // 2
     for i in numba.prange(heads.shape[0]):
         h, t, f, b = entity[heads[i]], entity[tails[i]], relation[forward[i]], relation[backward[i]]
@@ -120,6 +127,11 @@ def _query_loop(  # type: ignore[no-untyped-def]
         for k in range(2 * half):
             head_score += for_head[i, k] * h[k]
         tail_scores[i], head_scores[i] = tail_score, head_score
+    n = not_tails.shape[0]
+    for i in numba.prange(n + not_heads.shape[0]):
+        source, target = (entity[not_tails[i]], tail_rows[i]) if i < n else (entity[not_heads[i - n]], head_rows[i - n])
+        for k in range(2 * half):
+            target[k] = source[k]
 
 
 @numba.njit(cache=True, parallel=True, fastmath={"contract"})

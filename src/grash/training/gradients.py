@@ -25,6 +25,8 @@ from grash.training.config import TrainConfig
 from grash.training.losses import label_loss, slot_loss
 from grash.training.penalties import complex_rows, power_penalty
 
+_ENDS: tuple[Slot, Slot] = ("tail", "head")  # in the order of `end_queries`
+
 
 @dataclass
 class Gradient:
@@ -164,28 +166,37 @@ def _compare_ends(
     """`_compare` of both slots at once: all that stands before and after the matrix products in a loop each."""
     assert head.ids is not None and tail.ids is not None
     backward, _ = model.asked(relations, "head")
-    ends = Ends(model.entity, model.relation, head.ids, tail.ids, relations, backward, conjugate=not model.reciprocal)
-    queries, positive = end_queries(ends)
-    for_queries, for_positive = list(queries), list(positive)
-    for slot, negatives in drawn.items():
-        end = int(slot == "head")
-        others = Taken(model.entity, negatives.ids, 0.0, 0)
-        against = _Drawn(model, queries[end], others.values, positive[end], negatives)
-        loss, for_positive[end], for_negative = slot_loss(
-            positive[end], against.scores, config, scale=1 / len(relations), overwrite=True
-        )
-        step.loss = step.loss + loss
-        for_queries[end], for_candidates = against.gradients(for_positive[end], for_negative)
-        others.add(for_candidates)
-        others.settle(step.entity)
-    rows = end_gradients(ends, queries, (for_queries[0], for_queries[1]), (for_positive[0], for_positive[1]))
-    head.add(rows[0])
-    tail.add(rows[1])
+    others = drawn["tail"].ids, drawn["head"].ids
+    asked = head.ids, tail.ids, relations, backward
+    ends = Ends(model.entity, model.relation, *asked, others, conjugate=not model.reciprocal)
+    queries, positive, rows = end_queries(ends)
+    of_tail, of_head = (
+        _compare_end(model, config, queries[end], positive[end], rows[end], drawn[slot])
+        for end, slot in enumerate(_ENDS)
+    )
+    step.loss = of_tail[0] + of_head[0]
+    step.entity.add(others[0], of_tail[3])
+    step.entity.add(others[1], of_head[3])
+    given = end_gradients(ends, queries, (of_tail[1], of_head[1]), (of_tail[2], of_head[2]))
+    head.add(given[0])
+    tail.add(given[1])
     relation[0] = Taken(model.relation, relations, 0.0, 0)
-    relation[0].add(rows[2])
+    relation[0].add(given[2])
     if model.reciprocal:
         relation[1] = Taken(model.relation, backward, 0.0, 0)
-        relation[1].add(rows[3])
+        relation[1].add(given[3])
+
+
+def _compare_end(
+    model: KgeModel, config: TrainConfig, queries: Tensor, positive: Tensor, rows: Tensor, negatives: Negatives
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One slot's loss and its gradients for queries, true scores and rows. Its scores end here: the other slot's take
+    their place, while it is still in the cache."""
+    against = _Drawn(model, queries, rows, positive, negatives)
+    scale = 1 / len(queries)
+    loss, for_positive, for_negative = slot_loss(positive, against.scores, config, scale=scale, overwrite=True)
+    for_queries, for_rows = against.gradients(for_positive, for_negative)
+    return loss, for_queries, for_positive, for_rows
 
 
 def _scores_all(negatives: Negatives, model: KgeModel) -> bool:
