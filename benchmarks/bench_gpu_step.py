@@ -3,14 +3,16 @@
     python benchmarks/bench_gpu_step.py [--only NAME …] [--parts] [--record]
 
 Random graphs of the named sizes; batch 1024, d = 128, shared negatives without replacement, softmax, Adagrad with full
-state. In one run: the measured ceilings (copy, matrix product), for every case the floor (bytes and FLOPs over them),
-the same step with autograd and sparse embeddings, our plain path (GRASH_KERNELS=reference) and the fused step by
-precision of its products. `--parts` times the fused step's kernels one by one, each in a graph of its own.
+state, unless the name says otherwise. In one run: the measured ceilings (copy, matrix product), for every case the
+floor (bytes and FLOPs over them), the same step with autograd and sparse embeddings, PyG's step where it is installed
+(one negative for each positive, which is all it offers), our plain path and the fused step by precision of its
+products. `--parts` times the fused step's kernels one by one, each in a graph of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,9 +25,10 @@ import torch.nn.functional as F
 from grash.kernels.step import WINDOW
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
-from grash.training.fused import FusedSteps, stack_states
+from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
+from grash.training.stack import stack_states
 from grash.training.state import TrainState
 from harness import Timing, record
 
@@ -48,16 +51,22 @@ class Case:
     def config(self, precision: str, variation: int = 0) -> TrainConfig:
         heads, tails = self.negatives
         values = {"negatives_head": heads, "negatives_tail": tails, "lr": 0.05, "epochs": 10_000, "dim": 128}
-        return TrainConfig(**values, **self.settings, precision=precision, variation=variation)
+        return TrainConfig(**values | self.settings, precision=precision, variation=variation)
 
 
 YAGO = (123_182, 37, 1_079_040)
+FB15K = (14_541, 237, 272_115)
 CASES = {
     "yago complex": Case(*YAGO, (3864, 8803), precisions=("bf16", "tf32", "float32")),
     "yago complex 500": Case(*YAGO, (500, 500)),
     "yago rotate": Case(*YAGO, (500, 500), {"model": "rotate"}),
     "yago transe l1": Case(*YAGO, (500, 500), {"model": "transe"}),
     "yago transe l2": Case(*YAGO, (500, 500), {"model": "transe", "norm": 2}),
+    "yago rotate adversarial": Case(*YAGO, (500, 500), {"model": "rotate", "loss": "self_adversarial"}),
+    "yago complex 512": Case(*YAGO, (500, 500), {"dim": 512}),
+    "fb15k 1vsall": Case(*FB15K, (14_541, 14_541), {"training": "1vsall"}),
+    "fb15k 1vsall dropout": Case(*FB15K, (14_541, 14_541), {"training": "1vsall", "dropout_entity": 0.1}, plain=False),
+    "fb15k relations too": Case(*FB15K, (500, 500), {"relation_prediction": 0.5}),
     "wikidata5m complex": Case(4_594_485, 822, 21_343_681, (5735, 7467), plain=False),
     "round 1, alone": Case(7_800, 30, 130_000, (240, 550), plain=False),
     "round 1, 8 trials": Case(7_800, 30, 130_000, (240, 550), trials=8, plain=False),
@@ -77,10 +86,10 @@ def main() -> None:
           f"bf16 product {products / 1e12:.0f} TFLOP/s")  # fmt: skip
     for name in args.only:
         case = CASES[name]
-        print(f"{name:20s} floor                {floor(case, copy, products) * 1e6:9.1f} µs")
+        print(f"{name:23s} floor                {floor(case, copy, products) * 1e6:9.1f} µs")
         for variant, timing in variants(case, args.parts):
             each = f", {timing.median / case.trials * 1e6:.2f} a trial" if case.trials > 1 else ""
-            print(f"{name:20s} {variant:20s} {timing.median * 1e6:9.1f} µs "
+            print(f"{name:23s} {variant:20s} {timing.median * 1e6:9.1f} µs "
                   f"[{timing.p20 * 1e6:.1f}, {timing.p80 * 1e6:.1f}]{each}", flush=True)  # fmt: skip
             if args.record:
                 record("gpu step", variant, name, timing)
@@ -90,8 +99,9 @@ def variants(case: Case, parts: bool) -> list[tuple[str, Timing]]:
     found = []
     graph = random_graph(case)
     if case.plain:
-        if case.settings.get("model", "complex") == "complex":
+        if not case.settings:
             found.append(("autograd, sparse", timed(autograd_step(case, graph), 1, 30)))
+            found += [(f"PyG, {kind}", timed(step, 1, 30)) for kind, step in pyg_steps(case, graph).items()]
         found.append(("our plain path", timed(plain_step(case, graph), 1, 30)))
     for precision in case.precisions:
         fused = fused_steps(case, graph, precision)
@@ -134,10 +144,10 @@ def ceilings() -> tuple[float, float]:
 def floor(case: Case, copy: float, products: float) -> float:
     """The larger of two times: rows touched (gathered once, updated in 20 bytes a float), and three products a slot
     (distances: three passes of two operations a coordinate, at 60 TFLOP/s of plain arithmetic)."""
-    rows, pairs = 2 * 1024 + sum(case.negatives), 1024 * sum(case.negatives)
-    by_bytes = case.trials * rows * 128 * 24 / copy
+    rows, pairs = min(case.entities, 2 * 1024 + sum(case.negatives)), 1024 * sum(case.negatives)
+    dim = case.settings.get("dim", 128)
     dot = case.settings.get("model", "complex") == "complex"
-    return max(by_bytes, case.trials * pairs * 128 * 6 / (products if dot else 60e12))
+    return case.trials * max(rows * dim * 24 / copy, pairs * dim * 6 / (products if dot else 60e12))
 
 
 def random_graph(case: Case) -> np.ndarray:
@@ -161,7 +171,7 @@ def fused_steps(case: Case, graph: np.ndarray, precision: str) -> FusedSteps:
     batches = Batches(graph, case.entities, case.relations, configs[0], CUDA)
     models = [initial_model(c, case.entities, case.relations, device=CUDA) for c in configs]
     states = [TrainState.fresh(m, c) for m, c in zip(models, configs)]
-    stack_states(states)
+    stack_states(states, n=len(states))
     return FusedSteps(states, batches, configs)
 
 
@@ -193,6 +203,31 @@ def autograd_step(case: Case, graph: np.ndarray) -> Callable[[], object]:
     return call
 
 
+def pyg_steps(case: Case, graph: np.ndarray) -> dict[str, Callable[[], object]]:
+    """A step as in PyG's own example: `loss` of one negative for each positive, autograd, torch's Adagrad."""
+    if importlib.util.find_spec("torch_geometric") is None:
+        print("    PyG is not installed")
+        return {}
+    from torch_geometric.nn.kge import ComplEx
+
+    triples = torch.from_numpy(graph).to(CUDA).long()
+
+    def step(sparse: bool) -> Callable[[], object]:
+        model = ComplEx(case.entities, case.relations, hidden_channels=64, sparse=sparse).to(CUDA)
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
+
+        def call() -> None:
+            with torch.enable_grad():
+                head, kind, tail = triples[torch.randint(len(triples), (1024,), device=CUDA)].T
+                optimizer.zero_grad()
+                model.loss(head, kind, tail).backward()
+                optimizer.step()
+
+        return call
+
+    return {"dense": step(False), "sparse": step(True)}
+
+
 def parts_of(fused: FusedSteps) -> dict[str, float]:
     """µs of each launch, twenty in a graph."""
     from grash.kernels import step_distance_triton as distance
@@ -202,23 +237,27 @@ def parts_of(fused: FusedSteps) -> dict[str, float]:
     from grash.kernels import step_update_triton as updating
 
     space, plan, trials, factors, tables = fused.space, fused.plan, fused.trials, fused.factors, fused.tables
+    known = space, plan, trials, factors
     calls: dict[str, Callable[[], object]] = {
         "draw": lambda: drawing.draw(space, plan, fused.keys, trials, factors, fused.batches.train, *tables),
         "order": lambda: drawing.order(space),
     }
     if fused.shape.pair == "dot":
-        calls |= {"score": lambda: dot.score(space, trials), "spread": lambda: dot.spread(space, trials)}
+        calls |= {
+            "score": lambda: dot.score(space, trials, factors),
+            "spread": lambda: dot.spread(space, trials, factors),
+        }
     else:
         calls |= {
-            "score": lambda: distance.score(space, trials),
-            "weigh": lambda: distance.weigh(space, plan, trials),
+            "score": lambda: distance.score(space, trials, factors),
+            "weigh": lambda: distance.weigh(space, plan, trials, factors),
             "pulls": lambda: distance.pulls(space, trials),
             "spread": lambda: distance.spread(space, trials),
         }
     calls |= {
         "ends": lambda: ending.ends(space, plan, trials, factors, *tables),
-        "relations": lambda: updating.update_relations(space, tables[1], fused.squares[1], 1e-10),
-        "entities": lambda: updating.update_entities(space, plan, trials, factors, tables[0], fused.squares[0], 1e-10),
+        "relations": lambda: updating.update_relations(*known, tables[1], fused.squares[1], 1e-10),
+        "entities": lambda: updating.update_entities(*known, tables[0], fused.squares[0], 1e-10),
     }
     return {name: timed(replayed(call), 20, 15).median * 1e6 for name, call in calls.items()}
 

@@ -58,6 +58,7 @@ class OutputError(GrashError):
 class Diverged(GrashError):
     exit_code = 5
     epoch = 0.0  # of the training, where it is known
+    history: Sequence[object] = ()  # its validations before that, where they are known
 
 
 class SearchFailed(GrashError):

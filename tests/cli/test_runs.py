@@ -95,6 +95,16 @@ def test_the_table_shows_what_runs_where(run: Path) -> None:
     assert "best    cfg" in shown and "budget" in shown
 
 
+def test_trials_that_are_trained_together_share_a_line(run: Path) -> None:
+    state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
+    beats = {(2, n): Heartbeat(2, n, 450, 1000, 0.01 * n, 42.0) for n in range(100, 164)}
+    state.rounds[1].running = {n: {"round": 2, "number": n, "device": "cuda:0"} for n in range(100, 164)}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(picture(state, beats, ("cuda:0",), now=datetime.now(timezone.utc)))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "cuda:0  64 trials of round 2   45%  MRR 1.6300  42 s left" in shown and "idle" not in shown
+
+
 def test_a_terminal_is_redrawn_at_most_four_times_a_second(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
     drawn = []

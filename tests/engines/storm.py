@@ -151,7 +151,7 @@ def _arm_renames(where: str, met: Callable[[str], bool]) -> None:
     """Files of ours get their names by Path.replace, folders by Path.rename; checkpoints are written at every step."""
     import grash.training.loop as loop
 
-    (loop.train.__kwdefaults__ or {})["save_every_seconds"] = 0.0
+    (loop.train_stack.__kwdefaults__ or {})["save_every_seconds"] = 0.0
 
     def trapped(real: Callable[..., Path]) -> Callable[..., Path]:
         def rename(self: Path, target: Path) -> Path:

@@ -15,7 +15,7 @@ import torch
 import grash.engines.drive as drive_module
 import grash.engines.trial as trial_module
 from engines.searches import SPACE, essence, events_of, small_search, state_of
-from grash.engines.run import run_training
+from grash.engines.run import run_trainings
 from grash.errors import OutputError, SearchFailed
 from grash.search.state import SearchState
 
@@ -44,19 +44,19 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 class Sabotage:
-    """run_training that goes wrong for some calls: `faults` by the number of the call, from 0."""
+    """run_trainings that goes wrong for some calls: `faults` by the number of the call, from 0."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: dict[int, Exception] | Exception) -> None:
         self.faults, self.calls, self.work_bytes = faults, 0, []
-        monkeypatch.setattr(trial_module, "run_training", self)
+        monkeypatch.setattr(trial_module, "run_trainings", self)
 
-    def __call__(self, *given: Any, validator: Any, **more: Any) -> Any:
+    def __call__(self, *given: Any, work_bytes: int | None) -> Any:
         self.calls += 1
-        self.work_bytes.append(validator.work_bytes)
+        self.work_bytes.append(work_bytes)
         fault = self.faults if isinstance(self.faults, Exception) else self.faults.get(self.calls - 1)
         if fault is not None:
             raise fault
-        return run_training(*given, validator=validator, **more)
+        return run_trainings(*given, work_bytes=work_bytes)
 
 
 def attempts(state: SearchState) -> dict[tuple[int, int], list[str]]:

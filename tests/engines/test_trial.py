@@ -11,9 +11,12 @@ import torch
 
 import grash.engines.trial as trial_module
 from engines.searches import bare, shifts
+from grash.engines.memory import is_memory_error
 from grash.engines.run import run_training
+from grash.engines.sequential import SequentialEngine
+from grash.engines.stacked import StackedEngine
 from grash.engines.trial import TrialRunner
-from grash.errors import Diverged, MemoryPlanError, OutputError
+from grash.errors import Diverged, GrashError, MemoryPlanError, OutputError
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.search.graphs import SearchGraphs
@@ -112,7 +115,7 @@ def test_divergence_before_the_first_step_costs_nothing(runner: TrialRunner, mon
     def diverge(*given: Any, **more: Any) -> None:
         raise Diverged("The loss is nan.")
 
-    monkeypatch.setattr(trial_module, "run_training", diverge)
+    monkeypatch.setattr(trial_module, "run_trainings", diverge)
     result = runner.run(task(), quiet)
     assert (result.status, result.positives, result.cost) == ("diverged", 0, 0.0)
 
@@ -129,20 +132,20 @@ def test_divergence_before_the_first_step_costs_nothing(runner: TrialRunner, mon
 def test_memory_that_runs_out_is_a_fault_of_the_machine(
     runner: TrialRunner, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(trial_module, "run_training", raising(error))
+    monkeypatch.setattr(trial_module, "run_trainings", raising(error))
     result = runner.run(task(), quiet)
     assert (result.status, result.cost, result.traceback) == ("memory", 0.0, "") and "\n" not in result.message
 
 
 def test_an_error_keeps_its_traceback(runner: TrialRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_module, "run_training", raising(ValueError("seven is no colour")))
+    monkeypatch.setattr(trial_module, "run_trainings", raising(ValueError("seven is no colour")))
     result = runner.run(task(), quiet)
     assert (result.status, result.message) == ("error", "ValueError: seven is no colour")
     assert "Traceback" in result.traceback and "seven is no colour" in result.traceback
 
 
 def test_a_full_disk_is_no_fault_of_the_trial(runner: TrialRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_module, "run_training", raising(OutputError("x", "No space left on device")))
+    monkeypatch.setattr(trial_module, "run_trainings", raising(OutputError("x", "No space left on device")))
     with pytest.raises(OutputError, match="No space left on device"):
         runner.run(task(), quiet)
 
@@ -191,15 +194,35 @@ def test_an_interrupt_saves_and_the_trial_goes_on_exactly(runner: TrialRunner, t
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
+def test_a_card_that_fails_leaves_the_checkpoint_and_stops_a_search_in_this_process(
+    runner: TrialRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = task()
+    (tmp_path / begun.folder / "checkpoint").mkdir(parents=True)
+    monkeypatch.setattr(trial_module, "run_trainings", raising(RuntimeError("CUDA error: unspecified launch failure")))
+    monkeypatch.setattr(runner, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(runner, "_begin", lambda: 0.0)
+    monkeypatch.setattr(runner, "_ground_of", lambda graph: None)
+    monkeypatch.setattr(trial_module, "_peak_bytes", lambda device: 0)
+    assert runner.run(begun, quiet).status == "killed" and (tmp_path / begun.folder / "checkpoint").is_dir()
+    for engine in (SequentialEngine(runner), StackedEngine(runner)):
+        monkeypatch.setattr(runner, "fits", lambda tasks: True)
+        assert engine.start(begun) == "cuda:0"
+        with pytest.raises(GrashError, match="goes on with `grash resume`"):
+            engine.wait(quiet)
+
+
 @pytest.mark.parametrize(
     ("error", "memory", "broken"),
     [
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False, True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True, True),
-        (RuntimeError("CUDA driver error: out of memory"), True, False),
+        (RuntimeError("CUDA driver error: out of memory"), True, True),
+        (RuntimeError("CUDA driver error: unknown error"), False, True),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), False, True),
         (RuntimeError("shapes do not match"), False, False),
         (ValueError("CUDA error"), False, False),
     ],
 )
 def test_errors_of_a_card_are_told_apart(error: Exception, memory: bool, broken: bool) -> None:
-    assert trial_module._is_memory(error) is memory and trial_module._is_broken(error) is broken
+    assert is_memory_error(error) is memory and trial_module._is_broken(error) is broken

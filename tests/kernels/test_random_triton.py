@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-
-import pytest
+from triton_interpreter import interpret, needs_triton
 
 COMPARE = """
 import math, torch
 from grash.kernels import random as plain, random_triton as fast
 cpu = torch.device("cpu")
-for n in (1, 2, 3, 14, 100, 14541, 10**6):
+for n in (1, 14, 14541):
     key, side = plain.key_of("test", n), math.isqrt(max(n - 1, 0)) + 1
-    walks, places = plain._walks(n, side), torch.arange(min(n, 300))
+    walks, places = plain._walks(n, side), torch.arange(min(n, 40))
     for inverse in (False, True):
         found = fast.permuted(places, n, side, walks, key, rounds=8, inverse=inverse)
         assert torch.equal(found, plain.permuted(places, n, key, inverse=inverse)), (n, inverse)
@@ -29,7 +24,6 @@ assert torch.equal(mask, plain.keep_mask(rows, 70, 0.3, key))
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@needs_triton
 def test_the_triton_form_equals_the_others():
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-c", COMPARE], check=True, env=environment)
+    interpret(COMPARE)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from grash.kernels.step import TILE, StepShape
 from grash.training.config import TrainConfig
 from grash.training.fusable import serves, why_not
-from grash.training.fused import stack_states, work_bytes
+from grash.training.fused import work_bytes
 from grash.training.initial import initial_model
+from grash.training.stack import stack_states
 from grash.training.state import TrainState
 
 CPU = torch.device("cpu")
@@ -22,13 +23,20 @@ def shape(**changes: object) -> StepShape:
 
 
 def test_a_cpu_takes_the_plain_path_and_says_why():
-    config = TrainConfig(loss="margin", dim=7, model="distmult", negatives_tail=0)
+    config = TrainConfig(loss="margin", dim=7, model="distmult", precision="float32")
     reasons = why_not(config, CPU)
     assert reasons[0] == "the device is cpu, not cuda"
-    assert "loss=margin is not softmax" in reasons
-    assert "negatives_tail is 0" in reasons
+    assert "loss=margin is not softmax or self_adversarial" in reasons
     assert any(reason.startswith("dim=7 is not an even number up to 128") for reason in reasons)
     assert not serves(TrainConfig(), CPU)
+
+
+def test_what_has_no_kernel_says_so():
+    distances = [r for r in why_not(TrainConfig(model="transe", training="1vsall"), CPU) if "1vsall" in r]
+    assert distances == ["training=1vsall of distances (model=transe) would keep a score for every entity"]
+    assert "relation_prediction is above 0 with model=rotate" in why_not(
+        TrainConfig(model="rotate", relation_prediction=1.0), CPU
+    )
 
 
 def test_kernels_that_are_demanded_bother_no_cpu(monkeypatch):
@@ -59,11 +67,20 @@ def test_the_work_space_grows_with_the_trials_and_not_with_the_graph():
     assert work_bytes([config], 10**8, 30) == one
 
 
+def test_all_entities_stand_in_the_work_space_once_and_no_score_of_them():
+    once = TrainConfig(training="1vsall", precision="float32")
+    apart = once.changed(dropout_entity=0.1)
+    small, large = (work_bytes([once], n, 30) for n in (10**5, 2 * 10**5))
+    rows = 10**5 * (128 * 4 * 2 + 12)  # a candidate's row and gradient, and three integers
+    assert large - small == pytest.approx(rows, rel=0.01)
+    assert work_bytes([apart], 2 * 10**5, 30) - work_bytes([apart], 10**5, 30) == pytest.approx(2 * rows, rel=0.01)
+
+
 def test_stacked_trials_share_one_tensor_and_keep_their_values():
     config = TrainConfig(dim=8)
     states = [TrainState.fresh(initial_model(config.changed(variation=i), 20, 3), config) for i in range(3)]
     before = [s.model.entity.clone() for s in states]
-    stack_states(states)
+    stack_states(states, n=len(states))
     assert all(torch.equal(s.model.entity, b) for s, b in zip(states, before))
     starts = [s.model.entity.data_ptr() for s in states]
     assert starts[1] - starts[0] == starts[2] - starts[1] == 20 * 8 * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -106,7 +107,7 @@ def test_stopping_again_and_again_changes_nothing(tmp_path: Path, eager: None) -
 def test_an_interrupt_during_a_validation_does_not_lose_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings_of()
     whole = run(config)
-    monkeypatch.setattr("grash.engines.run.mrr", lambda ranks: (_ for _ in ()).throw(KeyboardInterrupt()))
+    monkeypatch.setattr("grash.engines.ground.mrr", lambda ranks: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "c")
     monkeypatch.undo()
@@ -221,7 +222,7 @@ def stand_in(config: TrainConfig) -> tuple[TrainState, Batches]:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 5e4])
 def test_a_loss_that_is_no_number_or_explodes_stops_the_run(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = iter([3.0, 2.0, bad])
+    losses = itertools.chain([3.0, 2.0, bad], itertools.repeat(1.0))  # which are read a little later
 
     def step(state: TrainState, *_: Any) -> None:
         state.step += 1

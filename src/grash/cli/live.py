@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Watch = Callable[[SearchState, dict[tuple[int, int], Heartbeat], Sequence[str]], None]
 
 _REDRAW_SECONDS = 0.25
+_LINES = 4  # of trials of one round on one device; more share a line
 
 
 @contextmanager
@@ -136,21 +137,31 @@ def _device_lines(
     state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], devices: Sequence[str]
 ) -> Iterator[str]:
     """What runs on each device, and how far it is; idle devices too."""
-    from grash.report.svg import duration
-
     going: list[dict[str, Any]] = [event for past in state.rounds for event in past.running.values()]
     going += [state.final_running] if state.final_running is not None else []
-    busy = set()
+    together: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for event in going:
-        beat = heartbeats.get((event["round"], event["number"]))
-        place = f"round {event['round']}" if event["round"] else "final training"
-        device = event.get("device", "")
-        busy.add(device)
-        far = ""
-        if beat is not None and beat.n_steps:
-            score = "" if beat.best_mrr is None else f"  MRR {beat.best_mrr:.4f}"
-            far = f"  {beat.step / beat.n_steps:4.0%}{score}  {duration(beat.seconds_left)} left"
-        yield f"{device:<7} cfg {event['number']} in {place}{far}"
+        together.setdefault((event.get("device", ""), event["round"]), []).append(event)
+    for (device, number), events in together.items():
+        place = f"round {number}" if number else "final training"
+        beats = [heartbeats.get((number, event["number"])) for event in events]
+        if len(events) <= _LINES:
+            yield from (f"{device:<7} cfg {e['number']} in {place}{_far([b])}" for e, b in zip(events, beats))
+        else:
+            yield f"{device:<7} {len(events)} trials of {place}{_far(beats)}"
     for device in dict.fromkeys(devices):
-        if device not in busy:
+        if device not in {busy for busy, _ in together}:
             yield f"{device:<7} idle"
+
+
+def _far(heartbeats: Sequence[Heartbeat | None]) -> str:
+    """How far trials are together: their mean step, their best score, the longest time that one still takes."""
+    from grash.report.svg import duration
+
+    heard = [beat for beat in heartbeats if beat is not None and beat.n_steps]
+    if not heard:
+        return ""
+    done = sum(beat.step / beat.n_steps for beat in heard) / len(heard)
+    scores = [beat.best_mrr for beat in heard if beat.best_mrr is not None]
+    score = f"  MRR {max(scores):.4f}" if scores else ""
+    return f"  {done:4.0%}{score}  {duration(max(beat.seconds_left for beat in heard))} left"

@@ -154,7 +154,8 @@ def _say_plan(dataset: Dataset, config: TrainConfig, device: str, folder: Path, 
     from grash.engines.memory import plan_memory
 
     where = choose_device(device)
-    plan = plan_memory(config, dataset.n_entities, dataset.n_relations, len(dataset.train), where)
+    sizes = (dataset.n_entities, dataset.n_relations, len(dataset.train))
+    plan = plan_memory(config, *sizes, where, n_valid=len(dataset.valid))
     say(repr(dataset))
     say(f"{config.model}, {config.dim} floats per entity, {config.training}, {config.epochs:g} epochs → {folder}")
     say(f"memory on {where}: {plan.sentence()}")

@@ -242,7 +242,7 @@ class Driver:
             warm=warm,
             keep=lineage and number < len(self.state.sizes),
             folder=str(self.folder.trial(number, configuration).relative_to(self.folder.path)),
-            n_bytes=self._n_bytes(config, plan.n_entities, plan.n_relations, plan.n_train),
+            n_bytes=self._n_bytes(config, plan.n_entities, plan.n_relations, plan.n_train, plan.n_valid),
         )
 
     def _final_task(self, number: int) -> Task:
@@ -255,12 +255,13 @@ class Driver:
             config=config.model_dump(),
             fractions=(),
             folder="final",
-            n_bytes=self._n_bytes(config, data.n_entities, data.n_relations, len(data.train)),
+            n_bytes=self._n_bytes(config, data.n_entities, data.n_relations, len(data.train), len(data.valid)),
             final=True,
         )
 
-    def _n_bytes(self, config: TrainConfig, n_entities: int, n_relations: int, n_train: int) -> int:
-        plan = plan_memory(config, n_entities, n_relations, n_train, torch.device(self.engine.devices[0]))
+    def _n_bytes(self, config: TrainConfig, n_entities: int, n_relations: int, n_train: int, n_valid: int) -> int:
+        device = torch.device(self.engine.devices[0])
+        plan = plan_memory(config, n_entities, n_relations, n_train, device, n_valid=n_valid)
         return plan.device + (plan.host if self.engine.devices[0] == "cpu" else 0)
 
     def _write_best(self, number: int) -> None:

@@ -1,33 +1,27 @@
 """What a search will be, before it runs: every round, what it costs, and what it takes in seconds, memory and disk.
 
-Seconds come from a probe: a few steps and one small ranking of a typical configuration on each round's own graph.
+Seconds come from a probe: a few steps, as many trials together as there will be, and a ranking, on each round's own
+graph. Which configurations go on is not known yet: some of all sizes stand for them.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
 
-from grash.data.known import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.memory import human, plan_memory
-from grash.evaluation.ranking import Ranker
+from grash.engines.ground import Ground
+from grash.engines.memory import human
+from grash.engines.paths import Paths, largest_stack, paths_of, probe_step, probe_validation
 from grash.search.configurations import make_configurations, score_count
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import CloseRound, OpenRound, RunTrials, next_action
 from grash.search.schedule import fitting_trials, round_sizes, scaled_negatives
 from grash.search.state import RoundState, SearchState
 from grash.search.trial import Configuration, Result, Round
-from grash.training.batches import Batches
 from grash.training.config import TrainConfig, make_config
-from grash.training.initial import initial_model
-from grash.training.loop import train_step
-from grash.training.state import TrainState
-
-_PROBE_SECONDS = 0.5
-_PROBE_TRIPLES = 200
+from grash.training.fusable import serves
 
 
 @dataclass(frozen=True)
@@ -39,9 +33,10 @@ class PlannedRound:
     steps: int  # of a typical trial
     negatives: tuple[int, int]
     billed: float  # all its trials, in full runs
-    n_bytes: int  # of its largest trial, on the device
+    n_bytes: int  # of its largest trial or stack, on the device
     disk_bytes: int
-    seconds: float | None  # of all its trials, one after the other
+    seconds: float | None  # of all its trials on one slot
+    paths: Paths
 
 
 @dataclass(frozen=True)
@@ -63,8 +58,17 @@ class SearchPlan:
         lines.append(f"billed: {self.billed:.4g} of {self.budget:g} full runs, {unspent:.4g} unspent")
         if self.seconds is not None:
             lines.append(f"about {self.seconds:,.0f} s of computing on one slot, measured by a probe")
+        lines += self._path_lines()
         lines += [f"round {r.plan.number}: {note}" for r in self.rounds for note in r.plan.notes]
         return "\n".join([*lines, *self.notes])
+
+    def _path_lines(self) -> list[str]:
+        """Which way trials take; one line where all are alike."""
+        every = [*self.rounds, *([self.final] if self.final else [])]
+        reasons = {tuple(reason for reason, _ in r.paths.reasons) for r in every}
+        if len(reasons) == 1 and not any(r.paths.fused for r in every):
+            return [f"all trials take the plain path: {'; '.join(*reasons)}"]
+        return [f"{_name(r)}: {r.paths.sentence()}" for r in every]
 
     @property
     def seconds(self) -> float | None:
@@ -76,6 +80,10 @@ _HEADINGS = (
     "round", "trials", "fidelity", "epochs", "steps", "k", "entities", "relations", "train", "of target", "valid",
     "negatives", "cost", "seconds", "memory", "disk",
 )  # fmt: skip
+
+
+def _name(planned: PlannedRound) -> str:
+    return f"round {planned.plan.number}" if planned.plan.number else "final"
 
 
 def _cells(planned: PlannedRound, n_train: int) -> tuple[str, ...]:
@@ -142,25 +150,27 @@ def _planned(
     plan, settings = past.plan, graphs.settings
     configs = [_at(make_config(c.values), plan, settings.negatives_floor) for c in configurations]
     typical = sorted(configs, key=lambda c: score_count(c, plan.n_entities))[len(configs) // 2]
-    sizes = (plan.n_entities, plan.n_relations, plan.n_train)
-    memory = [plan_memory(c, *sizes, device) for c in configs]
+    ground = Ground(graphs.subgraph(() if plan.whole else plan.fractions).dataset, device, seed=settings.seed)
+    memory = [ground.plan([c]) for c in configs]
+    standing = _standing(configs, len(past.results), plan.n_entities)
+    paths = paths_of(ground, standing)
     lineage = settings.variant == "epoch" or settings.warm_start != "off"
     kept = max(m.tables + m.optimizer for m in memory) if lineage and plan.number < len(state.sizes) else 0
     before = state.rounds[plan.number - 2].plan.positives if plan.continues else 0
     steps = -(-(plan.positives - before) // typical.batch_size)
     seconds = None
     if probe:
-        step, validation = _probe(graphs, () if plan.whole else plan.fractions, typical, device)
-        seconds = len(past.results) * (steps * step + 2 * validation)
+        seconds = _seconds(ground, standing, typical, steps, settings.threads, n_validations=2)
     return PlannedRound(
         plan,
         len(past.results),
         steps,
         _negatives(configs),
         plan.cost * sum(c.price for c in configurations if c.number in past.results),
-        max(m.device for m in memory),
+        max(paths.n_bytes, *(m.device for m in memory)),
         kept * len(past.results),
         seconds,
+        paths,
     )
 
 
@@ -171,7 +181,8 @@ def _final(
     data = graphs.dataset
     configs = [make_config(c.values) for c in configurations]
     typical = sorted(configs, key=lambda c: score_count(c, data.n_entities))[len(configs) // 2]
-    memory = [plan_memory(c, data.n_entities, data.n_relations, len(data.train), device) for c in configs]
+    ground = Ground(data, device, seed=graphs.settings.seed)
+    memory = [ground.plan([c]) for c in configs]
     positives = round(typical.epochs * len(data.train))
     plan = Round(
         number=0, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=1.0, epoch_fraction=1.0, fractions=(), whole=True,
@@ -181,10 +192,11 @@ def _final(
     steps = -(-positives // typical.batch_size)
     seconds = None
     if probe:
-        step, validation = _probe(graphs, (), typical, device)
-        seconds = steps * step + 20 * validation
+        seconds = _seconds(ground, [typical], typical, steps, graphs.settings.threads, n_validations=20)
     disk = max(2 * m.tables + m.optimizer for m in memory)
-    return PlannedRound(plan, 1, steps, _negatives(configs), 0.0, max(m.device for m in memory), disk, seconds)
+    largest = max(m.device for m in memory)
+    paths = paths_of(ground, [typical])
+    return PlannedRound(plan, 1, steps, _negatives(configs), 0.0, largest, disk, seconds, paths)
 
 
 def _at(config: TrainConfig, plan: Round, floor: float) -> TrainConfig:
@@ -201,42 +213,23 @@ def _negatives(configs: list[TrainConfig]) -> tuple[int, int]:
     return (min(counts), max(counts)) if counts else (0, 0)
 
 
-@torch.no_grad()
-def _probe(
-    graphs: SearchGraphs, fractions: tuple[float, ...], config: TrainConfig, device: torch.device
-) -> tuple[float, float]:
-    """Seconds of a step and of a validation, measured for about a second."""
-    data = graphs.subgraph(fractions).dataset
-    torch.set_num_threads(graphs.settings.threads)
-    model = initial_model(config, data.n_entities, data.n_relations, device=device)
-    state = TrainState.fresh(model, _longer(config))
-    batches = Batches(data.train, data.n_entities, data.n_relations, _longer(config), device)
-    train_step(state, batches, config)
-    _settle(device)
-    began, first = time.monotonic(), state.step
-    while time.monotonic() - began < _PROBE_SECONDS or state.step - first < 2:
-        train_step(state, batches, config)
-        _settle(device)
-    step = (time.monotonic() - began) / (state.step - first)
-    triples = data.valid[:_PROBE_TRIPLES]
-    ranker = Ranker(
-        triples,
-        KnownAnswers.of(data.train, data.valid, n_relations=data.n_relations, asked=triples),
-        data.n_entities,
-        device,
-    )
-    tame = config.changed(init="xavier_normal")  # the one that was trained may have diverged
-    model = initial_model(tame, data.n_entities, data.n_relations, device=device)
-    began = time.monotonic()
-    ranker.rank(model)
-    return step, (time.monotonic() - began) * len(data.valid) / max(1, len(triples))
+def _standing(configs: list[TrainConfig], n: int, n_entities: int) -> list[TrainConfig]:
+    """n of all sizes, for those that will be in the round."""
+    ordered = sorted(configs, key=lambda c: score_count(c, n_entities))
+    return [ordered[(2 * i + 1) * len(ordered) // (2 * n)] for i in range(n)]
 
 
-def _longer(config: TrainConfig) -> TrainConfig:
-    """The same with steps enough for a probe."""
-    return config.changed(epochs=1000.0)
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _seconds(
+    ground: Ground, configs: list[TrainConfig], typical: TrainConfig, steps: int, threads: int, *, n_validations: int
+) -> float:
+    """Of these trials, by the way that they will take, and their validations."""
+    torch.set_num_threads(threads)
+    fused = [config for config in configs if serves(config, ground.device)]
+    seconds = len(configs) * n_validations * probe_validation(ground, typical)
+    if fused:
+        stack = largest_stack(ground, fused)
+        seconds += steps * probe_step(ground, stack) * len(fused) / len(stack)
+    plain = [config for config in configs if not serves(config, ground.device)]
+    if plain:
+        seconds += steps * probe_step(ground, [plain[len(plain) // 2]]) * len(plain)
+    return seconds

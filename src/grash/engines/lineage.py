@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -16,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from grash.errors import FormatError
+from grash.errors import FormatError, GrashError
 from grash.files import read_json
 from grash.reduction.subgraph import Subgraph
 from grash.training.state import SCHEMA, VERSION, TrainState, save_state, state_tensors
@@ -30,11 +31,18 @@ def keep_state(state: TrainState, folder: Path) -> None:
 
 def take_over(state: TrainState, folder: Path) -> None:
     """Goes on where the kept state stands."""
-    tensors = _read(folder)
-    record = read_json(folder / "state.json", schema=SCHEMA, version=VERSION)
+    tensors, record = _read(folder), _record(folder)
     for name, tensor in state_tensors(state).items():
         tensor.copy_(tensors[name])
     state.step, state.first_loss = record["step"], record["first_loss"]
+
+
+def kept_step(folder: Path) -> int:
+    """The step at which a kept state stands; one that cannot be read says so when it is taken over."""
+    try:
+        return int(_record(folder)["step"])
+    except (GrashError, KeyError, TypeError, ValueError):
+        return 0
 
 
 def take_over_rows(state: TrainState, folder: Path, earlier: Subgraph, graph: Subgraph) -> None:
@@ -76,6 +84,10 @@ def _places(earlier: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """(place in earlier, place in now) of the ids that both have; both ascend."""
     _, first, second = np.intersect1d(earlier, now, assume_unique=True, return_indices=True)
     return first, second
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "state.json", schema=SCHEMA, version=VERSION)
 
 
 def _read(folder: Path) -> dict[str, Tensor]:

@@ -1,17 +1,23 @@
-"""What a run will take, before anything large is allocated."""
+"""What a run will take, before anything large is allocated: one training, or several that are trained together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from grash.engines.device import free_bytes
 from grash.errors import MemoryPlanError
-from grash.evaluation.ranking import default_work_bytes
+from grash.evaluation.ranking import ranking_bytes
 from grash.models import model_class
 from grash.training.config import TrainConfig
+from grash.training.fusable import serves
+from grash.training.fused import work_bytes
 from grash.training.optimizers import state_bytes
+
+_FREE_SHARE = 0.9  # of free memory that a stack may be planned for
+_ANSWERS = 8  # known to the questions of a validation triple, as a first guess
 
 
 @dataclass(frozen=True)
@@ -24,11 +30,14 @@ class MemoryPlan:
     step: int
     ranking: int
     host: int
+    stays: bool = False  # the step's work space while ranking, as that of the fused step does
+    moving: int = 0  # a model that is made and then moved into its stack, before there is a work space
 
     @property
     def device(self) -> int:
         """Training and ranking do not work at the same time."""
-        return self.tables + self.optimizer + self.triples + max(self.step, self.ranking)
+        work = self.step + self.ranking if self.stays else max(self.step, self.ranking)
+        return self.tables + self.optimizer + self.triples + max(work, self.moving)
 
     def sentence(self) -> str:
         parts = [f"{name} {human(value)}" for name, value in (
@@ -38,22 +47,49 @@ class MemoryPlan:
 
 
 def plan_memory(
-    config: TrainConfig, n_entities: int, n_relations: int, n_train: int, device: torch.device
+    config: TrainConfig, n_entities: int, n_relations: int, n_train: int, device: torch.device, *, n_valid: int = 0
 ) -> MemoryPlan:
-    """The plan for a training of this size on this device."""
+    """The plan for a training of this size on this device, validated on n_valid triples."""
+    return plan_stack([config], n_entities, n_relations, n_train, device, n_valid=n_valid)
+
+
+def plan_stack(
+    configs: Sequence[TrainConfig],
+    n_entities: int,
+    n_relations: int,
+    n_train: int,
+    device: torch.device,
+    *,
+    n_valid: int = 0,
+    n_filtered: int | None = None,
+) -> MemoryPlan:
+    """The same for trainings that are trained together: tables of one shape, a work space of the fused step for all.
+    n_filtered: known answers to the questions of validation, where they have been counted."""
+    config, trials = configs[0], len(configs)
     width = model_class(config.model).relation_width(config.dim)
     relations = n_relations * (2 if config.reciprocal else 1)
     tables = 4 * (n_entities * config.dim + relations * width)
     optimizer = state_bytes(config, n_entities, config.dim) + state_bytes(config, relations, width)
+    if device.type != "cpu":
+        optimizer -= 4 * (n_entities + relations)  # places of rows, which only a CPU keeps
     triples = 12 * n_train * (3 if config.training == "kvsall" or config.negatives_filtered else 1)
-    step = _step_bytes(config, n_entities, relations, width)
-    return MemoryPlan(tables, optimizer, triples, step, default_work_bytes(device) * 2, tables)
+    fused = all(serves(c, device) for c in configs)
+    step = (
+        work_bytes(configs, n_entities, n_relations)
+        if fused
+        else max(_step_bytes(c, n_entities, relations, width) for c in configs)
+    )
+    n_filtered = _ANSWERS * n_valid if n_filtered is None else n_filtered
+    ranking = ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device)
+    moving = tables + optimizer if trials > 1 else 0
+    sizes = trials * tables, trials * optimizer, triples, step, ranking, trials * tables
+    return MemoryPlan(*sizes, stays=fused, moving=moving)
 
 
 def check_memory(plan: MemoryPlan, config: TrainConfig, device: torch.device) -> None:
     """Raises MemoryPlanError with what to change, if the plan does not fit."""
     free = free_bytes(device)
-    need = plan.device + (plan.host if device.type == "cpu" else 0)
+    need = _needed(plan, device)
     if need <= free:
         return
     largest = max(
@@ -66,6 +102,17 @@ def check_memory(plan: MemoryPlan, config: TrainConfig, device: torch.device) ->
     )
 
 
+def fits(plan: MemoryPlan, device: torch.device) -> bool:
+    """Whether a stack may be tried."""
+    return _needed(plan, device) <= _FREE_SHARE * free_bytes(device)
+
+
+def is_memory_error(error: Exception) -> bool:
+    known = (MemoryError, MemoryPlanError, torch.OutOfMemoryError)
+    words = ("allocate memory", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, known) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
+
+
 def human(n: float) -> str:
     """Bytes as a person reads them."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -73,6 +120,10 @@ def human(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1024
     return f"{n:.1f} TiB"
+
+
+def _needed(plan: MemoryPlan, device: torch.device) -> int:
+    return plan.device + (plan.host if device.type == "cpu" else 0)
 
 
 def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int) -> int:

@@ -106,7 +106,10 @@ class ProcessEngine:
             raise GrashError(f"A worker on {slot.device} could not begin: {message['fatal']}")
         if "stopped" in message:
             return [] if task is None else [task]
-        return [Result.from_json(message["result"])]
+        result = Result.from_json(message["result"])
+        if result.status == "killed":  # it ends itself, and the next task is not for it
+            self._replace(slot)
+        return [result]
 
     def _gone(self, slot: _Slot) -> list[Result | Task]:
         """A worker has ended. One that was never ready is no fault of its trial, which the next one gets."""

@@ -1,13 +1,17 @@
 """The one path of every training: plan memory, build, train, validate, keep the best.
 
-Trials of a search and the final training go through here alike; only the dataset and the config differ.
+Trials of a search and the final training go through here alike; only the dataset and the config differ. Trainings on
+one graph that fit together are trained together.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +19,24 @@ import torch
 from torch import Tensor
 
 from grash.data.dataset import Dataset
-from grash.data.known import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.memory import check_memory, plan_memory
-from grash.errors import ConfigError, InputError
-from grash.evaluation.evaluate import sampled
-from grash.evaluation.metrics import mrr, mrr_interval
-from grash.evaluation.ranking import Ranker, Ranks
+from grash.engines.ground import Ground, Validator
+from grash.engines.memory import check_memory, fits, is_memory_error
+from grash.errors import ConfigError, InputError, OutputError
 from grash.models import KgeModel
-from grash.training.batches import Batches
 from grash.training.config import TrainConfig
+from grash.training.fusable import serves
 from grash.training.initial import initial_model
-from grash.training.loop import train
-from grash.training.pulse import Progress
+from grash.training.loop import train_stack
+from grash.training.pulse import Progress, Training
+from grash.training.stack import stack_states
 from grash.training.state import TrainState, Validation, load_state, save_state
 
 log = logging.getLogger(__name__)
 _MOST_THREADS = 4096
+_ALIKE = (
+    "batch_size", "model", "dim", "norm", "reciprocal", "training", "loss", "optimizer", "precision", "epochs", "seed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,36 +52,41 @@ class Outcome:
     seconds: float
 
 
-class Validator:
-    """Filtered MRR on the valid split, filtered by train and valid; remembers the ranks of the best."""
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A training to run. checkpoint: a folder that is written from time to time and on an interrupt; if it is there
+    already and belongs to the same settings and dataset, training goes on from it, to the same weights bit for bit.
+    For trials of a search: begin fills a fresh state from an earlier round, which stood at step begins_at; keep is as
+    in `Training`; belongs_to tells runs apart. For studies: valid_at as in `Training`, and no interval of the best
+    validation, which would take longer than itself."""
 
-    def __init__(self, dataset: Dataset, device: torch.device, *, sample: int | None = None, seed: int = 0) -> None:
-        triples = sampled(dataset.valid, sample, seed)
-        known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
-        self.ranker = Ranker(triples, known, dataset.n_entities, device)
-        self.seed = seed
-        self.begin()
+    config: TrainConfig
+    checkpoint: Path | None = None
+    watch: Callable[[Progress], None] | None = None
+    begin: Callable[[TrainState], None] | None = None
+    begins_at: int = 0
+    keep: Callable[[TrainState], None] | None = None
+    belongs_to: dict[str, Any] = field(default_factory=dict)
+    valid_at: Sequence[float] = ()
+    interval: bool = True
 
-    def begin(self, *, work_bytes: int | None = None) -> None:
-        """Forgets the run before; a smaller work space changes no rank."""
-        self.work_bytes = work_bytes
-        self.best: tuple[float, Ranks] | None = None
+    @property
+    def has_checkpoint(self) -> bool:
+        return self.checkpoint is not None and (self.checkpoint / "state.json").is_file()
 
-    def __call__(self, model: KgeModel) -> float:
-        ranks = self.ranker.rank(model, work_bytes=self.work_bytes)
-        found = mrr(ranks)
-        if self.best is None or found > self.best[0]:
-            self.best = (found, ranks)
-        return found
-
-    def interval(self, model: KgeModel, found: float) -> tuple[float, float]:
-        """Of the best validation, whose weights the model has; ranked again if it lies before an interruption."""
-        if self.best is None or self.best[0] != found:
-            self.best = (found, self.ranker.rank(model, work_bytes=self.work_bytes))
-        return mrr_interval(self.best[1], seed=self.seed)
+    def first_step(self) -> int:
+        """Where it goes on; a checkpoint that cannot be read says so when it is loaded."""
+        if self.checkpoint is None or not self.has_checkpoint:
+            return self.begins_at
+        try:
+            return int(json.loads((self.checkpoint / "state.json").read_text(encoding="utf-8"))["step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
 
-@torch.no_grad()
+Ended = Outcome | Exception
+
+
 def run_training(
     dataset: Dataset,
     config: TrainConfig,
@@ -87,54 +97,161 @@ def run_training(
     valid_sample: int | None = None,
     watch: Callable[[Progress], None] | None = None,
     keys: tuple[Tensor, Tensor] | None = None,
-    validator: Validator | None = None,
     begin: Callable[[TrainState], None] | None = None,
     keep: Callable[[TrainState], None] | None = None,
-    belongs_to: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Trains on the dataset's train split, validating on its valid split (if it has one).
-
-    checkpoint: a folder that is written from time to time and on an interrupt; if it is there already and belongs
-    to the same settings and dataset, training goes on from it, to the same weights bit for bit on a CPU.
-    For trials of a search: keys are the ids of entities and relations in the full graph, validator is made once for a
-    round, begin fills a fresh state from an earlier round, keep is as in `train`, belongs_to tells runs apart.
-    """
-    if not len(dataset.train):
-        raise InputError(f"{dataset.name} has no training triples.")
+    """Trains on the dataset's train split, validating on its valid split (if it has one). See `Job` and `Ground`."""
     use_threads(threads)
-    where = choose_device(device)
-    plan = plan_memory(config, dataset.n_entities, dataset.n_relations, len(dataset.train), where)
-    log.info("memory on %s: %s", where, plan.sentence())
-    check_memory(plan, config, where)
+    ground = Ground(dataset, choose_device(device), keys=keys, valid_sample=valid_sample, seed=config.seed)
+    [[(_, ended)]] = run_trainings(ground, [Job(config, checkpoint, watch, begin, keep=keep)])
+    if isinstance(ended, Exception):
+        raise ended
+    return ended
 
-    entity_keys, relation_keys = keys or (None, None)
+
+@torch.no_grad()
+def run_trainings(
+    ground: Ground, jobs: Sequence[Job], *, work_bytes: int | None = None
+) -> Iterator[list[tuple[int, Ended]]]:
+    """Runs all jobs; after every stack, (place in jobs, what became of it) of those that were trained together.
+
+    Models of a stack lie in one memory, which is free when none of them is held any more. A stack that runs out of
+    memory is tried again in two parts; work_bytes bounds the work space of ranking."""
+    if ground.device.type == "cuda":
+        _ = ground.validator  # its filter is part of the memory plan
+    parts = stacks(ground, jobs)
+    while parts:
+        part = parts.pop(0)
+        ended = _attempt(ground, jobs, part, work_bytes)
+        if ended is None:
+            parts[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+        else:
+            yield ended
+            del ended  # or its models stay while the next stack is made
+
+
+def stacks(ground: Ground, jobs: Sequence[Job]) -> list[list[int]]:
+    """The places of jobs that are trained together, stack by stack."""
+    return [part for group in _groups(ground, jobs) for part in _split(ground, jobs, group)]
+
+
+def together(config: TrainConfig, device: torch.device) -> bool:
+    """Whether trainings like this one are trained together: on a card by the fused step, on a CPU in turn."""
+    return device.type == "cpu" or serves(config, device)
+
+
+def likeness(config: TrainConfig) -> tuple[Any, ...]:
+    """What trainings on one graph must have in common to be trained together."""
+    return *(getattr(config, name) for name in _ALIKE), config.relation_prediction > 0
+
+
+def _groups(ground: Ground, jobs: Sequence[Job]) -> list[list[int]]:
+    """Places of jobs that can share a stack; the largest first in each, so that parts of it are alike in size."""
+    groups: dict[Any, list[int]] = {}
+    for place, job in enumerate(jobs):
+        alike: Any = place
+        if together(job.config, ground.device):
+            alike = (*likeness(job.config), job.first_step())
+        groups.setdefault(alike, []).append(place)
+    sizes = [job.config.negatives_head + job.config.negatives_tail for job in jobs]
+    return [sorted(group, key=lambda place: -sizes[place]) for group in groups.values()]
+
+
+def _split(ground: Ground, jobs: Sequence[Job], group: list[int]) -> list[list[int]]:
+    """As few parts as memory admits, of about equal size."""
+    configs = [jobs[place].config for place in group]
+    fitting, too_many = 1, len(group) + 1
+    while too_many - fitting > 1:
+        middle = (fitting + too_many) // 2
+        if fits(ground.plan(configs[:middle]), ground.device):
+            fitting = middle
+        else:
+            too_many = middle
+    n_parts = -(-len(group) // fitting)
+    size = -(-len(group) // n_parts)
+    return [group[first : first + size] for first in range(0, len(group), size)]
+
+
+def _attempt(
+    ground: Ground, jobs: Sequence[Job], part: list[int], work_bytes: int | None
+) -> list[tuple[int, Ended]] | None:
+    """What became of the jobs; None if memory ran out and fewer at a time may do."""
+    try:
+        return sorted(zip(part, _run_stack(ground, [jobs[place] for place in part], work_bytes)), key=itemgetter(0))
+    except OutputError:
+        raise
+    except Exception as error:
+        if len(part) > 1 and is_memory_error(error):
+            log.warning("%d trainings together: %s Tried again in two parts.", len(part), str(error).split("\n")[0])
+        else:
+            return [(place, error) for place in part]
+    if ground.device.type == "cuda":  # the error is gone here; what it held may stand in circles
+        gc.collect()
+        torch.cuda.empty_cache()
+    return None
+
+
+def _run_stack(ground: Ground, jobs: Sequence[Job], work_bytes: int | None) -> list[Ended]:
+    """Trains these together."""
+    plan = ground.plan([job.config for job in jobs])
+    log.info("memory on %s: %s", ground.device, plan.sentence())
+    if len(jobs) == 1:
+        check_memory(plan, jobs[0].config, ground.device)
+    ended: dict[int, Ended] = {}
+
+    def states() -> Iterator[TrainState]:
+        for place, job in enumerate(jobs):
+            try:
+                yield _state(ground, job)
+            except Exception as error:
+                if is_memory_error(error):
+                    raise
+                ended[place] = error
+
+    made = stack_states(states(), n=len(jobs))
+    begun = [place for place in range(len(jobs)) if place not in ended]
+    trainings = [_training(ground, jobs[place], state, work_bytes) for place, state in zip(begun, made)]
+    for place, training, error in zip(begun, trainings, train_stack(trainings)):
+        ended[place] = _outcome(training, jobs[place]) if error is None else error
+    return [ended[place] for place in range(len(jobs))]
+
+
+def _state(ground: Ground, job: Job) -> TrainState:
+    """Fresh, or where the checkpoint or the earlier round stands."""
+    entity_keys, relation_keys = ground.keys or (None, None)
     model = initial_model(
-        config,
-        dataset.n_entities,
-        dataset.n_relations,
-        device=where,
-        entity_keys=entity_keys,
-        relation_keys=relation_keys,
+        job.config, *ground.sizes, device=ground.device, entity_keys=entity_keys, relation_keys=relation_keys
     )
-    state = TrainState.fresh(model, config)
-    batches = Batches(dataset.train, dataset.n_entities, dataset.n_relations, config, where)
-    owner = run_identity(dataset, config, valid_sample) | (belongs_to or {})
-    save = None
-    if checkpoint is not None:
-        save = _saver(checkpoint, owner)
-    if checkpoint is not None and (checkpoint / "state.json").is_file():
-        load_state(state, checkpoint, belongs_to=owner)
+    state, checkpoint = TrainState.fresh(model, job.config), job.checkpoint
+    if checkpoint is not None and job.has_checkpoint:
+        load_state(state, checkpoint, belongs_to=_owner(ground, job))
         log.info("goes on from %s at step %d", checkpoint, state.step)
     elif checkpoint is not None and (checkpoint.is_file() or (checkpoint.is_dir() and any(checkpoint.iterdir()))):
         raise InputError(f"{checkpoint} holds no checkpoint, so it is not overwritten: give another folder.")
-    elif begin is not None:
-        begin(state)
-    if validator is None and len(dataset.valid):
-        validator = Validator(dataset, where, sample=valid_sample, seed=config.seed)
-    train(state, batches, config, validate=validator, watch=watch, save=save, keep=keep)
-    best = state.best_validation
-    interval = None if validator is None or best is None else validator.interval(model, best.mrr)
-    return Outcome(model, state.history, best, interval, state.step, batches.plan.n_steps, state.seconds)
+    elif job.begin is not None:
+        job.begin(state)
+    return state
+
+
+def _training(ground: Ground, job: Job, state: TrainState, work_bytes: int | None) -> Training:
+    save, checkpoint = None, job.checkpoint
+    if checkpoint is not None:
+        save = _saver(checkpoint, _owner(ground, job))
+    validate = None if ground.validator is None else ground.validator.another(work_bytes=work_bytes)
+    batches = ground.batches(job.config)
+    return Training(state, batches, job.config, validate, job.watch, save, job.keep, job.valid_at)
+
+
+def _outcome(training: Training, job: Job) -> Ended:
+    state, validate = training.state, training.validate
+    best, interval = state.best_validation, None
+    if job.interval and isinstance(validate, Validator) and best is not None:
+        try:
+            interval = validate.interval(state.model, best.mrr)
+        except Exception as error:
+            return error
+    n_steps = training.batches.plan.n_steps
+    return Outcome(state.model, state.history, best, interval, state.step, n_steps, state.seconds)
 
 
 def use_threads(threads: int | None) -> None:
@@ -149,6 +266,10 @@ def use_threads(threads: int | None) -> None:
 def run_identity(dataset: Dataset, config: TrainConfig, valid_sample: int | None) -> dict[str, Any]:
     """What a checkpoint belongs to: whatever changes a number of the run."""
     return {"config": config.model_dump(), "dataset": dataset.fingerprint, "valid_sample": valid_sample}
+
+
+def _owner(ground: Ground, job: Job) -> dict[str, Any]:
+    return run_identity(ground.dataset, job.config, ground.valid_sample) | job.belongs_to
 
 
 def _saver(folder: Path, belongs_to: dict[str, Any]) -> Callable[[TrainState], None]:

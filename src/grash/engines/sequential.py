@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grash.engines.trial import TrialRunner
+from grash.engines.trial import TrialRunner, check_card
 from grash.search.trial import Heartbeat, Result, Task
 
 
@@ -36,7 +36,7 @@ class SequentialEngine:
         try:
             if self._stopping:
                 return [task]
-            return [self.runner.run(task, heard)]
+            return [check_card(self.runner.run(task, heard))]
         except KeyboardInterrupt:
             if not self._stopping:
                 raise

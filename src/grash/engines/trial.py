@@ -1,4 +1,4 @@
-"""One trial, from task to result: the one path for every round and for the final training.
+"""Trials, from task to result: the one path for every round and for the final training.
 
 Every way it can end becomes a status (D8): ok, diverged, memory, timeout, error; `killed` is what an engine says of a
 worker that is gone.
@@ -6,11 +6,12 @@ worker that is gone.
 
 from __future__ import annotations
 
+import gc
 import resource
 import shutil
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from typing import Any
 import torch
 
 from grash.engines.device import choose_device
-from grash.engines.lineage import keep_state, take_over, take_over_rows
-from grash.engines.run import Outcome, Validator, run_training
-from grash.errors import Diverged, MemoryPlanError, OutputError
+from grash.engines.ground import Ground
+from grash.engines.lineage import keep_state, kept_step, take_over, take_over_rows
+from grash.engines.memory import fits, is_memory_error
+from grash.engines.run import Ended, Job, Outcome, likeness, run_trainings, together, use_threads
+from grash.errors import Diverged, GrashError, OutputError
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import default_work_bytes
 from grash.models.store import StoredModel, save_model
@@ -39,73 +42,127 @@ class TrialTimeout(Exception):
 
 
 class TrialRunner:
-    """Runs the trials of one search on one device, one at a time; keeps a round's graph and filter between them."""
+    """Runs the trials of one search on one device; keeps a round's graph, triples and filter between them."""
 
     def __init__(
         self, graphs: SearchGraphs, folder: Path, *, device: str = "auto", timeout: float | None = None
     ) -> None:
         self.graphs, self.settings, self.folder = graphs, graphs.settings, Path(folder)
         self.device, self.timeout = choose_device(device), timeout
-        self._validator: tuple[Subgraph, Validator] | None = None
+        self._ground: tuple[Subgraph, Ground] | None = None
 
     def run(self, task: Task, tell: Callable[[Heartbeat], None]) -> Result:
         """The result of a task. An interrupt (KeyboardInterrupt, from `tell` too) passes through after saving."""
-        began = time.monotonic()
-        if self.device.type == "cuda":
-            torch.cuda.init()  # a fresh process has no statistics to reset yet
-            torch.cuda.reset_peak_memory_stats(self.device)
+        [result] = self.run_many([task], tell)
+        return result
+
+    def run_many(self, tasks: Sequence[Task], tell: Callable[[Heartbeat], None]) -> Iterator[Result]:
+        """Results as they come, those of tasks that were trained together one after the other."""
+        alike: dict[Any, list[Task]] = {}
+        for task in tasks:
+            alike.setdefault((task.fractions, task.work_share), []).append(task)
+        for group in alike.values():
+            yield from self._run_alike(group, tell)
+
+    def fits(self, tasks: Sequence[Task]) -> bool:
+        """Whether memory admits that these are trained together, as far as they can be."""
+        configs: dict[Any, list[TrainConfig]] = {}
+        for task in tasks:
+            config = make_config(task.config)
+            if together(config, self.device):
+                configs.setdefault((task.fractions, *likeness(config)), []).append(config)
+        return all(
+            len(some) < 2 or fits(self._ground_of(self.graphs.subgraph(key[0])).plan(some), self.device)
+            for key, some in configs.items()
+        )
+
+    def _run_alike(self, tasks: list[Task], tell: Callable[[Heartbeat], None]) -> Iterator[Result]:
+        """Tasks on one graph. What a stack takes in seconds is shared by its trials."""
+        began, waiting = self._begin(), list(tasks)
         try:
-            result = self._train(task, self._watch(task, tell, began))
+            use_threads(self.settings.threads)
+            graph = self.graphs.subgraph(tasks[0].fractions)
+            jobs = [self._job(task, graph, self._watch(task, tell)) for task in tasks]
+            work = self._work_bytes(tasks[0].work_share)
+            for ended in run_trainings(self._ground_of(graph), jobs, work_bytes=work):
+                seconds = (time.monotonic() - began) / len(ended)
+                while ended:  # what is settled is let go: the next stack needs its memory
+                    place, outcome = ended.pop(0)
+                    waiting.remove(tasks[place])
+                    result = self._measured(self._settled(tasks[place], outcome, graph), seconds)
+                    del outcome
+                    yield result
+                began = self._begin()
         except OutputError:
             raise  # a full disk is no fault of the trial: the search stops
         except Exception as error:
-            result = self._failure(task, error)
-        return replace(
-            result, seconds=time.monotonic() - began, peak_bytes=_peak_bytes(self.device), device=str(self.device)
-        )
+            seconds = (time.monotonic() - began) / max(1, len(waiting))
+            for task in waiting:
+                yield self._measured(self._failure(task, error), seconds)
 
-    def _train(self, task: Task, watch: Callable[[Progress], None]) -> Result:
-        config = make_config(task.config)
-        graph = self.graphs.subgraph(task.fractions)
+    def _begin(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.init()  # a fresh process has no statistics to reset yet
+            torch.cuda.reset_peak_memory_stats(self.device)
+        return time.monotonic()
+
+    def _measured(self, result: Result, seconds: float) -> Result:
+        return replace(result, seconds=seconds, peak_bytes=_peak_bytes(self.device), device=str(self.device))
+
+    def _job(self, task: Task, graph: Subgraph, watch: Callable[[Progress], None]) -> Job:
         place = self.folder / task.folder
-        outcome = run_training(
-            graph.dataset,
-            config,
-            device=str(self.device),
-            threads=self.settings.threads,
-            checkpoint=place / "checkpoint",
-            watch=watch,
-            keys=(torch.from_numpy(graph.entity_ids.copy()).long(), torch.from_numpy(graph.relation_ids.copy()).long()),
-            validator=self._validator_of(graph, task.work_share),
-            begin=self._beginning(task, graph),
+        begin, begins_at = self._beginning(task, graph)
+        return Job(
+            make_config(task.config),
+            place / "checkpoint",
+            watch,
+            begin,
+            begins_at,
             keep=(lambda state: keep_state(state, place / "state")) if task.keep else None,
             belongs_to={"trial": [task.round, task.number, list(task.fractions)]},
         )
-        best = outcome.best
+
+    def _settled(self, task: Task, outcome: Ended, graph: Subgraph) -> Result:
+        if isinstance(outcome, Exception):
+            return self._failure(task, outcome)
+        try:
+            return self._done(task, outcome, graph)
+        except OutputError:
+            raise
+        except Exception as error:
+            return self._failure(task, error)
+
+    def _done(self, task: Task, outcome: Outcome, graph: Subgraph) -> Result:
+        best, config = outcome.best, make_config(task.config)
         assert best is not None
         done = self._result(task, "ok", config.epochs)
         done = replace(done, mrr=best.mrr, interval=outcome.interval, history=[asdict(v) for v in outcome.history])
         if task.final:
             done = replace(done, evaluation=self._save_model(outcome, config, graph))
-        _forget(place)
+        _forget(self.folder / task.folder)
         return done
 
-    def _validator_of(self, graph: Subgraph, work_share: float) -> Validator:
-        if self._validator is None or self._validator[0] is not graph:
-            self._validator = (graph, Validator(graph.dataset, self.device, seed=self.settings.seed))
-        validator = self._validator[1]
-        usual = default_work_bytes(self.device)
-        validator.begin(work_bytes=None if work_share == 1 else max(1 << 16, int(usual * work_share)))
-        return validator
+    def _ground_of(self, graph: Subgraph) -> Ground:
+        if self._ground is None or self._ground[0] is not graph:
+            self._ground = None  # before another one is made
+            keys = tuple(torch.from_numpy(ids.copy()).long() for ids in (graph.entity_ids, graph.relation_ids))
+            on_device = (keys[0].to(self.device), keys[1].to(self.device))
+            self._ground = (graph, Ground(graph.dataset, self.device, keys=on_device, seed=self.settings.seed))
+        return self._ground[1]
 
-    def _beginning(self, task: Task, graph: Subgraph) -> Callable[[TrainState], None] | None:
+    def _work_bytes(self, share: float) -> int | None:
+        """For ranking; None is the usual."""
+        return None if share == 1 else max(1 << 16, int(default_work_bytes(self.device) * share))
+
+    def _beginning(self, task: Task, graph: Subgraph) -> tuple[Callable[[TrainState], None] | None, int]:
+        """What fills a fresh state, and the step at which it then stands."""
         if task.continues is None:
-            return None
+            return None, 0
         source = self.folder / task.continues
         if not task.warm:
-            return lambda state: take_over(state, source)
+            return (lambda state: take_over(state, source)), kept_step(source)
         earlier = self.graphs.subgraph(task.fractions[:-1])
-        return lambda state: take_over_rows(state, source, earlier, graph)
+        return (lambda state: take_over_rows(state, source, earlier, graph)), 0
 
     def _save_model(self, outcome: Outcome, config: TrainConfig, graph: Subgraph) -> dict[str, Any]:
         """Test once (filter: train, valid, test), then the model folder with all of it."""
@@ -116,9 +173,9 @@ class TrialRunner:
         save_model(stored, self.folder / "model", overwrite=True)
         return {k: v for k, v in found.items() if k != "per_relation"}
 
-    def _watch(self, task: Task, tell: Callable[[Heartbeat], None], began: float) -> Callable[[Progress], None]:
+    def _watch(self, task: Task, tell: Callable[[Heartbeat], None]) -> Callable[[Progress], None]:
         def watch(progress: Progress) -> None:
-            if self.timeout is not None and not task.final and time.monotonic() - began > self.timeout:
+            if self.timeout is not None and not task.final and progress.seconds > self.timeout:
                 raise TrialTimeout(
                     f"It took longer than the {self.timeout:g} s that a trial may take (--trial-timeout)."
                 )
@@ -144,22 +201,36 @@ class TrialRunner:
         return Result(task.round, task.number, task.attempt, status, positives=positives, cost=cost, scores=scores)
 
     def _failure(self, task: Task, error: Exception) -> Result:
-        self._validator = None
-        if not _is_memory(error):
+        if not isinstance(error, Diverged | TrialTimeout):
+            self._ground = None
+        broken = self.device.type == "cuda" and _is_broken(error)
+        if not is_memory_error(error) and not broken:  # after a machine's fault it goes on from its checkpoint
             _forget(self.folder / task.folder)
         if isinstance(error, Diverged):
             return replace(self._result(task, "diverged", error.epoch), message=str(error))
         if isinstance(error, TrialTimeout):
             return Result(task.round, task.number, task.attempt, "timeout", message=str(error))
-        if _is_memory(error):
+        if is_memory_error(error):
             if self.device.type == "cuda":
+                gc.collect()  # an error holds what the frames that it came through held
                 torch.cuda.empty_cache()
             return Result(task.round, task.number, task.attempt, "memory", message=str(error).split("\n")[0])
         message = f"{type(error).__name__}: {error}".split("\n")[0]
-        if self.device.type == "cuda" and _is_broken(error):
+        if broken:
             return Result(task.round, task.number, task.attempt, "killed", message=message)
         trace = "".join(traceback.format_exception(error))
         return Result(task.round, task.number, task.attempt, "error", message=message, traceback=trace)
+
+
+def check_card(result: Result) -> Result:
+    """The result of a trial in this process, unless the card's context was lost with it: then nothing computes here any
+    more, and what follows would fail with it."""
+    if result.status == "killed":
+        raise GrashError(
+            f"The card {result.device} failed ({result.message}), and this process cannot use it any more. The search "
+            f"stops here and goes on with `grash resume`."
+        )
+    return result
 
 
 def _forget(place: Path) -> None:
@@ -169,16 +240,11 @@ def _forget(place: Path) -> None:
         place.rmdir()
 
 
-def _is_memory(error: Exception) -> bool:
-    known = (MemoryError, MemoryPlanError, torch.OutOfMemoryError)
-    words = ("allocate memory", "out of memory", "ALLOC_FAILED")
-    return isinstance(error, known) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
-
-
 def _is_broken(error: Exception) -> bool:
     """Whether the card's context is lost, so that nothing computes in this process any more: the machine's fault."""
     return isinstance(error, RuntimeError) and any(
-        w in str(error) for w in ("CUDA error", "CUBLAS_STATUS", "cuDNN error")
+        w in str(error)
+        for w in ("CUDA error", "Triton Error [CUDA]", "CUDA driver error", "CUBLAS_STATUS", "cuDNN error")
     )
 
 

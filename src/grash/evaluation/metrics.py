@@ -11,16 +11,20 @@ The interval of the MRR is a percentile bootstrap over triples (a triple's two q
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grash.evaluation.ranking import Ranks, SlotRanks
+from grash.kernels.resample import resampled_means
 
 HITS = (1, 3, 10, 100)
 _RESAMPLES = 1000
+_KEPT = 1 << 14  # triples of which the resamples are kept, 64 MiB at most
 
 
 @dataclass(frozen=True)
@@ -102,12 +106,24 @@ def mrr_interval(ranks: Ranks, *, seed: int, level: float = 0.95) -> tuple[float
     n = len(per_triple)
     if not n:
         return 0.0, 0.0
-    generator = np.random.default_rng(seed)
-    means = np.empty(_RESAMPLES)
-    for i in range(_RESAMPLES):
-        means[i] = per_triple[generator.integers(0, n, n)].mean()
+    if n <= _KEPT:
+        means = resampled_means(per_triple, _kept_draws(seed, n))
+    else:
+        means = np.concatenate([resampled_means(per_triple, chosen[None]) for chosen in _draws(seed, n)])
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def _draws(seed: int, n: int) -> Iterator[NDArray[np.int64]]:
+    """The triples of each resample."""
+    generator = np.random.default_rng(seed)
+    return (generator.integers(0, n, n) for _ in range(_RESAMPLES))
+
+
+@lru_cache(maxsize=1)
+def _kept_draws(seed: int, n: int) -> NDArray[np.int32]:
+    """The same, kept: trials of a round are all resampled alike, and drawing is most of the work."""
+    return np.stack([chosen.astype(np.int32) for chosen in _draws(seed, n)])
 
 
 def mrr_bounds(ranks: Ranks) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Filtered ranks of true answers among all entities, both slots, in tiles planned from free memory.
+"""Filtered ranks of true answers among all entities, both slots: by counting, no matrix of scores.
 
 Comes from a model and triples, goes to `metrics`. The rank of an answer is 1 + the number of other candidates that
 score higher + half of those that score the same; candidates that are known to be true are left out (the filter).
@@ -6,6 +6,7 @@ score higher + half of those that score the same; candidates that are known to b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +16,15 @@ from torch import Tensor
 
 from grash.data.known import KnownAnswers
 from grash.errors import Diverged
-from grash.kernels.count_above import count_above, exact_scores, largest_row
+from grash.evaluation.counting import Counting, counting_bytes
+from grash.evaluation.questions import Question
+from grash.kernels.count_above import NO_ORDER, count_above, exact_scores, largest_row, serves
+from grash.kernels.current import make_current
 from grash.kernels.random import key_at, key_of, permuted_rows
 from grash.models import KgeModel
 from grash.models.base import SLOTS, Slot
 
+_QUESTIONS = 1 << 16  # asked together
 _MIN_TILE = 1024
 _MAX_QUERIES = 1024
 _TOGETHER = 128  # drawn candidates scored together, for each of 256 questions
@@ -56,81 +61,84 @@ class Ranks:
     tail: SlotRanks
 
 
-class Question:
-    """The questions of one slot with their filter, on the device; made once, ranked as often as one likes."""
-
-    def __init__(
-        self,
-        triples: NDArray[np.int32],
-        known: KnownAnswers,
-        slot: Slot,
-        device: torch.device,
-        n_entities: int,
-    ) -> None:
-        heads, relations, tails = triples.astype(np.int64).T
-        self.slot: Slot = slot
-        known_ids, answers = (heads, tails) if slot == "tail" else (tails, heads)
-        self.known, self.relations, self.answers = (
-            torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in (known_ids, relations, answers)
-        )
-        rows, columns = known.of_slot(slot).pairs(known_ids, relations)
-        other = columns != answers[rows]
-        self.rows, self.columns = rows[other], columns[other].astype(np.int64)
-        self.others = n_entities - 1 - np.bincount(self.rows, minlength=len(triples))
-        self.starts = np.searchsorted(self.rows, np.arange(len(triples) + 1))
-        self.device = device
-        self._skips: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-
-    def skips(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """(row − first, column) of the filtered candidates of questions first…last, columns ascending."""
-        if (first, last) not in self._skips:
-            part = slice(self.starts[first], self.starts[last])
-            rows, columns = self.rows[part] - first, self.columns[part]
-            order = np.argsort(columns, kind="stable")
-            pair = (torch.from_numpy(rows[order]), torch.from_numpy(columns[order]))
-            self._skips[first, last] = (pair[0].to(self.device), pair[1].to(self.device))
-        return self._skips[first, last]
-
-
 class Ranker:
     """Ranks the same triples under one model after another (validation), or once (test)."""
 
     def __init__(self, triples: NDArray[np.int32], known: KnownAnswers, n_entities: int, device: torch.device) -> None:
+        make_current(device)
         self.triples, self.n_entities, self.device = np.ascontiguousarray(triples), n_entities, device
-        self.questions = {s: Question(self.triples, known, s, device, n_entities) for s in SLOTS}
+        parts = [self.triples[i : i + _QUESTIONS] for i in range(0, len(self.triples), _QUESTIONS)]
+        self.questions = {s: [Question(part, known, s, device, n_entities) for part in parts] for s in SLOTS}
+
+    def rank(self, model: KgeModel, *, work_bytes: int | None = None) -> Ranks:
+        """The ranks under this model. `work_bytes` bounds the score tile of the plain path; ranks do not depend on
+        it."""
+        (ranks,) = self.rank_many([model], work_bytes=work_bytes)
+        if isinstance(ranks, Diverged):
+            raise ranks
+        return ranks
 
     @torch.no_grad()
-    def rank(self, model: KgeModel, *, work_bytes: int | None = None) -> Ranks:
-        """The ranks under this model. `work_bytes` bounds the score tile; ranks do not depend on it."""
-        _check_finite(model)
-        batch, tile = plan_tiles(len(self.triples), self.n_entities, work_bytes or default_work_bytes(self.device))
-        slots = {slot: self._rank_slot(model, q, batch, tile) for slot, q in self.questions.items()}
+    def rank_many(self, models: Sequence[KgeModel], *, work_bytes: int | None = None) -> list[Ranks | Diverged]:
+        """The ranks under each model. By the counting kernels all of them are under way before the first is read."""
+        if not all(serves(model.candidate(model.entity[:0], "tail")) for model in models):
+            return [self._rank_plainly(model, work_bytes) for model in models]
+        questions = [q for slot in SLOTS for q in self.questions[slot]]
+        started = [Counting(model, questions) for model in models]
+        return [self._read(counting) for counting in started]
+
+    def _read(self, counting: Counting) -> Ranks | Diverged:
+        found = counting.read()
+        if found is None:
+            return _not_finite(counting.model) or Diverged(NO_ORDER)
+        n = len(found) // 2
+        return self._ranks({"head": found[:n], "tail": found[n:]})
+
+    def _ranks(self, counts: dict[Slot, list[NDArray[np.int64]]]) -> Ranks:
+        slots = {}
+        for slot, parts in counts.items():
+            above, ties = np.concatenate([np.empty((2, 0), np.int64), *parts], 1)
+            others = np.concatenate([np.empty(0, np.int64), *(q.others for q in self.questions[slot])])
+            slots[slot] = SlotRanks(above, ties, others)
         return Ranks(self.triples, head=slots["head"], tail=slots["tail"])
 
-    def _rank_slot(self, model: KgeModel, question: Question, batch: int, tile: int) -> SlotRanks:
-        above, ties = [], []
-        largest = None
-        for first in range(0, len(self.triples), batch):
-            last = min(first + batch, len(self.triples))
-            part = slice(first, last)
-            queries, seen = model.queries(question.known[part], question.relations[part], question.slot)
-            rows, columns = question.skips(first, last)
-            candidates = model.candidate(model.entity, seen)
-            if largest is None:
-                largest = largest_row(candidates, model.pair)
-            a, t = count_above(
-                queries,
-                candidates,
-                question.answers[part],
-                rows,
-                columns,
-                model.pair,
-                tile=tile,
-                largest=largest,
-            )
-            above.append(a)
-            ties.append(t)
-        return SlotRanks(_joined(above), _joined(ties), question.others)
+    def _rank_plainly(self, model: KgeModel, work_bytes: int | None) -> Ranks | Diverged:
+        diverged = _not_finite(model)
+        if diverged:
+            return diverged
+        batch, tile = plan_tiles(len(self.triples), self.n_entities, work_bytes or default_work_bytes(self.device))
+        try:
+            return self._ranks({s: [_count_plainly(model, q, batch, tile) for q in self.questions[s]] for s in SLOTS})
+        except Diverged as error:
+            return error
+
+
+def _count_plainly(model: KgeModel, question: Question, batch: int, tile: int) -> NDArray[np.int64]:
+    """(2, B): above and ties, a batch of questions and a tile of candidates at a time."""
+    counts = []
+    largest = None
+    for first in range(0, len(question), batch):
+        last = min(first + batch, len(question))
+        part = slice(first, last)
+        queries, seen = model.queries(question.known[part], question.relations[part], question.slot)
+        rows, columns = question.skips(first, last)
+        candidates = model.candidate(model.entity, seen)
+        if largest is None:
+            largest = largest_row(candidates, model.pair)
+        answers = question.answers[part]
+        found = count_above(queries, candidates, answers, rows, columns, model.pair, tile=tile, largest=largest)
+        counts.append(torch.stack(found))
+    return torch.cat(counts, 1).cpu().numpy()
+
+
+def ranking_bytes(n_triples: int, n_filtered: int, n_entities: int, width: int, device: torch.device) -> int:
+    """Bytes on the device that ranking n_triples takes beside the model. n_filtered: known answers to their distinct
+    questions, both slots together; width: floats of a query."""
+    if not n_triples:
+        return 0
+    if serves(torch.empty(0, width, device=device)):
+        return counting_bytes(n_triples, _QUESTIONS, n_filtered, n_entities, width)
+    return 2 * default_work_bytes(device)
 
 
 def default_work_bytes(device: torch.device) -> int:
@@ -165,7 +173,10 @@ def rank_against_sample(
     A different quantity from ranks among all entities, and not comparable with it: its metrics carry the number
     in their names.
     """
-    _check_finite(model)
+    make_current(device)
+    diverged = _not_finite(model)
+    if diverged:
+        raise diverged
     n_candidates = min(n_candidates, model.n_entities)
     slots = {}
     for slot in SLOTS:
@@ -203,10 +214,11 @@ def _sampled_counts(
     return above, ties, real.sum(1)
 
 
-def _check_finite(model: KgeModel) -> None:
+def _not_finite(model: KgeModel) -> Diverged | None:
     tables = (model.entity.split(_ROWS), model.relation.split(_ROWS))
-    if not all(torch.isfinite(part).all() for table in tables for part in table):
-        raise Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it anew.")
+    if all(torch.isfinite(part).all() for table in tables for part in table):
+        return None
+    return Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it anew.")
 
 
 def _joined(parts: list[Tensor]) -> NDArray[np.int64]:

@@ -4,22 +4,55 @@ Ranks must not depend on tile sizes, threads or the library behind the matrix pr
 work. A fast product proposes scores with a known error bound; candidates that it places clearly above or below the
 true answer are counted from it. The few that lie within the bound are decided by the exact score: the float32
 nearest to the sum in float64. The truth is scored by the same arithmetic as those it is compared with.
+`count_above` is the plain form for any device, with loops for a CPU; on CUDA `count_above_triton` counts all queries
+in few launches, and `serves` says when.
 """
 
 from __future__ import annotations
+
+import importlib.util
+import os
 
 import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from grash.errors import Diverged
+from grash.errors import ConfigError, Diverged
 from grash.kernels.pair_scores import Pair, pair_scores, row_scores
 from grash.kernels.threads import use_torch_threads
 
+NO_ORDER = "The model's scores leave the range of float32, so they have no order: train it anew."
+WIDEST = 1024  # floats of a row that the kernels take
+# what float32 loses below its smallest number: of a product, of a square under a root
+LOST: dict[Pair, float] = {"dot": 1e-30, "l1": 1e-30, "l2": 1e-12, "modulus": 1e-12}
 _UNIT = 2.0**-24  # half a unit in the last place of 1, float32
 _BLOCK = 256  # scores counted together
 _DECIDE = 1 << 22  # elements (pairs × width) decided at once
+
+
+def why_not(candidates: Tensor) -> list[str]:
+    """What keeps the counting kernels (`count_above_triton`) from these candidates (E, W); empty if nothing does."""
+    reasons = []
+    if candidates.device.type != "cuda":
+        reasons.append(f"the device is {candidates.device.type}, not cuda")
+    if importlib.util.find_spec("triton") is None:
+        reasons.append("Triton is not installed")
+    if candidates.shape[1] > WIDEST:
+        reasons.append(f"rows of {candidates.shape[1]} floats are wider than {WIDEST}")
+    if candidates.dtype != torch.float32:
+        reasons.append(f"rows are {candidates.dtype}, not float32")
+    return reasons
+
+
+def serves(candidates: Tensor) -> bool:
+    """Whether the kernels count; GRASH_KERNELS=reference keeps the plain form, GRASH_KERNELS=triton demands them on a
+    CUDA device."""
+    choice = os.environ.get("GRASH_KERNELS", "")
+    reasons = why_not(candidates)
+    if choice == "triton" and reasons and candidates.device.type == "cuda":
+        raise ConfigError(f"GRASH_KERNELS=triton, but the counting kernels cannot serve this: {'; '.join(reasons)}.")
+    return choice != "reference" and not reasons
 
 
 def count_above(
@@ -86,10 +119,10 @@ def error_bound(queries: Tensor, largest: Tensor, pair: Pair) -> Tensor:
     sizes = queries.norm(p=2 if pair in ("dot", "l2") else 1, dim=1)
     reach = sizes * largest if pair == "dot" else sizes + largest
     if not torch.isfinite(reach if pair == "dot" else reach.square()).all():
-        raise Diverged("The model's scores leave the range of float32, so they have no order: train it anew.")
+        raise Diverged(NO_ORDER)
     if pair == "l2":  # from ‖q‖² + ‖c‖² − 2 q·c; an error e in the square moves its root by at most √e
-        return share**0.5 * reach
-    return (1 if pair == "dot" else 2) * share * reach
+        return share**0.5 * reach + LOST[pair]
+    return (1 if pair == "dot" else 2) * share * reach + LOST[pair]
 
 
 def _leave_out(scores: Tensor, rows: Tensor, columns: Tensor, start: int, stop: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_GOLDEN: tl.constexpr = tl.constexpr(0x9E3779B9)
+GOLDEN: tl.constexpr = tl.constexpr(0x9E3779B9)
 _M1: tl.constexpr = tl.constexpr(0x7FEB352D)
 _M2: tl.constexpr = tl.constexpr(0x846CA68B)
 _ROUNDS: tl.constexpr = tl.constexpr(8)
@@ -26,9 +26,9 @@ def load_key(keys, at):  # type: ignore[no-untyped-def]
 @triton.jit
 def key_at(low, high, index):  # type: ignore[no-untyped-def]
     """`random.key_at`: the key of place `index` (int64, not negative) in the stream (low, high)."""
-    a = _mix(low ^ (index & 0xFFFFFFFF).to(tl.uint32))
-    b = _mix(high ^ (index >> 32).to(tl.uint32) ^ a)
-    return b, _mix(a ^ _mix(b ^ tl.full((), _GOLDEN, tl.uint32)))
+    a = mix(low ^ (index & 0xFFFFFFFF).to(tl.uint32))
+    b = mix(high ^ (index >> 32).to(tl.uint32) ^ a)
+    return b, mix(a ^ mix(b ^ tl.full((), GOLDEN, tl.uint32)))
 
 
 @triton.jit
@@ -44,14 +44,14 @@ def permuted(x, n, side, low, high, INVERSE: tl.constexpr):  # type: ignore[no-u
 def kept(rows, columns, low, high, threshold, scale):  # type: ignore[no-untyped-def]
     """`random.keep_mask`: rows (n,) of 32 bits, columns (m,) → (n, m) factors, 0 or `scale`."""
     first = rows.to(tl.uint32)
-    a = _mix(first ^ low)
-    b = _mix((first * _GOLDEN).to(tl.uint32) ^ high)
-    bits = _mix(_mix(a[:, None] + (columns.to(tl.uint32) * _GOLDEN).to(tl.uint32)[None, :]) ^ b[:, None])
+    a = mix(first ^ low)
+    b = mix((first * GOLDEN).to(tl.uint32) ^ high)
+    bits = mix(mix(a[:, None] + (columns.to(tl.uint32) * GOLDEN).to(tl.uint32)[None, :]) ^ b[:, None])
     return tl.where(bits >= threshold, scale, 0.0)
 
 
 @triton.jit
-def _mix(x):  # type: ignore[no-untyped-def]
+def mix(x):  # type: ignore[no-untyped-def]
     x = x ^ (x >> 16)
     x = (x * _M1).to(tl.uint32)
     x = x ^ (x >> 15)
@@ -60,7 +60,7 @@ def _mix(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _spread(bits, side):  # type: ignore[no-untyped-def]
+def spread_bits(bits, side):  # type: ignore[no-untyped-def]
     """32 random bits → range(side), side below 2¹⁶: the upper half of their product."""
     return ((bits >> 16) * side + (((bits & 0xFFFF) * side) >> 16)) >> 16
 
@@ -72,12 +72,12 @@ def _feistel(x, side, low, high, INVERSE: tl.constexpr):  # type: ignore[no-unty
     for j in tl.static_range(_ROUNDS):
         if INVERSE:
             key = _round_key(low, high, _ROUNDS - 1 - j)
-            moved = right + side - _spread(_mix(left ^ key), side)
+            moved = right + side - spread_bits(mix(left ^ key), side)
             right = left
             left = tl.where(moved >= side, moved - side, moved)
         else:
             key = _round_key(low, high, j)
-            moved = left + _spread(_mix(right ^ key), side)
+            moved = left + spread_bits(mix(right ^ key), side)
             left = right
             right = tl.where(moved >= side, moved - side, moved)
     return left * side + right
@@ -85,4 +85,4 @@ def _feistel(x, side, low, high, INVERSE: tl.constexpr):  # type: ignore[no-unty
 
 @triton.jit
 def _round_key(low, high, ROUND: tl.constexpr):  # type: ignore[no-untyped-def]
-    return _mix(low ^ _mix(high + tl.full((), (ROUND * _GOLDEN) & 0xFFFFFFFF, tl.uint32)))
+    return mix(low ^ mix(high + tl.full((), (ROUND * GOLDEN) & 0xFFFFFFFF, tl.uint32)))

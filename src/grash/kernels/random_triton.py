@@ -11,9 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_GOLDEN: tl.constexpr = tl.constexpr(0x9E3779B9)
-_M1: tl.constexpr = tl.constexpr(0x7FEB352D)
-_M2: tl.constexpr = tl.constexpr(0x846CA68B)
+from grash.kernels.keys_triton import GOLDEN, mix, spread_bits
+
 _BLOCK = 256
 
 
@@ -67,28 +66,13 @@ def _signed(x: int) -> int:
 
 
 @triton.jit
-def _mix(x):  # type: ignore[no-untyped-def]
-    x = x ^ (x >> 16)
-    x = (x * _M1).to(tl.uint32)
-    x = x ^ (x >> 15)
-    x = (x * _M2).to(tl.uint32)
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def _spread(bits, side):  # type: ignore[no-untyped-def]
-    """32 random bits → range(side): the upper half of their product; side is below 2¹⁶, so 32 bits hold it."""
-    return ((bits >> 16) * side + (((bits & 0xFFFF) * side) >> 16)) >> 16
-
-
-@triton.jit
 def _turn(left, right, side, low, high, row, ROUND: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
-    key = _mix(low ^ _mix(high + tl.full((), (ROUND * _GOLDEN) & 0xFFFFFFFF, tl.uint32)))
+    key = mix(low ^ mix(high + tl.full((), (ROUND * GOLDEN) & 0xFFFFFFFF, tl.uint32)))
     if BY_ROW:
-        key = _mix(_mix(row ^ low) ^ key)
+        key = mix(mix(row ^ low) ^ key)
     if INVERSE:
-        return (right + side - _spread(_mix(left ^ key), side)) % side, left
-    return right, (left + _spread(_mix(right ^ key), side)) % side
+        return (right + side - spread_bits(mix(left ^ key), side)) % side, left
+    return right, (left + spread_bits(mix(right ^ key), side)) % side
 
 
 @triton.jit
@@ -129,9 +113,9 @@ def _bits(rows, out, width, low, high, threshold, scale, MASK: tl.constexpr, BLO
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(rows + line)
     first = (row & 0xFFFFFFFF).to(tl.uint32)
-    a = _mix(first ^ low.to(tl.uint32))
-    b = _mix((first * _GOLDEN).to(tl.uint32) ^ (row >> 32).to(tl.uint32) ^ high.to(tl.uint32))
-    bits = _mix(_mix((a + column.to(tl.uint32) * _GOLDEN).to(tl.uint32)) ^ b)
+    a = mix(first ^ low.to(tl.uint32))
+    b = mix((first * GOLDEN).to(tl.uint32) ^ (row >> 32).to(tl.uint32) ^ high.to(tl.uint32))
+    bits = mix(mix((a + column.to(tl.uint32) * GOLDEN).to(tl.uint32)) ^ b)
     if MASK:
         value = tl.where(bits >= threshold.to(tl.uint32), scale, 0.0)
     else:

@@ -145,11 +145,12 @@ def batch_masks(row, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexp
 
 @triton.jit
 def candidate_mask(ids, slot, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Dropout factors of candidates, two blocks (n, PAD): every entity has one a step and slot."""
+    """Dropout factors of candidates, two blocks (n, PAD): every entity has one a step and slot that is asked."""
     low, high = load_key(trials, 2)
     low, high = key_at(low, high, step)
     bound = tl.load(trials + 6).to(tl.uint32, bitcast=True)
-    return _mask(ids, low, high, step * 0 + 4 + slot, bound, tl.load(factors), HALF, PAD)
+    number = tl.where(tl.load(trials) > 0, slot, 0)
+    return _mask(ids, low, high, step * 0 + 4 + number, bound, tl.load(factors), HALF, PAD)
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """The fused training step's shapes and work space: what its kernels (`step_*_triton`) hand to one another.
 
-A step of negative sampling with the softmax loss and shared negatives, for T trials at once: the same graph, positives
-and negatives, each with tables, number of negatives, rate, dropout and penalty of its own. In order:
+A step of negative sampling with shared negatives, or of 1vsAll, for T trials at once: the same graph, positives and
+negatives, each with tables, number of negatives, rate, dropout and penalty of its own. In order:
 
     draw      positives, negatives, queries, candidates, from a step counter on the device     step_draw_triton
     order     where each row of the batch occurs, so that repeated rows are summed in order     step_draw_triton
@@ -14,8 +14,10 @@ and negatives, each with tables, number of negatives, rate, dropout and penalty 
 No float is added atomically and no tile depends on T or on a neighbour: a trial's numbers are the same alone and
 among others. The plain form is the training path itself (`training/gradients`, `training/optimizers`).
 
-Letters: T trials, B positives padded to full tiles, N negatives of both slots (heads first, each slot padded), D floats
-per entity, P their padded number: two halves, each filled up with zeros to a power of two.
+Letters: T trials, B positives padded to full tiles, N candidates of all slots (heads first, then tails, then relations
+if these are predicted, each slot padded), S slots, D floats per entity, P their padded number: two halves, each filled
+up with zeros to a power of two. In 1vsAll every entity is a candidate, in its own order; without dropout heads and
+tails are then the same candidates, and stand there once.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ Products = Literal["bf16", "tf32", "tf32x3"]
 
 TILE = 128  # B and N are padded to this
 WINDOW = 64  # steps whose rates and losses have a place on the device
-INTS, FLOATS = 10, 4  # per trial, as `settings` lays them out
+INTS, FLOATS = 10, 7  # per trial, as `training/fused` lays them out
 NO_ID = 2**31 - 1
 PENALTIES = {"none": 0, "l1": 1, "l2": 2, "l3": 3, "n3": 4}
 
@@ -53,11 +55,19 @@ class StepShape:
     dropout: bool
     rowwise: bool
     products: Products = "tf32"
+    everyone: bool = False  # 1vsAll
+    predicted: int = 0  # relations that are candidates too, of any trial
+    adversarial: bool = False  # the self-adversarial loss in place of the softmax
 
     @property
     def rows(self) -> int:
         """B: positives, padded."""
         return _up(self.batch, TILE)
+
+    @property
+    def slots(self) -> int:
+        """S: heads, tails, and relations if these are predicted."""
+        return 3 if self.predicted else 2
 
     @property
     def half(self) -> int:
@@ -73,19 +83,34 @@ class StepShape:
         return 2 * self.padded_half
 
     @property
+    def wide(self) -> bool:
+        """Whether programs take fewer rows at once, so that registers hold them."""
+        return self.padded > 256
+
+    @property
     def width(self) -> int:
         """Floats of a relation's row: a rotation has half as many phases."""
         return self.half if self.compose == "rotation" else self.dim
 
     @property
+    def shared(self) -> bool:
+        """Whether heads and tails are one block of candidates: dropout would make them two."""
+        return self.everyone and not self.dropout
+
+    @property
     def first_tail(self) -> int:
         """Where the tails begin among the N candidates."""
-        return _up(self.negatives[0], TILE)
+        return 0 if self.shared else _up(self.negatives[0], TILE)
+
+    @property
+    def first_relation(self) -> int:
+        """Where the relations begin among the N candidates."""
+        return self.first_tail + _up(self.negatives[1], TILE)
 
     @property
     def candidates(self) -> int:
-        """N: candidates of both slots, padded."""
-        return self.first_tail + _up(self.negatives[1], TILE)
+        """N: candidates of all slots, padded."""
+        return self.first_relation + _up(self.predicted, TILE)
 
     @property
     def chunk(self) -> int:
@@ -94,7 +119,7 @@ class StepShape:
 
     def chunks(self, negatives: tuple[int, int]) -> int:
         """Candidates per program for a trial with so many: a function of the trial alone. About 128 programs share
-        a step of one trial (an H200 has 132 multiprocessors)."""
+        a step of one trial (an H200 has 132 multiprocessors); relations come on top."""
         together = max(1, 128 * TILE // self.rows)
         return max(self.chunk, _up(-(-sum(negatives) // together), 64 if self.pair == "dot" else TILE))
 
@@ -109,7 +134,7 @@ class StepSpace:
 
     def __init__(self, shape: StepShape, splits: int, device: torch.device) -> None:
         self.shape, self.splits = shape, splits
-        t, b, n, p = shape.trials, shape.rows, shape.candidates, shape.padded
+        t, b, n, p, s = shape.trials, shape.rows, shape.candidates, shape.padded, shape.slots
         product = torch.bfloat16 if shape.products == "bf16" and shape.pair == "dot" else torch.float32
 
         def make(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -119,19 +144,22 @@ class StepSpace:
         self.clock = make(1, dtype=torch.int64)
         self.ids = make(2, 2 * b, dtype=integer)  # entities: heads, tails; relations: forward, backward
         self.order, self.start, self.count = (make(2, 2 * b, dtype=integer) for _ in range(3))
-        self.places = make(2, 2 * b, dtype=integer)  # of heads and tails among the negative heads, negative tails
+        self.places = make(2, 2 * b, dtype=integer)  # of heads and tails among the candidate heads, candidate tails
+        self.truths = make(3, b, dtype=integer)  # places of the truth: heads, tails, relations
         self.negatives, self.twins, self.seen = (make(n, dtype=integer) for _ in range(3))
-        self.queries = make(t, 2, b, p, dtype=product)
+        self.queries = make(t, s, b, p, dtype=product)
         self.block = make(t, n, p, dtype=product)  # the candidates' rows
-        self.positive, self.normaliser, self.pull = (make(t, 2, b) for _ in range(3))
-        self.maxima, self.sums = (make(t, 2, splits, b) for _ in range(2))
-        self.partial = make(t, 2, splits, b, p)  # gradients of the queries
+        self.positive, self.normaliser, self.pull = (make(t, s, b) for _ in range(3))
+        self.maxima, self.sums = (make(t, s, splits, b) for _ in range(2))
+        self.costs = make(t, s, splits, b) if shape.adversarial else self.sums  # the negatives' part of the loss
+        self.partial = make(t, s, splits, b, p)  # gradients of the queries
         self.for_ends, self.for_relations = (make(t, 2, b, p) for _ in range(2))
         self.for_candidates = make(t, shape.spreads, n, p)
         self.row_losses = make(t, b)
         self.losses, self.rates = make(WINDOW, t), make(WINDOW, t)
         if shape.pair != "dot":
-            self.queries_across, self.block_across = make(t, 2, p, b), make(t, p, n)
+            self.slot_losses = make(t, s, b)
+            self.queries_across, self.block_across = make(t, s, p, b), make(t, p, n)
             self.scores, self.scores_across = make(t, b, n), make(t, n, b)
 
 

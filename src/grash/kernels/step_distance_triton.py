@@ -13,12 +13,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grash.kernels.step import INTS, TILE, StepSpace
-from grash.kernels.step_draw_triton import bounds
-from grash.kernels.step_ends_triton import highest, splits_used
+from grash.kernels.step import TILE, StepSpace
+from grash.kernels.step_slots_triton import (
+    FACTORS,
+    LOG2E,
+    PER_TRIAL,
+    beginning,
+    bounds,
+    joined,
+    move_on,
+    opening,
+    own_part,
+    own_shares,
+    slot_at,
+    softplus,
+)
 
-_LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
-_INTS: tl.constexpr = tl.constexpr(INTS)
 SCORE = {"BM": 8, "BN": 128, "num_warps": 1}  # a thread's 8 × 4 pairs take 12 loads a coordinate
 GRADIENT = {"BM": 32, "BK": 64, "num_warps": 4}
 _UNROLLED: tl.constexpr = tl.constexpr(4)  # loads of so many turns are under way together
@@ -26,38 +36,40 @@ _TINY: tl.constexpr = tl.constexpr(1e-30)  # keeps a square root's inverse finit
 _WEIGHED = 32
 
 
-def score(space: StepSpace, trials: Tensor) -> None:
-    """Fills scores (T, B, N), maxima and sums (T, 2, splits, B); moves the clock on."""
+def score(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
+    """Fills scores (T, B, N), maxima, sums and costs (T, S, splits, B); moves the clock on."""
     shape = space.shape
-    _score[(shape.rows // SCORE["BM"], 2 * space.splits, shape.trials)](
-        space.clock, trials, space.places, space.positive, space.queries_across, space.block_across,
-        space.scores, space.maxima, space.sums, space.splits,
-        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates,
-        PAD=shape.padded_half, PAIR=shape.pair, BM=SCORE["BM"], BN=SCORE["BN"], num_warps=SCORE["num_warps"],
+    _score[(shape.rows // SCORE["BM"], shape.slots * space.splits, shape.trials)](
+        space.clock, trials, factors, space.truths, space.positive, space.queries_across, space.block_across,
+        space.scores, space.maxima, space.sums, space.costs, space.splits,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, PAD=shape.padded_half, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
+        BM=SCORE["BM"], BN=SCORE["BN"], num_warps=SCORE["num_warps"],
     )  # fmt: skip
 
 
-def weigh(space: StepSpace, plan: Tensor, trials: Tensor) -> None:
-    """Turns scores into shares of the softmax (for l2 over the distance), here and across (T, N, B); fills normaliser
-    (∞ where there is no positive) and pull, the gradient of the positive's score, both (T, 2, B)."""
+def weigh(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor) -> None:
+    """Turns scores into weights of the gradient (for l2 over the distance), here and across (T, N, B); fills pull, the
+    gradient of the positive's score, and slot_losses, both (T, S, B), yet to be divided by the number of positives."""
     shape = space.shape
     _weigh[(shape.rows // _WEIGHED, shape.candidates // TILE, shape.trials)](
-        space.clock, plan, trials, space.positive, space.maxima, space.sums, space.scores, space.scores_across,
-        space.normaliser, space.pull, shape.batch, space.splits,
-        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates, PAIR=shape.pair,
+        space.clock, plan, trials, factors, space.positive, space.maxima, space.sums, space.costs,
+        space.scores, space.scores_across, space.slot_losses, space.pull, shape.batch, space.splits,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
         ROWS=_WEIGHED, COLUMNS=TILE, num_warps=4,
     )  # fmt: skip
 
 
 def pulls(space: StepSpace, trials: Tensor) -> None:
-    """Fills partial (T, 2, splits, B, P), yet to be divided by the number of positives."""
+    """Fills partial (T, S, splits, B, P), yet to be divided by the number of positives."""
     shape = space.shape
     columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
-    _pulls[(shape.rows // GRADIENT["BM"] * columns, 2 * space.splits, shape.trials)](
+    _pulls[(shape.rows // GRADIENT["BM"] * columns, shape.slots * space.splits, shape.trials)](
         trials, space.queries, space.block, space.scores_across, space.partial, space.splits,
-        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates, PAD=shape.padded_half,
-        PAIR=shape.pair, BM=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half),
-        num_warps=GRADIENT["num_warps"],
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, PAD=shape.padded_half, PAIR=shape.pair,
+        BM=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half), num_warps=GRADIENT["num_warps"],
     )  # fmt: skip
 
 
@@ -67,45 +79,52 @@ def spread(space: StepSpace, trials: Tensor) -> None:
     columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
     _spread[(shape.candidates // GRADIENT["BM"] * columns, shape.spreads, shape.trials)](
         trials, space.queries, space.block, space.scores, space.for_candidates,
-        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates, SPREADS=shape.spreads,
-        PAD=shape.padded_half, PAIR=shape.pair, BN=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half),
-        num_warps=GRADIENT["num_warps"],
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, SPREADS=shape.spreads, PAD=shape.padded_half, PAIR=shape.pair,
+        BN=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half), num_warps=GRADIENT["num_warps"],
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["splits"])
 def _score(  # type: ignore[no-untyped-def]
-    clock, trials, places, positive, queries, block, scores, maxima, sums, splits,
-    BATCH: tl.constexpr, first_tail, candidates, PAD: tl.constexpr,
-    PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    clock, trials, factors, truths, positive, queries, block, scores, maxima, sums, costs, splits,
+    first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    tile, part, trial = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    slot, split = part // splits, part % splits
-    if (tile == 0) & (part == 0) & (trial == 0):
-        tl.store(clock, tl.load(clock) + 1)
-    n = tl.load(trials + trial * _INTS + slot)
-    chunk = tl.load(trials + trial * _INTS + 2 + slot)
-    if split * chunk < n:
-        end = tl.minimum(split * chunk + chunk, n)
-        row = tile * BM + tl.arange(0, BM)
-        at = (trial * 2 + slot) * BATCH
-        truth = tl.load(places + slot * 3 * BATCH + row)
-        top = tl.load(positive + at + row) * _LOG2E
-        total = tl.zeros((BM,), tl.float32)
-        q = queries + (trial * 2 + slot) * 2 * PAD * BATCH + row
-        for first in range(split * chunk, end, BN):
+    move_on(clock)
+    trial, slot, split, begin, end = own_part(trials, splits)
+    if begin < end:
+        row = tl.program_id(0) * BM + tl.arange(0, BM)
+        at = trial * SLOTS + slot
+        truth = tl.load(truths + slot * BATCH + row)
+        top, alpha, gamma, alone = opening(
+            tl.load(positive + at * BATCH + row), slot, factors + trial * FACTORS, ADVERSARIAL
+        )
+        total, cost = tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32)
+        q = queries + at * 2 * PAD * BATCH + row
+        here = beginning(slot, first_tail, first_relation)
+        for first in range(begin, end, BN):
             place = first + tl.arange(0, BN)
-            j = slot * first_tail + place
+            j = here + place
             away = _distances(q, block + trial * 2 * PAD * candidates + j,
                               BATCH, candidates, PAD, PAIR, BM, BN)  # fmt: skip
-            s = tl.where((place[None, :] < end) & (place[None, :] != truth[:, None]), -away * _LOG2E, -float("inf"))
+            other = (place[None, :] < end) & (place[None, :] != truth[:, None])
+            s = tl.where(other, -away * LOG2E, -float("inf"))
             tl.store(scores + (trial * BATCH + row)[:, None] * candidates + j[None, :], s)
+            if ADVERSARIAL:
+                s = tl.where(other, -away * (alpha * LOG2E), -float("inf"))
             higher = tl.maximum(top, tl.max(s, 1))
-            total = total * tl.exp2(top - higher) + tl.sum(tl.exp2(s - higher[:, None]), 1)
+            share, shrink = tl.exp2(s - higher[:, None]), tl.exp2(top - higher)
+            total = total * shrink + tl.sum(share, 1)
+            if ADVERSARIAL:
+                cost = cost * shrink + tl.sum(share * softplus(gamma - away), 1)
             top = higher
-        at = ((trial * 2 + slot) * splits + split) * BATCH
+        at = (at * splits + split) * BATCH
         tl.store(maxima + at + row, top)
         tl.store(sums + at + row, total)
+        if ADVERSARIAL:
+            tl.store(costs + at + row, cost)
 
 
 @triton.jit
@@ -134,88 +153,87 @@ def _distances(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["splits"])
 def _weigh(  # type: ignore[no-untyped-def]
-    clock, plan, trials, positive, maxima, sums, scores, across, normaliser, pull, batch, splits,
-    BATCH: tl.constexpr, first_tail, candidates, PAIR: tl.constexpr,
+    clock, plan, trials, factors, positive, maxima, sums, costs, scores, across, slot_losses, pull, batch, splits,
+    first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     column, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, j = tl.program_id(0) * ROWS + tl.arange(0, ROWS), column * COLUMNS + tl.arange(0, COLUMNS)
-    slot = (column * COLUMNS >= first_tail).to(tl.int32)
-    trials += trial * _INTS
-    place = column * COLUMNS - slot * first_tail
+    slot = slot_at(column * COLUMNS, first_tail, first_relation)
+    trials += trial * PER_TRIAL
+    factors += trial * FACTORS
+    place = column * COLUMNS - beginning(slot, first_tail, first_relation)
     if place < tl.load(trials + slot):
         _, first, last = bounds(plan, tl.load(clock) - 1, batch)
         live = (row < batch) & (first + row < last)
-        used = splits_used(trials, slot)
-        at = trial * 2 + slot
-        truth = tl.load(positive + at * BATCH + row) * _LOG2E
-        top = highest(maxima + at * splits * BATCH, truth, row, used, BATCH)
-        others = tl.zeros((ROWS,), tl.float32)
-        for split in range(used):
-            here = (at * splits + split) * BATCH + row
-            others += tl.exp2(tl.load(maxima + here) - top) * tl.load(sums + here)
-        total = tl.exp2(truth - top) + others
-        bound = tl.where(live, top + tl.log2(total), float("inf"))
+        at = trial * SLOTS + slot
+        _, bound, _, weight, loss = joined(
+            at, row, slot, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
+        )
+        bound = tl.where(live, bound, float("inf"))
         if place == 0:
-            share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
-            tl.store(normaliser + at * BATCH + row, bound)
-            tl.store(pull + at * BATCH + row, tl.where(live, -others / total * share, 0.0))
+            tl.store(slot_losses + at * BATCH + row, tl.where(live, loss, 0.0))
+            tl.store(pull + at * BATCH + row, tl.where(live, weight, 0.0))
         where = scores + (trial * BATCH + row)[:, None] * candidates + j[None, :]
         s = tl.load(where)
-        weight = tl.exp2(s - bound[:, None])
+        if ADVERSARIAL:
+            _, alpha, gamma, alone = opening(tl.zeros((ROWS,), tl.float32), slot, factors, ADVERSARIAL)
+            weight = tl.where(s > -float("inf"), tl.exp2(s * alpha - bound[:, None]), 0.0)
+            weight *= own_shares(s * (1 / LOG2E), alone, gamma)
+        else:
+            weight = tl.exp2(s - bound[:, None])
         if PAIR == "l2":
-            weight = tl.where((s < 0) & (weight > 0), weight / tl.maximum(s * (-1 / _LOG2E), _TINY), 0.0)
+            weight = tl.where((s < 0) & (weight > 0), weight / tl.maximum(s * (-1 / LOG2E), _TINY), 0.0)
         tl.store(where, weight)
         tl.store(across + (trial * candidates + j)[None, :] * BATCH + row[:, None], weight)
 
 
 @triton.jit(do_not_specialize=["splits"])
 def _pulls(  # type: ignore[no-untyped-def]
-    trials, queries, block, weights, partial, splits,
-    BATCH: tl.constexpr, first_tail, candidates, PAD: tl.constexpr, PAIR: tl.constexpr,
+    trials, queries, block, weights, partial, splits, first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    slot, split = part // splits, part % splits
     tile, column = tl.program_id(0) // (PAD // BK), tl.program_id(0) % (PAD // BK)
-    n = tl.load(trials + trial * _INTS + slot)
-    chunk = tl.load(trials + trial * _INTS + 2 + slot)
-    if split * chunk < n:
-        end = tl.minimum(split * chunk + chunk, n)
+    trial, slot, split, begin, end = own_part(trials, splits)
+    if begin < end:
         row, c = tile * BM + tl.arange(0, BM), column * BK + tl.arange(0, BK)
-        q = queries + ((trial * 2 + slot) * BATCH + row)[:, None] * (2 * PAD) + c[None, :]
+        at = trial * SLOTS + slot
+        q = queries + (at * BATCH + row)[:, None] * (2 * PAD) + c[None, :]
         qr, qi = tl.load(q), tl.load(q + PAD)
         gr, gi = tl.zeros((BM, BK), tl.float32), tl.zeros((BM, BK), tl.float32)
-        here = trial * candidates + slot * first_tail
-        for first in range(split * chunk, end, _UNROLLED):
+        here = trial * candidates + beginning(slot, first_tail, first_relation)
+        for first in range(begin, end, _UNROLLED):
             for k in tl.static_range(_UNROLLED):
                 place = first + k
                 weight = tl.load(weights + (here + place) * BATCH + row, mask=place + row * 0 < end, other=0.0)
                 e = block + (here + place) * (2 * PAD) + c
                 dr, di = qr - tl.load(e)[None, :], qi - tl.load(e + PAD)[None, :]
                 gr, gi = _pulled(gr, gi, dr, di, weight[:, None], PAIR)
-        out = partial + (((trial * 2 + slot) * splits + split) * BATCH + row)[:, None] * (2 * PAD) + c[None, :]
+        out = partial + ((at * splits + split) * BATCH + row)[:, None] * (2 * PAD) + c[None, :]
         tl.store(out, -gr)
         tl.store(out + PAD, -gi)
 
 
 @triton.jit
 def _spread(  # type: ignore[no-untyped-def]
-    trials, queries, block, weights, out,
-    BATCH: tl.constexpr, first_tail, candidates, SPREADS: tl.constexpr, PAD: tl.constexpr,
-    PAIR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    trials, queries, block, weights, out, first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, SPREADS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     tile, column = tl.program_id(0) // (PAD // BK), tl.program_id(0) % (PAD // BK)
-    slot = (tile * BN >= first_tail).to(tl.int32)
+    slot = slot_at(tile * BN, first_tail, first_relation)
     j, c = tile * BN + tl.arange(0, BN), column * BK + tl.arange(0, BK)
-    if tile * BN - slot * first_tail < tl.load(trials + trial * _INTS + slot):
+    if tile * BN - beginning(slot, first_tail, first_relation) < tl.load(trials + trial * PER_TRIAL + slot):
         e = block + (trial * candidates + j)[:, None] * (2 * PAD) + c[None, :]
         er, ei = tl.load(e), tl.load(e + PAD)
         gr, gi = tl.zeros((BN, BK), tl.float32), tl.zeros((BN, BK), tl.float32)
-        queries += (trial * 2 + slot) * BATCH * 2 * PAD
-        weights += trial * BATCH * candidates
-        for first in range(part * (BATCH // SPREADS), (part + 1) * (BATCH // SPREADS), _UNROLLED):
+        # from the part's first query on 32 bits hold an offset; of B × N weights they may not
+        queries += ((trial * SLOTS + slot) * BATCH + part * (BATCH // SPREADS)) * 2 * PAD
+        weights += (trial * BATCH + part * (BATCH // SPREADS)) * candidates
+        for first in range(0, BATCH // SPREADS, _UNROLLED):
             for k in tl.static_range(_UNROLLED):
                 weight = tl.load(weights + (first + k) * candidates + j)
                 q = queries + (first + k) * (2 * PAD) + c

@@ -12,39 +12,54 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grash.kernels.step import INTS, StepSpace
+from grash.kernels.step import StepSpace
+from grash.kernels.step_slots_triton import (
+    FACTORS,
+    LOG2E,
+    PER_TRIAL,
+    beginning,
+    move_on,
+    opening,
+    own_part,
+    own_shares,
+    slot_at,
+    softplus,
+)
 
-_LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
-_INTS: tl.constexpr = tl.constexpr(INTS)
 
-
-def score(space: StepSpace, trials: Tensor) -> None:
-    """Fills maxima, sums (T, 2, splits, B) and partial (T, 2, splits, B, P); moves the clock on."""
+def score(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
+    """Fills maxima, sums, costs (T, S, splits, B) and partial (T, S, splits, B, P); moves the clock on."""
     shape, tile = space.shape, tiles(space)
-    _score[(shape.rows // tile["LONG"], 2 * space.splits, shape.trials)](
-        space.clock, trials, space.places, space.positive, space.queries, space.block,
-        space.maxima, space.sums, space.partial, space.splits,
-        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates, P=shape.padded,
+    _score[(shape.rows // tile["LONG"], shape.slots * space.splits, shape.trials)](
+        space.clock, trials, factors, space.truths, space.positive, space.queries, space.block,
+        space.maxima, space.sums, space.costs, space.partial, space.splits,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, P=shape.padded, ADVERSARIAL=shape.adversarial,
         PRECISION=_precision(space), **tile,
     )  # fmt: skip
 
 
-def spread(space: StepSpace, trials: Tensor) -> None:
+def spread(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     """Fills for_candidates (T, 1, N, P), yet to be divided by the number of positives."""
     shape, tile = space.shape, tiles(space)
     _spread[(shape.candidates // tile["LONG"], shape.trials)](
-        trials, space.places, space.normaliser, space.queries, space.block, space.for_candidates,
-        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates, P=shape.padded,
+        trials, factors, space.truths, space.normaliser, space.queries, space.block, space.for_candidates,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, SHARED=shape.shared, P=shape.padded, ADVERSARIAL=shape.adversarial,
         PRECISION=_precision(space), **tile,
     )  # fmt: skip
 
 
 def tiles(space: StepSpace) -> dict[str, int]:
     """LONG rows stay, SHORT ones pass by; by the width of a row and of its floats, never by the number of trials."""
-    wide = space.shape.padded > 128
-    if space.shape.products == "bf16":
-        return {"LONG": 64, "SHORT": 64, "num_warps": 8 if wide else 4, "num_stages": 3}
-    short = 32 if wide or space.shape.products == "tf32x3" else 64
+    shape = space.shape
+    wide = shape.padded > 128
+    if shape.products == "bf16":
+        short = 32 if shape.wide else 64
+        return {"LONG": 64, "SHORT": short, "num_warps": 8 if wide else 4, "num_stages": 2 if shape.wide else 3}
+    if shape.wide:
+        return {"LONG": 64, "SHORT": 16, "num_warps": 8, "num_stages": 2}
+    short = 32 if wide or shape.products == "tf32x3" else 64
     return {"LONG": 128, "SHORT": short, "num_warps": 8, "num_stages": 2}
 
 
@@ -54,63 +69,87 @@ def _precision(space: StepSpace) -> str:
 
 @triton.jit(do_not_specialize=["splits"])
 def _score(  # type: ignore[no-untyped-def]
-    clock, trials, places, positive, queries, block, maxima, sums, partial, splits,
-    BATCH: tl.constexpr, first_tail, candidates, P: tl.constexpr,
+    clock, trials, factors, truths, positive, queries, block, maxima, sums, costs, partial, splits,
+    first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr,
     PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
-    tile, part, trial = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    slot, split = part // splits, part % splits
-    if (tile == 0) & (part == 0) & (trial == 0):
-        tl.store(clock, tl.load(clock) + 1)
-    n = tl.load(trials + trial * _INTS + slot)
-    chunk = tl.load(trials + trial * _INTS + 2 + slot)
-    if split * chunk < n:
-        begin, end = split * chunk, tl.minimum(split * chunk + chunk, n)
-        row, c = tile * LONG + tl.arange(0, LONG), tl.arange(0, P)
-        at = (trial * 2 + slot) * BATCH
+    move_on(clock)
+    trial, slot, split, begin, end = own_part(trials, splits)
+    if begin < end:
+        row, c = tl.program_id(0) * LONG + tl.arange(0, LONG), tl.arange(0, P)
+        at = (trial * SLOTS + slot) * BATCH
         q = tl.load(queries + (at + row)[:, None] * P + c[None, :])
-        truth = tl.load(places + slot * 3 * BATCH + row)  # heads among heads, tails among tails
-        top = tl.load(positive + at + row) * _LOG2E
-        total = tl.zeros((LONG,), tl.float32)
+        truth = tl.load(truths + slot * BATCH + row)
+        top, alpha, gamma, alone = opening(tl.load(positive + at + row), slot, factors + trial * FACTORS, ADVERSARIAL)
+        total, cost = tl.zeros((LONG,), tl.float32), tl.zeros((LONG,), tl.float32)
         pull = tl.zeros((LONG, P), tl.float32)
-        block += (trial * candidates + slot * first_tail) * P
-        for first in range(begin, end, SHORT):
-            place = first + tl.arange(0, SHORT)
-            e = tl.load(block + place[:, None] * P + c[None, :])
-            s = tl.dot(q, tl.trans(e), input_precision=PRECISION) * _LOG2E
-            s = tl.where((place[None, :] < end) & (place[None, :] != truth[:, None]), s, -float("inf"))
-            higher = tl.maximum(top, tl.max(s, 1))
-            share = tl.exp2(s - higher[:, None])
+        # from the program's first candidate on 32 bits hold an offset; of all rows (1vsAll) they may not
+        block += (trial * candidates + beginning(slot, first_tail, first_relation) + begin) * P
+        for first in range(0, end - begin, SHORT):
+            passing = first + tl.arange(0, SHORT)
+            place = begin + passing
+            e = tl.load(block + passing[:, None] * P + c[None, :])
+            s = tl.dot(q, tl.trans(e), input_precision=PRECISION)
+            exponent = s * (alpha * LOG2E)
+            other = (place[None, :] < end) & (place[None, :] != truth[:, None])
+            exponent = tl.where(other, exponent, -float("inf"))
+            higher = tl.maximum(top, tl.max(exponent, 1))
+            share = tl.exp2(exponent - higher[:, None])
             shrink = tl.exp2(top - higher)
             total = total * shrink + tl.sum(share, 1)
+            if ADVERSARIAL:
+                cost = cost * shrink + tl.sum(share * softplus(s + gamma), 1)
+                share *= own_shares(s, alone, gamma)
             pull = tl.dot(share.to(e.dtype), e, pull * shrink[:, None], input_precision=PRECISION)
             top = higher
-        at = ((trial * 2 + slot) * splits + split) * BATCH
+        at = ((trial * SLOTS + slot) * splits + split) * BATCH
         tl.store(maxima + at + row, top)
         tl.store(sums + at + row, total)
+        if ADVERSARIAL:
+            tl.store(costs + at + row, cost)
         tl.store(partial + (at + row)[:, None] * P + c[None, :], pull)
 
 
 @triton.jit
 def _spread(  # type: ignore[no-untyped-def]
-    trials, places, normaliser, queries, block, out,
-    BATCH: tl.constexpr, first_tail, candidates, P: tl.constexpr,
+    trials, factors, truths, normaliser, queries, block, out, first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, SHARED: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr,
     PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    slot = (tile * LONG >= first_tail).to(tl.int32)
+    slot = slot_at(tile * LONG, first_tail, first_relation)
     j = tile * LONG + tl.arange(0, LONG)
-    place, c = j - slot * first_tail, tl.arange(0, P)
-    if tile * LONG - slot * first_tail < tl.load(trials + trial * _INTS + slot):
+    place, c = j - beginning(slot, first_tail, first_relation), tl.arange(0, P)
+    if tile * LONG - beginning(slot, first_tail, first_relation) < tl.load(trials + trial * PER_TRIAL + slot):
         e = tl.load(block + (trial * candidates + j)[:, None] * P + c[None, :])
-        at = (trial * 2 + slot) * BATCH
-        total = tl.zeros((LONG, P), tl.float32)
-        for first in range(0, BATCH, SHORT):
-            row = first + tl.arange(0, SHORT)
-            q = tl.load(queries + (at + row)[:, None] * P + c[None, :])
-            truth = tl.load(places + slot * 3 * BATCH + row)
-            bound = tl.load(normaliser + at + row) - 15
-            s = tl.dot(e, tl.trans(q), input_precision=PRECISION) * _LOG2E
-            share = tl.where(place[:, None] != truth[None, :], tl.exp2(s - bound[None, :]), 0.0)
-            total = tl.dot(share.to(q.dtype), q, total, input_precision=PRECISION)
-        tl.store(out + (trial * candidates + j)[:, None] * P + c[None, :], total * (2.0**-15))
+        _, alpha, gamma, alone = opening(tl.zeros((SHORT,), tl.float32), slot, factors + trial * FACTORS, ADVERSARIAL)
+        at = trial * SLOTS * BATCH
+        mine = _spread_from(slot * BATCH, slot * BATCH + BATCH, e, place, alone, alpha, gamma, truths, normaliser + at,
+                            queries + at * P, P, ADVERSARIAL, PRECISION, LONG, SHORT)  # fmt: skip
+        if SHARED:  # heads are asked for the same candidates; summed apart, as where they are not the same
+            mine += _spread_from(0, tl.where(slot == 1, BATCH, 0), e, place, alone, alpha, gamma, truths,
+                                 normaliser + at, queries + at * P, P, ADVERSARIAL, PRECISION, LONG, SHORT)  # fmt: skip
+        tl.store(out + (trial * candidates + j)[:, None] * P + c[None, :], mine * (2.0**-15))
+
+
+@triton.jit
+def _spread_from(  # type: ignore[no-untyped-def]
+    begin, end, e, place, alone, alpha, gamma, truths, normaliser, queries,
+    P: tl.constexpr, ADVERSARIAL: tl.constexpr, PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
+):  # fmt: skip
+    """What arrives at a tile of candidates from the queries begin … end − 1: (LONG, P)."""
+    c = tl.arange(0, P)
+    total = tl.zeros((LONG, P), tl.float32)
+    for first in range(begin, end, SHORT):
+        row = first + tl.arange(0, SHORT)
+        q = tl.load(queries + row[:, None] * P + c[None, :])
+        truth = tl.load(truths + row)
+        bound = tl.load(normaliser + row) - 15
+        s = tl.dot(e, tl.trans(q), input_precision=PRECISION)
+        share = tl.exp2(s * (alpha * LOG2E) - bound[None, :])
+        if ADVERSARIAL:
+            share *= own_shares(s, alone, gamma)
+        share = tl.where(place[:, None] != truth[None, :], share, 0.0)
+        total = tl.dot(share.to(q.dtype), q, total, input_precision=PRECISION)
+    return total

@@ -1,26 +1,28 @@
 """The step's first two launches: what is compared with what, and where each row of the batch occurs.
 
-`draw` reads the step counter, draws the positives and negatives that `training/batches` would (bit for bit), gathers
-their rows and composes the queries. Bytes for B positives and N negatives: 4·D·(3·B + N) read, 2 or 4·D·(2·B + N)
-written. `order` sorts the 2·B ids by counting: 4·B² comparisons, no data-dependent size.
+`draw` reads the step counter, draws the positives and negatives that `training/batches` would (bit for bit; in 1vsAll
+every entity stands at the place of its id), gathers their rows and composes the queries. Bytes for B positives and N
+candidates: 4·D·(3·B + N) read, 2 or 4·D·(2·B + N) written. `order` sorts the 2·B ids by counting: 4·B² comparisons, no
+data-dependent size.
 """
 
 from __future__ import annotations
 
 import math
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from grash.kernels.keys_triton import key_at, load_key, permuted
 from grash.kernels.rows_triton import batch_masks, candidate_mask, compose, load_halves, pair_score, store_halves
-from grash.kernels.step import INTS, NO_ID, StepSpace
+from grash.kernels.step import NO_ID, StepSpace
+from grash.kernels.step_slots_triton import EXACT, FACTORS, PER_TRIAL, bounds
 
-_ROWS, _DRAWN = 8, 32  # positives, negatives of a program
+ROWS, DRAWN = 8, 32  # positives, candidates of a program; of wide rows half as many
 _SORTED, _AGAINST = 8, 256
 _NO_ID: tl.constexpr = tl.constexpr(NO_ID)
-_INTS: tl.constexpr = tl.constexpr(INTS)
 
 
 def draw(
@@ -29,19 +31,22 @@ def draw(
 ) -> None:  # fmt: skip
     """plan (3,) int64: examples, examples of the run, steps per epoch; keys (3, 2) int32: order, heads, tails;
     trials (T, INTS), factors (T, FLOATS); train (n, 3) int32; tables (T, E, D), (T, R, width)."""
+    if train.dtype != torch.int32 or not train.is_contiguous():
+        # ids read from elsewhere in the memory would be rows outside the tables
+        raise ValueError(f"the triples are {train.dtype} with strides {train.stride()}: give int32, row after row")
     shape = space.shape
-    grid = (shape.rows // _ROWS + shape.candidates // _DRAWN, shape.trials)
+    rows, drawn = (ROWS // 2, DRAWN // 2) if shape.wide else (ROWS, DRAWN)
+    grid = (shape.rows // rows + shape.candidates // drawn, shape.trials)
     across = (space.queries_across, space.block_across) if shape.pair != "dot" else (space.queries, space.block)
     _draw[grid](
         space.clock, plan, keys, trials, factors, train, entity, relation,
-        space.ids, space.places, space.negatives, space.twins, space.seen,
+        space.ids, space.places, space.truths, space.negatives, space.twins, space.seen,
         space.queries, space.block, space.positive, *across,
         shape.batch, shape.n_entities, _side(shape.n_entities), _side(len(train)), shape.n_relations,
-        entity.shape[1], relation.shape[1],
-        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates,
-        DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
+        entity.shape[1], relation.shape[1], shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
         COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
-        ROWS=_ROWS, DRAWN=_DRAWN, num_warps=4,
+        EVERYONE=shape.everyone, ROWS=rows, DRAWN=drawn, num_warps=4, **EXACT,
     )  # fmt: skip
 
 
@@ -58,52 +63,51 @@ def _side(n: int) -> int:
     return math.isqrt(max(n - 1, 0)) + 1
 
 
-@triton.jit
-def bounds(plan, step, batch):  # type: ignore[no-untyped-def]
-    """(epoch, first, last): the places in the epoch's order that the step sees (`Plan.places`)."""
-    n, total, per_epoch = tl.load(plan), tl.load(plan + 1), tl.load(plan + 2)
-    epoch = step // per_epoch
-    first = (step - epoch * per_epoch) * batch
-    last = tl.minimum(tl.minimum(first + batch, n), total - epoch * n)
-    return epoch, first, last
-
-
 @triton.jit(do_not_specialize=["n_entities", "side", "train_side", "n_relations", "entity_rows", "relation_rows"])
 def _draw(  # type: ignore[no-untyped-def]
     clock, plan, keys, trials, factors, train, entity, relation,
-    ids, places, negatives, twins, seen, queries, block, positive, queries_across, block_across,
+    ids, places, truths, negatives, twins, seen, queries, block, positive, queries_across, block_across,
     batch, n_entities, side, train_side, n_relations, entity_rows, relation_rows,
-    BATCH: tl.constexpr, first_tail, candidates,
+    first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
     COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
-    ROWS: tl.constexpr, DRAWN: tl.constexpr,
+    EVERYONE: tl.constexpr, ROWS: tl.constexpr, DRAWN: tl.constexpr,
 ):  # fmt: skip
     tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
     step = tl.load(clock)
     entity += trial * entity_rows * DIM
     relation += trial * relation_rows * WIDTH
-    trials += trial * _INTS
-    factors += trial * 4
+    trials += trial * PER_TRIAL
+    factors += trial * FACTORS
     if tile < BATCH // ROWS:
         _ends(
-            tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, seen,
-            queries, positive, queries_across, batch, n_entities, side, train_side, n_relations,
-            BATCH, first_tail, candidates, DIM, WIDTH, HALF, PAD, COMPOSE, PAIR, RECIPROCAL, DROPOUT, ROWS,
+            tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, truths, seen,
+            queries, positive, queries_across, batch, n_entities, side, train_side, n_relations, first_tail,
+            first_relation, BATCH, SLOTS, DIM, WIDTH, HALF, PAD, COMPOSE, PAIR, RECIPROCAL, DROPOUT, EVERYONE, ROWS,
         )  # fmt: skip
     else:
-        _candidates(
-            tile - BATCH // ROWS, trial, step, keys, trials, factors, entity, negatives, twins, block, block_across,
-            n_entities, side, first_tail, candidates, DIM, HALF, PAD, PAIR, DROPOUT, DRAWN,
-        )  # fmt: skip
+        first = (tile - BATCH // ROWS) * DRAWN
+        if first < first_relation:
+            _candidates(
+                first, trial, step, keys, trials, factors, entity, negatives, twins, block, block_across,
+                n_entities, side, first_tail, candidates, DIM, HALF, PAD, PAIR, DROPOUT, EVERYONE, DRAWN,
+            )  # fmt: skip
+        elif SLOTS == 3:
+            j = first + tl.arange(0, DRAWN)
+            live = j - first_relation < tl.load(trials + 2)
+            re, im = load_halves(relation, j - first_relation, live, WIDTH, HALF, PAD)
+            _store_block(block, block_across, trial, j, re, im, live, candidates, PAD, PAIR)
 
 
 @triton.jit
 def _ends(  # type: ignore[no-untyped-def]
-    tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, seen,
-    queries, positive, queries_across, batch, n_entities, side, train_side, n_relations,
-    BATCH: tl.constexpr, first_tail, candidates,
+    tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, truths, seen,
+    queries, positive, queries_across, batch, n_entities, side, train_side, n_relations, first_tail, first_relation,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
-    COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr,
+    COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
+    EVERYONE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     epoch, first, last = bounds(plan, step, batch)
     row = tile * ROWS + tl.arange(0, ROWS)
@@ -120,23 +124,35 @@ def _ends(  # type: ignore[no-untyped-def]
         tl.store(ids + BATCH + row, tl.where(live, tails, _NO_ID))
         tl.store(ids + 2 * BATCH + row, tl.where(live, kinds, _NO_ID))
         tl.store(ids + 3 * BATCH + row, tl.where(live & (back != kinds), back, _NO_ID))
-        _find(tile, step, first, last, plan, keys, train, places, seen, batch, n_entities, side, train_side, low, high,
-              BATCH, first_tail, candidates, ROWS)  # fmt: skip
+        tl.store(truths + 2 * BATCH + row, tl.where(live, kinds, _NO_ID))
+        _find(tile, step, first, last, plan, keys, train, places, truths, seen, batch, n_entities, side, train_side,
+              low, high, first_tail, first_relation, BATCH, EVERYONE, ROWS)  # fmt: skip
 
     hr, hi = load_halves(entity, heads, live, DIM, HALF, PAD)
     tr, ti = load_halves(entity, tails, live, DIM, HALF, PAD)
     rr, ri = load_halves(relation, kinds, live, WIDTH, HALF, PAD)
     br, bi = load_halves(relation, back, live, WIDTH, HALF, PAD)
+    raw_rr, raw_ri = rr, ri
+    ahr, ahi, atr, ati = hr, hi, tr, ti  # the truth as it is scored
     if DROPOUT:
         m0, m1, m2, m3, m4, m5, m6, m7 = batch_masks(row, step, trials, factors, HALF, PAD, RECIPROCAL)
         hr, hi, tr, ti = hr * m0, hi * m1, tr * m2, ti * m3
         rr, ri, br, bi = rr * m4, ri * m5, br * m6, bi * m7
+        if EVERYONE:  # one of the candidates, under the candidates' mask
+            m0, m1 = candidate_mask(heads, 0, step, trials, factors, HALF, PAD)
+            m2, m3 = candidate_mask(tails, 1, step, trials, factors, HALF, PAD)
+        ahr, ahi, atr, ati = ahr * m0, ahi * m1, atr * m2, ati * m3
+    positive += trial * SLOTS * BATCH + row
     qr, qi = compose(tr, ti, br, bi, COMPOSE, not RECIPROCAL)
-    tl.store(positive + trial * 2 * BATCH + row, pair_score(qr, qi, hr, hi, PAIR))
-    _store_queries(queries, queries_across, trial * 2, row, qr, qi, BATCH, PAD, PAIR)
+    tl.store(positive, pair_score(qr, qi, ahr, ahi, PAIR))
+    _store_queries(queries, queries_across, trial * SLOTS, row, qr, qi, BATCH, PAD, PAIR)
     qr, qi = compose(hr, hi, rr, ri, COMPOSE, False)
-    tl.store(positive + (trial * 2 + 1) * BATCH + row, pair_score(qr, qi, tr, ti, PAIR))
-    _store_queries(queries, queries_across, trial * 2 + 1, row, qr, qi, BATCH, PAD, PAIR)
+    tl.store(positive + BATCH, pair_score(qr, qi, atr, ati, PAIR))
+    _store_queries(queries, queries_across, trial * SLOTS + 1, row, qr, qi, BATCH, PAD, PAIR)
+    if SLOTS == 3:  # which relation holds between them: t·conj(h), or t − h
+        qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
+        tl.store(positive + 2 * BATCH, pair_score(qr, qi, raw_rr, raw_ri, PAIR))
+        _store_queries(queries, queries_across, trial * SLOTS + 2, row, qr, qi, BATCH, PAD, PAIR)
 
 
 @triton.jit
@@ -149,57 +165,70 @@ def _triple(row, live, first, plan, train_side, low, high):  # type: ignore[no-u
 
 @triton.jit
 def _find(  # type: ignore[no-untyped-def]
-    tile, step, first, last, plan, keys, train, places, seen, batch, n_entities, side, train_side, low, high,
-    BATCH: tl.constexpr, first_tail, candidates, ROWS: tl.constexpr,
+    tile, step, first, last, plan, keys, train, places, truths, seen, batch, n_entities, side, train_side, low, high,
+    first_tail, first_relation, BATCH: tl.constexpr, EVERYONE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Where heads and tails stand among both slots' negatives, if they do: four questions a positive, as one block."""
+    """Where heads and tails stand among both slots' candidates, if they do: four questions a positive, as one block."""
     j = tl.arange(0, 4 * ROWS)
     row = tile * ROWS + j % ROWS
     is_tail, slot = (j // ROWS) % 2, j // (2 * ROWS)
     live = (row < batch) & (first + row < last)
     at = _triple(row, live, first, plan, train_side, low, high)
-    entity = tl.load(train + at + 2 * is_tail, mask=live, other=0).to(tl.uint32)
-    head_low, head_high = load_key(keys, 1)
-    tail_low, tail_high = load_key(keys, 2)
-    head_low, head_high = key_at(head_low, head_high, step)
-    tail_low, tail_high = key_at(tail_low, tail_high, step)
-    low = tl.where(slot == 0, head_low, tail_low)
-    high = tl.where(slot == 0, head_high, tail_high)
-    place = permuted(entity, n_entities.to(tl.uint32), side.to(tl.uint32), low, high, True).to(tl.int32)
+    place = tl.load(train + at + 2 * is_tail, mask=live, other=0)
+    if not EVERYONE:
+        head_low, head_high = load_key(keys, 1)
+        tail_low, tail_high = load_key(keys, 2)
+        head_low, head_high = key_at(head_low, head_high, step)
+        tail_low, tail_high = key_at(tail_low, tail_high, step)
+        low = tl.where(slot == 0, head_low, tail_low)
+        high = tl.where(slot == 0, head_high, tail_high)
+        n, a = n_entities.to(tl.uint32), side.to(tl.uint32)
+        place = permuted(place.to(tl.uint32), n, a, low, high, True).to(tl.int32)
     place = tl.where(live, place, _NO_ID)
     tl.store(places + slot * 2 * BATCH + is_tail * BATCH + row, place)
-    room = tl.where(slot == 0, first_tail, candidates - first_tail)
+    tl.store(truths + slot * BATCH + row, place, mask=is_tail == slot)
+    room = tl.where(slot == 0, first_tail, first_relation - first_tail)
     tl.store(seen + slot * first_tail + place, (step + 1).to(tl.int32), mask=place < room)
 
 
 @triton.jit
 def _candidates(  # type: ignore[no-untyped-def]
-    tile, trial, step, keys, trials, factors, entity, negatives, twins, block, block_across, n_entities, side,
+    first, trial, step, keys, trials, factors, entity, negatives, twins, block, block_across, n_entities, side,
     first_tail, candidates, DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
-    PAIR: tl.constexpr, DROPOUT: tl.constexpr, DRAWN: tl.constexpr,
+    PAIR: tl.constexpr, DROPOUT: tl.constexpr, EVERYONE: tl.constexpr, DRAWN: tl.constexpr,
 ):  # fmt: skip
     """Draws a tile of one slot's negatives, finds where they stand among the other slot's, gathers their rows."""
-    j = tile * DRAWN + tl.arange(0, DRAWN)
-    slot = (tile * DRAWN >= first_tail).to(tl.int32)
+    j = first + tl.arange(0, DRAWN)
+    slot = (first >= first_tail).to(tl.int32)
     place = j - slot * first_tail
     live = (place < tl.load(trials + slot)) & (place < n_entities)
-    n, a = n_entities.to(tl.uint32), side.to(tl.uint32)
-    low, high = load_key(keys, 1 + slot)
-    low, high = key_at(low, high, step)
-    drawn = permuted(tl.where(place < n_entities, place, 0).to(tl.uint32), n, a, low, high, False)
-    if trial == 0:
-        low, high = load_key(keys, 2 - slot)
+    drawn = tl.where(place < n_entities, place, 0).to(tl.uint32)
+    twin = drawn
+    if not EVERYONE:
+        n, a = n_entities.to(tl.uint32), side.to(tl.uint32)
+        low, high = load_key(keys, 1 + slot)
         low, high = key_at(low, high, step)
+        drawn = permuted(drawn, n, a, low, high, False)
+        if trial == 0:
+            low, high = load_key(keys, 2 - slot)
+            low, high = key_at(low, high, step)
+            twin = permuted(drawn, n, a, low, high, True)
+    if trial == 0:
         tl.store(negatives + j, drawn.to(tl.int32))
-        tl.store(twins + j, permuted(drawn, n, a, low, high, True).to(tl.int32))
-    first, second = load_halves(entity, drawn, live, DIM, HALF, PAD)
+        tl.store(twins + j, twin.to(tl.int32))
+    re, im = load_halves(entity, drawn, live, DIM, HALF, PAD)
     if DROPOUT:
-        mask_first, mask_second = candidate_mask(drawn, slot, step, trials, factors, HALF, PAD)
-        first *= mask_first
-        second *= mask_second
+        mask_re, mask_im = candidate_mask(drawn, slot, step, trials, factors, HALF, PAD)
+        re *= mask_re
+        im *= mask_im
+    _store_block(block, block_across, trial, j, re, im, live, candidates, PAD, PAIR)
+
+
+@triton.jit
+def _store_block(block, across, trial, j, first, second, live, candidates, PAD: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     store_halves(block + trial * candidates * 2 * PAD, j, first, second, live, 2 * PAD, PAD, PAD)
     if PAIR != "dot":
-        _store_across(block_across + trial * 2 * PAD * candidates, j, first, second, live, candidates, PAD)
+        _store_across(across + trial * 2 * PAD * candidates, j, first, second, live, candidates, PAD)
 
 
 @triton.jit

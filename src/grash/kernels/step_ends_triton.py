@@ -1,8 +1,8 @@
 """The middle of the step: softmax parts become normalisers, and what arrives at queries and answers becomes gradients
 of the batch's heads, tails and relations, one row per occurrence; the loss of every positive, penalties included.
 
-For distances the normalisers are known before (`step_distance_triton`). Bytes for S splits a slot: 8·D·S·B read, 12 to
-16·D·B written.
+For distances the parts are joined before (`step_distance_triton`). Bytes for `splits` parts a slot: 8·D·splits·B read,
+12 to 16·D·B written.
 """
 
 from __future__ import annotations
@@ -11,59 +11,53 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grash.kernels.rows_triton import batch_masks, compose, compose_gradient, load_halves, pair_gradient, store_halves
-from grash.kernels.step import INTS, StepSpace
-from grash.kernels.step_draw_triton import bounds
+from grash.kernels.rows_triton import (
+    batch_masks,
+    candidate_mask,
+    compose,
+    compose_gradient,
+    load_halves,
+    pair_gradient,
+    store_halves,
+)
+from grash.kernels.step import StepSpace
+from grash.kernels.step_slots_triton import EXACT, FACTORS, PER_TRIAL, bounds, joined
 
-_ROWS = 8
-_LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
-_LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
-_INTS: tl.constexpr = tl.constexpr(INTS)
+ROWS = 8  # positives of a program; of wide rows half as many
 
 
 def ends(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, entity: Tensor, relation: Tensor) -> None:
-    """Fills for_ends, for_relations (T, 2, B, P) and row_losses (T, B); for dot products the normalisers (T, 2, B) too:
+    """Fills for_ends, for_relations (T, 2, B, P) and row_losses (T, B); for dot products the normalisers (T, S, B) too:
     logarithms in base 2, ∞ where there is no positive."""
     shape = space.shape
-    _ends[(shape.rows // _ROWS, shape.trials)](
+    rows = ROWS // 2 if shape.wide else ROWS
+    known = space.normaliser if shape.pair == "dot" else space.slot_losses
+    _ends[(shape.rows // rows, shape.trials)](
         space.clock, plan, trials, factors, entity, relation, space.ids, space.positive,
-        space.maxima, space.sums, space.partial, space.normaliser, space.pull,
+        space.maxima, space.sums, space.costs, space.partial, known, space.pull,
         space.for_ends, space.for_relations, space.row_losses,
         shape.batch, space.splits, shape.n_relations, entity.shape[1], relation.shape[1],
-        BATCH=shape.rows, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
+        BATCH=shape.rows, SLOTS=shape.slots, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
         COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
-        ROWS=_ROWS, num_warps=4,
+        EVERYONE=shape.everyone, ADVERSARIAL=shape.adversarial, ROWS=rows, num_warps=4, **EXACT,
     )  # fmt: skip
-
-
-@triton.jit
-def splits_used(trials, slot):  # type: ignore[no-untyped-def]
-    n, chunk = tl.load(trials + slot), tl.load(trials + 2 + slot)
-    return (n + chunk - 1) // chunk
-
-
-@triton.jit
-def highest(maxima, truth, row, used, BATCH: tl.constexpr):  # type: ignore[no-untyped-def]
-    top = truth
-    for split in range(used):
-        top = tl.maximum(top, tl.load(maxima + split * BATCH + row))
-    return top
 
 
 @triton.jit(do_not_specialize=["splits", "n_relations", "entity_rows", "relation_rows"])
 def _ends(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, entity, relation, ids, positive, maxima, sums, partial, normaliser, pull,
+    clock, plan, trials, factors, entity, relation, ids, positive, maxima, sums, costs, partial, known, pull,
     for_ends, for_relations, row_losses, batch, splits, n_relations, entity_rows, relation_rows,
-    BATCH: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
-    COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
+    PAD: tl.constexpr, COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
+    EVERYONE: tl.constexpr, ADVERSARIAL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, trial = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1).to(tl.int64)
     step = tl.load(clock) - 1
     _, first, last = bounds(plan, step, batch)
     live = (row < batch) & (first + row < last)
     share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
-    trials += trial * _INTS
-    factors += trial * 4
+    trials += trial * PER_TRIAL
+    factors += trial * FACTORS
     entity += trial * entity_rows * DIM
     relation += trial * relation_rows * WIDTH
     heads, tails = tl.load(ids + row), tl.load(ids + BATCH + row)
@@ -78,24 +72,50 @@ def _ends(  # type: ignore[no-untyped-def]
         m0, m1, m2, m3, m4, m5, m6, m7 = batch_masks(row, step, trials, factors, HALF, PAD, RECIPROCAL)
         hr, hi, tr, ti, rr, ri, br, bi = hr * m0, hi * m1, tr * m2, ti * m3, rr * m4, ri * m5, br * m6, bi * m7
 
+    # the head is asked: what is known is the tail
     qr, qi = compose(tr, ti, br, bi, COMPOSE, not RECIPROCAL)
-    ur, ui, ghr, ghi, loss = _arrived(
-        0, trial, row, live, share, trials, positive, maxima, sums, partial, normaliser, pull, splits,
-        qr, qi, hr, hi, BATCH, PAD, PAIR,
+    ar, ai = hr, hi
+    if DROPOUT and EVERYONE:  # the truth is one of the candidates, under the candidates' mask
+        n0, n1 = candidate_mask(heads, 0, step, trials, factors, HALF, PAD)
+        ar, ai = raw_hr * n0, raw_hi * n1
+    ur, ui, fhr, fhi, loss = _arrived(
+        0, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, pull, splits,
+        qr, qi, ar, ai, BATCH, SLOTS, PAD, PAIR, ADVERSARIAL,
     )  # fmt: skip
     gtr, gti, gbr, gbi = compose_gradient(ur, ui, tr, ti, br, bi, COMPOSE, not RECIPROCAL)
+    # the tail is asked
     qr, qi = compose(hr, hi, rr, ri, COMPOSE, False)
-    ur, ui, more_tr, more_ti, more_loss = _arrived(
-        1, trial, row, live, share, trials, positive, maxima, sums, partial, normaliser, pull, splits,
-        qr, qi, tr, ti, BATCH, PAD, PAIR,
+    ar, ai = tr, ti
+    if DROPOUT and EVERYONE:
+        n2, n3 = candidate_mask(tails, 1, step, trials, factors, HALF, PAD)
+        ar, ai = raw_tr * n2, raw_ti * n3
+    ur, ui, ftr, fti, more_loss = _arrived(
+        1, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, pull, splits,
+        qr, qi, ar, ai, BATCH, SLOTS, PAD, PAIR, ADVERSARIAL,
     )  # fmt: skip
-    more_hr, more_hi, grr, gri = compose_gradient(ur, ui, hr, hi, rr, ri, COMPOSE, False)
-    ghr, ghi, gtr, gti, loss = ghr + more_hr, ghi + more_hi, gtr + more_tr, gti + more_ti, loss + more_loss
+    ghr, ghi, grr, gri = compose_gradient(ur, ui, hr, hi, rr, ri, COMPOSE, False)
+    loss += more_loss
+    if not EVERYONE:
+        ghr, ghi, gtr, gti = fhr + ghr, fhi + ghi, gtr + ftr, gti + fti
+    elif DROPOUT:
+        fhr, fhi, ftr, fti = fhr * n0, fhi * n1, ftr * n2, fti * n3
+    if SLOTS == 3:  # the relation is asked, of its rows as they are
+        qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
+        ur, ui, frr, fri, more_loss = _arrived(
+            2, trial, row, live, share * tl.load(factors + 4), trials, factors, positive, maxima, sums, costs, partial,
+            known, pull, splits, qr, qi, raw_rr, raw_ri, BATCH, SLOTS, PAD, PAIR, ADVERSARIAL,
+        )  # fmt: skip
+        more_tr, more_ti, more_hr, more_hi = compose_gradient(ur, ui, tr, ti, hr, hi, COMPOSE, True)
+        ghr, ghi, gtr, gti, loss = ghr + more_hr, ghi + more_hi, gtr + more_tr, gti + more_ti, loss + more_loss
     if not RECIPROCAL:
         grr, gri = grr + gbr, gri + gbi
     if DROPOUT:
         ghr, ghi, gtr, gti = ghr * m0, ghi * m1, gtr * m2, gti * m3
         grr, gri, gbr, gbi = grr * m4, gri * m5, gbr * m6, gbi * m7
+    if EVERYONE:
+        ghr, ghi, gtr, gti = ghr + fhr, ghi + fhi, gtr + ftr, gti + fti
+    if SLOTS == 3:
+        grr, gri = grr + frr, gri + fri
 
     kind, weight = tl.load(trials + 8), tl.load(factors + 2) * share
     if kind > 0:
@@ -104,11 +124,15 @@ def _ends(  # type: ignore[no-untyped-def]
         value, pr, pi = _penalty(raw_tr, raw_ti, kind, weight)
         gtr, gti, loss = gtr + pr, gti + pi, loss + value
     kind, weight = tl.load(trials + 9), tl.load(factors + 3) * share
-    if kind > 0:
-        value, pr, pi = _penalty(raw_rr, raw_ri, kind, weight)
+    if kind > 0:  # of two rows for both directions, those that are asked
+        forward, backward = weight, weight
+        if RECIPROCAL:
+            forward = tl.where(tl.load(trials + 1) > 0, weight, 0.0)
+            backward = tl.where(tl.load(trials) > 0, weight, 0.0)
+        value, pr, pi = _penalty(raw_rr, raw_ri, kind, forward)
         grr, gri, loss = grr + pr, gri + pi, loss + value
         if RECIPROCAL:
-            value, pr, pi = _penalty(raw_br, raw_bi, kind, weight)
+            value, pr, pi = _penalty(raw_br, raw_bi, kind, backward)
             gbr, gbi, loss = gbr + pr, gbi + pi, loss + value
     tl.store(row_losses + trial * BATCH + row, tl.where(live, loss, 0.0))
     at = trial * 2 * BATCH + row
@@ -122,39 +146,36 @@ def _ends(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _arrived(  # type: ignore[no-untyped-def]
-    slot, trial, row, live, share, trials, positive, maxima, sums, partial, normaliser, pull, splits,
-    qr, qi, ar, ai, BATCH: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
+    slot, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, pull, splits,
+    qr, qi, ar, ai,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
 ):  # fmt: skip
     """What arrives at a slot's queries and at their answers (four blocks), and the loss: the parts in their order."""
-    used = splits_used(trials, slot)
-    at = trial * 2 + slot
-    truth = tl.load(positive + at * BATCH + row) * _LOG2E
+    used = tl.cdiv(tl.load(trials + slot), tl.load(trials + 3))
+    at = trial * SLOTS + slot
     ur, ui = tl.zeros_like(qr), tl.zeros_like(qi)
     if PAIR == "dot":
-        top = highest(maxima + at * splits * BATCH, truth, row, used, BATCH)
-        others = tl.zeros_like(truth)
+        top, bound, inverse, weight, loss = joined(
+            at, row, slot, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
+        )
         for split in range(used):
             here = (at * splits + split) * BATCH + row
             part = tl.exp2(tl.load(maxima + here) - top)
-            others += part * tl.load(sums + here)
             first, second = load_halves(partial, here, live, 2 * PAD, PAD, PAD)
             ur += part[:, None] * first
             ui += part[:, None] * second
-        total = tl.exp2(truth - top) + others
-        log_total = top + tl.log2(total)
-        tl.store(normaliser + at * BATCH + row, tl.where(live, log_total, float("inf")))
-        weight = -others / total * share
-        ur, ui = ur * (share / total)[:, None], ui * (share / total)[:, None]
+        tl.store(known + at * BATCH + row, tl.where(live, bound, float("inf")))
+        ur, ui = ur * (share * inverse)[:, None], ui * (share * inverse)[:, None]
     else:
         for split in range(used):
             first, second = load_halves(partial, (at * splits + split) * BATCH + row, live, 2 * PAD, PAD, PAD)
             ur += first
             ui += second
-        log_total = tl.load(normaliser + at * BATCH + row)
+        loss = tl.load(known + at * BATCH + row)
         weight = tl.load(pull + at * BATCH + row)
         ur, ui = ur * share, ui * share
-    more_r, more_i, for_r, for_i = pair_gradient(weight, qr, qi, ar, ai, PAIR)
-    return ur + more_r, ui + more_i, for_r, for_i, (log_total - truth) * _LN2 * share
+    more_r, more_i, for_r, for_i = pair_gradient(weight * share, qr, qi, ar, ai, PAIR)
+    return ur + more_r, ui + more_i, for_r, for_i, loss * share
 
 
 @triton.jit

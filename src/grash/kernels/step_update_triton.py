@@ -1,8 +1,9 @@
 """The end of the step: every touched row's occurrences summed in a fixed order, then Adagrad, once.
 
-A row is written by one program: that of its first occurrence in the batch, else that of its place among the negative
-tails, else among the negative heads. The places of an entity in the other lists are known from the keyed permutations'
-inverses (`step_draw_triton`), so nothing is searched. Bytes for n touched rows: 20·n·D, as in `row_update`.
+A row is written by one program: that of its first occurrence in the batch, else that of its place among the candidate
+tails, else among the candidate heads. The places of an entity in the other lists are known from the keyed permutations'
+inverses (`step_draw_triton`), so nothing is searched. If relations are predicted, every relation's row is moved. Bytes
+for n touched rows: 20·n·D, as in `row_update`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ import triton.language as tl
 from torch import Tensor
 
 from grash.kernels.rows_triton import candidate_mask, load_halves, store_halves
-from grash.kernels.step import INTS, WINDOW, StepSpace
-from grash.kernels.step_draw_triton import bounds
+from grash.kernels.step import WINDOW, StepSpace
+from grash.kernels.step_slots_triton import EXACT, FACTORS, PER_TRIAL, bounds
 
-_LINES, _SUMMED = 4, 1024  # rows of a program; losses added at once
+LINES, _SUMMED = 4, 1024  # rows of a program; losses added at once
 _PI: tl.constexpr = tl.constexpr(3.141592653589793)
-_INTS: tl.constexpr = tl.constexpr(INTS)
 _WINDOW: tl.constexpr = tl.constexpr(WINDOW)
 
 
@@ -27,35 +27,40 @@ def update_entities(
     """Moves table (T, E, D) and squares, of the same shape or (T, E, 1) if row-wise. One warp for four rows: many small
     programs keep more rows under way than few large ones (10 µs a step instead of 17)."""
     shape = space.shape
-    _update_entities[((2 * shape.rows + shape.candidates) // _LINES, shape.trials)](
+    _update_entities[((2 * shape.rows + shape.first_relation) // LINES, shape.trials)](
         space.clock, plan, trials, factors, space.rates, table, squares, space.ids, space.places, space.negatives,
         space.twins, space.seen, space.order, space.start, space.count, space.for_ends, space.for_candidates,
-        shape.batch, table.shape[1], eps,
-        BATCH=shape.rows, first_tail=shape.first_tail, candidates=shape.candidates, SPREADS=shape.spreads,
+        shape.batch, table.shape[1], eps, shape.first_tail, shape.candidates,
+        BATCH=shape.rows, SPREADS=shape.spreads, SHARED=shape.shared,
         DIM=shape.dim, HALF=shape.half, PAD=shape.padded_half, DROPOUT=shape.dropout, ROWWISE=shape.rowwise,
-        LINES=_LINES, AT_ONCE=8, num_warps=1,
+        LINES=LINES, AT_ONCE=8, num_warps=2 if shape.wide else 1, **EXACT,
     )  # fmt: skip
 
 
-def update_relations(space: StepSpace, table: Tensor, squares: Tensor, eps: float) -> None:
+def update_relations(
+    space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, table: Tensor, squares: Tensor, eps: float
+) -> None:
     """The same for relations (T, R, width), whose runs are long; writes the step's losses (T,) to the window. A program
     for every relation, which looks for its run, or for every line of the batch if these are fewer."""
     shape = space.shape
     lines = shape.rows * (2 if shape.reciprocal else 1)
-    _update_relations[(min(lines, table.shape[1]) + 1, shape.trials)](
-        space.clock, space.rates, table, squares, space.ids, space.order, space.start, space.count,
-        space.for_relations, space.row_losses, space.losses, table.shape[1], eps,
-        BATCH=shape.rows, LINES=lines, BY_ID=table.shape[1] <= lines, WIDTH=shape.width, HALF=shape.half,
-        PAD=shape.padded_half, ROWWISE=shape.rowwise, WRAP=shape.compose == "rotation", AT_ONCE=64, SUMMED=_SUMMED,
-        num_warps=8,
+    by_id = table.shape[1] <= lines or shape.slots == 3
+    _update_relations[((table.shape[1] if by_id else lines) + 1, shape.trials)](
+        space.clock, plan, trials, factors, space.rates, table, squares, space.ids, space.order, space.start,
+        space.count, space.for_relations, space.for_candidates, space.row_losses, space.losses,
+        shape.batch, table.shape[1], eps, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, LINES=lines, BY_ID=by_id, PREDICTED=shape.slots == 3, SPREADS=shape.spreads,
+        WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half, ROWWISE=shape.rowwise,
+        WRAP=shape.compose == "rotation", AT_ONCE=32 if shape.wide else 64, SUMMED=_SUMMED, num_warps=8,
+        **EXACT,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _update_entities(  # type: ignore[no-untyped-def]
     clock, plan, trials, factors, rates, table, squares, ids, places, negatives, twins, seen, order, start, count,
-    for_ends, for_candidates, batch, rows, eps,
-    BATCH: tl.constexpr, first_tail, candidates, SPREADS: tl.constexpr,
+    for_ends, for_candidates, batch, rows, eps, first_tail, candidates,
+    BATCH: tl.constexpr, SPREADS: tl.constexpr, SHARED: tl.constexpr,
     DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr, ROWWISE: tl.constexpr,
     LINES: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -64,8 +69,8 @@ def _update_entities(  # type: ignore[no-untyped-def]
     _, first, last = bounds(plan, step, batch)
     share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
     rate = tl.load(rates + (step % _WINDOW) * tl.num_programs(1) + trial)
-    trials += trial * _INTS
-    factors += trial * 4
+    trials += trial * PER_TRIAL
+    factors += trial * FACTORS
     for_ends += trial * 4 * BATCH * PAD
     for_candidates += trial * SPREADS * candidates * 2 * PAD
     table += trial * rows * DIM
@@ -86,41 +91,46 @@ def _update_entities(  # type: ignore[no-untyped-def]
                         here = (tl.arange(0, LINES) == k)[:, None]
                         gr += tl.where(here, run_r, 0.0)
                         gi += tl.where(here, run_i, 0.0)
-            for slot in tl.static_range(2):
+            cr, ci = tl.zeros_like(gr), tl.zeros_like(gi)
+            for slot in tl.static_range(1 if SHARED else 0, 2):
                 place = tl.load(places + slot * 2 * BATCH + line)
                 drawn = mine & (place < tl.load(trials + slot))
                 if tl.max(drawn.to(tl.int32), 0) > 0:
-                    cr, ci = _arrived(for_candidates, place + slot * first_tail, row, drawn, slot, step, trials,
-                                      factors, share, candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
-                    gr += cr
-                    gi += ci
+                    more_r, more_i = _arrived(for_candidates, place + slot * first_tail, row, drawn, slot, step,
+                                              trials, factors, candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
+                    cr += more_r
+                    ci += more_i
+            gr += cr * share
+            gi += ci * share
             _adagrad(table, squares, row, gr, gi, mine, rate, eps, DIM, HALF, PAD, ROWWISE, False)
     else:
         j = (tile - 2 * BATCH // LINES) * LINES + tl.arange(0, LINES)
         slot = ((tile - 2 * BATCH // LINES) * LINES >= first_tail).to(tl.int32)
         drawn = j - slot * first_tail < tl.load(trials + slot)
         twin = tl.load(twins + j)
-        both = twin < tl.load(trials + 1 - slot)
+        both = (twin < tl.load(trials + 1 - slot)) & (not SHARED)
         # the batch's own rows are moved above; of two negatives' places the tail's is the one
         mine = drawn & (tl.load(seen + j) != (step + 1).to(tl.int32)) & ((slot == 1) | (both == 0))
         if tl.max(mine.to(tl.int32), 0) > 0:
             row = tl.load(negatives + j)
-            gr, gi = _arrived(for_candidates, j, row, mine, slot, step, trials, factors, share,
+            gr, gi = _arrived(for_candidates, j, row, mine, slot, step, trials, factors,
                               candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
             twice = mine & both
             if tl.max(twice.to(tl.int32), 0) > 0:
-                cr, ci = _arrived(for_candidates, twin, row, twice, 0, step, trials, factors, share,
+                cr, ci = _arrived(for_candidates, twin, row, twice, 0, step, trials, factors,
                                   candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
                 gr += cr
                 gi += ci
-            _adagrad(table, squares, row, gr, gi, mine, rate, eps, DIM, HALF, PAD, ROWWISE, False)
+            _adagrad(table, squares, row, gr * share, gi * share, mine, rate, eps, DIM, HALF, PAD, ROWWISE, False)
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _update_relations(  # type: ignore[no-untyped-def]
-    clock, rates, table, squares, ids, order, start, count, gradients, row_losses, losses, rows, eps,
-    BATCH: tl.constexpr, LINES: tl.constexpr, BY_ID: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
-    PAD: tl.constexpr, ROWWISE: tl.constexpr, WRAP: tl.constexpr, AT_ONCE: tl.constexpr, SUMMED: tl.constexpr,
+    clock, plan, trials, factors, rates, table, squares, ids, order, start, count, gradients, for_candidates,
+    row_losses, losses, batch, rows, eps, first_relation, candidates,
+    BATCH: tl.constexpr, LINES: tl.constexpr, BY_ID: tl.constexpr, PREDICTED: tl.constexpr, SPREADS: tl.constexpr,
+    WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, ROWWISE: tl.constexpr, WRAP: tl.constexpr,
+    AT_ONCE: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
     line, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
     step = tl.load(clock) - 1
@@ -137,9 +147,20 @@ def _update_relations(  # type: ignore[no-untyped-def]
         else:
             row, at = tl.load(ids + 2 * BATCH + line), tl.load(start + 2 * BATCH + line)
             length = tl.load(count + 2 * BATCH + line)
-        if length > 0:
+        predicted = 0
+        if PREDICTED:
+            predicted = tl.load(trials + trial * PER_TRIAL + 2)
+        if (length > 0) | (row < predicted):
             gr, gi = _run(gradients + trial * 4 * BATCH * PAD, order + 2 * BATCH + at, length, PAD, AT_ONCE)
             here = row + tl.zeros((1,), tl.int32)
+            if PREDICTED:
+                _, first, last = bounds(plan, step, batch)
+                share = tl.load(factors + trial * FACTORS + 4) / tl.maximum(last - first, 1).to(tl.float32)
+                for_candidates += trial * SPREADS * candidates * 2 * PAD
+                more_r, more_i = _arrived(for_candidates, first_relation + here, here, here < predicted, 2, step,
+                                          trials, factors, candidates, SPREADS, HALF, PAD, False)  # fmt: skip
+                gr += more_r * share
+                gi += more_i * share
             table += trial * rows * WIDTH
             squares += trial * rows * (1 if ROWWISE else WIDTH)
             _adagrad(table, squares, here, gr, gi, here >= 0, tl.load(rates + window), eps, WIDTH, HALF, PAD,
@@ -175,20 +196,20 @@ def _run(rows, order, length, PAD: tl.constexpr, AT_ONCE: tl.constexpr):  # type
 
 @triton.jit
 def _arrived(  # type: ignore[no-untyped-def]
-    rows, at, ids, live, slot, step, trials, factors, share,
+    rows, at, ids, live, slot, step, trials, factors,
     candidates, SPREADS: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """What arrived at candidates: the parts of the batch in their order."""
+    """What arrived at candidates, yet to be divided by the number of positives: the parts in their order."""
     first, second = load_halves(rows, at, live, 2 * PAD, PAD, PAD)
     for part in tl.static_range(1, SPREADS):
-        more_first, more_second = load_halves(rows + part * candidates * 2 * PAD, at, live, 2 * PAD, PAD, PAD)
+        more_first, more_second = load_halves(rows, at.to(tl.int64) + part * candidates, live, 2 * PAD, PAD, PAD)
         first += more_first
         second += more_second
     if DROPOUT:
         mask_first, mask_second = candidate_mask(ids, slot, step, trials, factors, HALF, PAD)
         first *= mask_first
         second *= mask_second
-    return first * share, second * share
+    return first, second
 
 
 @triton.jit

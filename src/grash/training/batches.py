@@ -78,6 +78,10 @@ class Plan:
         whole, rest = divmod(examples, self.n_examples)
         return whole * self.steps_per_epoch + math.ceil(rest / self.batch_size)
 
+    def steps_to(self, epoch: float) -> int:
+        """Steps after which so many epochs have been seen, one at least."""
+        return self.steps_at(min(self.total, max(1, round(epoch * self.n_examples))))
+
     @property
     def whole_steps(self) -> int:
         """Steps that a longer run would make just so: all but a last one that is cut short inside its epoch."""
@@ -109,7 +113,9 @@ class Batches:
         n_relations: int,
         config: TrainConfig,
         device: torch.device,
+        on_device: Tensor | None = None,
     ) -> None:
+        """on_device: `train` as it is there already, to be shared."""
         self.config, self.device = config, device
         self.n_entities, self.n_relations = n_entities, n_relations
         self.known = None
@@ -119,8 +125,7 @@ class Batches:
         if config.training == "kvsall" and self.known is not None:
             n_examples = len(self.known.head) + len(self.known.tail)
         self.plan = Plan(n_examples, config.batch_size, config.epochs)
-        # a mapped array is read-only, which torch does not know
-        self.train = torch.from_numpy(train if train.flags.writeable else train.copy()).to(device)
+        self.train = triples_on(train, device) if on_device is None else on_device
         self._order_key = key_of(config.seed, "order")
         self._negatives_keys = {slot: key_of(config.seed, "negatives", slot) for slot in SLOTS}
         counts: dict[Slot, int] = {"head": config.negatives_head, "tail": config.negatives_tail}
@@ -215,6 +220,12 @@ class Batches:
 
     def _tensor(self, array: NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(array.astype(np.int64)).to(self.device)
+
+
+def triples_on(train: NDArray[np.int32], device: torch.device) -> Tensor:
+    """(n, 3) on the device."""
+    # a mapped array is read-only, which torch does not know
+    return torch.from_numpy(train if train.flags.writeable else train.copy()).to(device)
 
 
 Lookup = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]

@@ -13,16 +13,16 @@ from grash.training.config import TrainConfig
 
 _MODELS = ("complex", "distmult", "transe", "rotate")
 _OLDEST = (9, 0)  # compute capability of the devices that this was tried on
-_WIDEST = 256  # floats of a row whose tiles fit into a multiprocessor; of float32 products half as many
+_WIDEST = 512  # floats of a row whose tiles fit into a multiprocessor
+_WIDEST_FLOAT32 = 128  # of three tf32 products for one
 _SERVED: dict[str, tuple[Any, ...]] = {
     "model": _MODELS,
-    "training": ("negative_sampling",),
-    "loss": ("softmax",),
+    "training": ("negative_sampling", "1vsall"),
+    "loss": ("softmax", "self_adversarial"),
     "negatives_shared": (True,),
     "negatives_replacement": (False,),
     "negatives_sampling": ("uniform",),
     "negatives_filtered": (False,),
-    "relation_prediction": (0,),
     "optimizer": ("adagrad", "row_adagrad"),
     "penalty": ("none", "l1", "l2", "l3", "n3"),
 }
@@ -38,15 +38,16 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
     if importlib.util.find_spec("triton") is None:
         reasons.append("Triton is not installed")
     multiplies = config.model in ("complex", "distmult")
-    widest = _WIDEST // 2 if multiplies and config.precision == "float32" else _WIDEST
+    widest = _WIDEST_FLOAT32 if multiplies and config.precision == "float32" else _WIDEST
     if config.dim % 2 or config.dim > widest:
         reasons.append(f"dim={config.dim} is not an even number up to {widest} (precision={config.precision})")
     for name, served in _SERVED.items():
         if getattr(config, name) not in served:
             reasons.append(f"{name}={getattr(config, name)} is not {' or '.join(map(str, served))}")
-    for name in ("negatives_head", "negatives_tail"):
-        if not getattr(config, name):
-            reasons.append(f"{name} is 0")
+    if not multiplies and config.training == "1vsall":
+        reasons.append(f"training=1vsall of distances (model={config.model}) would keep a score for every entity")
+    if config.relation_prediction and config.model == "rotate":
+        reasons.append("relation_prediction is above 0 with model=rotate")
     if config.penalty != "none" and not config.penalty_weighted:
         reasons.append("penalty_weighted is false")
     return reasons

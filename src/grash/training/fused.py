@@ -1,8 +1,9 @@
 """The fused training step: what `loop.train_step` does, as a few kernels replayed from a CUDA graph.
 
-Serves negative sampling with the softmax loss and shared negatives drawn evenly without replacement (the paper's step)
-for ComplEx, DistMult, TransE and RotatE under Adagrad; `fusable` says what else is in the way, and the plain path runs.
-Several trials may share every launch (`kernels/step`): same graph, seed and batch size, and tables of the same shape.
+Serves negative sampling with shared negatives drawn evenly without replacement (the paper's step) and 1vsAll, by the
+softmax or the self-adversarial loss, for ComplEx, DistMult, TransE and RotatE under Adagrad; `fusable` says what is in
+the way, and the plain path runs. Several trials may share every launch (`kernels/step`): same graph, seed and batch
+size, tables of the same shape, and all that `_shape` takes from the first of them.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from grash.training.batches import Batches
 from grash.training.config import TrainConfig
 from grash.training.optimizers import ADAGRAD_EPS
 from grash.training.penalties import complex_rows
-from grash.training.pulse import undisturbed
 from grash.training.rates import rate_at
+from grash.training.stack import swap, take_out
 from grash.training.state import TrainState
 
 _COMPOSE: dict[str, Compose] = {"complex": "complex", "distmult": "product", "transe": "sum", "rotate": "rotation"}
 _PRODUCTS: dict[str, Products] = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
-Counts = tuple[int, int]
+Counts = tuple[int, int, int]
 _TOGETHER = 8  # steps of the longer of the two graphs
 
 
@@ -37,42 +38,53 @@ class FusedSteps:
     def __init__(self, states: Sequence[TrainState], batches: Batches, configs: Sequence[TrainConfig]) -> None:
         self.states, self.batches, self.configs = list(states), batches, list(configs)
         device = batches.device
-        self.shape, counts, chunks, splits = _shape(configs, batches.n_entities, batches.n_relations)
-        self.space = StepSpace(self.shape, splits, device)
-        self.tables = _stacked([(s.model.entity, s.model.relation) for s in states])
-        self.squares = _stacked(
-            [(s.entity_optimizer.state["squares"], s.relation_optimizer.state["squares"]) for s in states]
-        )
         plan = batches.plan
         self.plan = torch.tensor([plan.n_examples, plan.total, plan.steps_per_epoch], device=device)
         seed = configs[0].seed
         slots: tuple[Slot, Slot] = ("head", "tail")
         streams = [key_of(seed, "order"), *(key_of(seed, "negatives", slot) for slot in slots)]
         self.keys = _integers([half for key in streams for half in _halves(key)], device)
+        self.side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Work space and settings of the trials that are there; graphs are captured when they are needed."""
+        states, configs, device = self.states, self.configs, self.batches.device
+        self.shape, counts, chunks, splits = _shape(configs, self.batches.n_entities, self.batches.n_relations)
+        self.space = StepSpace(self.shape, splits, device)
+        self.tables = _stacked([(s.model.entity, s.model.relation) for s in states])
+        self.squares = _stacked(
+            [(s.entity_optimizer.state["squares"], s.relation_optimizer.state["squares"]) for s in states]
+        )
         self.trials = _integers([_integers_of(*each) for each in zip(configs, counts, chunks)], device)
         self.factors = torch.tensor([_floats_of(c) for c in configs], dtype=torch.float32, device=device)
-        self.rates_change = any(c.schedule != "constant" or c.warmup_epochs for c in configs)
-        if not self.rates_change:
-            self.space.rates.copy_(self._rates(0, 1).expand_as(self.space.rates))
+        self.rates: list[float] = []  # that all places of the window hold; none while rates change
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self.side = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def advance(self, stop: int) -> None:
-        """Makes steps up to `stop`, at most as many as the host will read losses at once, and moves the states on."""
-        steps = min(stop - self.states[0].step, WINDOW - len(self.states[0].unread))
-        with undisturbed():
-            losses = self.run(steps)
-            for i, state in enumerate(self.states):
-                state.step += steps
-                state.unread.extend(losses[:, i].unbind())
+    def leave(self, places: Sequence[int]) -> None:
+        """Takes trials out: from the last place to the first, the last trial left moves its tables to the free one."""
+        for place in sorted(places, reverse=True):
+            if place < len(self.states) - 1:
+                swap(self.states[place], self.states[-1])
+            take_out(self.states, [place])
+            take_out(self.configs, [place])
+        del self.graphs, self.space  # before there is a new one
+        self._arrange()
+
+    def advance(self, stop: int) -> Tensor:
+        """Makes steps up to `stop`, at most WINDOW, and moves the states on; their losses (steps, T), on the device."""
+        steps = min(stop - self.states[0].step, WINDOW)
+        losses = self.run(steps)
+        for state in self.states:
+            state.step += steps
+        return losses
 
     def run(self, steps: int) -> Tensor:
         """Makes the next `steps` ≤ WINDOW steps; their losses (steps, T), on the device. The host does not wait."""
         step = self.states[0].step
         space = self.space
         places = torch.arange(step, step + steps, device=space.clock.device) % WINDOW
-        if self.rates_change:
-            space.rates[places] = self._rates(step, steps).to(space.rates.device)
+        self._set_rates(step, steps, places)
         space.clock.fill_(step)
         if space.clock.is_cuda:
             self._replay(steps)
@@ -81,11 +93,29 @@ class FusedSteps:
                 self._launch()
         return space.losses[places]
 
-    def _rates(self, step: int, steps: int) -> Tensor:
+    def _set_rates(self, step: int, steps: int, places: Tensor) -> None:
+        """Brings the rates of the coming steps to the device, if they are not there. Rates that stay as they are until
+        the next validation fill the whole window."""
         plan = self.batches.plan
         epochs = [plan.examples_before(s) / plan.n_examples for s in range(step, step + steps)]
-        rates = [[rate_at(c, e, s.plateau) for c, s in zip(self.configs, self.states)] for e in epochs]
-        return torch.tensor(rates, dtype=torch.float32)
+        now = [rate_at(c, epochs[0], s.plateau) for c, s in zip(self.configs, self.states)]
+        if all(_steady(c, epochs[0]) for c in self.configs):
+            if now != self.rates:
+                self.space.rates.copy_(self._sent([now]).expand_as(self.space.rates))
+                self.rates = now
+            return
+        columns = [
+            [rate] * steps if _steady(c, epochs[0]) else [rate_at(c, e, s.plateau) for e in epochs]
+            for rate, c, s in zip(now, self.configs, self.states)
+        ]
+        self.space.rates[places] = self._sent(list(zip(*columns)))
+        self.rates = []
+
+    def _sent(self, values: Sequence[Sequence[float]]) -> Tensor:
+        """On the device, from pinned memory: the host does not wait for what the device still has to do."""
+        host = torch.tensor(values, dtype=torch.float32)
+        device = self.batches.device
+        return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
     def _launch(self) -> None:
         """One step. The two small kernels run beside others of many short programs: beside `score` and `spread`, whose
@@ -99,18 +129,22 @@ class FusedSteps:
         space, plan, trials, factors = self.space, self.plan, self.trials, self.factors
         drawing.draw(space, plan, self.keys, trials, factors, self.batches.train, *self.tables)
         pair = dot if self.shape.pair == "dot" else distance
-        pair.score(space, trials)
+        pair.score(space, trials, factors)
         with _beside(self.side):
             drawing.order(space)
         if self.shape.pair != "dot":
-            distance.weigh(space, plan, trials)
+            distance.weigh(space, plan, trials, factors)
             distance.pulls(space, trials)
         ends(space, plan, trials, factors, *self.tables)
         _join(self.side)
-        pair.spread(space, trials)
+        if self.shape.pair == "dot":
+            dot.spread(space, trials, factors)
+        else:
+            distance.spread(space, trials)
+        known = space, plan, trials, factors
         with _beside(self.side):
-            updating.update_relations(space, self.tables[1], self.squares[1], ADAGRAD_EPS)
-        updating.update_entities(space, plan, trials, factors, self.tables[0], self.squares[0], ADAGRAD_EPS)
+            updating.update_relations(*known, self.tables[1], self.squares[1], ADAGRAD_EPS)
+        updating.update_entities(*known, self.tables[0], self.squares[0], ADAGRAD_EPS)
         _join(self.side)
 
     def _replay(self, steps: int) -> None:
@@ -151,21 +185,16 @@ def _join(side: torch.cuda.Stream | None) -> None:
         torch.cuda.current_stream().wait_stream(side)
 
 
-def stack_states(states: Sequence[TrainState]) -> None:
-    """Moves the trials' tables and optimizer states into one tensor each, of which they become views."""
-    for name in ("entity", "relation"):
-        together = torch.stack([getattr(s.model, name) for s in states])
-        squares = torch.stack([getattr(s, f"{name}_optimizer").state["squares"] for s in states])
-        for i, state in enumerate(states):
-            setattr(state.model, name, together[i])
-            getattr(state, f"{name}_optimizer").state["squares"] = squares[i]
+def _steady(config: TrainConfig, epoch: float) -> bool:
+    """Whether the rate stays as it is from this epoch to the next validation."""
+    return config.schedule not in ("cosine", "linear") and epoch >= config.warmup_epochs
 
 
 def work_bytes(configs: Sequence[TrainConfig], n_entities: int, n_relations: int) -> int:
     """Bytes on the device beside tables, optimizer state and triples."""
     shape, _, _, splits = _shape(configs, n_entities, n_relations)
     space = StepSpace(shape, splits, torch.device("meta"))
-    return sum(t.nbytes for t in vars(space).values() if isinstance(t, Tensor))
+    return sum({id(t): t.nbytes for t in vars(space).values() if isinstance(t, Tensor)}.values())
 
 
 def _shape(
@@ -173,7 +202,7 @@ def _shape(
 ) -> tuple[StepShape, list[Counts], list[int], int]:
     """The stack's shape; of each trial its negatives and candidates per program; the most programs of a slot."""
     first = configs[0]
-    counts = [(min(c.negatives_head, n_entities), min(c.negatives_tail, n_entities)) for c in configs]
+    counts = [_counts(c, n_entities, n_relations) for c in configs]
     distance: Pair = "l2" if first.norm == 2 else "l1" if first.model == "transe" else "modulus"
     shape = StepShape(
         trials=len(configs),
@@ -188,9 +217,20 @@ def _shape(
         dropout=any(c.dropout_entity or c.dropout_relation for c in configs),
         rowwise=first.optimizer == "row_adagrad",
         products=_PRODUCTS[first.precision],
+        everyone=first.training == "1vsall",
+        predicted=max(c[2] for c in counts),
+        adversarial=any(c.loss == "self_adversarial" for c in configs),
     )
-    chunks = [shape.chunks(c) for c in counts]
+    chunks = [shape.chunks(c[:2]) for c in counts]
     return shape, counts, chunks, max(-(-n // chunk) for c, chunk in zip(counts, chunks) for n in c)
+
+
+def _counts(config: TrainConfig, n_entities: int, n_relations: int) -> Counts:
+    """Candidate heads, tails and relations."""
+    heads, tails = config.negatives_head, config.negatives_tail
+    if config.training == "1vsall":
+        heads = tails = n_entities
+    return min(heads, n_entities), min(tails, n_entities), n_relations if config.relation_prediction else 0
 
 
 def _stacked(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -207,13 +247,15 @@ def _stacked(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 def _integers_of(config: TrainConfig, counts: Counts, chunk: int) -> list[int]:
     thresholds = [min(round(rate * 2**32), 2**32 - 1) for rate in (config.dropout_entity, config.dropout_relation)]
-    return [*counts, chunk, chunk, *_halves(config.own_key("dropout")), *thresholds,
+    return [*counts, chunk, *_halves(config.own_key("dropout")), *thresholds,
             _penalty(config, "entity"), _penalty(config, "relation")]  # fmt: skip
 
 
 def _floats_of(config: TrainConfig) -> list[float]:
+    adversarial = config.loss == "self_adversarial"
     scales = [1.0 / (1.0 - rate) for rate in (config.dropout_entity, config.dropout_relation)]
-    return [*scales, config.penalty_entity, config.penalty_relation]
+    return [*scales, config.penalty_entity, config.penalty_relation,
+            config.relation_prediction, config.margin, config.temperature if adversarial else -1.0]  # fmt: skip
 
 
 def _penalty(config: TrainConfig, table: str) -> int:

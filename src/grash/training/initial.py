@@ -12,6 +12,8 @@ from grash.kernels.random import normal, uniform
 from grash.models import KgeModel, model_class
 from grash.training.config import TrainConfig
 
+_TOGETHER = 1 << 16  # rows drawn at a time
+
 
 def initial_model(
     config: TrainConfig,
@@ -43,12 +45,19 @@ def _keys(keys: Tensor | None, n: int, device: torch.device | str) -> Tensor:
 
 
 def _rows(config: TrainConfig, keys: Tensor, width: int, table: str) -> Tensor:
-    key = config.own_key("init", table)
+    """(n, width), made in parts, since the steps of a law take several times the space of their result."""
+    spread = 2.0 / (len(keys) + width)  # Glorot and Bengio, for a table of this shape
+    rows = torch.empty(len(keys), width, device=keys.device)
+    for part, some in zip(rows.split(_TOGETHER), keys.split(_TOGETHER)):
+        part.copy_(_drawn(config, some, width, config.own_key("init", table), spread))
+    return rows
+
+
+def _drawn(config: TrainConfig, keys: Tensor, width: int, key: int, spread: float) -> Tensor:
     if config.init == "uniform":
         return uniform(keys, width, key) * (config.init_high - config.init_low) + config.init_low
     if config.init == "normal":
         return normal(keys, width, key) * config.init_std
-    spread = 2.0 / (len(keys) + width)  # Glorot and Bengio, for a table of this shape
     if config.init == "xavier_normal":
         return normal(keys, width, key) * math.sqrt(spread)
     return (uniform(keys, width, key) * 2 - 1) * math.sqrt(3 * spread)

@@ -1,13 +1,17 @@
-"""The training loop: batch → gradients → update, and a validation now and then.
+"""The training loop: batch → gradients → update, and a validation now and then; for one training or for a stack.
 
-It is given the function that validates, so it knows nothing of ranking.
+Trainings of a stack have the same graph, plan and precision and make their steps together; what becomes of one does not
+depend on the others. The loop is given the functions that validate, so it knows nothing of ranking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from grash.errors import Diverged
+import torch
+from torch import Tensor
+
 from grash.kernels.precision import products
 from grash.kernels.random import key_at
 from grash.models import KgeModel
@@ -16,9 +20,22 @@ from grash.training.config import TrainConfig
 from grash.training.fusable import serves
 from grash.training.fused import FusedSteps
 from grash.training.gradients import step_gradients
-from grash.training.pulse import Progress, Pulse, one_handler, undisturbed
+from grash.training.pulse import Progress, Pulse, Training, one_handler, undisturbed
 from grash.training.rates import rate_at
+from grash.training.stack import take_out
 from grash.training.state import TrainState, Validation
+
+_UNREAD = 64  # plain steps on a device before the host looks at their losses
+
+
+class Steps(Protocol):
+    """Makes steps of all trainings of a stack."""
+
+    def advance(self, stop: int) -> Tensor:
+        """Makes one or more steps, none beyond `stop`, and moves the states on; losses (steps, T), on the device."""
+
+    def leave(self, places: Sequence[int]) -> None:
+        """Takes trainings out, from the last place to the first; each time the last one left gets the free place."""
 
 
 def train(
@@ -32,45 +49,142 @@ def train(
     save_every_seconds: float = 120.0,
     keep: Callable[[TrainState], None] | None = None,
 ) -> None:
-    """Trains from where `state` stands to the end of the plan, or until patience runs out.
+    """Trains from where `state` stands to the end of the plan, or until patience runs out: a stack of one.
 
-    `state.model` ends with the weights of the best validation, or of the last step if nothing validates. `save` is
-    called between two steps, from time to time and on an interrupt: the state it sees continues exactly. `keep` is
-    given the state from which a longer run would go on.
-    """
-    pulse = Pulse(state, batches, watch, save, save_every_seconds)
-    advance, whole = _stepper(state, batches, config), batches.plan.whole_steps
+    `state.model` ends with the weights of the best validation, or of the last step if nothing validates."""
+    training = Training(state, batches, config, validate, watch, save, keep)
+    [error] = train_stack([training], save_every_seconds=save_every_seconds)
+    if error is not None:
+        raise error
+
+
+def train_stack(
+    trainings: Sequence[Training],
+    *,
+    save_every_seconds: float = 120.0,
+    steps_of: Callable[[Sequence[Training]], Steps] | None = None,
+) -> list[Exception | None]:
+    """Trains all of them to their ends; for each, None or what ended it (Diverged, or what its own calls raised).
+
+    All stand at the same step. On an interrupt all are saved. steps_of: what makes the steps, by default the fused
+    kernels where they serve, else `train_step` for each in turn."""
+    live = list(trainings)
+    if not live:
+        return []
+    _check_alike(live)
+    pulse = Pulse(live, save_every_seconds)
     try:
         with one_handler():
-            while (stop := next_stop(state, batches, config, validates=validate is not None)) is not None:
-                with products(config.precision):
-                    while state.step < stop:
-                        if keep is not None and state.step == whole:
-                            pulse.flush()
-                            keep(state)
-                        advance(stop if keep is None or state.step >= whole else min(stop, whole))
-                        pulse.see()
-                pulse.flush()
-                if validate is not None:
-                    _validate(state, batches, config, validate)
-                    pulse.validated()
-        if keep is not None and state.step == whole:
-            keep(state)
+            _train_live(live, pulse, steps_of or steps_for)
     except KeyboardInterrupt:
         pulse.flush()
         pulse.save()
         raise
-    except Diverged as error:
-        error.epoch = batches.plan.epoch_after(state.step)
-        raise
-    state.restore_best()
+    return [training.error for training in trainings]
 
 
-def _stepper(state: TrainState, batches: Batches, config: TrainConfig) -> Callable[[int], None]:
-    """What makes a step or more, up to a given one: the fused kernels where they serve, else `train_step`."""
-    if serves(config, batches.device):
-        return FusedSteps([state], batches, [config]).advance
-    return lambda stop: train_step(state, batches, config)
+def _check_alike(live: list[Training]) -> None:
+    first = live[0]
+    for other in live[1:]:
+        if other.state.step != first.state.step or vars(other.batches.plan) != vars(first.batches.plan):
+            raise ValueError("trainings of a stack need the same plan, and stand at the same step of it")
+        if other.config.precision != first.config.precision:
+            raise ValueError("trainings of a stack need the same precision")
+
+
+def _train_live(live: list[Training], pulse: Pulse, steps_of: Callable[[Sequence[Training]], Steps]) -> None:
+    """From one stop to the next; who has ended or failed leaves `live`."""
+    steps: Steps | None = None
+    while True:
+        if any(training.error for training in live):
+            pulse.flush()
+        stops = [
+            next_stop(t.state, t.batches, t.config, validates=t.validate is not None, valid_at=t.valid_at) for t in live
+        ]
+        over = [place for place, stop in enumerate(stops) if stop is None or live[place].error is not None]
+        if over:
+            _dismiss(live, over, steps)
+            if not live:
+                return
+            continue
+        if steps is None:
+            steps = steps_of(live)
+        stop = min(stop for stop in stops if stop is not None)
+        _advance(live, pulse, steps, stop)
+        pulse.flush()
+        if any(training.error for training in live):
+            continue  # what is due now is still due without them
+        for training, due in zip(live, stops):
+            if due == stop and training.validate is not None:
+                _validate(training)
+        pulse.validated()
+
+
+def _advance(live: list[Training], pulse: Pulse, steps: Steps, stop: int) -> None:
+    """Steps up to `stop`, or until some training has failed."""
+    state, whole = live[0].state, live[0].batches.plan.whole_steps
+    keeps = any(training.keep is not None for training in live)
+    with products(live[0].config.precision):
+        while state.step < stop and not any(training.error for training in live):
+            if keeps and state.step == whole:
+                pulse.flush()
+                for training in live:
+                    _keep(training)
+            with undisturbed():
+                pulse.add(steps.advance(min(stop, whole) if keeps and state.step < whole else stop))
+            pulse.see()
+
+
+def _dismiss(live: list[Training], places: list[int], steps: Steps | None) -> None:
+    """Ends the trainings at these places; the others move up as `Steps.leave` says."""
+    last = len(places) == len(live)
+    ending = [live[place] for place in places if live[place].error is None]
+    for training in ending:
+        if training.state.step == training.batches.plan.whole_steps:
+            _keep(training)
+        if training.save is not None and not last:
+            training.save(training.state)  # the stack goes on, and may be stopped, without it
+    with undisturbed():  # an interrupt in between would save tables in the middle of a move
+        for training in ending:
+            training.state.restore_best()
+        if steps is not None and not last:
+            steps.leave(places)
+        take_out(live, places)
+
+
+def _keep(training: Training) -> None:
+    if training.keep is not None and training.error is None:
+        try:
+            training.keep(training.state)
+        except Exception as error:
+            training.blame(error)
+
+
+def steps_for(trainings: Sequence[Training]) -> Steps:
+    """The fused kernels where they serve, else plain steps."""
+    configs, batches = [t.config for t in trainings], trainings[0].batches
+    if all(serves(config, batches.device) for config in configs):
+        return FusedSteps([t.state for t in trainings], batches, configs)
+    return PlainSteps(trainings)
+
+
+class PlainSteps:
+    """`train_step` for one training after the other: the twin of FusedSteps."""
+
+    def __init__(self, trainings: Sequence[Training]) -> None:
+        self.trainings = list(trainings)
+        self.window = 1 if trainings[0].batches.device.type == "cpu" else _UNREAD
+
+    def advance(self, stop: int) -> Tensor:
+        losses = []
+        for _ in range(min(stop - self.trainings[0].state.step, self.window)):
+            for training in self.trainings:
+                train_step(training.state, training.batches, training.config)
+                losses.append(training.state.unread.pop())
+        return torch.stack(losses).view(-1, len(self.trainings))
+
+    def leave(self, places: Sequence[int]) -> None:
+        take_out(self.trainings, places)
 
 
 def train_step(state: TrainState, batches: Batches, config: TrainConfig) -> None:
@@ -88,7 +202,9 @@ def train_step(state: TrainState, batches: Batches, config: TrainConfig) -> None
         state.unread.append(result.loss)
 
 
-def next_stop(state: TrainState, batches: Batches, config: TrainConfig, *, validates: bool) -> int | None:
+def next_stop(
+    state: TrainState, batches: Batches, config: TrainConfig, *, validates: bool, valid_at: Sequence[float] = ()
+) -> int | None:
     """The step up to which to train before the next validation, or the end; None when the run is over.
 
     A validation that was due when a run was stopped is still due when it goes on."""
@@ -98,12 +214,14 @@ def next_stop(state: TrainState, batches: Batches, config: TrainConfig, *, valid
     if not validates:
         return n_steps if state.step < n_steps else None
     seen = state.history[-1].step if state.history else 0
-    return next_validation(seen, batches, config) if seen < n_steps else None
+    return next_validation(seen, batches, config, valid_at) if seen < n_steps else None
 
 
-def next_validation(step: int, batches: Batches, config: TrainConfig) -> int:
-    """The step after which the next validation is due: multiples of valid_every, and the end."""
+def next_validation(step: int, batches: Batches, config: TrainConfig, valid_at: Sequence[float] = ()) -> int:
+    """The step after which the next validation is due: multiples of valid_every, or the given epochs; and the end."""
     plan = batches.plan
+    if valid_at:
+        return min((due for epoch in valid_at if (due := plan.steps_to(epoch)) > step), default=plan.n_steps)
     every = config.valid_every * plan.n_examples
     number = int(plan.examples_before(step) / every)
     while True:
@@ -113,9 +231,15 @@ def next_validation(step: int, batches: Batches, config: TrainConfig) -> int:
             return min(due, plan.n_steps)
 
 
-def _validate(state: TrainState, batches: Batches, config: TrainConfig, validate: Callable[[KgeModel], float]) -> None:
-    mrr = validate(state.model)
-    epoch = batches.plan.examples_before(state.step) / batches.plan.n_examples
+def _validate(training: Training) -> None:
+    state, config, plan = training.state, training.config, training.batches.plan
+    assert training.validate is not None
+    try:
+        mrr = training.validate(state.model)
+    except Exception as error:
+        training.blame(error)
+        return
+    epoch = plan.examples_before(state.step) / plan.n_examples
     loss = state.loss_sum / max(1, state.loss_steps)
     rate = rate_at(config, epoch, state.plateau)
     with undisturbed():

@@ -1,23 +1,29 @@
-"""Beside the training loop: reads losses, spots divergence, tells the watcher, saves now and then."""
+"""Beside the training loop: reads losses, spots divergence, tells watchers, saves now and then."""
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from grash.errors import Diverged
+from grash.errors import Diverged, OutputError
+from grash.models import KgeModel
 from grash.training.batches import Batches
+from grash.training.config import TrainConfig
 from grash.training.state import TrainState
 
 EXPLODED = 1e3  # times (1 + the first loss)
+_STEPS = 63  # whose losses may be unread on a CPU
 
 
 @dataclass(frozen=True)
@@ -34,51 +40,74 @@ class Progress:
     best_mrr: float | None
 
 
-class Pulse:
-    """Reads losses now and then (never between the steps of a device), tells the watcher, saves, spots divergence."""
+@dataclass(eq=False)
+class Training:
+    """One training of a stack: where it stands, what it follows, whom it calls; `error` once something failed it.
 
-    def __init__(
-        self,
-        state: TrainState,
-        batches: Batches,
-        watch: Callable[[Progress], None] | None,
-        save: Callable[[TrainState], None] | None,
-        save_every_seconds: float,
-    ) -> None:
-        self.state, self.plan, self.watch = state, batches.plan, watch
-        self._save, self.save_every_seconds = save, save_every_seconds
-        self.every = 1 if batches.device.type == "cpu" else 64
-        self.start, self.start_step, self.before = time.monotonic(), state.step, state.seconds
-        self.saved = self.told = self.start
+    save is called between two steps, from time to time and on an interrupt: the state it sees continues exactly. keep
+    is given the state from which a longer run would go on. valid_at: epochs after which to validate, instead of
+    every `valid_every`."""
+
+    state: TrainState
+    batches: Batches
+    config: TrainConfig
+    validate: Callable[[KgeModel], float] | None = None
+    watch: Callable[[Progress], None] | None = None
+    save: Callable[[TrainState], None] | None = None
+    keep: Callable[[TrainState], None] | None = None
+    valid_at: Sequence[float] = ()
+    error: Exception | None = None
+
+    def blame(self, error: Exception) -> None:
+        """What a training's own calls raise ends it and no other; a full disk is nobody's fault and stops all."""
+        if isinstance(error, OutputError):
+            raise error
+        if isinstance(error, Diverged):
+            error.epoch, error.history = self.batches.plan.epoch_after(self.state.step), list(self.state.history)
+            error.__traceback__ = None  # nothing to look for there, and it would keep the tables alive
+        self.error = error
+
+
+class Pulse:
+    """Of a stack. Losses of some steps (a window) are copied to the host while the next window is under way, so that a
+    device never waits; on a CPU, where a window is one step, they are looked at together now and then, for less work.
+    `live` is the loop's own list of trainings, in the order of the losses' columns."""
+
+    def __init__(self, live: list[Training], save_every_seconds: float) -> None:
+        self.live, self.save_every_seconds = live, save_every_seconds
+        self.plan, device = live[0].batches.plan, live[0].batches.device
+        self.most, self.ahead = (_STEPS, 0) if device.type == "cpu" else (1, 1)  # unread windows: most, and afterwards
+        self.windows: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
+        self.start_step = live[0].state.step
+        self.start = self.counted = self.saved = self.told = time.monotonic()
+
+    def add(self, losses: Tensor) -> None:
+        """losses (steps, T) of the last steps, on the device: their way to the host begins."""
+        first = self.live[0].state.step - len(losses)
+        arrived = None
+        if losses.is_cuda:
+            losses = losses.to("cpu", non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self.windows.append((first, losses, arrived))
 
     def see(self) -> None:
-        if len(self.state.unread) < self.every:
-            return
-        self.flush()
+        """Between two windows: reads what has arrived, tells watchers, saves."""
         now = time.monotonic()
-        if self.watch is not None and now - self.told > 0.1:
+        if now - self.told > 0.1:
             self.told = now
-            self.watch(self.progress())
-        if self._save is not None and now - self.saved > self.save_every_seconds:
+            self._read()
+            self._tell()
+        elif len(self.windows) > self.most:
+            self._read()
+        if now - self.saved > self.save_every_seconds:
+            self.flush()
             self.save()
 
     def flush(self) -> None:
-        """Reads the losses seen since the last time; raises Diverged."""
-        losses = torch.stack(self.state.unread).tolist() if self.state.unread else []
-        first_step = self.state.step - len(losses)
-        self.state.unread = []
-        for number, loss in enumerate(losses):
-            if self.state.first_loss is None:
-                self.state.first_loss = loss
-            limit = EXPLODED * (1 + abs(self.state.first_loss))
-            if not math.isfinite(loss) or loss > limit:
-                raise Diverged(
-                    f"Training diverged at step {first_step + number + 1}: the loss is {loss:.4g} (it began at "
-                    f"{self.state.first_loss:.4g}). Try a lower learning rate."
-                )
-            self.state.loss_sum += loss
-        self.state.loss_steps += len(losses)
-        self.state.seconds = self.before + time.monotonic() - self.start
+        """Reads all losses; a training whose loss is none any more gets its error."""
+        self._read(ahead=0)
+        self._count_seconds()
 
     def validated(self) -> None:
         """A validation is worth keeping, unless everything up to it could be done again in a moment."""
@@ -86,12 +115,66 @@ class Pulse:
             self.save()
 
     def save(self) -> None:
-        if self._save is not None:
-            self._save(self.state)
-            self.saved = time.monotonic()
+        for training in self.live:
+            if training.save is not None and training.error is None:
+                training.save(training.state)
+        self.saved = time.monotonic()
 
-    def progress(self) -> Progress:
-        state, plan = self.state, self.plan
+    def _read(self, ahead: int | None = None) -> None:
+        """Reads all windows but the last `ahead`."""
+        n = len(self.windows) - (self.ahead if ahead is None else ahead)
+        if n <= 0:
+            return
+        arrived = self.windows[n - 1][2]
+        if arrived is not None:
+            arrived.synchronize()
+        with undisturbed():
+            taken = [self.windows.popleft() for _ in range(n)]
+            self._take(taken[0][0], np.concatenate([losses.numpy() for _, losses, _ in taken]).astype(np.float64))
+
+    def _take(self, first: int, losses: NDArray[np.float64]) -> None:
+        """Adds up losses (steps, T), each trial's in the order of its steps, as Python would one by one."""
+        states = [training.state for training in self.live]
+        begun = [loss if s.first_loss is None else s.first_loss for s, loss in zip(states, losses[0].tolist())]
+        with np.errstate(invalid="ignore", over="ignore"):
+            bad = ~np.isfinite(losses) | (losses > EXPLODED * (1 + np.abs(np.asarray(begun))))
+            sums = np.cumsum(np.concatenate([[[s.loss_sum for s in states]], losses]), axis=0)[-1].tolist()
+        failed = bad.any(0).tolist()
+        for i, (training, state) in enumerate(zip(self.live, states)):
+            state.first_loss = begun[i]
+            if failed[i] and training.error is None:
+                number = int(bad[:, i].argmax())
+                training.error = self._diverged(training, first + number + 1, losses[number, i])
+            state.loss_sum = sums[i]
+            state.loss_steps += len(losses)
+
+    def _diverged(self, training: Training, step: int, loss: float) -> Diverged:
+        error = Diverged(
+            f"Training diverged at step {step}: the loss is {loss:.4g} (it began at {training.state.first_loss:.4g}). "
+            f"Try a lower learning rate."
+        )
+        error.epoch = self.plan.epoch_after(step)  # also where it is noticed later
+        error.history = list(training.state.history)
+        return error
+
+    def _count_seconds(self) -> None:
+        """A training is charged its share of the time that it spends in company."""
+        now = time.monotonic()
+        for training in self.live:
+            training.state.seconds += (now - self.counted) / len(self.live)
+        self.counted = now
+
+    def _tell(self) -> None:
+        self._count_seconds()
+        for training in self.live:
+            if training.watch is not None and training.error is None:
+                try:
+                    training.watch(self.progress(training.state))
+                except Exception as error:
+                    training.blame(error)
+
+    def progress(self, state: TrainState) -> Progress:
+        plan = self.plan
         seconds = max(time.monotonic() - self.start, 1e-9)
         seen = plan.examples_before(state.step) - plan.examples_before(self.start_step)
         rate = seen / seconds
@@ -109,17 +192,18 @@ class Pulse:
 
 
 class undisturbed:  # noqa: N801 (reads as a word in `with undisturbed():`)
-    """Inside `one_handler`, Ctrl-C waits until the block is done: no state is saved in the middle of a change.
+    """Inside `one_handler`, Ctrl-C waits until the (outermost) block is done: no state is saved in the middle of a
+    change.
 
-    It only sets a flag: handlers set and put back at every step would cost a few per cent of one."""
+    It only counts: handlers set and put back at every step would cost a few per cent of one."""
 
     def __enter__(self) -> None:
         if _Patient.current is not None:
-            _Patient.current.busy = True
+            _Patient.current.busy += 1
 
     def __exit__(self, *_: object) -> None:
         if _Patient.current is not None:
-            _Patient.current.busy = False
+            _Patient.current.busy -= 1
             _Patient.current.hand_on()
 
 
@@ -129,16 +213,15 @@ class _Patient:
     current: _Patient | None = None
 
     def __init__(self, before: Callable[[int, FrameType | None], object]) -> None:
-        self.before, self.busy = before, False
+        self.before, self.busy = before, 0
         self.pressed: list[tuple[int, FrameType | None]] = []
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.pressed.append((number, frame))
-        if not self.busy:
-            self.hand_on()
+        self.hand_on()
 
     def hand_on(self) -> None:
-        while self.pressed:
+        while self.pressed and not self.busy:
             self.before(*self.pressed.pop(0))
 
 

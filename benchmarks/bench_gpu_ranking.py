@@ -1,0 +1,216 @@
+"""Filtered ranking on a GPU: floor, plain path, counting kernels; both sides of every triple against all entities.
+
+    python benchmarks/bench_gpu_ranking.py [--only NAME …] [--packed FILE] [--record]
+
+In one run: the measured ceilings (float32 multiply-adds by a kernel that does nothing else, torch's float32 product,
+copy), for every case the floor (2·W FLOP a pair over the first of them), the plain path on some of the triples
+(GRASH_KERNELS=reference), ours on all; and whether their ranks agree on those. Tables are random ("integers": small
+ones, that tie a lot). `--packed` gives DebianKG-files' test triples with their known answers
+(`pack`, below); without it, they are drawn with as many answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from grash.data.known import AnswerIndex, KnownAnswers
+from grash.evaluation.metrics import mrr
+from grash.evaluation.ranking import Ranker, Ranks, ranking_bytes
+from grash.models import MODELS, KgeModel
+from harness import Timing, record
+
+CUDA = torch.device("cuda")
+WIDTH = 128
+
+
+@dataclass(frozen=True)
+class Case:
+    entities: int
+    relations: int
+    triples: int
+    model: str = "complex"
+    norm: int = 1
+    values: str = "floats"
+    checked: int = 200  # triples that the plain path ranks too
+    repeats: int = 5
+
+    @property
+    def flop(self) -> float:
+        return 2.0 * 2 * self.triples * self.entities * WIDTH
+
+
+FILES = (6_528_162, 71, 10_000)
+CASES = {
+    "files complex": Case(*FILES),
+    "files integers": Case(*FILES, values="integers", repeats=2, checked=20),
+    "files transe l1": Case(*FILES, "transe", repeats=2, checked=20),
+    "files transe l2": Case(*FILES, "transe", 2, repeats=2, checked=20),
+    "files rotate": Case(*FILES, "rotate", repeats=2, checked=20),
+    "fb15k-237 complex": Case(14_541, 237, 20_466, checked=20_466),
+    "fb15k-237 rotate": Case(14_541, 237, 20_466, "rotate", checked=20_466),
+    "round 1 complex": Case(7_800, 30, 5_000, checked=5_000, repeats=20),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=list(CASES))
+    parser.add_argument("--packed", type=Path)
+    parser.add_argument("--record", action="store_true")
+    args = parser.parse_args()
+    torch.set_grad_enabled(False)
+    fma, product, copy = ceilings()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: multiply-adds {fma / 1e12:.1f} TFLOP/s, "
+          f"float32 product {product / 1e12:.1f} TFLOP/s, copy {copy / 1e12:.2f} TB/s")  # fmt: skip
+    for name in args.only:
+        run(name, CASES[name], args.packed, fma, record_it=args.record)
+
+
+def run(name: str, case: Case, packed: Path | None, fma: float, *, record_it: bool) -> None:
+    test, known = questions(case, packed if name.startswith("files") else None)
+    model = model_of(case)
+    torch.cuda.synchronize()
+    before, start = torch.cuda.memory_allocated(), time.perf_counter()
+    ranker = Ranker(test, known, case.entities, CUDA)
+    made = time.perf_counter() - start
+    torch.cuda.reset_peak_memory_stats()
+    ranks, first = timed(ranker, model, "triton")
+    peak = torch.cuda.max_memory_allocated() - before
+    n_filtered = len(known.head.answers) + len(known.tail.answers)
+    planned = ranking_bytes(len(test), n_filtered, case.entities, WIDTH, CUDA)
+    seconds = [timed(ranker, model, "triton")[1] for _ in range(case.repeats)]
+    p20, median, p80 = np.quantile(seconds, [0.2, 0.5, 0.8])
+    few = Ranker(test[: case.checked], known, case.entities, CUDA)
+    plain, plain_seconds = timed(few, model, "reference")
+    wrong = sum(int((a[: case.checked] != b).sum()) for a, b in counts(ranks, plain))
+    print(f"{name:18s} floor {case.flop / fma:.4f} s, ours {median:.4f} s [{p20:.4f}, {p80:.4f}] (first {first:.2f}), "
+          f"{case.flop / median / 1e12:.1f} TFLOP/s; plain {plain_seconds:.3f} s for {case.checked:,} triples; "
+          f"{wrong} of {4 * case.checked:,} counts differ; filters {made:.2f} s on the host; "
+          f"{peak / 2**20:.0f} MiB, planned {planned / 2**20:.0f}; MRR {mrr(ranks):.6f}", flush=True)  # fmt: skip
+    if name.startswith("round 1"):
+        stacked(name, ranker, case)
+    if record_it:
+        record("gpu ranking", "counting kernels", name, Timing(median, p20, p80, case.repeats))
+
+
+def stacked(name: str, ranker: Ranker, case: Case) -> None:
+    """64 models one after the other, and read together."""
+    models = [model_of(case, seed) for seed in range(64)]
+    os.environ["GRASH_KERNELS"] = "triton"
+    for _ in range(2):
+        start = time.perf_counter()
+        for model in models:
+            ranker.rank(model)
+        each = time.perf_counter() - start
+        start = time.perf_counter()
+        ranker.rank_many(models)
+        together = time.perf_counter() - start
+    print(f"{name:18s} 64 models: {each / 64 * 1e3:.3f} ms each, {together / 64 * 1e3:.3f} ms read together")
+
+
+def timed(ranker: Ranker, model: KgeModel, kernels: str) -> tuple[Ranks, float]:
+    os.environ["GRASH_KERNELS"] = kernels
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    ranks = ranker.rank(model)
+    return ranks, time.perf_counter() - start
+
+
+def counts(one: Ranks, other: Ranks) -> list[tuple[np.ndarray, np.ndarray]]:
+    slots = ((one.head, other.head), (one.tail, other.tail))
+    return [pair for a, b in slots for pair in ((a.above, b.above), (a.ties, b.ties))]
+
+
+def model_of(case: Case, seed: int = 0) -> KgeModel:
+    generator = torch.Generator(device=CUDA).manual_seed(seed)
+    shapes = (case.entities, WIDTH), (case.relations, MODELS[case.model].relation_width(WIDTH))
+    if case.values == "integers":
+        tables = [torch.randint(-3, 4, s, generator=generator, device=CUDA).float() for s in shapes]
+    else:
+        tables = [torch.randn(s, generator=generator, device=CUDA) for s in shapes]
+    return MODELS[case.model](*tables, norm=case.norm)
+
+
+def questions(case: Case, packed: Path | None) -> tuple[np.ndarray, KnownAnswers]:
+    if packed is not None:
+        content = np.load(packed)
+        head, tail = (_unpacked(content, slot, case.relations) for slot in ("head", "tail"))
+        return content["test"], KnownAnswers(head, tail)
+    rng = np.random.default_rng(0)
+    n = max(10 * case.triples, 2 * case.entities)
+    heads, tails = ((case.entities * rng.random(n) ** 3).astype(np.int32) for _ in range(2))
+    triples = np.stack([heads, rng.integers(0, case.relations, n, dtype=np.int32), tails], 1)
+    test = triples[: case.triples]
+    return test, KnownAnswers.of(triples, n_relations=case.relations, asked=test)
+
+
+def pack(train: np.ndarray, valid: np.ndarray, test: np.ndarray, n_relations: int, file: Path) -> None:
+    """Writes the test triples and their known answers, as differences byte by byte: what a GPU machine needs of a
+    graph to rank on it."""
+    known = KnownAnswers.of(train, valid, test, n_relations=n_relations, asked=test)
+    content = {"test": test}
+    for slot, index in (("head", known.head), ("tail", known.tail)):
+        deltas = np.diff(index.answers, prepend=0)
+        deltas[index.starts[:-1]] = index.answers[index.starts[:-1]]
+        bytes_ = np.ascontiguousarray(deltas.astype(np.uint32).view(np.uint8).reshape(-1, 4).T)
+        content |= {f"{slot}_keys": index.keys, f"{slot}_starts": index.starts, f"{slot}_deltas": bytes_}
+    np.savez_compressed(file, **content)
+
+
+def _unpacked(content: dict[str, np.ndarray], slot: str, n_relations: int) -> AnswerIndex:
+    keys, starts = content[f"{slot}_keys"], content[f"{slot}_starts"]
+    deltas = np.ascontiguousarray(content[f"{slot}_deltas"].T).view(np.uint32).reshape(-1).astype(np.int64)
+    sums = np.cumsum(deltas)
+    before = np.where(starts[:-1] > 0, sums[starts[:-1] - 1], 0)
+    return AnswerIndex(keys, starts, (sums - np.repeat(before, np.diff(starts))).astype(np.int32), n_relations)
+
+
+def ceilings() -> tuple[float, float, float]:
+    """FLOP/s of multiply-adds alone, FLOP/s of a float32 product, bytes read and written per second of a copy."""
+    out, turns, blocks = torch.zeros(132 * 64 * 1024, device=CUDA), 4096, 132 * 64
+    fma = 2.0 * 1024 * 8 * turns * blocks / event_seconds(lambda: _multiply_add[(blocks,)](out, turns, num_warps=8))
+    torch.backends.cuda.matmul.allow_tf32 = False
+    a, b = torch.randn(10_000, WIDTH, device=CUDA), torch.randn(65_536, WIDTH, device=CUDA)
+    scores = torch.empty(10_000, 65_536, device=CUDA)
+    product = 2.0 * scores.numel() * WIDTH / event_seconds(lambda: torch.mm(a, b.T, out=scores))
+    x = torch.randn(1 << 29, device=CUDA)
+    y = torch.empty_like(x)
+    return fma, product, 2 * x.nbytes / event_seconds(lambda: y.copy_(x))
+
+
+@triton.jit
+def _multiply_add(out, turns):
+    i = tl.program_id(0) * 1024 + tl.arange(0, 1024)
+    x = tl.load(out + i)
+    a, b, c, d = x, x + 1, x + 2, x + 3
+    e, f, g, h = x + 4, x + 5, x + 6, x + 7
+    for _ in range(turns):
+        a, b, c, d = a * 0.5 + x, b * 0.5 + x, c * 0.5 + x, d * 0.5 + x
+        e, f, g, h = e * 0.5 + x, f * 0.5 + x, g * 0.5 + x, h * 0.5 + x
+    tl.store(out + i, ((a + b) + (c + d)) + ((e + f) + (g + h)))
+
+
+def event_seconds(call: object, repeats: int = 5) -> float:
+    call()
+    seconds = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        seconds.append(start.elapsed_time(end) / 1e3)
+    return float(np.median(seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Trials of a search on a GPU: a first round stacked and one after the other, a whole search, a long training.
+
+    python benchmarks/bench_gpu_search.py GRAPH [round1] [search] [train] [--epochs E] [--precision P] [--record]
+
+GRAPH: a dataset (folder of arrays or of text). The search is the default one: combined, n = 64, η = 4, B = 3, ComplEx,
+d = 128, space `paper`, without the final training.
+round1: its 64 first-round trials stacked, and the same one after the other with the same kernels, on the same ground.
+        `--some N` runs only N of those one after the other (evenly spaced in size) and scales up.
+search: from cores to winner; seconds by round, and what lies between.
+train:  E epochs with 3864 + 8803 negatives, a validation every 20th of it.
+Peak memory is shown beside its plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from grash.api import load_dataset
+from grash.api_search import Search
+from grash.data.dataset import Dataset
+from grash.engines.device import choose_device
+from grash.engines.drive import Driver
+from grash.engines.ground import Ground
+from grash.engines.memory import human
+from grash.engines.run import Job, run_trainings
+from grash.search.folder import RunFolder
+from grash.search.halving import RunTrials
+from grash.search.trial import Task
+from grash.training.config import TrainConfig, make_config
+from harness import Timing, record
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graph")
+    parser.add_argument("modes", nargs="*", default=["round1", "search", "train"])
+    parser.add_argument("--epochs", type=float, default=400.0)
+    parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--some", type=int, default=None)
+    parser.add_argument("--record", action="store_true")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    began = time.monotonic()
+    data = load_dataset(args.graph)
+    print(f"{data!r}, read in {time.monotonic() - began:.1f} s")
+    for mode in args.modes:
+        MODES[mode](data, args)
+
+
+def search_of(data: Dataset, args: argparse.Namespace, folder: Path) -> Search:
+    return Search(
+        data, out=folder, model="complex", n_trials=args.trials, eta=4, budget=3, variant="combined",
+        max_epochs=args.epochs, dim=args.dim, space="paper", fixed={"precision": args.precision}, final_train=False,
+        devices=args.device,
+    )  # fmt: skip
+
+
+def round1(data: Dataset, args: argparse.Namespace) -> None:
+    """The first round's trials, stacked and in turn."""
+    with tempfile.TemporaryDirectory() as place:
+        search = search_of(data, args, Path(place) / "run")
+        graph, tasks = first_round(search)
+    keys = (torch.from_numpy(graph.entity_ids.copy()).long(), torch.from_numpy(graph.relation_ids.copy()).long())
+    ground = Ground(graph.dataset, choose_device(args.device), keys=keys)
+    configs = [make_config(task.config) for task in tasks]
+    print(f"round 1: {len(configs)} trials, {graph.dataset!r}, {configs[0].epochs:.4g} epochs")
+    short = [c.changed(epochs=0.02, valid_every=0.01) for c in configs]
+    dropped = [c for c in short if c.dropout_entity or c.dropout_relation][:1]
+    whole = [c for c in short if not (c.dropout_entity or c.dropout_relation)][:1]
+    timed(ground, [*dropped, *whole], stacked=False)  # kernels of both kinds are compiled, filters made
+    stacked = timed(ground, configs, stacked=True)
+    some = spaced(configs, args.some or len(configs))[::-1]  # the largest first, whose plan is shown
+    alone = timed(ground, some, stacked=False) * len(configs) / len(some)
+    note = "" if len(some) == len(configs) else f" (from {len(some)} of them)"
+    print(
+        f"round 1: stacked {stacked:.2f} s, one after the other {alone:.2f} s{note}: {alone / stacked:.2f} times faster"
+    )
+    keep(args, "gpu round 1", {"stacked": stacked, "one after the other": alone})
+
+
+def first_round(search: Search) -> tuple:
+    """The graph and the tasks of round 1, as the search itself makes them."""
+    with RunFolder(search.folder) as folder:
+        search._claim(folder)
+        driver = Driver(folder, search.graphs, _Nobody())  # type: ignore[arg-type]
+        driver.begin()
+        action = driver.advance()
+        assert isinstance(action, RunTrials)
+        tasks: list[Task] = [driver.trial_task(action.round, n) for n in action.numbers]
+        driver.ledger.close()
+    return search.graphs.subgraph(tasks[0].fractions), tasks
+
+
+class _Nobody:
+    devices = ("cpu",)
+
+
+def spaced(configs: Sequence[TrainConfig], n: int) -> list[TrainConfig]:
+    ordered = sorted(configs, key=lambda c: c.negatives_head + c.negatives_tail)
+    return [ordered[i * len(ordered) // n] for i in range(n)]
+
+
+def timed(ground: Ground, configs: Sequence[TrainConfig], *, stacked: bool) -> float:
+    """Seconds of all these trainings with their validations."""
+    groups = [list(configs)] if stacked else [[config] for config in configs]
+    settle(ground.device)
+    began = time.monotonic()
+    ends = []
+    for group in groups:
+        for ended in run_trainings(ground, [Job(config) for config in group]):
+            ends += [type(e).__name__ for _, e in ended]
+            del ended  # or the models of a stack stay in memory
+    settle(ground.device)
+    seconds = time.monotonic() - began
+    print(f"    {len(configs)} trials {'stacked' if stacked else 'in turn'}: {seconds:.2f} s, "
+          f"{ends.count('Outcome')} ended well; {peak(ground, configs if stacked else configs[:1])}")  # fmt: skip
+    return seconds
+
+
+def whole_search(data: Dataset, args: argparse.Namespace) -> None:
+    """From cores to winner."""
+    with tempfile.TemporaryDirectory() as place:
+        began = time.monotonic()
+        result = search_of(data, args, Path(place) / "run").run()
+        seconds = time.monotonic() - began
+        inside = 0.0
+        for past in result.state.rounds:
+            ended = list(past.results.values())
+            taken = sum(r.seconds for r in ended)
+            inside += taken
+            peaks = human(max(r.peak_bytes for r in ended))
+            good = sum(r.status == "ok" for r in ended)
+            print(f"    round {past.plan.number}: {len(ended)} trials ({good} ok), {past.plan.n_entities:,} entities, "
+                  f"{past.plan.epochs:.4g} epochs: {taken:.2f} s, peak {peaks}")  # fmt: skip
+        print(f"search: {seconds:.2f} s, {inside:.2f} s of it in trials; winner {result.state.winner}")
+        keep(args, "gpu search", {"whole": seconds, "trials": inside})
+
+
+def long_training(data: Dataset, args: argparse.Namespace) -> None:
+    config = TrainConfig(
+        dim=args.dim, epochs=args.epochs, valid_every=args.epochs / 20, patience=None, precision=args.precision,
+        negatives_head=3864, negatives_tail=8803, lr=0.1,
+    )  # fmt: skip
+    ground = Ground(data, choose_device(args.device))
+    seconds = timed(ground, [config], stacked=True)
+    print(f"train: {args.epochs:g} epochs in {seconds:.2f} s")
+    keep(args, "gpu training", {f"{args.epochs:g} epochs": seconds})
+
+
+def peak(ground: Ground, configs: Sequence[TrainConfig]) -> str:
+    if ground.device.type != "cuda":
+        return "no device memory"
+    used, planned = torch.cuda.max_memory_allocated(ground.device), ground.plan(configs).device
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(ground.device)
+    return f"peak {human(used)}, planned {human(planned)} ({used / planned:.3f})"
+
+
+def settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def keep(args: argparse.Namespace, what: str, seconds: dict[str, float]) -> None:
+    for variant, value in seconds.items() if args.record else ():
+        record(what, f"{variant}, {args.precision}", Path(args.graph).name, Timing(value, value, value, 1))
+
+
+MODES = {"round1": round1, "search": whole_search, "train": long_training}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What all trainings on one graph share on a device: triples, and validation with its filter.
+
+Comes from a dataset or a round's subgraph, goes to `run`; kept as long as there are trainings on that graph.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from grash.data.dataset import Dataset
+from grash.data.known import KnownAnswers
+from grash.engines.memory import MemoryPlan, plan_stack
+from grash.errors import InputError
+from grash.evaluation.evaluate import sampled
+from grash.evaluation.metrics import mrr, mrr_interval
+from grash.evaluation.ranking import Ranker, Ranks
+from grash.kernels.current import make_current
+from grash.models import KgeModel
+from grash.training.batches import Batches, triples_on
+from grash.training.config import TrainConfig
+
+
+class Validator:
+    """Filtered MRR on the valid split, filtered by train and valid; remembers the ranks of the best."""
+
+    def __init__(self, dataset: Dataset, device: torch.device, *, sample: int | None = None, seed: int = 0) -> None:
+        triples = sampled(dataset.valid, sample, seed)
+        known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
+        self.ranker = Ranker(triples, known, dataset.n_entities, device)
+        self.seed = seed
+        self.work_bytes: int | None = None
+        self.best: tuple[float, Ranks] | None = None
+
+    @property
+    def n_filtered(self) -> int:
+        """Known answers to the questions of both slots."""
+        return sum(len(q.filtered) for questions in self.ranker.questions.values() for q in questions)
+
+    def another(self, *, work_bytes: int | None = None) -> Validator:
+        """For another training, with the same triples and filter."""
+        fresh = copy.copy(self)
+        fresh.work_bytes, fresh.best = work_bytes, None
+        return fresh
+
+    def __call__(self, model: KgeModel) -> float:
+        ranks = self.ranker.rank(model, work_bytes=self.work_bytes)
+        found = mrr(ranks)
+        if self.best is None or found > self.best[0]:
+            self.best = (found, ranks)
+        return found
+
+    def interval(self, model: KgeModel, found: float) -> tuple[float, float]:
+        """Of the best validation, whose weights the model has; ranked again if it lies before an interruption."""
+        if self.best is None or self.best[0] != found:
+            self.best = (found, self.ranker.rank(model, work_bytes=self.work_bytes))
+        return mrr_interval(self.best[1], seed=self.seed)
+
+
+class Ground:
+    """A dataset on a device, for all trainings on it: its triples, its validation questions and their filter, each
+    brought there once, when first needed. keys: ids of entities and relations in the full graph, of a subgraph."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        device: torch.device,
+        *,
+        keys: tuple[Tensor, Tensor] | None = None,
+        valid_sample: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not len(dataset.train):
+            raise InputError(f"{dataset.name} has no training triples.")
+        make_current(device)
+        self.dataset, self.device, self.valid_sample, self.seed = dataset, device, valid_sample, seed
+        self.keys = keys
+        self.sizes = (dataset.n_entities, dataset.n_relations)
+
+    @cached_property
+    def train(self) -> Tensor:
+        return triples_on(self.dataset.train, self.device)
+
+    @cached_property
+    def validator(self) -> Validator | None:
+        if not len(self.dataset.valid):
+            return None
+        return Validator(self.dataset, self.device, sample=self.valid_sample, seed=self.seed)
+
+    def plan(self, configs: Sequence[TrainConfig]) -> MemoryPlan:
+        """What trainings with these configurations, trained together, take."""
+        made = self.__dict__.get("validator")
+        counted = None if made is None else made.n_filtered  # else a guess
+        return plan_stack(
+            configs, *self.sizes, len(self.dataset.train), self.device,
+            n_valid=len(self.dataset.valid), n_filtered=counted,
+        )  # fmt: skip
+
+    def batches(self, config: TrainConfig) -> Batches:
+        return Batches(self.dataset.train, *self.sizes, config, self.device, on_device=self.train)

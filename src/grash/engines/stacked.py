@@ -1,0 +1,67 @@
+"""Trials that are alike in shape, trained together in this process: as many as memory admits share every launch.
+
+Early rounds train dozens of models of a few thousand entities, each of which would leave a card idle. A trial's numbers
+do not depend on its neighbours (docs/decisions/0027), so results are those of `sequential`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from grash.engines.trial import TrialRunner, check_card
+from grash.search.trial import Heartbeat, Result, Task
+
+
+class StackedEngine:
+    """Takes tasks until memory is full, then runs them all; takes no more until every one of them has ended."""
+
+    n_slots = 1024
+
+    def __init__(self, runner: TrialRunner) -> None:
+        self.runner = runner
+        self.devices: tuple[str, ...] = (str(runner.device),)
+        self._tasks: list[Task] = []  # taken and not ended
+        self._results: Iterator[Result] | None = None
+        self._tell: Callable[[Heartbeat], None] = lambda heartbeat: None
+        self._stopping = False
+
+    def start(self, task: Task) -> str | None:
+        if self._results is not None or not self.runner.fits([*self._tasks, task]):
+            return None
+        self._tasks.append(task)
+        return self.devices[0]
+
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+        """The next result. Trials that are trained together end together, and are reported one by one."""
+        if not self._tasks:
+            return []
+        self._tell = tell
+        try:
+            if self._stopping:
+                return self._give_up()
+            if self._results is None:
+                self._results = self.runner.run_many(list(self._tasks), self._heard)
+            result = check_card(next(self._results))
+        except KeyboardInterrupt:
+            if not self._stopping:
+                raise
+            return self._give_up()
+        self._tasks = [t for t in self._tasks if (t.round, t.number) != (result.round, result.number)]
+        if not self._tasks:
+            self._results = None
+        return [result]
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def close(self) -> None:
+        self._results = None
+
+    def _heard(self, heartbeat: Heartbeat) -> None:
+        self._tell(heartbeat)
+        if self._stopping:
+            raise KeyboardInterrupt
+
+    def _give_up(self) -> list[Result | Task]:
+        given_up, self._tasks, self._results = list(self._tasks), [], None
+        return [*given_up]

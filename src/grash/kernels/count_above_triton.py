@@ -1,0 +1,193 @@
+"""Counting candidates above a query's truth on CUDA: all queries and all candidates in few launches, no score kept.
+
+    for a part of the candidates:   turn   its rows across, so that a coordinate of many lies side by side
+                                    count  a tile of queries meets one tile of candidates after another, in float32
+                                    decide the pairs within the error bound, in float64 (`count_exact_triton`)
+    then                            leave out what is filtered, and the truth itself
+2·W FLOP a pair (distances: two operations a coordinate, a modulus one special function more). The table is read once
+and written across once, and from then on tiles are read from the caches: 16 × 256 pairs read 1,088 bytes a coordinate.
+Counts are sums of integers and open pairs an unordered list, so no result depends on tiles, parts or order. Whether
+the list was too short is read with the counts, at the end: then the caller asks again with more parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grash.kernels import count_exact_triton as exact
+from grash.kernels.pair_scores import Pair
+
+# queries × candidates of a tile, by one warp: as many as its registers hold
+TILES: dict[Pair, dict[str, int]] = {
+    "dot": {"BM": 8, "BN": 256, "num_warps": 1},
+    "l1": {"BM": 8, "BN": 256, "num_warps": 1},
+    "l2": {"BM": 8, "BN": 256, "num_warps": 1},
+    "modulus": {"BM": 8, "BN": 128, "num_warps": 1},
+}
+_ROWS, _COLUMNS = 16, 256  # to which queries and candidates are padded: whole tiles of any pair
+_BLOCK_BYTES = 128 << 20  # candidates turned across at a time
+_LEAST_ROOM = 1 << 18
+_LONGEST = 16  # tiles of candidates that a program meets
+_PROGRAMS = 12_000  # enough to keep a card busy to the end
+_UNROLLED: tl.constexpr = tl.constexpr(4)
+_TINY: tl.constexpr = tl.constexpr(1e-30)  # keeps a root's inverse finite
+_NO_NUMBER: tl.constexpr = tl.constexpr(float("nan"))
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """Known answers on the device, as `count_exact_triton.leave_out` takes them: pairs (2, m), runs (3, B), int32."""
+
+    pairs: Tensor
+    runs: Tensor
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a count of B queries of width W against E candidates takes: floats of half a row (padded), queries
+    (padded), candidates of a part (padded), pairs that may stay open in a part."""
+
+    half: int
+    queries: int
+    part: int
+    room: int
+
+    @classmethod
+    def of(cls, n_queries: int, n_candidates: int, width: int, *, most_bytes: int = _BLOCK_BYTES) -> Shape:
+        """In parts of at most so many bytes; of random rows one pair in 10,000 stays open, there is room for 40."""
+        half, queries = _up(max(1, -(-width // 2)), _UNROLLED.value), _up(max(1, n_queries), _ROWS)
+        part = _up(max(1, min(n_candidates, most_bytes // (8 * half))), _COLUMNS)
+        return cls(
+            half, queries, part, min(queries * part, max(_LEAST_ROOM, queries * _COLUMNS, queries * part // 256))
+        )
+
+    def finer(self) -> Shape:
+        """Sixteen times as many parts with the same room; one tile's pairs always find room."""
+        return replace(self, part=_up(-(-self.part // 16), _COLUMNS))
+
+    def parts(self, n_candidates: int) -> int:
+        return -(-n_candidates // self.part)
+
+    @property
+    def bytes(self) -> int:
+        """Of the work space, without queries and filter."""
+        return 8 * self.half * (self.part + self.queries) + 12 * self.queries + 8 * self.room
+
+
+def count(
+    queries: Tensor,
+    candidates: Tensor,
+    truth: Tensor,
+    largest: Tensor,
+    known: Filter,
+    pair: Pair,
+    shape: Shape,
+    *,
+    out: Tensor,
+    open_pairs: Tensor,
+    bad: Tensor,
+) -> None:
+    """queries (B, W), candidates (E, W) (rows may lie apart), truth (B,) ids, largest (1,) size of a candidate.
+
+    Fills out (2, B), zeros before: above and ties, filtered. open_pairs (parts,), zeros before: those of each part;
+    where one exceeds shape.room, out is wrong. bad (1,) becomes 1 where float32 does not reach. All int64.
+    """
+    edges = queries.new_empty(3, shape.queries)
+    exact.truths(queries, candidates, truth, largest, pair, edges, bad)
+    tile = TILES[pair]
+    across = _turned(queries, tile["BM"], queries.new_zeros(2 * shape.half * shape.queries))
+    block = candidates.new_zeros(2 * shape.half * shape.part)
+    near = torch.empty(2, shape.room, dtype=torch.int32, device=queries.device)
+    for i in range(shape.parts(len(candidates))):
+        first, last = i * shape.part, min((i + 1) * shape.part, len(candidates))
+        _turned(candidates[first:last], tile["BN"], block)
+        found = open_pairs[i : i + 1].view(torch.int32)  # its low half: no program adds once the list is full
+        tiles = (shape.queries // tile["BM"], -(-(last - first) // tile["BN"]))
+        length = max(1, min(_LONGEST, tiles[0] * tiles[1] // _PROGRAMS))
+        _count[(tiles[0], -(-tiles[1] // length))](
+            across, block, edges, out, near, found, shape.room, first, last - first, len(queries), length,
+            shape.queries, HALF=shape.half, PAIR=pair, **tile,
+        )  # fmt: skip
+        exact.decide(queries, candidates, edges, near, found, pair, out)
+    exact.leave_out(queries, candidates, edges, known.pairs, known.runs, pair, out)
+
+
+def _turned(rows: Tensor, together: int, out: Tensor) -> Tensor:
+    """(n, W) → out (tiles, 2, half, together), flat: tile by tile of rows and in it coordinate by coordinate, both
+    halves of a row padded; zeros stay in the padding."""
+    n, width = rows.shape
+    first, whole = -(-width // 2), n // together
+    half = _up(max(1, first), _UNROLLED.value)
+    tiles = out.view(-1, 2, half, together)
+    for side, part in enumerate((rows[:, :first], rows[:, first:])):
+        columns = part.shape[1]
+        tiles[:whole, side, :columns].copy_(part[: whole * together].unflatten(0, (whole, together)).transpose(1, 2))
+        if n > whole * together:
+            tiles[whole, side, :columns, : n - whole * together].copy_(part[whole * together :].T)
+    return out
+
+
+def _up(n: int, step: int) -> int:
+    return -(-n // step) * step
+
+
+@triton.jit(do_not_specialize=["room", "start", "n", "B", "length"])
+def _count(  # type: ignore[no-untyped-def]
+    queries, block, edges, above, near, found, room, start, n, B, length, rows,
+    HALF: tl.constexpr, PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Programs of one tile of candidates and all tiles of queries run together: the candidates stay in the caches."""
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    low, high = tl.load(edges + rows + row), tl.load(edges + 2 * rows + row)
+    queries += tl.program_id(0) * (2 * HALF * BM)
+    total = tl.zeros((BM,), tl.int32)
+    begin = tl.program_id(1) * length
+    for tile in range(begin, tl.minimum(begin + length, tl.cdiv(n, BN))):
+        column = tile * BN + tl.arange(0, BN)
+        score = _scores(queries, block + tile * (2 * HALF * BN), HALF, PAIR, BM, BN)
+        # padding compares as neither above nor open, also where the bound reaches to −∞ (a model that has diverged)
+        score = tl.where((column < n)[None, :], score, _NO_NUMBER)
+        higher = tl.sum((score > high[:, None]).to(tl.int32), 1)
+        reach = tl.sum((score >= low[:, None]).to(tl.int32), 1)
+        total += higher
+        if (tl.sum(reach - higher, 0) > 0) & (tl.load(found) <= room):
+            open_ = (score >= low[:, None]) & (score <= high[:, None])
+            place = tl.atomic_add(found + tl.zeros((BM, BN), tl.int32), 1, mask=open_, sem="relaxed")
+            kept = open_ & (place < room)
+            tl.store(near + place, row[:, None] + tl.zeros((BM, BN), tl.int32), mask=kept)
+            tl.store(near + room + place, start + column[None, :] + tl.zeros((BM, BN), tl.int32), mask=kept)
+    tl.atomic_add(above + row, total.to(tl.int64), mask=row < B, sem="relaxed")
+
+
+@triton.jit
+def _scores(queries, block, HALF: tl.constexpr, PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A tile of queries (2, HALF, BM) with one of candidates (2, HALF, BN) → (BM, BN), in float32."""
+    # loaded with two axes: the tile then takes the layout of this load, and nothing is moved between threads
+    queries += tl.arange(0, BM)[:, None]
+    block += tl.arange(0, BN)[None, :]
+    total = tl.zeros((BM, BN), tl.float32)
+    for first in range(0, HALF, _UNROLLED):
+        for k in tl.static_range(_UNROLLED):
+            q, e = queries + (first + k) * BM, block + (first + k) * BN
+            qr, er = tl.load(q), tl.load(e)
+            qi, ei = tl.load(q + HALF * BM), tl.load(e + HALF * BN)
+            if PAIR == "dot":
+                total += qr * er
+                total += qi * ei
+            elif PAIR == "l1":
+                total += tl.abs(qr - er)
+                total += tl.abs(qi - ei)
+            elif PAIR == "l2":
+                total += (qr - er) * (qr - er)
+                total += (qi - ei) * (qi - ei)
+            else:
+                square = (qr - er) * (qr - er) + ((qi - ei) * (qi - ei) + _TINY)
+                total += square * tl.rsqrt(square)
+    if PAIR == "l2":
+        total = tl.sqrt_rn(total)
+    return total if PAIR == "dot" else -total
