@@ -1,11 +1,14 @@
 """How fast core numbers and peel order are found, and in how much memory, against igraph and networkx.
 
     python benchmarks/bench_cores.py [FOLDER ...] [--triples 20000000] [--entities 5000000] [--repeats 5]
+    python benchmarks/bench_cores.py --dataset freebase.grash
 
 FOLDER has train.npy (n, 3). One run measures, on each graph: grash by both definitions, igraph and networkx, all from
 the array of triples to core numbers, building their graph included; networkx only below two million triples and by
 neighbours, since it has no multigraphs. Core numbers are compared. Then the generated power-law graph, in a process
-of its own, so that its peak memory is seen.
+of its own, so that its peak memory is seen. With --dataset only that: an encoded dataset (from grash generate), mapped:
+the scatter passes that build its adjacency (the floor), core numbers and peel order, the chain, and the subgraphs of
+a search's default rounds with their splits; the filter index of its test set.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import igraph
 import networkx
 import numpy as np
 
+from grash.data.known import KnownAnswers
+from grash.reduction.adjacency import _count_ends, _fill_rows
 from grash.reduction.chain import chain_of
 from grash.reduction.cut import cut
 from grash.reduction.peel import peel
@@ -38,8 +44,12 @@ def main() -> None:
     parser.add_argument("--triples", type=int, default=20_000_000)
     parser.add_argument("--entities", type=int, default=5_000_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--dataset", type=Path)
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.dataset is not None:
+        measure_dataset(arguments.dataset)
+        return
     if arguments.alone is not None:
         measure_alone(arguments.alone, arguments.entities)
         return
@@ -123,6 +133,51 @@ def measure_alone(path: Path, n_entities: int) -> None:
         print(f"grash, {count:10} {seconds:7.2f} s, {above:.2f} GiB above the input, k up to {peeling.k_max}")
     cut_once(train, n_entities, peeling)
     print(f"peak of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+
+
+def measure_dataset(folder: Path) -> None:
+    """Each step of the reduction of a mapped dataset, with the peak of the process: mapped pages, and all others."""
+    from grash.data.dataset import Dataset
+
+    peel(np.array([[0, 0, 1], [1, 0, 1]], np.int32), 2)
+    dataset = Dataset.load(folder)
+    print(f"{dataset!r}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    floor, _ = timed_peak("scatter passes alone", lambda: scatter(dataset.train, dataset.n_entities))
+    seconds, peeling = timed_peak("core numbers and peel order", lambda: peel(dataset.train, dataset.n_entities))
+    print(f"  {seconds / floor:.2f} times the scatter passes; k up to {peeling.k_max}")
+    _, chain = timed_peak("chain, once for all rounds", lambda: chain_of(dataset, peeling))
+    for fraction in (1 / 8, 1 / 4, 1 / 2):
+        _, subgraph = timed_peak(
+            f"subgraph of {fraction}", lambda f=fraction: cut(dataset, peeling, f, seed=0, chain=chain)
+        )
+        print(f"  {subgraph.dataset!r}, k = {subgraph.k}")
+        del subgraph
+    splits = (dataset.train, dataset.valid, dataset.test)
+    _, known = timed_peak(
+        f"filter index of {len(dataset.test):,} test triples",
+        lambda: KnownAnswers.of(*splits, n_relations=dataset.n_relations, asked=dataset.test),
+    )
+    print(f"  {len(known.head.answers) + len(known.tail.answers):,} answers; load {os.getloadavg()[0]:.1f}")
+
+
+def scatter(train: np.ndarray, n_entities: int) -> None:
+    """What any use of the graph by entity begins with: counting the ends, and putting each beside its entity."""
+    starts = np.empty(n_entities + 1, np.int64)
+    starts.fill(0)
+    _count_ends(train, starts)
+    np.cumsum(starts, out=starts)
+    _fill_rows(train, starts, np.empty(int(starts[-1]), np.int32))
+
+
+def timed_peak(what: str, call: Callable[[], Any]) -> tuple[float, Any]:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts anew
+    start = time.perf_counter()
+    result = call()
+    seconds = time.perf_counter() - start
+    mapped = resident("RssFile") / 2**30
+    peak = resident("VmHWM") / 2**30
+    print(f"{what:34} {seconds:7.1f} s, peak {peak:.2f} GiB, of which mapped files {mapped:.2f}", flush=True)
+    return seconds, result
 
 
 def cut_once(train: np.ndarray, n_entities: int, peeling) -> None:  # type: ignore[no-untyped-def]

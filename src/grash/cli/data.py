@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grash.cli import generate
 from grash.cli.options import Json, Source, takes_source_options
+from grash.cli.shares import share_display
 from grash.cli.show import as_json, command, listen, say, table
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ def add_to(app: typer.Typer) -> None:
     datasets.callback()(list_datasets)
     datasets.command("get")(get_dataset)
     app.add_typer(datasets, name="datasets")
+    generate.add_to(app)
 
 
 def prepare(
@@ -34,6 +37,10 @@ def prepare(
         typer.Option("-o", "--out", help="Folder to write; NAME.grash here by default.", show_default=False),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an encoded dataset that is there.")] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", help="What it may take, as 8G; half of the machine's by default.", show_default=False),
+    ] = None,
     json: Json = False,
     *,
     reading: dict[str, Any],
@@ -42,14 +49,16 @@ def prepare(
 
     SOURCE may be a text file (tab, comma, …), RDF, Parquet or .npy, compressed or not, or a folder with train,
     valid and test files, also in the layouts of LibKGE, RotatE, DGL-KE and OpenKE. Without valid and test files,
-    they are split off train.
+    they are split off train. What may need more memory than it is given is read in parts, by way of a folder OUT.spill;
+    if that is interrupted, the same command goes on.
     """
     from grash import api
 
     listen(verbose=not json)
     if out is None:
         out = Path(f"{_stem(source)}.grash")
-    dataset = api.prepare(source, out, overwrite=overwrite, **reading)
+    with share_display(quiet=json) as watch:
+        dataset = api.prepare(source, out, overwrite=overwrite, memory=memory, watch=watch, **reading)
     if json:
         as_json({"folder": str(out), **_counts(dataset), "provenance": dataset.provenance})
         return

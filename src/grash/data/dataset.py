@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data.arrays import map_array
+from grash.data.arrays import in_blocks, map_array
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
 from grash.files import read_json, whole_folder, write_json
@@ -73,9 +73,8 @@ class Dataset:
         counts += [-1 if v is None else len(v) for v in (self.entities, self.relations)]
         digest.update(np.array(counts, "<i8").data)
         for split in SPLITS:
-            triples = self.split(split)
-            for start in range(0, len(triples), _ROWS):
-                digest.update(triples[start : start + _ROWS].data)
+            for _, block in in_blocks(self.split(split), _ROWS):
+                digest.update(block.data)
         for vocabulary in (self.entities, self.relations):
             if vocabulary is not None:
                 vocabulary.digest_into(digest)
@@ -93,6 +92,20 @@ class Dataset:
                 if vocabulary is not None:
                     vocabulary.save(aside, stem)
             write_json(aside / DATASET_FILE, self._metadata())
+
+    @classmethod
+    def seal(cls, folder: Path, **about: Any) -> Dataset:
+        """Makes a folder in which the arrays of a dataset lie, written in parts, a dataset: it gets its description.
+
+        about: n_entities, n_relations, name, provenance. Vocabularies are taken up where their files are.
+        """
+        parts: dict[str, Any] = {split: map_array(folder / f"{split}.npy", np.int32, (None, 3)) for split in SPLITS}
+        for stem in ("entities", "relations"):
+            if (folder / f"{stem}.names.npy").exists():
+                parts[stem] = Vocabulary.load(folder, stem)
+        dataset = cls(**parts, **about)
+        write_json(folder / DATASET_FILE, dataset._metadata())
+        return dataset
 
     @classmethod
     def load(cls, folder: Path, *, verify: bool = False) -> Dataset:
@@ -160,8 +173,7 @@ def _check_triples(triples: NDArray[np.int32], split: str, n_entities: int, n_re
         raise InputError(f"{split} has the shape {shape}, and (n, 3) is needed: head, relation, tail.")
     if triples.dtype != np.int32 or not triples.flags.c_contiguous:
         raise InputError(f"{split} is {triples.dtype}, and a C-contiguous array of int32 is needed.")
-    for start in range(0, len(triples), _ROWS):
-        block = triples[start : start + _ROWS]
+    for start, block in in_blocks(triples, _ROWS):
         for column, n in enumerate((n_entities, n_relations, n_entities)):
             ids = block[:, column]
             if ids.min() < 0 or ids.max() >= n:

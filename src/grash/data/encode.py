@@ -5,7 +5,7 @@ Comes from text.py (fields) and rdf.py (strings); its vocabularies and arrays go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,14 @@ def read_triples(
     source: TextSource, dialect: Dialect, encode: Callable[[Fields], Triples], *, skip_lines: int = 0
 ) -> Triples:
     """The triples (n, 3) of a text source, each block of fields (head with tail; relation) turned into ids."""
-    head, relation, tail = dialect.columns
-    skip_lines += dialect.header
-    with closing(source.fields(dialect, wanted=((head, tail), (relation,)), skip_lines=skip_lines)) as blocks:
+    with closing(triple_fields(source, dialect, skip_lines=skip_lines + dialect.header)) as blocks:
         return stack(map(encode, blocks))
+
+
+def triple_fields(source: TextSource, dialect: Dialect, *, skip_lines: int) -> Generator[Fields, None, None]:
+    """The fields of a text source in two groups: head with tail, and relation. To be closed."""
+    head, relation, tail = dialect.columns
+    return source.fields(dialect, wanted=((head, tail), (relation,)), skip_lines=skip_lines)
 
 
 def stack(blocks: Iterable[Triples]) -> Triples:

@@ -75,6 +75,16 @@ class Interner:
         index = (self._slots & _LOW).astype(np.int32)
         return self._blob[: self._state[1]], self._offsets[: len(self) + 1], index
 
+    def since(self, first: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+        """The bytes of the names from id `first` on, end to end, and the length of each."""
+        offsets = self._offsets[first : len(self) + 1]
+        return self._blob[offsets[0] : self._state[1]], np.diff(offsets).astype(np.int32)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the names take now."""
+        return self._slots.nbytes + 8 * len(self) + int(self._state[1])
+
     def _make_room(self, n_more: int) -> None:
         wanted = len(self) + n_more
         if wanted > MAX_NAMES:

@@ -34,13 +34,17 @@ class AnswerIndex:
 
     def pairs(self, known: Ids, relations: Ids) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """For B questions, every (row, answer) that is known: rows (m,) ascending in range(B), answers (m,)."""
+        return expand(*self.runs(known, relations), self.answers)
+
+    def runs(self, known: Ids, relations: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For B questions, where the known answers of each begin in `answers`, and how many they are: (B,), (B,)."""
         wanted = known.astype(np.int64) * self.n_relations + relations
         place = np.searchsorted(self.keys, wanted)
         found = place < len(self.keys)
         found[found] = self.keys[place[found]] == wanted[found]
         first = np.where(found, self.starts[np.minimum(place, len(self.keys))], 0)
         count = np.where(found, self.starts[np.minimum(place + 1, len(self.keys))] - first, 0)
-        return expand(first, count, self.answers)
+        return first, count
 
 
 def expand(

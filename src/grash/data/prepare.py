@@ -10,17 +10,30 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grash.data import numbered, tables
+from grash.data.account import (
+    HELD_OUT,
+    check_some,
+    look_at_given,
+    missing_splits,
+    origin,
+    say_repeats,
+    say_skipped,
+    say_split,
+)
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.duplicates import TripleSet
 from grash.data.encode import Encoder, Triples
+from grash.data.gather import Watch
 from grash.data.intern import Interner
+from grash.data.large import prepare_large, was_begun
 from grash.data.layouts import Layout, dataset_name, recognise
+from grash.data.limit import memory_limit, needed_at_once, room_within
 from grash.data.options import SourceOptions
 from grash.data.rdf import RDF_FORMATS, rdf_file
 from grash.data.split import rows_where, split_triples
@@ -53,13 +66,25 @@ def prepare(
     options: SourceOptions | None = None,
     *,
     overwrite: bool = False,
+    memory: str | int | None = None,
+    watch: Watch | None = None,
     **changes: Any,
 ) -> Dataset:
-    """Encodes a source into the folder `out`, wholly or not at all; returns the dataset, mapped."""
-    out = Path(out)
+    """Encodes a source into the folder `out`, wholly or not at all; returns the dataset, mapped.
+
+    memory: what it may take, as 8G; half of the machine's by default. A source that might need more when it is read at
+    once is read in parts, by way of a folder OUT.spill, from which the same call goes on if it was killed; the result
+    is the same. watch is told then what is being done, the share that is done, and the triples so far.
+    """
+    out, chosen = Path(out), SourceOptions.of(options, changes)
+    limit = memory_limit(memory)
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already: give another folder, or allow overwriting it.")
-    load_dataset(source, options, **changes).save(out, overwrite=overwrite)
+    layout = recognise(Path(source), file_format=chosen.format) if Path(source).exists() else None
+    if layout is not None and (needed_at_once(layout) > limit or was_begun(out)):
+        prepare_large(layout, out, chosen, room=room_within(limit), overwrite=overwrite, watch=watch)
+    else:
+        load_dataset(source, chosen).save(out, overwrite=overwrite)
     return Dataset.load(out)
 
 
@@ -84,28 +109,16 @@ class _Graph:
 
 def _read(layout: Layout, options: SourceOptions) -> Dataset:
     graph = _READERS[layout.kind](layout, options)
-    if not len(graph.splits["train"]):
-        skipped = graph.notes.get("literals_skipped", 0)
-        hint = (
-            f" ({skipped:,} triples with literals were skipped; literals=keep, or --literals keep, takes them)"
-            if skipped
-            else ""
-        )
-        raise InputError(f"{layout.files['train']} holds no triples{hint}.")
-    provenance = {
-        "source": str(layout.path),
-        "layout": layout.kind,
-        "files": {role: path.name for role, path in layout.files.items()},
-        **graph.notes,
-    }
+    check_some(layout, len(graph.splits["train"]), graph.notes)
+    provenance = origin(layout, graph.notes)
     known = TripleSet(graph.splits["train"])
     stay = _repeating(graph.splits["train"], known) if options.duplicates == "keep" else None
-    provenance["repeated_in_train"] = {"count": known.n_repeated, "kept": options.duplicates == "keep"}
+    provenance.update(say_repeats(known.n_repeated, options))
     if options.duplicates == "drop" and known.n_repeated:
-        _log.info("%d triples of train repeat others and were dropped.", known.n_repeated)
         graph.splits["train"] = rows_where(graph.splits["train"], ~known.repeated)
-    provenance.update(_look_at_given(graph, known))
+    shared = {split: known.contains(graph.splits[split]) for split in HELD_OUT if split in graph.splits}
     del known
+    provenance.update(look_at_given(graph.splits, shared, graph.n_entities, graph.n_relations))
     provenance.update(_split_off_missing(graph, options, stay))
     return Dataset(
         **{split: graph.splits[split] for split in SPLITS},
@@ -123,69 +136,19 @@ def _repeating(triples: Triples, known: TripleSet) -> NDArray[np.bool_]:
     return TripleSet(rows_where(triples, known.repeated)).contains(triples)
 
 
-def _look_at_given(graph: _Graph, known: TripleSet) -> dict[str, Any]:
-    """Counts, for the valid and test that a source has, what also stands in train and what train has not seen."""
-    given = [split for split in ("valid", "test") if split in graph.splits]
-    if not given:
-        return {}
-    entity_seen, relation_seen = np.zeros(graph.n_entities, bool), np.zeros(graph.n_relations, bool)
-    train = graph.splits["train"]
-    entity_seen[train[:, 0]] = entity_seen[train[:, 2]] = relation_seen[train[:, 1]] = True
-    counts: dict[str, Any] = {"also_in_train": {}, "unseen_in_train": {}}
-    for split in given:
-        triples = graph.splits[split]
-        overlap = int(np.count_nonzero(known.contains(triples)))
-        entities = len(np.unique(triples[:, ::2][~entity_seen[triples[:, ::2]]]))
-        relations = len(np.unique(triples[:, 1][~relation_seen[triples[:, 1]]]))
-        counts["also_in_train"][split] = overlap
-        counts["unseen_in_train"][split] = {"entities": entities, "relations": relations}
-        if overlap:
-            _log.warning("%d triples of %s also stand in train; they are kept.", overlap, split)
-        if entities or relations:
-            _log.warning("%s has %d entities and %d relations that train has not seen.", split, entities, relations)
-    return counts
-
-
 def _split_off_missing(graph: _Graph, options: SourceOptions, stay: NDArray[np.bool_] | None) -> dict[str, Any]:
     """Splits valid and test off train where the source has none."""
     train = graph.splits["train"]
-    wanted = {s: 0 if s in graph.splits else options.n_split_off(s, len(train)) for s in _HELD_OUT}
-    missing = [split for split in _HELD_OUT if split not in graph.splits]
-    if not missing:
+    wanted = missing_splits(graph.splits, options, len(train))
+    if not wanted:
         return {}
-    _check_counts({split: wanted[split] for split in missing}, len(train), options)
     parts = split_triples(
         train, graph.n_entities, graph.n_relations,
-        valid=wanted["valid"], test=wanted["test"], seed=options.seed, stay=stay,
+        valid=wanted.get("valid", 0), test=wanted.get("test", 0), seed=options.seed, stay=stay,
     )  # fmt: skip
     graph.splits["train"] = parts[0]
-    for split, part in zip(_HELD_OUT, parts[1:]):
-        if split in missing:
-            graph.splits[split] = part
-    got = {split: len(graph.splits[split]) for split in missing}
-    _log.info(
-        "The source has no %s: %s were split off train with seed %d.",
-        " and ".join(missing), _in_words(got), options.seed,
-    )  # fmt: skip
-    return {"split_off": {"seed": options.seed, "wanted": {s: wanted[s] for s in missing}, "got": got}}
-
-
-def _check_counts(wanted: dict[Literal["valid", "test"], int], n_triples: int, options: SourceOptions) -> None:
-    """Refuses counts that leave nothing for train; shares are below 1 already."""
-    counted = [f"n_{split}" for split in wanted if getattr(options, f"n_{split}") is not None]
-    if counted and sum(wanted.values()) >= n_triples:
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in counted)
-        raise ConfigError(
-            f"{_in_words(wanted)} are to be split off, and the source has {n_triples:,} triples for train, valid and "
-            f"test: give a smaller {' and '.join(counted)} ({flags})."
-        )
-
-
-def _in_words(counts: Mapping[Literal["valid", "test"], int]) -> str:
-    return " and ".join(f"{count:,} {split}" for split, count in counts.items()) + " triples"
-
-
-_HELD_OUT: tuple[Literal["valid"], Literal["test"]] = ("valid", "test")
+    graph.splits.update({split: part for split, part in zip(HELD_OUT, parts[1:]) if split in wanted})
+    return say_split(wanted, {split: len(graph.splits[split]) for split in wanted}, options.seed)
 
 
 def _read_files(layout: Layout, options: SourceOptions) -> _Graph:
@@ -203,8 +166,7 @@ def _read_files(layout: Layout, options: SourceOptions) -> _Graph:
                 splits[split] = tables.parquet_file(path, encoder, options)
             else:
                 splits[split] = encoder.text_file(path, options)
-    if notes["literals_skipped"]:
-        _log.info("%d triples with literals were skipped.", notes["literals_skipped"])
+    say_skipped(notes)
     return _named_graph(splits, encoder.entities, encoder.relations, dict(notes))
 
 

@@ -30,13 +30,16 @@ _log = logging.getLogger(__name__)
 def rdf_file(path: Path, rdf_format: str, encoder: Encoder, options: SourceOptions, notes: Counter[str]) -> Triples:
     """The triples (n, 3) of an RDF file; notes counts the literals (and nested triples) that were skipped."""
     with open_source(path) as stream:
-        names = _names(_parse(stream, rdf_format), rdf_format, options.literals == "keep", notes)
-        return stack(_encoded(names, encoder))
+        return stack(encoder.names(*zip(*block)) for block in rdf_blocks(stream, rdf_format, options, notes))
 
 
-def _encoded(names: Iterator[tuple[str, str, str]], encoder: Encoder) -> Iterator[Triples]:
+def rdf_blocks(
+    stream: SourceStream, rdf_format: str, options: SourceOptions, notes: Counter[str]
+) -> Iterator[list[tuple[str, str, str]]]:
+    """The triples of an RDF stream by name, in blocks."""
+    names = _names(_parse(stream, rdf_format), rdf_format, options.literals == "keep", notes)
     while block := list(islice(names, _BLOCK)):
-        yield encoder.names(*zip(*block))
+        yield block
 
 
 def _parse(stream: SourceStream, rdf_format: str) -> Iterator[Any]:

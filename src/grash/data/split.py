@@ -12,11 +12,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from grash.data.arrays import in_blocks
 from grash.data.words import Whole
 from grash.errors import InputError
 
 Triples = NDArray[np.int32]
 _BLOCK = 1 << 16
+_ROWS = 1 << 22
 _log = logging.getLogger(__name__)
 
 
@@ -36,6 +38,24 @@ def split_triples(
     valid and test get what there is, in proportion, and a warning says so. Rows marked in `stay` (n,) remain in
     train. The same seed gives the same split. O(n).
     """
+    held_out = held_out_rows(triples, n_entities, n_relations, valid=valid, test=test, seed=seed, stay=stay)
+    in_train = np.ones(len(triples), bool)
+    for rows in held_out:
+        in_train[rows] = False
+    return rows_where(triples, in_train), triples[held_out[0]], triples[held_out[1]]
+
+
+def held_out_rows(
+    triples: Triples,
+    n_entities: int,
+    n_relations: int,
+    *,
+    valid: int,
+    test: int,
+    seed: int,
+    stay: NDArray[np.bool_] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows of valid and of test of such a split, ascending."""
     if valid < 0 or test < 0:
         raise InputError(f"valid={valid} and test={test} are to be split off, and 0 or more is needed.")
     rows = movable_rows(triples, n_entities, n_relations, valid + test, seed, stay)
@@ -46,10 +66,7 @@ def split_triples(
             "keeps a triple in train.",
             len(rows), valid + test,
         )  # fmt: skip
-    in_train = np.ones(len(triples), bool)
-    in_train[rows] = False
-    held_out = (np.sort(rows[:n_valid]), np.sort(rows[n_valid:]))
-    return rows_where(triples, in_train), triples[held_out[0]], triples[held_out[1]]
+    return np.sort(rows[:n_valid]), np.sort(rows[n_valid:])
 
 
 def rows_where(triples: Triples, mask: NDArray[np.bool_]) -> Triples:
@@ -79,9 +96,11 @@ def movable_rows(
     """Up to `wanted` rows that can leave train together, in random order."""
     if wanted == 0 or len(triples) == 0:
         return np.empty(0, np.int64)
-    entity_counts = np.zeros(n_entities, np.int32)
+    entity_counts = np.empty(n_entities, np.int32)
+    entity_counts.fill(0)  # unlike np.zeros, in huge pages
     relation_counts = np.zeros(n_relations, np.int32)
-    _count(triples, entity_counts, relation_counts)
+    for _, block in in_blocks(triples, _ROWS):
+        _count(block, entity_counts, relation_counts)
     seen = np.zeros(len(triples), bool) if stay is None else stay.copy()
     taken = np.empty(min(wanted, len(triples)), np.int64)
     n_taken = 0

@@ -9,6 +9,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import zlib
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +30,9 @@ _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
 class SourceStream(io.RawIOBase):
     """Decompressed bytes of a file. `error` keeps what a read raised, for parsers that swallow it."""
 
-    def __init__(self, path: Path, inner: Any, compression: str | None) -> None:
+    def __init__(self, path: Path, inner: Any, compression: str | None, file: BinaryIO | None = None) -> None:
         self.path, self.compression = path, compression
+        self._file = file
         self.error: InputError | None = None
         self._inner = inner
 
@@ -48,6 +50,19 @@ class SourceStream(io.RawIOBase):
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+    @property
+    def place(self) -> int:
+        """How many bytes of the file itself, compressed or not, have been read."""
+        return self._file.tell() if self._file is not None else 0
+
+    def skip(self, n_bytes: int) -> None:
+        """Passes over so many bytes; in a plain file without reading them."""
+        if self.compression is None:
+            self._inner.seek(n_bytes, os.SEEK_CUR)
+            return
+        while n_bytes > 0 and (passed := len(self.read(min(n_bytes, 1 << 24)))):
+            n_bytes -= passed
 
     def _sentence(self, error: BaseException) -> str:
         if self.compression is None:
@@ -67,7 +82,7 @@ def open_source(path: Path) -> Iterator[SourceStream]:
     with file:
         compression, inner = _decompressor(path, file)
         with inner:
-            yield SourceStream(path, inner, compression)
+            yield SourceStream(path, inner, compression, file)
 
 
 def ahead(items: Generator[T, None, None]) -> Generator[T, None, None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,17 @@ _BOM = codecs.BOM_UTF8
 
 @dataclass(frozen=True, eq=False)
 class Fields:
-    """The wanted columns of some lines (rows), in groups: one HashedFields of rows × columns for each group."""
+    """The wanted columns of some lines (rows), in groups: one HashedFields of rows × columns for each group.
+
+    next_byte, next_line: where the text goes on after them.
+    """
 
     path: Path
     first_line: int
     n_rows: int
     groups: tuple[HashedFields, ...]
+    next_byte: int = 0
+    next_line: int = 1
 
     def text(self, row: int, group: int, column: int = 0) -> str:
         buffer, starts, lengths, _ = self.groups[group]
@@ -62,6 +67,15 @@ class TextSource:
         while 0 < len(self._start) < SAMPLE and (more := stream.read(SAMPLE - len(self._start))):
             self._start += more
         self._start = self._start.removeprefix(_BOM)
+        self._at, self._line = 0, 1
+
+    def go_on_at(self, byte: int, line: int) -> None:
+        """Passes over what lies before a place that Fields named (next_byte, next_line) in an earlier reading."""
+        beyond = byte - len(self._start)
+        self._start = self._start[byte:]
+        if beyond > 0:
+            self._stream.skip(beyond)
+        self._at, self._line = byte, line
 
     @property
     def sample(self) -> bytes:
@@ -73,10 +87,12 @@ class TextSource:
         self, dialect: Dialect, *, wanted: tuple[tuple[int, ...], ...], skip_lines: int = 0
     ) -> Generator[Fields, None, None]:
         """Fields of the wanted groups of columns, after so many lines that are skipped; to be closed."""
-        return ahead(_scan_blocks(self.path, ahead(self._blocks()), dialect, wanted, skip_lines))
+        place = (self._at, self._line)
+        return ahead(_scan_blocks(self.path, ahead(self._blocks()), dialect, wanted, skip_lines, place))
 
     def _blocks(self) -> Generator[bytes, None, None]:
-        yield self._start
+        if self._start:
+            yield self._start
         while block := self._stream.read(BLOCK):
             yield block
 
@@ -87,8 +103,9 @@ def _scan_blocks(
     dialect: Dialect,
     wanted: tuple[tuple[int, ...], ...],
     skip_lines: int,
+    place: tuple[int, int],
 ) -> Generator[Fields, None, None]:
-    carry, line = b"", 1
+    carry, (at, line) = b"", place
     with closing(blocks):
         for block in chain(blocks, (b"",)):
             final = not block
@@ -99,7 +116,7 @@ def _scan_blocks(
             start, n_skipped, skip_lines = _after_lines(raw, end, skip_lines)
             line += n_skipped
             fields, used, n_lines = _scan(path, line, raw, start, end, final, dialect, wanted)
-            line += n_lines
+            line, at = line + n_lines, at + start + used
             carry = bytes(raw[start + used : size])
             if len(carry) > MAX_LINE:
                 raise InputError(
@@ -107,7 +124,7 @@ def _scan_blocks(
                     f"file of names{' (or a quote is never closed)' if dialect.quotes else ''}."
                 )
             if fields.n_rows:
-                yield fields
+                yield replace(fields, next_byte=at, next_line=line)
 
 
 def _scan(

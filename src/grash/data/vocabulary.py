@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from grash.data.arrays import map_array
+from grash.data.arrays import in_blocks, map_array
 from grash.data.intern import Interner, hashed_fields
 from grash.data.suggest import nearest_names
 from grash.data.words import SLACK, Whole, hash_name
@@ -133,8 +133,8 @@ class Vocabulary:
     def digest_into(self, digest: Any) -> None:
         """Feeds names and offsets to a hashlib digest, in the order of ids."""
         for array in (self._offsets, self._names):
-            for start in range(0, len(array), _BLOCK):
-                digest.update(np.ascontiguousarray(array[start : start + _BLOCK]).data)
+            for _, block in in_blocks(array, _BLOCK):
+                digest.update(np.ascontiguousarray(block).data)
 
     def _parts(self) -> list[tuple[str, NDArray]]:
         return [("names", self._names), ("offsets", self._offsets), ("index", self._index)]

@@ -90,12 +90,12 @@ def longest_part(
     could fit, and then walked to where it does. O(n), a few times.
     """
     longest = _last(sizes, most_triples(target))
-    inside = enters <= longest
-    triples, entered = rows_where(train, inside), enters[inside]
+    triples = rows_where(train, enters <= longest)
 
     def split(size: int) -> Part:
-        mine = entered <= _last(sizes, size)
-        return split_off(rows_where(triples, mine), n_entities, n_relations, holdout)
+        step = _last(sizes, size)
+        mine = triples if step == longest else rows_where(triples, enters[enters <= longest] <= step)
+        return split_off(mine, n_entities, n_relations, holdout)
 
     return _walk_to_fit(sizes, int(sizes[longest]), target, split)
 

@@ -65,9 +65,10 @@ def make_subgraph(
         )
     used_entities, used_relations = used_by(dataset, part)
     entity_ids, relation_ids = (np.flatnonzero(used).astype(np.int32) for used in (used_entities, used_relations))
+    new = (_new_ids(entity_ids, dataset.n_entities), _new_ids(relation_ids, dataset.n_relations))
     small = Dataset(
-        train=_relabelled(part.train, entity_ids, relation_ids, dataset),
-        valid=_relabelled(part.valid, entity_ids, relation_ids, dataset),
+        train=_relabelled(part.train, *new),
+        valid=_relabelled(part.valid, *new),
         test=NOTHING,
         n_entities=len(entity_ids),
         n_relations=len(relation_ids),
@@ -96,7 +97,8 @@ def whole_graph(
 
 def used_by(dataset: Dataset, part: Part) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which entities (E,) and relations (R,) of a dataset occur in a part of it."""
-    entities, relations = np.zeros(dataset.n_entities, bool), np.zeros(dataset.n_relations, bool)
+    entities, relations = np.empty(dataset.n_entities, bool), np.zeros(dataset.n_relations, bool)
+    entities.fill(False)  # unlike np.zeros, in huge pages
     for triples in (part.train, part.valid):
         _mark(triples, entities, relations)
     return entities, relations
@@ -108,12 +110,14 @@ def _names_of(names: Vocabulary | None, ids: NDArray[np.int32], kind: str) -> Vo
     return names.subset(ids)
 
 
-def _relabelled(
-    triples: Triples, entity_ids: NDArray[np.int32], relation_ids: NDArray[np.int32], dataset: Dataset
-) -> Triples:
-    entity, relation = np.empty(dataset.n_entities, np.int32), np.empty(dataset.n_relations, np.int32)
-    entity[entity_ids] = np.arange(len(entity_ids), dtype=np.int32)
-    relation[relation_ids] = np.arange(len(relation_ids), dtype=np.int32)
+def _new_ids(ids: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """By id in the full graph, of n: the place of those that are kept."""
+    new = np.empty(n, np.int32)
+    new[ids] = np.arange(len(ids), dtype=np.int32)
+    return new
+
+
+def _relabelled(triples: Triples, entity: NDArray[np.int32], relation: NDArray[np.int32]) -> Triples:
     small = np.empty_like(triples)
     _relabel(triples, entity, relation, small)
     return small

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ class RoundState:
 
     @property
     def cost(self) -> float:
-        return sum(r.cost for r in self.results.values())
+        return math.fsum(r.cost for r in self.results.values())
 
     @property
     def seconds(self) -> float:
@@ -85,7 +86,7 @@ class SearchState:
 
     @property
     def spent(self) -> float:
-        return sum(past.cost for past in self.rounds)
+        return math.fsum(past.cost for past in self.rounds)
 
     def _see_search(self, event: Event) -> None:
         self.settings, self.dataset = event["settings"], event["dataset"]

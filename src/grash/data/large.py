@@ -1,0 +1,176 @@
+"""A source larger than memory becomes an encoded dataset: the same one, file by file, that prepare.py would make.
+
+prepare.py comes here when a source may need more memory than it is given. The walk: gather.py reads it into a spill
+folder beside the result, unite.py numbers the names, repeats.py finds duplicates, and the splits are written from file
+to file. Killed at any point, it goes on from the last mark of the reading, or from the step it was in.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grash.data import numbered, tables
+from grash.data.account import (
+    HELD_OUT,
+    check_some,
+    look_at_given,
+    missing_splits,
+    origin,
+    say_repeats,
+    say_skipped,
+    say_split,
+)
+from grash.data.arrays import ArrayWriter, in_blocks
+from grash.data.dataset import DATASET_FILE, SPLITS, Dataset
+from grash.data.gather import Watch, gather
+from grash.data.layouts import Layout, dataset_name
+from grash.data.options import SourceOptions
+from grash.data.repeats import Repeats, find_repeats
+from grash.data.spill import MANIFEST, Spill, map_rows
+from grash.data.split import Triples, held_out_rows, rows_where
+from grash.data.unite import unite
+from grash.data.vocabulary import Vocabulary
+from grash.errors import ConfigError, InputError, OutputError
+from grash.files import whole_file, whole_folder
+
+_ROWS = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+def prepare_large(
+    layout: Layout, out: Path, options: SourceOptions, *, room: int, overwrite: bool, watch: Watch | None
+) -> None:
+    """Encodes a source into the folder `out` in about `room` bytes of memory, by way of OUT.spill.
+
+    On disk, the spill takes about as much as the result and, where names did not fit, once more the triples. A byte
+    per triple and four per name are taken besides.
+    """
+    watch = watch or (lambda what, share, n_triples: None)
+    if out.exists() and not (out / DATASET_FILE).is_file():
+        raise InputError(f"{out} holds no encoded dataset, so it is not overwritten: give another folder.")
+    with Spill(_spill_folder(out), _identity(layout, options)) as spill:
+        if spill.resumed:
+            _log.info("Goes on from %s: %d triples are there.", spill.folder, sum(spill.mark.rows.values()))
+        folder, work = spill.folder / "dataset", spill.folder / "work"
+        shutil.rmtree(folder, ignore_errors=True)
+        for place in (folder, work):
+            place.mkdir(exist_ok=True)
+        try:
+            about = _encode(layout, options, spill, folder, work, room, watch)
+        except (InputError, ConfigError):
+            spill.remove()  # what is wrong has to be changed, and then it is another source
+            raise
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OutputError(spill.folder, reason, then="With that mended, the same command goes on.") from error
+        with whole_folder(out, overwrite=overwrite) as aside:
+            for file in folder.iterdir():
+                file.rename(aside / file.name)
+            watch("fingerprint", 0.0, 0)
+            Dataset.seal(aside, **about)
+        spill.remove()
+
+
+def was_begun(out: Path) -> bool:
+    """Whether an earlier call for a result at this place was stopped on its way."""
+    return (_spill_folder(out) / MANIFEST).exists()
+
+
+def _spill_folder(out: Path) -> Path:
+    return out.with_name(f"{out.name}.spill")
+
+
+def _identity(layout: Layout, options: SourceOptions) -> dict[str, Any]:
+    """What the spill is of: other files or other options begin anew."""
+    states = {role: path.stat() for role, path in layout.files.items()}
+    files = {role: [str(layout.files[role].resolve()), s.st_size, s.st_mtime_ns] for role, s in states.items()}
+    return {"files": files, "options": asdict(options)}
+
+
+def _encode(
+    layout: Layout, options: SourceOptions, spill: Spill, folder: Path, work: Path, room: int, watch: Watch
+) -> dict[str, Any]:
+    """Writes splits and vocabularies into `folder`; returns what else a dataset has."""
+    if layout.formats["train"] == "npy":
+        splits, n_entities, n_relations = _arrays(layout, folder)
+        notes: Mapping[str, Any] = {}
+    else:
+        gather(layout, options, spill, room, watch)
+        notes = spill.mark.notes
+        say_skipped(notes)
+        united, counts = unite(spill, folder, work, room, watch)
+        splits = {split: ids for split, ids in united.items() if split in layout.files}
+        n_entities, n_relations = counts["entities"], counts["relations"]
+    check_some(layout, len(splits["train"]), notes)
+    watch("looking for duplicates", 0.0, len(splits["train"]))
+    given = {split: splits[split] for split in HELD_OUT if split in layout.files}
+    repeats = find_repeats(splits["train"], given, room, again=options.duplicates == "keep")
+    provenance = {**origin(layout, notes), **say_repeats(int(np.count_nonzero(repeats.repeated)), options)}
+    provenance |= look_at_given(splits, repeats.also_in_train, n_entities, n_relations)
+    if options.duplicates == "drop":
+        splits["train"] = _without_repeats(splits["train"], repeats, work)
+    watch("splitting", 0.0, len(splits["train"]))
+    provenance |= _write_splits(splits, n_entities, n_relations, options, repeats.again, folder)
+    return {
+        "n_entities": n_entities,
+        "n_relations": n_relations,
+        "name": dataset_name(layout.path),
+        "provenance": provenance,
+    }
+
+
+def _arrays(layout: Layout, folder: Path) -> tuple[dict[str, Triples], int, int]:
+    """Arrays of ids are mapped as they are."""
+    splits: dict[str, Triples] = {s: tables.array_file(layout.files[s]) for s in SPLITS if s in layout.files}
+    stems = [stem for stem in ("entities", "relations") if stem in layout.files]
+    names: dict[str, Any] = {stem: numbered.read_name_lines(layout.files[stem]) for stem in stems}
+    for stem, interner in names.items():
+        Vocabulary.from_interner(interner).save(folder, stem)
+    return splits, *numbered.array_counts(splits, names, layout.files)
+
+
+def _without_repeats(train: Triples, repeats: Repeats, work: Path) -> Triples:
+    """Train without the rows that repeat others, mapped from a file of its own."""
+    n_kept = len(train) - int(np.count_nonzero(repeats.repeated))
+    if n_kept == len(train):
+        return train
+    with whole_file(work / "train.kept") as aside, aside.open("wb") as file:
+        for start, block in in_blocks(train, _ROWS):
+            file.write(rows_where(block, ~repeats.repeated[start : start + _ROWS]).data)
+    return map_rows(work / "train.kept", n_kept)
+
+
+def _write_splits(
+    splits: dict[str, Triples],
+    n_entities: int,
+    n_relations: int,
+    options: SourceOptions,
+    stay: NDArray[np.bool_] | None,
+    folder: Path,
+) -> dict[str, Any]:
+    """Writes train.npy, valid.npy and test.npy; those that are missing are split off train."""
+    train = splits["train"]
+    wanted = missing_splits(splits, options, len(train))
+    in_train = np.ones(len(train), bool)
+    if wanted:
+        rows = held_out_rows(
+            train, n_entities, n_relations,
+            valid=wanted.get("valid", 0), test=wanted.get("test", 0), seed=options.seed, stay=stay,
+        )  # fmt: skip
+        for missing, mine in zip(HELD_OUT, rows):
+            in_train[mine] = False
+            if missing in wanted:
+                splits[missing] = train[mine]
+    for split in SPLITS:
+        with ArrayWriter(folder / f"{split}.npy", np.int32, (3,)) as file:
+            for start, block in in_blocks(splits[split], _ROWS):
+                file.append(rows_where(block, in_train[start : start + _ROWS]) if split == "train" else block)
+    return say_split(wanted, {split: len(splits[split]) for split in wanted}, options.seed)

@@ -1,0 +1,47 @@
+"""The progress of preparing and generating: a line that is rewritten, a line now and then, or none."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from grash.cli import shares
+from grash.cli.shares import share_display, share_line
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, seconds: list[float], **options: bool) -> str:
+    """What stands on stderr when `watch` is called at these seconds after the start."""
+    clock = iter([100.0, *(100.0 + s for s in seconds)])
+    monkeypatch.setattr(shares.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sys, "stderr", stream)
+    with share_display(**options) as watch:
+        for number in range(len(seconds)):
+            if watch is not None:
+                watch("reading", (number + 1) / 4, 1000 * (number + 1))
+    return stream.getvalue()
+
+
+def test_a_line_says_what_is_done_and_how_long_it_has_taken() -> None:
+    assert share_line("reading", 0.456, 12_345, 125.4) == "reading: 46%, 12,345 triples, 2:05"
+    assert share_line("shuffling", 1, 0, 3) == "shuffling: 100%, 0:03"
+
+
+def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, io.StringIO(), [1.0, 11.0, 12.0, 22.0])
+    assert text.splitlines() == ["reading: 50%, 2,000 triples, 0:11", "reading: 100%, 4,000 triples, 0:22"]
+
+
+def test_a_terminals_line_is_rewritten_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, Terminal(), [1.0, 1.1, 2.0])
+    assert text.count("\r") == 3 and "\n" not in text and text.endswith("\r\x1b[K")
+
+
+def test_quiet_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, Terminal(), [1.0], quiet=True) == ""
