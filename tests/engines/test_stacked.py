@@ -25,7 +25,7 @@ from grash.engines.run import Job, run_training, run_trainings
 from grash.engines.sequential import SequentialEngine
 from grash.engines.stacked import StackedEngine
 from grash.engines.trial import TrialRunner
-from grash.errors import FormatError
+from grash.errors import ConfigError, FormatError
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
 from grash.search.trial import Heartbeat, Result
@@ -287,6 +287,8 @@ def test_one_card_gets_stacks_and_the_rest_what_they_had(tmp_path: Path, monkeyp
     assert chosen(["cuda:0"] * 3, workers=3) is ProcessEngine and chosen(["cuda:0", "cuda:1"]) is ProcessEngine
     assert chosen(["cpu"]) is SequentialEngine and chosen(["cpu"] * 2) is ProcessEngine
     assert chosen(["cpu"] * 2, name="stacked") is StackedEngine
+    with pytest.raises(ConfigError, match="stacked uses one card"):
+        chosen(["cuda:0", "cuda:1"], name="stacked")
 
 
 def test_what_a_search_finds_can_be_told_by_anyone(tmp_path: Path) -> None:

@@ -225,4 +225,4 @@ def test_a_card_that_fails_leaves_the_checkpoint_and_stops_a_search_in_this_proc
     ],
 )
 def test_errors_of_a_card_are_told_apart(error: Exception, memory: bool, broken: bool) -> None:
-    assert is_memory_error(error) is memory and trial_module._is_broken(error) is broken
+    assert is_memory_error(error) is memory and trial_module.is_broken(error) is broken

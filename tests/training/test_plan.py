@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.training.batches import Batches, Plan
+from grash.training.batches import Batches, Plan, triples_on
 from grash.training.config import make_config
 from grash.training.loop import next_validation
 from oracles import random_triples
@@ -113,3 +113,9 @@ def test_validations_come_at_multiples_and_at_the_end(n: int, size: int, epochs:
 def test_the_seed_changes_the_order(training: str) -> None:
     orders = [batches_of(40, training, seed=s)[1].positives(0).triples.tolist() for s in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
+
+
+def test_triples_lie_row_after_row_whatever_their_order_was() -> None:
+    columns = np.asfortranarray(np.arange(12, dtype=np.int64).reshape(4, 3))
+    found = triples_on(columns, torch.device("cpu"))
+    assert found.is_contiguous() and found.dtype == torch.int32 and found.tolist() == columns.tolist()

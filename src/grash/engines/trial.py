@@ -203,7 +203,7 @@ class TrialRunner:
     def _failure(self, task: Task, error: Exception) -> Result:
         if not isinstance(error, Diverged | TrialTimeout):
             self._ground = None
-        broken = self.device.type == "cuda" and _is_broken(error)
+        broken = self.device.type == "cuda" and is_broken(error)
         if not is_memory_error(error) and not broken:  # after a machine's fault it goes on from its checkpoint
             _forget(self.folder / task.folder)
         if isinstance(error, Diverged):
@@ -240,7 +240,7 @@ def _forget(place: Path) -> None:
         place.rmdir()
 
 
-def _is_broken(error: Exception) -> bool:
+def is_broken(error: Exception) -> bool:
     """Whether the card's context is lost, so that nothing computes in this process any more: the machine's fault."""
     return isinstance(error, RuntimeError) and any(
         w in str(error)

@@ -5,7 +5,7 @@
                                     decide the pairs within the error bound, in float64 (`count_exact_triton`)
     then                            leave out what is filtered, and the truth itself
 2·W FLOP a pair (distances: two operations a coordinate, a modulus one special function more). The table is read once
-and written across once, and from then on tiles are read from the caches: 16 × 256 pairs read 1,088 bytes a coordinate.
+and written across once, and from then on tiles are read from the caches: 8 × 256 pairs read 1,056 bytes a coordinate.
 Counts are sums of integers and open pairs an unordered list, so no result depends on tiles, parts or order. Whether
 the list was too short is read with the counts, at the end: then the caller asks again with more parts.
 """

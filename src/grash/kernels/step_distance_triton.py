@@ -18,6 +18,7 @@ from grash.kernels.step_slots_triton import (
     FACTORS,
     LOG2E,
     PER_TRIAL,
+    REACH,
     beginning,
     bounds,
     joined,
@@ -81,6 +82,7 @@ def spread(space: StepSpace, trials: Tensor) -> None:
         trials, space.queries, space.block, space.scores, space.for_candidates,
         shape.first_tail, shape.first_relation, shape.candidates,
         BATCH=shape.rows, SLOTS=shape.slots, SPREADS=shape.spreads, PAD=shape.padded_half, PAIR=shape.pair,
+        FAR=shape.rows * shape.candidates >= REACH,
         BN=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half), num_warps=GRADIENT["num_warps"],
     )  # fmt: skip
 
@@ -220,8 +222,9 @@ def _pulls(  # type: ignore[no-untyped-def]
 def _spread(  # type: ignore[no-untyped-def]
     trials, queries, block, weights, out, first_tail, first_relation, candidates,
     BATCH: tl.constexpr, SLOTS: tl.constexpr, SPREADS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr,
+    FAR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
+    """FAR: the weights B × N are more than 32 bits count."""
     part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     tile, column = tl.program_id(0) // (PAD // BK), tl.program_id(0) % (PAD // BK)
     slot = slot_at(tile * BN, first_tail, first_relation)
@@ -230,12 +233,14 @@ def _spread(  # type: ignore[no-untyped-def]
         e = block + (trial * candidates + j)[:, None] * (2 * PAD) + c[None, :]
         er, ei = tl.load(e), tl.load(e + PAD)
         gr, gi = tl.zeros((BN, BK), tl.float32), tl.zeros((BN, BK), tl.float32)
-        # from the part's first query on 32 bits hold an offset; of B × N weights they may not
-        queries += ((trial * SLOTS + slot) * BATCH + part * (BATCH // SPREADS)) * 2 * PAD
-        weights += (trial * BATCH + part * (BATCH // SPREADS)) * candidates
-        for first in range(0, BATCH // SPREADS, _UNROLLED):
+        queries += (trial * SLOTS + slot) * BATCH * 2 * PAD
+        weights += trial * BATCH * candidates
+        for first in range(part * (BATCH // SPREADS), (part + 1) * (BATCH // SPREADS), _UNROLLED):
             for k in tl.static_range(_UNROLLED):
-                weight = tl.load(weights + (first + k) * candidates + j)
+                line = first + k
+                if FAR:
+                    line = line.to(tl.int64)
+                weight = tl.load(weights + line * candidates + j)
                 q = queries + (first + k) * (2 * PAD) + c
                 dr, di = tl.load(q)[None, :] - er, tl.load(q + PAD)[None, :] - ei
                 gr, gi = _pulled(gr, gi, dr, di, weight[:, None], PAIR)

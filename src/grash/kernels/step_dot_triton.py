@@ -17,6 +17,7 @@ from grash.kernels.step_slots_triton import (
     FACTORS,
     LOG2E,
     PER_TRIAL,
+    REACH,
     beginning,
     move_on,
     opening,
@@ -35,7 +36,7 @@ def score(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
         space.maxima, space.sums, space.costs, space.partial, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
         BATCH=shape.rows, SLOTS=shape.slots, P=shape.padded, ADVERSARIAL=shape.adversarial,
-        PRECISION=_precision(space), **tile,
+        FAR=shape.candidates * shape.padded >= REACH, PRECISION=_precision(space), **tile,
     )  # fmt: skip
 
 
@@ -71,9 +72,10 @@ def _precision(space: StepSpace) -> str:
 def _score(  # type: ignore[no-untyped-def]
     clock, trials, factors, truths, positive, queries, block, maxima, sums, costs, partial, splits,
     first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr, FAR: tl.constexpr,
     PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
+    """FAR: the candidates' floats are more than 32 bits count (1vsAll of 4.6 million entities with 512 each)."""
     move_on(clock)
     trial, slot, split, begin, end = own_part(trials, splits)
     if begin < end:
@@ -84,12 +86,13 @@ def _score(  # type: ignore[no-untyped-def]
         top, alpha, gamma, alone = opening(tl.load(positive + at + row), slot, factors + trial * FACTORS, ADVERSARIAL)
         total, cost = tl.zeros((LONG,), tl.float32), tl.zeros((LONG,), tl.float32)
         pull = tl.zeros((LONG, P), tl.float32)
-        # from the program's first candidate on 32 bits hold an offset; of all rows (1vsAll) they may not
-        block += (trial * candidates + beginning(slot, first_tail, first_relation) + begin) * P
-        for first in range(0, end - begin, SHORT):
-            passing = first + tl.arange(0, SHORT)
-            place = begin + passing
-            e = tl.load(block + passing[:, None] * P + c[None, :])
+        block += (trial * candidates + beginning(slot, first_tail, first_relation)) * P
+        for first in range(begin, end, SHORT):
+            place = first + tl.arange(0, SHORT)
+            line = place
+            if FAR:
+                line = place.to(tl.int64)
+            e = tl.load(block + line[:, None] * P + c[None, :])
             s = tl.dot(q, tl.trans(e), input_precision=PRECISION)
             exponent = s * (alpha * LOG2E)
             other = (place[None, :] < end) & (place[None, :] != truth[:, None])

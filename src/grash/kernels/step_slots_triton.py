@@ -20,6 +20,7 @@ FACTORS: tl.constexpr = tl.constexpr(FLOATS)
 # No product is fused with a sum where a neighbour in the stack (its dropout, its predicted relations) changes the code
 # around it: a factor of 1 and an added 0 then change no bit.
 EXACT = {"enable_fp_fusion": False}
+REACH = 2**31  # elements that an offset of 32 bits reaches
 _LOWEST: tl.constexpr = tl.constexpr(-1e30)  # below every exponent, and finite
 
 

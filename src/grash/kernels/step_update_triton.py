@@ -202,6 +202,7 @@ def _arrived(  # type: ignore[no-untyped-def]
     """What arrived at candidates, yet to be divided by the number of positives: the parts in their order."""
     first, second = load_halves(rows, at, live, 2 * PAD, PAD, PAD)
     for part in tl.static_range(1, SPREADS):
+        # 64 bits: floats of all parts may be more than 32 count
         more_first, more_second = load_halves(rows, at.to(tl.int64) + part * candidates, live, 2 * PAD, PAD, PAD)
         first += more_first
         second += more_second

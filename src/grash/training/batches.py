@@ -223,9 +223,10 @@ class Batches:
 
 
 def triples_on(train: NDArray[np.int32], device: torch.device) -> Tensor:
-    """(n, 3) on the device."""
+    """(n, 3) int32 on the device, row after row, as kernels read them."""
+    rows = np.ascontiguousarray(train, np.int32)
     # a mapped array is read-only, which torch does not know
-    return torch.from_numpy(train if train.flags.writeable else train.copy()).to(device)
+    return torch.from_numpy(rows if rows.flags.writeable else rows.copy()).to(device)
 
 
 Lookup = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]

@@ -1,0 +1,89 @@
+"""Which way trials are trained, as the plan of a search says it before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engines.searches import shifts, small_search
+from grash.engines.ground import Ground
+from grash.engines.paths import largest_stack, paths_of, probe_step, probe_validation
+from grash.training.config import TrainConfig, make_config
+from grash.training.fused import work_bytes
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a card that serves softmax of any kind, and nothing else."""
+    for module in ("paths", "run", "memory", "estimate"):
+        monkeypatch.setattr(f"grash.engines.{module}.serves", lambda config, device: config.loss == "softmax")
+    monkeypatch.setattr(
+        "grash.engines.paths.why_not",
+        lambda config, device: [] if config.loss == "softmax" else [f"loss={config.loss} is not softmax"],
+    )
+
+
+def config_of(number: int, **values: Any) -> TrainConfig:
+    start = {"dim": 8, "batch_size": 64, "negatives_head": 10, "negatives_tail": 10 + number, "epochs": 1.0}
+    return make_config({**start, "variation": number, **values})
+
+
+def test_a_cpu_has_one_path_and_says_so_in_one_line(tmp_path: Path) -> None:
+    plan = small_search(tmp_path / "run").plan(probe=False)
+    assert all(r.paths.fused == 0 and r.paths.plain == r.n_trials and r.paths.together == 1 for r in plan.rounds)
+    [line] = [line for line in str(plan).splitlines() if "path" in line]
+    assert line.startswith("all trials take the plain path: the device is cpu, not cuda")
+
+
+def test_reasons_are_counted(served: None) -> None:
+    ground = Ground(shifts(), CPU)
+    configs = [config_of(i) for i in range(5)] + [config_of(i, loss=loss) for i, loss in ((5, "bce"), (6, "bce"))]
+    paths = paths_of(ground, [*configs, config_of(7, loss="margin")])
+    assert (paths.fused, paths.plain, paths.together) == (5, 3, 5)
+    assert paths.reasons == (("loss=bce is not softmax", 2), ("loss=margin is not softmax", 1))
+    assert paths.sentence() == (
+        "5 by the fused step, 5 together, 3 by the plain path: loss=bce is not softmax (2); loss=margin is not "
+        "softmax (1)"
+    )
+
+
+def test_a_stack_takes_its_tables_and_one_work_space(served: None) -> None:
+    ground = Ground(shifts(), CPU)
+    configs = [config_of(i) for i in range(5)]
+    plan = ground.plan(configs)
+    one = ground.plan(configs[:1])
+    assert plan.tables == 5 * one.tables and plan.optimizer == 5 * one.optimizer and plan.triples == one.triples
+    assert plan.step == work_bytes(configs, *ground.sizes) and plan.stays
+    assert plan.device == plan.tables + plan.optimizer + plan.triples + plan.step + plan.ranking
+    assert paths_of(ground, configs).n_bytes == plan.device
+
+
+def test_the_probe_measures_as_many_together_as_fit(served: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    ground = Ground(shifts(), CPU)
+    monkeypatch.setattr(
+        "grash.engines.run.fits", lambda plan, device: plan.tables <= 2 * ground.plan([config_of(0)]).tables
+    )
+    assert [c.variation for c in largest_stack(ground, [config_of(i) for i in range(5)])] == [4, 3]
+    monkeypatch.setattr("grash.engines.paths._PROBE_SECONDS", 0.01)
+    assert 0 < probe_step(ground, [config_of(0), config_of(1)]) < 5
+    assert 0 < probe_validation(ground, config_of(0)) < 60
+
+
+def test_a_plan_with_kernels_names_the_stacks_of_each_round(
+    tmp_path: Path, served: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = small_search(tmp_path / "run", final_train=False)
+    lines = str(search.plan(probe=False)).splitlines()
+    assert "round 1: 6 by the fused step, 6 together" in lines
+    monkeypatch.setattr("grash.engines.paths._PROBE_SECONDS", 0.01)
+    assert search.plan().seconds
+
+
+def test_the_reference_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRASH_KERNELS", "reference")
+    assert paths_of(Ground(shifts(), CPU), [config_of(0)]).reasons == (("GRASH_KERNELS=reference", 1),)

@@ -1,0 +1,55 @@
+"""The interpreter that the kernels are tested with notices what a device may not."""
+
+from __future__ import annotations
+
+import pytest
+
+from triton_interpreter import interpret, needs_triton, run_interpreted
+
+KERNEL = """
+import pathlib, sys, tempfile, torch
+text = '''
+import triton, triton.language as tl
+
+@triton.jit
+def copy(x, out, other, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i, mask=i < n, other=0)
+    tl.atomic_add(other + i * 0, 1, mask=i < n)
+    tl.store(out + i, value, mask=i < n)
+'''
+folder = pathlib.Path(tempfile.mkdtemp())  # Triton reads its kernels' text
+(folder / "copying.py").write_text(text)
+sys.path.insert(0, str(folder))
+from copying import copy
+memory = torch.arange(30, dtype=torch.int32)
+"""
+
+
+@needs_triton
+def test_accesses_inside_the_tensors_pass_and_write_where_they_should():
+    interpret(KERNEL + """
+copy[(3,)](memory[:10], memory[10:20], memory[20:21], 10, BLOCK=4)
+assert memory.tolist() == [*range(10), *range(10), 30, *range(21, 30)], memory
+copy[(3,)](memory[:10], memory[:10], memory[20:21], 10, BLOCK=4)
+""")  # fmt: skip
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        ("memory[:9], memory[10:20], memory[20:21], 10", "copy, program (2, 0, 0): load of elements 8 … 9 of x"),
+        ("memory[:10], memory[10:19], memory[20:21], 10", "copy, program (2, 0, 0): store of elements 8 … 9 of out"),
+        ("memory[:10], memory[10:20], memory[:0], 10", "copy, program (0, 0, 0): atomic of elements"),
+        ("memory[:10], memory[5:15], memory[20:21], 10", "out shares some of its bytes"),
+    ],
+)
+def test_an_access_outside_its_tensor_is_named_even_inside_the_same_memory(arguments, message):
+    done = run_interpreted(KERNEL + f"copy[(3,)]({arguments}, BLOCK=4)")
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+
+
+@needs_triton
+def test_what_is_uninitialised_is_no_number():
+    interpret("import torch; assert torch.empty(3).isnan().all() and (torch.empty(3, dtype=torch.int32) > 2**30).all()")
