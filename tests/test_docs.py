@@ -148,9 +148,9 @@ def place(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def is_here(words: list[str]) -> bool:
     """Whether a command's graph or model is there to run it on, and its device."""
-    subject = next((w for w in words[1:] if not w.startswith("-")), "world")
+    subject = next((w for w in words[2 if words[0] == "study" else 1 :] if not w.startswith("-")), "world")
     elsewhere = words[0] in ("datasets", "dashboard") or any("cuda:1" in w or w == "--open" for w in words)
-    return not elsewhere and (subject == "world" or Path(subject).exists())
+    return not elsewhere and (words[0] == "generate" or subject == "world" or Path(subject).exists())
 
 
 def made_small(words: list[str]) -> list[str]:
@@ -162,6 +162,8 @@ def made_small(words: list[str]) -> list[str]:
         return list(TINY_SEARCH)
     if words[0] in ("search", "resume"):  # of a run folder
         return ["--engine", "sequential", *(["-n", "7"] if "-n" in words else [])]
+    if words[0] == "study":
+        return ["--n", "3", "--epochs", "0.2", "--dim", "8", "--techniques", "chain,epochs", "--device", "cpu"]
     return ["--no-probe"] if words[0] == "plan" else []
 
 
@@ -202,7 +204,7 @@ def test_a_page_runs_from_top_to_bottom(
 def test_most_commands_are_really_run(place: Path) -> None:
     for made in ("world", "found", "search"):
         (place / "runs" / made / "model").mkdir(parents=True)
-    for made in ("people.grash", "graph.grash"):
+    for made in ("people.grash", "graph.grash", "big.tsv", "big.grash", "made.grash"):
         (place / made).mkdir()
     words = [w for page in SHOWN for language, c in blocks_of(page) if language == "bash" for w in commands_of(c)]
     assert len(words) > 30
@@ -245,8 +247,9 @@ def anchors_of(page: Path) -> set[str]:
 
 
 def test_every_page_is_reached_from_the_index() -> None:
-    index = ROOT / "docs" / "README.md"
-    linked = {(index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(index.read_text())}
+    index, linked = ROOT / "docs" / "README.md", set()
+    for page in (index, ROOT / "docs" / "results" / "README.md"):
+        linked |= {(page.parent / target.partition("#")[0]).resolve() for target in LINK.findall(page.read_text())}
     assert {p for p in (ROOT / "docs").rglob("*.md") if p != index} <= linked
 
 
@@ -274,7 +277,7 @@ def schemas() -> dict[str, int]:
 
 def test_the_page_of_files_names_every_schema_and_version() -> None:
     page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
-    assert len(schemas()) == 5
+    assert len(schemas()) == 7
     for schema, version in schemas().items():
         assert re.search(rf"`{schema}` \| {version} \|", page), f"{schema} {version} is missing"
 

@@ -17,6 +17,7 @@ LAYERS = [
     ("search",),
     ("engines",),
     ("predict", "export", "export_config", "report"),
+    ("study",),
     ("api", "api_result", "api_given", "api_search"),
     ("cli", "__main__"),
 ]

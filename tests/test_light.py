@@ -39,6 +39,8 @@ def test_a_heavy_import_is_noticed():
         ["datasets"],
         ["predict", "--help"],
         ["datasets", "get", "--help"],
+        ["study", "--help"],
+        ["study", "transfer", "--help"],
     ],
 )
 def test_help_is_light(words):

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from grash.cli import data, evaluate, models, query, reduce, runs, search, train
+from grash.cli import data, evaluate, models, query, reduce, runs, search, study, train
 from grash.cli.show import say
 from grash.errors import GrashError, InputError, MemoryPlanError
 from grash.version import __version__
@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for verbs in (data, reduce, search, runs, train, evaluate, query, models):
+for verbs in (data, reduce, search, runs, train, evaluate, query, models, study):
     verbs.add_to(app)
 
 

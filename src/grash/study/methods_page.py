@@ -1,0 +1,228 @@
+"""The page of a comparison: what was compared on which table, the figures, the curves, and what they cannot say.
+
+Comes from compare.py; goes to docs/results by pages.py. What every seed picked is in a Parquet file beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from grash.files import whole_file
+from grash.search.schedule import plan_round, round_sizes
+from grash.search.settings import SearchSettings
+from grash.search.trial import Round
+from grash.study.compare import Comparison, Row
+from grash.study.pages import Page, Rows, Value, with_interval, write_page
+from grash.study.plots import Series, bar_plot, line_plot
+from grash.study.recorded import Recorded, entering, first_round, round_scores
+from grash.study.statistics import LEARNS, spearman
+
+Kind = Literal["methods", "sweep"]
+_TITLES = {"methods": "Methods compared on {}", "sweep": "Changes of the default search on {}"}
+_RAW = (
+    "graph", "method", "seeds", "budget", "cost", "most_cost", "test_mrr", "test_mrr_low", "test_mrr_high",
+    "of_its_best", "of_its_best_low", "of_its_best_high", "gain", "gain_low", "gain_high", "better", "worse",
+    "best_left", "milliseconds",
+)  # fmt: skip
+_NOTES = """\
+- *Test MRR*: of the pick, trained in full, in the mean over seeds. *Of its best*: the same over that of the best
+  configuration that the method began with. *Gain*: less the reference's. *Better, worse*: shares of the seeds.
+- *Best left*: the best configuration still in the race at each round or stage, over the best that it began with; where
+  it falls, the best was lost.
+- Every seed is another draw from one pool, the same for all methods. Intervals (95 %) say how sure means over such
+  draws are, not what another pool would give; a method that draws most of the pool differs little between seeds.
+- All methods draw from the pool at random first, GraSH's default too: what `--proposals portfolio` adds is not in it.
+- Methods that propose choose among members of the pool instead of the whole space, which takes from their reach.
+- Subgraphs are cut by the chain: whole cores (`--preset paper`), walks (KGTuner, AutoNE), warm starts and a price by
+  scores are not judged here, nor is noise, since each training was made once. The final training of the pick is outside
+  the budget of all."""
+
+
+def write_methods_page(
+    found: Comparison, folder: Path, *, kind: Kind = "methods", label: str | None = None, command: str = ""
+) -> Path:
+    """Writes the page, its numbers and plots into a folder; gives back the page's path. label: what its files begin
+    with, where it is not the kind."""
+    meta, bench = found.bench.table.meta, found.bench
+    name = f"{label or kind}-{page_name(bench)}"
+    page = Page(name, _TITLES[kind].format(bench.name), command, str(meta.get("device", "")), raw=_raw(found))
+    page.add(
+        f"{meta['model']}, d = {meta['dim']}, E = {meta['epochs']:g}, space `{meta.get('label', meta['space'])}`: "
+        f"{bench.n} configurations, {found.seeds:,} seeds, B = {found.budget:g} full runs. Compared with "
+        f"**{found.reference}** seed by seed; what every seed picked: [{name}.parquet]({name}.parquet).",
+        _figures(found),
+        *([(f"{name}-curves", _curves(found), "Test MRR of the incumbent against cost")] if kind == "methods" else []),
+        (f"{name}-gains", _gains(found), "Gain in test MRR over the reference"),
+        "## What the rounds of the default search see here",
+        f"Spearman's ρ between a round's scores and the best validation of the full trainings, over the whole pool and "
+        f"over those that learn (test MRR above {LEARNS}); beside it with the test MRR. What diverges scores 0.",
+        _rounds(found),
+        "## How to read it",
+        _NOTES,
+    )
+    _write_seeds(found, Path(folder) / f"{name}.parquet")
+    return write_page(page, folder)
+
+
+def write_overview(
+    several: Sequence[Comparison],
+    folder: Path,
+    *,
+    kind: Kind = "methods",
+    label: str | None = None,
+    command: str = "",
+) -> Path:
+    """One page over several tables: every method's gain on each, and in the mean as a part of the reference's MRR."""
+    names = list(dict.fromkeys(r.name for found in several for r in found.rows))
+    rows = [(name, *(_gain_cell(found, name) for found in several), _mean_gain(several, name)) for name in names]
+    heads = ("method", *(page_name(found.bench) for found in several), "mean gain")
+    devices = ", ".join(sorted({str(found.bench.table.meta.get("device", "")) for found in several}))
+    raw = Rows(_RAW, tuple(row for found in several for row in _raw(found).rows))
+    page = Page(f"{label or kind}-overview", _TITLES[kind].format("all tables"), command, devices, raw=raw)
+    page.add(
+        f"Test MRR of the pick at B = {several[0].budget:g}, in the mean over {several[0].seeds:,} seeds, and its gain "
+        f"over **{several[0].reference}**: ▲ and ▼ where the 95 % interval lies on one side of 0. The last column is "
+        f"the mean of the gains as parts of the reference's MRR. Pages of the tables: "
+        + ", ".join(f"[{page_name(f.bench)}]({label or kind}-{page_name(f.bench)}.md)" for f in several)
+        + ".",
+        Rows(heads, tuple(rows)),
+    )
+    return write_page(page, folder)
+
+
+def page_name(bench: Recorded) -> str:
+    """Of the pool: its tables differ from those of others in what they are called."""
+    meta = bench.table.meta
+    pool = f"{bench.name}-{meta['model']}-d{meta['dim']}-{meta.get('label', 'own')}"
+    return f"{pool}-e{meta['epochs']:g}-s{meta['seed']}"
+
+
+def planned(bench: Recorded, settings: SearchSettings) -> list[Round]:
+    """The rounds of a search where no trial diverges."""
+    sizes = round_sizes(entering(bench, settings), settings.eta)
+    found = [first_round(bench, settings)] if sizes else []
+    share = settings.full_budget / max(1, len(sizes))
+    for i, size in enumerate(sizes[1:], 2):
+        found.append(plan_round(i, min(Fraction(1), share / size), share, size, settings, bench, found))
+    return found
+
+
+def _figures(found: Comparison) -> Rows:
+    heads = ("method", "cost", "test MRR", "of its best", "gain", "better, worse", "best left", "ms a search")
+    rows: list[tuple[Value, ...]] = []
+    for r in found.rows:
+        itself = r.name == found.reference
+        rows.append(
+            (
+                f"**{r.name}**" if itself else r.name, f"{r.cost:.2f}", with_interval(r.mrr, *r.mrr_interval, 4),
+                with_interval(r.found, *r.found_interval, 3),
+                "" if itself else _signed(r.gain, *r.gain_interval),
+                "" if itself else f"{r.wins:.0%}, {r.losses:.0%}",
+                " ".join(f"{k:.3f}" for k in r.kept), f"{r.milliseconds:.1f}",
+            )
+        )  # fmt: skip
+    return Rows(heads, tuple(rows))
+
+
+def _gain_cell(found: Comparison, name: str) -> str:
+    row = next((r for r in found.rows if r.name == name), None)
+    if row is None:
+        return "–"
+    low, high = row.gain_interval
+    sign = "▲" if low > 0 else "▼" if high < 0 else "="
+    return f"{row.mrr:.4f}" if name == found.reference else f"{row.mrr:.4f} {sign} {row.gain:+.4f}"
+
+
+def _mean_gain(several: Sequence[Comparison], name: str) -> str:
+    """Over the tables on which the method ran, if these are all."""
+    rows = [(r, found.row(found.reference).mrr) for found in several for r in found.rows if r.name == name]
+    if len(rows) < len(several):
+        return "–"
+    return f"{np.mean([r.gain / max(base, 1e-12) for r, base in rows]):+.2%}"
+
+
+def _signed(value: float, low: float, high: float) -> str:
+    return f"{value:+.4f} [{low:+.4f}, {high:+.4f}]"
+
+
+def _curves(found: Comparison) -> str:
+    return line_plot(
+        [Series(r.name, _points(found, r)) for r in found.rows],
+        title=f"{found.bench.name}: mean over {found.seeds:,} seeds",
+        x_label="cost so far, in full runs",
+        y_label="test MRR of the incumbent",
+        log_x=True,
+        width=900,
+        height=max(420, 70 + 20 * len(found.rows)),
+    )
+
+
+def _points(found: Comparison, row: Row) -> tuple[tuple[float, float, None, None], ...]:
+    """A line begins where all seeds have an incumbent, and ends where its method has spent all that it spends."""
+    return tuple(
+        (float(c), float(v), None, None)
+        for c, v in zip(found.costs, row.curve)
+        if not math.isnan(v) and c <= row.most * 1.06
+    )
+
+
+def _gains(found: Comparison) -> str:
+    rows = [(r.name, round(r.gain, 5), *r.gain_interval) for r in found.rows if r.name != found.reference]
+    title = f"{found.bench.name}: gain over {found.reference}, paired"
+    return bar_plot(rows, title=title, x_label="test MRR of the pick", low=0.0)
+
+
+def _rounds(found: Comparison) -> Rows:
+    """The rounds of the default search on this table, and how well their scores order the whole pool."""
+    bench = found.bench
+    settings = bench.settings("default", found.budget, ())
+    full, everybody, learns = np.nan_to_num(bench.full_scores), np.ones(bench.n, bool), bench.truth > LEARNS
+    rows: list[tuple[Value, ...]] = []
+    for plan in planned(bench, settings):
+        scores = np.nan_to_num(round_scores(bench, plan, settings)[0])  # what diverges comes last, as in the search
+        everyone, learning, tested = (
+            spearman(scores[who], truth[who])
+            for who, truth in ((everybody, full), (learns, full), (everybody, bench.truth))
+        )
+        rows.append(
+            (
+                plan.number, plan.n_trials, f"{1.0 if plan.whole else plan.graph_fraction:.3f}", f"{plan.epochs:.2f}",
+                plan.n_entities, *(with_interval(c.rho, c.low, c.high) or "–" for c in (everyone, learning, tested)),
+            )
+        )  # fmt: skip
+    heads = ("round", "trials", "graph", "epochs", "entities", "ρ, all", "ρ, those that learn", "ρ with test MRR")
+    return Rows(heads, tuple(rows))
+
+
+def _raw(found: Comparison) -> Rows:
+    rows: list[tuple[Value, ...]] = []
+    for r in found.rows:
+        numbers: Sequence[float] = (
+            r.cost, r.most, r.mrr, *r.mrr_interval, r.found, *r.found_interval, r.gain, *r.gain_interval,
+            r.wins, r.losses,
+        )  # fmt: skip
+        rounded = [float(f"{v:.6g}") for v in numbers]
+        kept = " ".join(f"{k:.4f}" for k in r.kept)
+        rows.append((found.bench.name, r.name, found.seeds, found.budget, *rounded, kept, round(r.milliseconds, 3)))
+    return Rows(_RAW, tuple(rows))
+
+
+def _write_seeds(found: Comparison, path: Path) -> None:
+    """A row per method and seed: what was picked, what it cost, what it comes to and what the best at hand would."""
+    import polars as pl
+
+    parts = [
+        pl.DataFrame(
+            {"method": [r.name] * found.seeds, "seed": range(found.seeds), "pick": r.picks, "cost": r.costs,
+             "test_mrr": r.picked, "best_at_hand": r.best}
+        )
+        for r in found.rows
+    ]  # fmt: skip
+    with whole_file(path) as aside:
+        pl.concat(parts).write_parquet(aside, compression="zstd")

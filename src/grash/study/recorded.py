@@ -1,0 +1,210 @@
+"""A table of recorded trainings in the place of an engine: whole searches in milliseconds, decided by the real code.
+
+`Recorded` is what every method asks: how a pool member scores on a graph fraction after an epoch fraction, what that
+costs, when it diverges. It is also the `Graphs` of a schedule, so that `search` runs `search.halving.next_action`
+unchanged. Comes from table.py, goes to methods/.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grash.errors import ConfigError, InputError
+from grash.reduction.holdout import n_valid_of
+from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTrials, TrainWinner, Win, next_action
+from grash.search.schedule import Shape, cost_of, fitting_trials, plan_round, round_sizes
+from grash.search.settings import SearchSettings, make_settings
+from grash.search.state import RoundState, SearchState
+from grash.search.trial import Configuration, Result, Round
+from grash.study.points import Points, points_of
+from grash.study.table import Table
+
+Scores = NDArray[np.float64]
+
+
+class Recorded:
+    """A table, ready to be asked: letters are G graphs, F epoch fractions, n pool members.
+
+    Only members that have been trained in full on every graph take part (`members` are their numbers in the pool).
+    """
+
+    def __init__(self, table: Table) -> None:
+        run = ~np.isnan(table.valid[:, -1]) | np.isfinite(table.failed)  # (G, n)
+        run = run.all(axis=0) & ~np.isnan(table.test["mrr"])
+        self.table, self.members = table, np.flatnonzero(run)
+        self.n, self.name = len(self.members), str(table.meta["dataset"])
+        if self.n < 2:
+            raise InputError(
+                f"The table of {self.name} has {self.n} configurations that were trained on every graph, and a method "
+                f"chooses among 2 or more: run `grash study table` to its end."
+            )
+        self.fractions: Scores = np.asarray(table.graph_fractions, float)
+        self.epochs: Scores = np.concatenate([[0.0], table.epoch_fractions])
+        self.failed: Scores = table.failed[:, self.members]  # (G, n)
+        self.curves = _curves(self.epochs, table.valid[:, :, self.members], self.failed)  # (G, F + 1, n)
+        self.truth: Scores = table.test["mrr"][self.members]  # (n,)
+        self.sizes = {name: np.asarray(getattr(table, name)) for name in ("entities", "triples", "n_valid")}
+        self.n_entities, self.n_train = int(self.sizes["entities"][-1]), int(self.sizes["triples"][-1])
+        self.max_epochs = float(table.meta["epochs"])
+        self.shape = lru_cache(maxsize=4096)(self._shape)
+        self.smallest_fraction = lru_cache(maxsize=64)(self._smallest_fraction)
+        self.scores = lru_cache(maxsize=4096)(self._scores)
+        self.part_seen = lru_cache(maxsize=4096)(self._part_seen)
+        self.settings = lru_cache(maxsize=256)(self._settings)
+
+    def _scores(self, g: float, e: float) -> Scores:
+        """(n,) what trials on that graph score after e of a full run's epochs; NaN where they have diverged by then.
+
+        As `Table.score` at e/2 and at e, of which the better counts as in a search (docs/decisions/0018).
+        """
+        near, _, _ = self.table.neighbours(g)
+        return np.where(self.failed[near] <= e, np.nan, np.maximum(self._at(g, e), self._at(g, e / 2)))
+
+    @cached_property
+    def full_scores(self) -> Scores:
+        """(n,) what full runs score that are validated all along, as a training by itself is: their best validation."""
+        return np.where(self.failed[-1] <= 1, np.nan, self.curves[-1].max(axis=0))
+
+    def _at(self, g: float, e: float) -> Scores:
+        near, far, share = self.table.neighbours(g)
+        there, beyond = self._at_epoch(self.curves[near], e), self._at_epoch(self.curves[far], e)
+        return np.where(self.failed[far] <= e, there, (1 - share) * there + share * beyond)
+
+    def _at_epoch(self, curves: Scores, e: float) -> Scores:
+        above = min(max(1, int(np.searchsorted(self.epochs, e))), len(self.epochs) - 1)
+        low, high = self.epochs[above - 1], self.epochs[above]
+        share = (e - low) / (high - low)
+        return (1 - share) * curves[above - 1] + share * curves[above]
+
+    def _part_seen(self, g: float, e: float) -> Scores:
+        """(n,) the share of a trial's positives that are seen: 1, or less where it diverges."""
+        return np.minimum(1.0, self.failed[self.table.neighbours(g)[0]] / e)
+
+    @cached_property
+    def points(self) -> Points:
+        return points_of(self.table.meta, [self.table.configurations[i] for i in self.members])
+
+    def best_of(self, numbers: Sequence[int]) -> float:
+        """The best test MRR at full fidelity among members."""
+        return float(self.truth[list(numbers)].max()) if len(numbers) else 0.0
+
+    def _shape(self, fractions: tuple[float, ...]) -> Shape:
+        g = fractions[-1] if fractions else 1.0
+        if g * self.n_train < self.n_train - n_valid_of(self.n_train):
+            return self.table.shape(g)
+        return self.table.shape(1.0)  # the chain takes the whole graph where it fits without its validation part
+
+    def _smallest_fraction(self, n_entities: int, n_valid: int) -> float:
+        """The smallest fraction with so many entities and validation triples: known for the rails of the search, else
+        between recorded sizes in logarithms."""
+        rails = self.table.meta.get("rails", {})
+        if (rails.get("n_entities"), rails.get("n_valid")) == (n_entities, n_valid):
+            return float(rails["fraction"])
+        if n_entities > self.n_entities:
+            return 1.0
+        sizes = {name: np.maximum.accumulate(self.sizes[name]) for name in ("entities", "n_valid")}
+        sizes["n_valid"][-1] = max(sizes["n_valid"][-1], n_valid)  # beyond it the graph comes with its own
+        wanted = {"entities": n_entities, "n_valid": n_valid}
+        return min(1.0, max(_crossing(self.fractions, sizes[name], wanted[name]) for name in sizes))
+
+    def _settings(self, preset: str, budget: float, changes: tuple[tuple[str, Any], ...]) -> SearchSettings:
+        meta, n_trials = self.table.meta, min(self.n, int(SearchSettings.model_fields["n_trials"].default))
+        given = {"models": (meta["model"],), "dim": meta["dim"], "max_epochs": self.max_epochs, "budget": budget}
+        made = make_settings({**given, "n_trials": n_trials, "final_train": False, **dict(changes)}, preset=preset)
+        for name, known in (("warm_start", "off"), ("price", "triples")):
+            if getattr(made, name) != known:
+                raise ConfigError(
+                    f"{name}={getattr(made, name)} cannot be judged on a table, which has trainings of {name}={known} "
+                    f"only: run real searches for it."
+                )
+        return made
+
+
+def _curves(epochs: Scores, valid: Scores, failed: Scores) -> Scores:
+    """(G, F + 1, n) validation MRR at every epoch fraction, from 0 on: between measured ones straight lines, and after
+    a divergence what was last measured before it."""
+    curves = np.zeros((len(valid), len(epochs), valid.shape[2]))
+    for g, i in np.ndindex(failed.shape):
+        there = ~np.isnan(valid[g, :, i]) & (epochs[1:] < failed[g, i])
+        marks, values = epochs[1:][there], valid[g, there, i]
+        curves[g, :, i] = np.interp(epochs, np.append(0.0, marks), np.append(0.0, values))
+    return curves
+
+
+def _crossing(fractions: Scores, sizes: Scores, wanted: float) -> float:
+    """The first fraction at which sizes, rising along them, reach what is wanted; the smallest of all below that."""
+    at = int(np.searchsorted(sizes, wanted))
+    if at == 0:
+        return float(fractions[0])
+    low, high, aim = (math.log(max(1, s)) for s in (sizes[at - 1], sizes[at], wanted))
+    x0, x1 = math.log(fractions[at - 1]), math.log(fractions[at])
+    return math.exp(x0 + (aim - low) / (high - low) * (x1 - x0))
+
+
+def first_round(bench: Recorded, settings: SearchSettings) -> Round:
+    """The plan of the first round, which depends on no result."""
+    n = entering(bench, settings)
+    share = settings.full_budget / max(1, len(round_sizes(n, settings.eta)))
+    return plan_round(1, min(share / n, Fraction(1)), share, n, settings, bench)
+
+
+def round_scores(bench: Recorded, plan: Round, settings: SearchSettings) -> tuple[Scores, Scores]:
+    """(n,) what every member would score in a round, NaN if it diverges, and (n,) the share that it would see."""
+    g, e = (1.0 if plan.whole else plan.graph_fraction), min(1.0, plan.epochs / settings.max_epochs)
+    return bench.scores(g, e), bench.part_seen(g, e)
+
+
+def entering(bench: Recorded, settings: SearchSettings) -> int:
+    """How many configurations enter the first round: as settings and rails want it."""
+    n = fitting_trials(settings, bench)
+    if n > bench.n:
+        raise ConfigError(f"n_trials={n} are more than the {bench.n} configurations of the table: give fewer.")
+    return n
+
+
+def search(bench: Recorded, numbers: Sequence[int], settings: SearchSettings) -> SearchState:
+    """A whole search among these pool members, decided by the real code; configuration i is member numbers[i]."""
+    state = SearchState(budget=settings.budget, sizes=round_sizes(len(numbers), settings.eta))
+    state.planned_trials = len(numbers)
+    state.configurations = {i: Configuration(i, {}, "table") for i in range(len(numbers))}
+    while True:
+        match next_action(state, settings, bench):
+            case OpenRound(plan):
+                state.rounds.append(RoundState(plan))
+            case RunTrials(number, open_ones):
+                _run_trials(bench, state, settings, number, [(i, numbers[i]) for i in open_ones])
+            case CloseRound(number, survivors):
+                state.rounds[number - 1].survivors = list(survivors)
+            case Win(number):
+                state.winner = number
+            case Finish(failed):
+                state.finished, state.failed = True, failed
+                return state
+            case Propose() | TrainWinner():
+                raise AssertionError("all configurations are there, and no winner is trained on a table")
+
+
+def _run_trials(
+    bench: Recorded, state: SearchState, settings: SearchSettings, number: int, trials: list[tuple[int, int]]
+) -> None:
+    """What an engine would say that does just what the round planned."""
+    past = state.rounds[number - 1]
+    plan = past.plan
+    scores, seen = (found.tolist() for found in round_scores(bench, plan, settings))
+    before = state.rounds[number - 2].plan.positives if plan.continues else 0
+    whole = float(cost_of(plan.positives - before, settings, bench.n_train))
+    for i, member in trials:
+        if math.isnan(scores[member]):
+            positives = max(0, math.floor(plan.positives * seen[member]) - before)
+            cost = float(cost_of(positives, settings, bench.n_train))
+            past.results[i] = Result(number, i, 1, "diverged", positives=positives, cost=cost, message="diverged")
+        else:
+            positives = plan.positives - before
+            past.results[i] = Result(number, i, 1, "ok", mrr=scores[member], positives=positives, cost=whole)

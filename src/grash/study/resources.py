@@ -1,0 +1,136 @@
+"""What a search takes (paper, Tab. 3): seconds, peak memory and model size per round and variant, and the first round
+with one, three and all of its trials at a time.
+
+Comes from the searches and timed rounds of one store, goes to a page.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from grash.engines.estimate import plan_search
+from grash.search.schedule import scaled_negatives
+from grash.study.graphs import StudyGraphs
+from grash.study.pages import Page, Rows, Value
+from grash.study.searches import Asked, graphs_of
+from grash.study.store import Store
+from grash.study.train import GraphTrainer, device_words
+
+AT_A_TIME = (1, 3, 0)  # 0: all
+_WHAT = "first round"
+
+
+def asked_searches(variants: Sequence[str], *, n: int, preset: str) -> list[Asked]:
+    return [Asked(preset, n, (("variant", v),)) for v in variants]
+
+
+def time_first_rounds(
+    graphs: StudyGraphs,
+    asked: Sequence[Asked],
+    store: Store,
+    *,
+    device: str = "auto",
+    max_seconds: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> bool:
+    """Times the first round of each search with 1, 3 and all of its trials at a time; whether all is there then."""
+    began = time.monotonic()
+    for one in asked:
+        for count in reversed(AT_A_TIME):
+            if _name(one, count) in store.searches:
+                continue
+            if max_seconds is not None and time.monotonic() - began > max_seconds:
+                return False
+            record = time_first_round(graphs, one, count, device=device)
+            store.add_search(record)
+            say(f"{record['name']}: {record['seconds']:.1f} s")
+    return all(_name(one, count) in store.searches for one in asked for count in AT_A_TIME)
+
+
+def time_first_round(graphs: StudyGraphs, asked: Asked, count: int, *, device: str = "auto") -> dict[str, Any]:
+    """Seconds of all trials of the first round, `count` at a time (0: all), without making the graph and the filter."""
+    mine = graphs_of(graphs, asked)
+    first = plan_search(mine, device="cpu", probe=False).rounds[0]
+    plan, floor = first.plan, mine.settings.negatives_floor
+    trainer = GraphTrainer(mine.subgraph(() if plan.whole else plan.fractions), device=device)
+    configs = [
+        c.changed(
+            epochs=plan.epochs, valid_every=plan.epochs / 2, patience=None,
+            negatives_head=scaled_negatives(c.negatives_head, plan, floor),
+            negatives_tail=scaled_negatives(c.negatives_tail, plan, floor),
+        )
+        for c in (graphs.pool.config(i) for i in range(first.n_trials))
+    ]  # fmt: skip
+    size, ends = count or len(configs), (plan.epochs / 2, plan.epochs)
+    trainer.train(configs[:1], ends)  # what is compiled and loaded once is no part of a round
+    trainer.settle()
+    if trainer.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(trainer.device)
+    began, failed = time.monotonic(), 0
+    for start in range(0, len(configs), size):
+        failed += sum(r.error is not None for r in trainer.train(configs[start : start + size], ends))
+    trainer.settle()
+    seconds = time.monotonic() - began
+    peak = torch.cuda.max_memory_allocated(trainer.device) if trainer.device.type == "cuda" else 0
+    return {
+        "name": _name(asked, count), "at_a_time": size, "trials": len(configs), "seconds": seconds, "failed": failed,
+        "peak_bytes": peak, "device": device_words(trainer.device),
+    }  # fmt: skip
+
+
+def resources_page(store: Store, asked: Sequence[Asked], *, command: str) -> Page:
+    meta, rows = store.meta, tuple(row for a in asked for row in _round_rows(store, a))
+    page = Page(
+        f"resources-{store.path.stem}-{asked[0].preset}", f"What a search takes: {meta['dataset']}", command,
+        ", ".join(sorted({r["device"] for r in store.searches.values()})), raw=Rows(_HEADINGS, rows),
+    )  # fmt: skip
+    page.add(
+        f"{meta['model']}, d = {meta['dim']}, `{meta['label']}` space, E = {meta['epochs']:g}, n = {asked[0].n}, "
+        f"preset `{asked[0].preset}`. Seconds of a round are from its opening to its end, with the making of its "
+        f"graph; peak memory is what all trials that were trained together took on the device; the model is one "
+        f"trial's tables.",
+        Rows(_HEADINGS, rows),
+        "## The first round with more trials at a time",
+        "All trials of the first round, trained again in groups of this size with the same kernels.",
+        _together(store, asked),
+    )
+    return page
+
+
+_HEADINGS = ("variant", "round", "trials", "entities", "triples", "epochs", "seconds", "peak memory, MB", "model, MB")
+
+
+def _round_rows(store: Store, asked: Asked) -> list[tuple[Value, ...]]:
+    record, variant = store.searches.get(asked.name), str(dict(asked.changes)["variant"])
+    if record is None:
+        return [(variant, *(None,) * 8)]
+    rows: list[tuple[Value, ...]] = [
+        (variant, str(r["number"]), r["trials"], r["n_entities"], r["n_train"], float(r["epochs"]), float(r["seconds"]),
+         r["peak_bytes"] / 1e6, r["model_bytes"] / 1e6)
+        for r in record["rounds"]
+    ]  # fmt: skip
+    total = sum(r["seconds"] for r in record["rounds"])
+    return [*rows, (variant, "all", sum(r["trials"] for r in record["rounds"]), "", "", "", total, "", "")]
+
+
+def _together(store: Store, asked: Sequence[Asked]) -> Rows:
+    rows: list[tuple[Value, ...]] = []
+    for one in asked:
+        found = {count: store.searches.get(_name(one, count)) for count in AT_A_TIME}
+        alone = found[1]
+        for count, record in found.items():
+            words = "all" if count == 0 else str(count)
+            faster = None if record is None or alone is None else f"{alone['seconds'] / record['seconds']:.2f} ×"
+            rows.append((
+                str(dict(one.changes)["variant"]), words, None if record is None else float(record["seconds"]), faster,
+                None if record is None else record["peak_bytes"] / 1e6,
+            ))  # fmt: skip
+    return Rows(("variant", "at a time", "seconds", "against one", "peak memory, MB"), tuple(rows))
+
+
+def _name(asked: Asked, count: int) -> str:
+    return f"{_WHAT}, {count or 'all'} at a time: {asked.name}"

@@ -1,0 +1,132 @@
+"""What is reduced, and what the search then picks (paper, Tab. 2): epoch, graph and combined, model by model.
+
+Each pick is shown at full fidelity beside the best, the median and the default configuration among the same n trained
+in full. Comes from the stores of several pools, goes to one page per graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from grash.search.space_file import as_dict
+from grash.search.spaces import space_of
+from grash.study.cells import Cell, cells_on
+from grash.study.pages import Page, Rows, Value
+from grash.study.plots import bar_plot
+from grash.study.pool import DEFAULT
+from grash.study.searches import Asked
+from grash.study.store import Store
+from grash.study.transfer import full_scores
+
+VARIANTS = ("epoch", "graph", "combined")
+SELF_ADVERSARIAL = "paper-self-adversarial"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One pool of the study: what differs from the settings that were given, the variants that are searched, and
+    whether its n are all trained in full."""
+
+    label: str
+    changes: dict[str, Any]
+    variants: tuple[str, ...]
+    full: bool
+    fixed: tuple[str, ...] = ()  # name=value
+
+
+def setups(models: Sequence[str], *, dim: int, large: int, full: bool, n_entities: int) -> list[Setup]:
+    """Every model with all variants; combined once more with a larger dimension (0: none), RotatE's own loss too."""
+    fixed = ("precision=tf32",) if large > 128 else ()  # wider rows have no fused step in float32
+    found = []
+    for model in models:
+        found.append(Setup(model, {"model": model}, VARIANTS, full))
+        if large:
+            found.append(Setup(model, {"model": model, "dim": large}, ("combined",), False, fixed))
+        if model == "rotate":
+            own = {"space": self_adversarial_space(model, n_entities), "label": SELF_ADVERSARIAL}
+            changes = {"model": model, **own, "dim": large or dim}
+            found.append(Setup("rotate, self-adversarial", changes, ("combined",), False, fixed))
+    return found
+
+
+def asked_searches(variants: Sequence[str], *, n: int, preset: str) -> list[Asked]:
+    return [Asked(preset, n, (("variant", v),)) for v in variants]
+
+
+def variant_cells(store: Store, asked: Sequence[Asked], *, n: int, full: bool) -> list[Cell]:
+    """Full trainings: of the n and the default where the regret is asked for, else of the picks that are known."""
+    if full:
+        return cells_on("whole", 1.0, [DEFAULT, *range(n)])
+    picks = {store.searches[a.name]["winner"] for a in asked if a.name in store.searches}
+    return cells_on("whole", 1.0, [DEFAULT, *sorted(p for p in picks if p is not None)])
+
+
+def self_adversarial_space(model: str, n_entities: int) -> dict[str, Any]:
+    """The paper's space with the loss of RotatE's authors: its margin and temperature are searched as in `default`."""
+    paper, ours = as_dict(space_of("paper", model, n_entities)), as_dict(space_of("default", model, n_entities))
+    searched = {name: _always(ours[name]) for name in ("margin", "temperature")}
+    return {**paper, "loss": "self_adversarial", **searched}
+
+
+def variants_page(lines: Sequence[tuple[Setup, Store]], *, n: int, preset: str, command: str) -> Page:
+    """One table over all models and variants, and a plot of the picks."""
+    meta = lines[0][1].meta
+    devices = sorted({e.device for _, store in lines for e in store.entries.values()})
+    rows = [_row(setup, store, a) for setup, store in lines for a in asked_searches(setup.variants, n=n, preset=preset)]
+    models = "-".join(dict.fromkeys(str(store.meta["model"]) for _, store in lines))
+    name = f"variants-{meta['dataset']}-{models}-d{meta['dim']}-{meta['label']}-e{meta['epochs']:g}-s{meta['seed']}"
+    page = Page(
+        f"{name}-{preset}", f"What is reduced, and what is then found: {meta['dataset']}", command,
+        ", ".join(devices), raw=Rows(_HEADINGS, tuple(rows)),
+    )  # fmt: skip
+    page.add(
+        f"Searches with n = {n}, η = 4, B = 3 (preset `{preset}`, E = {meta['epochs']:g}); each pick's full training "
+        f"on the test triples, beside the best, the median and our default configuration of the same n trained in "
+        f"full. `of best` is the pick's share of the best one's test MRR: what the search lost by choosing.",
+        Rows(_HEADINGS, tuple(rows)),
+    )
+    shown = [(f"{r[0]} {r[1]}, d = {r[2]}", r[4], None, None) for r in rows if isinstance(r[4], float)]
+    if shown:
+        drawn = bar_plot(shown, title="The pick, trained in full", x_label="test MRR")
+        page.add((page.name, drawn, "Test MRR of every pick"))
+    return page
+
+
+_HEADINGS = (
+    "model", "variant", "d", "pick", "test MRR", "Hits@1", "Hits@3", "Hits@10", "best of n", "of best", "median of n",
+    "default", "search, s",
+)  # fmt: skip
+
+
+def _row(line: Setup, store: Store, asked: Asked) -> tuple[Value, ...]:
+    record = store.searches.get(asked.name)
+    variant = dict(asked.changes)["variant"]
+    pick = None if record is None else record["winner"]
+    tested = _tested(store, pick)
+    truth = full_scores(store, asked.n) if line.full else {}
+    whole = len(truth) == asked.n
+    best = max(truth.values()) if whole else None if line.full else "–"
+    default = _tested(store, DEFAULT)
+    share: Value = f"{tested['mrr'] / best:.1%}" if tested and isinstance(best, float) and best else None
+    return (
+        line.label, variant, int(store.meta["dim"]), pick,
+        *(tested[m] if tested else None for m in ("mrr", "hits@1", "hits@3", "hits@10")),
+        best, share if line.full else "–", median(truth.values()) if whole else None if line.full else "–",
+        default["mrr"] if default else None, None if record is None else float(record["seconds"]),
+    )  # fmt: skip
+
+
+def _tested(store: Store, number: int | None) -> dict[str, float] | None:
+    """Test metrics of a full training; zeros if it diverged."""
+    entry = None if number is None else store.entry(number, "whole", 1.0)
+    if entry is None or entry.status not in ("ok", "diverged"):
+        return None
+    return entry.test or dict.fromkeys(("mrr", "hits@1", "hits@3", "hits@10"), 0.0)
+
+
+def _always(parameter: Any) -> Any:
+    """A parameter without the condition under which it is searched."""
+    return {k: v for k, v in parameter.items() if k != "when"} if isinstance(parameter, dict) else parameter

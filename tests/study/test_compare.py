@@ -1,0 +1,174 @@
+"""The comparison: means, pairs, curves against a slow twin, and the page."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import polars as pl
+import pytest
+
+from grash.cli.study_methods import methods as methods_verb
+from grash.errors import ConfigError
+from grash.study.compare import anytime, compare
+from grash.study.methods import METHODS, Method
+from grash.study.methods.trace import Trace
+from grash.study.methods_page import planned, write_methods_page, write_overview
+from grash.study.recorded import Recorded, search
+from grash.study.sweep import read_methods
+from study.synthetic import make_table
+
+FEW = (Method("default", "grash"), Method("random", "random"), Method("eta 2", "grash", {"eta": 2}))
+
+
+@pytest.fixture(scope="module")
+def bench() -> Recorded:
+    return Recorded(make_table(n=80, correlation=0.6, diverged=0.1))
+
+
+def test_the_figures_of_a_method_are_means_over_its_seeds(bench):
+    found = compare(bench, FEW, seeds=20)
+    traces = [FEW[1](bench, seed, 3.0) for seed in range(20)]
+    row, base = found.row("random"), found.row("default")
+    picked = [t.test_mrr(bench) for t in traces]
+    best = [max(bench.truth[i] for i in t.first) for t in traces]
+    assert row.mrr == pytest.approx(np.mean(picked))
+    assert row.cost == pytest.approx(np.mean([t.cost for t in traces]))
+    assert row.found == pytest.approx(np.mean(picked) / np.mean(best))
+    assert row.gain == pytest.approx(row.mrr - base.mrr)
+    assert row.mrr_interval[0] < row.mrr < row.mrr_interval[1]
+    assert row.wins == np.mean([p > b for p, b in zip(picked, base.picked)])
+    assert row.picks.tolist() == [bench.members[t.pick] for t in traces]
+
+
+def test_the_reference_gains_nothing_over_itself(bench):
+    row = compare(bench, FEW, seeds=10, reference="eta 2").row("eta 2")
+    assert (row.gain, row.gain_interval, row.wins, row.losses) == (0.0, (0.0, 0.0), 0.0, 0.0)
+
+
+def test_what_is_left_falls_from_round_to_round_to_what_is_picked(bench):
+    row = compare(bench, FEW, seeds=30).row("default")
+    assert row.kept[0] == 1.0
+    assert list(row.kept) == sorted(row.kept, reverse=True)
+    assert row.found <= row.kept[-1]
+
+
+def test_a_curve_is_the_mean_of_what_each_seed_has_by_then(bench):
+    costs = np.geomspace(0.01, 3, 23)
+    traces = [FEW[0](bench, seed, 3.0) for seed in range(12)]
+    found = anytime(bench, traces, costs)
+    for cost, value in zip(costs, found):
+        each = []
+        for trace in traces:
+            so_far = [member for at, member in trace.points if at <= cost * (1 + 1e-9)]
+            each.append(bench.truth[so_far[-1]] if so_far else np.nan)
+        np.testing.assert_allclose(value, np.mean(each))
+    assert found[-1] == pytest.approx(np.mean([t.test_mrr(bench) for t in traces]))
+
+
+def test_a_seed_without_a_score_counts_as_nothing_found(bench):
+    nothing = Trace((), None, (1, 2), 0.1)
+    assert nothing.test_mrr(bench) == 0.0
+    assert anytime(bench, [nothing], np.array([1.0])).tolist() == [0.0]
+
+
+def test_a_method_that_does_not_suit_a_table_is_left_out_with_the_reason(bench):
+    said: list[str] = []
+    wide = Method("too many", "grash", {"n_trials": 500})
+    found = compare(bench, (*FEW, wide), seeds=3, tell=said.append)
+    assert [r.name for r in found.rows] == ["default", "random", "eta 2"]
+    assert any("too many is left out. n_trials=500 are more than the 80" in s for s in said)
+    with pytest.raises(ConfigError, match="n_trials=500"):
+        compare(bench, (wide, *FEW), seeds=3)
+
+
+@pytest.mark.parametrize("changes", [{"seeds": 1}, {"reference": "nobody"}])
+def test_a_comparison_needs_seeds_and_a_reference(bench, changes):
+    with pytest.raises(ConfigError, match="give methods with different names"):
+        compare(bench, FEW, **{"seeds": 5, **changes})
+
+
+def test_the_rounds_of_the_page_are_those_of_a_search_in_which_nothing_diverges():
+    bench = Recorded(make_table(n=64))
+    settings = bench.settings("default", 3.0, ())
+    assert planned(bench, settings) == [r.plan for r in search(bench, range(64), settings).rounds]
+
+
+def test_the_page_shows_every_method_with_its_files(bench, tmp_path):
+    found = compare(bench, METHODS, seeds=4)
+    path = write_methods_page(found, tmp_path, command="grash study methods drawn.parquet")
+    text = path.read_text()
+    for method in METHODS:
+        assert f"| **{method.name}** |" in text or f"| {method.name} |" in text
+    assert "grash study methods drawn.parquet" in text
+    name = path.stem
+    for plot in ("curves", "gains"):
+        assert f"img/{name}-{plot}.svg" in text
+        ElementTree.parse(tmp_path / "img" / f"{name}-{plot}.svg")
+    seeds = pl.read_parquet(tmp_path / f"{name}.parquet")
+    assert len(seeds) == 4 * len(METHODS)
+    figures = pl.read_csv(tmp_path / f"{name}.csv")
+    assert figures["method"].to_list() == [m.name for m in METHODS]
+
+
+@pytest.mark.parametrize("what", ["methods", "sweep", "settings"])
+def test_the_verb_reads_a_table_and_writes_its_page(what, tmp_path, capsys):
+    file, mine = tmp_path / "drawn.parquet", tmp_path / "mine.yaml"
+    make_table(n=20, correlation=0.7).save(file)
+    mine.write_text("- {name: two, eta: 2}\n")
+    methods_verb([file], 3, 3.0, what == "sweep", mine if what == "settings" else None, tmp_path / "out")
+    said = capsys.readouterr()
+    assert "drawn, 3 seeds, B = 3" in said.out
+    assert len(list((tmp_path / "out").glob("*.md"))) == 1
+    assert ("\ntwo " in said.out) == (what == "settings")
+
+
+def test_several_tables_get_an_overview(tmp_path):
+    several = [compare(Recorded(make_table(n=n, correlation=c)), FEW, seeds=6) for n, c in ((40, 0.9), (70, 0.4))]
+    several[1].bench.table.meta["dataset"], several[1].bench.name = "other", "other"
+    text = write_overview(several, tmp_path).read_text()
+    line = next(row for row in text.splitlines() if row.startswith("| random |"))
+    cells = [cell.strip() for cell in line.split("|")[2:-1]]
+    for found, cell in zip(several, cells):
+        row = found.row("random")
+        assert cell.startswith(f"{row.mrr:.4f}")
+        assert ("▼" in cell) == (row.gain_interval[1] < 0)
+    mean = np.mean([f.row("random").gain / f.row("default").mrr for f in several])
+    assert cells[-1] == f"{mean:+.2%}"
+    assert len(pl.read_csv(tmp_path / "methods-overview.csv")) == 6
+
+
+def test_two_ways_to_say_what_is_compared_are_one_too_many(tmp_path):
+    with pytest.raises(ConfigError, match="give one of them"):
+        methods_verb([], 3, 3.0, True, tmp_path / "mine.yaml", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "entry, words",
+    [
+        ("{name: a, run: rungs, lean: half}", "lean='half' is of another kind: give float | list"),
+        ("{name: a, run: rungs, sizes: 5}", "sizes=5 is of another kind"),
+        ("{name: a, run: rungs, sizes: [8, 0]}", r"sizes=\(8, 0\) leaves nothing to search: give 1 or more"),
+        ("{name: a, run: rungs, eta: 1}", "eta=1 leaves nothing to search: give 2 or more"),
+        ("{name: a, run: rungs, rails: 1}", "rails=1 is of another kind: give bool"),
+        ("{name: a, budget: x}", "budget='x' is of another kind"),
+        ("{name: a, budget: 0}", "budget=0 buys nothing"),
+        ("{name: a, run: rungs, bench: 3}", "'bench' is no setting of rungs"),
+        ("{name: a, run: [x]}", "is no method"),
+        ("3", "is no method"),
+    ],
+)
+def test_mistakes_in_a_file_of_settings_are_said_in_a_sentence(tmp_path, entry, words):
+    (tmp_path / "mine.yaml").write_text(f"- {entry}\n")
+    with pytest.raises(ConfigError, match=words):
+        read_methods(tmp_path / "mine.yaml")
+
+
+def test_files_of_settings_have_pages_of_their_own(tmp_path):
+    table = make_table(n=16, correlation=0.6)
+    table.save(tmp_path / "t.parquet")
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text("- {name: fewer, n_trials: 8}\n")
+        methods_verb([tmp_path / "t.parquet"], 3, 3.0, False, tmp_path / f"{name}.yaml", tmp_path / "out")
+    names = {p.stem for p in (tmp_path / "out").glob("*.md")}
+    assert names == {f"{name}-drawn-complex-d8-own-e100-s0" for name in ("one", "two")}

@@ -1,0 +1,52 @@
+"""A search on a table against the same search on its graph, trained: the plans, the bills and nearly the scores."""
+
+from __future__ import annotations
+
+import pytest
+
+from grash.engines.drive import Driver
+from grash.engines.sequential import SequentialEngine
+from grash.engines.trial import TrialRunner
+from grash.search.folder import SEARCH_FILE, RunFolder
+from grash.search.graphs import SearchGraphs
+from grash.search.settings import make_settings
+from grash.study.cells import cells_on
+from grash.study.planned import planned_fidelities
+from grash.study.recorded import Recorded, search
+from grash.study.run import run_cells
+from grash.study.table import make_table
+from study.small_study import SPACE, small_study
+from table_engine import without_waits
+
+N = 6
+
+
+def test_a_search_on_a_table_foretells_the_search_on_its_graph(tmp_path):
+    graphs, store = small_study(tmp_path / "store", n=N, epochs=16.0)
+    visited = planned_fidelities(graphs)
+    cells = cells_on("whole", 1.0, range(N), also=[m for g, e in visited for m in (e / 2, e) if g == 1])
+    for g, e in visited:
+        cells += cells_on("chain", g, range(N), also=(e / 2, e)) if g < 1 else []
+    run_cells(graphs, cells, store, device="cpu")
+    bench = Recorded(make_table(store, graphs.pool, rails=graphs.rails()))
+    told = search(bench, range(N), bench.settings("default", 3.0, (("n_trials", N),)))
+
+    settings = make_settings({
+        "space": SPACE, "proposals": "random", "dim": 4, "max_epochs": 16.0, "n_trials": N, "final_train": False,
+    })  # fmt: skip
+    own = SearchGraphs(graphs.pool.dataset, settings)
+    with RunFolder(tmp_path / "run") as folder, without_waits():
+        (tmp_path / "run" / SEARCH_FILE).touch()
+        engine = SequentialEngine(TrialRunner(own, tmp_path / "run", device="cpu"))
+        found = Driver(folder, own, engine).run()
+
+    assert found.winner is not None
+    assert len(told.rounds) == len(found.rounds)
+    for one, other in zip(told.rounds, found.rounds):
+        for name in ("n_trials", "fidelity", "graph_fraction", "epoch_fraction", "whole", "share"):
+            assert getattr(one.plan, name) == getattr(other.plan, name)
+        assert one.plan.n_train == pytest.approx(other.plan.n_train, rel=0.02)  # a store rounds fractions
+    first, real = told.rounds[0].results, found.rounds[0].results
+    for n in range(N):
+        assert first[n].cost == pytest.approx(real[n].cost, rel=0.02)
+        assert first[n].mrr == pytest.approx(real[n].mrr, abs=0.03)  # a trial's last step is cut short, a cell's is not

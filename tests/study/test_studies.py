@@ -1,0 +1,281 @@
+"""The studies: which cells they need, what they find, and the pages that show it, or that it has not been run yet."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from grash.engines import run as runs
+from grash.errors import ConfigError
+from grash.search.configurations import make_configurations
+from grash.search.ledger import LEDGER_FILE
+from grash.study import resources, rounds, variants
+from grash.study.pages import Page, Rows, share_words, write_page
+from grash.study.plots import Series, bar_plot, line_plot
+from grash.study.pool import DEFAULT, make_pool
+from grash.study.run import run_cells
+from grash.study.searches import Asked, folder_of, print_searches, run_search, run_searches
+from grash.study.transfer import BUDGETS, REDUCTIONS, analyse, check_reductions, transfer_cells, transfer_page
+from small_graph import grash
+from study.small_study import SPACE, made_up, small_graph, small_pool, small_study
+
+EPOCHS = {"epochs": 8.0}  # so that first rounds of four have an epoch
+
+
+def filled(tmp_path, *, n: int = 12, noise: float = 0.0):
+    """A store in which every score is the truth, but for the noise of reduced graphs."""
+    graphs, store = small_study(tmp_path, n=n)
+    generator = np.random.default_rng(0)
+    truth = np.linspace(0.01, 0.4, n)
+    for cell in transfer_cells(n):
+        mrr = float(truth[cell.number])
+        seen = mrr if cell.technique == "whole" else mrr + noise * generator.normal()
+        curve = tuple((m, seen * m**0.1, 1.0) for m in cell.marks)
+        more = {"n_entities": round(60 * cell.fraction), "n_train": round(600 * cell.fraction)}
+        store.add([made_up(cell.number, cell.technique, cell.fraction, mrr, marks=cell.marks, curve=curve, **more)])
+    return graphs, store
+
+
+def test_a_transfer_needs_every_technique_at_every_budget():
+    cells = transfer_cells(2)
+    graphs = {(c.technique, round(c.fraction, 6)) for c in cells}
+    for technique in ("triples", "walk", "kgtuner", "ladder", "chain"):
+        assert {(technique, round(b, 6)) for b in BUDGETS} <= graphs
+    assert ("chain", round(0.5**0.5, 6)) in graphs and ("whole", 1.0) in graphs
+    assert {c.technique for c in transfer_cells(2, reductions=("epochs",))} == {"whole"}
+
+
+def test_scores_that_are_the_truth_correlate_perfectly_and_noise_lowers_that(tmp_path):
+    for found in analyse(filled(tmp_path / "exact")[1], 12):
+        assert found.all.rho == pytest.approx(1) and found.all.n == 12
+        assert found.learning.rho == pytest.approx(1) and found.learning.n == 10  # the others are below 0.05
+    noisy = {(f.reduction, f.budget): f.all.rho for f in analyse(filled(tmp_path / "noisy", noise=0.2)[1], 12)}
+    assert noisy["epochs", 1 / 64] == pytest.approx(1) and noisy["triples", 1 / 64] < 0.95
+
+
+def test_what_was_not_run_is_said_so(tmp_path):
+    _, store = small_study(tmp_path, n=6)
+    store.add(made_up(i, "whole", 1.0, 0.1 * i) for i in range(6))
+    page = transfer_page(store, 6, command="grash study transfer small")
+    text = write_page(page, tmp_path).read_text()
+    assert text.count("not run yet") > 60 and "6 of 6 configurations trained in full" in text
+    assert "(not run yet)" in (tmp_path / "img" / "transfer-small-complex-d4-two-e2-s0.svg").read_text()
+
+
+def test_the_transfer_page_shows_intervals_costs_and_plots(tmp_path):
+    _, store = filled(tmp_path, noise=0.1)
+    path = write_page(transfer_page(store, 12, command="grash study transfer small"), tmp_path)
+    text = path.read_text()
+    assert "not run yet" not in text and "k-core ladder" in text and "```bash\ngrash study transfer small\n```" in text
+    assert len((tmp_path / "transfer-small-complex-d4-two-e2-s0.csv").read_text().splitlines()) == 1 + len(
+        REDUCTIONS
+    ) * len(BUDGETS)
+    for svg in (tmp_path / "img").glob("*.svg"):
+        ElementTree.parse(svg)
+
+
+def test_an_unknown_technique_is_named():
+    assert check_reductions("epochs, chain") == ("chain", "epochs")
+    with pytest.raises(ConfigError, match="no technique 'trees'"):
+        check_reductions("trees")
+
+
+def test_a_search_draws_the_configurations_of_the_pool():
+    pool = small_pool(6)
+    for preset in ("default", "paper"):
+        settings = Asked(preset, 4, (("variant", "graph"),)).settings(pool)
+        drawn = make_configurations(settings, 60, 4)
+        assert [c.values for c in drawn] == [c.values for c in pool.configurations[:4]]
+
+
+def test_a_search_is_kept_as_one_record_and_not_run_again(tmp_path):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    asked = [Asked("paper", 4, (("variant", "epoch"), ("eta", 2)))]
+    assert "0 of 1 searches" in print_searches(graphs, asked, store, device="cpu")
+    assert run_searches(graphs, asked, store, device="cpu")
+    record = store.searches[asked[0].name]
+    assert record["winner"] in range(4) and [r["trials"] for r in record["rounds"]] == [4, 2]
+    assert record["spent"] <= 3 and all(r["seconds"] >= 0 and r["model_bytes"] > 0 for r in record["rounds"])
+    said: list[str] = []
+    assert run_searches(graphs, asked, store, device="cpu", max_seconds=0, say=said.append) and not said
+    assert "1 of 1 searches" in print_searches(graphs, asked, store, device="cpu")
+
+
+def test_a_search_without_time_is_not_kept(tmp_path):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    asked = Asked("paper", 4, (("variant", "epoch"),))
+    assert run_search(graphs, asked, folder_of(store, asked), device="cpu", max_seconds=0.0) is None
+    assert not run_searches(graphs, [asked], store, device="cpu", max_seconds=0.0) and not store.searches
+
+
+def test_a_search_that_was_cut_off_goes_on_with_its_trials_and_leaves_only_its_record(tmp_path, monkeypatch):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    asked = Asked("paper", 4, (("variant", "epoch"), ("eta", 2)))
+    place = folder_of(store, asked)
+    wanted = run_search(graphs, asked, tmp_path / "whole", device="cpu")
+    shutil.copytree(tmp_path / "whole", place)
+    lines = (place / LEDGER_FILE).read_text().splitlines(keepends=True)
+    first = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "closed")
+    (place / LEDGER_FILE).write_text("".join(lines[: first + 1]))  # as a kill after the first round leaves it
+    trained, whole = [], runs._run_stack
+    monkeypatch.setattr(runs, "_run_stack", lambda g, jobs, *more: (trained.extend(jobs), whole(g, jobs, *more))[1])
+    assert run_searches(graphs, [asked], store, device="cpu") and not place.exists()
+    record = store.searches[asked.name]
+    assert len(trained) == 2
+    assert record["winner"] == wanted["winner"] and record["rounds"][0]["scores"] == pytest.approx(
+        wanted["rounds"][0]["scores"]
+    )
+
+
+def test_a_search_of_other_settings_is_not_gone_on_with(tmp_path):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    one, other = (Asked("paper", 4, (("variant", "epoch"), ("eta", eta))) for eta in (2, 4))
+    place = tmp_path / "place"
+    assert run_search(graphs, one, place, device="cpu") is not None
+    record = run_search(graphs, other, place, device="cpu")
+    assert [r["trials"] for r in record["rounds"]] == [4]
+
+
+def test_variants_are_shown_beside_the_best_the_median_and_the_default(tmp_path):
+    graphs, store = small_study(tmp_path, n=4)
+    setup = variants.Setup("complex", {}, variants.VARIANTS, True)
+    asked = variants.asked_searches(setup.variants, n=4, preset="paper")
+    for number, one in enumerate(asked):
+        store.add_search({"name": one.name, "winner": number, "seconds": 1.5, "rounds": [], "device": "cpu"})
+    store.add(made_up(i, "whole", 1.0, 0.1 * (i + 1)) for i in range(4))
+    store.add([made_up(DEFAULT, "whole", 1.0, 0.05)])
+    numbers = {c.number for c in variants.variant_cells(store, asked, n=4, full=True)}
+    assert numbers == {DEFAULT, 0, 1, 2, 3}
+    assert {c.number for c in variants.variant_cells(store, asked, n=4, full=False)} == {DEFAULT, 0, 1, 2}
+    page = variants.variants_page([(setup, store)], n=4, preset="paper", command="grash study variants small")
+    rows = page.raw.rows
+    assert [r[4] for r in rows] == pytest.approx([0.1, 0.2, 0.3]) and {r[8] for r in rows} == {0.4}
+    assert [r[9] for r in rows] == ["25.0%", "50.0%", "75.0%"] and rows[0][10] == pytest.approx(0.25)
+    assert rows[0][11] == 0.05 and "not run yet" not in write_page(page, tmp_path).read_text()
+
+
+def test_the_default_configuration_is_a_cell_of_its_own(tmp_path):
+    graphs, store = small_study(tmp_path)
+    config = graphs.pool.config(DEFAULT)
+    assert config.lr == 0.1 and config.dim == 4 and config.epochs == 2.0
+    assert run_cells(graphs, variants.variant_cells(store, [], n=4, full=False), store, device="cpu").finished
+    assert store.entry(DEFAULT, "whole", 1.0).test["mrr"] > 0
+
+
+def test_rotate_s_own_loss_is_searched_with_its_margin_and_temperature():
+    space = variants.self_adversarial_space("rotate", 60)
+    pool = make_pool(small_graph(), n=8, model="rotate", dim=4, epochs=1, space=space, label="own")
+    values = [c.values for c in pool.configurations]
+    assert {v["loss"] for v in values} == {"self_adversarial"}
+    assert len({v["margin"] for v in values}) > 1 and len({v["temperature"] for v in values}) > 1
+    labels = [s.label for s in variants.setups(["complex", "rotate"], dim=4, large=8, full=True, n_entities=60)]
+    assert labels == ["complex", "complex", "rotate", "rotate", "rotate, self-adversarial"]
+
+
+def test_rounds_compares_etas_at_one_budget_and_one_round_at_a_third(tmp_path):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    asked = rounds.asked_searches(["epoch"], n=4, preset="paper")
+    assert [(dict(a.changes)["eta"], dict(a.changes)["budget"]) for a in asked] == [(2, 3), (4, 3), (8, 3), (4, 1)]
+    page = rounds.rounds_page(store, asked, command="grash study rounds small")
+    assert write_page(page, tmp_path).read_text().count("not run yet") == 4 * 6 + 1
+    assert run_searches(graphs, asked[:2], store, device="cpu")
+    assert run_cells(graphs, rounds.picks(store, asked), store, device="cpu").finished
+    rows = rounds.rounds_page(store, asked, command="").raw.rows
+    assert rows[0][3] == 2 and rows[1][3] == 1 and all(isinstance(r[6], float) for r in rows[:2]) and rows[2][6] is None
+
+
+def test_resources_are_those_of_every_round_and_of_more_trials_at_a_time(tmp_path):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    asked = resources.asked_searches(["epoch"], n=4, preset="paper")
+    assert run_searches(graphs, asked, store, device="cpu")
+    assert resources.time_first_rounds(graphs, asked, store, device="cpu")
+    assert [r["at_a_time"] for r in store.searches.values() if "at_a_time" in r] == [4, 3, 1]
+    text = write_page(resources.resources_page(store, asked, command="grash"), tmp_path).read_text()
+    assert "| epoch | all |" in text and "| epoch | 3 |" in text and "not run yet" not in text
+
+
+def test_plots_are_xml_with_escaped_names_and_a_label_for_each_series():
+    series = [Series("a < b & c", ((0.1, 0.5, 0.4, 0.6), (0.5, 0.7, None, None))), Series("empty", ())]
+    drawn = line_plot(series, title="ρ & more", x_label="x", y_label="y", log_x=True)
+    texts = [t.text for t in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a < b & c", "empty (not run yet)", "ρ & more"} <= set(texts)
+    bars = bar_plot([("one", 0.5, 0.4, 0.6), ("two", 0.1, None, None)], title="bars", x_label="x")
+    assert ElementTree.fromstring(bars).attrib["width"] == "720"
+
+
+def test_tables_of_a_page_say_what_is_missing_and_keep_bars_inside_cells(tmp_path):
+    rows = Rows(("a", "b"), ((1, None), ("x|y", 0.12345)))
+    assert rows.markdown().splitlines()[2:] == ["| 1 | not run yet |", "| x\\|y | 0.1235 |"]
+    assert rows.csv() == "a,b\n1,\nx|y,0.12345\n"
+    page = Page("p", "Title", "grash", "", raw=rows)
+    assert "computed on not run yet" in write_page(page, tmp_path).read_text()
+    assert [share_words(s) for s in (1 / 64, 0.5, 1.0, 0.3)] == ["1/64", "1/2", "1", "0.3"]
+
+
+def test_an_index_lists_the_pages_and_keeps_its_prose(tmp_path):
+    marks = "<!-- pages: written by grash study -->\n<!-- end of pages -->"
+    (tmp_path / "README.md").write_text(f"# Results\n\nProse.\n\n{marks}\n\nMore.\n")
+    for name in ("b", "a", "b"):
+        write_page(Page(name, f"Page {name}", "grash", "cpu"), tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith("# Results\n\nProse.") and text.endswith("\n\nMore.\n")
+    assert "\n- [Page a](a.md)\n- [Page b](b.md)\n" in text and text.count("- [") == 2
+
+
+def test_commands_plan_run_resume_write_and_merge(tmp_path):
+    folder = tmp_path / "graph"
+    small_graph().save(folder)
+    space = tmp_path / "two.yaml"
+    space.write_text("".join(f"{k}: {v}\n" for k, v in SPACE.items() if k != "batch_size").replace("'", ""))
+    common = [
+        "--epochs",
+        2,
+        "--dim",
+        4,
+        "--space",
+        space,
+        "--device",
+        "cpu",
+        "--store",
+        tmp_path / "s",
+        "-o",
+        tmp_path / "o",
+    ]
+    common += ["--set", "batch_size=32"]
+    words = ["study", "transfer", folder, "--n", 3, "--techniques", "chain,epochs", *common]
+    planned = grash(*words, "--plan")
+    assert planned.code == 0 and "0 of 21 cells are there" in planned.out and "in all" in planned.out
+    stopped = grash(*words, "--max-seconds", 0)
+    page = tmp_path / "o" / "transfer-small-complex-d4-two-batch_size.32-e2-s0.md"
+    assert stopped.code == 7 and "not run yet" in page.read_text() and not (tmp_path / "s").exists()
+    shown = page.read_text().partition("```bash\n")[2].partition("\n```")[0]
+    assert shown.startswith(f"grash study transfer {folder} --n 3 ") and f"--space {space}" in shown
+    before = page.read_text()
+    page.unlink()
+    grash(*shlex.split(shown)[1:], "--max-seconds", 0)
+    assert page.read_text() == before
+    ran = grash(*words)
+    assert ran.code == 0 and "21 of 21 cells" in ran.err, ran.err
+    again = grash(*words)
+    assert again.code == 0 and " trained in " not in again.out
+    merged = grash("study", "merge", tmp_path / "t", tmp_path / "s")
+    assert merged.code == 0 and "21 results were new" in merged.out
+    made = grash("study", "table", folder, "--n", 3, *common, "--to", tmp_path / "t.parquet", "--max-seconds", 0)
+    assert made.code == 7 and "3 configurations" in made.err and (tmp_path / "t.parquet").is_file()
+    assert grash("study", "rounds", folder, "--n", 2, *common).code == 2
+
+
+def test_a_trial_costs_its_steps_and_two_validations_and_an_impossible_graph_is_shown_as_such(tmp_path):
+    _, store = small_study(tmp_path, n=3)
+    store.add(made_up(i, "whole", 1.0, 0.1 * (i + 1), train_seconds=8.0, valid_seconds=0.5) for i in range(3))
+    store.add(made_up(i, "walk", 0.5, 0.0, status="impossible", curve=()) for i in range(3))
+    found = {(f.reduction, f.budget): f for f in analyse(store, 3)}
+    assert found["epochs", 0.5].seconds == pytest.approx(8.0 * 0.5 + 2 * 0.5)
+    assert found["walk", 0.5].impossible and not found["walk", 0.25].impossible
+    text = write_page(transfer_page(store, 3, command="grash"), tmp_path).read_text()
+    assert text.count("no such graph") == 3 + 5
