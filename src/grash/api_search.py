@@ -64,11 +64,13 @@ class Search:
         devices: str = "auto",
         workers: int | None = None,
         trial_timeout: float | None = None,
+        address: str | None = None,
         **settings: Any,
     ) -> None:
         """settings: see `grash.search.settings.SearchSettings` (model, budget, n_trials, eta, variant, space, …).
 
-        from_run: the best configurations of an earlier search enter the first round, beside initial_configs."""
+        from_run: the best configurations of an earlier search enter the first round, beside initial_configs. address:
+        of a Ray cluster, for engine="ray"."""
         self.source = source if source is not None else "" if isinstance(dataset, Dataset) else str(dataset)
         self.dataset = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
         initial = [initial_of(c) for c in initial_configs]
@@ -82,6 +84,7 @@ class Search:
             self.settings = self.settings.model_copy(update={"initial": (*self.settings.initial, *taken)})
         self.folder = Path(out) if out is not None else search_folder(self.dataset, self.settings)
         self.engine, self.devices, self.workers, self.trial_timeout = engine, devices, workers, trial_timeout
+        self.address = address
         if trial_timeout is not None and not trial_timeout > 0:
             raise ConfigError(f"trial_timeout={trial_timeout}: give a number of seconds above 0.")
         self._asked: tuple[RunFolder, Driver] | None = None
@@ -100,7 +103,7 @@ class Search:
 
     @classmethod
     def open(cls, folder: str | Path, **options: Any) -> Search:
-        """The search of a run folder; options: engine, devices, workers, trial_timeout."""
+        """The search of a run folder; options: engine, devices, workers, trial_timeout, address."""
         settings = read_settings(Path(folder))
         search = cls(read_dataset(Path(folder)), out=folder, **options)
         search.settings, search.source = settings, read_search(Path(folder))["dataset"]["source"]
@@ -114,7 +117,8 @@ class Search:
 
     def plan(self, *, probe: bool = True) -> SearchPlan:
         """Every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
-        found = plan_search(self.graphs, device=self.devices.split(",")[0], probe=probe)
+        device = "auto" if self.engine == "ray" else self.devices.split(",")[0]  # a cluster's cards are elsewhere
+        found = plan_search(self.graphs, device=device, probe=probe)
         self._planned = True
         return found
 
@@ -124,14 +128,14 @@ class Search:
         """Runs the search to its end, or goes on with it. extend: n_trials or budget, larger than before."""
         if max_seconds is not None and not max_seconds >= 0:
             raise ConfigError(f"max_seconds={max_seconds}: give 0 or more seconds.")
-        check_engine(self.engine, self.devices, self.workers, threads=self.settings.threads)
+        check_engine(self.engine, self.devices, self.workers, threads=self.settings.threads, address=self.address)
         self._check_plan()
         with RunFolder(self.folder) as folder:
             self._claim(folder)
             self.graphs.keep_cores(cores_place(dataset_place(self.folder), self.settings.count))
             engine = choose_engine(
                 self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
-                timeout=self.trial_timeout,
+                timeout=self.trial_timeout, address=self.address,
             )  # fmt: skip
             views = Views(self.folder, watch)
             try:

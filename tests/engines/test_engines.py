@@ -303,5 +303,5 @@ def test_slots_that_cannot_be_are_named(devices: str, workers: int | None, sente
 
 
 def test_an_unknown_engine_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="engine='ray' is unknown: give auto, sequential, processes"):
-        small_search(tmp_path / "run", engine="ray").run()
+    with pytest.raises(ConfigError, match="engine='dask' is unknown: give auto, sequential, processes"):
+        small_search(tmp_path / "run", engine="dask").run()

@@ -80,9 +80,14 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {
     ),
 }
 _RUNNING: dict[str, tuple[Any, Any, Any]] = {
-    "engine": (str | None, None, _option("--engine", help="auto, sequential or processes [auto].")),
+    "engine": (str | None, None, _option("--engine", help="auto, sequential, processes, stacked or ray [auto].")),
     "devices": (str | None, None, _option("--devices", help="auto, cpu, or cuda:0,cuda:1, … [auto].")),
     "workers": (int | None, None, _option("--workers", help="Trials at a time; as many as cores or cards carry.")),
+    "address": (
+        str | None,
+        None,
+        _option("--address", help="Of a Ray cluster: HOST:PORT, or auto [one of this machine]."),
+    ),
     "trial_timeout": (
         float | None,
         None,

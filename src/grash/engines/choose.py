@@ -9,13 +9,15 @@ import torch
 
 from grash.engines.device import choose_device
 from grash.engines.processes import ProcessEngine
+from grash.engines.ray_cluster import check_cluster
 from grash.engines.sequential import SequentialEngine
+from grash.engines.stacked import StackedEngine
 from grash.engines.trial import TrialRunner
 from grash.errors import ConfigError
 from grash.search.graphs import SearchGraphs
 from grash.search.trial import Engine
 
-ENGINES = ("auto", "sequential", "processes")
+ENGINES = ("auto", "sequential", "processes", "stacked", "ray")
 _SHARED_SLOTS = 3  # trials on a card whose processes can compute at the same time (MPS); the paper used three
 
 
@@ -27,20 +29,40 @@ def choose_engine(
     devices: str = "auto",
     workers: int | None = None,
     timeout: float | None = None,
+    address: str | None = None,
 ) -> Engine:
-    """`sequential` here, `processes` with one worker per slot, `auto`: processes where there is more than one slot.
+    """`sequential` and `stacked` here, `processes` with one worker per slot, `ray` on the cluster at the address.
+    `auto`: stacked on one card, processes where there is more than one slot.
 
     devices: auto, or names with commas (cuda:0,cuda:1). workers: slots in all, spread over the devices."""
-    slots = check_engine(name, devices, workers, threads=graphs.settings.threads)
-    if name == "sequential" or (name == "auto" and len(slots) == 1):
-        return SequentialEngine(TrialRunner(graphs, folder, device=slots[0], timeout=timeout))
-    return ProcessEngine(folder, slots, timeout=timeout)
+    threads = graphs.settings.threads
+    slots = check_engine(name, devices, workers, threads=threads, address=address)
+    if name == "ray":
+        from grash.engines.ray_engine import RayEngine
+
+        return RayEngine(folder, address=address, devices=devices, threads=threads, workers=workers, timeout=timeout)
+    if name == "auto":
+        one_card = len(set(slots)) == 1 and slots[0] != "cpu" and workers is None
+        name = "stacked" if one_card else "sequential" if len(slots) == 1 else "processes"
+    if name == "stacked" and len(set(slots)) > 1:
+        raise ConfigError(f"engine=stacked uses one card, and {', '.join(sorted(set(slots)))} were given: name one.")
+    if name == "processes":
+        return ProcessEngine(folder, slots, timeout=timeout)
+    runner = TrialRunner(graphs, folder, device=slots[0], timeout=timeout)
+    return StackedEngine(runner) if name == "stacked" else SequentialEngine(runner)
 
 
-def check_engine(name: str, devices: str, workers: int | None, *, threads: int) -> list[str]:
-    """The device of every slot, if there is such an engine and such devices."""
+def check_engine(
+    name: str, devices: str, workers: int | None, *, threads: int, address: str | None = None
+) -> list[str]:
+    """The device of every slot, if there is such an engine and such devices; none for `ray`, which has them."""
     if name not in ENGINES:
         raise ConfigError(f"engine={name!r} is unknown: give {', '.join(ENGINES)}.")
+    if name == "ray":
+        check_cluster(devices, workers, address)
+        return []
+    if address is not None:
+        raise ConfigError(f"address={address!r} is that of a Ray cluster, and engine={name!r} uses none: give ray.")
     return device_slots(devices, workers, threads=threads)
 
 

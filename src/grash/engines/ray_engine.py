@@ -1,0 +1,233 @@
+"""Trials on a Ray cluster: a worker per trial that runs at the same time, each with a share of its node by the trial's
+planned memory; Ray decides where.
+
+Workers are asked for when there is no idle one that is large enough, and ended when they are too small for what comes
+next. A node or worker that dies is a killed trial, which the driver tries again (docs/decisions/0029).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grash.engines.ray_cluster import Share, alive_nodes, card_bytes, connect, node_bytes, share_of
+from grash.engines.ray_worker import RayWorker, holder_of, versions
+from grash.errors import GrashError, OutputError
+from grash.search.trial import Heartbeat, Result, Status, Task
+
+log = logging.getLogger(__name__)
+_PATIENCE = 0.5  # seconds that `wait` sleeps at most; less while workers begin
+_HURRY = 0.1
+_GRACE = 30.0  # seconds beyond its timeout after which a trial that says nothing is killed
+_AHEAD = 16  # workers that are asked for and have not begun
+_STILLBORN = 3  # times in a row that workers may end before they have begun
+_PATIENT = 30.0  # seconds without a worker for a trial before that is said
+
+
+@dataclass(eq=False)
+class _Worker:
+    share: Share
+    actor: Any
+    begun: Any  # what `begin` will say; None once it has
+    node: str = ""
+    pid: int = 0
+    task: Task | None = None
+    ended: Any = None  # what `run` will say
+    heard: Any = None  # what `heard` will say
+    since: float = 0.0
+
+
+class RayEngine:
+    """address: HOST:PORT of the cluster's head, or None (see `connect`). devices: auto, cpu or cuda. workers:
+    trials at a time, all nodes together. Needs the run folder at the same path on every node."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        address: str | None = None,
+        devices: str = "auto",
+        threads: int = 1,
+        workers: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.folder, self.threads, self.timeout = Path(folder).resolve(), threads, timeout
+        self._ray, self._is_ours = connect(address)
+        self.n_slots = workers or 1024
+        self._gpu = devices == "cuda" or (devices == "auto" and any(n.get("GPU") for n in alive_nodes(self._ray)))
+        self.devices: tuple[str, ...] = (_planning_device(self._gpu),)
+        self._holder = holder_of(self.folder)
+        self._kind = self._ray.remote(max_restarts=0, concurrency_groups={"listen": 1})(RayWorker)
+        self._workers: list[_Worker] = []
+        self._card_bytes: int | None = None
+        self._probe: Any = None
+        self._stillborn, self._since_room = 0, time.monotonic()
+
+    def start(self, task: Task) -> str | None:
+        self._greet()
+        share = self._share(task)
+        if share is None:
+            return None
+        idle = [w for w in self._workers if w.begun is None and w.task is None and w.share.holds(share)]
+        if not idle:
+            self._ask(share, task)
+            return None
+        worker = min(idle, key=lambda w: (w.share.gpus, w.share.memory))
+        worker.task, worker.since = task, time.monotonic()
+        worker.ended = worker.actor.run.remote(json.dumps(asdict(task)))
+        self._since_room = time.monotonic()
+        return "cuda" if self._gpu else "cpu"
+
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+        busy = {w.ended: w for w in self._workers if w.task is not None}
+        if not busy:
+            return []
+        patience = _HURRY if any(w.begun is not None for w in self._workers) else _PATIENCE
+        done, _ = self._ray.wait(list(busy), timeout=patience)
+        ended: list[Result | Task] = [self._ended(busy[ref]) for ref in done]
+        for worker in [w for w in self._workers if w.task is not None]:
+            self._listen(worker, tell)
+            late = self.timeout is not None and not worker.task.final  # type: ignore[union-attr]
+            if late and time.monotonic() - worker.since > self.timeout + _GRACE:  # type: ignore[operator]
+                ended.append(self._lost(worker, "timeout", f"It said nothing for {_GRACE:g} s beyond its time limit."))
+        return ended
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            if worker.task is not None:
+                worker.actor.stop.options(concurrency_group="listen").remote()
+
+    def close(self) -> None:
+        for worker in sorted(self._workers, key=lambda w: w.begun is None):  # else those that wait for room begin
+            self._end(worker)
+        if self._is_ours:
+            self._is_ours = False
+            self._ray.shutdown()
+
+    def _share(self, task: Task) -> Share | None:
+        """None while it is not known how large a card is."""
+        if self._gpu and self._card_bytes is None:
+            if self._probe is None:
+                self._probe = self._ray.remote(num_gpus=1, max_retries=-1)(card_bytes).remote()
+            if not self._ray.wait([self._probe], timeout=0)[0]:
+                self._complain(task, "a GPU")
+                return None
+            self._card_bytes = int(self._ray.get(self._probe))
+        nodes = node_bytes(alive_nodes(self._ray), gpu=self._gpu)
+        return share_of(task, self.threads, node_bytes=nodes, card_bytes=self._card_bytes)
+
+    def _ask(self, share: Share, task: Task) -> None:
+        """A worker of this size. Those that idle, or wait for room, and are too small for it make room."""
+        for worker in [w for w in self._workers if w.task is None and not w.share.holds(share)]:
+            self._end(worker)
+        self._complain(task, str(share))
+        n_asked = sum(w.begun is not None for w in self._workers)
+        if n_asked >= _AHEAD or len(self._workers) >= self.n_slots:
+            return
+        sized = self._kind.options(num_cpus=share.cpus, num_gpus=share.gpus, memory=share.memory)
+        device = "cuda:0" if self._gpu else "cpu"  # Ray shows a worker its own card only
+        actor = sized.remote(str(self.folder), device, self.timeout, self._holder)
+        self._workers.append(_Worker(share, actor, actor.begin.remote()))
+
+    def _greet(self) -> None:
+        """Takes in the workers that have begun. One that could not is no fault of a trial."""
+        waiting = {w.begun: w for w in self._workers if w.begun is not None}
+        done, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0) if waiting else ([], [])
+        reasons = []
+        for ref in done:
+            try:
+                said = json.loads(self._ray.get(ref))
+            except self._ray.exceptions.RayError as error:
+                reasons.append(_cause(error))
+                self._end(waiting[ref])
+                continue
+            self._check(said)
+            worker, self._stillborn = waiting[ref], 0
+            worker.begun, worker.node, worker.pid = None, said["node"], said["pid"]
+            if said["card_bytes"]:
+                self._card_bytes = min(said["card_bytes"], self._card_bytes or said["card_bytes"])
+        self._stillborn += bool(reasons)
+        if reasons and self._stillborn >= _STILLBORN:
+            raise GrashError(f"{_STILLBORN} times in a row Ray's workers ended before they could begin: {reasons[0]}")
+
+    def _check(self, said: dict[str, Any]) -> None:
+        if "fatal" in said:
+            raise GrashError(
+                f"A worker on {said['node']} could not begin: {said['fatal']} Every node must see the run folder and "
+                f"the graph at the same path as this one (docs/how-to/a-cluster.md)."
+            )
+        other = {name: version for name, version in versions().items() if said["versions"][name] != version}
+        for name, version in other.items():
+            raise GrashError(
+                f"{name} is {said['versions'][name]} on {said['node']} and {version} here, and results may depend on "
+                f"it: install the same on every node."
+            )
+
+    def _ended(self, worker: _Worker) -> Result | Task:
+        task = worker.task
+        assert task is not None
+        try:
+            message = json.loads(self._ray.get(worker.ended))
+        except self._ray.exceptions.RayTaskError as error:
+            return self._lost(worker, "error", str(error).strip().splitlines()[-1])
+        except self._ray.exceptions.RayError as error:
+            where = f"Its worker on {worker.node} (process {worker.pid})"
+            return self._lost(worker, "killed", f"{where} ended unexpectedly: {_cause(error)}")
+        worker.task = worker.ended = worker.heard = None
+        if "full" in message:
+            then = "The search stops here and goes on with `grash resume`."
+            raise OutputError(message["full"], message["reason"], then=then)
+        if "stopped" in message:
+            return task
+        result = Result.from_json(message["result"])
+        if result.status == "killed":  # its card's context is lost: a fresh process gets a fresh one
+            self._end(worker)
+        return result
+
+    def _listen(self, worker: _Worker, tell: Callable[[Heartbeat], None]) -> None:
+        if worker.heard is None:
+            worker.heard = worker.actor.heard.options(concurrency_group="listen").remote()
+        elif self._ray.wait([worker.heard], timeout=0)[0]:
+            with suppress(self._ray.exceptions.RayError):  # a worker that is gone is noticed by what it runs
+                said = self._ray.get(worker.heard)
+                beat = None if said is None else Heartbeat(**json.loads(said))
+                if beat is not None and worker.task is not None and beat.number == worker.task.number:
+                    tell(beat)
+            worker.heard = None
+
+    def _lost(self, worker: _Worker, status: Status, message: str) -> Result:
+        task = worker.task
+        assert task is not None
+        self._end(worker)
+        return Result(task.round, task.number, task.attempt, status, message=message, device=self.devices[0])
+
+    def _end(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.kill(worker.actor)
+
+    def _complain(self, task: Task, need: str) -> None:
+        """Says that a trial waits where none runs: the cluster may be full, or too small for it."""
+        if any(w.task is not None for w in self._workers) or time.monotonic() - self._since_room < _PATIENT:
+            return
+        self._since_room = time.monotonic()
+        log.warning("%s waits for %s, which no node of the Ray cluster has free (`ray status`).", task.name, need)
+
+
+def _planning_device(gpu: bool) -> str:
+    """Where the driver plans a trial's memory: without a card of its own it can plan for a CPU only."""
+    import torch
+
+    return "cuda:0" if gpu and torch.cuda.is_available() else "cpu"
+
+
+def _cause(error: Exception) -> str:
+    """Ray's last sentence on why something died."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip().startswith("The actor")]
+    return said[-1] if said else " ".join(str(error).split())

@@ -1,0 +1,393 @@
+"""Engine `ray` agrees with `sequential` on a cluster of three nodes, whatever of it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import grash.api_search as api_search
+import grash.engines.ray_engine as ray_engine
+import grash.engines.ray_worker as ray_worker
+from engines.searches import essence, events_of, small_search, state_of
+from engines.storm import Life, storm
+from grash.engines.choose import check_engine, choose_engine
+from grash.engines.ray_cluster import Share, node_bytes, share_of
+from grash.engines.ray_engine import RayEngine
+from grash.engines.ray_worker import RayWorker, versions
+from grash.errors import ConfigError, GrashError
+from grash.search.state import SearchState
+from grash.search.trial import Heartbeat, Task
+
+GIB = 1 << 30
+# trials that last long enough (some tenths of a second) to be met while they run
+LONG: dict[str, Any] = {"n_trials": 4, "eta": 4, "max_epochs": 60, "final_train": False}
+# a node that is killed is missed after a second, not after fifteen
+_QUICK = {
+    "health_check_initial_delay_ms": 500, "health_check_period_ms": 300, "health_check_timeout_ms": 300,
+    "health_check_failure_threshold": 3, "gcs_rpc_server_reconnect_timeout_s": 5,
+}  # fmt: skip
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A token of these tests' own, so that Ray neither uses nor makes one in the home folder; nothing is reported."""
+    path = tmp_path_factory.mktemp("ray") / "token"
+    path.write_text(secrets.token_hex(32))
+    given = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path), "RAY_USAGE_STATS_ENABLED": "0"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in given.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(token: None) -> Iterator[Any]:
+    """Three nodes with a CPU each."""
+    pytest.importorskip("ray", reason="Ray is not installed (extra `ray`)")
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 80 << 20, "memory": 4 * GIB}
+    made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "_system_config": _QUICK})
+    for _ in range(2):
+        made.add_node(wait=False, **node)
+    made.wait_for_nodes()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def sequential(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The run folder of the plain engine, by what is changed."""
+    done: dict[str, Path] = {}
+
+    def run(**changes: Any) -> Path:
+        name = repr(sorted(changes.items()))
+        if name not in done:
+            done[name] = tmp_path_factory.mktemp("sequential") / "run"
+            small_search(done[name], **changes).run()
+        return done[name]
+
+    return run
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[RayEngine]:
+    """The engines that searches of this test were given."""
+    made: list[RayEngine] = []
+
+    def choose(*given: Any, **more: Any) -> Any:
+        made.append(choose_engine(*given, **more))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(api_search, "choose_engine", choose)
+    return made
+
+
+def on(cluster: Any, folder: Path, **changes: Any) -> Any:
+    return small_search(folder, engine="ray", address=cluster.address, **changes)
+
+
+def once_heard(number: int, act: Callable[[int], None]) -> Callable[..., None]:
+    """A watcher that acts once for every attempt of this first-round trial that has been heard of."""
+    met: set[int] = set()
+
+    def watch(state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], *rest: Any) -> None:
+        attempt = state.rounds[0].running[number]["attempt"] if (1, number) in heartbeats else None
+        if attempt is not None and attempt not in met:
+            met.add(attempt)
+            del heartbeats[1, number]  # the next attempt begins unheard
+            act(attempt)
+
+    return watch
+
+
+def running(engine: RayEngine, number: int) -> Any:
+    return next(w for w in engine._workers if w.task is not None and w.task.number == number)
+
+
+@pytest.mark.slow
+class TestOnThreeNodes:
+    """In this order: the last two tests kill nodes."""
+
+    def test_trials_whose_worker_is_killed_or_stopped_are_tried_again(
+        self, tmp_path: Path, cluster: Any, sequential: Any, engines: list[RayEngine]
+    ) -> None:
+        """Configuration 0 loses its worker; then Ctrl-C is pressed twice; then the search goes on."""
+
+        def act(attempt: int) -> None:
+            if attempt == 1:
+                os.kill(running(engines[-1], 0).pid, signal.SIGKILL)
+            else:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        state = on(cluster, tmp_path / "run", **LONG).run(watch=once_heard(0, act)).state
+        [killed] = state.rounds[0].attempts[0]
+        assert killed.status == "killed" and "ended unexpectedly: The actor" in killed.message
+        assert state.stopped == "it was interrupted"
+        assert list(tmp_path.glob("run/round-1/cfg-0000/checkpoint/state.json"))
+        on(cluster, tmp_path / "run", **LONG).run()
+        assert essence(tmp_path / "run") == essence(sequential(**LONG))
+        ended = [e["result"] for e in events_of(tmp_path / "run") if e["event"] == "ended"]
+        assert all(result["device"].endswith("/cpu") for result in ended if result["status"] == "ok")
+
+    def test_a_driver_that_is_killed_goes_on(self, tmp_path: Path, cluster: Any, sequential: Any) -> None:
+        lives: list[Life] = [("before", "ended", 3), None]
+        assert storm(tmp_path / "run", lives, engine="ray", address=cluster.address) == [-9, 0]
+        assert essence(tmp_path / "run") == essence(sequential())
+
+    def test_a_node_that_cannot_see_the_run_folder_is_named(self, tmp_path: Path, cluster: Any) -> None:
+        engine = RayEngine(tmp_path / "nowhere", address=cluster.address, devices="cpu")
+        try:
+            with pytest.raises(GrashError, match=r"could not begin: .* is no run folder .* at the same path"):
+                for _ in range(600):
+                    assert engine.start(Task(1, 0, 1, {}, ())) is None
+                    time.sleep(0.05)
+        finally:
+            engine.close()
+
+    def test_a_node_that_is_killed_in_a_round_changes_nothing(
+        self, tmp_path: Path, cluster: Any, sequential: Any, engines: list[RayEngine]
+    ) -> None:
+        killed: list[Any] = []
+
+        def kill_node(state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], *rest: Any) -> None:
+            """Kills the first node beside the head whose trial has been heard of."""
+            busy = [w for w in engines[-1]._workers if w.task is not None]
+            heard = {w.pid for w in busy if (1, w.task.number) in heartbeats}
+            nodes = [n for n in cluster.worker_nodes if heard & set(children_of(raylet_of(n)))]
+            if nodes and not killed:
+                killed.extend(nodes[:1])
+                cluster.remove_node(nodes[0], allow_graceful=False)
+
+        # survivors go on from states on disk; trials last as long as it takes to notice that the node is gone
+        changes = {**LONG, "n_trials": 8, "eta": 2, "variant": "epoch", "max_epochs": 400}
+        past = on(cluster, tmp_path / "run", **changes).run(watch=kill_node).state.rounds
+        statuses = Counter(r.status for tries in past[0].attempts.values() for r in tries)
+        assert statuses["ok"] == 8 and statuses["killed"] >= 1
+        assert essence(tmp_path / "run") == essence(sequential(**changes))
+
+    def test_after_the_head_has_died_the_search_goes_on_with_another_cluster(
+        self, tmp_path: Path, cluster: Any, sequential: Any
+    ) -> None:
+        folder = tmp_path / "run"
+        code = f"from pathlib import Path; from engines.searches import small_search as s; s(Path({str(folder)!r}), "
+        code += f"engine='ray', address={cluster.address!r}, **{LONG!r}).run()"
+        path = os.pathsep.join(p for p in sys.path if p)
+        driver = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+        try:
+            ledger = folder / "ledger.jsonl"
+            until(lambda: ledger.is_file() and any(e["event"] == "started" for e in events_of(folder)))
+            cluster.remove_node(cluster.head_node, allow_graceful=False)
+            assert driver.wait(60) != 0
+        finally:
+            driver.kill()
+            driver.wait()
+        assert not state_of(folder).finished
+        small_search(folder, engine="ray", **LONG).run()  # a cluster of its own
+        assert essence(folder) == essence(sequential(**LONG))
+
+
+def raylet_of(node: Any) -> int:
+    [raylet] = node.all_processes["raylet"]
+    return int(raylet.process.pid)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(1200):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within a minute")
+
+
+def task_of(n_bytes: int) -> Task:
+    return Task(1, 0, 1, {}, (), n_bytes=n_bytes)
+
+
+def test_a_trial_gets_a_share_of_its_node_by_its_memory() -> None:
+    def memory(n_bytes: int) -> float:
+        return share_of(task_of(n_bytes), 2, node_bytes=10 * GIB, card_bytes=None).memory / GIB
+
+    assert [memory(n) for n in (0, 1, GIB // 2, GIB, 5 * GIB)] == [0.5, 1.0, 1.0, 2.0, 8.0]
+    assert memory(9 * GIB) == memory(50 * GIB) == 10.0  # the whole node: a trial that is alone is always tried
+    assert share_of(task_of(0), 2, node_bytes=GIB, card_bytes=None) == Share(2, GIB // 2)
+
+
+def test_up_to_three_trials_share_a_card_as_its_memory_admits() -> None:
+    def gpus(n_bytes: float) -> float:
+        return share_of(task_of(int(n_bytes)), 1, node_bytes=64 * GIB, card_bytes=10 * GIB).gpus
+
+    assert [gpus(n * GIB) for n in (0.1, 3, 3.1, 4.5, 4.6, 9, 40)] == [1 / 3, 1 / 3, 1 / 2, 1 / 2, 1, 1, 1]
+    assert share_of(task_of(4 * GIB), 1, node_bytes=64 * GIB, card_bytes=10 * GIB).memory == 4 * GIB
+
+
+def test_a_worker_serves_what_is_not_larger() -> None:
+    assert Share(1, 4, 0.5).holds(Share(1, 4, 0.5)) and Share(1, 4, 0.5).holds(Share(1, 2, 1 / 3))
+    assert not Share(1, 4, 0.5).holds(Share(1, 8, 0.5)) and not Share(1, 4, 0.5).holds(Share(1, 4, 1))
+    assert str(Share(1, 2 * GIB, 1 / 3)) == "1 CPU, 2.0 GiB, 0.33 of a GPU"
+
+
+def test_trials_for_cards_go_by_the_nodes_that_have_some() -> None:
+    nodes = [{"CPU": 8, "memory": 100.0}, {"CPU": 8, "GPU": 2, "memory": 50.0}]
+    assert (node_bytes(nodes, gpu=False), node_bytes(nodes, gpu=True), node_bytes([], gpu=True)) == (100, 50, 0)
+
+
+class FakeRay:
+    """A cluster on which everything answers at once: cards of 10 GiB, and workers that run for ever."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError, RayTaskError=LookupError)
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, int]] = []  # (GPUs, GiB) of every worker
+        self.killed: list[Any] = []
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": 8, "GPU": 2, "memory": 64 * GIB}}]
+
+    def remote(self, **options: Any) -> Callable[[Any], Any]:
+        if "num_gpus" in options:
+            return lambda function: SimpleNamespace(remote=lambda: 10 * GIB)
+        return lambda worker: SimpleNamespace(options=self.sized)
+
+    def sized(self, num_cpus: int, num_gpus: float, memory: int) -> Any:
+        self.asked.append((num_gpus, memory // GIB))
+        said = {"node": "north", "pid": 7, "card_bytes": 10 * GIB, "versions": versions()}
+        methods = {
+            "begin": SimpleNamespace(remote=lambda: Answer(json.dumps(said))),
+            "run": SimpleNamespace(remote=lambda task: Answer(None)),
+        }
+        return SimpleNamespace(remote=lambda *given: SimpleNamespace(**methods))
+
+    def wait(self, refs: list[Any], **how: Any) -> tuple[list[Any], list[Any]]:
+        return refs, []
+
+    def get(self, ref: Any) -> Any:
+        return ref.content if isinstance(ref, Answer) else ref
+
+    def kill(self, actor: Any) -> None:
+        self.killed.append(actor)
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    content: str | None
+
+
+def test_trials_on_cards_get_workers_of_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay()
+    monkeypatch.setattr(ray_engine, "connect", lambda address: (ray, False))
+    engine = RayEngine(tmp_path, workers=2)
+    small, large = task_of(2 * GIB), task_of(6 * GIB)
+    assert [engine.start(small) for _ in range(2)] == [None, "cuda"] and ray.asked == [(1 / 3, 2)]
+    assert [engine.start(large) for _ in range(2)] == [None, "cuda"] and ray.asked[1:] == [(1, 4)]
+    assert engine.start(small) is None and len(ray.asked) == 2  # both workers are busy, and there may be two
+    engine._workers[0].task = engine._workers[1].task = None
+    assert engine.start(small) == "cuda" and engine._workers[0].task is small  # the smaller of the two
+    assert engine.start(large) == "cuda" and not ray.killed
+    engine._workers[0].task = None
+    assert engine.start(large) is None and len(ray.killed) == 1  # too small for it, it makes room
+    assert ray.asked[2:] == [(1, 4)]
+    engine.close()
+    assert len(ray.killed) == 3 and not engine._workers
+
+
+def test_a_trial_that_finds_no_room_is_said_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ray = FakeRay()
+    monkeypatch.setattr(ray, "wait", lambda refs, **how: ([], refs))
+    monkeypatch.setattr(ray_engine, "connect", lambda address: (ray, False))
+    monkeypatch.setattr(ray_engine, "_PATIENT", -1.0)
+    for devices, need in (("cuda", "a GPU"), ("cpu", "1 CPU, 0.5 GiB")):
+        assert RayEngine(tmp_path, devices=devices).start(task_of(0)) is None
+        assert f"configuration 0 in round 1 waits for {need}, which no node" in caplog.text
+
+
+def test_workers_that_never_begin_end_the_search_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(ref: Any) -> Any:
+        raise RuntimeError("The actor died")
+
+    ray = FakeRay()
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray_engine, "connect", lambda address: (ray, False))
+    engine = RayEngine(tmp_path, devices="cpu")
+    with pytest.raises(GrashError, match="3 times in a row Ray's workers ended before they could begin: The actor"):
+        for _ in range(9):
+            engine.start(task_of(0))
+
+
+def test_a_missing_ray_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"engine='ray' needs Ray, .* pip install 'grash\[ray\]'"):
+        small_search(tmp_path / "run", engine="ray").run()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"devices": "cuda:1"}, "Ray chooses the cards"),
+        ({"workers": 0}, "workers=0: give 1 or more"),
+        ({"address": "ray://head:10001"}, "start it on a node of the cluster"),
+        ({"name": "processes", "address": "head:6379"}, "engine='processes' uses none: give ray"),
+    ],
+)
+def test_what_a_cluster_cannot_be_given_is_named(given: dict[str, Any], sentence: str) -> None:
+    asked: dict[str, Any] = {"name": "ray", "devices": "cpu", "workers": None, "threads": 1, **given}
+    with pytest.raises(ConfigError, match=sentence):
+        check_engine(**asked)
+
+
+def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (extra `ray`)")
+    with pytest.raises(GrashError, match="No Ray cluster could be used at 127.0.0.1:1"):
+        RayEngine(tmp_path, address="127.0.0.1:1", devices="cpu")
+
+
+def test_other_versions_on_a_node_are_named() -> None:
+    said = {"node": "north", "pid": 7, "card_bytes": None, "versions": {**versions(), "torch": "1.0"}}
+    with pytest.raises(GrashError, match="torch is 1.0 on north and .* here"):
+        RayEngine._check(None, said)  # type: ignore[arg-type]
+
+
+def test_a_worker_ends_when_another_driver_holds_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(ray_worker.os, "_exit", codes.append)
+    worker = RayWorker(str(tmp_path), "cpu", None, "process 1 on north\n")
+    beat = Heartbeat(1, 0, 5, 10, None, 1.0)
+    worker._tell(beat)  # the lock cannot be read: nothing is known
+    assert codes == [] and json.loads(worker.heard() or "") == {**vars(beat)}
+    for holder, expected in (("process 1 on north\n", []), ("process 2 on south\n", [0])):
+        (tmp_path / ".lock").write_text(holder)
+        worker._looked = 0.0
+        worker._tell(beat)
+        assert codes == expected
+    worker.stop()
+    with pytest.raises(KeyboardInterrupt):
+        worker._tell(beat)
