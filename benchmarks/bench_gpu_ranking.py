@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from grash.data.known import AnswerIndex, KnownAnswers
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker, Ranks, ranking_bytes
 from grash.models import MODELS, KgeModel
-from harness import Timing, record
+from harness import Timing, device_timed, record
 
 CUDA = torch.device("cuda")
 WIDTH = 128
@@ -177,14 +178,14 @@ def _unpacked(content: dict[str, np.ndarray], slot: str, n_relations: int) -> An
 def ceilings() -> tuple[float, float, float]:
     """FLOP/s of multiply-adds alone, FLOP/s of a float32 product, bytes read and written per second of a copy."""
     out, turns, blocks = torch.zeros(132 * 64 * 1024, device=CUDA), 4096, 132 * 64
-    fma = 2.0 * 1024 * 8 * turns * blocks / event_seconds(lambda: _multiply_add[(blocks,)](out, turns, num_warps=8))
+    fma = 2.0 * 1024 * 8 * turns * blocks / _seconds(lambda: _multiply_add[(blocks,)](out, turns, num_warps=8))
     torch.backends.cuda.matmul.allow_tf32 = False
     a, b = torch.randn(10_000, WIDTH, device=CUDA), torch.randn(65_536, WIDTH, device=CUDA)
     scores = torch.empty(10_000, 65_536, device=CUDA)
-    product = 2.0 * scores.numel() * WIDTH / event_seconds(lambda: torch.mm(a, b.T, out=scores))
+    product = 2.0 * scores.numel() * WIDTH / _seconds(lambda: torch.mm(a, b.T, out=scores))
     x = torch.randn(1 << 29, device=CUDA)
     y = torch.empty_like(x)
-    return fma, product, 2 * x.nbytes / event_seconds(lambda: y.copy_(x))
+    return fma, product, 2 * x.nbytes / _seconds(lambda: y.copy_(x))
 
 
 @triton.jit
@@ -199,17 +200,8 @@ def _multiply_add(out, turns):
     tl.store(out + i, ((a + b) + (c + d)) + ((e + f) + (g + h)))
 
 
-def event_seconds(call: object, repeats: int = 5) -> float:
-    call()
-    seconds = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        seconds.append(start.elapsed_time(end) / 1e3)
-    return float(np.median(seconds))
+def _seconds(call: Callable[[], object]) -> float:
+    return device_timed(call, 5).median
 
 
 if __name__ == "__main__":

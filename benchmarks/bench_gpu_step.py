@@ -30,7 +30,7 @@ from grash.training.initial import initial_model
 from grash.training.loop import train_step
 from grash.training.stack import stack_states
 from grash.training.state import TrainState
-from harness import Timing, record
+from harness import Timing, device_timed, record
 
 CUDA = torch.device("cuda")
 
@@ -117,19 +117,7 @@ def run(fused: FusedSteps) -> None:
 
 
 def timed(call: Callable[[], object], steps: int, repeats: int) -> Timing:
-    """Seconds per step, by device events around each call."""
-    for _ in range(3):
-        call()
-    seconds = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        seconds.append(start.elapsed_time(end) / 1e3 / steps)
-    p20, median, p80 = np.quantile(seconds, [0.2, 0.5, 0.8])
-    return Timing(float(median), float(p20), float(p80), repeats)
+    return device_timed(call, repeats, steps=steps, warm_up=3)
 
 
 def ceilings() -> tuple[float, float]:

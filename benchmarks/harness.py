@@ -59,6 +59,21 @@ def timed(call: Callable[[], object], repeats: int) -> Timing:
     return _summary(values)
 
 
+def device_timed(call: Callable[[], object], repeats: int, *, steps: int = 1, warm_up: int = 1) -> Timing:
+    """Seconds per step on a CUDA device, by its events around each call of so many steps."""
+    for _ in range(warm_up):
+        call()
+    values = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        values.append(start.elapsed_time(end) / 1e3 / steps)
+    return _summary(values)
+
+
 def record(what: str, variant: str, size: str, timing: Timing) -> None:
     """Appends the number to results.csv."""
     fresh = not RESULTS.exists()

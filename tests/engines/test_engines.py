@@ -25,32 +25,10 @@ from grash.errors import ConfigError, GrashError, OutputError
 from grash.search.state import SearchState
 from grash.search.trial import Task
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # trials that last long enough (some tenths of a second) to be met while they run
 LONG: dict[str, Any] = {"n_trials": 3, "eta": 3, "max_epochs": 60, "final_train": False}
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def sequential(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The run folder of the plain engine, by what is changed."""
-    done: dict[str, Path] = {}
-
-    def run(**changes: Any) -> Path:
-        name = repr(sorted(changes.items()))
-        if name not in done:
-            done[name] = tmp_path_factory.mktemp("sequential") / "run"
-            small_search(done[name], **changes).run()
-        return done[name]
-
-    return run
 
 
 @pytest.fixture

@@ -72,21 +72,6 @@ def cluster(token: None) -> Iterator[Any]:
     made.shutdown()
 
 
-@pytest.fixture(scope="module")
-def sequential(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The run folder of the plain engine, by what is changed."""
-    done: dict[str, Path] = {}
-
-    def run(**changes: Any) -> Path:
-        name = repr(sorted(changes.items()))
-        if name not in done:
-            done[name] = tmp_path_factory.mktemp("sequential") / "run"
-            small_search(done[name], **changes).run()
-        return done[name]
-
-    return run
-
-
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> list[RayEngine]:
     """The engines that searches of this test were given."""

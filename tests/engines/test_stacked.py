@@ -31,17 +31,10 @@ from grash.search.settings import make_settings
 from grash.search.trial import Heartbeat, Result
 from grash.training.config import TrainConfig, make_config
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 WILD = {**SPACE, "lr": {"low": 0.05, "high": 1e30, "log": True}}
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

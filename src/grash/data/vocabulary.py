@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from grash.data.arrays import in_blocks, map_array
 from grash.data.intern import Interner, hashed_fields
 from grash.data.suggest import nearest_names
+from grash.data.vocabulary_file import lay_out
 from grash.data.words import SLACK, Whole, hash_name
 from grash.errors import FormatError, UnknownName
 
@@ -110,7 +111,7 @@ class Vocabulary:
         lengths = self._offsets[np.asarray(ids) + 1] - first
         starts = np.cumsum(lengths) - lengths
         buffer = np.zeros(int(lengths.sum()) + SLACK, np.uint8)
-        _copy_names(self._names, first, lengths, buffer)
+        lay_out(self._names, first, lengths, buffer)
         interner = Interner(keep_repeats=True)
         interner.add_fields(hashed_fields(buffer, starts, lengths))
         return Vocabulary.from_interner(interner, kind=self.kind)
@@ -167,18 +168,6 @@ def _probe(
                 return found
         position = (position + np.uint64(1)) & mask
     return _ABSENT
-
-
-@njit(cache=True)
-def _copy_names(
-    names: NDArray[np.uint8], first: NDArray[np.int64], lengths: NDArray[np.int64], buffer: NDArray[np.uint8]
-) -> None:
-    """Lays names[first[i] : first[i] + lengths[i]] end to end."""
-    to = 0
-    for i in range(first.size):
-        for at in range(first[i], first[i] + lengths[i]):
-            buffer[to] = names[at]
-            to += 1
 
 
 def _as_bytes(name: str) -> tuple[NDArray[np.uint8], int]:

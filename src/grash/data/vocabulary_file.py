@@ -69,12 +69,12 @@ def end_to_end(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The bytes of some names without what lies between them, and their lengths."""
     text = np.empty(int(lengths.sum()), np.uint8)
-    _lay_out(buffer, starts, lengths, text)
+    lay_out(buffer, starts, lengths, text)
     return text, lengths
 
 
 @njit(cache=True, nogil=True)
-def _lay_out(
+def lay_out(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], text: NDArray[np.uint8]
 ) -> None:
     """Lays pieces of a buffer end to end."""
