@@ -124,6 +124,8 @@ def timed(ground: Ground, configs: Sequence[TrainConfig], *, stacked: bool) -> f
     seconds = time.monotonic() - began
     print(f"    {len(configs)} trials {'stacked' if stacked else 'in turn'}: {seconds:.2f} s, "
           f"{ends.count('Outcome')} ended well; {peak(ground, configs if stacked else configs[:1])}")  # fmt: skip
+    if ends.count("Outcome") < len(configs):
+        raise SystemExit("some trials failed: the time says nothing")
     return seconds
 
 

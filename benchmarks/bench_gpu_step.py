@@ -5,8 +5,9 @@
 Random graphs of the named sizes; batch 1024, d = 128, shared negatives without replacement, softmax, Adagrad with full
 state, unless the name says otherwise. In one run: the measured ceilings (copy, matrix product), for every case the
 floor (bytes and FLOPs over them), the same step with autograd and sparse embeddings, PyG's step where it is installed
-(one negative for each positive, which is all it offers), our plain path and the fused step by precision of its
-products. `--parts` times the fused step's kernels one by one, each in a graph of its own.
+(one negative for each positive, which is all it offers), PyKEEN's where it is (as many negatives for each positive as
+we share among them; the loop with its own overheads, batches of 20), our plain path and the fused step by
+precision of its products. `--parts` times the fused step's kernels one by one, each in a graph of its own.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from grash.training.loop import train_step
 from grash.training.stack import stack_states
 from grash.training.state import TrainState
 from harness import Timing, device_timed, record
+from peers import pykeen_step
 
 CUDA = torch.device("cuda")
 
@@ -102,6 +104,9 @@ def variants(case: Case, parts: bool) -> list[tuple[str, Timing]]:
         if not case.settings:
             found.append(("autograd, sparse", timed(autograd_step(case, graph), 1, 30)))
             found += [(f"PyG, {kind}", timed(step, 1, 30)) for kind, step in pyg_steps(case, graph).items()]
+            if importlib.util.find_spec("pykeen") is not None:
+                sizes = case.entities, case.relations, sum(case.negatives)
+                found.append(("PyKEEN", pykeen_step(graph, *sizes, 128, 1024, device="cuda", batches=20)))
         found.append(("our plain path", timed(plain_step(case, graph), 1, 30)))
     for precision in case.precisions:
         fused = fused_steps(case, graph, precision)

@@ -9,8 +9,6 @@ written with torch autograd and sparse embeddings, PyKEEN's sLCWA loop at as man
 from __future__ import annotations
 
 import argparse
-import time
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -24,7 +22,8 @@ from grash.training.config import TrainConfig
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
 from grash.training.state import TrainState
-from harness import Timing, interleaved, record
+from harness import interleaved, record
+from peers import pykeen_step
 
 BATCH, NEGATIVES, DIM = 1024, 500, 128
 
@@ -42,7 +41,8 @@ def main() -> None:
     calls = {"products": products(), "autograd": autograd_step(dataset), "ours": our_step(dataset)}
     timings = interleaved(calls, repeats=args.repeats, together=args.together)
     if not args.no_pykeen:
-        timings["pykeen"] = pykeen_step(dataset)
+        sizes = dataset.n_entities, dataset.n_relations
+        timings["pykeen"] = pykeen_step(dataset.train, *sizes, 2 * NEGATIVES, DIM, BATCH)
     ours = timings["ours"].median
     print(f"{dataset}, {args.threads} threads, {args.repeats} × {args.together} steps in turn")
     for name, timing in timings.items():
@@ -109,30 +109,6 @@ def autograd_step(dataset: Dataset) -> Callable[[], object]:
         optimizer.step()
 
     return call
-
-
-def pykeen_step(dataset: Dataset, batches: int = 2) -> Timing:
-    """Seconds per batch of PyKEEN's loop with 2·N negatives per positive (it corrupts one side of each positive)."""
-    warnings.simplefilter("ignore")
-    from pykeen.models import ComplEx
-    from pykeen.training import SLCWATrainingLoop
-    from pykeen.triples import CoreTriplesFactory
-
-    triples = torch.from_numpy(np.array(dataset.train[: BATCH * batches])).long()
-    factory = CoreTriplesFactory(triples, num_entities=dataset.n_entities, num_relations=dataset.n_relations)
-    model = ComplEx(triples_factory=factory, embedding_dim=DIM // 2, loss="crossentropy", random_seed=0)
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
-    loop = SLCWATrainingLoop(
-        model=model, triples_factory=factory, optimizer=optimizer,
-        negative_sampler="basic", negative_sampler_kwargs={"num_negs_per_pos": 2 * NEGATIVES},
-    )  # fmt: skip
-    seconds = []
-    for _ in range(4):
-        start = time.perf_counter()
-        loop.train(factory, num_epochs=1, batch_size=BATCH, use_tqdm=False, sub_batch_size=None)
-        seconds.append((time.perf_counter() - start) / batches)
-    p20, median, p80 = np.quantile(seconds[1:], [0.2, 0.5, 0.8])
-    return Timing(float(median), float(p20), float(p80), len(seconds) - 1)
 
 
 if __name__ == "__main__":

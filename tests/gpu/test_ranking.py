@@ -145,4 +145,4 @@ def test_ranking_takes_the_planned_bytes(size):
     took = torch.cuda.max_memory_allocated() - before
     planned = ranking_bytes(n, len(known.head.answers) + len(known.tail.answers), n_entities, dim, CUDA)
     print(f"\n{size}: took {took:,}, planned {planned:,}")
-    assert took <= planned * 1.02 and planned <= took * 1.15
+    assert took <= planned * 1.05 and planned <= took * 1.15

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from grash.errors import ConfigError, UnknownName
 from grash.models import MODELS
@@ -13,6 +14,7 @@ from grash.search.portfolio import shipped_winners
 from grash.search.space_file import as_dict
 from grash.search.spaces import SPACES, space_of
 from grash.training.config import make_config
+from grash.training.fusable import why_not
 
 PUBLISHED = [w for w in shipped_winners() if w["name"].startswith("grash-")]
 
@@ -89,12 +91,23 @@ def test_negatives_stay_below_the_number_of_entities() -> None:
     assert space_of("default", "rotate", 10**6).parameters["negatives_tail"].high == 1_000
 
 
-def test_distance_models_may_be_self_adversarial_and_others_penalised_by_n3_and_dura() -> None:
+def test_distance_models_may_be_self_adversarial_and_others_penalised_by_n3() -> None:
     rotate, complex_ = space_of("default", "rotate"), space_of("default", "complex")
     assert rotate.parameters["loss"].values == ("softmax", "self_adversarial")
     assert dict(rotate.parameters["margin"].when) == {"loss": ("self_adversarial",)}
-    assert {"n3", "dura"} <= set(complex_.parameters["penalty"].values)
+    assert "n3" in complex_.parameters["penalty"].values
     assert "relation_prediction" in complex_.searched and "margin" not in complex_.parameters
+
+
+@pytest.mark.parametrize("name", ["paper", "default"])
+@pytest.mark.parametrize("model", ["complex", "distmult", "transe", "rotate"])
+def test_the_fused_step_serves_all_that_a_search_draws(name: str, model: str) -> None:
+    space = space_of(name, model, 20_000)
+    of_the_machine = {"the device is cpu, not cuda", "Triton is not installed"}
+    for row in space.points(7, 100):
+        assert (
+            set(why_not(make_config({**space.configuration(row), "dim": 512}), torch.device("cpu"))) <= of_the_machine
+        )
 
 
 def test_the_wide_space_adds_dimension_batch_and_optimizer() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.report.correlation import spearman as plain_spearman
-from grash.study.statistics import spearman, weighted_rho
+from grash.study.statistics import mean_interval, spearman, student, weighted_rho
 
 values = st.integers(0, 6).map(float)  # few, so that ties are many
 pairs = st.lists(st.tuples(values, values), min_size=3, max_size=12)
@@ -61,3 +61,23 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says():
 @pytest.mark.parametrize("a, b", [([1, 2], [1, 2]), ([1, 1, 1, 1], [1, 2, 3, 4]), ([], [])])
 def test_too_few_pairs_or_a_constant_side_have_no_rho(a, b):
     assert spearman(a, b).rho is None and spearman(a, b).n == len(a)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (10, 2.228), (11, 2.201), (20, 2.086), (60, 2.0003)]
+)
+def test_student_s_quantiles_are_those_of_the_tables(freedom, quantile):
+    assert student(freedom) == pytest.approx(quantile, abs=1e-3)
+
+
+def test_an_interval_of_a_mean_needs_two_values():
+    assert mean_interval([]) == (None, None, None) and mean_interval([0.3]) == (0.3, None, None)
+    mean, low, high = mean_interval([1.0, 2.0, 3.0])
+    assert (mean, low, high) == pytest.approx((2.0, 2 - 4.303 / math.sqrt(3), 2 + 4.303 / math.sqrt(3)))
+    assert mean_interval([0.5, 0.5]) == (0.5, 0.5, 0.5)
+
+
+def test_intervals_of_normal_draws_hold_the_truth_as_often_as_they_say():
+    draws = np.random.default_rng(0).normal(size=(4000, 3))
+    held = np.mean([low <= 0 <= high for _, low, high in (mean_interval(list(row)) for row in draws)])
+    assert held == pytest.approx(0.95, abs=0.015)

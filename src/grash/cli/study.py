@@ -13,10 +13,10 @@ import typer
 
 from grash.cli.options import Source, takes, takes_source_options
 from grash.cli.show import say
+from grash.cli.study_confirm import SEARCHING, confirm
 from grash.cli.study_methods import methods
-from grash.cli.study_session import POOL, RUNNING, Clock, Study, load, show, study_command
+from grash.cli.study_session import POOL, RUNNING, Clock, Study, leave, load, show, study_command
 
-UNFINISHED = 7  # exit code of a study that --max-seconds ended; the same command goes on
 N = Annotated[int, typer.Option("--n", "-n", help="Configurations.")]
 Preset = Annotated[str, typer.Option("--preset", help="Of the searches: default, paper or paper-text.")]
 Which = Annotated[str, typer.Option("--variants", help="Some of epoch, graph and combined, with commas.")]
@@ -29,6 +29,7 @@ def add_to(app: typer.Typer) -> None:
     for verb in (transfer, variants, resources, rounds, table):
         study.command()(takes_source_options(runs(pools(verb))))
     study.command()(methods)
+    study.command()(takes_source_options(takes(SEARCHING, "running")(confirm)))
     study.command()(merge)
     app.add_typer(study, name="study")
 
@@ -52,7 +53,7 @@ def transfer(
     finished = made.run(transfer_cells(n, reductions=chosen))
     words = made.command("transfer", "--techniques", ",".join(chosen))
     made.page(transfer_page(made.store, n, command=words, reductions=chosen))
-    _leave(finished)
+    leave(finished)
 
 
 def variants(
@@ -82,15 +83,14 @@ def variants(
     )  # fmt: skip
     kinds = study.setups(models.split(","), dim=pooled["dim"], large=large, full=full, n_entities=dataset.n_entities)
     for setup in kinds:
-        fixed = {"fixed": [*pooled.get("fixed", []), *setup.fixed]}
-        made = Study(dataset, n, {**pooled, **setup.changes, **fixed}, clock.left(), {})
+        made = Study(dataset, n, {**pooled, **setup.changes}, clock.left(), {})
         asked = study.asked_searches(setup.variants, n=n, preset=preset)
         finished &= made.search(asked)
         finished &= made.run(study.variant_cells(made.store, asked, n=n, full=setup.full))
         lines.append((setup, made.store))
         made.store.release()
     made.page(study.variants_page(lines, n=n, preset=preset, command=words))
-    _leave(finished)
+    leave(finished)
 
 
 def resources(
@@ -114,9 +114,10 @@ def resources(
     finished = made.search(asked)
     if finished and together:
         finished = time_first_rounds(made.graphs, asked, made.store, **made.limits(), say=show)
-    words = made.command("resources", "--preset", preset, "--variants", which)
-    made.page(resources_page(made.store, asked, command=words))
-    _leave(finished)
+    timed = "--together" if together else "--no-together"
+    words = made.command("resources", "--preset", preset, "--variants", which, timed)
+    made.page(resources_page(made.store, asked, command=words, together=together))
+    leave(finished)
 
 
 def rounds(
@@ -138,7 +139,7 @@ def rounds(
     finished &= made.run(picks(made.store, asked))
     words = made.command("rounds", "--preset", preset, "--variants", which)
     made.page(rounds_page(made.store, asked, command=words))
-    _leave(finished)
+    leave(finished)
 
 
 def table(
@@ -167,7 +168,7 @@ def table(
         say(f"{path}: {found.n} configurations × {len(found.graph_fractions)} graphs")
     except ModuleNotFoundError as error:
         say(f"{error.name} is not installed here, so that no table is written: run this again where it is.")
-    _leave(finished)
+    leave(finished)
 
 
 def merge(
@@ -179,9 +180,3 @@ def merge(
 
     for name, count in merge_stores(into, *others).items():
         print(f"{into / name}: {count} results were new")
-
-
-def _leave(finished: bool) -> None:
-    if not finished:
-        say("Not all has been run: the same command goes on.")
-        raise typer.Exit(UNFINISHED)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from grash.study.store import Store
 
 
+UNFINISHED = 7  # exit code of a study that --max-seconds ended; the same command goes on
+
+
 def _option(kind: Any, default: Any, *names: str, help: str) -> tuple[Any, Any, Any]:
     return kind, default, typer.Option(*names, help=help)
 
@@ -107,6 +110,8 @@ class Study:
         """Runs the searches that are missing; whether all are there then."""
         from grash.study.searches import print_searches, run_searches
 
+        for one in asked:
+            one.settings(self.pool)  # says now what is wrong with one of them, not after the others
         if self.running["plan"] or self.limits()["max_seconds"] != 0:
             show(print_searches(self.graphs, asked, self.store, device=self.running["device"]))
         if self.running["plan"]:
@@ -132,12 +137,25 @@ def study_command(
     """A command as it was given, with all that its page depends on; how fast it was to run is left out."""
     given: list[object] = [w for name in POOL if name != "fixed" for w in (f"--{name}", _plain(pooled[name]))]
     given += [word for text in pooled.get("fixed", []) for word in ("--set", text)]
+    return command("grash", "study", verb, source, "--n", n, *given, *running_words(running, reading), *more)
+
+
+def running_words(running: dict[str, Any], reading: dict[str, Any]) -> list[object]:
+    """The options of a command that say how its source is read and where results lie."""
+    given: list[object] = []
     for name, value in reading.items():
         option = option_of(name)
         yes_no = option if value else option.replace("--", "--no-", 1)
         given += [yes_no] if isinstance(value, bool) else [option, _plain(value)]
-    given += [w for name in ("store", "out") if running[name] != RUNNING[name][1] for w in (f"--{name}", running[name])]
-    return command("grash", "study", verb, source, "--n", n, *given, *more)
+    places = [name for name in ("store", "out") if running[name] != RUNNING[name][1]]
+    return given + [w for name in places for w in (f"--{name}", running[name])]
+
+
+def leave(finished: bool) -> None:
+    """Ends a command whose work is not all done with a code that says so."""
+    if not finished:
+        say("Not all has been run: the same command goes on.")
+        raise typer.Exit(UNFINISHED)
 
 
 def load(source: str, reading: dict[str, Any]) -> Dataset:

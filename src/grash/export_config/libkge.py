@@ -144,7 +144,7 @@ def _sides(config: TrainConfig) -> dict[str, Any]:
 def _note_the_rest(config: TrainConfig, left_out: list[str]) -> None:
     if config.relation_prediction:
         left_out.append(f"relation_prediction: {config.relation_prediction} has no counterpart")
-    if config.precision != "float32":
+    if config.precision == "tf32":  # bf16 is the default, float32 is torch's
         left_out.append(f"precision: {config.precision} has no counterpart; products are in torch's default")
 
 

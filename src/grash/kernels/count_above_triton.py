@@ -36,7 +36,6 @@ _LONGEST = 16  # tiles of candidates that a program meets
 _PROGRAMS = 12_000  # enough to keep a card busy to the end
 _UNROLLED: tl.constexpr = tl.constexpr(4)
 _TINY: tl.constexpr = tl.constexpr(1e-30)  # keeps a root's inverse finite
-_NO_NUMBER: tl.constexpr = tl.constexpr(float("nan"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +150,7 @@ def _count(  # type: ignore[no-untyped-def]
         column = tile * BN + tl.arange(0, BN)
         score = _scores(queries, block + tile * (2 * HALF * BN), HALF, PAIR, BM, BN)
         # padding compares as neither above nor open, also where the bound reaches to −∞ (a model that has diverged)
-        score = tl.where((column < n)[None, :], score, _NO_NUMBER)
+        score = tl.where((column < n)[None, :], score, float("nan"))
         higher = tl.sum((score > high[:, None]).to(tl.int32), 1)
         reach = tl.sum((score >= low[:, None]).to(tl.int32), 1)
         total += higher

@@ -142,12 +142,12 @@ def _distance_losses(model: str) -> dict[str, Any]:
 
 
 def _penalties(model: str) -> dict[str, Any]:
+    # no dura: the fused step does not serve it, and a trial with it would take longer than all others together
     powers = ["l1", "l2", "l3"] if _family(model) == "distance" else ["l2", "l3", "n3"]
-    dura = [] if _family(model) == "distance" else ["dura"]
     weight = {"type": "float", "low": 1e-6, "high": 1.0, "log": True}
     return {
-        "penalty": {"type": "categorical", "choices": ["none", *powers, *dura]},
-        "penalty_entity": {**weight, "off": 0.25, "when": {"penalty": [*powers, *dura]}},
+        "penalty": {"type": "categorical", "choices": ["none", *powers]},
+        "penalty_entity": {**weight, "off": 0.25, "when": {"penalty": powers}},
         "penalty_relation": {**weight, "off": 0.25, "when": {"penalty": powers}},
         "penalty_weighted": True,
     }

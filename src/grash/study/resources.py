@@ -82,7 +82,8 @@ def time_first_round(graphs: StudyGraphs, asked: Asked, count: int, *, device: s
     }  # fmt: skip
 
 
-def resources_page(store: Store, asked: Sequence[Asked], *, command: str) -> Page:
+def resources_page(store: Store, asked: Sequence[Asked], *, command: str, together: bool = True) -> Page:
+    """together: whether first rounds with more trials at a time are a part of the study."""
     meta, rows = store.meta, tuple(row for a in asked for row in _round_rows(store, a))
     page = Page(
         f"resources-{store.path.stem}-{asked[0].preset}", f"What a search takes: {meta['dataset']}", command,
@@ -92,16 +93,31 @@ def resources_page(store: Store, asked: Sequence[Asked], *, command: str) -> Pag
         f"{meta['model']}, d = {meta['dim']}, `{meta['label']}` space, E = {meta['epochs']:g}, n = {asked[0].n}, "
         f"preset `{asked[0].preset}`. Seconds of a round are from its opening to its end, with the making of its "
         f"graph; peak memory is what all trials that were trained together took on the device; the model is one "
-        f"trial's tables.",
+        f"trial's tables.{_peeled(store, asked)}",
         Rows(_HEADINGS, rows),
-        "## The first round with more trials at a time",
-        "All trials of the first round, trained again in groups of this size with the same kernels.",
-        _together(store, asked),
     )
+    if together:
+        page.add(
+            "## The first round with more trials at a time",
+            "All trials of the first round, trained again in groups of this size with the same kernels.",
+            _together(store, asked),
+        )
     return page
 
 
 _HEADINGS = ("variant", "round", "trials", "entities", "triples", "epochs", "seconds", "peak memory, MB", "model, MB")
+
+
+def _peeled(store: Store, asked: Sequence[Asked]) -> str:
+    """What comes before the first round of all: only the first search on a graph peels it."""
+    seconds = max(
+        (store.searches[a.name].get("peel_seconds", 0.0) for a in asked if a.name in store.searches), default=0
+    )
+    return (
+        f" Before that the graph was peeled into its cores, once for all searches, in {seconds:.3g} s."
+        if seconds
+        else ""
+    )
 
 
 def _round_rows(store: Store, asked: Asked) -> list[tuple[Value, ...]]:

@@ -1,7 +1,8 @@
 """Whole searches as results of a study: run in a folder beside the store, kept in the store as one record.
 
-Comes from variants.py, resources.py and rounds.py. A search's winner is a number of the pool, since both draw the same
-configurations from the same seed; what it reaches in full is the pool's cell on the whole graph.
+Comes from variants.py, resources.py and rounds.py (confirm.py runs searches as a user does). A search's winner is a
+number of the pool, since both draw the same configurations from the same seed; what it reaches in full is the pool's
+cell on the whole graph.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ def run_search(
     graphs: StudyGraphs, asked: Asked, place: Path, *, device: str = "auto", max_seconds: float | None = None
 ) -> dict[str, Any] | None:
     """The record of a search in a folder, gone on with if it has begun; None if time ran out before its end."""
+    peeling = time.monotonic()
     mine = graphs_of(graphs, asked)
+    peeling = time.monotonic() - peeling
     settings = mine.settings
     use_threads(settings.threads)
     _begin(place, {"settings": settings.model_dump(mode="json"), "fingerprint": graphs.pool.dataset.fingerprint})
@@ -137,12 +140,12 @@ def run_search(
             state, failed = driver.state, str(error)
         if state.stopped:
             return None
-        spans = _spans(driver.ledger.events)
-    rounds = [_round(past, settings, spans[past.plan.number]) for past in state.rounds]
+        spans = round_spans(driver.ledger.events)
+    rounds = [round_record(past, settings, spans[past.plan.number]) for past in state.rounds]
     return {
         "name": asked.name, "settings": settings.model_dump(mode="json"), "winner": state.winner, "failed": failed,
         "spent": state.spent, "seconds": state.seconds, "rounds": rounds,
-        "device": device_words(choose_device(device)), "score": _score(state),
+        "device": device_words(choose_device(device)), "score": _score(state), "peel_seconds": peeling,
     }  # fmt: skip
 
 
@@ -160,7 +163,8 @@ def _begin(place: Path, about: dict[str, Any]) -> None:
         write_json(place / _FILE, content)
 
 
-def _round(past: RoundState, settings: SearchSettings, seconds: float) -> dict[str, Any]:
+def round_record(past: RoundState, settings: SearchSettings, seconds: float) -> dict[str, Any]:
+    """A round as a store keeps it."""
     plan, results = past.plan, list(past.results.values())
     width = model_class(settings.models[0]).relation_width(settings.dim)
     return {
@@ -174,7 +178,7 @@ def _round(past: RoundState, settings: SearchSettings, seconds: float) -> dict[s
     }  # fmt: skip
 
 
-def _spans(events: list[dict[str, Any]]) -> dict[int, float]:
+def round_spans(events: list[dict[str, Any]]) -> dict[int, float]:
     """Seconds from the opening of each round to its end, the making of its graph included."""
     found: dict[int, float] = {}
     before = 0.0

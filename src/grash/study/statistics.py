@@ -1,11 +1,13 @@
-"""Spearman's rank correlation with a bootstrap interval over configurations, by matrix products.
+"""Spearman's rank correlation with a bootstrap interval over configurations, by matrix products; means of few seeds.
 
-Goes to transfer.py and methods_page.py. A resample is a row of counts, so that the ranks of a thousand resamples are
-one product with the matrix that says which value lies below which.
+Goes to transfer.py, methods_page.py and confirm_page.py. A resample is a row of counts, so that the ranks of a thousand
+resamples are one product with the matrix that says which value lies below which.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2000
 LEARNS = 0.05  # test MRR of a full training above which a configuration has learnt something
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5 %, 1 … 10 degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -58,3 +61,23 @@ def _ranks(values: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[
     below = (values[:, None] < values[None, :]).astype(float)
     equal = (values[:, None] == values[None, :]).astype(float)
     return counts @ below + (counts @ equal + 1) / 2
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """(mean, low, high) of independent values with Student's 95 % interval: a few seeds are too few to resample. None
+    where there is no value, or only one to make an interval of."""
+    if not values:
+        return None, None, None
+    n, mean = len(values), math.fsum(values) / len(values)
+    if n == 1:
+        return mean, None, None
+    variance = math.fsum((v - mean) ** 2 for v in values) / (n - 1)
+    half = student(n - 1) * math.sqrt(variance / n)
+    return mean, mean - half, mean + half
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t; above 10 degrees of freedom by its expansion, right to 0.001."""
+    if freedom <= len(_STUDENT):
+        return _STUDENT[freedom - 1]
+    return 1.959964 + 2.372271 / freedom + 2.822499 / freedom**2 + 2.555851 / freedom**3

@@ -37,7 +37,11 @@ class Store:
     @classmethod
     def of(cls, folder: Path, pool: Pool) -> Store:
         """The store of a pool in a folder; its file begins with the first result. One of other settings is refused."""
-        path, meta = Path(folder) / f"{pool.name}.jsonl", pool.meta()
+        return cls.at(Path(folder) / f"{pool.name}.jsonl", pool.meta())
+
+    @classmethod
+    def at(cls, path: Path, meta: dict[str, Any]) -> Store:
+        """The store in a file, or a new one there, of results that belong to what `meta` says."""
         store = cls.read(path) if path.is_file() else cls(path, meta)
         if not store._size:  # nothing there, or what a kill left of the first line
             return cls(path, meta)

@@ -34,21 +34,19 @@ class Setup:
     changes: dict[str, Any]
     variants: tuple[str, ...]
     full: bool
-    fixed: tuple[str, ...] = ()  # name=value
 
 
 def setups(models: Sequence[str], *, dim: int, large: int, full: bool, n_entities: int) -> list[Setup]:
     """Every model with all variants; combined once more with a larger dimension (0: none), RotatE's own loss too."""
-    fixed = ("precision=tf32",) if large > 128 else ()  # wider rows have no fused step in float32
     found = []
     for model in models:
         found.append(Setup(model, {"model": model}, VARIANTS, full))
         if large:
-            found.append(Setup(model, {"model": model, "dim": large}, ("combined",), False, fixed))
+            found.append(Setup(model, {"model": model, "dim": large}, ("combined",), False))
         if model == "rotate":
             own = {"space": self_adversarial_space(model, n_entities), "label": SELF_ADVERSARIAL}
             changes = {"model": model, **own, "dim": large or dim}
-            found.append(Setup("rotate, self-adversarial", changes, ("combined",), False, fixed))
+            found.append(Setup("rotate, self-adversarial", changes, ("combined",), False))
     return found
 
 

@@ -1,0 +1,105 @@
+"""grash study confirm, resources and variants as commands."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from grash.cli.study_confirm import read_candidate
+from grash.errors import ConfigError
+from small_graph import grash
+from study.small_study import SPACE, small_graph
+
+BARE = """
+import sys
+for name in ("polars", "optuna", "plotly", "jinja2", "matplotlib", "pyoxigraph", "scipy", "pandas"):
+    sys.modules[name] = None
+from grash.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def here(tmp_path):
+    """(graph, options): a small graph, and the options of a search of a moment."""
+    small_graph().save(tmp_path / "graph")
+    space = tmp_path / "two.yaml"
+    space.write_text("".join(f"{k}: {v}\n" for k, v in SPACE.items()).replace("'", ""))
+    given = ["--models", "complex", "--epochs", 8, "--dim", 4, "--seeds", 1, "--device", "cpu"]
+    given += ["--search", f"space={space}", "--search", "n_trials=4", "--store", tmp_path / "s", "-o", tmp_path / "o"]
+    return tmp_path / "graph", given
+
+
+def test_candidates_are_read_from_a_line():
+    one = read_candidate("rich ones: n_trials=128, preset=paper, proposals=sobol reciprocal=true")
+    assert (one.name, one.preset) == ("rich ones", "paper")
+    assert one.settings == {"n_trials": 128, "proposals": "sobol", "fixed": {"reciprocal": True}}
+    assert one.words == "n_trials=128, proposals=sobol, reciprocal=true"
+    listed = read_candidate("x: models=[a, b], eta=3").settings
+    assert listed["models"] == ["a", "b"] and listed["eta"] == 3
+
+
+@pytest.mark.parametrize("text", ["sobol", ": eta=3", "x:", "x: eta", "x: eta 3"])
+def test_what_is_no_candidate_is_said_with_an_example(text):
+    with pytest.raises(ConfigError, match="sobol: proposals=sobol"):
+        read_candidate(text)
+
+
+def test_confirm_plans_stops_runs_and_writes_a_page_with_its_command(here, tmp_path):
+    graph, given = here
+    words = ["study", "confirm", graph, *given, "--presets", "default", "--candidate", "two rounds: eta=2"]
+    planned = grash(*words, "--plan")
+    assert planned.code == 0 and "0 of 2 searches are there" in planned.out and "in all" in planned.out, planned.err
+    assert not (tmp_path / "s").exists() and not (tmp_path / "o").exists()
+    stopped = grash(*words, "--max-seconds", 0)
+    page = tmp_path / "o" / "confirm-small-complex-d4-e8-default-candidates.md"
+    assert stopped.code == 7 and "0 of 1 | not run yet" in page.read_text()
+    ran = grash(*words)
+    assert ran.code == 0 and "complex, two rounds, seed 0: test MRR" in ran.out, ran.err
+    text = page.read_text()
+    shown = text.partition("```bash\n")[2].partition("\n```")[0]
+    assert "not run yet" not in text and "--candidate 'two rounds: eta=2'" in shown
+    page.unlink()
+    assert grash(*shlex.split(shown)[1:], "--max-seconds", 0).code == 0 and page.read_text() == text
+    wrong = grash(*words, "--candidate", "x: etta=3")
+    assert wrong.code == 2 and "Did you mean eta" in wrong.err
+
+
+@pytest.mark.slow
+def test_confirm_and_resources_run_where_only_the_compute_path_is_installed(here):
+    graph, given = here
+    words = ["study", "confirm", graph, *given, "--presets", "paper"]
+    ran = subprocess.run([sys.executable, "-c", BARE, *map(str, words)], capture_output=True, text=True)
+    assert ran.returncode == 0 and "complex, paper, seed 0: test MRR" in ran.stdout, ran.stderr
+    places = given[-4:]
+    words = ["study", "resources", graph, "--n", 4, "--epochs", 8, "--dim", 4, "--variants", "combined", *places]
+    words += ["--no-together", "--device", "cpu"]
+    ran = subprocess.run([sys.executable, "-c", BARE, *map(str, words)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_resources_of_one_variant_need_no_test_triples_and_no_timing_of_first_rounds(here, tmp_path):
+    _, given = here
+    whole = small_graph()
+    type(whole)(whole.train, whole.valid, whole.test[:0], 60, 3, name="untested").save(tmp_path / "untested")
+    options = ["--n", 4, "--epochs", 8, "--dim", 4, "--device", "cpu", *given[-4:]]
+    ran = grash("study", "resources", tmp_path / "untested", *options, "--variants", "combined", "--no-together")
+    assert ran.code == 0, ran.err
+    text = next((tmp_path / "o").glob("resources-untested-*.md")).read_text()
+    assert "| combined | all | 4 |" in text and "epoch |" not in text and "at a time" not in text
+    assert "--variants combined --no-together" in text and "not run yet" not in text and "was peeled" in text
+    wrong = grash("study", "resources", tmp_path / "untested", *options, "--variants", "combind")
+    assert wrong.code == 2 and "combind" in wrong.err
+
+
+def test_variants_have_rows_for_rotate_s_own_loss_and_the_larger_dimension(here, tmp_path):
+    graph, given = here
+    options = ["--n", 4, "--epochs", 8, "--dim", 4, "--models", "rotate", "--large-dim", 8, "--picks", *given[-4:]]
+    ran = grash("study", "variants", graph, *options, "--device", "cpu")
+    assert ran.code == 0, ran.err
+    text = next((tmp_path / "o").glob("variants-*.md")).read_text()
+    assert "| rotate | combined | 4 |" in text and "| rotate | combined | 8 |" in text
+    assert "| rotate, self-adversarial | combined | 8 |" in text and "not run yet" not in text

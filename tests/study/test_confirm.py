@@ -1,0 +1,272 @@
+"""Real searches with final training: what identifies them, that they are a user's own, resumed, merged and shown."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from xml.etree import ElementTree
+
+import pytest
+
+from grash.api_search import Search
+from grash.errors import ConfigError, GrashError, SearchFailed
+from grash.search.ledger import LEDGER_FILE, read_ledger
+from grash.search.state import RoundState, SearchState
+from grash.search.trial import Result, Round
+from grash.study import confirm
+from grash.study.confirm import Candidate, folder_of, identity, opened, run_wanted, store_of, wanted_searches
+from grash.study.confirm_page import columns_of, confirm_page, differences
+from grash.study.confirm_plan import plan_wanted
+from grash.study.pages import write_page
+from grash.study.published import figures, goal, is_of
+from grash.study.store import merge_stores
+from study.small_study import SPACE, small_graph
+
+COMMON = {"dim": 4, "max_epochs": 8.0, "n_trials": 4, "eta": 2, "space": SPACE, "proposals": "random"}
+HERE = partial(Search, engine="sequential")
+TWO = (Candidate("default"), Candidate("sobol", settings={"proposals": "sobol"}, words="proposals=sobol"))
+
+
+def wanted_of(*candidates: Candidate, seeds: int = 1, models=("complex",), **changes):
+    return wanted_searches(small_graph(), candidates, models=models, seeds=seeds, common={**COMMON, **changes})
+
+
+def made_up(one, mrr: float, **more) -> dict:
+    """A record without any search."""
+    tested = {"mrr": mrr, "hits@1": mrr / 2, "hits@3": mrr, "hits@10": mrr}
+    return {
+        "name": one.name, "model": one.model, "seed": one.seed, "preset": one.candidate.preset,
+        "settings": one.settings.model_dump(mode="json"), "failed": "", "winner": 1, "origin": "random",
+        "values": {"lr": 0.02}, "spent": 3.0, "seconds": 4.0, "final_seconds": 2.0, "score": mrr, "valid": mrr,
+        "validations": [[4.0, mrr], [8.0, mrr / 2]], "test": tested, "final_peak_bytes": 0, "rounds": [],
+        "device": "cpu", **more,
+    }  # fmt: skip
+
+
+def test_a_search_is_told_apart_by_what_it_does_and_not_by_its_name():
+    one, renamed = wanted_of(TWO[0])[0], wanted_of(Candidate("ours"))[0]
+    assert one.name == renamed.name and one.settings.final_train
+    said_again = wanted_of(Candidate("budget", settings={"budget": 3.0}))[0]
+    assert one.name == said_again.name
+    changes = (
+        {"proposals": "sobol"},
+        {"eta": 4},
+        {"space": {**SPACE, "batch_size": 32}},
+        {"fixed": {"batch_size": 16}},
+    )
+    names = {wanted_of(Candidate("x", settings=change))[0].name for change in changes}
+    assert len(names | {one.name, wanted_of(Candidate("paper", "paper"))[0].name}) == 6
+    assert len({w.name for w in wanted_of(*TWO, seeds=2, models=("complex", "transe"))}) == 8
+
+
+def test_a_setting_that_comes_later_leaves_older_records_if_it_says_what_was_before(monkeypatch):
+    settings = wanted_of(TWO[0])[0].settings
+    without = settings.model_dump(mode="json")
+    now = identity(settings, 60)
+    monkeypatch.setitem(confirm._AS_BEFORE, "price", "triples")
+    assert identity(settings, 60) != now and without["price"] == "triples"  # as if it had not been there
+    dearer = settings.model_copy(update={"price": "scores"})
+    assert identity(dearer, 60) != identity(settings, 60)
+
+
+def test_searches_go_seed_by_seed_through_models_and_candidates():
+    wanted = wanted_of(*TWO, seeds=2, models=("complex", "transe"))
+    assert [(w.seed, w.model, w.candidate.name) for w in wanted[:5]] == [
+        (0, "complex", "default"), (0, "complex", "sobol"), (0, "transe", "default"), (0, "transe", "sobol"),
+        (1, "complex", "default"),
+    ]  # fmt: skip
+    fixed = wanted_of(Candidate("x", settings={"fixed": {"lr": 0.1}}), fixed={"batch_size": 16})[0].settings.fixed
+    assert fixed == {"batch_size": 16, "lr": 0.1}
+
+
+@pytest.mark.parametrize("settings", [{"seed": 3}, {"model": "transe"}, {"final_train": False}])
+def test_what_the_study_says_itself_is_refused_of_a_candidate(settings):
+    with pytest.raises(ConfigError, match="what this study says itself"):
+        wanted_of(Candidate("x", settings=settings))
+
+
+def test_candidates_need_names_of_their_own():
+    with pytest.raises(ConfigError, match="a name of its own"):
+        wanted_of(Candidate("x"), Candidate("x", "paper"))
+    with pytest.raises(ConfigError, match="one candidate or more"):
+        wanted_of()
+
+
+def test_the_search_is_the_one_that_a_user_would_open(tmp_path):
+    one = wanted_of(TWO[1], seeds=1)[0]
+    search = opened(HERE, small_graph(), one, tmp_path / "run", device="cpu")
+    asked = Search(small_graph(), out=tmp_path / "run", preset="default", **{**COMMON, "proposals": "sobol"})
+    assert search.settings == one.settings == asked.settings
+
+
+def test_searches_are_run_once_with_their_final_training_and_shown(tmp_path):
+    wanted, data = wanted_of(*TWO), small_graph()
+    store, said = store_of(tmp_path / "s", data), []
+    assert "0 of 2 searches" in plan_wanted(data, wanted, store, HERE, device="cpu")
+    assert run_wanted(data, wanted, store, HERE, device="cpu", say=said.append) and len(said) == 2
+    for one in wanted:
+        record = store.searches[one.name]
+        assert 0 < record["test"]["mrr"] <= record["test"]["hits@10"] <= 1 and 0 < record["valid"] < 1
+        assert record["spent"] <= 3 and record["seconds"] > 0 and record["final_seconds"] > 0
+        assert record["values"]["lr"] > 0 and 1 <= len(record["validations"]) <= 20
+        assert [r["trials"] for r in record["rounds"]] == [4, 2] and not folder_of(store, one).exists()
+    again = store_of(tmp_path / "s", data)
+    assert run_wanted(data, wanted, again, HERE, device="cpu", max_seconds=0, say=said.append) and len(said) == 2
+    assert plan_wanted(data, wanted, again, HERE, device="cpu") == "confirm-small: 2 of 2 searches are there"
+    text = write_page(confirm_page(wanted, again, label="two", command="grash"), tmp_path / "o").read_text()
+    assert "not run yet" not in text and "| complex | sobol | 1 of 1 |" in text
+
+
+def test_the_final_model_is_that_of_the_same_search_by_itself(tmp_path):
+    one, data = wanted_of(TWO[0])[0], small_graph()
+    store = store_of(tmp_path, data)
+    assert run_wanted(data, [one], store, HERE, device="cpu")
+    result = HERE(data, out=tmp_path / "mine", devices="cpu", **COMMON).run()
+    record = store.searches[one.name]
+    assert record["winner"] == result.state.winner
+    assert record["test"]["mrr"] == pytest.approx(result.state.final.evaluation["both"]["mrr"], rel=1e-6)
+
+
+def test_a_search_that_was_cut_off_waits_and_goes_on_with_its_trials(tmp_path):
+    one, data = wanted_of(TWO[0])[0], small_graph()
+    store = store_of(tmp_path, data)
+
+    class Interrupted(Search):
+        """A search in which someone presses Ctrl-C once its first round is over."""
+
+        def run(self, **more):
+            pressed = []
+
+            def watch(state, heartbeats, devices):
+                if not pressed and state.rounds and state.rounds[0].survivors:
+                    pressed.append(signal.raise_signal(signal.SIGINT))
+
+            return super().run(watch=watch, **more)
+
+    assert not run_wanted(data, [one], store, partial(Interrupted, engine="sequential"), device="cpu")
+    place = folder_of(store, one)
+    before = [e for e in read_ledger(place / LEDGER_FILE) if e["event"] == "ended"]
+    assert len(before) == 4 and not store.searches
+    assert run_wanted(data, [one], store, HERE, device="cpu") and not place.exists()
+    record = store.searches[one.name]
+    kept = sorted(record["rounds"][0]["scores"].values())
+    assert sorted(e["result"]["mrr"] for e in before) == pytest.approx(kept)
+    assert record["winner"] is not None and record["test"]["mrr"] > 0
+
+
+def failing(*results: Result, why: str = "No trial of round 1 has a score."):
+    """A way to open searches that fail with these results in their first round."""
+    plan = Round(1, 1, 1.0, 1.0, 1.0, 1.0, (), True, None, 60, 3, 600, 60, 1.0, 600, False, 1.0)
+    state = SearchState(rounds=[RoundState(plan, {r.number: r for r in results})], failed=why)
+
+    class Failing:
+        def __init__(self, dataset, *, out, **more):
+            self.result = type("R", (), {"state": state})()
+            out.mkdir(parents=True)
+            (out / "ledger.jsonl").touch()
+
+        def run(self, max_seconds=None):
+            raise SearchFailed(why)
+
+    return Failing
+
+
+def test_a_search_without_a_model_counts_as_nothing_and_one_that_its_machine_failed_is_tried_again(
+    tmp_path, monkeypatch
+):
+    one, data, said = wanted_of(TWO[0])[0], small_graph(), []
+    store = store_of(tmp_path, data)
+    memory = failing(Result(1, 0, 3, "memory"))
+    assert not run_wanted(data, [one], store, memory, device="cpu", say=said.append)
+    assert not store.searches and "tries it again" in said[0] and folder_of(store, one).exists()
+    monkeypatch.setattr(confirm, "round_spans", lambda events: {1: 1.0})
+    other = store_of(tmp_path / "other", data)
+    assert run_wanted(data, [one], other, failing(Result(1, 0, 1, "diverged")), device="cpu")
+    record = other.searches[one.name]
+    assert record["test"]["mrr"] == 0 and "No trial" in record["failed"] and record["winner"] is None
+    page = confirm_page([one], other, label="x", command="grash")
+    assert "No trial of round 1" in write_page(page, tmp_path).read_text()
+
+
+def test_another_error_ends_the_study_and_loses_nothing(tmp_path):
+    wanted, data = wanted_of(*TWO), small_graph()
+    store = store_of(tmp_path, data)
+    store.add_search(made_up(wanted[0], 0.3))
+
+    def broken(*given, **more):
+        raise GrashError("The card failed.")
+
+    with pytest.raises(GrashError, match="card failed"):
+        run_wanted(data, wanted, store, broken, device="cpu")
+    assert list(store_of(tmp_path, data).searches) == [wanted[0].name]
+
+
+def test_stores_of_two_machines_are_merged_and_other_graphs_refused(tmp_path):
+    wanted, data = wanted_of(*TWO), small_graph()
+    for folder, one in zip("ab", wanted):
+        store = store_of(tmp_path / folder, data)
+        store.add_search(made_up(one, 0.3))
+        store.release()
+    assert merge_stores(tmp_path / "a", tmp_path / "b") == {"confirm-small.jsonl": 1}
+    assert set(store_of(tmp_path / "a", data).searches) == {w.name for w in wanted}
+    with pytest.raises(GrashError, match="another study"):
+        store_of(tmp_path / "a", small_graph(seed=1))
+
+
+def test_a_plan_takes_the_seconds_of_searches_that_differ_in_the_seed_or_are_alike(tmp_path):
+    wanted, data = wanted_of(*TWO, seeds=3), small_graph()
+    store = store_of(tmp_path, data)
+    store.add_search(made_up(wanted[0], 0.3, seconds=8.0))
+
+    def unprobed(*given, **more):
+        raise AssertionError("nothing is to be probed")
+
+    lines = plan_wanted(data, wanted, store, unprobed, device="cpu").splitlines()
+    assert lines[0] == "confirm-small: 1 of 6 searches are there"
+    assert lines[1] == "  complex, sobol: 3 of about 10 s with final training"
+    assert lines[2] == "  complex, default: 2 of about 10 s with final training"
+    assert lines[-1] == "about 50 s of cpu in all"
+    store.add_search(made_up(wanted[1], 0.3, seconds=4.0))
+    assert "sobol: 2 of about 6 s" in plan_wanted(data, wanted, store, unprobed, device="cpu")
+
+
+def test_differences_are_taken_seed_by_seed_over_those_that_both_have(tmp_path):
+    wanted = wanted_of(*TWO, seeds=3, models=("complex", "transe"))
+    store = store_of(tmp_path, small_graph())
+    for one in wanted:
+        gain = {"default": 0.0, "sobol": 0.01 + 0.01 * one.seed}[one.candidate.name]
+        if (one.seed, one.model, one.candidate.name) != (2, "transe", "default"):
+            store.add_search(made_up(one, 0.1 * (one.seed + 1) + gain))
+    columns = columns_of(wanted, store)
+    assert differences(columns, "complex", "sobol") == pytest.approx([0.01, 0.02, 0.03])
+    assert differences(columns, "transe", "sobol") == pytest.approx([0.01, 0.02])
+    assert len(differences(columns, "all", "sobol")) == 5
+    text = write_page(confirm_page(wanted, store, label="a b", command="grash"), tmp_path).read_text()
+    assert "| complex | sobol | +0.0200 | -0.0048 … +0.0448 | 3 of 3 |" in text  # 0.02 ± 4.303 · 0.01 / √3
+    assert "| transe | default | 2 of 3 |" in text and text.count("not run yet") == 7
+    assert "| complex | default | 3 of 3 | 0.2000 [-0.0484, 0.4484] | 0.1 |" in text
+    name = "confirm-small-complex-transe-d4-e8-a_b"
+    assert len((tmp_path / f"{name}.csv").read_text().splitlines()) == 1 + 11
+    ElementTree.parse(tmp_path / "img" / f"{name}.svg")
+
+
+def test_a_page_of_nothing_says_so_and_has_no_plot(tmp_path):
+    wanted = wanted_of(*TWO)
+    page = confirm_page(wanted, store_of(tmp_path, small_graph()), label="x", command="grash")
+    text = write_page(page, tmp_path).read_text()
+    assert "computed on not run yet" in text and "| complex | sobol | 0 of 1 | not run yet |" in text
+    assert not (tmp_path / "img").exists()
+
+
+def test_published_figures_and_goals_stand_beside_graphs_that_have_them(tmp_path):
+    assert goal("FB15k-237", "complex") == 0.355 and goal("fb15k_237", "distmult") is None and goal("x", "y") is None
+    assert figures("WN18RR", "rotate")[0].mrr == 0.478 and figures("small", "complex") == ()
+    assert is_of("portfolio:libkge-fb15k-237-complex", "FB15k-237") and not is_of("random", "random")
+    assert not is_of("portfolio:libkge-fb15k-237-complex", "WN18RR")
+    wanted = wanted_of(TWO[0])
+    store = store_of(tmp_path, small_graph())
+    store.meta["dataset"] = "CoDEx-S"
+    store.add_search(made_up(wanted[0], 0.47, origin="portfolio:libkge-codex-s-complex"))
+    text = write_page(confirm_page(wanted, store, label="x", command="grash"), tmp_path).read_text()
+    assert "| complex | our goal for one default search | ≤ 512 | 0.470 |" in text and "Safavi and Koutra" in text
+    assert "1 of these 1 picks are published winners of this very graph" in text
