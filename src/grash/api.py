@@ -54,6 +54,7 @@ def train(
     evaluate: bool = True,
     valid_sample: int | None = None,
     test_sample: int | None = None,
+    placement: str = "auto",
     **settings: Any,
 ) -> Model:
     """The model of the best validation, evaluated on test (if it has triples) and saved to `out` (if given).
@@ -61,6 +62,7 @@ def train(
     config: a TrainConfig, a mapping or a YAML file; `settings` change its fields. checkpoint: a folder to go on
     from and to save to; with `out` it lies beside it by default and goes when the model is saved. On Ctrl-C the
     step is finished and the checkpoint saved: the same call goes on from there. watch is told the progress.
+    placement: where the entities' rows lie, auto, device, host or disk; results do not depend on it.
     """
     data = _dataset(dataset)
     chosen = configure(config, **settings)
@@ -69,8 +71,9 @@ def train(
     if folder is not None:
         _check_free(folder, overwrite)
     outcome = run_training(
-        data, chosen, device=device, threads=threads, checkpoint=place, valid_sample=valid_sample, watch=watch
-    )
+        data, chosen, device=device, threads=threads, checkpoint=place, valid_sample=valid_sample, watch=watch,
+        placement=placement,
+    )  # fmt: skip
     model = Model(outcome.model, data, chosen, history=[asdict(v) for v in outcome.history])
     if evaluate and len(data.test):
         model.evaluation = model.evaluate(sample=test_sample, seed=chosen.seed).to_dict()

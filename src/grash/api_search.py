@@ -44,6 +44,7 @@ from grash.search.halving import RunTrials
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Result, Task
 from grash.training.config import TrainConfig, make_config
+from grash.training.placement import PLACEMENTS
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +66,13 @@ class Search:
         workers: int | None = None,
         trial_timeout: float | None = None,
         address: str | None = None,
+        placement: str = "auto",
         **settings: Any,
     ) -> None:
         """settings: see `grash.search.settings.SearchSettings` (model, budget, n_trials, eta, variant, space, …).
 
         from_run: the best configurations of an earlier search enter the first round, beside initial_configs. address:
-        of a Ray cluster, for engine="ray"."""
+        of a Ray cluster, for engine="ray". placement: where the final model's entities lie, as in `grash.train`."""
         self.source = source if source is not None else "" if isinstance(dataset, Dataset) else str(dataset)
         self.dataset = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
         initial = [initial_of(c) for c in initial_configs]
@@ -84,7 +86,9 @@ class Search:
             self.settings = self.settings.model_copy(update={"initial": (*self.settings.initial, *taken)})
         self.folder = Path(out) if out is not None else search_folder(self.dataset, self.settings)
         self.engine, self.devices, self.workers, self.trial_timeout = engine, devices, workers, trial_timeout
-        self.address = address
+        self.address, self.placement = address, placement
+        if placement not in PLACEMENTS:
+            raise ConfigError(f"placement={placement!r} is unknown: give {', '.join(PLACEMENTS)}.")
         if trial_timeout is not None and not trial_timeout > 0:
             raise ConfigError(f"trial_timeout={trial_timeout}: give a number of seconds above 0.")
         self._asked: tuple[RunFolder, Driver] | None = None
@@ -103,7 +107,7 @@ class Search:
 
     @classmethod
     def open(cls, folder: str | Path, **options: Any) -> Search:
-        """The search of a run folder; options: engine, devices, workers, trial_timeout, address."""
+        """The search of a run folder; options: engine, devices, workers, trial_timeout, address, placement."""
         settings = read_settings(Path(folder))
         search = cls(read_dataset(Path(folder)), out=folder, **options)
         search.settings, search.source = settings, read_search(Path(folder))["dataset"]["source"]
@@ -140,8 +144,9 @@ class Search:
             views = Views(self.folder, watch)
             try:
                 driver = Driver(
-                    folder, self.graphs, engine, source=self.source, watch=views.see, max_seconds=max_seconds
-                )
+                    folder, self.graphs, engine, source=self.source, watch=views.see, max_seconds=max_seconds,
+                    placement=self.placement,
+                )  # fmt: skip
                 if extend:
                     driver.extend(**extend)
                 return SearchResult(self.folder, driver.run())

@@ -218,9 +218,9 @@ def test_a_full_disk_stops_a_search_where_it_goes_on(tmp_path: Path, monkeypatch
         room -= 1
         real(*given)
 
-    from grash.training.state import save_tensors as real
+    from grash.training.state import write_tensors as real
 
-    monkeypatch.setattr("grash.training.state.save_tensors", save)
+    monkeypatch.setattr("grash.training.state.write_tensors", save)
     with pytest.raises(OutputError, match="No space left on device"):
         small_search(folder, variant="epoch").run()
     assert sorted(state_of(folder).rounds[0].results) == [0, 1]

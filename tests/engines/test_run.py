@@ -77,7 +77,7 @@ def test_nothing_to_train_on_is_said() -> None:
 
 
 def test_a_plan_that_does_not_fit_says_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.engines.memory.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("grash.engines.placing.free_bytes", lambda device: 1000)
     for values, advice in (
         (
             {"dim": 512, "batch_size": 1, "negatives_head": 1, "negatives_tail": 1},

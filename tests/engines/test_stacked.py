@@ -137,9 +137,9 @@ class TestMemory:
     ) -> None:
         real, alive, models = run_module._state, [], []
 
-        def counted(ground: Any, job: Any) -> Any:
+        def counted(*given: Any) -> Any:
             alive.append(sum(model() is not None for model in models))
-            state = real(ground, job)
+            state = real(*given)
             models.append(weakref.ref(state.model))
             return state
 

@@ -88,6 +88,11 @@ _RUNNING: dict[str, tuple[Any, Any, Any]] = {
         None,
         _option("--address", help="Of a Ray cluster: HOST:PORT, or auto [one of this machine]."),
     ),
+    "placement": (
+        str | None,
+        None,
+        _option("--placement", help="Entity rows of the final model: auto, device, host or disk [auto]."),
+    ),
     "trial_timeout": (
         float | None,
         None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grash.cli.distributed import launched, train_as_rank
 from grash.cli.options import Device, Json, Source, Threads, takes_source_options
 from grash.cli.progress import progress_display
 from grash.cli.show import as_json, command, listen, say
@@ -75,6 +76,9 @@ def train(
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
+    placement: Annotated[
+        str, typer.Option("--placement", help="Where entity rows lie: auto, device, host or disk; see docs.")
+    ] = "auto",
     valid_sample: Annotated[
         int | None, typer.Option("--valid-sample", help="Validate on that many triples of valid, for large graphs.")
     ] = None,
@@ -102,18 +106,24 @@ def train(
     use_threads(threads)  # refuses a wrong number before --restart removes anything
     chosen = api.configure(config, **_settings(locals(), settings))
     dataset = api.load_dataset(source, **reading)
+    if launched():
+        train_as_rank(
+            dataset, chosen, out=out, device=device, restart=restart, json=json, quiet=quiet, overwrite=overwrite,
+            evaluate=not no_test, valid_sample=valid_sample, test_sample=test_sample, placement=placement,
+        )  # fmt: skip
+        return
     folder = out if out is not None else api.free_folder(dataset, chosen, valid_sample=valid_sample)
     if restart:
         shutil.rmtree(api.checkpoint_of(folder), ignore_errors=True)
     started = time.monotonic()
     if not quiet:
         goes_on = api.goes_on_from(api.checkpoint_of(folder), dataset, chosen, valid_sample)
-        _say_plan(dataset, chosen, device, folder, goes_on)
+        _say_plan(dataset, chosen, device, placement, folder, goes_on)
     try:
         with progress_display(chosen, device, quiet=quiet) as watch:
             trained = api.train(
                 dataset, chosen, out=folder, device=device, threads=threads, watch=watch, overwrite=overwrite,
-                evaluate=not no_test, valid_sample=valid_sample, test_sample=test_sample,
+                evaluate=not no_test, valid_sample=valid_sample, test_sample=test_sample, placement=placement,
             )  # fmt: skip
     except KeyboardInterrupt:
         raise typer.Exit(_interrupted(api.checkpoint_of(folder))) from None
@@ -149,13 +159,13 @@ def assignment(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {text} has a value that cannot be read: give name=value.") from error
 
 
-def _say_plan(dataset: Dataset, config: TrainConfig, device: str, folder: Path, goes_on: bool) -> None:
+def _say_plan(dataset: Dataset, config: TrainConfig, device: str, placement: str, folder: Path, goes_on: bool) -> None:
     from grash.engines.device import choose_device
-    from grash.engines.memory import plan_memory
+    from grash.engines.placing import place_training
 
-    where = choose_device(device)
+    where, files = choose_device(device), folder.absolute().parent
     sizes = (dataset.n_entities, dataset.n_relations, len(dataset.train))
-    plan = plan_memory(config, *sizes, where, n_valid=len(dataset.valid))
+    plan = place_training(config, *sizes, where, asked=placement, folder=files, n_valid=len(dataset.valid))
     say(repr(dataset))
     say(f"{config.model}, {config.dim} floats per entity, {config.training}, {config.epochs:g} epochs → {folder}")
     say(f"memory on {where}: {plan.sentence()}")

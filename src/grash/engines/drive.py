@@ -66,7 +66,10 @@ class Driver:
         source: str = "",
         watch: Watch | None = None,
         max_seconds: float | None = None,
+        placement: str = "auto",
     ) -> None:
+        """placement: where the final model's entities lie."""
+        self.placement = placement
         self.folder, self.graphs, self.settings, self.engine = folder, graphs, graphs.settings, engine
         self.watch = watch or (lambda state, heartbeats, devices: None)
         self.source = source
@@ -257,6 +260,7 @@ class Driver:
             folder="final",
             n_bytes=self._n_bytes(config, data.n_entities, data.n_relations, len(data.train), len(data.valid)),
             final=True,
+            placement=self.placement,
         )
 
     def _n_bytes(self, config: TrainConfig, n_entities: int, n_relations: int, n_train: int, n_valid: int) -> int:

@@ -7,6 +7,7 @@ graph. Which configurations go on is not known yet: some of all sizes stand for 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -14,6 +15,7 @@ from grash.engines.device import choose_device
 from grash.engines.ground import Ground
 from grash.engines.memory import human
 from grash.engines.paths import Paths, largest_stack, paths_of, probe_step, probe_validation
+from grash.errors import MemoryPlanError
 from grash.search.configurations import make_configurations, score_count
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import CloseRound, OpenRound, RunTrials, next_action
@@ -119,6 +121,8 @@ def plan_search(graphs: SearchGraphs, *, device: str = "auto", probe: bool = Tru
             f"survivors go on where they stand, so that {billed:.4g} of {settings.budget:g} full runs are billed"
         )
     final = _final(graphs, configurations, where, probe) if settings.final_train else None
+    if final is not None:
+        notes += _placement(graphs, configurations, where)
     return SearchPlan(rounds, final, settings.budget, billed, graphs.n_train, tuple(notes))
 
 
@@ -197,6 +201,18 @@ def _final(
     largest = max(m.device for m in memory)
     paths = paths_of(ground, [typical])
     return PlannedRound(plan, 1, steps, _negatives(configs), 0.0, largest, disk, seconds, paths)
+
+
+def _placement(graphs: SearchGraphs, configurations: list[Configuration], device: torch.device) -> list[str]:
+    """Where the final model's entities will lie, if not all of it fits on the device."""
+    data = graphs.dataset
+    configs = [make_config(c.values) for c in configurations]
+    largest = max(configs, key=lambda c: c.dim)
+    try:
+        placed = Ground(data, device, seed=graphs.settings.seed).place(largest, folder=Path.cwd())
+    except MemoryPlanError as error:
+        return [f"final: it does not fit as things are. {error}"]
+    return [f"final: placement={placed.placement.kind}, {placed.sentence()}"] if placed.placement.far else []
 
 
 def _at(config: TrainConfig, plan: Round, floor: float) -> TrainConfig:

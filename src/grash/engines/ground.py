@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from grash.data.dataset import Dataset
 from grash.data.known import KnownAnswers
 from grash.engines.memory import MemoryPlan, plan_stack
+from grash.engines.placing import Placed, place_training
 from grash.errors import InputError
 from grash.evaluation.evaluate import sampled
 from grash.evaluation.metrics import mrr, mrr_interval
@@ -93,12 +95,21 @@ class Ground:
 
     def plan(self, configs: Sequence[TrainConfig]) -> MemoryPlan:
         """What trainings with these configurations, trained together, take."""
-        made = self.__dict__.get("validator")
-        counted = None if made is None else made.n_filtered  # else a guess
-        return plan_stack(
-            configs, *self.sizes, len(self.dataset.train), self.device,
-            n_valid=len(self.dataset.valid), n_filtered=counted,
+        sizes = *self.sizes, len(self.dataset.train)
+        return plan_stack(configs, *sizes, self.device, n_valid=len(self.dataset.valid), n_filtered=self._n_filtered)
+
+    def place(self, config: TrainConfig, *, asked: str = "auto", folder: Path | None = None) -> Placed:
+        """Where the tables of one training lie; see `place_training`."""
+        return place_training(
+            config, *self.sizes, len(self.dataset.train), self.device, asked=asked, folder=folder,
+            n_valid=len(self.dataset.valid), n_filtered=self._n_filtered,
         )  # fmt: skip
+
+    @property
+    def _n_filtered(self) -> int | None:
+        """Counted where the validator has been made; else there will be a guess."""
+        made = self.__dict__.get("validator")
+        return None if made is None else made.n_filtered
 
     def batches(self, config: TrainConfig) -> Batches:
         return Batches(self.dataset.train, *self.sizes, config, self.device, on_device=self.train)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,6 +15,7 @@ from grash.training.config import TrainConfig
 from grash.training.fusable import serves
 from grash.training.fused import work_bytes
 from grash.training.optimizers import state_bytes
+from grash.training.placement import Placement
 
 _FREE_SHARE = 0.9  # of free memory that a stack may be planned for
 _ANSWERS = 8  # known to the questions of a validation triple, as a first guess
@@ -22,7 +23,8 @@ _ANSWERS = 8  # known to the questions of a validation triple, as a first guess
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes on the device, by what they are for; `host` is what the best weights take beside it."""
+    """Bytes on the device, by what they are for; `host` is what the best weights take beside it. Where entities lie
+    elsewhere (`placement`), tables and optimizer are those of the relations."""
 
     tables: int
     optimizer: int
@@ -32,6 +34,9 @@ class MemoryPlan:
     host: int
     stays: bool = False  # the step's work space while ranking, as that of the fused step does
     moving: int = 0  # a model that is made and then moved into its stack, before there is a work space
+    placement: Placement = field(default_factory=Placement)
+    entities: int = 0  # where the placement says
+    state: int = 0  # the optimizer's for entities, likewise
 
     @property
     def device(self) -> int:
@@ -39,17 +44,39 @@ class MemoryPlan:
         work = self.step + self.ranking if self.stays else max(self.step, self.ranking)
         return self.tables + self.optimizer + self.triples + max(work, self.moving)
 
+    @property
+    def memory(self) -> int:
+        """Bytes of host memory beside the device."""
+        far = self.entities + self.state if self.placement.kind == "host" else 0
+        return far + (0 if self._best_on_disk else self.host)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of files without a name."""
+        far = self.entities + self.state if self.placement.kind == "disk" else 0
+        return far + (self.host if self._best_on_disk else 0)
+
+    @property
+    def _best_on_disk(self) -> bool:
+        return self.placement.far and self.placement.folder is not None
+
     def sentence(self) -> str:
         parts = [f"{name} {human(value)}" for name, value in (
             ("tables", self.tables), ("optimizer", self.optimizer), ("triples", self.triples),
             ("step", self.step), ("ranking", self.ranking))]  # fmt: skip
-        return f"{human(self.device)} ({', '.join(parts)}), and {human(self.host)} for the best weights"
+        far = ""
+        if self.placement.far:
+            where = "in host memory" if self.placement.kind == "host" else "on disk"
+            split = f"entities {human(self.entities)}, their optimizer state {human(self.state)}"
+            far = f", {human(self.entities + self.state)} {where} ({split})"
+        best = f"{human(self.host)}{' on disk' if self._best_on_disk else ''} for the best weights"
+        return f"{human(self.device)} ({', '.join(parts)}){far}, and {best}"
 
 
 def plan_memory(
     config: TrainConfig, n_entities: int, n_relations: int, n_train: int, device: torch.device, *, n_valid: int = 0
 ) -> MemoryPlan:
-    """The plan for a training of this size on this device, validated on n_valid triples."""
+    """The plan for a training of this size, all of it on this device, validated on n_valid triples."""
     return plan_stack([config], n_entities, n_relations, n_train, device, n_valid=n_valid)
 
 
@@ -62,16 +89,20 @@ def plan_stack(
     *,
     n_valid: int = 0,
     n_filtered: int | None = None,
+    placement: Placement = Placement(),  # noqa: B008, frozen
 ) -> MemoryPlan:
     """The same for trainings that are trained together: tables of one shape, a work space of the fused step for all.
-    n_filtered: known answers to the questions of validation, where they have been counted."""
+    n_filtered: known answers to the questions of validation, where they have been counted. placement: of one alone."""
     config, trials = configs[0], len(configs)
     width = model_class(config.model).relation_width(config.dim)
     relations = n_relations * (2 if config.reciprocal else 1)
-    tables = 4 * (n_entities * config.dim + relations * width)
-    optimizer = state_bytes(config, n_entities, config.dim) + state_bytes(config, relations, width)
-    if device.type != "cpu":
-        optimizer -= 4 * (n_entities + relations)  # places of rows, which only a CPU keeps
+    entities, tables = 4 * n_entities * config.dim, 4 * relations * width
+    places = 4 * (n_entities + relations)  # of rows, which only a CPU keeps
+    state = state_bytes(config, n_entities, config.dim) - 4 * n_entities
+    optimizer = state_bytes(config, relations, width) - 4 * relations + (places if device.type == "cpu" else 0)
+    best = entities + tables
+    if not placement.far:
+        tables, optimizer, entities, state = tables + entities, optimizer + state, 0, 0
     triples = 12 * n_train * (3 if config.training == "kvsall" or config.negatives_filtered else 1)
     fused = all(serves(c, device) for c in configs)
     step = (
@@ -80,31 +111,38 @@ def plan_stack(
         else max(_step_bytes(c, n_entities, relations, width) for c in configs)
     )
     n_filtered = _ANSWERS * n_valid if n_filtered is None else n_filtered
-    ranking = ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device)
+    ranking = ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, far=placement.far)
     moving = tables + optimizer if trials > 1 else 0
-    sizes = trials * tables, trials * optimizer, triples, step, ranking, trials * tables
-    return MemoryPlan(*sizes, stays=fused, moving=moving)
+    sizes = trials * tables, trials * optimizer, triples, step, ranking, trials * best
+    return MemoryPlan(*sizes, stays=fused, moving=moving, placement=placement, entities=entities, state=state)
 
 
 def check_memory(plan: MemoryPlan, config: TrainConfig, device: torch.device) -> None:
-    """Raises MemoryPlanError with what to change, if the plan does not fit."""
-    free = free_bytes(device)
-    need = _needed(plan, device)
-    if need <= free:
-        return
-    largest = max(
-        (plan.step, "a smaller batch_size or fewer negatives"
-         if config.training == "negative_sampling" else "a smaller batch_size or training=negative_sampling"),
-        (plan.tables + plan.optimizer, "a smaller dim, or optimizer=row_adagrad, which keeps one number per row"),
-    )[1]  # fmt: skip
-    raise MemoryPlanError(
-        f"The run needs {human(need)} on {device} and {human(free)} are free: {plan.sentence()}. Try {largest}."
-    )
+    """Raises MemoryPlanError with what to change, if the plan does not fit on the device."""
+    free, need = free_bytes(device), needed_bytes(plan, device)
+    if need > free:
+        raise MemoryPlanError(
+            f"The run needs {human(need)} on {device} and {human(free)} are free: {plan.sentence()}. "
+            f"Try {advice(plan, config)}."
+        )
+
+
+def advice(plan: MemoryPlan, config: TrainConfig) -> str:
+    """What to change where a plan does not fit."""
+    if plan.step > plan.tables + plan.optimizer + plan.entities + plan.state:
+        fewer = "fewer negatives" if config.training == "negative_sampling" else "training=negative_sampling"
+        return f"a smaller batch_size or {fewer}"
+    return "a smaller dim, or optimizer=row_adagrad, which keeps one number per row"
+
+
+def needed_bytes(plan: MemoryPlan, device: torch.device) -> int:
+    """On the device; a CPU's memory holds the best weights too."""
+    return plan.device + (plan.memory if device.type == "cpu" else 0)
 
 
 def fits(plan: MemoryPlan, device: torch.device) -> bool:
     """Whether a stack may be tried."""
-    return _needed(plan, device) <= _FREE_SHARE * free_bytes(device)
+    return needed_bytes(plan, device) <= _FREE_SHARE * free_bytes(device)
 
 
 def is_memory_error(error: Exception) -> bool:
@@ -120,10 +158,6 @@ def human(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1024
     return f"{n:.1f} TiB"
-
-
-def _needed(plan: MemoryPlan, device: torch.device) -> int:
-    return plan.device + (plan.host if device.type == "cpu" else 0)
 
 
 def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int) -> int:

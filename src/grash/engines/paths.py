@@ -22,6 +22,7 @@ from grash.training.config import TrainConfig
 from grash.training.fusable import serves, why_not
 from grash.training.initial import initial_model
 from grash.training.loop import steps_for
+from grash.training.placement import Placement
 from grash.training.pulse import Training
 from grash.training.stack import stack_states
 from grash.training.state import TrainState
@@ -72,9 +73,10 @@ def largest_stack(ground: Ground, configs: Sequence[TrainConfig]) -> list[TrainC
 def probe_step(ground: Ground, configs: Sequence[TrainConfig]) -> float:
     """Seconds of a step of all these together, measured for about half a second."""
     longer = [config.changed(epochs=1e5) for config in configs]
-    sizes, device = ground.sizes, ground.device
-    fresh = (TrainState.fresh(initial_model(c, *sizes, device=device), c) for c in longer)
-    states = stack_states(fresh, n=len(longer))
+    device, placement = ground.device, Placement()
+    if len(longer) == 1:
+        placement = ground.place(longer[0]).placement
+    states = stack_states((_fresh(ground, config, placement) for config in longer), n=len(longer))
     trainings = [Training(s, ground.batches(c), c) for s, c in zip(states, longer)]
     steps, n_steps = steps_for(trainings), trainings[0].batches.plan.n_steps
     with products(longer[0].precision):
@@ -91,7 +93,8 @@ def probe_step(ground: Ground, configs: Sequence[TrainConfig]) -> float:
 def probe_validation(ground: Ground, config: TrainConfig) -> float:
     """Seconds of one; on a CPU from some of its triples."""
     tame = config.changed(init="xavier_normal")  # one that was trained may have diverged
-    model = initial_model(tame, *ground.sizes, device=ground.device)
+    placement = ground.place(tame).placement
+    model = initial_model(tame, *ground.sizes, device=ground.device, placement=placement)
     data = ground.dataset
     if ground.device.type != "cpu" and ground.validator is not None:
         ranker = ground.validator.ranker
@@ -103,6 +106,11 @@ def probe_validation(ground: Ground, config: TrainConfig) -> float:
     began = time.monotonic()
     ranker.rank(model)
     return (time.monotonic() - began) * len(data.valid) / max(1, len(ranker.triples))
+
+
+def _fresh(ground: Ground, config: TrainConfig, placement: Placement) -> TrainState:
+    model = initial_model(config, *ground.sizes, device=ground.device, placement=placement)
+    return TrainState.fresh(model, config, placement)
 
 
 def _reasons(config: TrainConfig, device: torch.device) -> list[str]:

@@ -21,13 +21,14 @@ from torch import Tensor
 from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
 from grash.engines.ground import Ground, Validator
-from grash.engines.memory import check_memory, fits, is_memory_error
+from grash.engines.memory import fits, is_memory_error
 from grash.errors import ConfigError, InputError, OutputError
 from grash.models import KgeModel
 from grash.training.config import TrainConfig
 from grash.training.fusable import serves
 from grash.training.initial import initial_model
 from grash.training.loop import train_stack
+from grash.training.placement import Placement
 from grash.training.pulse import Progress, Training
 from grash.training.stack import stack_states
 from grash.training.state import TrainState, Validation, load_state, save_state
@@ -58,7 +59,8 @@ class Job:
     already and belongs to the same settings and dataset, training goes on from it, to the same weights bit for bit.
     For trials of a search: begin fills a fresh state from an earlier round, which stood at step begins_at; keep is as
     in `Training`; belongs_to tells runs apart. For studies: valid_at as in `Training`, and no interval of the best
-    validation, which would take longer than itself."""
+    validation, which would take longer than itself. placement: where its entities lie if it is trained alone, as in
+    `placing`; together with others they lie on the device. Files of it are made beside the checkpoint."""
 
     config: TrainConfig
     checkpoint: Path | None = None
@@ -69,6 +71,12 @@ class Job:
     belongs_to: dict[str, Any] = field(default_factory=dict)
     valid_at: Sequence[float] = ()
     interval: bool = True
+    placement: str = "auto"
+
+    @property
+    def folder(self) -> Path | None:
+        """Where files of its placement may be made."""
+        return None if self.checkpoint is None else self.checkpoint.absolute().parent
 
     @property
     def has_checkpoint(self) -> bool:
@@ -99,11 +107,12 @@ def run_training(
     keys: tuple[Tensor, Tensor] | None = None,
     begin: Callable[[TrainState], None] | None = None,
     keep: Callable[[TrainState], None] | None = None,
+    placement: str = "auto",
 ) -> Outcome:
     """Trains on the dataset's train split, validating on its valid split (if it has one). See `Job` and `Ground`."""
     use_threads(threads)
     ground = Ground(dataset, choose_device(device), keys=keys, valid_sample=valid_sample, seed=config.seed)
-    [[(_, ended)]] = run_trainings(ground, [Job(config, checkpoint, watch, begin, keep=keep)])
+    [[(_, ended)]] = run_trainings(ground, [Job(config, checkpoint, watch, begin, keep=keep, placement=placement)])
     if isinstance(ended, Exception):
         raise ended
     return ended
@@ -193,16 +202,19 @@ def _attempt(
 
 def _run_stack(ground: Ground, jobs: Sequence[Job], work_bytes: int | None) -> list[Ended]:
     """Trains these together."""
-    plan = ground.plan([job.config for job in jobs])
-    log.info("memory on %s: %s", ground.device, plan.sentence())
+    placement = Placement()
     if len(jobs) == 1:
-        check_memory(plan, jobs[0].config, ground.device)
+        placed = ground.place(jobs[0].config, asked=jobs[0].placement, folder=jobs[0].folder)
+        placement, sentence = placed.placement, placed.sentence()
+    else:
+        sentence = ground.plan([job.config for job in jobs]).sentence()
+    log.info("memory on %s: %s", ground.device, sentence)
     ended: dict[int, Ended] = {}
 
     def states() -> Iterator[TrainState]:
         for place, job in enumerate(jobs):
             try:
-                yield _state(ground, job)
+                yield _state(ground, job, placement)
             except Exception as error:
                 if is_memory_error(error):
                     raise
@@ -216,13 +228,14 @@ def _run_stack(ground: Ground, jobs: Sequence[Job], work_bytes: int | None) -> l
     return [ended[place] for place in range(len(jobs))]
 
 
-def _state(ground: Ground, job: Job) -> TrainState:
+def _state(ground: Ground, job: Job, placement: Placement) -> TrainState:
     """Fresh, or where the checkpoint or the earlier round stands."""
     entity_keys, relation_keys = ground.keys or (None, None)
     model = initial_model(
-        job.config, *ground.sizes, device=ground.device, entity_keys=entity_keys, relation_keys=relation_keys
-    )
-    state, checkpoint = TrainState.fresh(model, job.config), job.checkpoint
+        job.config, *ground.sizes, device=ground.device, entity_keys=entity_keys, relation_keys=relation_keys,
+        placement=placement,
+    )  # fmt: skip
+    state, checkpoint = TrainState.fresh(model, job.config, placement), job.checkpoint
     if checkpoint is not None and job.has_checkpoint:
         load_state(state, checkpoint, belongs_to=_owner(ground, job))
         log.info("goes on from %s at step %d", checkpoint, state.step)

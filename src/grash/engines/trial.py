@@ -120,6 +120,7 @@ class TrialRunner:
             begins_at,
             keep=(lambda state: keep_state(state, place / "state")) if task.keep else None,
             belongs_to={"trial": [task.round, task.number, list(task.fractions)]},
+            placement=task.placement,
         )
 
     def _settled(self, task: Task, outcome: Ended, graph: Subgraph) -> Result:

@@ -7,6 +7,7 @@ work space live as long as their launches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,41 +16,100 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.evaluation.questions import Question
+from grash.kernels.far_rows import is_far, pieces
 from grash.models import KgeModel
+from grash.models.base import Slot
 
 if TYPE_CHECKING:
     from grash.kernels.count_above_triton import Shape
 
 _GATHERED = 1 << 21  # floats of rows that become queries together
 _TOGETHER = 6  # such blocks while they do
+_ASKED = 1 << 17  # queries that meet a piece of a table that lies elsewhere
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A question under way: queries (B, W), where its truths stand, and where the counts go."""
+
+    question: Question
+    shape: Shape
+    queries: Tensor
+    seen: Slot
+    rows: Tensor  # (E, W) candidates with `truth` as ids, or (B, W), the truths alone
+    truth: Tensor
+    edges: Tensor
+    out: Tensor
+    open_pairs: Tensor  # (pieces, parts of a piece)
 
 
 class Counting:
-    """One model's answers to the questions, under way on the device."""
+    """One model's answers to the questions, under way on the device. A table that lies elsewhere comes to it piece by
+    piece, and each piece meets as many questions as there are, up to _ASKED queries."""
 
     def __init__(self, model: KgeModel, questions: Sequence[Question], shapes: Sequence[Shape] | None = None) -> None:
-        from grash.kernels.count_above_triton import Filter, Shape, count
-        from grash.kernels.count_exact_triton import sizes
+        from grash.kernels.count_above_triton import Shape
 
-        self.model, self.questions = model, questions
+        self.model, self.questions, self.far = model, questions, is_far(model.entity)
         width = model.candidate(model.entity[:0], "tail").shape[1]
         self.shapes = shapes or [Shape.of(len(q), model.n_entities, width) for q in questions]
-        counters = [s.parts(model.n_entities) for s in self.shapes]
+        self.piece = max((s.part for s in self.shapes), default=1) if self.far else max(1, model.n_entities)
+        n_pieces = -(-model.n_entities // self.piece)
+        self.counters = [n_pieces * s.parts(self.piece) for s in self.shapes]
         self.numbers = torch.zeros(
-            1 + sum(2 * len(q) for q in questions) + sum(counters), dtype=torch.int64, device=model.entity.device
+            1 + sum(2 * len(q) for q in questions) + sum(self.counters), dtype=torch.int64, device=model.entity.device
         )
-        bad, *rest = self.numbers.split([1, *(n for q, c in zip(questions, counters) for n in (2 * len(q), c))])
+        bad, *rest = self.numbers.split([1, *(n for q, c in zip(questions, self.counters) for n in (2 * len(q), c))])
         bad.copy_(~torch.isfinite(model.relation).all())
         largest: dict[int, Tensor] = {}
-        for question, shape, out, found in zip(questions, self.shapes, rest[::2], rest[1::2]):
-            queries, candidates = _queries(model, question)
-            where = candidates.data_ptr()
-            if where not in largest:
-                largest[where] = sizes(candidates, model.pair).max()
-            count(
-                queries, candidates, question.answers, largest[where], Filter(*question.filter()), model.pair, shape,
-                out=out.view(2, -1), open_pairs=found, bad=bad,
-            )  # fmt: skip
+        for group in self._groups():  # no name holds a group's queries while the next one's are made
+            self._count(
+                [self._ask(i, rest[2 * i].view(2, -1), rest[2 * i + 1].view(n_pieces, -1)) for i in group],
+                {} if self.far else largest,
+                bad,
+            )
+
+    def _groups(self) -> list[list[int]]:
+        """Places of questions that are asked together: one by one, or as many as meet a piece."""
+        groups: list[list[int]] = []
+        for i, question in enumerate(self.questions):
+            together = len(question) + sum(len(self.questions[j]) for j in groups[-1]) if groups else 0
+            if self.far and groups and together <= _ASKED:
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+        return groups
+
+    def _ask(self, i: int, out: Tensor, open_pairs: Tensor) -> _Asked:
+        model, question, shape = self.model, self.questions[i], self.shapes[i]
+        queries, seen = _queries(model, question)
+        rows, truth = model.candidate(model.entity, seen), question.answers
+        if self.far:
+            rows = model.candidate(model.entity[truth], seen).contiguous()
+            truth = torch.arange(len(truth), device=truth.device)
+        edges = queries.new_empty(3, shape.queries)
+        return _Asked(question, shape, queries, seen, rows, truth, edges, out, open_pairs)
+
+    def _count(self, asked: list[_Asked], largest: dict[int, Tensor], bad: Tensor) -> None:
+        """largest: sizes of candidates by where these lie, which several questions share."""
+        from grash.kernels.count_above_triton import count_rows
+        from grash.kernels.count_exact_triton import leave_out, sizes, truths
+
+        model, pair = self.model, self.model.pair
+        for first, rows in pieces(model.entity, self.piece):
+            if first:
+                largest.clear()
+            for a in asked:
+                candidates = model.candidate(rows, a.seen)
+                where = candidates.data_ptr()
+                if where not in largest:
+                    largest[where] = sizes(candidates, pair).max()
+                truths(a.queries, a.rows, a.truth, largest[where], pair, a.edges, bad)
+                open_pairs = a.open_pairs[first // self.piece]
+                count_rows(a.queries, candidates, a.edges, pair, a.shape, out=a.out, open_pairs=open_pairs)
+        for a in asked:
+            everyone = model.candidate(model.entity, a.seen)
+            leave_out(a.queries, everyone, a.edges, *a.question.filter(), pair, a.out)
 
     def read(self) -> list[NDArray[np.int64]] | None:
         """For each of the questions (2, B): above and ties. None if the model's scores have no order. The one wait;
@@ -58,10 +118,10 @@ class Counting:
         if values[0]:
             return None
         found, again, place = [], [], 1
-        for i, (question, shape) in enumerate(zip(self.questions, self.shapes)):
+        for i, (question, shape, counters) in enumerate(zip(self.questions, self.shapes, self.counters)):
             end = place + 2 * len(question)
             found.append(values[place:end].reshape(2, -1))
-            place = end + shape.parts(self.model.n_entities)
+            place = end + counters
             if (values[end:place] > shape.room).any():
                 again.append(i)
         if again:
@@ -71,9 +131,11 @@ class Counting:
         return found
 
 
-def counting_bytes(n_triples: int, together: int, n_filtered: int, n_entities: int, width: int) -> int:
+def counting_bytes(
+    n_triples: int, together: int, n_filtered: int, n_entities: int, width: int, *, far: bool = False
+) -> int:
     """Bytes on the device for the questions of both slots, at most `together` of them asked at a time, with n_filtered
-    known answers of distinct questions: what stays, and what the work takes on top."""
+    known answers of distinct questions: what stays, and what the work takes on top. far: the table lies elsewhere."""
     from grash.kernels.count_above_triton import Shape
 
     asked = min(n_triples, together)
@@ -82,15 +144,18 @@ def counting_bytes(n_triples: int, together: int, n_filtered: int, n_entities: i
     numbers = 8 * (1 + 4 * n_triples + 2 * -(-n_triples // together) * shape.parts(n_entities))
     queries = 4 * asked * width
     gathered = _TOGETHER * 4 * min(_GATHERED, asked * width)
+    if far:  # two pieces of the table; queries and truths of a whole group
+        group = min(2 * n_triples, max(_ASKED, asked))
+        queries = 2 * 4 * group * width + 2 * 4 * min(shape.part, n_entities) * width
     return stays + numbers + queries + max(gathered, shape.bytes + 4 * n_filtered)
 
 
-def _queries(model: KgeModel, question: Question) -> tuple[Tensor, Tensor]:
-    """(B, W) contiguous, and the candidates (E, W) they meet."""
+def _queries(model: KgeModel, question: Question) -> tuple[Tensor, Slot]:
+    """(B, W) contiguous, and the slot whose candidates they meet."""
     rows = max(1, _GATHERED // max(model.dim, model.relation.shape[1]))
     parts = [
         model.queries(known, relations, question.slot)[0].contiguous()
         for known, relations in zip(question.known.split(rows), question.relations.split(rows))
     ]
     _, seen = model.asked(question.relations[:0], question.slot)
-    return parts[0] if len(parts) == 1 else torch.cat(parts), model.candidate(model.entity, seen)
+    return parts[0] if len(parts) == 1 else torch.cat(parts), seen

@@ -17,9 +17,11 @@ from torch import Tensor
 from grash.data.known import KnownAnswers
 from grash.errors import Diverged
 from grash.evaluation.counting import Counting, counting_bytes
+from grash.evaluation.far import count_far
 from grash.evaluation.questions import Question
 from grash.kernels.count_above import NO_ORDER, count_above, exact_scores, largest_row, serves
 from grash.kernels.current import make_current
+from grash.kernels.far_rows import is_far
 from grash.kernels.random import key_at, key_of, permuted_rows
 from grash.models import KgeModel
 from grash.models.base import SLOTS, Slot
@@ -103,11 +105,15 @@ class Ranker:
         return Ranks(self.triples, head=slots["head"], tail=slots["tail"])
 
     def _rank_plainly(self, model: KgeModel, work_bytes: int | None) -> Ranks | Diverged:
-        diverged = _not_finite(model)
+        far = is_far(model.entity)
+        diverged = _not_finite(model, entities=not far)  # which `count_far` looks at as it goes
         if diverged:
             return diverged
         batch, tile = plan_tiles(len(self.triples), self.n_entities, work_bytes or default_work_bytes(self.device))
         try:
+            if far:
+                found = count_far(model, [q for s in SLOTS for q in self.questions[s]], batch, tile)
+                return self._ranks({"head": found[: len(found) // 2], "tail": found[len(found) // 2 :]})
             return self._ranks({s: [_count_plainly(model, q, batch, tile) for q in self.questions[s]] for s in SLOTS})
         except Diverged as error:
             return error
@@ -131,13 +137,15 @@ def _count_plainly(model: KgeModel, question: Question, batch: int, tile: int) -
     return torch.cat(counts, 1).cpu().numpy()
 
 
-def ranking_bytes(n_triples: int, n_filtered: int, n_entities: int, width: int, device: torch.device) -> int:
+def ranking_bytes(
+    n_triples: int, n_filtered: int, n_entities: int, width: int, device: torch.device, *, far: bool = False
+) -> int:
     """Bytes on the device that ranking n_triples takes beside the model. n_filtered: known answers to their distinct
-    questions, both slots together; width: floats of a query."""
+    questions, both slots together; width: floats of a query; far: the table lies elsewhere."""
     if not n_triples:
         return 0
     if serves(torch.empty(0, width, device=device)):
-        return counting_bytes(n_triples, _QUESTIONS, n_filtered, n_entities, width)
+        return counting_bytes(n_triples, _QUESTIONS, n_filtered, n_entities, width, far=far)
     return 2 * default_work_bytes(device)
 
 
@@ -214,8 +222,8 @@ def _sampled_counts(
     return above, ties, real.sum(1)
 
 
-def _not_finite(model: KgeModel) -> Diverged | None:
-    tables = (model.entity.split(_ROWS), model.relation.split(_ROWS))
+def _not_finite(model: KgeModel, *, entities: bool = True) -> Diverged | None:
+    tables = (model.entity.split(_ROWS) if entities else (), model.relation.split(_ROWS))
     if all(torch.isfinite(part).all() for table in tables for part in table):
         return None
     return Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it anew.")

@@ -73,20 +73,40 @@ def count_above(
     for callers with many batches.
     """
     exact = exact_scores(queries, candidates[truth], pair)
-    slack = error_bound(queries, largest_row(candidates, pair) if largest is None else largest, pair)
-    low, high = exact - slack, exact + slack
-    above = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
-    ties = torch.zeros_like(above)
-    everyone = torch.arange(len(queries), device=queries.device)
-    for start in range(0, len(candidates), tile):
-        stop = min(start + tile, len(candidates))
-        scores = pair_scores(queries, candidates[start:stop], pair)
-        _leave_out(scores, everyone, truth, start, stop)
-        first, last = torch.searchsorted(skip_columns, torch.tensor([start, stop], device=queries.device)).tolist()
-        scores[skip_rows[first:last], skip_columns[first:last] - start] = -torch.inf
-        near_rows, near_columns = _count_tile(scores, low, high, above)
-        _decide(queries, candidates[start:stop], near_rows, near_columns, exact, pair, above, ties)
+    above, ties = (torch.zeros(len(queries), dtype=torch.int64, device=queries.device) for _ in range(2))
+    bound = largest_row(candidates, pair) if largest is None else largest
+    count_rows(queries, candidates, 0, exact, truth, skip_rows, skip_columns, pair, tile, bound, above, ties)
     return above, ties
+
+
+def count_rows(
+    queries: Tensor,
+    candidates: Tensor,
+    first: int,
+    exact: Tensor,
+    truth: Tensor,
+    skip_rows: Tensor,
+    skip_columns: Tensor,
+    pair: Pair,
+    tile: int,
+    largest: Tensor,
+    above: Tensor,
+    ties: Tensor,
+) -> None:
+    """Adds to above and ties (B,) those of some candidates, which begin with the id `first`; exact (B,) are the truths'
+    scores, `largest` is the largest_row of these candidates or of more, the others are as in `count_above`."""
+    slack = error_bound(queries, largest, pair)
+    low, high = exact - slack, exact + slack
+    everyone = torch.arange(len(queries), device=queries.device)
+    for begin in range(0, len(candidates), tile):
+        part = candidates[begin : begin + tile]
+        start, stop = first + begin, first + begin + len(part)
+        scores = pair_scores(queries, part, pair)
+        _leave_out(scores, everyone, truth, start, stop)
+        from_, to = torch.searchsorted(skip_columns, torch.tensor([start, stop], device=queries.device)).tolist()
+        scores[skip_rows[from_:to], skip_columns[from_:to] - start] = -torch.inf
+        near_rows, near_columns = _count_tile(scores, low, high, above)
+        _decide(queries, part, near_rows, near_columns, exact, pair, above, ties)
 
 
 def exact_scores(queries: Tensor, answers: Tensor, pair: Pair) -> Tensor:

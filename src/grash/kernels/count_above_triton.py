@@ -98,22 +98,30 @@ def count(
     """
     edges = queries.new_empty(3, shape.queries)
     exact.truths(queries, candidates, truth, largest, pair, edges, bad)
+    count_rows(queries, candidates, edges, pair, shape, out=out, open_pairs=open_pairs)
+    exact.leave_out(queries, candidates, edges, known.pairs, known.runs, pair, out)
+
+
+def count_rows(
+    queries: Tensor, candidates: Tensor, edges: Tensor, pair: Pair, shape: Shape, *, out: Tensor, open_pairs: Tensor
+) -> None:
+    """The counting alone, against candidates that may be some of all: adds to out (2, B) what lies above the edges
+    (3, B padded, from `count_exact_triton.truths`) and what ties, neither filtered nor without the truth itself."""
     tile = TILES[pair]
     across = _turned(queries, tile["BM"], queries.new_zeros(2 * shape.half * shape.queries))
     block = candidates.new_zeros(2 * shape.half * shape.part)
     near = torch.empty(2, shape.room, dtype=torch.int32, device=queries.device)
     for i in range(shape.parts(len(candidates))):
-        first, last = i * shape.part, min((i + 1) * shape.part, len(candidates))
-        _turned(candidates[first:last], tile["BN"], block)
+        part = candidates[i * shape.part : (i + 1) * shape.part]
+        _turned(part, tile["BN"], block)
         found = open_pairs[i : i + 1].view(torch.int32)  # its low half: no program adds once the list is full
-        tiles = (shape.queries // tile["BM"], -(-(last - first) // tile["BN"]))
+        tiles = (shape.queries // tile["BM"], -(-len(part) // tile["BN"]))
         length = max(1, min(_LONGEST, tiles[0] * tiles[1] // _PROGRAMS))
         _count[(tiles[0], -(-tiles[1] // length))](
-            across, block, edges, out, near, found, shape.room, first, last - first, len(queries), length,
+            across, block, edges, out, near, found, shape.room, len(part), len(queries), length,
             shape.queries, HALF=shape.half, PAIR=pair, **tile,
         )  # fmt: skip
-        exact.decide(queries, candidates, edges, near, found, pair, out)
-    exact.leave_out(queries, candidates, edges, known.pairs, known.runs, pair, out)
+        exact.decide(queries, part, edges, near, found, pair, out)
 
 
 def _turned(rows: Tensor, together: int, out: Tensor) -> Tensor:
@@ -135,9 +143,9 @@ def _up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
-@triton.jit(do_not_specialize=["room", "start", "n", "B", "length"])
+@triton.jit(do_not_specialize=["room", "n", "B", "length"])
 def _count(  # type: ignore[no-untyped-def]
-    queries, block, edges, above, near, found, room, start, n, B, length, rows,
+    queries, block, edges, above, near, found, room, n, B, length, rows,
     HALF: tl.constexpr, PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Programs of one tile of candidates and all tiles of queries run together: the candidates stay in the caches."""
@@ -159,7 +167,7 @@ def _count(  # type: ignore[no-untyped-def]
             place = tl.atomic_add(found + tl.zeros((BM, BN), tl.int32), 1, mask=open_, sem="relaxed")
             kept = open_ & (place < room)
             tl.store(near + place, row[:, None] + tl.zeros((BM, BN), tl.int32), mask=kept)
-            tl.store(near + room + place, start + column[None, :] + tl.zeros((BM, BN), tl.int32), mask=kept)
+            tl.store(near + room + place, column[None, :] + tl.zeros((BM, BN), tl.int32), mask=kept)
     tl.atomic_add(above + row, total.to(tl.int64), mask=row < B, sem="relaxed")
 
 

@@ -20,6 +20,7 @@ from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
 from grash.files import read_json, whole_folder, write_json
 from grash.models import KgeModel, model_class
+from grash.models.tensor_file import write_tensors
 from grash.version import __version__
 
 SCHEMA, VERSION = "grash-model", 1
@@ -42,8 +43,7 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
         raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
     model = stored.model
     with whole_folder(folder, overwrite=overwrite) as aside:
-        tables = {"entity": model.entity.cpu().contiguous(), "relation": model.relation.cpu().contiguous()}
-        save_tensors(tables, aside / "embeddings.safetensors")
+        write_tensors({"entity": model.entity, "relation": model.relation}, aside / "embeddings.safetensors")
         stored.dataset.save(aside / "dataset")
         record = {
             "schema": SCHEMA,
@@ -109,14 +109,6 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
     ):
         raise FormatError(f"{folder} is a damaged model folder: its tables, names and model.json differ in size.")
     return StoredModel(model, dataset, config, evaluation, history)
-
-
-def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Writes a safetensors file; a full disk is an OSError here as it is everywhere else."""
-    try:
-        safetensors.torch.save_file(tensors, path)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
 
 
 def _sha256(path: Path) -> str:

@@ -48,6 +48,7 @@ class Round:
     continues: bool  # epoch variant: survivors go on from their weights
     cost: float  # billed for one trial of price 1
     notes: tuple[str, ...] = ()  # which rails acted, what was missed, and why
+    trend: float = 0.0  # what a trial's rise adds to its score when the round is decided
 
     @property
     def epochs(self) -> float:
@@ -77,6 +78,7 @@ class Task:
     keep: bool = False  # the state at the end is needed by the next round
     folder: str = ""  # inside the run folder: checkpoint and kept state
     n_bytes: int = 0  # that it is estimated to take on its device
+    placement: str = "auto"  # of its entities' rows, if it is trained alone
     work_share: float = 1.0  # of the usual work space for ranking; smaller after running out of memory
     final: bool = False
 
@@ -105,6 +107,12 @@ class Result:
     message: str = ""
     traceback: str = ""
     evaluation: dict[str, Any] | None = None  # final training: test metrics
+
+    @property
+    def rise(self) -> float:
+        """How far the last validation of this round lies above the one before it; 0 if it does not."""
+        seen = [float(v["mrr"]) for v in self.history[-2:]]
+        return max(0.0, seen[1] - seen[0]) if len(seen) == 2 else 0.0
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Result:

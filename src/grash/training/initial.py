@@ -8,9 +8,11 @@ import math
 import torch
 from torch import Tensor
 
+from grash.kernels.far_rows import near
 from grash.kernels.random import normal, uniform
 from grash.models import KgeModel, model_class
 from grash.training.config import TrainConfig
+from grash.training.placement import Placement
 
 _TOGETHER = 1 << 16  # rows drawn at a time
 
@@ -23,34 +25,37 @@ def initial_model(
     device: torch.device | str = "cpu",
     entity_keys: Tensor | None = None,
     relation_keys: Tensor | None = None,
+    placement: Placement = Placement(),  # noqa: B008, frozen
 ) -> KgeModel:
-    """A model with fresh tables: entity (E, dim), relation (R or 2R, width)."""
-    cls = model_class(config.model)
+    """A model with fresh tables: entity (E, dim), where `placement` says; relation (R or 2R, width)."""
+    cls, where = model_class(config.model), torch.device(device)
     width = cls.relation_width(config.dim)
-    entities = _keys(entity_keys, n_entities, device)
-    relations = _keys(relation_keys, n_relations, device)
+    relations = torch.arange(n_relations, device=where) if relation_keys is None else relation_keys.to(where)
     if config.reciprocal:
         relations = torch.cat([relations * 2, relations * 2 + 1])
-    entity = _rows(config, entities, config.dim, "entities")
+    entity = placement.rows(n_entities, config.dim, where)
+    _fill(entity, config, entity_keys, "entities")
     if config.model == "rotate":
         phases = uniform(relations, width, config.own_key("init", "phases"))
         relation = (phases * 2 - 1) * math.pi
     else:
-        relation = _rows(config, relations, width, "relations")
+        relation = torch.empty(len(relations), width, device=where)
+        _fill(relation, config, relations, "relations")
     return cls(entity, relation, reciprocal=config.reciprocal, norm=config.norm)
 
 
-def _keys(keys: Tensor | None, n: int, device: torch.device | str) -> Tensor:
-    return torch.arange(n, device=device) if keys is None else keys.to(device)
-
-
-def _rows(config: TrainConfig, keys: Tensor, width: int, table: str) -> Tensor:
-    """(n, width), made in parts, since the steps of a law take several times the space of their result."""
-    spread = 2.0 / (len(keys) + width)  # Glorot and Bengio, for a table of this shape
-    rows = torch.empty(len(keys), width, device=keys.device)
-    for part, some in zip(rows.split(_TOGETHER), keys.split(_TOGETHER)):
-        part.copy_(_drawn(config, some, width, config.own_key("init", table), spread))
-    return rows
+def _fill(table: Tensor, config: TrainConfig, keys: Tensor | None, name: str) -> None:
+    """Draws table (n, width) in parts, since the steps of a law take several times the space of their result. Rows are
+    drawn where they are computed with; keys (n,), by default their places."""
+    n, width = table.shape
+    spread = 2.0 / (n + width)  # Glorot and Bengio, for a table of this shape
+    there, key = near(table), config.own_key("init", name)
+    for first in range(0, n, _TOGETHER):
+        last = min(first + _TOGETHER, n)
+        some = torch.arange(first, last, device=table.device) if keys is None else keys[first:last].to(table.device)
+        there[first:last].copy_(_drawn(config, some, width, key, spread), non_blocking=True)
+    if there is not table:  # what is on its way from the card lands in memory that the CPU reads too
+        torch.cuda.synchronize(table.device)
 
 
 def _drawn(config: TrainConfig, keys: Tensor, width: int, key: int, spread: float) -> Tensor:

@@ -13,20 +13,28 @@ from torch import Tensor
 from grash.kernels import row_update
 from grash.training.config import TrainConfig
 from grash.training.gradients import Gradient
+from grash.training.placement import Placement
 
 ADAGRAD_EPS, ADAM_EPS, BETAS = 1e-10, 1e-8, (0.9, 0.999)
 
 
 class TableOptimizer:
-    def __init__(self, kind: str, table: Tensor) -> None:
+    """placement: where the state lies, by default with the table."""
+
+    def __init__(self, kind: str, table: Tensor, placement: Placement | None = None) -> None:
         self.kind = kind
         self.state: dict[str, Tensor] = {}
         self._scratch: Tensor | None = None
+
+        def zeros(width: int) -> Tensor:
+            if placement is None:
+                return table.new_zeros(len(table), width)
+            return placement.rows(len(table), width, table.device)
+
         if kind in ("adagrad", "row_adagrad"):
-            width = table.shape[1] if kind == "adagrad" else 1
-            self.state["squares"] = table.new_zeros(len(table), width)
+            self.state["squares"] = zeros(table.shape[1] if kind == "adagrad" else 1)
         elif kind in ("adam", "lazy_adam"):
-            self.state = {"first": torch.zeros_like(table), "second": torch.zeros_like(table)}
+            self.state = {"first": zeros(table.shape[1]), "second": zeros(table.shape[1])}
 
     def update(self, table: Tensor, gradient: Gradient, lr: float, step: int) -> None:
         """Moves the table against the gradient; `step` counts from 1."""

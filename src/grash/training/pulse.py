@@ -80,6 +80,7 @@ class Pulse:
         self.windows: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
         self.start_step = live[0].state.step
         self.start = self.counted = self.saved = self.told = time.monotonic()
+        self.saving = 0.0  # seconds that the last saving took
 
     def add(self, losses: Tensor) -> None:
         """losses (steps, T) of the last steps, on the device: their way to the host begins."""
@@ -100,7 +101,7 @@ class Pulse:
             self._tell()
         elif len(self.windows) > self.most:
             self._read()
-        if now - self.saved > self.save_every_seconds:
+        if now - self.saved > self._save_after():
             self.flush()
             self.save()
 
@@ -111,14 +112,20 @@ class Pulse:
 
     def validated(self) -> None:
         """A validation is worth keeping, unless everything up to it could be done again in a moment."""
-        if time.monotonic() - self.saved > self.save_every_seconds / 8:
+        if time.monotonic() - self.saved > self._save_after() / 8:
             self.save()
 
     def save(self) -> None:
+        began = time.monotonic()
         for training in self.live:
             if training.save is not None and training.error is None:
                 training.save(training.state)
         self.saved = time.monotonic()
+        self.saving = self.saved - began
+
+    def _save_after(self) -> float:
+        """Seconds between two savings. Tables of many gigabytes take their time: no more than a tenth of it all."""
+        return max(self.save_every_seconds, 10 * self.saving)
 
     def _read(self, ahead: int | None = None) -> None:
         """Reads all windows but the last `ahead`."""

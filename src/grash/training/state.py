@@ -11,16 +11,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from grash.errors import FormatError, InputError
 from grash.files import read_json, whole_folder, write_json
+from grash.kernels.far_rows import copy_rows
 from grash.models import KgeModel
-from grash.models.store import save_tensors
+from grash.models.tensor_file import read_tensors, write_tensors
 from grash.training.config import TrainConfig
 from grash.training.optimizers import TableOptimizer
+from grash.training.placement import Placement
 from grash.training.rates import Plateau
 
 SCHEMA, VERSION = "grash-checkpoint", 1
@@ -51,14 +52,17 @@ class TrainState:
     unread: list[Tensor] = field(default_factory=list)  # losses of steps that nobody has looked at yet
     history: list[Validation] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)  # tables of the best validation, on the host
+    placement: Placement = field(default_factory=Placement)
 
     @classmethod
-    def fresh(cls, model: KgeModel, config: TrainConfig) -> TrainState:
+    def fresh(cls, model: KgeModel, config: TrainConfig, placement: Placement | None = None) -> TrainState:
+        """placement: where the model's entity table lies, and so its optimizer's state; with the table by default."""
         return cls(
             model,
-            TableOptimizer(config.optimizer, model.entity),
+            TableOptimizer(config.optimizer, model.entity, placement),
             TableOptimizer(config.optimizer, model.relation),
             Plateau(config.schedule_factor, config.schedule_patience),
+            placement=placement or Placement(),
         )
 
     @property
@@ -71,24 +75,28 @@ class TrainState:
         return 0 if best is None else sum(v.step > best.step for v in self.history)
 
     def keep_best(self) -> None:
-        """Copies the tables if the latest validation is the best."""
+        """Copies the tables if the latest validation is the best, over those of the one before."""
         if self.best_validation is self.history[-1]:
-            self.best = {
-                "entity": self.model.entity.to("cpu", copy=True),
-                "relation": self.model.relation.to("cpu", copy=True),
-            }
+            self.make_best()
+            copy_rows(self.model.entity, self.best["entity"])
+            copy_rows(self.model.relation, self.best["relation"])
+
+    def make_best(self) -> None:
+        """Room for the best tables, if there is none yet."""
+        if not self.best:
+            model = self.model
+            self.best = {"entity": self.placement.kept(model.entity), "relation": self.placement.kept(model.relation)}
 
     def restore_best(self) -> None:
         if self.best:
-            self.model.entity.copy_(self.best["entity"])
-            self.model.relation.copy_(self.best["relation"])
+            copy_rows(self.best["entity"], self.model.entity)
+            copy_rows(self.best["relation"], self.model.relation)
 
 
 def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:
     """Writes the checkpoint, wholly or not at all; an older one stays until the new one is complete."""
     with whole_folder(folder, overwrite=True) as aside:
-        tensors = {k: v.contiguous() for k, v in state_tensors(state).items()}
-        save_tensors(tensors, aside / "tensors.safetensors")
+        write_tensors(state_tensors(state), aside / "tensors.safetensors")
         record = {
             "schema": SCHEMA,
             "version": VERSION,
@@ -116,14 +124,9 @@ def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
         if owner.get(key) != value:
             raise InputError(_difference(folder, key, owner.get(key), value))
     try:
-        tensors = safetensors.torch.load_file(folder / "tensors.safetensors")
         if record["has_best"]:
-            state.best = {"entity": tensors.pop("best.entity"), "relation": tensors.pop("best.relation")}
-        for name, tensor in state_tensors(state).items():
-            if not name.startswith("best."):
-                if tensors[name].shape != tensor.shape:
-                    raise ValueError(f"{name} has another shape")
-                tensor.copy_(tensors[name])
+            state.make_best()
+        read_tensors(folder / "tensors.safetensors", state_tensors(state))
         state.step, state.seconds = record["step"], record["seconds"]
         state.loss_sum, state.loss_steps = record["loss_sum"], record["loss_steps"]
         state.first_loss = record["first_loss"]

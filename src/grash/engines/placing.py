@@ -1,0 +1,117 @@
+"""Which placement a training gets: the first that fits, of those that suit the device, or the one that was asked for.
+
+Comes from a configuration and the sizes of a graph, goes to `run` and to what the command line says before it runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from grash.engines.device import free_bytes
+from grash.engines.memory import MemoryPlan, advice, human, needed_bytes, plan_stack
+from grash.errors import MemoryPlanError
+from grash.training.config import TrainConfig
+from grash.training.placement import Placement, check_placement
+
+_PINNED_SHARE = 0.9  # of free host memory that tables may take: what a card reads cannot be paged out
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a training's entities will lie, what it takes, and what would change that."""
+
+    placement: Placement
+    plan: MemoryPlan
+    note: str = ""
+
+    def sentence(self) -> str:
+        return f"{self.plan.sentence()}{'. ' if self.note else ''}{self.note}"
+
+
+def place_training(
+    config: TrainConfig,
+    n_entities: int,
+    n_relations: int,
+    n_train: int,
+    device: torch.device,
+    *,
+    asked: str = "auto",
+    folder: Path | None = None,
+    n_valid: int = 0,
+    n_filtered: int | None = None,
+) -> Placed:
+    """asked: auto, device, host or disk. folder: where files may be made. Raises MemoryPlanError if nothing fits."""
+    check_placement(asked, device)
+    plans = [
+        plan_stack([config], n_entities, n_relations, n_train, device, n_valid=n_valid, n_filtered=n_filtered,
+                   placement=way) for way in _ways(asked, device, folder)
+    ]  # fmt: skip
+    for plan in plans:
+        if not lacks(plan, device):
+            return Placed(plan.placement, plan, _note(config, plan, device))
+    raise MemoryPlanError(_refusal(config, plans, device))
+
+
+def lacks(plan: MemoryPlan, device: torch.device) -> list[str]:
+    """What there is too little of for this plan; empty if it fits."""
+    found = []
+    need, free = needed_bytes(plan, device), free_bytes(device)
+    if need > free:
+        found.append(f"{human(need)} on {device} and {human(free)} are free")
+    if device.type != "cpu" and plan.placement.kind == "host":
+        free = int(_PINNED_SHARE * free_bytes(torch.device("cpu")))
+        if plan.memory > free:
+            found.append(f"{human(plan.memory)} of host memory and {human(free)} can be taken")
+    if plan.disk and plan.placement.folder is not None:
+        free = _free_disk(plan.placement.folder)
+        if plan.disk > free:
+            found.append(f"{human(plan.disk)} on the disk of {plan.placement.folder} and {human(free)} are free")
+    return found
+
+
+def _ways(asked: str, device: torch.device, folder: Path | None) -> list[Placement]:
+    """In the order of their speed: best weights in memory before those on disk."""
+    host = [Placement("host"), *([Placement("host", folder)] if folder is not None else [])]
+    if asked == "host":
+        return host
+    if asked == "disk":
+        return [Placement("disk", folder)]
+    ways = [Placement()]
+    if asked == "auto":
+        if device.type == "cuda":
+            ways += host
+        elif folder is not None:
+            ways.append(Placement("disk", folder))
+    return ways
+
+
+def _note(config: TrainConfig, plan: MemoryPlan, device: torch.device) -> str:
+    """What row-wise Adagrad would change, where the entities lie elsewhere."""
+    if not plan.placement.far or config.optimizer == "row_adagrad" or not plan.state:
+        return ""
+    rows = plan.entities // (4 * config.dim)
+    saved = plan.state - 4 * rows
+    left = needed_bytes(plan, device) + plan.entities + 4 * rows
+    fits = f", and all of it would fit on {device}" if left <= free_bytes(device) else ""
+    return f"With optimizer=row_adagrad, one number per row, it would take {human(saved)} less{fits}"
+
+
+def _refusal(config: TrainConfig, plans: Sequence[MemoryPlan], device: torch.device) -> str:
+    first, *others = plans
+    elsewhere = "".join(f" With placement={p.placement.kind}: {'; '.join(lacks(p, device))}." for p in others[-1:])
+    return (
+        f"The run needs {'; '.join(lacks(first, device))}: {first.sentence()}.{elsewhere} Try {advice(first, config)}."
+    )
+
+
+def _free_disk(folder: Path) -> int:
+    """Of the disk on which the folder is or would be."""
+    place = folder.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return shutil.disk_usage(place).free

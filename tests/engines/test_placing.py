@@ -1,0 +1,154 @@
+"""Which placement fits: the order in which they are tried, what is said when none does, and what a plan counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engines.planted import circle
+from engines.searches import essence, small_search
+from grash.engines import memory, placing
+from grash.engines.ground import Ground
+from grash.engines.memory import plan_stack
+from grash.engines.placing import Placed, place_training
+from grash.errors import ConfigError, MemoryPlanError
+from grash.training.config import make_config
+from grash.training.optimizers import TableOptimizer
+from grash.training.placement import Placement
+from small_graph import grash, rings, write_tsv
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+E, R, N = 1_000_000, 100, 5_000_000
+GIB = 1 << 30
+CONFIG = make_config({"dim": 128})
+ROWS = 4 * E * 128  # bytes of the table, and of Adagrad's state
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Free bytes of a card, of the memory and of the disk that are not there."""
+    free = {"cuda": 80 * GIB, "cpu": 100 * GIB, "disk": 100 * GIB}
+    monkeypatch.setattr(placing, "free_bytes", lambda device: free[device.type])
+    monkeypatch.setattr(placing, "_free_disk", lambda folder: free["disk"])
+    monkeypatch.setattr(memory, "serves", lambda config, device: False)
+    monkeypatch.setattr(memory, "ranking_bytes", lambda *given, **more: 1 << 20)
+    return free
+
+
+def place(device: torch.device, **more: Any) -> Placed:
+    return place_training(more.pop("config", CONFIG), E, R, N, device, n_valid=1000, **more)
+
+
+def test_everything_lies_on_the_device_where_it_fits(machine: dict[str, int], tmp_path: Path) -> None:
+    for device in (CPU, CUDA):
+        found = place(device, folder=tmp_path)
+        assert found.placement == Placement() and found.note == "" and found.plan.memory == found.plan.host
+        assert found.plan.disk == found.plan.entities == found.plan.state == 0
+
+
+def test_a_small_card_gets_its_rows_from_host_memory(machine: dict[str, int], tmp_path: Path) -> None:
+    machine["cuda"] = ROWS
+    found = place(CUDA, folder=tmp_path)
+    assert found.placement == Placement("host") and found.plan.entities == found.plan.state == ROWS
+    assert found.plan.device < machine["cuda"] and found.plan.memory == 2 * ROWS + found.plan.host
+    said = found.sentence()
+    assert "976.6 MiB in host memory (entities 488.3 MiB, their optimizer state 488.3 MiB)" in said
+    assert said.endswith("With optimizer=row_adagrad, one number per row, it would take 484.5 MiB less")
+    machine["cuda"] = int(1.6 * ROWS)  # the table alone would fit
+    assert place(CUDA).sentence().endswith("484.5 MiB less, and all of it would fit on cuda:0")
+    assert place(CUDA, config=CONFIG.changed(optimizer="row_adagrad")).placement == Placement()
+
+
+def test_best_weights_go_to_disk_where_memory_has_no_room_for_them(machine: dict[str, int], tmp_path: Path) -> None:
+    machine.update(cuda=ROWS, cpu=int(2.5 * ROWS))
+    found = place(CUDA, folder=tmp_path)
+    assert found.placement == Placement("host", tmp_path)
+    assert found.plan.memory == 2 * ROWS and found.plan.disk == found.plan.host
+    assert "on disk for the best weights" in found.sentence()
+    with pytest.raises(MemoryPlanError, match="With placement=host: .* of host memory and .* can be taken"):
+        place(CUDA)  # no folder to write to
+    machine["disk"] = ROWS // 2
+    with pytest.raises(MemoryPlanError, match=r"With placement=host: .* on the disk of .* are free"):
+        place(CUDA, folder=tmp_path)
+
+
+def test_a_cpu_with_less_memory_than_the_model_maps_files(machine: dict[str, int], tmp_path: Path) -> None:
+    machine["cpu"] = 2 * ROWS
+    found = place(CPU, folder=tmp_path)
+    assert found.placement == Placement("disk", tmp_path) and found.plan.memory == 0
+    assert found.plan.disk == 2 * ROWS + found.plan.host and found.plan.device < ROWS
+    assert "976.6 MiB on disk (entities 488.3 MiB, their optimizer state 488.3 MiB)" in found.sentence()
+    with pytest.raises(MemoryPlanError, match=r"needs .* on cpu and .* are free: .*Try a smaller dim"):
+        place(CPU)
+
+
+def test_what_is_asked_for_is_done_or_refused(machine: dict[str, int], tmp_path: Path) -> None:
+    assert place(CUDA, asked="host", folder=tmp_path).placement == Placement("host")
+    assert place(CPU, asked="disk", folder=tmp_path).placement == Placement("disk", tmp_path)
+    machine["cuda"] = ROWS
+    with pytest.raises(MemoryPlanError, match="needs .* on cuda:0 and 488.3 MiB are free"):
+        place(CUDA, asked="device", folder=tmp_path)
+    with pytest.raises(ConfigError, match="placement=disk trains on a CPU"):
+        place(CUDA, asked="disk", folder=tmp_path)
+    with pytest.raises(ConfigError, match="needs a folder"):
+        place(CPU, asked="disk")
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "row_adagrad", "adam", "lazy_adam", "sgd"])
+def test_a_plan_counts_every_byte_of_rows_and_state_once(optimizer: str, tmp_path: Path) -> None:
+    config = make_config({"dim": 6, "model": "cp", "reciprocal": True, "optimizer": optimizer})
+    whole = plan_stack([config], 100, 7, 1000, CPU)
+    for placement in (Placement("host"), Placement("host", tmp_path), Placement("disk", tmp_path)):
+        apart = plan_stack([config], 100, 7, 1000, CPU, placement=placement)
+        state = sum(t.nbytes for t in TableOptimizer(optimizer, torch.zeros(100, 6)).state.values())
+        assert (apart.entities, apart.state) == (2400, state)
+        assert apart.tables + apart.entities == whole.tables and apart.optimizer + apart.state == whole.optimizer
+        total = apart.device + apart.memory + apart.disk
+        assert total == whole.device + whole.memory and apart.host == whole.host
+
+
+def test_a_folder_that_is_not_there_yet_is_on_the_disk_of_its_parent(tmp_path: Path) -> None:
+    assert abs(placing._free_disk(tmp_path / "a" / "b") - placing._free_disk(tmp_path)) < GIB
+
+
+def test_the_command_line_places_and_says_so(tmp_path: Path) -> None:
+    source = write_tsv(rings(), tmp_path / "rings.tsv")
+    words = ("--dim", 8, "--epochs", 2, "--device", "cpu", "--threads", 1, "--json")
+    ran = grash("train", source, "-o", tmp_path / "m", "--placement", "disk", *words)
+    assert ran.code == 0 and "on disk (entities " in ran.err and "With optimizer=row_adagrad" in ran.err
+    plain = grash("train", source, "-o", tmp_path / "n", *words)
+    tables = [(tmp_path / name / "embeddings.safetensors").read_bytes() for name in ("m", "n")]
+    assert plain.code == 0 and tables[0] == tables[1]
+    refused = grash("train", source, "-o", tmp_path / "o", "--placement", "tape", *words)
+    assert refused.code == 2 and "placement='tape' is unknown" in refused.err
+
+
+def test_a_final_training_that_does_not_fit_is_noted_in_the_plan_of_a_search(
+    machine: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from grash.api_search import Search
+
+    machine["cpu"] = 1000
+    monkeypatch.setattr(placing, "_free_disk", lambda folder: 1 << 40)
+    found = str(Search(circle(), n_trials=4, dim=8, devices="cpu").plan(probe=False))
+    assert "final: it does not fit as things are." in found and "With placement=disk" in found
+
+
+def test_the_final_training_of_a_search_is_the_same_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[str] = []
+    real = Ground.place
+
+    def place(*given: Any, **more: Any) -> Placed:
+        kinds.append(more.get("asked", "auto"))
+        return real(*given, **more)
+
+    small_search(tmp_path / "a" / "run").run()
+    monkeypatch.setattr(Ground, "place", place)
+    small_search(tmp_path / "b" / "run", placement="disk").run()
+    assert essence(tmp_path / "b" / "run") == essence(tmp_path / "a" / "run")
+    assert kinds[-1] == "disk" and set(kinds[:-1]) == {"auto"}
+    with pytest.raises(ConfigError, match="placement='far' is unknown"):
+        small_search(tmp_path / "c", placement="far")

@@ -1,0 +1,77 @@
+"""Tables in files: they are zeros, leave nothing behind, and are walked through piece by piece. Those in host memory
+need a card (tests/gpu/test_placement)."""
+
+from __future__ import annotations
+
+import errno
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grash.errors import OutputError
+from grash.kernels import far_rows
+from grash.kernels.far_rows import copy_rows, file_rows, host_rows, is_far, near, pieces
+
+CPU = torch.device("cpu")
+
+
+def test_rows_in_a_file_are_zeros_that_can_be_written_and_leave_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "for them"
+    rows = file_rows(1000, 7, folder)
+    assert rows.shape == (1000, 7) and rows.dtype == torch.float32 and not rows.any()
+    assert list(folder.iterdir()) == []
+    rows[3:5] = 2.0
+    part = rows[3:500]
+    del rows
+    gc.collect()
+    assert part.sum() == 28 and is_far(part)  # a view holds the memory
+    before = len(far_rows._FAR)
+    del part
+    gc.collect()
+    assert len(far_rows._FAR) == before - 1
+
+
+def test_only_tables_that_lie_elsewhere_are_far(tmp_path: Path) -> None:
+    rows = file_rows(10, 2, tmp_path)
+    assert is_far(rows) and is_far(rows[3:4]) and is_far(rows[:, 1])
+    for other in (rows.clone(), torch.zeros(10, 2), rows[:0], file_rows(0, 3, tmp_path), host_rows(4, 2, CPU)):
+        assert not is_far(other)
+    assert near(rows) is rows  # a CPU sees a file as it is
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 40), st.integers(1, 45), st.booleans())
+def test_pieces_are_the_table_in_its_order(tmp_path_factory: pytest.TempPathFactory, n: int, k: int, far: bool) -> None:
+    table = file_rows(n, 3, tmp_path_factory.getbasetemp()) if far else torch.zeros(n, 3)
+    table.copy_(torch.arange(3.0 * n).view(n, 3))
+    found = [(first, rows.clone()) for first, rows in pieces(table, k)]
+    assert [first for first, _ in found] == list(range(0, n, k))
+    assert all(len(rows) <= k for _, rows in found) and torch.equal(torch.cat([rows for _, rows in found]), table)
+
+
+def test_an_empty_table_has_no_pieces() -> None:
+    assert list(pieces(torch.zeros(0, 3), 5)) == []
+
+
+def test_rows_are_copied_between_any_two_places(tmp_path: Path) -> None:
+    source = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    far, back = file_rows(50, 4, tmp_path), torch.empty(50, 4)
+    copy_rows(source, far)
+    copy_rows(far, back)
+    assert torch.equal(far, source) and torch.equal(back, source)
+
+
+def test_a_disk_without_room_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(far_rows.os, "posix_fallocate", full)
+    with pytest.raises(OutputError, match=r"No space left on device\. Tables on disk need the room"):
+        file_rows(10, 10, tmp_path)
+    assert list(tmp_path.iterdir()) == []
