@@ -1,7 +1,8 @@
 """`grash`: the verbs together, and what becomes of errors: one sentence on stderr and an exit code.
 
 Exit codes: 0 done; 2 a mistake in input or settings; 3 not enough memory; 4 a file could not be written;
-5 diverged; 6 a search without a winner; 7 a search stopped by --max-seconds; 130 interrupted.
+5 diverged; 6 a search without a winner; 7 a search stopped by --max-seconds; 8 a rank was
+lost; 130 interrupted.
 A traceback means a defect of grash (or GRASH_DEBUG=1, or --debug).
 """
 

@@ -1,0 +1,115 @@
+"""Steps of one model on several ranks beside those of one process: losses, seconds, and the bytes that are sent.
+
+    python benchmarks/bench_distributed.py GRAPH -o plain.json                                  # one process
+    torchrun --nproc-per-node 2 benchmarks/bench_distributed.py GRAPH -o two.json               # two ranks
+    python benchmarks/bench_distributed.py --compare plain.json two.json
+
+GRAPH: a dataset that grash reads. --set name=value changes the configuration (ComplEx, d = 128, 500 + 500 negatives).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grash.cli.distributed import launched
+from grash.cli.train import assignment
+from grash.data.prepare import load_dataset
+from grash.engines.device import choose_device
+from grash.engines.ground import Ground
+from grash.training.config import make_config
+from grash.training.initial import initial_model
+from grash.training.loop import train_step
+from grash.training.pulse import Training
+from grash.training.state import TrainState
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", nargs="?")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--device", default="auto", help="as of grash train")
+    parser.add_argument("--set", action="append", default=[], metavar="name=value")
+    parser.add_argument("-o", "--out", type=Path, default=Path("losses.json"))
+    parser.add_argument(
+        "--compare", nargs="+", type=Path, help="files of earlier runs, the first of which the others meet"
+    )
+    args = parser.parse_args()
+    if args.compare:
+        compare(args.compare)
+        return
+    with torch.no_grad(), stepping(args) as (name, step, sums, sent):
+        for _ in range(3):
+            step()  # compiles, and joins the ranks
+        losses, seconds, before = [], [], sent()
+        for _ in range(args.steps):
+            began = time.monotonic()
+            losses.append(step())
+            if losses[-1].is_cuda:
+                torch.cuda.synchronize()
+            seconds.append(time.monotonic() - began)
+        totals = sums(torch.stack(losses)).tolist()
+        if name.endswith("rank 0") or name == "one process":
+            found = {"name": name, "ms": statistics.median(seconds) * 1e3, "losses": totals}
+            args.out.write_text(json.dumps(found))
+            megabytes = (sent() - before) / args.steps / 1e6
+            print(f"{name}: {found['ms']:.2f} ms a step, {megabytes:.2f} MB sent a step, last loss {totals[-1]:.6f}")
+
+
+@contextmanager
+def stepping(
+    args: argparse.Namespace,
+) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any], Callable[[], int]]]:
+    """Its name, one step (this process' share of the loss), the sum of such shares, and bytes sent so far."""
+    dataset, config = load_dataset(args.dataset), make_config(dict(assignment(text) for text in args.set))
+    if not launched():
+        device = choose_device(args.device)
+        ground = Ground(dataset, device)
+        state = TrainState.fresh(initial_model(config, *ground.sizes, device=device), config)
+        batches = ground.batches(config)
+
+        def plain() -> Any:
+            train_step(state, batches, config)
+            return state.unread.pop()
+
+        yield "one process", plain, lambda losses: losses, lambda: 0
+        return
+    from grash.engines.distributed import joined
+    from grash.training.sharded_loop import sharded_step
+    from grash.training.sharded_rows import Shard
+    from grash.training.sharded_state import fresh_shard
+
+    with joined(args.device) as (company, device):
+        shard, ground = Shard.of(dataset.n_entities, company), Ground(dataset, device)
+        training = Training(fresh_shard(config, dataset.n_relations, shard, device), ground.batches(config), config)
+        count = [0]
+        plain_exchange = company.exchange
+
+        def counted(rows: Any, sent: Any, received: Any) -> Any:
+            away = sum(sent) - sent[company.rank]  # what stays here is not sent
+            count[0] += away * rows[:1].numel() * rows.element_size()
+            return plain_exchange(rows, sent, received)
+
+        company.exchange = counted  # type: ignore[method-assign]
+        name = f"{company.size} rank{'s' * (company.size > 1)} on {device.type}, rank {company.rank}"
+        yield name, lambda: sharded_step(training, shard, company), company.total, lambda: count[0]
+
+
+def compare(files: list[Path]) -> None:
+    first, *others = (json.loads(file.read_text()) for file in files)
+    for other in others:
+        pairs = list(zip(first["losses"], other["losses"]))
+        worst = max(abs(a - b) / abs(a) for a, b in pairs)
+        print(f"{other['name']} against {first['name']}: {len(pairs)} losses, largest relative difference {worst:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""One model trained by several processes, on one machine or more, that torchrun started: join, train, test, save.
+
+Comes from the command line, when it finds itself launched so; what the ranks do is in `training/sharded_*`. The same
+steps as `run`, for one training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grash.data.dataset import Dataset
+from grash.data.known import KnownAnswers
+from grash.engines.device import choose_device
+from grash.engines.farewell import farewell
+from grash.engines.ground import Ground
+from grash.engines.memory import check_memory, plan_memory
+from grash.engines.run import run_identity
+from grash.errors import ConfigError, InputError
+from grash.evaluation.evaluate import sampled
+from grash.evaluation.metrics import mrr
+from grash.evaluation.sharded_ranking import ShardedRanker, evaluate_shard
+from grash.models import KgeModel
+from grash.training.config import TrainConfig
+from grash.training.pulse import Progress, Training
+from grash.training.sharded_checkpoint import load_shard, save_shard
+from grash.training.sharded_company import Company, Processes, RankLost
+from grash.training.sharded_loop import train_shard
+from grash.training.sharded_model import check_free, save_model_shard
+from grash.training.sharded_rows import Shard
+from grash.training.sharded_state import fresh_shard
+from grash.training.state import TrainState
+
+log = logging.getLogger(__name__)
+_PATIENCE = timedelta(minutes=10)  # with a rank that is alive and says nothing
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a distributed training leaves on every rank: the model itself lies in its folder."""
+
+    history: list[dict[str, Any]]
+    evaluation: dict[str, Any]
+    seconds: float
+
+
+@contextmanager
+def joined(device: str) -> Iterator[tuple[Company, torch.device]]:
+    """Joins the ranks that were started with this one; this rank's device, its own card if there are cards."""
+    import torch.distributed as distributed
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    where, shared = _device(device, int(os.environ.get("LOCAL_RANK", rank)))
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" and not shared else "gloo"
+    try:
+        distributed.init_process_group(backend, timeout=_PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise RankLost(
+            f"Rank {rank} of {size} could not join the others at {address} ({str(error).splitlines()[0]}): check that "
+            f"every machine runs the same torchrun command and reaches that address."
+        ) from error
+    done = False
+    try:
+        with farewell(rank, size, RankLost.exit_code):
+            yield Processes(staged=where.type == "cuda" and shared), where
+        done = True
+    finally:
+        if done or backend == "gloo":  # after an error NCCL might wait for the others
+            distributed.destroy_process_group()
+
+
+def _device(name: str, local_rank: int) -> tuple[torch.device, bool]:
+    """The device of a rank, and whether it is one that the others were given too."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        if local_rank >= count:
+            raise ConfigError(
+                f"Rank {local_rank} of this machine has no card of its own, since there are {count}: start it with "
+                f"--nproc-per-node {count}, or give --device cuda:0 to share one, or --device cpu."
+            )
+        return torch.device("cuda", local_rank), False
+    return choose_device(name), True
+
+
+@torch.no_grad()
+def train_together(
+    dataset: Dataset,
+    config: TrainConfig,
+    company: Company,
+    device: torch.device,
+    *,
+    out: Path,
+    checkpoint: Path,
+    overwrite: bool = False,
+    evaluate: bool = True,
+    valid_sample: int | None = None,
+    test_sample: int | None = None,
+    watch: Callable[[Progress], None] | None = None,
+    save_every_seconds: float = 120.0,
+) -> Finished:
+    """Trains on all ranks, tests and writes the model folder; every rank calls it with the same arguments.
+
+    checkpoint: as in `run.Job`, of any number of ranks; it goes when the model is saved. watch is told by rank 0."""
+    check_free(out, overwrite=overwrite)
+    belongs_to = run_identity(dataset, config, valid_sample)
+    _check_alike(belongs_to, company)
+    ground = Ground(dataset, device, valid_sample=valid_sample, seed=config.seed)
+    shard = Shard.of(dataset.n_entities, company)
+    plan = plan_memory(config, shard.block, dataset.n_relations, len(dataset.train), device, n_valid=len(dataset.valid))
+    check_memory(plan, config, device)
+    state = _state(config, dataset, shard, device, checkpoint, belongs_to)
+
+    def save(state: TrainState) -> None:
+        save_shard(state, checkpoint, belongs_to=belongs_to, shard=shard, company=company)
+
+    validate = _validator(dataset, shard, company, device, valid_sample, config.seed)
+    training = Training(state, ground.batches(config), config, validate, watch if company.rank == 0 else None, save)
+    train_shard(training, shard, company, save_every_seconds=save_every_seconds)
+    evaluation: dict[str, Any] = {}
+    if evaluate and len(dataset.test):
+        tested = evaluate_shard(state.model, dataset, shard, company, sample=test_sample, seed=config.seed)
+        evaluation = tested.to_dict()
+    history = [asdict(v) for v in state.history]
+    about = {"config": config.model_dump(), "evaluation": evaluation, "history": history}
+    save_model_shard(state.model, dataset, out, about=about, shard=shard, company=company, overwrite=overwrite)
+    if company.rank == 0:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    return Finished(history, evaluation, state.seconds)
+
+
+def _check_alike(belongs_to: dict[str, Any], company: Company) -> None:
+    """Ranks that were given something else would wait for each other, or worse."""
+    digest = hashlib.sha256(json.dumps(belongs_to, sort_keys=True).encode()).digest()
+    all_of_them = company.gather(torch.tensor(list(digest), dtype=torch.uint8))
+    different = (all_of_them != all_of_them[0]).any(1).nonzero()[:, 0].tolist()
+    if different:
+        raise InputError(
+            f"Rank {different[0]} was given another graph, other settings or another --valid-sample than rank 0: give "
+            f"every machine the same command and the same graph."
+        )
+
+
+def _state(
+    config: TrainConfig,
+    dataset: Dataset,
+    shard: Shard,
+    device: torch.device,
+    checkpoint: Path,
+    belongs_to: dict[str, Any],
+) -> TrainState:
+    """Fresh, or where the checkpoint stands."""
+    state = fresh_shard(config, dataset.n_relations, shard, device)
+    if (checkpoint / "state.json").is_file():
+        load_shard(state, checkpoint, belongs_to=belongs_to, shard=shard)
+        log.info("goes on from %s at step %d", checkpoint, state.step)
+    elif checkpoint.is_file() or (checkpoint.is_dir() and any(checkpoint.iterdir())):
+        raise InputError(f"{checkpoint} holds no checkpoint, so it is not overwritten: give another folder.")
+    return state
+
+
+def _validator(
+    dataset: Dataset, shard: Shard, company: Company, device: torch.device, sample: int | None, seed: int
+) -> Callable[[KgeModel], float] | None:
+    """Filtered MRR on the valid split, as `ground.Validator`."""
+    if not len(dataset.valid):
+        return None
+    triples = sampled(dataset.valid, sample, seed)
+    known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
+    ranker = ShardedRanker(triples, known, shard, company, device)
+    return lambda model: mrr(ranker.rank(model))

@@ -1,0 +1,115 @@
+"""Filtered ranks under a model whose entity rows are spread over ranks: each counts among its own, counts are added.
+
+Comes from `engines/distributed`, goes to `metrics`. Every rank makes the queries of a part of the questions and tells
+them to all, with the exact scores of their answers (`count_above`). A count is a whole number, decided by exact scores
+alone, so the sum is that of one process. (Two meanings of a word: the *rank* of an answer, and a process.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from grash.data.dataset import Dataset, SplitName
+from grash.data.describe import CARDINALITIES, relation_cardinalities
+from grash.data.known import KnownAnswers
+from grash.errors import Diverged
+from grash.evaluation.evaluate import _chosen, _relation_names
+from grash.evaluation.metrics import Evaluation, grouped, metrics_of, mrr_bounds, mrr_interval
+from grash.evaluation.questions import Question
+from grash.evaluation.ranking import Ranker, Ranks, SlotRanks, _not_finite, default_work_bytes, plan_tiles
+from grash.kernels.count_above import count_rows, exact_scores, largest_row
+from grash.models import KgeModel
+from grash.models.base import SLOTS
+from grash.training.sharded_company import Company
+from grash.training.sharded_rows import Route, Shard
+
+
+class ShardedRanker:
+    """Ranks the same triples under one model after another; all ranks call it at once and get the same."""
+
+    def __init__(
+        self, triples: NDArray[np.int32], known: KnownAnswers, shard: Shard, company: Company, device: torch.device
+    ) -> None:
+        self.plain = Ranker(triples, known, shard.n_rows, device)  # its questions, not its counting
+        self.shard, self.company, self.device = shard, company, device
+
+    @torch.no_grad()
+    def rank(self, model: KgeModel) -> Ranks:
+        """model: this rank's rows, and all relations."""
+        if self.company.any(_not_finite(model) is not None):
+            raise _not_finite(model) or Diverged("The rows of another rank hold NaN or infinite numbers.")
+        n = len(self.plain.triples)
+        tiles = plan_tiles(n, max(1, len(self.shard)), default_work_bytes(self.device))
+        batch = int(self.company.gather(torch.tensor(tiles[0])).min())
+        slots = {}
+        for slot in SLOTS:
+            questions = self.plain.questions[slot]
+            parts = [self._count(model, q, batch, tiles[1]) for q in questions]
+            above, ties = np.concatenate([np.empty((2, 0), np.int64), *parts], 1)
+            others = np.concatenate([np.empty(0, np.int64), *(q.others for q in questions)])
+            slots[slot] = SlotRanks(above, ties, others)
+        return Ranks(self.plain.triples, head=slots["head"], tail=slots["tail"])
+
+    def _count(self, model: KgeModel, question: Question, batch: int, tile: int) -> NDArray[np.int64]:
+        """(2, B): above and ties, a batch of questions at a time."""
+        _, seen = model.asked(question.relations[:0], question.slot)
+        candidates = model.candidate(model.entity, seen)
+        largest = self.company.gather(largest_row(candidates, model.pair)).max()
+        counts = torch.zeros(2, len(question), dtype=torch.int64, device=self.device)
+        for first in range(0, len(question), batch):
+            last = min(first + batch, len(question))
+            queries, exact = self._queries(model, question, first, last)
+            asked = queries, candidates, self.shard.first, exact, question.answers[first:last]
+            skips = question.skips(first, last)
+            count_rows(*asked, *skips, model.pair, tile, largest, *counts[:, first:last])
+        return self.company.total(counts).cpu().numpy()
+
+    def _queries(self, model: KgeModel, question: Question, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """(B, W) queries of a batch, and the exact scores (B,) of their answers, made in parts and told to all."""
+        company, span = self.company, slice(first, last)
+        ends = [company.parts(ids[span]) for ids in (question.known, question.answers)]
+        rows = Route([torch.cat(pair) for pair in zip(*ends)], self.shard, company).fetch(model.entity)
+        part = company.part(last - first)
+        known, answers = rows.split([part.stop - part.start] * 2)
+        ids, seen = model.asked(question.relations[span][part], question.slot)
+        queries = model.query(known, model.relation[ids], seen)
+        exact = exact_scores(queries, model.candidate(answers, seen), model.pair)
+        told = company.gather_parts(torch.cat([queries, exact[:, None]], 1), last - first)
+        return told[:, :-1].contiguous(), told[:, -1].contiguous()
+
+
+def evaluate_shard(
+    model: KgeModel,
+    dataset: Dataset,
+    shard: Shard,
+    company: Company,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """`evaluate` of the test split, in company."""
+    triples, n_unseen = _chosen(dataset, "test", sample, "keep", seed)
+    names: tuple[SplitName, ...] = ("train", "valid", "test")
+    known = KnownAnswers.of(*(dataset.split(n) for n in names), n_relations=dataset.n_relations, asked=triples)
+    ranks = ShardedRanker(triples, known, shard, company, model.entity.device).rank(model)
+    optimistic, pessimistic = mrr_bounds(ranks)
+    kinds = relation_cardinalities(dataset.train, dataset.n_relations)
+    return Evaluation(
+        split="test",
+        both=metrics_of(ranks.head, ranks.tail),
+        head=metrics_of(ranks.head),
+        tail=metrics_of(ranks.tail),
+        mrr_interval=mrr_interval(ranks, seed=seed),
+        mrr_optimistic=optimistic,
+        mrr_pessimistic=pessimistic,
+        n_triples=len(triples),
+        n_triples_in_split=len(dataset.test),
+        unseen="keep",
+        n_unseen=n_unseen,
+        filter=names,
+        per_relation=grouped(ranks, triples[:, 1], _relation_names(dataset)),
+        per_cardinality=grouped(ranks, kinds[triples[:, 1]], list(CARDINALITIES)),
+    )

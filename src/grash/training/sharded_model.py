@@ -1,0 +1,61 @@
+"""The model folder of a training whose rows are spread over ranks: an ordinary one, each rank writing its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grash.data.dataset import Dataset
+from grash.errors import InputError
+from grash.files import write_json
+from grash.models import KgeModel
+from grash.models.store import SCHEMA, VERSION, _sha256
+from grash.training.sharded_company import Company
+from grash.training.sharded_rows import Shard
+from grash.training.sharded_tables import shared_folder, write_tables
+from grash.version import __version__
+
+_TABLES = "embeddings.safetensors"
+
+
+def check_free(folder: Path, *, overwrite: bool) -> None:
+    """Says before the training what saving would say after it."""
+    if folder.exists() and not overwrite:
+        raise InputError(f"{folder} exists already: give another folder, or allow overwriting it.")
+    if folder.exists() and not (folder / "model.json").is_file():
+        raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
+
+
+def save_model_shard(
+    model: KgeModel,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    about: dict[str, Any],
+    shard: Shard,
+    company: Company,
+    overwrite: bool = False,
+) -> None:
+    """Writes this rank's part of the folder, which is there when all have written theirs.
+
+    model: this rank's rows, and all relations. about: config, evaluation and history, as in `models.store`."""
+    with shared_folder(folder, company, overwrite=overwrite) as aside:
+        tables = {"entity": model.entity, "relation": model.relation}
+        write_tables(aside / _TABLES, tables, {"entity"}, shard, company)
+        if company.rank == 0:
+            dataset.save(aside / "dataset")
+            record = {
+                "schema": SCHEMA,
+                "version": VERSION,
+                "grash": __version__,
+                "model": model.name,
+                "dim": model.dim,
+                "norm": model.norm,
+                "reciprocal": model.reciprocal,
+                "n_entities": shard.n_rows,
+                "n_relations": model.n_relations,
+                "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
+                **about,
+                "sha256": _sha256(aside / _TABLES),
+            }
+            write_json(aside / "model.json", record)

@@ -1,0 +1,283 @@
+"""A training in company: every optimizer ends as in one process, checkpoints pass between any numbers of ranks, and
+what goes wrong on one rank is said on all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grash.errors import Diverged, FormatError, InputError, OutputError
+from grash.models.base import KgeModel
+from grash.training.batches import Batches
+from grash.training.config import TrainConfig, make_config
+from grash.training.initial import initial_model
+from grash.training.loop import train
+from grash.training.pulse import Progress, Training
+from grash.training.sharded_checkpoint import load_shard, save_shard
+from grash.training.sharded_company import Company
+from grash.training.sharded_loop import train_shard
+from grash.training.sharded_rows import Shard
+from grash.training.sharded_state import fresh_shard
+from grash.training.state import TrainState, load_state, save_state, state_tensors
+from oracles import random_triples
+from training.thread_company import in_threads
+
+CPU = torch.device("cpu")
+ENTITIES, RELATIONS = 23, 3
+TRAIN = random_triples(0, 120, ENTITIES, RELATIONS)
+SMALL = {"dim": 6, "batch_size": 16, "negatives_head": 5, "negatives_tail": 7, "epochs": 2.5, "valid_every": 0.5}
+OWNER = {"config": {"dim": 6}}
+
+
+def settings_of(**changes: Any) -> TrainConfig:
+    return make_config({**SMALL, **changes})
+
+
+def plain_state(config: TrainConfig) -> TrainState:
+    return TrainState.fresh(initial_model(config, ENTITIES, RELATIONS), config)
+
+
+def batches_of(config: TrainConfig) -> Batches:
+    return Batches(TRAIN, ENTITIES, RELATIONS, config, CPU)
+
+
+def metric(entity: Tensor) -> float:
+    """Something that grows and falls while tables change."""
+    return float(torch.sin(40 * entity.double()).mean())
+
+
+def validate_shard(company: Company, shard: Shard) -> Any:
+    def validate(model: KgeModel) -> float:
+        rows = model.entity.new_zeros(shard.block, model.dim)
+        rows[: len(shard)] = model.entity
+        return metric(company.gather(rows).flatten(0, 1)[:ENTITIES])
+
+    return validate
+
+
+def shards_of(size: int, config: TrainConfig, work: Any) -> list[Any]:
+    """What `work(state, training, shard, company)` gives back on each rank."""
+
+    def begin(company: Company) -> Any:
+        shard = Shard.of(ENTITIES, company)
+        state = fresh_shard(config, RELATIONS, shard, CPU)
+        training = Training(state, batches_of(config), config, validate_shard(company, shard))
+        return work(state, training, shard, company)
+
+    return in_threads(size, begin)
+
+
+@pytest.mark.parametrize("init", ["xavier_normal", "xavier_uniform", "normal", "uniform"])
+@pytest.mark.parametrize("model", ["complex", "rotate"])
+def test_ranks_begin_with_the_rows_of_one_process(init: str, model: str) -> None:
+    config = settings_of(init=init, model=model, reciprocal=True)
+    wanted = initial_model(config, ENTITIES, RELATIONS)
+    parts = shards_of(4, config, lambda state, *_: (state.model.entity, state.model.relation))
+    entity = torch.cat([part[0] for part in parts])
+    assert torch.equal(entity, wanted.entity) or (init == "xavier_uniform" and torch.allclose(entity, wanted.entity))
+    for _, relation in parts:
+        assert torch.equal(relation, wanted.relation)
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "row_adagrad", "adam", "lazy_adam", "sgd"])
+@pytest.mark.parametrize("training", ["negative_sampling", "1vsall", "kvsall"])
+def test_every_optimizer_ends_as_in_one_process(optimizer: str, training: str) -> None:
+    config = settings_of(optimizer=optimizer, training=training, lr=0.02, schedule="plateau", schedule_patience=0)
+    plain = plain_state(config)
+    train(plain, batches_of(config), config, validate=lambda model: metric(model.entity))
+
+    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> TrainState:
+        train_shard(training, shard, company)
+        return state
+
+    states = shards_of(3, config, work)
+    entity = torch.cat([state.model.entity for state in states])
+    assert torch.allclose(entity, plain.model.entity, atol=2e-4)
+    for state in states:
+        assert torch.equal(state.model.relation, states[0].model.relation)
+        assert [v.step for v in state.history] == [v.step for v in plain.history]
+        assert [v.loss for v in state.history] == pytest.approx([v.loss for v in plain.history], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "complex", "reciprocal": True, "relation_prediction": 0.5},
+        {"model": "distmult", "training": "1vsall", "penalty": "n3", "penalty_entity": 0.1},
+        {"model": "distmult", "negatives_shared": False, "dropout_entity": 0.2},
+        {"model": "rotate", "loss": "self_adversarial", "margin": 3},
+        {"model": "transe", "loss": "margin"},
+        {"model": "transe", "norm": 2, "training": "kvsall"},
+    ],
+    ids=str,
+)
+def test_the_number_of_ranks_changes_no_bit_that_adagrad_could_make_large(changes: dict[str, Any]) -> None:
+    """Adagrad's first update of a row is ±lr whatever the gradient: a flipped sign would be seen here as 0.2."""
+    config = settings_of(epochs=6, lr=0.1, batch_size=24, **changes)
+
+    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> Tensor:
+        training.validate = None
+        train_shard(training, shard, company)
+        return state.model.entity
+
+    one, *others = (torch.cat(shards_of(size, config, work)) for size in (1, 2, 3, 5))
+    for other in others:
+        assert torch.allclose(other, one, atol=1e-6)
+
+
+def test_patience_ends_all_ranks_at_once() -> None:
+    config = settings_of(patience=1, epochs=40)
+
+    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> int:
+        training.validate = lambda _: -float(state.step)
+        train_shard(training, shard, company)
+        return state.step
+
+    steps = shards_of(3, config, work)
+    assert len(set(steps)) == 1 and steps[0] < batches_of(config).plan.n_steps
+
+
+@pytest.mark.parametrize("from_size", [0, 1, 2, 5])
+def test_a_checkpoint_passes_between_any_numbers_of_ranks(tmp_path: Path, from_size: int) -> None:
+    """0 is a training in one process, without ranks."""
+    config = settings_of()
+    first = tmp_path / "first"
+    plain = plain_state(config)
+    train(plain, batches_of(config), config, validate=lambda model: metric(model.entity))
+    save_state(plain, first, belongs_to=OWNER)
+    if from_size:
+
+        def resave(state: TrainState, _: Training, shard: Shard, company: Company) -> None:
+            load_shard(state, first, belongs_to=OWNER, shard=shard)
+            save_shard(state, tmp_path / "second", belongs_to=OWNER, shard=shard, company=company)
+
+        shards_of(from_size, config, resave)
+        first = tmp_path / "second"
+        assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+    for size in (1, 2, 4, 30):
+
+        def load(state: TrainState, _: Training, shard: Shard, company: Company) -> TrainState:
+            load_shard(state, first, belongs_to=OWNER, shard=shard)  # noqa: B023
+            return state
+
+        states = shards_of(size, config, load)
+        for name, wanted in state_tensors(plain).items():
+            parts = [state_tensors(state)[name] for state in states]
+            spread = name in ("entity", "best.entity", "entity.squares")
+            assert torch.equal(torch.cat(parts) if spread else parts[-1], wanted), name
+        assert states[-1].history == plain.history and states[-1].step == plain.step
+        assert states[-1].plateau == plain.plateau and states[-1].first_loss == plain.first_loss
+    again = plain_state(config)
+    load_state(again, first, belongs_to=OWNER)
+    assert all(torch.equal(t, state_tensors(again)[name]) for name, t in state_tensors(plain).items())
+
+
+def test_a_run_that_was_stopped_and_saved_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    config = settings_of()
+
+    def whole(state: TrainState, training: Training, shard: Shard, company: Company) -> Tensor:
+        train_shard(training, shard, company)
+        return state.model.entity
+
+    def stopped(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
+        def save(state: TrainState) -> None:
+            save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+            if state.step > 10:
+                raise KeyboardInterrupt
+
+        training.save = save
+        with pytest.raises(KeyboardInterrupt):
+            train_shard(training, shard, company, save_every_seconds=0)
+
+    def resumed(state: TrainState, training: Training, shard: Shard, company: Company) -> Tensor:
+        load_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
+        assert 10 < state.step < training.batches.plan.n_steps
+        train_shard(training, shard, company)
+        return state.model.entity
+
+    wanted = torch.cat(shards_of(2, config, whole))
+    shards_of(2, config, stopped)
+    assert torch.equal(torch.cat(shards_of(2, config, resumed)), wanted)
+
+
+def test_divergence_is_seen_by_all_ranks_at_the_same_step() -> None:
+    config = settings_of(lr=1e30, optimizer="sgd")
+
+    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> str:
+        training.validate = None
+        with pytest.raises(Diverged) as found:
+            train_shard(training, shard, company)
+        return str(found.value)
+
+    said = shards_of(3, config, work)
+    assert len(set(said)) == 1 and "Training diverged at step" in said[0]
+
+
+def test_watchers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grash.training.sharded_loop._MOST_STEPS", 1)
+    told: list[Progress] = []
+
+    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
+        training.watch = told.append if company.rank == 0 else None
+        train_shard(training, shard, company)
+
+    shards_of(2, settings_of(epochs=20, valid_every=20, patience=None), work)
+    assert told and told[-1].n_steps == 160
+
+
+def test_a_disk_that_refuses_is_said_on_all_ranks(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    def work(state: TrainState, _: Training, shard: Shard, company: Company) -> str:
+        with pytest.raises(OutputError) as found:
+            save_shard(state, tmp_path / "file" / "c", belongs_to=OWNER, shard=shard, company=company)
+        return str(found.value)
+
+    said = shards_of(3, settings_of(), work)
+    assert "could not be written" in said[0] and "rank 0 cannot write there" in said[2]
+
+
+def test_a_full_disk_of_one_rank_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from grash.training import sharded_tables
+
+    config, write = settings_of(), sharded_tables._write_rows
+
+    def work(state: TrainState, _: Training, shard: Shard, company: Company) -> str:
+        save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+
+        def no_room(file: Any, table: Tensor) -> None:
+            if len(table) == 5:  # the last rank's rows
+                raise OSError(28, "No space left on device")
+            write(file, table)
+
+        monkeypatch.setattr(sharded_tables, "_write_rows", no_room)
+        state.step = 7
+        with pytest.raises(OutputError) as found:
+            save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+        return str(found.value)
+
+    said = shards_of(4, config, work)  # 6, 6, 6 and 5 rows
+    assert "another rank could not write" in said[0] and "No space left" in said[3]
+    state = plain_state(config)
+    load_state(state, tmp_path / "c", belongs_to=OWNER)
+    assert state.step == 0 and sorted(p.name for p in tmp_path.iterdir()) == ["c"]
+
+
+def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    config = settings_of()
+    save_state(plain_state(config), tmp_path / "c", belongs_to=OWNER)
+    shard = Shard(ENTITIES, 2, 1)
+    fresh = fresh_shard(config, RELATIONS, shard, CPU)
+    with pytest.raises(InputError, match="dim: 6 there, 8 now"):
+        load_shard(fresh, tmp_path / "c", belongs_to={"config": {"dim": 8}}, shard=shard)
+    other = Shard(ENTITIES + 1, 2, 1)
+    with pytest.raises(FormatError, match="entity has 23 rows, and 24 are needed"):
+        load_shard(fresh_shard(config, RELATIONS, other, CPU), tmp_path / "c", belongs_to=OWNER, shard=other)
+    content = bytearray((tmp_path / "c" / "tensors.safetensors").read_bytes())
+    (tmp_path / "c" / "tensors.safetensors").write_bytes(content[:-40])
+    with pytest.raises(FormatError, match="damaged checkpoint"):
+        load_shard(fresh, tmp_path / "c", belongs_to=OWNER, shard=shard)
