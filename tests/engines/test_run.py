@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from engines.planted import circle, classes, grid
 from grash.data.dataset import Dataset
 from grash.engines import device as device_module
 from grash.engines.device import _container_free, choose_device, free_bytes, used_bytes
+from grash.engines.ground import Ground, Validator
 from grash.engines.memory import human, plan_memory
-from grash.engines.run import run_training
+from grash.engines.run import Job, run_training, run_trainings
 from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.evaluate import evaluate
-from grash.training.config import make_config
+from grash.training.config import TrainConfig, make_config
 
 LEARNT: dict[str, tuple[Any, dict[str, Any], float]] = {
     "complex": (circle, {"dim": 32, "training": "1vsall", "penalty": "n3", "penalty_entity": 0.02}, 0.99),
@@ -165,3 +167,36 @@ def test_a_containers_limit_counts(tmp_path: Path) -> None:
     assert _container_free(tmp_path) == 995
     (tmp_path / "memory.current").write_text("1200\n")
     assert _container_free(tmp_path) == 0
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_trial_without_best_weights_has_the_same_scores_and_interval(tmp_path, monkeypatch, stops):
+    """It overfits, so that the best validation is the first; stopped after it, its interval is in the checkpoint."""
+    ground = Ground(overfitting(), torch.device("cpu"))
+    config = TrainConfig(dim=8, epochs=40, valid_every=20, lr=0.5, batch_size=64, patience=None)
+    [[(_, whole)]] = run_trainings(ground, [Job(config)])
+    job = Job(config, tmp_path / "checkpoint", weights=False)
+    if stops:
+        looks, look = iter([False, True]), Validator.__call__
+
+        def interrupted(validator, model):
+            if next(looks):
+                raise KeyboardInterrupt
+            return look(validator, model)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Validator, "__call__", interrupted)
+            list(run_trainings(ground, [job]))
+        assert not json.loads((tmp_path / "checkpoint" / "state.json").read_text())["has_best"]
+    [[(_, lean)]] = run_trainings(ground, [job])
+    assert [v.mrr for v in lean.history] == [v.mrr for v in whole.history]
+    assert lean.best == whole.best == whole.history[0] and lean.interval == whole.interval is not None
+    assert not torch.equal(lean.model.entity, whole.model.entity)  # the last weights and the best
+
+
+def overfitting():
+    """Random triples: what is learnt of them is worth nothing for others."""
+    random = np.random.default_rng(0)
+    triples = np.unique(random.integers(0, [60, 3, 60], (900, 3)), axis=0).astype(np.int32)
+    triples = random.permutation(triples)
+    return Dataset(triples[100:].copy(), triples[:100].copy(), triples[:0].copy(), 60, 3, name="noise")

@@ -245,7 +245,7 @@ class Driver:
             warm=warm,
             keep=lineage and number < len(self.state.sizes),
             folder=str(self.folder.trial(number, configuration).relative_to(self.folder.path)),
-            n_bytes=self._n_bytes(config, plan.n_entities, plan.n_relations, plan.n_train, plan.n_valid),
+            n_bytes=self._n_bytes(config, plan.n_entities, plan.n_relations, plan.n_train, plan.n_valid, weights=False),
         )
 
     def _final_task(self, number: int) -> Task:
@@ -258,14 +258,18 @@ class Driver:
             config=config.model_dump(),
             fractions=(),
             folder="final",
-            n_bytes=self._n_bytes(config, data.n_entities, data.n_relations, len(data.train), len(data.valid)),
+            n_bytes=self._n_bytes(
+                config, data.n_entities, data.n_relations, len(data.train), len(data.valid), weights=True
+            ),
             final=True,
             placement=self.placement,
         )
 
-    def _n_bytes(self, config: TrainConfig, n_entities: int, n_relations: int, n_train: int, n_valid: int) -> int:
+    def _n_bytes(
+        self, config: TrainConfig, n_entities: int, n_relations: int, n_train: int, n_valid: int, *, weights: bool
+    ) -> int:
         device = torch.device(self.engine.devices[0])
-        plan = plan_memory(config, n_entities, n_relations, n_train, device, n_valid=n_valid)
+        plan = plan_memory(config, n_entities, n_relations, n_train, device, n_valid=n_valid, weights=weights)
         return plan.device + (plan.host if self.engine.devices[0] == "cpu" else 0)
 
     def _write_best(self, number: int) -> None:

@@ -56,9 +56,13 @@ class Validator:
             self.best = (found, ranks)
         return found
 
+    def remembers(self, found: float) -> bool:
+        """Whether the best validation was this one, and not before an interruption."""
+        return self.best is not None and self.best[0] == found
+
     def interval(self, model: KgeModel, found: float) -> tuple[float, float]:
-        """Of the best validation, whose weights the model has; ranked again if it lies before an interruption."""
-        if self.best is None or self.best[0] != found:
+        """Of the best validation; ranked again with the model, which then has its weights, if it is not remembered."""
+        if self.best is None or not self.remembers(found):
             self.best = (found, self.ranker.rank(model, work_bytes=self.work_bytes))
         return mrr_interval(self.best[1], seed=self.seed)
 
@@ -93,16 +97,20 @@ class Ground:
             return None
         return Validator(self.dataset, self.device, sample=self.valid_sample, seed=self.seed)
 
-    def plan(self, configs: Sequence[TrainConfig]) -> MemoryPlan:
-        """What trainings with these configurations, trained together, take."""
-        sizes = *self.sizes, len(self.dataset.train)
-        return plan_stack(configs, *sizes, self.device, n_valid=len(self.dataset.valid), n_filtered=self._n_filtered)
+    def plan(self, configs: Sequence[TrainConfig], *, weights: bool = False) -> MemoryPlan:
+        """What trainings with these configurations, trained together, take. weights: their best ones are kept."""
+        return plan_stack(
+            configs, *self.sizes, len(self.dataset.train), self.device, n_valid=len(self.dataset.valid),
+            n_filtered=self._n_filtered, weights=weights,
+        )  # fmt: skip
 
-    def place(self, config: TrainConfig, *, asked: str = "auto", folder: Path | None = None) -> Placed:
+    def place(
+        self, config: TrainConfig, *, asked: str = "auto", folder: Path | None = None, weights: bool = True
+    ) -> Placed:
         """Where the tables of one training lie; see `place_training`."""
         return place_training(
             config, *self.sizes, len(self.dataset.train), self.device, asked=asked, folder=folder,
-            n_valid=len(self.dataset.valid), n_filtered=self._n_filtered,
+            n_valid=len(self.dataset.valid), n_filtered=self._n_filtered, weights=weights,
         )  # fmt: skip
 
     @property

@@ -69,15 +69,23 @@ class MemoryPlan:
             where = "in host memory" if self.placement.kind == "host" else "on disk"
             split = f"entities {human(self.entities)}, their optimizer state {human(self.state)}"
             far = f", {human(self.entities + self.state)} {where} ({split})"
-        best = f"{human(self.host)}{' on disk' if self._best_on_disk else ''} for the best weights"
-        return f"{human(self.device)} ({', '.join(parts)}){far}, and {best}"
+        best = f", and {human(self.host)}{' on disk' if self._best_on_disk else ''} for the best weights"
+        return f"{human(self.device)} ({', '.join(parts)}){far}{best if self.host else ''}"
 
 
 def plan_memory(
-    config: TrainConfig, n_entities: int, n_relations: int, n_train: int, device: torch.device, *, n_valid: int = 0
+    config: TrainConfig,
+    n_entities: int,
+    n_relations: int,
+    n_train: int,
+    device: torch.device,
+    *,
+    n_valid: int = 0,
+    weights: bool = True,
 ) -> MemoryPlan:
-    """The plan for a training of this size, all of it on this device, validated on n_valid triples."""
-    return plan_stack([config], n_entities, n_relations, n_train, device, n_valid=n_valid)
+    """The plan for a training of this size, all of it on this device, validated on n_valid triples. weights: those of
+    the best validation are kept."""
+    return plan_stack([config], n_entities, n_relations, n_train, device, n_valid=n_valid, weights=weights)
 
 
 def plan_stack(
@@ -90,6 +98,7 @@ def plan_stack(
     n_valid: int = 0,
     n_filtered: int | None = None,
     placement: Placement = Placement(),  # noqa: B008, frozen
+    weights: bool = True,
 ) -> MemoryPlan:
     """The same for trainings that are trained together: tables of one shape, a work space of the fused step for all.
     n_filtered: known answers to the questions of validation, where they have been counted. placement: of one alone."""
@@ -100,7 +109,7 @@ def plan_stack(
     places = 4 * (n_entities + relations)  # of rows, which only a CPU keeps
     state = state_bytes(config, n_entities, config.dim) - 4 * n_entities
     optimizer = state_bytes(config, relations, width) - 4 * relations + (places if device.type == "cpu" else 0)
-    best = entities + tables
+    best = entities + tables if weights else 0
     if not placement.far:
         tables, optimizer, entities, state = tables + entities, optimizer + state, 0, 0
     triples = 12 * n_train * (3 if config.training == "kvsall" or config.negatives_filtered else 1)

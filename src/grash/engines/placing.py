@@ -44,12 +44,14 @@ def place_training(
     folder: Path | None = None,
     n_valid: int = 0,
     n_filtered: int | None = None,
+    weights: bool = True,
 ) -> Placed:
-    """asked: auto, device, host or disk. folder: where files may be made. Raises MemoryPlanError if nothing fits."""
+    """asked: auto, device, host or disk. folder: where files may be made. weights: the best ones are kept. Raises
+    MemoryPlanError if nothing fits."""
     check_placement(asked, device)
     plans = [
         plan_stack([config], n_entities, n_relations, n_train, device, n_valid=n_valid, n_filtered=n_filtered,
-                   placement=way) for way in _ways(asked, device, folder)
+                   placement=way, weights=weights) for way in _ways(asked, device, folder)
     ]  # fmt: skip
     for plan in plans:
         if not lacks(plan, device):

@@ -60,7 +60,8 @@ class Job:
     For trials of a search: begin fills a fresh state from an earlier round, which stood at step begins_at; keep is as
     in `Training`; belongs_to tells runs apart. For studies: valid_at as in `Training`, and no interval of the best
     validation, which would take longer than itself. placement: where its entities lie if it is trained alone, as in
-    `placing`; together with others they lie on the device. Files of it are made beside the checkpoint."""
+    `placing`; together with others they lie on the device. Files of it are made beside the checkpoint. weights as in
+    `Training`: without them the outcome's model has the last ones."""
 
     config: TrainConfig
     checkpoint: Path | None = None
@@ -72,6 +73,7 @@ class Job:
     valid_at: Sequence[float] = ()
     interval: bool = True
     placement: str = "auto"
+    weights: bool = True
 
     @property
     def folder(self) -> Path | None:
@@ -204,10 +206,10 @@ def _run_stack(ground: Ground, jobs: Sequence[Job], work_bytes: int | None) -> l
     """Trains these together."""
     placement = Placement()
     if len(jobs) == 1:
-        placed = ground.place(jobs[0].config, asked=jobs[0].placement, folder=jobs[0].folder)
+        placed = ground.place(jobs[0].config, asked=jobs[0].placement, folder=jobs[0].folder, weights=jobs[0].weights)
         placement, sentence = placed.placement, placed.sentence()
     else:
-        sentence = ground.plan([job.config for job in jobs]).sentence()
+        sentence = ground.plan([job.config for job in jobs], weights=any(job.weights for job in jobs)).sentence()
     log.info("memory on %s: %s", ground.device, sentence)
     ended: dict[int, Ended] = {}
 
@@ -248,11 +250,11 @@ def _state(ground: Ground, job: Job, placement: Placement) -> TrainState:
 
 def _training(ground: Ground, job: Job, state: TrainState, work_bytes: int | None) -> Training:
     save, checkpoint = None, job.checkpoint
-    if checkpoint is not None:
-        save = _saver(checkpoint, _owner(ground, job))
     validate = None if ground.validator is None else ground.validator.another(work_bytes=work_bytes)
+    if checkpoint is not None:
+        save = _saver(checkpoint, _owner(ground, job), None if job.weights or not job.interval else validate)
     batches = ground.batches(job.config)
-    return Training(state, batches, job.config, validate, job.watch, save, job.keep, job.valid_at)
+    return Training(state, batches, job.config, validate, job.watch, save, job.keep, job.valid_at, job.weights)
 
 
 def _outcome(training: Training, job: Job) -> Ended:
@@ -260,7 +262,8 @@ def _outcome(training: Training, job: Job) -> Ended:
     best, interval = state.best_validation, None
     if job.interval and isinstance(validate, Validator) and best is not None:
         try:
-            interval = validate.interval(state.model, best.mrr)
+            known = job.weights or validate.remembers(best.mrr)
+            interval = validate.interval(state.model, best.mrr) if known else state.interval
         except Exception as error:
             return error
     n_steps = training.batches.plan.n_steps
@@ -285,8 +288,13 @@ def _owner(ground: Ground, job: Job) -> dict[str, Any]:
     return run_identity(ground.dataset, job.config, ground.valid_sample) | job.belongs_to
 
 
-def _saver(folder: Path, belongs_to: dict[str, Any]) -> Callable[[TrainState], None]:
+def _saver(folder: Path, belongs_to: dict[str, Any], validator: Validator | None) -> Callable[[TrainState], None]:
+    """validator: of a training that keeps no best weights, so that the interval of the best validation is saved."""
+
     def save(state: TrainState) -> None:
+        best = state.best_validation
+        if validator is not None and best is not None and validator.remembers(best.mrr):
+            state.interval = validator.interval(state.model, best.mrr)
         save_state(state, folder, belongs_to=belongs_to)
 
     return save

@@ -121,6 +121,7 @@ class TrialRunner:
             keep=(lambda state: keep_state(state, place / "state")) if task.keep else None,
             belongs_to={"trial": [task.round, task.number, list(task.fractions)]},
             placement=task.placement,
+            weights=task.final,
         )
 
     def _settled(self, task: Task, outcome: Ended, graph: Subgraph) -> Result:

@@ -68,7 +68,7 @@ class GraphTrainer:
         self, configs: Sequence[TrainConfig], epochs: Sequence[float], *, test: bool = False
     ) -> Iterator[list[tuple[int, Trained]]]:
         """The same as it comes: (place, what became of it) of those that were trained together, when these end."""
-        jobs = [Job(config, valid_at=tuple(epochs), interval=False) for config in configs]
+        jobs = [Job(config, valid_at=tuple(epochs), interval=False, weights=test) for config in configs]
         self._validated.clear()
         began = time.monotonic()
         for ended in run_trainings(self.ground, jobs):

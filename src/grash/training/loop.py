@@ -246,7 +246,8 @@ def _validate(training: Training) -> None:
         state.history.append(Validation(state.step, epoch, loss, mrr, rate))
         state.loss_sum, state.loss_steps = 0.0, 0
         state.plateau.see(mrr)
-        state.keep_best()
+        if training.weights:
+            state.keep_best()
 
 
 def _out_of_patience(state: TrainState, config: TrainConfig) -> bool:

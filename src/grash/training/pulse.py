@@ -46,7 +46,8 @@ class Training:
 
     save is called between two steps, from time to time and on an interrupt: the state it sees continues exactly. keep
     is given the state from which a longer run would go on. valid_at: epochs after which to validate, instead of
-    every `valid_every`."""
+    every `valid_every`. weights: whether the tables of the best validation are kept, and are the state's at the end; a
+    trial of which only the scores are wanted need not copy them."""
 
     state: TrainState
     batches: Batches
@@ -56,6 +57,7 @@ class Training:
     save: Callable[[TrainState], None] | None = None
     keep: Callable[[TrainState], None] | None = None
     valid_at: Sequence[float] = ()
+    weights: bool = True
     error: Exception | None = None
 
     def blame(self, error: Exception) -> None:
@@ -125,7 +127,7 @@ class Pulse:
 
     def _save_after(self) -> float:
         """Seconds between two savings. Tables of many gigabytes take their time: no more than a tenth of it all."""
-        return max(self.save_every_seconds, 10 * self.saving)
+        return max(self.save_every_seconds, 10 * self.saving if self.saving > 1 else 0.0)
 
     def _read(self, ahead: int | None = None) -> None:
         """Reads all windows but the last `ahead`."""

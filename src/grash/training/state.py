@@ -53,6 +53,7 @@ class TrainState:
     history: list[Validation] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)  # tables of the best validation, on the host
     placement: Placement = field(default_factory=Placement)
+    interval: tuple[float, float] | None = None  # of the best validation's MRR, where its tables are not kept
 
     @classmethod
     def fresh(cls, model: KgeModel, config: TrainConfig, placement: Placement | None = None) -> TrainState:
@@ -110,6 +111,7 @@ def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
                         "best": None if not state.history else state.plateau.best},
             "history": [asdict(v) for v in state.history],
             "has_best": bool(state.best),
+            "interval": None if state.interval is None else list(state.interval),
         }  # fmt: skip
         write_json(aside / "state.json", record)
 
@@ -134,6 +136,8 @@ def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
         state.plateau.scale, state.plateau.waited = plateau["scale"], plateau["waited"]
         state.plateau.best = float("-inf") if plateau["best"] is None else plateau["best"]
         state.history = [Validation(**v) for v in record["history"]]
+        interval = record.get("interval")
+        state.interval = None if interval is None else (float(interval[0]), float(interval[1]))
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise FormatError(f"{folder} is a damaged checkpoint ({error}): remove it to start anew.") from error
 
