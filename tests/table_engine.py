@@ -79,9 +79,10 @@ def decide(
     state: SearchState | None = None,
     part_seen: Fraction = Fraction(1, 3),
     kept: bool = True,
+    validations: Callable[[int, int], list[float]] | None = None,
 ) -> SearchState:
     """The end of a search (or of one that stands at `state`). Diverged trials have seen part_seen of their positives;
-    without kept states, trials that would go on begin anew."""
+    without kept states, trials that would go on begin anew. validations: of a trial, none by default."""
     if state is None:
         state = SearchState()
         sizes = round_sizes(fitting_trials(settings, graphs), settings.eta)
@@ -103,6 +104,8 @@ def decide(
                     statuses = (faults or {}).get((number, n), ())
                     status: Status = statuses[attempt] if attempt < len(statuses) else "ok"
                     result = _result(state, settings, graphs, number, n, status, part_seen, score, kept)
+                    if validations is not None:
+                        result = replace(result, history=[{"mrr": v} for v in validations(number, n)])
                     state.see({"event": "ended", "result": replace(result, attempt=attempt + 1).to_json()})
             case CloseRound(number, survivors):
                 state.see({"event": "closed", "round": number, "survivors": list(survivors)})

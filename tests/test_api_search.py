@@ -147,7 +147,7 @@ def test_a_result_shows_its_trials_its_configuration_and_its_model(finished: Sea
     rows = finished.trials()
     assert len(rows) == 6 + 3 + 2 + 1 and rows[-1]["round"] == 0
     state = finished.state
-    best = max((r for r in rows if r["round"] == 3), key=lambda r: r["mrr"])
+    best = next(r for r in rows if r["round"] == 3 and r["rank"] == 1)
     assert best["configuration"] == state.winner
     frame = finished.trials_dataframe()
     assert frame.height == 12 and frame["mrr"].max() == max(r["mrr"] for r in rows)

@@ -41,8 +41,7 @@ def best_of_run(folder: str | Path, *, count: int = 4) -> list[dict[str, Any]]:
     state = SearchResult.load(folder).state
     chosen: list[int] = []
     for past in reversed(state.rounds):
-        ranked = sorted((r for r in past.results.values() if r.mrr is not None), key=lambda r: -(r.mrr or 0))
-        chosen += [r.number for r in ranked if r.number not in chosen]
+        chosen += [number for number in past.best(len(past.results)) if number not in chosen]
     if not chosen:
         raise InputError(f"{folder} has no scored trial to take over.")
     return [initial_of(state.configurations[n].values, f"run:{Path(folder).name}") for n in chosen[:count]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from hypothesis import strategies as st
 from grash.errors import SearchFailed
 from grash.search.folder import BEST_FILE
 from grash.search.halving import next_action, shares
-from grash.search.schedule import cost_of, round_sizes
+from grash.search.schedule import cost_of, plan_round, round_sizes
+from grash.search.settings import make_settings
 from grash.search.state import SearchState, select_best
-from grash.search.trial import Result
+from grash.search.trial import Result, Round
 from grash.training.config import read_config
 from table_engine import (
     NumberGraphs,
@@ -52,20 +54,37 @@ def ended(number: int, mrr: float | None, *, cost: float = 1.0, status: Any = "o
 
 def test_ties_go_to_the_cheaper_then_to_the_lower_number() -> None:
     results = [ended(4, 0.5), ended(1, 0.5), ended(3, 0.5, cost=0.5), ended(2, 0.6), ended(0, 0.4)]
-    assert select_best(results, 5) == [2, 3, 1, 4, 0]
-    assert select_best(results, 2) == [2, 3] and select_best(results, 0) == []
-    assert select_best([ended(0, 0.5, scores=9.0), ended(1, 0.5, scores=1.0)], 1) == [1]
+    assert select_best(results, 5, 0.5) == [2, 3, 1, 4, 0]
+    assert select_best(results, 2, 0.5) == [2, 3] and select_best(results, 0, 0.5) == []
+    assert select_best([ended(0, 0.5, scores=9.0), ended(1, 0.5, scores=1.0)], 1, 0.5) == [1]
+
+
+def test_what_is_still_rising_goes_before_what_is_not() -> None:
+    def seen(number: int, *values: float) -> Result:
+        return replace(ended(number, max(values)), history=[{"mrr": v} for v in values])
+
+    results = [seen(0, 0.30, 0.30), seen(1, 0.20, 0.28), seen(2, 0.31, 0.25), seen(3, 0.299), seen(4, 0.1, 0.2, 0.298)]
+    assert select_best(results, 5, 0.0) == [2, 0, 3, 4, 1]
+    assert select_best(results, 5, 0.5) == [4, 1, 2, 0, 3]  # .347, .32, .31, .30, .299
+
+
+def test_a_search_that_was_recorded_before_there_was_a_trend_has_none() -> None:
+    settings, graphs = small()
+    plan = plan_round(1, Fraction(1, 8), Fraction(1), 8, settings, graphs)
+    content = plan.to_json()
+    assert content.pop("trend") == settings.trend == 0.5
+    assert Round.from_json(content).trend == 0.0 and make_settings({}, preset="paper").trend == 0.0
 
 
 def test_trials_without_a_score_have_no_place() -> None:
     results = [ended(0, None, status="diverged"), ended(1, 0.0), ended(2, None, status="killed")]
-    assert select_best(results, 3) == [1]
+    assert select_best(results, 3, 0.5) == [1]
 
 
 @given(st.permutations(range(8)), st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=8, max_size=8))
 def test_the_best_do_not_depend_on_the_order_of_results(order: list[int], scores: list[float]) -> None:
     results = [ended(n, scores[n], cost=n % 2) for n in range(8)]
-    assert select_best([results[i] for i in order], 4) == select_best(results, 4)
+    assert select_best([results[i] for i in order], 4, 0.5) == select_best(results, 4, 0.5)
 
 
 def test_the_best_of_each_round_enter_the_next_and_the_best_of_the_last_wins() -> None:

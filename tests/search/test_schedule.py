@@ -283,6 +283,16 @@ def test_the_rail_for_validation_triples_never_leaves_fewer_of_them() -> None:
     assert len(dataset.valid) < without.n_valid < with_rails.n_valid
 
 
+@pytest.mark.parametrize(("n_valid", "g"), [(1_000, 1.0), (999, 0.8)])
+def test_where_a_rail_asks_for_most_of_a_graph_all_of_it_is_taken_with_its_own_validation(n_valid, g) -> None:
+    settings = quick_settings(n_trials=8, eta=2, max_epochs=50.0, rails=True)
+    plans = [r.plan for r in decide(settings, NumberGraphs(settings, n_entities=2_500, n_valid=n_valid)).rounds]
+    assert [p.graph_fraction for p in plans] == [g, g, g] and [p.whole for p in plans] == [g == 1] * 3
+    assert [p.cost for p in plans] == pytest.approx([p.fidelity for p in plans])
+    half = plan_round(1, Fraction(1, 8), Fraction(1), 8, settings, NumberGraphs(settings, n_entities=4_000))
+    assert half.graph_fraction == 0.5 and not half.whole
+
+
 def test_less_than_an_epoch_in_a_full_run_lowers_no_number_of_trials() -> None:
     settings = quick_settings(n_trials=8, eta=2, max_epochs=0.5, rails=True)
     assert fitting_trials(settings, SearchGraphs(graph_of(0, 900, 4000), settings)) == 8

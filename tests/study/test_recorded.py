@@ -93,6 +93,17 @@ def test_members_without_all_their_trainings_take_no_part():
     np.testing.assert_array_equal(bench.truth, table.test["mrr"][[0, 2, 4]])
 
 
+def test_a_rise_is_what_the_second_validation_adds_to_the_first():
+    bench = bench_of(n=12)
+    table, fractions = bench.table, bench.table.epoch_fractions
+    g, half, whole = bench.fractions[2], 0.25, 0.5
+    assert {half, whole} <= set(fractions.tolist() if hasattr(fractions, "tolist") else fractions)
+    for i, member in enumerate(bench.members):
+        first, second = (table.score(int(member), g, e) for e in (half, whole))
+        assert bench.rises(g, whole)[i] == pytest.approx(max(0.0, second - first))
+        assert bench.scores(g, whole)[i] == pytest.approx(max(first, second))
+
+
 def test_a_table_with_one_whole_member_is_refused():
     table = make_table(n=3)
     table.test["mrr"][:2] = np.nan
@@ -108,12 +119,17 @@ def test_a_search_on_a_table_is_the_search_that_is_decided_from_events(variant, 
     numbers = np.random.default_rng(1).permutation(bench.n)[: entering(bench, made)].tolist()
     found = search(bench, numbers, made)
 
-    def score(number: int, i: int) -> float:
+    def at(number: int) -> tuple[float, float]:
         plan = found.rounds[number - 1].plan
-        g, e = (1.0 if plan.whole else plan.graph_fraction), plan.epochs / made.max_epochs
-        return float(bench.scores(g, min(1.0, e))[numbers[i]])
+        return (1.0 if plan.whole else plan.graph_fraction), min(1.0, plan.epochs / made.max_epochs)
 
-    slow = decide(made, bench, score=score)
+    def score(number: int, i: int) -> float:
+        return float(bench.scores(*at(number))[numbers[i]])
+
+    def validations(number: int, i: int) -> list[float]:
+        return [score(number, i) - float(bench.rises(*at(number))[numbers[i]]), score(number, i)]
+
+    slow = decide(made, bench, score=score, validations=validations)
     assert slow.winner == found.winner
     assert [r.plan for r in slow.rounds] == [r.plan for r in found.rounds]
     assert [r.results for r in slow.rounds] == [

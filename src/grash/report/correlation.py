@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from grash.search.state import RoundState, SearchState, select_best
+from grash.search.state import RoundState, SearchState
 
 
 def ranking(past: RoundState) -> list[int]:
     """Configurations of a round, best first."""
-    return select_best(past.results.values(), len(past.results))
+    return past.best(len(past.results))
 
 
 def correlations(state: SearchState) -> list[str | None]:

@@ -54,9 +54,9 @@ def searched(state: SearchState) -> list[Axis]:
 
 def _from_space(state: SearchState, models: tuple[str, ...]) -> list[Axis]:
     from grash.search.configurations import space_for
-    from grash.search.settings import SearchSettings
+    from grash.search.settings import AS_BEFORE, SearchSettings
 
-    settings = SearchSettings(**state.settings)
+    settings = SearchSettings(**{**AS_BEFORE, **state.settings})
     spaces = {model: space_for(settings, model, state.dataset["n_entities"]) for model in models}
     found: dict[tuple[Any, ...], list[str]] = {}
     for model, space in spaces.items():

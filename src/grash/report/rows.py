@@ -28,7 +28,7 @@ def trial_rows(state: SearchState) -> list[dict[str, Any]]:
         attempts = len(state.finals.get(state.winner, []))
         made = state.configurations[state.winner]
         rows.append(_row(made, FINAL, state.final, status="running", attempts=attempts, survived=None))
-    _rank(rows)
+    _rank(rows, state)
     return rows
 
 
@@ -66,10 +66,15 @@ def _row(
     }
 
 
-def _rank(rows: list[dict[str, Any]]) -> None:
-    """Fills in the rank inside the round, 1 the best, by the rule of promotion: MRR, then cost, scores, number."""
-    for round_ in {row["round"] for row in rows}:
-        scored = [r for r in rows if r["round"] == round_ and r["status"] == "ok" and r["mrr"] is not None]
-        scored.sort(key=lambda r: (-r["mrr"], r["cost"], r["scores"], r["configuration"]))
-        for rank, row in enumerate(scored, 1):
-            row["rank"] = rank
+def _rank(rows: list[dict[str, Any]], state: SearchState) -> None:
+    """Fills in the rank inside the round, 1 the best, by the rule of promotion; the final training is its only one."""
+    places = {
+        (past.plan.number, number): rank
+        for past in state.rounds
+        for rank, number in enumerate(past.best(len(past.results)), 1)
+    }
+    for row in rows:
+        if row["round"] == FINAL and row["mrr"] is not None and row["status"] == "ok":
+            row["rank"] = 1
+        elif (row["round"], row["configuration"]) in places:
+            row["rank"] = places[row["round"], row["configuration"]]

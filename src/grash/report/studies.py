@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from grash.search.state import RoundState, SearchState, select_best
+from grash.search.state import RoundState, SearchState
 from grash.search.trial import Result
 
 _SCORELESS = "FAIL"  # a machine's fault or an error says nothing about the configuration
@@ -99,5 +99,5 @@ def _evaluated(result: Result) -> Wanted:
 
 
 def _places(past: RoundState) -> dict[int, float]:
-    order = select_best(past.results.values(), len(past.results))
+    order = past.best(len(past.results))
     return {number: 1 - rank / len(past.results) for rank, number in enumerate(order)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from grash.errors import InputError
 from grash.search.ledger import LEDGER_FILE, read_ledger
-from grash.search.state import RoundState, SearchState, select_best
+from grash.search.state import RoundState, SearchState
 from grash.search.trial import Result
 
 _LOCK_FILE = ".lock"  # as in search/folder.py, whose import would load what a status does not need
@@ -175,7 +175,7 @@ def _round(state: SearchState, number: int) -> dict[str, Any]:
 
 
 def best_of(this: RoundState) -> Result | None:
-    best = select_best(this.results.values(), 1)
+    best = this.best(1)
     return this.results[best[0]] if best else None
 
 

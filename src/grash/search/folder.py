@@ -22,7 +22,7 @@ from grash.data.dataset import DATASET_FILE, Dataset
 from grash.errors import ConfigError, FormatError, InputError, OutputError
 from grash.files import whole_file
 from grash.search.ledger import LEDGER_FILE
-from grash.search.settings import SearchSettings, make_settings
+from grash.search.settings import AS_BEFORE, SearchSettings, make_settings
 from grash.search.state import SearchState
 from grash.version import __version__
 
@@ -144,7 +144,7 @@ def read_search(folder: Path) -> dict[str, Any]:
 
 
 def read_settings(folder: Path) -> SearchSettings:
-    return make_settings(read_search(folder)["settings"])
+    return make_settings({**AS_BEFORE, **read_search(folder)["settings"]})
 
 
 def dataset_place(folder: Path) -> Path:
@@ -177,7 +177,7 @@ def check_same(folder: Path, settings: SearchSettings, dataset: Dataset) -> None
             f"{content['dataset']['fingerprint'][:12]}; given: {dataset.name}, {dataset.fingerprint[:12]}): give "
             f"another folder with -o."
         )
-    difference = settings_difference(make_settings(content["settings"]), settings)
+    difference = settings_difference(make_settings({**AS_BEFORE, **content["settings"]}), settings)
     if difference:
         raise ConfigError(
             f"{folder} is a search with other settings ({'; '.join(difference)}): give the same settings to go on, "

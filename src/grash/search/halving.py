@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from grash.search.schedule import Graphs, cost_of, fidelity_of, plan_round, round_sizes
 from grash.search.settings import SearchSettings
-from grash.search.state import SearchState, select_best
+from grash.search.state import SearchState
 from grash.search.trial import Round
 
 
@@ -78,7 +78,7 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
         if open_ones:
             return RunTrials(number, open_ones)
         places = state.sizes[number] if number < len(state.sizes) else 1
-        survivors = select_best([this.results[n] for n in entrants], places)
+        survivors = this.best(places, entrants)
         if not survivors:
             return Finish(failed=_why_nothing_is_left(state, number))
         if this.survivors != survivors:

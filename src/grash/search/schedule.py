@@ -19,6 +19,7 @@ from grash.search.trial import Round
 MIN_ENTITY_SHARE = 0.01
 MIN_ENTITIES = 2000
 MIN_VALID = 1000
+MOST_OF_A_GRAPH = 0.5  # a subgraph that has to be larger saves little: the whole graph has the better validation
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def plan_round(
         continues=continues,
         cost=float(cost_of(billed, settings, graphs.n_train)),
         notes=(*notes, *_warnings(positives, shape, settings, graphs)),
+        trend=settings.trend,
     )
 
 
@@ -149,11 +151,12 @@ def _graph_fraction(fidelity: Fraction, settings: SearchSettings, graphs: Graphs
     if not settings.rails:
         return chosen, []
     notes = []
-    least = graphs.smallest_fraction(min_entities(graphs), MIN_VALID)
+    least = least_fraction(graphs, min_entities(graphs), MIN_VALID)
     if chosen < least:
+        size = "whole" if least == 1 else f"{least:.3f} of the triples"
         notes.append(
-            f"rail: the graph is {least:.3f} of the triples instead of {chosen:.3f}, for {min_entities(graphs):,} "
-            f"entities and {MIN_VALID:,} validation triples as far as there are; fewer epochs pay for it"
+            f"rail: the graph is {size} instead of {chosen:.3f} of it, for {min_entities(graphs):,} entities and "
+            f"{MIN_VALID:,} validation triples as far as there are; fewer epochs pay for it"
         )
         chosen = least
     most = float(fidelity * settings.full_epochs)  # with it a trial sees its graph exactly once
@@ -163,13 +166,20 @@ def _graph_fraction(fidelity: Fraction, settings: SearchSettings, graphs: Graphs
     return min(1.0, chosen), notes
 
 
+def least_fraction(graphs: Graphs, n_entities: int, n_valid: int, most: float = MOST_OF_A_GRAPH) -> float:
+    """The smallest share of the triples that has so many entities and validation triples; where that is most of the
+    graph, all of it, if it comes with as many validation triples."""
+    least = graphs.smallest_fraction(n_entities, n_valid)
+    return 1.0 if least > most and graphs.shape((1.0,)).n_valid >= n_valid else least
+
+
 def min_entities(graphs: Graphs) -> int:
     return min(graphs.n_entities, max(MIN_ENTITIES, math.ceil(MIN_ENTITY_SHARE * graphs.n_entities)))
 
 
 def _least_cost(settings: SearchSettings, graphs: Graphs) -> Fraction:
     """The fidelity of one epoch on the smallest graph that the rails allow."""
-    least = Fraction(graphs.smallest_fraction(min_entities(graphs), MIN_VALID))
+    least = Fraction(least_fraction(graphs, min_entities(graphs), MIN_VALID))
     return min(Fraction(1), least / settings.full_epochs)
 
 

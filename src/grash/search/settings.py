@@ -42,6 +42,9 @@ class SearchSettings(BaseModel):
     negatives_floor: float = Field(0.0, ge=0, le=1, description="Smallest factor by which negatives are scaled.")
     rails: bool = Field(True, description="Guard rails against rounds too small to tell anything.")
     carry: bool = Field(True, description="Surplus and refunds go to the next round.")
+    trend: float = Field(
+        0.5, ge=0, description="What a trial's rise in MRR, from half of its round to the end, adds to its score."
+    )
     price: Literal["triples", "scores"] = Field("triples", description="Unit of the budget: triples seen, or scores.")
     warm_start: Literal["off", "weights"] = Field("off", description="Survivors take their rows to the next round.")
     final_train: bool = Field(True, description="Train the winner on the full graph.")
@@ -85,8 +88,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "carry": False,
         "negatives_floor": 0.01,
         "guarded_split": False,
+        "trend": 0.0,
     },
 }
+AS_BEFORE = {"trend": 0.0}  # settings that searches did not have when they were recorded without them
 PRESETS["paper-text"] = {**PRESETS["paper"], "count": "triples", "negatives_floor": 0.0}
 
 ALIASES = {

@@ -25,6 +25,11 @@ class RoundState:
     def cost(self) -> float:
         return math.fsum(r.cost for r in self.results.values())
 
+    def best(self, count: int, among: Iterable[int] | None = None) -> list[int]:
+        """The best configurations so far; of all, or of some that all have a result."""
+        results = self.results.values() if among is None else [self.results[n] for n in among]
+        return select_best(results, count, self.plan.trend)
+
     @property
     def seconds(self) -> float:
         return sum(r.seconds for tries in self.attempts.values() for r in tries)
@@ -66,14 +71,12 @@ class SearchState:
         """The configurations of a round, best of the round before first; all of them in round 1."""
         if number == 1:
             return sorted(self.configurations)[: self.sizes[0]]
-        return select_best(
-            [self.rounds[number - 2].results[n] for n in self.entrants(number - 1)], self.sizes[number - 1]
-        )
+        return self.rounds[number - 2].best(self.sizes[number - 1], self.entrants(number - 1))
 
     def incumbent(self) -> Result | None:
         """The best trial of the highest round that has one."""
         for past in reversed(self.rounds):
-            best = select_best(past.results.values(), 1)
+            best = past.best(1)
             if best:
                 return past.results[best[0]]
         return None
@@ -167,7 +170,11 @@ class SearchState:
         self.finished, self.failed, self.stopped = True, event.get("failed", ""), ""
 
 
-def select_best(results: Iterable[Result], count: int) -> list[int]:
-    """The configurations of the `count` best scores; ties go to the cheaper, then to the lower number (D8)."""
-    scored = [r for r in results if r.mrr is not None and r.status == "ok"]
-    return [r.number for r in sorted(scored, key=lambda r: (-(r.mrr or 0.0), r.cost, r.scores, r.number))[:count]]
+def select_best(results: Iterable[Result], count: int, trend: float) -> list[int]:
+    """The configurations of the `count` best, by MRR and by how it was still rising (docs/decisions/0033); ties go to
+    the cheaper, then to the lower number (D8)."""
+    found = [
+        (-(r.mrr + trend * r.rise), r.cost, r.scores, r.number)
+        for r in results if r.mrr is not None and r.status == "ok"
+    ]  # fmt: skip
+    return [key[-1] for key in sorted(found)[:count]]

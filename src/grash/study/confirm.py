@@ -22,7 +22,7 @@ from grash.engines.device import choose_device
 from grash.errors import ConfigError, SearchFailed
 from grash.search.configurations import make_configurations, space_for
 from grash.search.ledger import LEDGER_FILE, read_ledger
-from grash.search.settings import ALIASES, SearchSettings, make_settings
+from grash.search.settings import ALIASES, AS_BEFORE, SearchSettings, make_settings
 from grash.search.space_file import as_dict
 from grash.search.state import SearchState
 from grash.search.trial import FAULTS
@@ -37,8 +37,6 @@ from grash.version import __version__
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, devices=, source=, **settings)
 _OURS = ("models", "seed", "final_train")  # what the study itself says of a search
 _DIGITS = 6  # of numbers that tell searches apart: the last bits of a draw differ between machines
-# A setting that was added later, with the value that means "as before it": so that older records still count.
-_AS_BEFORE: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ def _plain(content: Any) -> Any:
     if isinstance(content, float):
         return float(f"{content:.{_DIGITS}g}")
     if isinstance(content, dict):
-        kept = {k: v for k, v in content.items() if k not in _AS_BEFORE or v != _AS_BEFORE[k]}
+        kept = {k: v for k, v in content.items() if k not in AS_BEFORE or v != AS_BEFORE[k]}
         return {key: _plain(value) for key, value in kept.items()}
     return [_plain(value) for value in content] if isinstance(content, list | tuple) else content
 

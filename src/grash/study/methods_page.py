@@ -175,7 +175,7 @@ def _points(found: Comparison, row: Row) -> tuple[tuple[float, float, None, None
 def _gains(found: Comparison) -> str:
     rows = [(r.name, round(r.gain, 5), *r.gain_interval) for r in found.rows if r.name != found.reference]
     title = f"{found.bench.name}: gain over {found.reference}, paired"
-    return bar_plot(rows, title=title, x_label="test MRR of the pick", low=0.0)
+    return bar_plot(rows, title=title, x_label="test MRR of the pick", mark=0.0)
 
 
 def _rounds(found: Comparison) -> Rows:
@@ -185,7 +185,7 @@ def _rounds(found: Comparison) -> Rows:
     full, everybody, learns = np.nan_to_num(bench.full_scores), np.ones(bench.n, bool), bench.truth > LEARNS
     rows: list[tuple[Value, ...]] = []
     for plan in planned(bench, settings):
-        scores = np.nan_to_num(round_scores(bench, plan, settings)[0])  # what diverges comes last, as in the search
+        scores = np.nan_to_num(round_scores(bench, plan, settings))  # what diverges comes last, as in the search
         everyone, learning, tested = (
             spearman(scores[who], truth[who])
             for who, truth in ((everybody, full), (learns, full), (everybody, bench.truth))

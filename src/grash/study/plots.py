@@ -65,21 +65,25 @@ def bar_plot(
     title: str,
     x_label: str,
     width: int = 720,
-    low: float | None = None,
+    mark: float | None = None,
 ) -> str:
-    """A dot with its interval per row (name, value, low, high), under each other."""
+    """A dot with its interval per row (name, value, low, high), under each other; beside a line at `mark`."""
     left, row = 16 + max([7 * len(name) for name, *_ in rows], default=40), 26.0
     values = [v for _, *three in rows for v in three if v is not None]
-    x = scale_over([*values, low] if low is not None else values, left, width - 70)
+    x = scale_over([*values, mark] if mark is not None else values, left, width - 70)
     y = Scale(0, 1, 44 + row * len(rows), 34)
     drawn = [label(title, 0, 16, cls="head"), *frame(x, y, xs=ticks_of(x, 6), ys=[])]
+    if mark is not None:
+        drawn.append(line(x(mark), 40, x(mark), 40 + row * len(rows), cls="grid"))
     for i, (name, value, lower, upper) in enumerate(rows):
         place = 40 + row * (i + 0.5)
         drawn.append(label(name, 0, place + 4))
         if lower is not None and upper is not None:
             drawn.append(line(x(lower), place, x(upper), place, cls=f"whisker s{i % len(_COLOURS)}"))
         drawn.append(dot(x(value), place, 4.5, f"f{i % len(_COLOURS)}"))
-        drawn.append(label(f"{value:.4g}", max(x(value), x(upper or value)) + 8, place + 4))
+        drawn.append(
+            label(f"{value:.4f}" if mark is None else f"{value:+.4f}", max(x(value), x(upper or value)) + 8, place + 4)
+        )
     drawn.append(label(x_label, width - 70, y.start + 36, text_anchor="end"))
     return _file(drawn, width, y.start + 44, title)
 

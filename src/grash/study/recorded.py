@@ -56,6 +56,7 @@ class Recorded:
         self.shape = lru_cache(maxsize=4096)(self._shape)
         self.smallest_fraction = lru_cache(maxsize=64)(self._smallest_fraction)
         self.scores = lru_cache(maxsize=4096)(self._scores)
+        self.rises = lru_cache(maxsize=4096)(self._rises)
         self.part_seen = lru_cache(maxsize=4096)(self._part_seen)
         self.settings = lru_cache(maxsize=256)(self._settings)
 
@@ -65,7 +66,16 @@ class Recorded:
         As `Table.score` at e/2 and at e, of which the better counts as in a search (docs/decisions/0018).
         """
         near, _, _ = self.table.neighbours(g)
-        return np.where(self.failed[near] <= e, np.nan, np.maximum(self._at(g, e), self._at(g, e / 2)))
+        return np.where(self.failed[near] <= e, np.nan, np.maximum(*self._validations(g, e)))
+
+    def _rises(self, g: float, e: float) -> Scores:
+        """(n,) how far a trial's second validation lies above its first; 0 if it does not."""
+        half, whole = self._validations(g, e)
+        return np.maximum(0.0, whole - half)
+
+    def _validations(self, g: float, e: float) -> tuple[Scores, Scores]:
+        """(n,) after half and after all of a trial's epochs."""
+        return self._at(g, e / 2), self._at(g, e)
 
     @cached_property
     def full_scores(self) -> Scores:
@@ -155,10 +165,14 @@ def first_round(bench: Recorded, settings: SearchSettings) -> Round:
     return plan_round(1, min(share / n, Fraction(1)), share, n, settings, bench)
 
 
-def round_scores(bench: Recorded, plan: Round, settings: SearchSettings) -> tuple[Scores, Scores]:
-    """(n,) what every member would score in a round, NaN if it diverges, and (n,) the share that it would see."""
-    g, e = (1.0 if plan.whole else plan.graph_fraction), min(1.0, plan.epochs / settings.max_epochs)
-    return bench.scores(g, e), bench.part_seen(g, e)
+def round_scores(bench: Recorded, plan: Round, settings: SearchSettings) -> Scores:
+    """(n,) by what every member would be judged in a round: its score and its trend, NaN if it diverges."""
+    g, e = _fidelity(plan, settings)
+    return bench.scores(g, e) + plan.trend * bench.rises(g, e)
+
+
+def _fidelity(plan: Round, settings: SearchSettings) -> tuple[float, float]:
+    return (1.0 if plan.whole else plan.graph_fraction), min(1.0, plan.epochs / settings.max_epochs)
 
 
 def entering(bench: Recorded, settings: SearchSettings) -> int:
@@ -197,7 +211,8 @@ def _run_trials(
     """What an engine would say that does just what the round planned."""
     past = state.rounds[number - 1]
     plan = past.plan
-    scores, seen = (found.tolist() for found in round_scores(bench, plan, settings))
+    g, e = _fidelity(plan, settings)
+    scores, rises, seen = (found.tolist() for found in (bench.scores(g, e), bench.rises(g, e), bench.part_seen(g, e)))
     before = state.rounds[number - 2].plan.positives if plan.continues else 0
     whole = float(cost_of(plan.positives - before, settings, bench.n_train))
     for i, member in trials:
@@ -207,4 +222,7 @@ def _run_trials(
             past.results[i] = Result(number, i, 1, "diverged", positives=positives, cost=cost, message="diverged")
         else:
             positives = plan.positives - before
-            past.results[i] = Result(number, i, 1, "ok", mrr=scores[member], positives=positives, cost=whole)
+            seen_twice = [{"mrr": scores[member] - rises[member]}, {"mrr": scores[member]}]  # no rise: the same twice
+            past.results[i] = Result(
+                number, i, 1, "ok", mrr=scores[member], history=seen_twice, positives=positives, cost=whole
+            )

@@ -31,7 +31,7 @@ def run(
     """One search. how, first, batch, uniform: where its configurations come from (`draws.draw`)."""
     made = bench.settings(preset, budget, tuple(settings.items()))
     n = entering(bench, made)
-    scores = round_scores(bench, first_round(bench, made), made)[0] if how == "waves" else None
+    scores = round_scores(bench, first_round(bench, made), made) if how == "waves" else None
     numbers = draw(bench, rng, n, how=how, scores=scores, first=first, batch=batch, uniform=uniform)
     return _trace(search(bench, numbers, made), numbers)
 
@@ -44,8 +44,8 @@ def _trace(state: SearchState, numbers: list[int]) -> Trace:
         best = -1.0
         for i, result in past.results.items():
             cost += result.cost
-            if result.mrr is not None and result.mrr > best:
-                best = result.mrr
+            if result.mrr is not None and (judged := result.mrr + past.plan.trend * result.rise) > best:
+                best = judged
                 points.append((cost, numbers[i]))
     pick = None if state.winner is None else numbers[state.winner]
     levels = tuple(tuple(numbers[i] for i in past.results) for past in state.rounds)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from grash.errors import ConfigError
-from grash.search.schedule import MIN_VALID, min_entities, round_sizes
+from grash.search.schedule import MIN_VALID, MOST_OF_A_GRAPH, least_fraction, min_entities, round_sizes
+from grash.search.settings import SearchSettings
 from grash.study.draws import draw
 from grash.study.methods.trace import Trace, Tracker, best_first
 from grash.study.recorded import Recorded, Scores
@@ -34,8 +35,10 @@ def run(
     rails: bool = True,
     entities: int | None = None,
     valid: int = MIN_VALID,
+    whole_above: float = MOST_OF_A_GRAPH,
     carry: bool = True,
     continues: bool = False,
+    trend: float = SearchSettings.model_fields["trend"].default,
     ties: float = 0.0,
     most: float = 2.0,
     how: str = "random",
@@ -46,16 +49,22 @@ def run(
     """sizes of the rounds instead of n and eta; shares of the budget (equal ones by default).
 
     lean: the exponent of the graph fraction, g = f^lean, for all rounds or one each: 0 is epochs only, 1 graph only.
-    rails: at least so many entities (as the search has it by default) and validation triples, and one epoch.
+    rails: at least so many entities (as the search has it by default) and validation triples, and one epoch; the whole
+    graph where that takes more of it than whole_above.
     continues: survivors of a round on the whole graph go on from their weights, if the next is on it too: what they
     have trained is not paid again, and buys more epochs.
+    trend: what a rise from half of the epochs to all of them adds to a score.
     ties: those that lie within so many standard errors of the last place go on too, up to `most` times the places.
     how, first, batch, uniform: where configurations come from (`draws.draw`).
     """
-    rules = _Rules(bench, rails, entities, valid)
+    rules = _Rules(bench, rails, entities, valid, whole_above)
     wanted = list(sizes) if sizes is not None else rules.fitting(min(n, bench.n), eta, budget)
     leans, parts = _leans(lean, len(wanted)), _parts(budget, shares, len(wanted))
-    scores = bench.scores(*rules.split(min(1.0, parts[0] / wanted[0]), leans[0])) if how == "waves" else None
+
+    def judged(g: float, e: float) -> Scores:
+        return bench.scores(g, e) + trend * bench.rises(g, e)
+
+    scores = judged(*rules.split(min(1.0, parts[0] / wanted[0]), leans[0])) if how == "waves" else None
     entrants = draw(bench, rng, wanted[0], how=how, scores=scores, first=first, batch=batch, uniform=uniform)
     tracker = Tracker(bench, budget, first=list(entrants))
     purse, had = 0.0, 0.0  # what was not spent; epochs that survivors go on from
@@ -66,7 +75,7 @@ def run(
             had = 0.0
             g, e = rules.split(min(1.0, purse / len(entrants)), leans[i])
         before = tracker.cost
-        scores = tracker.bill(entrants, bench.scores(g, e), g, e, level=i, paid=had)
+        scores = tracker.bill(entrants, judged(g, e), g, e, level=i, paid=had)
         purse -= tracker.cost - before
         had = e if continues and g == 1 else 0.0
         entrants = _promoted(bench, entrants, scores, g, wanted[i + 1] if i + 1 < len(wanted) else 1, ties, most)
@@ -83,14 +92,18 @@ class _Rules:
     rails: bool
     entities: int | None
     valid: int
+    whole_above: float
 
     def split(self, fidelity: float, lean: float) -> tuple[float, float]:
-        return split(self.bench, fidelity, lean=lean, rails=self.rails, entities=self.entities, valid=self.valid)
+        return split(
+            self.bench, fidelity, lean=lean, rails=self.rails, entities=self.entities, valid=self.valid,
+            whole_above=self.whole_above,
+        )  # fmt: skip
 
     def fitting(self, n: int, eta: int, budget: float) -> list[int]:
         """Sizes of the rounds; fewer trials where one epoch on the smallest graph would cost more, as in the search."""
         wanted = self.entities or min_entities(self.bench)
-        least = self.bench.smallest_fraction(wanted, self.valid) / self.bench.max_epochs
+        least = least_fraction(self.bench, wanted, self.valid, self.whole_above) / self.bench.max_epochs
         if not self.rails or self.bench.max_epochs < 1:
             return round_sizes(n, eta)
         for fewer in range(n, 1, -1):
@@ -108,11 +121,12 @@ def split(
     rails: bool = True,
     entities: int | None = None,
     valid: int = MIN_VALID,
+    whole_above: float = MOST_OF_A_GRAPH,
 ) -> tuple[float, float]:
     """(g, e) of a fidelity, as `search.schedule` splits it for lean = 1/2."""
     g = fidelity**lean
     if rails:
-        g = max(g, bench.smallest_fraction(entities or min_entities(bench), valid))
+        g = max(g, least_fraction(bench, entities or min_entities(bench), valid, whole_above))
         g = min(g, fidelity * bench.max_epochs) if bench.max_epochs >= 1 else g
     g = min(1.0, g)
     if bench.shape((g,)).whole:
