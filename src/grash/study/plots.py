@@ -81,9 +81,8 @@ def bar_plot(
         if lower is not None and upper is not None:
             drawn.append(line(x(lower), place, x(upper), place, cls=f"whisker s{i % len(_COLOURS)}"))
         drawn.append(dot(x(value), place, 4.5, f"f{i % len(_COLOURS)}"))
-        drawn.append(
-            label(f"{value:.4f}" if mark is None else f"{value:+.4f}", max(x(value), x(upper or value)) + 8, place + 4)
-        )
+        said = f"{value:.4f}" if mark is None else f"{value:+.4f}"
+        drawn.append(label(said, max(x(value), x(upper or value)) + 8, place + 4))
     drawn.append(label(x_label, width - 70, y.start + 36, text_anchor="end"))
     return _file(drawn, width, y.start + 44, title)
 
