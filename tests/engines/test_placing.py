@@ -32,7 +32,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Free bytes of a card, of the memory and of the disk that are not there."""
     free = {"cuda": 80 * GIB, "cpu": 100 * GIB, "disk": 100 * GIB}
     monkeypatch.setattr(placing, "free_bytes", lambda device: free[device.type])
-    monkeypatch.setattr(placing, "_free_disk", lambda folder: free["disk"])
+    monkeypatch.setattr(placing, "free_disk", lambda folder: free["disk"])
     monkeypatch.setattr(memory, "serves", lambda config, device: False)
     monkeypatch.setattr(memory, "ranking_bytes", lambda *given, **more: 1 << 20)
     return free
@@ -111,7 +111,7 @@ def test_a_plan_counts_every_byte_of_rows_and_state_once(optimizer: str, tmp_pat
 
 
 def test_a_folder_that_is_not_there_yet_is_on_the_disk_of_its_parent(tmp_path: Path) -> None:
-    assert abs(placing._free_disk(tmp_path / "a" / "b") - placing._free_disk(tmp_path)) < GIB
+    assert abs(placing.free_disk(tmp_path / "a" / "b") - placing.free_disk(tmp_path)) < GIB
 
 
 def test_the_command_line_places_and_says_so(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_final_training_that_does_not_fit_is_noted_in_the_plan_of_a_search(
     from grash.api_search import Search
 
     machine["cpu"] = 1000
-    monkeypatch.setattr(placing, "_free_disk", lambda folder: 1 << 40)
+    monkeypatch.setattr(placing, "free_disk", lambda folder: 1 << 40)
     found = str(Search(circle(), n_trials=4, dim=8, devices="cpu").plan(probe=False))
     assert "final: it does not fit as things are." in found and "With placement=disk" in found
 

@@ -200,3 +200,16 @@ def overfitting():
     triples = np.unique(random.integers(0, [60, 3, 60], (900, 3)), axis=0).astype(np.int32)
     triples = random.permutation(triples)
     return Dataset(triples[100:].copy(), triples[:100].copy(), triples[:0].copy(), 60, 3, name="noise")
+
+
+def test_a_disk_without_room_for_checkpoints_is_said_once_and_training_goes_on(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("grash.engines.run.free_disk", lambda folder: 1000)
+    monkeypatch.setattr("grash.training.pulse.Pulse._save_after", lambda pulse: 0.0)
+    config = TrainConfig(dim=8, epochs=4, valid_every=1, batch_size=64)
+    with caplog.at_level(logging.WARNING):
+        [[(_, ended)]] = run_trainings(
+            Ground(overfitting(), torch.device("cpu")), [Job(config, tmp_path / "checkpoint")]
+        )
+    assert len(ended.history) == 4 and not (tmp_path / "checkpoint").exists()
+    said = [r.message for r in caplog.records if "no checkpoint in" in r.message]
+    assert len(said) == 1 and "1000 B are free. Training goes on, and cannot be resumed here" in said[0]

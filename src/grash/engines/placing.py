@@ -70,7 +70,7 @@ def lacks(plan: MemoryPlan, device: torch.device) -> list[str]:
         if plan.memory > free:
             found.append(f"{human(plan.memory)} of host memory and {human(free)} can be taken")
     if plan.disk and plan.placement.folder is not None:
-        free = _free_disk(plan.placement.folder)
+        free = free_disk(plan.placement.folder)
         if plan.disk > free:
             found.append(f"{human(plan.disk)} on the disk of {plan.placement.folder} and {human(free)} are free")
     return found
@@ -111,7 +111,7 @@ def _refusal(config: TrainConfig, plans: Sequence[MemoryPlan], device: torch.dev
     )
 
 
-def _free_disk(folder: Path) -> int:
+def free_disk(folder: Path) -> int:
     """Of the disk on which the folder is or would be."""
     place = folder.absolute()
     while not place.exists() and place != place.parent:

@@ -21,7 +21,8 @@ from torch import Tensor
 from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
 from grash.engines.ground import Ground, Validator
-from grash.engines.memory import fits, is_memory_error
+from grash.engines.memory import fits, human, is_memory_error
+from grash.engines.placing import free_disk
 from grash.errors import ConfigError, InputError, OutputError
 from grash.models import KgeModel
 from grash.training.config import TrainConfig
@@ -31,7 +32,7 @@ from grash.training.loop import train_stack
 from grash.training.placement import Placement
 from grash.training.pulse import Progress, Training
 from grash.training.stack import stack_states
-from grash.training.state import TrainState, Validation, load_state, save_state
+from grash.training.state import TrainState, Validation, load_state, save_state, state_tensors
 
 log = logging.getLogger(__name__)
 _MOST_THREADS = 4096
@@ -289,9 +290,21 @@ def _owner(ground: Ground, job: Job) -> dict[str, Any]:
 
 
 def _saver(folder: Path, belongs_to: dict[str, Any], validator: Validator | None) -> Callable[[TrainState], None]:
-    """validator: of a training that keeps no best weights, so that the interval of the best validation is saved."""
+    """validator: of a training that keeps no best weights, so that the interval of the best validation is saved. A disk
+    without room for the checkpoint does not end the training: it goes on without one, and says so once."""
+    said = False
 
     def save(state: TrainState) -> None:
+        nonlocal said
+        need, free = sum(t.nbytes for t in state_tensors(state).values()), free_disk(folder)
+        if need > free:
+            if not said:
+                log.warning(
+                    "no checkpoint in %s: it takes %s and %s are free. Training goes on, and cannot be resumed here.",
+                    folder, human(need), human(free),
+                )  # fmt: skip
+            said = True
+            return
         best = state.best_validation
         if validator is not None and best is not None and validator.remembers(best.mrr):
             state.interval = validator.interval(state.model, best.mrr)
