@@ -5,16 +5,20 @@ Used by everything that outlives a run: encoded datasets, model folders, checkpo
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from grash.errors import FormatError, InputError, OutputError
+
+_STALE = 3600.0  # seconds after which what is written aside has been left by a process that is gone
 
 
 @contextmanager
@@ -67,6 +71,22 @@ def whole_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         if old.exists() and not path.exists():
             old.rename(path)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def mend_folder(path: Path) -> None:
+    """Clears up after a process that was killed inside `whole_folder`: brings back the old folder if that was between the
+    two renames, and removes what has not been written to for an hour."""
+    olds = sorted(path.parent.glob(f".{glob.escape(path.name)}.*.old"), key=lambda p: p.stat().st_mtime)
+    with _as_output_error(path):
+        if olds and not path.exists():
+            olds.pop().rename(path)
+    parts = path.parent.glob(f".{glob.escape(path.name)}.*.part")
+    for left in [*olds, *(p for p in parts if time.time() - _last_written(p) > _STALE)]:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _last_written(folder: Path) -> float:
+    return max(p.stat().st_mtime for p in (folder, *folder.rglob("*")))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from grash.engines.ground import Ground
 from grash.engines.memory import plan_stack
 from grash.engines.placing import Placed, place_training
 from grash.errors import ConfigError, MemoryPlanError
+from grash.kernels.far_rows import is_far
 from grash.training.config import make_config
 from grash.training.optimizers import TableOptimizer
 from grash.training.placement import Placement
@@ -152,3 +153,24 @@ def test_the_final_training_of_a_search_is_the_same_on_disk(tmp_path: Path, monk
     assert kinds[-1] == "disk" and set(kinds[:-1]) == {"auto"}
     with pytest.raises(ConfigError, match="placement='far' is unknown"):
         small_search(tmp_path / "c", placement="far")
+
+
+def test_best_weights_go_to_disk_where_host_memory_lacks_room_for_them(machine: dict[str, int], tmp_path: Path) -> None:
+    machine["cpu"] = ROWS // 2
+    found = place(CUDA, folder=tmp_path)
+    assert found.placement == Placement("device", tmp_path) and not found.placement.far
+    assert found.plan.memory == 0 and found.plan.disk == found.plan.host >= ROWS
+    assert "on disk for the best weights" in found.sentence()
+    kept = found.placement.kept(torch.ones(3, 2))
+    assert is_far(kept) and kept.shape == (3, 2)
+    with pytest.raises(MemoryPlanError, match="of host memory and .* can be taken"):
+        place(CUDA, asked="device")
+    assert place(CUDA, weights=False).placement == Placement()  # a trial keeps none
+
+
+def test_row_adagrad_is_said_to_fit_only_where_its_own_plan_does(machine: dict[str, int], tmp_path: Path) -> None:
+    machine["cpu"] = int(1.5 * ROWS)  # a table, and half of the best weights
+    found = place(CPU, folder=tmp_path)
+    assert found.placement.kind == "disk" and found.note.endswith("it would take 484.5 MiB less")
+    machine["cpu"] = int(2.5 * ROWS)
+    assert place(CPU, folder=tmp_path).note.endswith("less, and all of it would fit on cpu")

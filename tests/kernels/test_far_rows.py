@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import mmap
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,16 @@ def test_a_disk_without_room_is_said_before_anything_is_written(
     with pytest.raises(OutputError, match=r"No space left on device\. Tables on disk need the room"):
         file_rows(10, 10, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_host_memory_that_a_card_sees_is_walked_through_as_the_cpu_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a checkpoint does. Without a card nothing is registered, and the tensor is the CPU's."""
+    monkeypatch.setattr(far_rows, "_register", lambda address, size: None)
+    monkeypatch.setattr(far_rows, "_unregister", lambda address, memory: None)
+    memory = far_rows._Mapped(-1, 4 * 10 * 3, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    seen = far_rows._Registered(memory, (10, 3))
+    far_rows._FAR[memory.address()] = seen
+    table = torch.frombuffer(memory, dtype=torch.float32).view(10, 3)
+    table.copy_(torch.arange(30.0).view(10, 3))
+    assert is_far(table)
+    assert torch.equal(torch.cat([rows.clone() for _, rows in pieces(table, 4)]), torch.arange(30.0).view(10, 3))

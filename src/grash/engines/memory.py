@@ -58,7 +58,7 @@ class MemoryPlan:
 
     @property
     def _best_on_disk(self) -> bool:
-        return self.placement.far and self.placement.folder is not None
+        return self.placement.folder is not None
 
     def sentence(self) -> str:
         parts = [f"{name} {human(value)}" for name, value in (

@@ -49,13 +49,18 @@ def place_training(
     """asked: auto, device, host or disk. folder: where files may be made. weights: the best ones are kept. Raises
     MemoryPlanError if nothing fits."""
     check_placement(asked, device)
-    plans = [
-        plan_stack([config], n_entities, n_relations, n_train, device, n_valid=n_valid, n_filtered=n_filtered,
-                   placement=way, weights=weights) for way in _ways(asked, device, folder)
-    ]  # fmt: skip
+
+    def planned(config: TrainConfig, way: Placement) -> MemoryPlan:
+        return plan_stack(
+            [config], n_entities, n_relations, n_train, device, n_valid=n_valid, n_filtered=n_filtered, placement=way,
+            weights=weights,
+        )  # fmt: skip
+
+    plans = [planned(config, way) for way in _ways(asked, device, folder)]
     for plan in plans:
         if not lacks(plan, device):
-            return Placed(plan.placement, plan, _note(config, plan, device))
+            lean = planned(config.changed(optimizer="row_adagrad"), Placement())
+            return Placed(plan.placement, plan, _note(config, plan, lean, device))
     raise MemoryPlanError(_refusal(config, plans, device))
 
 
@@ -65,7 +70,7 @@ def lacks(plan: MemoryPlan, device: torch.device) -> list[str]:
     need, free = needed_bytes(plan, device), free_bytes(device)
     if need > free:
         found.append(f"{human(need)} on {device} and {human(free)} are free")
-    if device.type != "cpu" and plan.placement.kind == "host":
+    if device.type != "cpu" and plan.memory:
         free = int(_PINNED_SHARE * free_bytes(torch.device("cpu")))
         if plan.memory > free:
             found.append(f"{human(plan.memory)} of host memory and {human(free)} can be taken")
@@ -84,6 +89,8 @@ def _ways(asked: str, device: torch.device, folder: Path | None) -> list[Placeme
     if asked == "disk":
         return [Placement("disk", folder)]
     ways = [Placement()]
+    if device.type == "cuda" and folder is not None:
+        ways.append(Placement("device", folder))
     if asked == "auto":
         if device.type == "cuda":
             ways += host
@@ -92,14 +99,12 @@ def _ways(asked: str, device: torch.device, folder: Path | None) -> list[Placeme
     return ways
 
 
-def _note(config: TrainConfig, plan: MemoryPlan, device: torch.device) -> str:
-    """What row-wise Adagrad would change, where the entities lie elsewhere."""
+def _note(config: TrainConfig, plan: MemoryPlan, lean: MemoryPlan, device: torch.device) -> str:
+    """What row-wise Adagrad would change, where the entities lie elsewhere; lean: its plan with all on the device."""
     if not plan.placement.far or config.optimizer == "row_adagrad" or not plan.state:
         return ""
-    rows = plan.entities // (4 * config.dim)
-    saved = plan.state - 4 * rows
-    left = needed_bytes(plan, device) + plan.entities + 4 * rows
-    fits = f", and all of it would fit on {device}" if left <= free_bytes(device) else ""
+    saved = plan.state - 4 * (plan.entities // (4 * config.dim))
+    fits = "" if lacks(lean, device) else f", and all of it would fit on {device}"
     return f"With optimizer=row_adagrad, one number per row, it would take {human(saved)} less{fits}"
 
 

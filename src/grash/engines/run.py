@@ -24,6 +24,7 @@ from grash.engines.ground import Ground, Validator
 from grash.engines.memory import fits, human, is_memory_error
 from grash.engines.placing import free_disk
 from grash.errors import ConfigError, InputError, OutputError
+from grash.files import mend_folder
 from grash.models import KgeModel
 from grash.training.config import TrainConfig
 from grash.training.fusable import serves
@@ -131,6 +132,9 @@ def run_trainings(
     memory is tried again in two parts; work_bytes bounds the work space of ranking."""
     if ground.device.type == "cuda":
         _ = ground.validator  # its filter is part of the memory plan
+    for job in jobs:
+        if job.checkpoint is not None:
+            mend_folder(job.checkpoint)
     parts = stacks(ground, jobs)
     while parts:
         part = parts.pop(0)

@@ -111,7 +111,7 @@ def pieces(table: Tensor, together: int) -> Iterator[tuple[int, Tensor]]:
         yield from _brought(near(table), together, table.device)
         return
     for first in range(0, len(table), together):
-        if memory is not None:
+        if isinstance(memory, _Mapped):  # host memory, as the CPU sees it, is there
             _read_ahead(memory, table, first + together, together)
         yield first, table[first : first + together]
 

@@ -50,7 +50,7 @@ class Placement:
 
     def kept(self, like: Tensor) -> Tensor:
         """Room for the best weights of a table, on the host."""
-        if self.folder is not None and self.far:
+        if self.folder is not None:
             return file_rows(len(like), like.shape[1], self.folder)
         return torch.empty(like.shape, dtype=like.dtype)
 

@@ -1,0 +1,64 @@
+"""What a kill leaves behind is brought back or removed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from grash.files import mend_folder
+
+
+def folder(path: Path, content: str, *, age: float = 0.0) -> Path:
+    path.mkdir()
+    (path / "state.json").write_text(content)
+    for place in (path / "state.json", path):
+        os.utime(place, (time.time() - age, time.time() - age))
+    return path
+
+
+def test_a_folder_that_was_killed_between_two_renames_is_brought_back(tmp_path: Path) -> None:
+    """The newest, if there are several."""
+    folder(tmp_path / ".check[1].aaa.old", "older", age=60)
+    folder(tmp_path / ".check[1].bbb.old", "newer")
+    mend_folder(tmp_path / "check[1]")
+    assert (tmp_path / "check[1]" / "state.json").read_text() == "newer"
+    assert [p.name for p in tmp_path.iterdir()] == ["check[1]"]
+
+
+def test_what_is_there_stays_and_what_was_left_long_ago_goes(tmp_path: Path) -> None:
+    folder(tmp_path / "check", "whole")
+    folder(tmp_path / ".check.aaa.old", "old")
+    folder(tmp_path / ".check.bbb.part", "left", age=7200)
+    folder(tmp_path / ".check.ccc.part", "being written", age=60)
+    folder(tmp_path / ".other.ddd.part", "another's", age=7200)
+    mend_folder(tmp_path / "check")
+    assert {p.name for p in tmp_path.iterdir()} == {"check", ".check.ccc.part", ".other.ddd.part"}
+    assert (tmp_path / "check" / "state.json").read_text() == "whole"
+
+
+def test_nothing_is_mended_where_nothing_is(tmp_path: Path) -> None:
+    mend_folder(tmp_path / "no" / "check")
+    assert not list(tmp_path.iterdir())
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from grash.files import whole_folder
+
+rename = Path.rename
+Path.rename = lambda self, target: os._exit(9) if self.suffix == ".part" else rename(self, target)
+with whole_folder(Path(sys.argv[1]), overwrite=True) as aside:
+    (aside / "state.json").write_text("after")
+"""
+
+
+def test_a_kill_between_the_renames_of_a_folder_loses_nothing(tmp_path: Path) -> None:
+    folder(tmp_path / "check", "before")
+    assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "check")], check=False).returncode == 9
+    assert not (tmp_path / "check").exists()
+    mend_folder(tmp_path / "check")
+    assert (tmp_path / "check" / "state.json").read_text() == "before"
