@@ -74,8 +74,8 @@ def whole_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def mend_folder(path: Path) -> None:
-    """Clears up after a process that was killed inside `whole_folder`: brings back the old folder if that was between the
-    two renames, and removes what has not been written to for an hour."""
+    """Clears up after a process that was killed inside `whole_folder`: brings the old folder back if there is
+    no new one, and removes what has not been written to for an hour."""
     olds = sorted(path.parent.glob(f".{glob.escape(path.name)}.*.old"), key=lambda p: p.stat().st_mtime)
     with _as_output_error(path):
         if olds and not path.exists():
