@@ -73,12 +73,67 @@ def test_mistakes_are_sentences(source: str, tmp_path: Path, one_rank: None) -> 
     assert ran.code == 2 and "ranks keep their rows on their own devices" in ran.err
 
 
-def test_other_ranks_leave_common_mistakes_to_rank_0(
+def test_every_rank_says_what_is_wrong_with_its_number(
     source: str, tmp_path: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RANK", "1")
-    ran = grash("train", source, "-o", str(tmp_path / "m"), "--placement", "host", *SMALL)
-    assert ran.code == 2 and "devices" not in ran.err
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        ran = grash("train", source, "-o", str(tmp_path / "m"), "--placement", "host", *SMALL)
+        assert ran.code == 2 and f"error: rank {rank}: --placement host is for a training in one process" in ran.err
+
+
+def test_only_trainings_are_launched_as_several(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert grash("models").code == 0  # one process is one process
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ran = grash("search", "world")
+    assert ran.code == 2 and "grash search works in one process" in ran.err and "many-devices.md" in ran.err
+    assert grash("--help").code == 0 and grash("train", "--help").code == 0
+
+
+@pytest.mark.parametrize("failing", ["evaluate_shard", "check_same_step"])
+def test_an_interrupt_names_a_checkpoint_only_if_there_is_one(
+    source: str, tmp_path: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distributed, failing, interrupt)
+    ran = grash("train", source, "-o", str(tmp_path / "m"), *SMALL)
+    assert ran.code == 130
+    if failing == "check_same_step":
+        assert "interrupted before a checkpoint was saved" in ran.err
+        return
+    assert f"the checkpoint is saved at {tmp_path / 'm'}.checkpoint" in ran.err
+    monkeypatch.undo()
+    assert grash("train", source, "-o", str(tmp_path / "m"), *SMALL).code == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m", "rings.tsv"]
+
+
+def test_ranks_that_share_a_memory_share_what_is_free(
+    source: str, tmp_path: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    monkeypatch.setattr("grash.engines.rank_checks.free_bytes", lambda _: 4 << 20)
+    monkeypatch.setattr("grash.engines.rank_checks.needed_bytes", lambda *_: 2 << 20)
+    ran = grash("train", source, "-o", str(tmp_path / "m"), *SMALL)
+    assert ran.code == 3 and "The 3 ranks that share cpu on this machine need 6.0 MiB together" in ran.err
+
+
+def test_a_disk_without_room_for_a_checkpoint_does_not_end_the_training(
+    source: str, tmp_path: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "free_disk", lambda _: 100)
+    ran = grash("train", source, "-o", str(tmp_path / "m"), *SMALL)
+    assert ran.code == 0 and ran.err.count("no checkpoint in") == 1 and load_model(tmp_path / "m").model.dim == 4
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_training(
+    source: str, tmp_path: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "train_shard", lambda *_, **__: pytest.fail("trained"))
+    ran = grash("train", source, "-o", f"{source}/m", *SMALL)
+    assert ran.code == 4 and "could not be written" in ran.err
 
 
 def test_a_launcher_that_is_not_there_is_said(

@@ -3,6 +3,9 @@ what goes wrong on one rank is said on all."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +284,77 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> N
     (tmp_path / "c" / "tensors.safetensors").write_bytes(content[:-40])
     with pytest.raises(FormatError, match="damaged checkpoint"):
         load_shard(fresh, tmp_path / "c", belongs_to=OWNER, shard=shard)
+
+
+def test_the_end_is_saved_once_and_what_was_resumed_there_not_again(tmp_path: Path) -> None:
+    config = settings_of()
+    n_steps = batches_of(config).plan.n_steps
+
+    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> tuple[list[int], Tensor]:
+        saved = []
+
+        def save(state: TrainState) -> None:
+            saved.append(state.step)
+            save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+
+        training.save = save
+        if (tmp_path / "c").is_dir():
+            load_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
+        company.any(False)
+        train_shard(training, shard, company)
+        return saved, state.model.entity
+
+    first, again = shards_of(2, config, work), shards_of(2, config, work)
+    assert [steps for steps, _ in first] == [[n_steps]] * 2 and [steps for steps, _ in again] == [[]] * 2
+    assert all(torch.equal(one, other) for (_, one), (_, other) in zip(first, again))
+
+
+def test_a_ctrl_c_while_the_end_is_saved_is_heard_by_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grash.training.sharded_loop._patient", _pressed_at_the_end)
+    config = settings_of(epochs=0.5)
+
+    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
+        training.save = lambda _: setattr(_PRESSED[company.rank], "pressed", company.rank == 1)
+        with pytest.raises(KeyboardInterrupt):
+            train_shard(training, shard, company)
+
+    shards_of(2, config, work)
+
+
+_PRESSED: dict[int, Any] = {}
+
+
+@contextmanager
+def _pressed_at_the_end(wishes: Any) -> Iterator[None]:
+    """Instead of a signal, which only a main thread has."""
+    _PRESSED[0 if wishes.leads else 1] = wishes
+    yield
+
+
+def test_a_checkpoint_that_takes_long_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("grash.training.sharded_loop._LONG_SAVING", 0.01)
+    config = settings_of()
+
+    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
+        training.save = lambda _: time.sleep(0.02)
+        train_shard(training, shard, company, save_every_seconds=0)
+
+    shards_of(1, config, work)
+    assert len([r for r in caplog.records if "torchrun kills ranks 30 s after Ctrl-C" in r.message]) == 1
+
+
+def test_the_interval_of_the_best_validation_passes_through_the_checkpoints_of_ranks(tmp_path: Path) -> None:
+    config = settings_of()
+
+    def save(state: TrainState, _: Training, shard: Shard, company: Company) -> None:
+        state.interval = (0.25, 0.5)
+        save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+
+    def load(state: TrainState, _: Training, shard: Shard, company: Company) -> Any:
+        load_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
+        return state.interval
+
+    shards_of(2, config, save)
+    assert shards_of(3, config, load) == [(0.25, 0.5)] * 3

@@ -1,4 +1,5 @@
-"""grash train under torchrun: every process is a rank of one training; rank 0 speaks for all."""
+"""grash train under torchrun: every process is a rank of one training. Rank 0 says what goes well, and
+each what goes wrong."""
 
 from __future__ import annotations
 
@@ -29,6 +30,11 @@ def launched() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
+def several() -> bool:
+    """Whether there are other ranks."""
+    return launched() and os.environ["WORLD_SIZE"] != "1"
+
+
 def train_as_rank(
     dataset: Dataset,
     config: TrainConfig,
@@ -43,9 +49,10 @@ def train_as_rank(
 ) -> None:
     """`grash train` of one rank; options: overwrite, evaluate, valid_sample, test_sample."""
     from grash.engines.distributed import joined
-    from grash.errors import ConfigError, Diverged, FormatError, InputError
+    from grash.errors import ConfigError, GrashError
+    from grash.training.sharded_company import RankLost
 
-    first = os.environ["RANK"] == "0"
+    rank, first = os.environ["RANK"], os.environ["RANK"] == "0"
     if not first:
         logging.getLogger("grash").setLevel(logging.ERROR)
     try:
@@ -56,10 +63,12 @@ def train_as_rank(
             )
         with joined(device) as (company, where):
             _train(dataset, config, company, where, out, restart, json, quiet or not first, options)
-    except (ConfigError, InputError, FormatError, Diverged) as error:
-        if first:
-            raise
-        raise typer.Exit(error.exit_code) from None  # the same on all ranks: rank 0 says it
+    except RankLost:
+        raise  # says which rank it is
+    except GrashError as error:  # each for itself: the first rank to end ends those that would have said the same
+        if several():
+            error.args = (f"rank {rank}: {error}",)
+        raise
 
 
 def _train(
@@ -94,9 +103,9 @@ def _train(
                 dataset, config, company, where, out=folder, checkpoint=checkpoint, watch=watch, **options
             )
     except KeyboardInterrupt:
-        if first:
-            say(f"interrupted: the checkpoint is saved at {checkpoint}; give the same command again to go on from it.")
-        raise typer.Exit(130) from None
+        from grash.cli.train import interrupted
+
+        raise typer.Exit(interrupted(checkpoint) if first else 130) from None
     if first:
         _show(dataset, config, found, folder, time.monotonic() - started, json=json, quiet=quiet)
 

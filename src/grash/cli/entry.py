@@ -17,8 +17,9 @@ from typing import Annotated
 import typer
 
 from grash.cli import data, evaluate, models, query, reduce, runs, search, study, train
+from grash.cli.distributed import several
 from grash.cli.show import say
-from grash.errors import GrashError, InputError, MemoryPlanError
+from grash.errors import ConfigError, GrashError, InputError, MemoryPlanError
 from grash.version import __version__
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ for verbs in (data, reduce, search, runs, train, evaluate, query, models, study)
 
 @app.callback()
 def grash(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -42,6 +44,11 @@ def grash(
 
     Begin with: grash search world
     """
+    if several() and context.invoked_subcommand not in (None, "train"):
+        raise ConfigError(
+            f"grash {context.invoked_subcommand} works in one process, and torchrun or the like started several: start "
+            f"it alone. docs/how-to/many-devices.md says how a search uses several devices."
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -126,7 +126,7 @@ def train(
                 evaluate=not no_test, valid_sample=valid_sample, test_sample=test_sample, placement=placement,
             )  # fmt: skip
     except KeyboardInterrupt:
-        raise typer.Exit(_interrupted(api.checkpoint_of(folder))) from None
+        raise typer.Exit(interrupted(api.checkpoint_of(folder))) from None
     if not quiet:
         _say_best(trained, time.monotonic() - started)
     if json:
@@ -179,7 +179,8 @@ def _say_best(model: Model, seconds: float) -> None:
     say(f"done in {seconds:.1f} s{found}")
 
 
-def _interrupted(checkpoint: Path) -> int:
+def interrupted(checkpoint: Path) -> int:
+    """Says what a Ctrl-C leaves; the exit code."""
     if checkpoint.exists():
         say(f"interrupted: the checkpoint is saved at {checkpoint}; give the same command again to go on from it.")
     else:

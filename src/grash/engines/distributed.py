@@ -6,8 +6,6 @@ steps as `run`, for one training.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import shutil
@@ -25,7 +23,9 @@ from grash.data.known import KnownAnswers
 from grash.engines.device import choose_device
 from grash.engines.farewell import farewell
 from grash.engines.ground import Ground
-from grash.engines.memory import check_memory, plan_memory
+from grash.engines.memory import human, plan_memory
+from grash.engines.placing import free_disk
+from grash.engines.rank_checks import check_alike, check_memory_of_ranks, check_same_step
 from grash.engines.run import run_identity
 from grash.errors import ConfigError, InputError
 from grash.evaluation.evaluate import sampled
@@ -40,10 +40,13 @@ from grash.training.sharded_loop import train_shard
 from grash.training.sharded_model import check_free, save_model_shard
 from grash.training.sharded_rows import Shard
 from grash.training.sharded_state import fresh_shard
-from grash.training.state import TrainState
+from grash.training.sharded_tables import check_shared
+from grash.training.state import TrainState, state_tensors
+from grash.version import __version__
 
 log = logging.getLogger(__name__)
 _PATIENCE = timedelta(minutes=10)  # with a rank that is alive and says nothing
+_NAMES = {"config": "its settings", "dataset": "its graph", "valid_sample": "--valid-sample"}
 
 
 @dataclass(frozen=True)
@@ -115,18 +118,18 @@ def train_together(
     """Trains on all ranks, tests and writes the model folder; every rank calls it with the same arguments.
 
     checkpoint: as in `run.Job`, of any number of ranks; it goes when the model is saved. watch is told by rank 0."""
-    check_free(out, overwrite=overwrite)
     belongs_to = run_identity(dataset, config, valid_sample)
-    _check_alike(belongs_to, company)
-    ground = Ground(dataset, device, valid_sample=valid_sample, seed=config.seed)
+    others = {"--no-test": not evaluate, "--test-sample": test_sample, "--overwrite": overwrite, "grash": __version__}
+    check_alike({_NAMES[name]: value for name, value in belongs_to.items()} | others, company)
+    check_free(out, overwrite=overwrite)
+    check_shared(out, company)
     shard = Shard.of(dataset.n_entities, company)
     plan = plan_memory(config, shard.block, dataset.n_relations, len(dataset.train), device, n_valid=len(dataset.valid))
-    check_memory(plan, config, device)
+    check_memory_of_ranks(plan, config, device, company)
+    ground = Ground(dataset, device, valid_sample=valid_sample, seed=config.seed)
     state = _state(config, dataset, shard, device, checkpoint, belongs_to)
-
-    def save(state: TrainState) -> None:
-        save_shard(state, checkpoint, belongs_to=belongs_to, shard=shard, company=company)
-
+    check_same_step(state.step, checkpoint, company)
+    save = _saver(checkpoint, belongs_to, shard, company)
     validate = _validator(dataset, shard, company, device, valid_sample, config.seed)
     training = Training(state, ground.batches(config), config, validate, watch if company.rank == 0 else None, save)
     train_shard(training, shard, company, save_every_seconds=save_every_seconds)
@@ -140,18 +143,6 @@ def train_together(
     if company.rank == 0:
         shutil.rmtree(checkpoint, ignore_errors=True)
     return Finished(history, evaluation, state.seconds)
-
-
-def _check_alike(belongs_to: dict[str, Any], company: Company) -> None:
-    """Ranks that were given something else would wait for each other, or worse."""
-    digest = hashlib.sha256(json.dumps(belongs_to, sort_keys=True).encode()).digest()
-    all_of_them = company.gather(torch.tensor(list(digest), dtype=torch.uint8))
-    different = (all_of_them != all_of_them[0]).any(1).nonzero()[:, 0].tolist()
-    if different:
-        raise InputError(
-            f"Rank {different[0]} was given another graph, other settings or another --valid-sample than rank 0: give "
-            f"every machine the same command and the same graph."
-        )
 
 
 def _state(
@@ -170,6 +161,28 @@ def _state(
     elif checkpoint.is_file() or (checkpoint.is_dir() and any(checkpoint.iterdir())):
         raise InputError(f"{checkpoint} holds no checkpoint, so it is not overwritten: give another folder.")
     return state
+
+
+def _saver(
+    checkpoint: Path, belongs_to: dict[str, Any], shard: Shard, company: Company
+) -> Callable[[TrainState], None]:
+    """A disk without room for the checkpoint does not end the training: it goes on without one, and says so once."""
+    said = False
+
+    def save(state: TrainState) -> None:
+        nonlocal said
+        own = sum(tensor.nbytes for tensor in state_tensors(state).values())
+        need, free = int(company.total(torch.tensor(own))), free_disk(checkpoint) if company.rank == 0 else 0
+        if not company.any(company.rank == 0 and need > free):
+            save_shard(state, checkpoint, belongs_to=belongs_to, shard=shard, company=company)
+        elif not said:
+            said = True
+            log.warning(
+                "no checkpoint in %s: it takes %s and %s are free. Training goes on, and cannot be resumed here.",
+                checkpoint, human(need), human(free),
+            )  # fmt: skip
+
+    return save
 
 
 def _validator(

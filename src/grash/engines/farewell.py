@@ -24,7 +24,7 @@ def farewell(rank: int, size: int, exit_code: int) -> Iterator[None]:
     there.setblocking(False)
     sentence = (
         f"error: Rank {rank} of {size} was told to end, as all are when one of them or the launcher has ended. "
-        f"The same command goes on from its last checkpoint.\n"
+        f"The same command goes on from its last checkpoint, if there is one.\n"
     )
     threading.Thread(target=_listen, args=(here, sentence.encode(), exit_code), daemon=True).start()
     before_fd = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)

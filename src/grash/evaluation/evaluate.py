@@ -38,7 +38,7 @@ def evaluate(
     untrained rows ("keep") or left out ("drop"); either way they are counted.
     """
     _check(split, unseen, candidates, dataset)
-    triples, n_unseen = _chosen(dataset, split, sample, unseen, seed)
+    triples, n_unseen = chosen_triples(dataset, split, sample, unseen, seed)
     if not len(triples):
         raise InputError(f"The {split} split of {dataset.name} has no triples to rank.")
     names: tuple[SplitName, ...] = ("train", "valid") if split == "valid" else ("train", "valid", "test")
@@ -54,7 +54,7 @@ def evaluate(
         relations = triples[:, 1]
         kinds = relation_cardinalities(dataset.train, dataset.n_relations)
         groups = {
-            "per_relation": grouped(ranks, relations, _relation_names(dataset)),
+            "per_relation": grouped(ranks, relations, relation_names(dataset)),
             "per_cardinality": grouped(ranks, kinds[relations], list(CARDINALITIES)),
         }
     return Evaluation(
@@ -106,7 +106,7 @@ def unseen_rows(dataset: Dataset, triples: NDArray[np.int32]) -> NDArray[np.bool
     return ~(entity[triples[:, 0]] & relation[triples[:, 1]] & entity[triples[:, 2]])
 
 
-def _chosen(
+def chosen_triples(
     dataset: Dataset, split: Literal["valid", "test"], sample: int | None, unseen: Unseen, seed: int
 ) -> tuple[NDArray[np.int32], int]:
     triples = dataset.split(split)
@@ -117,7 +117,7 @@ def _chosen(
     return triples, int(unseen_rows(dataset, triples).sum())
 
 
-def _relation_names(dataset: Dataset) -> list[str]:
+def relation_names(dataset: Dataset) -> list[str]:
     if dataset.relations is None:
         return [str(i) for i in range(dataset.n_relations)]
     return dataset.relations.names(range(dataset.n_relations))

@@ -92,7 +92,7 @@ class Ranker:
     def _read(self, counting: Counting) -> Ranks | Diverged:
         found = counting.read()
         if found is None:
-            return _not_finite(counting.model) or Diverged(NO_ORDER)
+            return not_finite(counting.model) or Diverged(NO_ORDER)
         n = len(found) // 2
         return self._ranks({"head": found[:n], "tail": found[n:]})
 
@@ -106,7 +106,7 @@ class Ranker:
 
     def _rank_plainly(self, model: KgeModel, work_bytes: int | None) -> Ranks | Diverged:
         far = is_far(model.entity)
-        diverged = _not_finite(model, entities=not far)  # which `count_far` looks at as it goes
+        diverged = not_finite(model, entities=not far)  # which `count_far` looks at as it goes
         if diverged:
             return diverged
         batch, tile = plan_tiles(len(self.triples), self.n_entities, work_bytes or default_work_bytes(self.device))
@@ -182,7 +182,7 @@ def rank_against_sample(
     in their names.
     """
     make_current(device)
-    diverged = _not_finite(model)
+    diverged = not_finite(model)
     if diverged:
         raise diverged
     n_candidates = min(n_candidates, model.n_entities)
@@ -222,7 +222,7 @@ def _sampled_counts(
     return above, ties, real.sum(1)
 
 
-def _not_finite(model: KgeModel, *, entities: bool = True) -> Diverged | None:
+def not_finite(model: KgeModel, *, entities: bool = True) -> Diverged | None:
     tables = (model.entity.split(_ROWS) if entities else (), model.relation.split(_ROWS))
     if all(torch.isfinite(part).all() for table in tables for part in table):
         return None

@@ -16,10 +16,10 @@ from grash.data.dataset import Dataset, SplitName
 from grash.data.describe import CARDINALITIES, relation_cardinalities
 from grash.data.known import KnownAnswers
 from grash.errors import Diverged
-from grash.evaluation.evaluate import _chosen, _relation_names
+from grash.evaluation.evaluate import chosen_triples, relation_names
 from grash.evaluation.metrics import Evaluation, grouped, metrics_of, mrr_bounds, mrr_interval
 from grash.evaluation.questions import Question
-from grash.evaluation.ranking import Ranker, Ranks, SlotRanks, _not_finite, default_work_bytes, plan_tiles
+from grash.evaluation.ranking import Ranker, Ranks, SlotRanks, default_work_bytes, not_finite, plan_tiles
 from grash.kernels.count_above import count_rows, exact_scores, largest_row
 from grash.models import KgeModel
 from grash.models.base import SLOTS
@@ -39,8 +39,8 @@ class ShardedRanker:
     @torch.no_grad()
     def rank(self, model: KgeModel) -> Ranks:
         """model: this rank's rows, and all relations."""
-        if self.company.any(_not_finite(model) is not None):
-            raise _not_finite(model) or Diverged("The rows of another rank hold NaN or infinite numbers.")
+        if self.company.any(not_finite(model) is not None):
+            raise not_finite(model) or Diverged("The rows of another rank hold NaN or infinite numbers.")
         n = len(self.plain.triples)
         tiles = plan_tiles(n, max(1, len(self.shard)), default_work_bytes(self.device))
         batch = int(self.company.gather(torch.tensor(tiles[0])).min())
@@ -91,7 +91,7 @@ def evaluate_shard(
     seed: int = 0,
 ) -> Evaluation:
     """`evaluate` of the test split, in company."""
-    triples, n_unseen = _chosen(dataset, "test", sample, "keep", seed)
+    triples, n_unseen = chosen_triples(dataset, "test", sample, "keep", seed)
     names: tuple[SplitName, ...] = ("train", "valid", "test")
     known = KnownAnswers.of(*(dataset.split(n) for n in names), n_relations=dataset.n_relations, asked=triples)
     ranks = ShardedRanker(triples, known, shard, company, model.entity.device).rank(model)
@@ -110,6 +110,6 @@ def evaluate_shard(
         unseen="keep",
         n_unseen=n_unseen,
         filter=names,
-        per_relation=grouped(ranks, triples[:, 1], _relation_names(dataset)),
+        per_relation=grouped(ranks, triples[:, 1], relation_names(dataset)),
         per_cardinality=grouped(ranks, kinds[triples[:, 1]], list(CARDINALITIES)),
     )

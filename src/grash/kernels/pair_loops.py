@@ -26,9 +26,12 @@ def scores(queries: Tensor, candidates: Tensor, pair: str) -> Tensor:
     return out
 
 
-def gradients(queries: Tensor, candidates: Tensor, upstream: Tensor, pair: str) -> tuple[Tensor, Tensor]:
+def gradients(
+    queries: Tensor, candidates: Tensor, upstream: Tensor, pair: str, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """dtype: of the sums for the queries."""
     q, c, g = _array(queries), _array(candidates), _array(upstream)
-    for_queries, for_candidates = torch.zeros(q.shape), torch.zeros(c.shape)
+    for_queries, for_candidates = torch.zeros(q.shape, dtype=dtype), torch.zeros(c.shape)
     use_torch_threads()
     loop = _l1_gradient if pair == "l1" else _modulus_gradient
     loop(q, c, g, for_queries.numpy())

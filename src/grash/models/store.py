@@ -59,7 +59,7 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
             "config": stored.config,
             "evaluation": stored.evaluation,
             "history": stored.history,
-            "sha256": _sha256(aside / "embeddings.safetensors"),
+            "sha256": file_sha256(aside / "embeddings.safetensors"),
         }
         write_json(aside / "model.json", record)
 
@@ -77,7 +77,7 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
     try:
         if verify is None:
             verify = path.stat().st_size < _VERIFY_BELOW
-        if verify and _sha256(path) != record["sha256"]:
+        if verify and file_sha256(path) != record["sha256"]:
             raise FormatError(f"{path} is not what model.json says it is: it was changed or cut short.")
         tables = safetensors.torch.load_file(path, device=str(device))
         model = model_class(record["model"])(
@@ -111,7 +111,7 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
     return StoredModel(model, dataset, config, evaluation, history)
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 22):

@@ -116,7 +116,7 @@ def _train_live(live: list[Training], pulse: Pulse, steps_of: Callable[[Sequence
             continue  # what is due now is still due without them
         for training, due in zip(live, stops):
             if due == stop and training.validate is not None:
-                _validate(training)
+                validate_now(training)
         pulse.validated()
 
 
@@ -231,7 +231,7 @@ def next_validation(step: int, batches: Batches, config: TrainConfig, valid_at: 
             return min(due, plan.n_steps)
 
 
-def _validate(training: Training) -> None:
+def validate_now(training: Training) -> None:
     state, config, plan = training.state, training.config, training.batches.plan
     assert training.validate is not None
     try:

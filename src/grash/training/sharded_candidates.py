@@ -12,7 +12,6 @@ from torch import Tensor
 from grash.kernels import pair_loops
 from grash.kernels.pair_scores import Pair, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask
-from grash.kernels.threads import use_torch_threads
 from grash.models.base import KgeModel, Slot
 from grash.training.batches import Batch, Negatives
 from grash.training.config import TrainConfig
@@ -93,21 +92,10 @@ def wide_gradients(
     if pair == "dot":
         return wide(upstream) @ wide(rows), upstream.T @ queries
     if pair != "l2" and pair_loops.serve(queries):
-        return _wide_loops(queries, rows, upstream, pair)
+        return pair_loops.gradients(queries, rows, upstream, pair, torch.float64)
     doubles = [wide(x) for x in (queries, rows, scores, upstream)]
     for_queries, for_rows = pair_gradients(doubles[0], doubles[1], doubles[2], doubles[3], pair)
     return for_queries, for_rows.to(rows.dtype)
-
-
-def _wide_loops(queries: Tensor, rows: Tensor, upstream: Tensor, pair: Pair) -> tuple[Tensor, Tensor]:
-    """The loops of l1 and modulus add to arrays of either precision."""
-    loop = pair_loops._l1_gradient if pair == "l1" else pair_loops._modulus_gradient
-    q, c, g, turned = (x.contiguous().numpy() for x in (queries, rows, upstream, upstream.T))
-    for_queries, for_rows = torch.zeros(queries.shape, dtype=torch.float64), torch.zeros(rows.shape)
-    use_torch_threads()
-    loop(q, c, g, for_queries.numpy())
-    loop(c, q, turned, for_rows.numpy())
-    return for_queries, for_rows
 
 
 def _own_pairs(negatives: Negatives, shard: Shard) -> tuple[Tensor, Tensor]:

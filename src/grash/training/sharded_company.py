@@ -35,6 +35,7 @@ class Company(ABC):
 
     rank: int
     size: int
+    staged = False  # whether rows of a card go through the host, since ranks share it
 
     @abstractmethod
     def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
@@ -93,8 +94,7 @@ class Company(ABC):
 
 
 class Processes(Company):
-    """The processes of torch.distributed, joined already. `staged`: rows of a card go through the host, where ranks
-    share a card, which NCCL refuses."""
+    """The processes of torch.distributed, joined already. `staged`: where ranks share a card, which NCCL refuses."""
 
     def __init__(self, *, staged: bool = False) -> None:
         import torch.distributed as distributed
@@ -122,5 +122,6 @@ class Processes(Company):
         except RuntimeError as error:
             raise RankLost(
                 f"Rank {self.rank} of {self.size} lost the others, since one of them ended or cannot be reached "
-                f"({str(error).splitlines()[0]}): the run ends here. The same command goes on from its last checkpoint."
+                f"({str(error).splitlines()[0]}): the run ends here. The same command goes on from its last "
+                f"checkpoint, if there is one."
             ) from error

@@ -6,6 +6,7 @@ so whether to save or to stop is agreed upon after every few steps, in the word 
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import threading
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from grash.kernels.precision import products
 from grash.kernels.random import key_at
-from grash.training.loop import _validate, next_stop
+from grash.training.loop import next_stop, validate_now
 from grash.training.pulse import Pulse, Training
 from grash.training.rates import rate_at
 from grash.training.sharded_company import Company
@@ -26,17 +27,19 @@ from grash.training.sharded_questions import sharded_questions
 from grash.training.sharded_rows import Shard
 from grash.training.sharded_step import sharded_gradients
 
+log = logging.getLogger(__name__)
 _MOST_STEPS = 32  # between two words about losses, clocks and Ctrl-C
 _MOST_SECONDS = 1.0  # of these
+_LONG_SAVING = 20.0  # seconds; a launcher may kill ranks 30 seconds after Ctrl-C
 
 
 def train_shard(training: Training, shard: Shard, company: Company, *, save_every_seconds: float = 120.0) -> None:
     """Trains to the end of the plan, or until patience runs out; the state ends with the best validation's weights.
 
     training.save and training.validate are called on all ranks at once. On an interrupt of any rank all save, and
-    KeyboardInterrupt is raised on all."""
+    KeyboardInterrupt is raised on all. What follows, test and model, may fail, so the end is saved too."""
     state, pulse = training.state, Pulse([training], math.inf)
-    wishes = _Wishes(save_every_seconds, leads=company.rank == 0)
+    wishes = _Wishes(save_every_seconds, leads=company.rank == 0, stands=state.step)
     with _patient(wishes):
         while (stop := _stop(training)) is not None:
             with products(training.config.precision):
@@ -47,11 +50,16 @@ def train_shard(training: Training, shard: Shard, company: Company, *, save_ever
                     if wishes.agreed:
                         _save(training, wishes)
             if training.validate is not None:
-                _validate(training)
+                validate_now(training)
                 _raise(training)
                 wishes.hear(company.total(wishes.tensor(share=1 / 8)))
                 if wishes.agreed:
                     _save(training, wishes)
+        if state.step > wishes.stands:
+            _save(training, wishes)
+        wishes.hear(company.total(wishes.tensor()))  # a Ctrl-C since the last word
+        if wishes.interrupted:
+            raise KeyboardInterrupt
     state.restore_best()
 
 
@@ -87,8 +95,9 @@ class _Wishes:
     """What this rank would do, and what all agreed upon: to save, by the clock of the rank that leads; to stop, because
     of anybody's Ctrl-C; how many steps to make before the next word, by the leader's clock again."""
 
-    def __init__(self, save_every_seconds: float, *, leads: bool) -> None:
+    def __init__(self, save_every_seconds: float, *, leads: bool, stands: int) -> None:
         self.save_every_seconds, self.leads = save_every_seconds, leads
+        self.stands = stands  # the step of the last checkpoint
         self.saved = self.heard = time.monotonic()
         self.saving = 0.0  # seconds that the last saving took: no more than a tenth of it all is spent so
         self.pressed = False
@@ -122,7 +131,14 @@ def _save(training: Training, wishes: _Wishes) -> None:
     if training.save is not None:
         training.save(training.state)
     wishes.saved = wishes.heard = time.monotonic()
-    wishes.saving, wishes.agreed = wishes.saved - began, False
+    before, wishes.saving, wishes.agreed = wishes.saving, wishes.saved - began, False
+    wishes.stands = training.state.step
+    if wishes.saving > _LONG_SAVING >= before:
+        log.warning(
+            "Saving a checkpoint takes %.0f s, and torchrun kills ranks 30 s after Ctrl-C unless its shutdown timeout "
+            "is longer: a run that is stopped so goes on from the checkpoint before.",
+            wishes.saving,
+        )
     if wishes.interrupted:
         raise KeyboardInterrupt
 
@@ -134,7 +150,8 @@ def _raise(training: Training) -> None:
 
 @contextmanager
 def _patient(wishes: _Wishes) -> Iterator[None]:
-    """Ctrl-C is a wish: a rank that left at once would take the others down before anything is saved."""
+    """Ctrl-C is a wish: a rank that left at once would take the others down before anything is saved. Where a second
+    one is meant to end all at once, torchrun says so with SIGTERM (`engines/farewell`)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

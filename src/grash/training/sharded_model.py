@@ -9,10 +9,10 @@ from grash.data.dataset import Dataset
 from grash.errors import InputError
 from grash.files import write_json
 from grash.models import KgeModel
-from grash.models.store import SCHEMA, VERSION, _sha256
+from grash.models.store import SCHEMA, VERSION, file_sha256
 from grash.training.sharded_company import Company
 from grash.training.sharded_rows import Shard
-from grash.training.sharded_tables import shared_folder, write_tables
+from grash.training.sharded_tables import shared_folder, write_tables, write_together
 from grash.version import __version__
 
 _TABLES = "embeddings.safetensors"
@@ -42,7 +42,8 @@ def save_model_shard(
     with shared_folder(folder, company, overwrite=overwrite) as aside:
         tables = {"entity": model.entity, "relation": model.relation}
         write_tables(aside / _TABLES, tables, {"entity"}, shard, company)
-        if company.rank == 0:
+
+        def finish() -> None:
             dataset.save(aside / "dataset")
             record = {
                 "schema": SCHEMA,
@@ -56,6 +57,8 @@ def save_model_shard(
                 "n_relations": model.n_relations,
                 "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
                 **about,
-                "sha256": _sha256(aside / _TABLES),
+                "sha256": file_sha256(aside / _TABLES),
             }
             write_json(aside / "model.json", record)
+
+        write_together(folder, company, finish if company.rank == 0 else lambda: None)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import torch
 from safetensors import safe_open
@@ -23,27 +25,78 @@ from grash.training.sharded_company import Company
 from grash.training.sharded_rows import Shard
 
 _TOGETHER = 1 << 24  # floats of rows that are written at a time
+_WORD_SECONDS = 5.0  # between two words of ranks that wait for a disk
 
 
 @contextmanager
 def shared_folder(folder: Path, company: Company, *, overwrite: bool) -> Iterator[Path]:
     """`files.whole_folder` for all ranks: what they write into the yielded folder becomes `folder`, or nothing does."""
-    own: GrashError | None = None
     with ExitStack() as stack:
-        aside = ""
-        if company.rank == 0:
-            try:
-                aside = str(stack.enter_context(whole_folder(folder, overwrite=overwrite)))
-            except GrashError as error:
-                own = error
-        aside = company.text(aside)
-        if not aside:
-            raise own or OutputError(folder, "rank 0 cannot write there")
-        if company.any(not Path(aside).is_dir()):
-            raise OutputError(folder, "not all ranks see it, and it must lie on a disk that they share")
-        yield Path(aside)
+        yield _made_by_first(folder, company, stack, lambda: whole_folder(folder, overwrite=overwrite))
         company.any(False)  # all have written
-    company.any(False)  # it is there
+        done = stack.pop_all()
+        write_together(folder, company, done.close)  # rank 0 brings it to the disk and to its name
+
+
+def check_shared(folder: Path, company: Company) -> None:
+    """Says before a training what saving would say: that all ranks can write beside `folder`, on the same disk."""
+
+    def trial() -> AbstractContextManager[str]:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part")
+
+    with ExitStack() as stack:
+        aside = _made_by_first(folder, company, stack, trial)
+        write_together(folder, company, (aside / str(company.rank)).touch)
+
+
+def write_together(path: Path, company: Company, work: Callable[[], None]) -> None:
+    """Every rank does its work, which may take longer than ranks have patience with one that says nothing: meanwhile
+    they exchange words. Work that fails on one rank fails on all."""
+    failed: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            work()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)  # an interrupt need not wait for a disk
+    thread.start()
+    working = True
+    while working:
+        thread.join(_WORD_SECONDS)
+        working = company.any(thread.is_alive())
+    if company.any(bool(failed)):
+        _raise(path, failed)
+
+
+def _made_by_first(
+    folder: Path, company: Company, stack: ExitStack, make: Callable[[], AbstractContextManager[Path | str]]
+) -> Path:
+    """A folder that rank 0 makes and all ranks see; it lasts as long as the stack."""
+    made: list[str] = []
+    failed: list[Exception] = []
+    if company.rank == 0:
+        try:
+            made.append(str(stack.enter_context(make())))
+        except (GrashError, OSError) as error:
+            failed.append(error)
+    aside = company.text(*made)
+    if not aside:
+        _raise(folder, failed, other="rank 0 cannot write there")
+    if company.any(not Path(aside).is_dir()):
+        raise OutputError(folder, "not all ranks see it, and it must lie on a disk that they share")
+    return Path(aside)
+
+
+def _raise(path: Path, failed: list[Exception], *, other: str = "another rank could not write its part") -> NoReturn:
+    """This rank's error as a sentence, or that another has one."""
+    for error in failed:
+        if isinstance(error, OSError):
+            raise OutputError(path, error.strerror or str(error)) from error
+        raise error
+    raise OutputError(path, other)
 
 
 def write_tables(path: Path, tables: Mapping[str, Tensor], spread: set[str], shard: Shard, company: Company) -> None:
@@ -51,10 +104,7 @@ def write_tables(path: Path, tables: Mapping[str, Tensor], spread: set[str], sha
     all ranks. All float32."""
     shapes = {name: (shard.n_rows if name in spread else len(t), t.shape[1]) for name, t in tables.items()}
     header, starts, n_bytes = _header(shapes)
-    if company.rank == 0:
-        _attempt(path, company, lambda: _begin(path, header, n_bytes))
-    else:
-        _attempt(path, company, lambda: None)
+    write_together(path, company, lambda: _begin(path, header, n_bytes) if company.rank == 0 else None)
 
     def write() -> None:
         with path.open("r+b") as file:
@@ -66,7 +116,7 @@ def write_tables(path: Path, tables: Mapping[str, Tensor], spread: set[str], sha
             file.flush()
             os.fsync(file.fileno())
 
-    _attempt(path, company, write)
+    write_together(path, company, write)
 
 
 def read_rows(path: Path, name: str, shard: Shard | None = None) -> Tensor:
@@ -102,14 +152,3 @@ def _begin(path: Path, header: bytes, n_bytes: int) -> None:
 def _write_rows(file: BinaryIO, table: Tensor) -> None:
     for rows in table.split(max(1, _TOGETHER // max(1, table.shape[1]))):
         file.write(rows.to("cpu", torch.float32).contiguous().numpy().data)
-
-
-def _attempt(path: Path, company: Company, work: Callable[[], None]) -> None:
-    """Work that may fail on one rank then fails on all."""
-    reason = ""
-    try:
-        work()
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if company.any(bool(reason)):
-        raise OutputError(path, reason or "another rank could not write its rows")

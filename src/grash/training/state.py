@@ -98,26 +98,42 @@ def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
     """Writes the checkpoint, wholly or not at all; an older one stays until the new one is complete."""
     with whole_folder(folder, overwrite=True) as aside:
         write_tensors(state_tensors(state), aside / "tensors.safetensors")
-        record = {
-            "schema": SCHEMA,
-            "version": VERSION,
-            "belongs_to": belongs_to,
-            "step": state.step,
-            "seconds": state.seconds,
-            "loss_sum": state.loss_sum,
-            "loss_steps": state.loss_steps,
-            "first_loss": state.first_loss,
-            "plateau": {"scale": state.plateau.scale, "waited": state.plateau.waited,
-                        "best": None if not state.history else state.plateau.best},
-            "history": [asdict(v) for v in state.history],
-            "has_best": bool(state.best),
-            "interval": None if state.interval is None else list(state.interval),
-        }  # fmt: skip
-        write_json(aside / "state.json", record)
+        write_json(aside / "state.json", state_record(state, belongs_to))
 
 
 def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:
     """Fills a fresh state from a checkpoint that belongs to the same run."""
+    record = read_record(folder, belongs_to)
+    try:
+        if record["has_best"]:
+            state.make_best()
+        read_tensors(folder / "tensors.safetensors", state_tensors(state))
+        take_record(state, record)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+        raise FormatError(f"{folder} is a damaged checkpoint ({error}): remove it to start anew.") from error
+
+
+def state_record(state: TrainState, belongs_to: dict[str, Any]) -> dict[str, Any]:
+    """The content of state.json: all but the tables."""
+    plateau = state.plateau
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "belongs_to": belongs_to,
+        "step": state.step,
+        "seconds": state.seconds,
+        "loss_sum": state.loss_sum,
+        "loss_steps": state.loss_steps,
+        "first_loss": state.first_loss,
+        "plateau": {"scale": plateau.scale, "waited": plateau.waited, "best": plateau.best if state.history else None},
+        "history": [asdict(v) for v in state.history],
+        "has_best": bool(state.best),
+        "interval": None if state.interval is None else list(state.interval),
+    }
+
+
+def read_record(folder: Path, belongs_to: dict[str, Any]) -> dict[str, Any]:
+    """The state.json of a checkpoint, if it is one of the same run."""
     record = read_json(folder / "state.json", schema=SCHEMA, version=VERSION)
     owner = record.get("belongs_to")
     if not isinstance(owner, dict):
@@ -125,21 +141,20 @@ def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
     for key, value in belongs_to.items():
         if owner.get(key) != value:
             raise InputError(_difference(folder, key, owner.get(key), value))
-    try:
-        if record["has_best"]:
-            state.make_best()
-        read_tensors(folder / "tensors.safetensors", state_tensors(state))
-        state.step, state.seconds = record["step"], record["seconds"]
-        state.loss_sum, state.loss_steps = record["loss_sum"], record["loss_steps"]
-        state.first_loss = record["first_loss"]
-        plateau = record["plateau"]
-        state.plateau.scale, state.plateau.waited = plateau["scale"], plateau["waited"]
-        state.plateau.best = float("-inf") if plateau["best"] is None else plateau["best"]
-        state.history = [Validation(**v) for v in record["history"]]
-        interval = record.get("interval")
-        state.interval = None if interval is None else (float(interval[0]), float(interval[1]))
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-        raise FormatError(f"{folder} is a damaged checkpoint ({error}): remove it to start anew.") from error
+    return record
+
+
+def take_record(state: TrainState, record: dict[str, Any]) -> None:
+    """Brings the state to where the record stands, but for the tables."""
+    state.step, state.seconds = record["step"], record["seconds"]
+    state.loss_sum, state.loss_steps = record["loss_sum"], record["loss_steps"]
+    state.first_loss = record["first_loss"]
+    plateau = record["plateau"]
+    state.plateau.scale, state.plateau.waited = plateau["scale"], plateau["waited"]
+    state.plateau.best = float("-inf") if plateau["best"] is None else plateau["best"]
+    state.history = [Validation(**v) for v in record["history"]]
+    interval = record.get("interval")
+    state.interval = None if interval is None else (float(interval[0]), float(interval[1]))
 
 
 def state_tensors(state: TrainState) -> dict[str, Tensor]:

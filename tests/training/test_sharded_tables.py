@@ -1,0 +1,100 @@
+"""Work of ranks on one disk: a long one is waited for with words, a failed one fails on all, nothing is left over."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grash.errors import OutputError
+from grash.training import sharded_tables
+from grash.training.sharded_company import Company
+from grash.training.sharded_tables import check_shared, shared_folder, write_together
+from training.thread_company import in_threads
+
+
+def test_ranks_that_wait_for_a_disk_say_so_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharded_tables, "_WORD_SECONDS", 0.02)
+
+    def work(company: Company) -> int:
+        words, plain = 0, company.any
+
+        def counted(said: bool) -> bool:
+            nonlocal words
+            words += 1
+            return plain(said)
+
+        company.any = counted  # type: ignore[method-assign]
+        write_together(tmp_path, company, lambda: time.sleep(0.3 * (company.rank == 0)))
+        return words
+
+    found = in_threads(3, work)
+    assert len(set(found)) == 1 and found[0] > 4
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), OutputError("part", "No space left")], ids=type)
+def test_work_that_fails_on_one_rank_fails_on_all(tmp_path: Path, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    def work(company: Company) -> str:
+        with pytest.raises(OutputError) as raised:
+            write_together(tmp_path, company, fail if company.rank == 1 else lambda: None)
+        return raised.value.reason
+
+    other = "another rank could not write its part"
+    assert in_threads(3, work) == [other, "No space left", other]
+
+
+def test_a_defect_in_the_work_of_a_rank_stays_what_it_is(tmp_path: Path) -> None:
+    def work(company: Company) -> None:
+        with pytest.raises(ZeroDivisionError if company.rank == 0 else OutputError):
+            write_together(tmp_path, company, lambda: print(1 // company.rank))
+
+    in_threads(2, work)
+
+
+def test_a_disk_that_all_share_is_tried_without_a_trace(tmp_path: Path) -> None:
+    in_threads(3, lambda company: check_shared(tmp_path / "runs" / "m", company))
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("check", [check_shared, lambda f, c: shared_folder(f, c, overwrite=True).__enter__()])
+def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(tmp_path: Path, check: Any) -> None:
+    (tmp_path / "file").write_text("")
+
+    def work(company: Company) -> str:
+        with pytest.raises(OutputError) as raised:
+            check(tmp_path / "file" / "m", company)
+        return raised.value.reason
+
+    first, *others = in_threads(3, work)
+    assert first == "File exists" and others == ["rank 0 cannot write there"] * 2
+
+
+def test_a_disk_that_a_rank_does_not_see_is_refused(tmp_path: Path) -> None:
+    def work(company: Company) -> None:
+        plain = company.text
+        if company.rank == 1:
+            company.text = lambda said="": f"{plain(said)}, elsewhere"  # type: ignore[method-assign]
+        with pytest.raises(OutputError, match="not all ranks see it"):
+            check_shared(tmp_path / "m", company)
+
+    in_threads(2, work)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_finished_fails_on_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path) -> None:
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr("grash.files._fsync", full)
+
+    def work(company: Company) -> None:
+        with pytest.raises(OutputError), shared_folder(tmp_path / "m", company, overwrite=False) as aside:
+            (aside / str(company.rank)).touch()
+
+    in_threads(2, work)
+    assert list(tmp_path.iterdir()) == []
