@@ -63,7 +63,7 @@ def test_a_setting_that_comes_later_leaves_older_records_if_it_says_what_was_bef
     settings = wanted_of(TWO[0])[0].settings
     without = settings.model_dump(mode="json")
     now = identity(settings, 60)
-    monkeypatch.setitem(confirm._AS_BEFORE, "price", "triples")
+    monkeypatch.setitem(confirm.AS_BEFORE, "price", "triples")
     assert identity(settings, 60) != now and without["price"] == "triples"  # as if it had not been there
     dearer = settings.model_copy(update={"price": "scores"})
     assert identity(dearer, 60) != identity(settings, 60)
