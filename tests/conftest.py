@@ -3,9 +3,14 @@ every run (set HYPOTHESIS_PROFILE=search for new ones), a fresh logger each."""
 
 import logging
 import os
+import signal
 
 import pytest
 from hypothesis import settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)
