@@ -45,23 +45,27 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
     with whole_folder(folder, overwrite=overwrite) as aside:
         write_tensors({"entity": model.entity, "relation": model.relation}, aside / "embeddings.safetensors")
         stored.dataset.save(aside / "dataset")
-        record = {
-            "schema": SCHEMA,
-            "version": VERSION,
-            "grash": __version__,
-            "model": model.name,
-            "dim": model.dim,
-            "norm": model.norm,
-            "reciprocal": model.reciprocal,
-            "n_entities": model.n_entities,
-            "n_relations": model.n_relations,
-            "dataset": {"name": stored.dataset.name, "fingerprint": stored.dataset.fingerprint},
-            "config": stored.config,
-            "evaluation": stored.evaluation,
-            "history": stored.history,
-            "sha256": file_sha256(aside / "embeddings.safetensors"),
-        }
-        write_json(aside / "model.json", record)
+        about = {"config": stored.config, "evaluation": stored.evaluation, "history": stored.history}
+        write_record(aside, model, stored.dataset, about)
+
+
+def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[str, Any]) -> None:
+    """model.json beside tables that are written. about: config, evaluation and history."""
+    record = {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "grash": __version__,
+        "model": model.name,
+        "dim": model.dim,
+        "norm": model.norm,
+        "reciprocal": model.reciprocal,
+        "n_entities": dataset.n_entities,
+        "n_relations": model.n_relations,
+        "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
+        **about,
+        "sha256": file_sha256(folder / "embeddings.safetensors"),
+    }
+    write_json(folder / "model.json", record)
 
 
 def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool | None = None) -> StoredModel:

@@ -7,13 +7,11 @@ from typing import Any
 
 from grash.data.dataset import Dataset
 from grash.errors import InputError
-from grash.files import write_json
 from grash.models import KgeModel
-from grash.models.store import SCHEMA, VERSION, file_sha256
+from grash.models.store import write_record
 from grash.training.sharded_company import Company
 from grash.training.sharded_rows import Shard
 from grash.training.sharded_tables import shared_folder, write_tables, write_together
-from grash.version import __version__
 
 _TABLES = "embeddings.safetensors"
 
@@ -45,20 +43,6 @@ def save_model_shard(
 
         def finish() -> None:
             dataset.save(aside / "dataset")
-            record = {
-                "schema": SCHEMA,
-                "version": VERSION,
-                "grash": __version__,
-                "model": model.name,
-                "dim": model.dim,
-                "norm": model.norm,
-                "reciprocal": model.reciprocal,
-                "n_entities": shard.n_rows,
-                "n_relations": model.n_relations,
-                "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
-                **about,
-                "sha256": file_sha256(aside / _TABLES),
-            }
-            write_json(aside / "model.json", record)
+            write_record(aside, model, dataset, about)
 
         write_together(folder, company, finish if company.rank == 0 else lambda: None)
