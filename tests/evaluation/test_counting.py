@@ -54,6 +54,15 @@ for name, norm, dim in [("complex", 1, 6), ("distmult", 1, 5), ("cp", 1, 10), ("
         test, train = graph(20, 150, 2, 2), graph(300, 150, 2, 3)
         agree(model, test, train, test)
 """,
+    "questions that several triples ask": """
+for name in ("complex", "transe", "rotate"):
+    model = model_of(name, 150, 4, 3, values="ties")
+    star = np.array([(7, 0, t) for t in range(40)] + [(h, 1, 3) for h in range(0, 60, 2)], np.int32)
+    test = np.concatenate([star, graph(5, 150, 2, 4), star[:3], star[:3]])  # some are asked with the same truth, too
+    test = np.random.default_rng(0).permutation(test)
+    agree(model, test, star[::3], graph(100, 150, 2, 5))
+    agree(model, test, test)
+""",
     "small graphs": """
 for n_entities, n in [(1, 1), (1, 5), (2, 3), (129, 17), (128, 16)]:
     test = graph(n, n_entities, 2, n)
@@ -67,7 +76,7 @@ agree(model_of("transe", 12, 4, 0), everything[::5], everything)  # all others a
 model, test = model_of("transe", 700, 4, 0, values="equal"), graph(40, 700, 2, 0)
 shape = Shape.of(40, 700, 4)
 agree(model, test, test, shapes=shape)
-short = Shape(shape.half, shape.queries, shape.part, 48 * 256)  # one tile's pairs find room, not more
+short = Shape(shape.half, shape.truths, shape.part, 48 * 256)  # one tile's pairs find room, not more
 agree(model, test, test, shapes=short)
 """,
     "numbers without an order": """

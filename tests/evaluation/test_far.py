@@ -86,7 +86,7 @@ for name, norm, dim in [("complex", 1, 6), ("cp", 1, 10), ("transe", 2, 9), ("ro
     questions = [q for slot in ("head", "tail") for q in ranker.questions[slot]]
     width = here.candidate(here.entity[:0], "tail").shape[1]
     whole = Shape.of(20, 700, width)
-    short = Shape(whole.half, whole.queries, 512, 32 * 256)  # two pieces; open pairs may find no room
+    short = Shape(whole.half, whole.truths, 512, 32 * 256)  # two pieces; open pairs may find no room
     for asked, shape in ((1 << 17, short), (25, short), (1 << 17, whole)):
         counting._ASKED = asked
         wanted = Counting(here, questions).read()

@@ -44,19 +44,23 @@ def test_every_row_has_its_filter_and_the_truth_is_not_in_it(n: int, n_entities:
                 (i, e) for i, entities in enumerate(wanted[first:last]) for e in entities
             ]
             assert columns.tolist() == sorted(columns.tolist())
-        pairs, runs = (x.tolist() for x in question.filter())
+        asking, asks, order, starts, pairs, runs = (x.tolist() for x in vars(question.distinct).values())
+        keys = list(zip(question.known.tolist(), question.relations.tolist()))
+        assert sorted(keys[i] for i in asking) == sorted(set(keys)) and [keys[asking[q]] for q in asks] == keys
+        assert [asks[i] for i in order] == sorted(asks) and sorted(order) == list(range(n))
+        count = [end - begin for begin, end in zip(starts, starts[1:])]
+        assert count == sorted(count, reverse=True) and count == [asks.count(q) for q in range(len(asking))]
         for i, (begin, end, truth_known) in enumerate(zip(*runs)):
             truth = int(question.truth[i])
             assert [e for e in pairs[1][begin:end] if e != truth] == wanted[i]
             assert truth_known == (truth in pairs[1][begin:end])
-            asking = {(int(question.known[j]), int(question.relations[j])) for j in pairs[0][begin:end]}
-            assert asking <= {(int(question.known[i]), int(question.relations[i]))}
+            assert set(pairs[0][begin:end]) <= {asks[i]}
 
 
 def test_a_question_that_many_ask_has_its_answers_once() -> None:
     test = np.array([[h, 0, 7] for h in range(50)], np.int32)
     question = Question(test, KnownAnswers.of(test, n_relations=1), "head", CPU, 60)
-    assert question.filter()[0].shape == (2, 50) and len(question.skips(0, 50)[0]) == 50 * 49
+    assert question.distinct.pairs.shape == (2, 50) and len(question.skips(0, 50)[0]) == 50 * 49
 
 
 def test_on_a_cpu_ranking_takes_its_score_tiles() -> None:

@@ -28,12 +28,13 @@ from grash.files import mend_folder
 from grash.models import KgeModel
 from grash.training.config import TrainConfig
 from grash.training.fusable import serves
+from grash.training.fused import compile_stacks
 from grash.training.initial import initial_model
 from grash.training.loop import train_stack
 from grash.training.placement import Placement
 from grash.training.pulse import Progress, Training
 from grash.training.stack import stack_states
-from grash.training.state import TrainState, Validation, load_state, save_state, state_tensors
+from grash.training.state import TrainState, Validation, load_state, save_state
 
 log = logging.getLogger(__name__)
 _MOST_THREADS = 4096
@@ -135,7 +136,7 @@ def run_trainings(
     for job in jobs:
         if job.checkpoint is not None:
             mend_folder(job.checkpoint)
-    parts = stacks(ground, jobs)
+    parts = _ready_first(ground, jobs, stacks(ground, jobs))
     while parts:
         part = parts.pop(0)
         ended = _attempt(ground, jobs, part, work_bytes)
@@ -149,6 +150,17 @@ def run_trainings(
 def stacks(ground: Ground, jobs: Sequence[Job]) -> list[list[int]]:
     """The places of jobs that are trained together, stack by stack."""
     return [part for group in _groups(ground, jobs) for part in _split(ground, jobs, group)]
+
+
+def _ready_first(ground: Ground, jobs: Sequence[Job], parts: list[list[int]]) -> list[list[int]]:
+    """The stacks; on a card what they lack is compiled by other threads from now on, and those that lack nothing come
+    first."""
+    fused = [part for part in parts if serves(jobs[part[0]].config, ground.device)]
+    if not fused:
+        return parts
+    lacks = compile_stacks([[jobs[place].config for place in part] for part in fused], *ground.sizes)
+    waits = {part[0] for part, lacking in zip(fused, lacks) if lacking}
+    return sorted(parts, key=lambda part: part[0] in waits)
 
 
 def together(config: TrainConfig, device: torch.device) -> bool:
@@ -300,7 +312,7 @@ def _saver(folder: Path, belongs_to: dict[str, Any], validator: Validator | None
 
     def save(state: TrainState) -> None:
         nonlocal said
-        need, free = sum(t.nbytes for t in state_tensors(state).values()), free_disk(folder)
+        need, free = state.nbytes, free_disk(folder)
         if need > free:
             if not said:
                 log.warning(

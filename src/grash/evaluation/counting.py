@@ -21,7 +21,7 @@ from grash.models import KgeModel
 from grash.models.base import Slot
 
 if TYPE_CHECKING:
-    from grash.kernels.count_above_triton import Shape
+    from grash.kernels.count_above_triton import Asked, Shape
 
 _GATHERED = 1 << 21  # floats of rows that become queries together
 _TOGETHER = 6  # such blocks while they do
@@ -30,10 +30,11 @@ _ASKED = 1 << 17  # queries that meet a piece of a table that lies elsewhere
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """A question under way: queries (B, W), where its truths stand, and where the counts go."""
+    """A question under way: queries (Q, W), each distinct one once, where its truths stand, and where the counts go."""
 
     question: Question
     shape: Shape
+    asked: Asked
     queries: Tensor
     seen: Slot
     rows: Tensor  # (E, W) candidates with `truth` as ids, or (B, W), the truths alone
@@ -81,14 +82,18 @@ class Counting:
         return groups
 
     def _ask(self, i: int, out: Tensor, open_pairs: Tensor) -> _Asked:
+        from grash.kernels.count_above_triton import Asked
+
         model, question, shape = self.model, self.questions[i], self.shapes[i]
+        distinct = question.distinct
+        asked = Asked(distinct.asks, distinct.order, distinct.starts)
         queries, seen = _queries(model, question)
         rows, truth = model.candidate(model.entity, seen), question.answers
         if self.far:
             rows = model.candidate(model.entity[truth], seen).contiguous()
             truth = torch.arange(len(truth), device=truth.device)
-        edges = queries.new_empty(3, shape.queries)
-        return _Asked(question, shape, queries, seen, rows, truth, edges, out, open_pairs)
+        edges = queries.new_empty(3, shape.truths)
+        return _Asked(question, shape, asked, queries, seen, rows, truth, edges, out, open_pairs)
 
     def _count(self, asked: list[_Asked], largest: dict[int, Tensor], bad: Tensor) -> None:
         """largest: sizes of candidates by where these lie, which several questions share."""
@@ -104,12 +109,13 @@ class Counting:
                 where = candidates.data_ptr()
                 if where not in largest:
                     largest[where] = sizes(candidates, pair).max()
-                truths(a.queries, a.rows, a.truth, largest[where], pair, a.edges, bad)
+                truths(a.queries, a.rows, a.truth, a.asked.asks, largest[where], pair, a.edges, bad)
                 open_pairs = a.open_pairs[first // self.piece]
-                count_rows(a.queries, candidates, a.edges, pair, a.shape, out=a.out, open_pairs=open_pairs)
+                count_rows(a.queries, candidates, a.edges, a.asked, pair, a.shape, out=a.out, open_pairs=open_pairs)
         for a in asked:
             everyone = model.candidate(model.entity, a.seen)
-            leave_out(a.queries, everyone, a.edges, *a.question.filter(), pair, a.out)
+            distinct = a.question.distinct
+            leave_out(a.queries, everyone, a.edges, distinct.pairs, distinct.runs, pair, a.out)
 
     def read(self) -> list[NDArray[np.int64]] | None:
         """For each of the questions (2, B): above and ties. None if the model's scores have no order. The one wait;
@@ -140,7 +146,7 @@ def counting_bytes(
 
     asked = min(n_triples, together)
     shape = Shape.of(asked, n_entities, width)
-    stays = 2 * n_triples * (24 + 12) + 8 * n_filtered
+    stays = 2 * n_triples * (24 + 12 + 16) + 8 * n_filtered
     numbers = 8 * (1 + 4 * n_triples + 2 * -(-n_triples // together) * shape.parts(n_entities))
     queries = 4 * asked * width
     gathered = _TOGETHER * 4 * min(_GATHERED, asked * width)
@@ -151,11 +157,11 @@ def counting_bytes(
 
 
 def _queries(model: KgeModel, question: Question) -> tuple[Tensor, Slot]:
-    """(B, W) contiguous, and the slot whose candidates they meet."""
+    """(Q, W) contiguous, one for each distinct question, and the slot whose candidates they meet."""
     rows = max(1, _GATHERED // max(model.dim, model.relation.shape[1]))
     parts = [
-        model.queries(known, relations, question.slot)[0].contiguous()
-        for known, relations in zip(question.known.split(rows), question.relations.split(rows))
+        model.queries(question.known[part], question.relations[part], question.slot)[0].contiguous()
+        for part in question.distinct.asking.split(rows)
     ]
     _, seen = model.asked(question.relations[:0], question.slot)
     return parts[0] if len(parts) == 1 else torch.cat(parts), seen

@@ -7,6 +7,9 @@ directory?"), so known answers are kept once per distinct question: of the 10,00
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,6 +19,18 @@ from grash.data.known import KnownAnswers, expand
 from grash.models.base import Slot
 
 _KEPT = 1 << 26  # filtered candidates whose order by column is kept between rankings
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct:
+    """The distinct questions as the counting kernels take them, int32 on the device."""
+
+    asking: Tensor  # (Q,) a row of each; those that many rows ask come first
+    asks: Tensor  # (B,) the number of a row's question
+    order: Tensor  # (B,) rows by question
+    starts: Tensor  # (Q + 1,) where a question's begin in it
+    pairs: Tensor  # (2, m) a question and a known answer
+    runs: Tensor  # (3, B) where the answers to a row's question begin and end in pairs; is its truth among them?
 
 
 class Question:
@@ -36,18 +51,14 @@ class Question:
             torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in (known_ids, relations, self.truth)
         )
         index = known.of_slot(slot)
-        _, asking, question = np.unique(
-            known_ids * index.n_relations + relations, return_index=True, return_inverse=True
-        )
-        first, count = index.runs(known_ids[asking], relations[asking])
-        rows, self.filtered = expand(first, count, index.answers)  # (m,) known answers, question by question
-        self.asking = asking[rows].astype(np.int32)  # (m,) a row that asks the question
+        self.asking, self.numbers = _distinct(known_ids * index.n_relations + relations)
+        first, count = index.runs(known_ids[self.asking], relations[self.asking])
+        self.asked, self.filtered = expand(first, count, index.answers)  # (m,) known answers, question by question
         ends = np.cumsum(count)
-        self.first, self.last = (ends - count)[question], ends[question]  # (B,) where the answers of a row lie
-        self.truth_known = _contains(rows * n_entities + self.filtered, question * n_entities + self.truth)
+        self.first, self.last = (ends - count)[self.numbers], ends[self.numbers]  # (B,) where a row's answers lie
+        self.truth_known = _contains(self.asked * n_entities + self.filtered, self.numbers * n_entities + self.truth)
         self.others = n_entities - 1 - (self.last - self.first) + self.truth_known
         self._skips: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self._filter: tuple[Tensor, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -66,14 +77,27 @@ class Question:
             self._skips[first, last] = pair
         return pair
 
-    def filter(self) -> tuple[Tensor, Tensor]:
-        """The filter as the counting kernels take it, int32: pairs (2, m) of a row and a known answer; runs (3, B),
-        where a row's answers begin and end, and whether its truth is among them."""
-        if self._filter is None:
-            pairs = np.stack([self.asking, self.filtered])
-            runs = np.stack([self.first, self.last, self.truth_known]).astype(np.int32)
-            self._filter = (torch.from_numpy(pairs).to(self.device), torch.from_numpy(runs).to(self.device))
-        return self._filter
+    @cached_property
+    def distinct(self) -> Distinct:
+        starts = np.cumsum(np.bincount(self.numbers, minlength=len(self.asking)))
+        parts = (
+            self.asking,
+            self.numbers,
+            np.argsort(self.numbers, kind="stable"),
+            np.concatenate([[0], starts]),
+            np.stack([self.asked, self.filtered]),
+            np.stack([self.first, self.last, self.truth_known]),
+        )
+        return Distinct(*(torch.from_numpy(part.astype(np.int32)).to(self.device) for part in parts))
+
+
+def _distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each distinct key a place, those of many first; of each place the number of its key in that order."""
+    _, places, numbers, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(-count, kind="stable")
+    place_in = np.empty_like(order)
+    place_in[order] = np.arange(len(order))
+    return places[order], place_in[numbers]
 
 
 def _contains(ascending: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:

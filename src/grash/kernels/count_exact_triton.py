@@ -5,7 +5,8 @@
     decide     the candidates that the fast product left open, each counted by its exact score
     leave_out  the filter: a question's known answers are scored once, whichever of them is asked for, and each
                query takes off those that were counted
-A pair reads 8·W bytes. Sums are trees of one shape for every pair, so equal rows have equal scores.
+A pair reads 8·W bytes. Sums are trees of one shape for every pair, so equal rows have equal scores. Counters lie
+anywhere in one tensor, so their alignment is not compiled in: heads and tails would need kernels of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grash.kernels.compile_ahead import launch
 from grash.kernels.count_above import LOST
 from grash.kernels.pair_scores import Pair
 
@@ -30,32 +32,40 @@ def sizes(rows: Tensor, pair: Pair) -> Tensor:
     padded = triton.next_power_of_2(max(1, width))
     together = max(1, 4096 // padded)
     out = rows.new_empty(-(-len(rows) // together))
-    _sizes[(len(out),)](rows, rows.stride(0), out, len(rows), W=width, SQUARES=pair in ("dot", "l2"),
-                        ROWS=together, P=padded, num_warps=4)  # fmt: skip
+    launch(
+        _sizes, (len(out),), rows, rows.stride(0), out, len(rows),
+        W=width, SQUARES=pair in ("dot", "l2"), ROWS=together, P=padded, num_warps=4,
+    )  # fmt: skip
     return out
 
 
 def truths(
-    queries: Tensor, candidates: Tensor, truth: Tensor, largest: Tensor, pair: Pair, edges: Tensor, bad: Tensor
-) -> None:
-    """Fills edges (3, B padded): the exact score, and below and above it what the fast product cannot tell apart
-    (∞ in the padding). Sets bad (1,) where a score may leave float32."""
+    queries: Tensor, candidates: Tensor, truth: Tensor, asks: Tensor, largest: Tensor, pair: Pair, edges: Tensor,
+    bad: Tensor,
+) -> None:  # fmt: skip
+    """asks (B,) int32: the query whose answer each truth (B,) is. Fills edges (3, B padded): the exact score, and below
+    and above it what the fast product cannot tell apart (∞ in the padding). Sets bad (1,) where a score may leave
+    float32."""
     tile = _tile(queries)
-    _truths[(-(-edges.shape[1] // tile["ROWS"]),)](
-        queries, candidates, candidates.stride(0), truth, largest, edges, bad, len(queries), edges.shape[1],
+    launch(
+        _truths, (-(-edges.shape[1] // tile["ROWS"]),),
+        queries, candidates, candidates.stride(0), truth, asks, largest, edges, bad, len(truth), edges.shape[1],
         PAIR=pair, LOST=LOST[pair], **tile,
     )  # fmt: skip
 
 
 def decide(
-    queries: Tensor, candidates: Tensor, edges: Tensor, near: Tensor, found: Tensor, pair: Pair, out: Tensor
-) -> None:
-    """Adds to out (2, B), above and ties, the open pairs near (2, room): row and column; found (1,) says how many."""
+    queries: Tensor, candidates: Tensor, edges: Tensor, asks: Tensor, near: Tensor, found: Tensor, pair: Pair,
+    out: Tensor,
+) -> None:  # fmt: skip
+    """Adds to out (2, B), above and ties, the open pairs near (2, room): truth and candidate; found (1,) says how
+    many."""
     room = near.shape[1]
     tile = _tile(queries)
     programs = min(_PROGRAMS, -(-room // tile["ROWS"]))
-    _decide[(programs,)](
-        queries, candidates, candidates.stride(0), edges, near, found, room, out, len(queries), programs,
+    launch(
+        _decide, (programs,),
+        queries, candidates, candidates.stride(0), edges, asks, near, found, room, out, len(asks), programs,
         PAIR=pair, **tile,
     )  # fmt: skip
 
@@ -63,15 +73,16 @@ def decide(
 def leave_out(
     queries: Tensor, candidates: Tensor, edges: Tensor, pairs: Tensor, runs: Tensor, pair: Pair, out: Tensor
 ) -> None:
-    """Takes from out (2, B) what is filtered. pairs (2, m): a row that asks the question, and a known answer; runs
-    (3, B): where a query's known answers begin and end in pairs, and 1 if the truth is among them."""
+    """Takes from out (2, B) what is filtered. pairs (2, m): a query and a known answer; runs (3, B): where the known
+    answers to a truth's query begin and end in pairs, and 1 if the truth is among them."""
     n, tile = pairs.shape[1], _tile(queries)
     scores = queries.new_empty(n)
     if n:
-        _filtered[(-(-n // tile["ROWS"]),)](
+        launch(
+            _filtered, (-(-n // tile["ROWS"]),),
             queries, candidates, candidates.stride(0), pairs, scores, n, PAIR=pair, **tile,
         )  # fmt: skip
-    _leave_out[(len(queries),)](scores, edges, runs, out, len(queries), BLOCK=_AT_ONCE, num_warps=4)
+    launch(_leave_out, (runs.shape[1],), scores, edges, runs, out, runs.shape[1], BLOCK=_AT_ONCE, num_warps=4)
 
 
 def _tile(queries: Tensor) -> dict[str, int]:
@@ -118,15 +129,16 @@ def _exact(  # type: ignore[no-untyped-def]
     return score.to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["n", "padded"])
+@triton.jit(do_not_specialize=["truth", "bad", "n", "padded"])
 def _truths(  # type: ignore[no-untyped-def]
-    queries, candidates, stride, truth, largest, edges, bad, n, padded,
+    queries, candidates, stride, truth, asks, largest, edges, bad, n, padded,
     PAIR: tl.constexpr, LOST: tl.constexpr, W: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, c = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, P)
     live = row < n
-    score = _exact(queries, row, candidates, stride, tl.load(truth + row, mask=live, other=0), live, PAIR, W, P)
-    q = queries + row.to(tl.int64)[:, None] * W + c[None, :]
+    query = tl.load(asks + row, mask=live, other=0)
+    score = _exact(queries, query, candidates, stride, tl.load(truth + row, mask=live, other=0), live, PAIR, W, P)
+    q = queries + query.to(tl.int64)[:, None] * W + c[None, :]
     qr = tl.load(q, mask=live[:, None] & (c < (W + 1) // 2)[None, :], other=0.0)
     qi = tl.load(q + (W + 1) // 2, mask=live[:, None] & (c < W // 2)[None, :], other=0.0)
     if (PAIR == "dot") or (PAIR == "l2"):
@@ -151,9 +163,9 @@ def _truths(  # type: ignore[no-untyped-def]
     tl.store(edges + 2 * padded + row, tl.where(live, score + slack, _INFINITE), mask=inside)
 
 
-@triton.jit(do_not_specialize=["room", "n", "programs"])
+@triton.jit(do_not_specialize=["found", "room", "out", "n", "programs"])
 def _decide(  # type: ignore[no-untyped-def]
-    queries, candidates, stride, edges, near, found, room, out, n, programs,
+    queries, candidates, stride, edges, asks, near, found, room, out, n, programs,
     PAIR: tl.constexpr, W: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     last = tl.minimum(tl.load(found), room)
@@ -162,7 +174,8 @@ def _decide(  # type: ignore[no-untyped-def]
         i = first + tl.arange(0, ROWS)
         live = i < last
         row, column = tl.load(near + i, mask=live, other=0), tl.load(near + room + i, mask=live, other=0)
-        score = _exact(queries, row, candidates, stride, column, live, PAIR, W, P)
+        query = tl.load(asks + row, mask=live, other=0)
+        score = _exact(queries, query, candidates, stride, column, live, PAIR, W, P)
         truth = tl.load(edges + row)
         tl.atomic_add(out + row, one, mask=live & (score > truth), sem="relaxed")
         tl.atomic_add(out + n + row, one, mask=live & (score == truth), sem="relaxed")
@@ -179,7 +192,7 @@ def _filtered(  # type: ignore[no-untyped-def]
     tl.store(scores + i, _exact(queries, row, candidates, stride, column, live, PAIR, W, P), mask=live)
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=["out", "n"])
 def _leave_out(scores, edges, runs, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0)
     truth = tl.load(edges + row)

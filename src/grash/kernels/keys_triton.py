@@ -67,22 +67,21 @@ def spread_bits(bits, side):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _feistel(x, side, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A loop, not eight rounds written out: Triton's passes take time by the square of the operations (`draw`: 5 s, now
+    2), and LLVM writes the rounds out after them, to the same instructions."""
     left = x // side
     right = x - left * side
-    for j in tl.static_range(_ROUNDS):
+    number = tl.full((), (_ROUNDS - 1) * GOLDEN & 0xFFFFFFFF if INVERSE else 0, tl.uint32)
+    for _ in range(_ROUNDS):
+        key = mix(low ^ mix(high + number))
         if INVERSE:
-            key = _round_key(low, high, _ROUNDS - 1 - j)
             moved = right + side - spread_bits(mix(left ^ key), side)
             right = left
             left = tl.where(moved >= side, moved - side, moved)
+            number -= GOLDEN
         else:
-            key = _round_key(low, high, j)
             moved = left + spread_bits(mix(right ^ key), side)
             left = right
             right = tl.where(moved >= side, moved - side, moved)
+            number += GOLDEN
     return left * side + right
-
-
-@triton.jit
-def _round_key(low, high, ROUND: tl.constexpr):  # type: ignore[no-untyped-def]
-    return mix(low ^ mix(high + tl.full((), (ROUND * GOLDEN) & 0xFFFFFFFF, tl.uint32)))

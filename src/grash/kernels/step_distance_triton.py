@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grash.kernels.compile_ahead import launch
 from grash.kernels.step import TILE, StepSpace
 from grash.kernels.step_slots_triton import (
     FACTORS,
@@ -40,7 +41,8 @@ _WEIGHED = 32
 def score(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     """Fills scores (T, B, N), maxima, sums and costs (T, S, splits, B); moves the clock on."""
     shape = space.shape
-    _score[(shape.rows // SCORE["BM"], shape.slots * space.splits, shape.trials)](
+    launch(
+        _score, (shape.rows // SCORE["BM"], shape.slots * space.splits, shape.trials),
         space.clock, trials, factors, space.truths, space.positive, space.queries_across, space.block_across,
         space.scores, space.maxima, space.sums, space.costs, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
@@ -53,7 +55,8 @@ def weigh(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor) -> No
     """Turns scores into weights of the gradient (for l2 over the distance), here and across (T, N, B); fills pull, the
     gradient of the positive's score, and slot_losses, both (T, S, B), yet to be divided by the number of positives."""
     shape = space.shape
-    _weigh[(shape.rows // _WEIGHED, shape.candidates // TILE, shape.trials)](
+    launch(
+        _weigh, (shape.rows // _WEIGHED, shape.candidates // TILE, shape.trials),
         space.clock, plan, trials, factors, space.positive, space.maxima, space.sums, space.costs,
         space.scores, space.scores_across, space.slot_losses, space.pull, shape.batch, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
@@ -66,7 +69,8 @@ def pulls(space: StepSpace, trials: Tensor) -> None:
     """Fills partial (T, S, splits, B, P), yet to be divided by the number of positives."""
     shape = space.shape
     columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
-    _pulls[(shape.rows // GRADIENT["BM"] * columns, shape.slots * space.splits, shape.trials)](
+    launch(
+        _pulls, (shape.rows // GRADIENT["BM"] * columns, shape.slots * space.splits, shape.trials),
         trials, space.queries, space.block, space.scores_across, space.partial, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
         BATCH=shape.rows, SLOTS=shape.slots, PAD=shape.padded_half, PAIR=shape.pair,
@@ -78,7 +82,8 @@ def spread(space: StepSpace, trials: Tensor) -> None:
     """Fills for_candidates (T, spreads, N, P), yet to be divided by the number of positives."""
     shape = space.shape
     columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
-    _spread[(shape.candidates // GRADIENT["BM"] * columns, shape.spreads, shape.trials)](
+    launch(
+        _spread, (shape.candidates // GRADIENT["BM"] * columns, shape.spreads, shape.trials),
         trials, space.queries, space.block, space.scores, space.for_candidates,
         shape.first_tail, shape.first_relation, shape.candidates,
         BATCH=shape.rows, SLOTS=shape.slots, SPREADS=shape.spreads, PAD=shape.padded_half, PAIR=shape.pair,

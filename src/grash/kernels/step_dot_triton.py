@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grash.kernels.compile_ahead import launch
 from grash.kernels.step import StepSpace
 from grash.kernels.step_slots_triton import (
     FACTORS,
@@ -31,7 +32,8 @@ from grash.kernels.step_slots_triton import (
 def score(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     """Fills maxima, sums, costs (T, S, splits, B) and partial (T, S, splits, B, P); moves the clock on."""
     shape, tile = space.shape, tiles(space)
-    _score[(shape.rows // tile["LONG"], shape.slots * space.splits, shape.trials)](
+    launch(
+        _score, (shape.rows // tile["LONG"], shape.slots * space.splits, shape.trials),
         space.clock, trials, factors, space.truths, space.positive, space.queries, space.block,
         space.maxima, space.sums, space.costs, space.partial, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
@@ -43,7 +45,8 @@ def score(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
 def spread(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     """Fills for_candidates (T, 1, N, P), yet to be divided by the number of positives."""
     shape, tile = space.shape, tiles(space)
-    _spread[(shape.candidates // tile["LONG"], shape.trials)](
+    launch(
+        _spread, (shape.candidates // tile["LONG"], shape.trials),
         trials, factors, space.truths, space.normaliser, space.queries, space.block, space.for_candidates,
         shape.first_tail, shape.first_relation, shape.candidates,
         BATCH=shape.rows, SLOTS=shape.slots, SHARED=shape.shared, P=shape.padded, ADVERSARIAL=shape.adversarial,

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grash.kernels.compile_ahead import launch
 from grash.kernels.keys_triton import key_at, load_key, permuted
 from grash.kernels.rows_triton import batch_masks, candidate_mask, compose, load_halves, pair_score, store_halves
 from grash.kernels.step import NO_ID, StepSpace
@@ -38,7 +39,8 @@ def draw(
     rows, drawn = (ROWS // 2, DRAWN // 2) if shape.wide else (ROWS, DRAWN)
     grid = (shape.rows // rows + shape.candidates // drawn, shape.trials)
     across = (space.queries_across, space.block_across) if shape.pair != "dot" else (space.queries, space.block)
-    _draw[grid](
+    launch(
+        _draw, grid,
         space.clock, plan, keys, trials, factors, train, entity, relation,
         space.ids, space.places, space.truths, space.negatives, space.twins, space.seen,
         space.queries, space.block, space.positive, *across,
@@ -54,9 +56,10 @@ def order(space: StepSpace) -> None:
     """ids (2, 2·B) → order: occurrences by id, then by place; for the first of each id, where its run starts and how
     long it is (0 for all others)."""
     n = 2 * space.shape.rows
-    _order[(n // _SORTED, 2)](
-        space.ids, space.order, space.start, space.count, n, SORTED=_SORTED, AGAINST=_AGAINST, num_warps=4
-    )
+    launch(
+        _order, (n // _SORTED, 2),
+        space.ids, space.order, space.start, space.count, n, SORTED=_SORTED, AGAINST=_AGAINST, num_warps=4,
+    )  # fmt: skip
 
 
 def _side(n: int) -> int:

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grash.kernels.compile_ahead import launch
 from grash.kernels.rows_triton import (
     batch_masks,
     candidate_mask,
@@ -32,7 +33,8 @@ def ends(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, entity
     shape = space.shape
     rows = ROWS // 2 if shape.wide else ROWS
     known = space.normaliser if shape.pair == "dot" else space.slot_losses
-    _ends[(shape.rows // rows, shape.trials)](
+    launch(
+        _ends, (shape.rows // rows, shape.trials),
         space.clock, plan, trials, factors, entity, relation, space.ids, space.positive,
         space.maxima, space.sums, space.costs, space.partial, known, space.pull,
         space.for_ends, space.for_relations, space.row_losses,

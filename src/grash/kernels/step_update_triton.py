@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grash.kernels.compile_ahead import launch
 from grash.kernels.rows_triton import candidate_mask, load_halves, store_halves
 from grash.kernels.step import WINDOW, StepSpace
 from grash.kernels.step_slots_triton import EXACT, FACTORS, PER_TRIAL, bounds
@@ -27,7 +28,8 @@ def update_entities(
     """Moves table (T, E, D) and squares, of the same shape or (T, E, 1) if row-wise. One warp for four rows: many small
     programs keep more rows under way than few large ones (10 µs a step instead of 17)."""
     shape = space.shape
-    _update_entities[((2 * shape.rows + shape.first_relation) // LINES, shape.trials)](
+    launch(
+        _update_entities, ((2 * shape.rows + shape.first_relation) // LINES, shape.trials),
         space.clock, plan, trials, factors, space.rates, table, squares, space.ids, space.places, space.negatives,
         space.twins, space.seen, space.order, space.start, space.count, space.for_ends, space.for_candidates,
         shape.batch, table.shape[1], eps, shape.first_tail, shape.candidates,
@@ -45,7 +47,8 @@ def update_relations(
     shape = space.shape
     lines = shape.rows * (2 if shape.reciprocal else 1)
     by_id = table.shape[1] <= lines or shape.slots == 3
-    _update_relations[((table.shape[1] if by_id else lines) + 1, shape.trials)](
+    launch(
+        _update_relations, ((table.shape[1] if by_id else lines) + 1, shape.trials),
         space.clock, plan, trials, factors, space.rates, table, squares, space.ids, space.order, space.start,
         space.count, space.for_relations, space.for_candidates, space.row_losses, space.losses,
         shape.batch, table.shape[1], eps, shape.first_relation, shape.candidates,

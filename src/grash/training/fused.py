@@ -8,13 +8,13 @@ size, tables of the same shape, and all that `_shape` takes from the first of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from grash.kernels.compile_ahead import rehearsal
 from grash.kernels.random import key_of
 from grash.kernels.step import PENALTIES, WINDOW, Compose, Pair, Products, StepShape, StepSpace
 from grash.models.base import Slot
@@ -45,12 +45,16 @@ class FusedSteps:
         streams = [key_of(seed, "order"), *(key_of(seed, "negatives", slot) for slot in slots)]
         self.keys = _integers([half for key in streams for half in _halves(key)], device)
         self.side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.dropout = False
         self._arrange()
 
     def _arrange(self) -> None:
         """Work space and settings of the trials that are there; graphs are captured when they are needed."""
         states, configs, device = self.states, self.configs, self.batches.device
-        self.shape, counts, chunks, splits = _shape(configs, self.batches.n_entities, self.batches.n_relations)
+        self.shape, counts, chunks, splits = _shape(
+            configs, self.batches.n_entities, self.batches.n_relations, dropout=self.dropout
+        )
+        self.dropout = self.shape.dropout  # where those with dropout leave, nothing is compiled anew
         self.space = StepSpace(self.shape, splits, device)
         self.tables = _stacked([(s.model.entity, s.model.relation) for s in states])
         self.squares = _stacked(
@@ -118,34 +122,10 @@ class FusedSteps:
         return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
     def _launch(self) -> None:
-        """One step. The two small kernels run beside others of many short programs: beside `score` and `spread`, whose
-        programs all start at once, they took places and made these end late (rotate: 177 µs a step, now 140)."""
-        from grash.kernels import step_distance_triton as distance
-        from grash.kernels import step_dot_triton as dot
-        from grash.kernels import step_draw_triton as drawing
-        from grash.kernels import step_update_triton as updating
-        from grash.kernels.step_ends_triton import ends
+        from grash.kernels.step_launch_triton import launch_step
 
-        space, plan, trials, factors = self.space, self.plan, self.trials, self.factors
-        drawing.draw(space, plan, self.keys, trials, factors, self.batches.train, *self.tables)
-        pair = dot if self.shape.pair == "dot" else distance
-        pair.score(space, trials, factors)
-        with _beside(self.side):
-            drawing.order(space)
-        if self.shape.pair != "dot":
-            distance.weigh(space, plan, trials, factors)
-            distance.pulls(space, trials)
-        ends(space, plan, trials, factors, *self.tables)
-        _join(self.side)
-        if self.shape.pair == "dot":
-            dot.spread(space, trials, factors)
-        else:
-            distance.spread(space, trials)
-        known = space, plan, trials, factors
-        with _beside(self.side):
-            updating.update_relations(*known, self.tables[1], self.squares[1], ADAGRAD_EPS)
-        updating.update_entities(*known, self.tables[0], self.squares[0], ADAGRAD_EPS)
-        _join(self.side)
+        given = self.plan, self.keys, self.trials, self.factors, self.batches.train
+        launch_step(self.space, *given, self.tables, self.squares, ADAGRAD_EPS, self.side)
 
     def _replay(self, steps: int) -> None:
         while steps:
@@ -157,7 +137,9 @@ class FusedSteps:
 
     def _capture(self, together: int) -> None:
         if not self.graphs:
-            # kernels are compiled by a first launch: it sees a step after the end, which has no positives
+            with rehearsal():  # those of a step are compiled together
+                self._launch()
+            # kernels are brought to the device by a first launch: it sees a step after the end, without positives
             plan, now = self.batches.plan, self.space.clock.clone()
             self.space.clock.fill_(-(-plan.total // plan.n_examples) * plan.steps_per_epoch)
             self._launch()
@@ -169,20 +151,22 @@ class FusedSteps:
         self.graphs[together] = graph
 
 
-@contextmanager
-def _beside(side: torch.cuda.Stream | None) -> Iterator[None]:
-    """What is launched inside runs beside what follows, until the two are joined."""
-    if side is None:
-        yield
-        return
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        yield
+def compile_stacks(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_relations: int) -> list[int]:
+    """Begins to compile, in other threads, what these stacks will launch on the current device: their steps, in this
+    order, and the validations between them. Of each stack how many of its kernels are not in memory. All are such as
+    the fused step serves (`fusable`)."""
+    from grash.kernels import count_above_triton as counting
+    from grash.kernels import step_launch_triton as stepping
 
-
-def _join(side: torch.cuda.Stream | None) -> None:
-    if side is not None:
-        torch.cuda.current_stream().wait_stream(side)
+    lacks = [0] * len(stacks)
+    with rehearsal() as lacking:
+        for place, configs in enumerate(stacks):
+            known = len(lacking)
+            shape, _, _, splits = _shape(configs, n_entities, n_relations)
+            stepping.rehearse(shape, splits)
+            counting.rehearse(shape.dim, shape.pair)
+            lacks[place] = len(lacking) - known
+    return lacks
 
 
 def _steady(config: TrainConfig, epoch: float) -> bool:
@@ -198,9 +182,10 @@ def work_bytes(configs: Sequence[TrainConfig], n_entities: int, n_relations: int
 
 
 def _shape(
-    configs: Sequence[TrainConfig], n_entities: int, n_relations: int
+    configs: Sequence[TrainConfig], n_entities: int, n_relations: int, *, dropout: bool = False
 ) -> tuple[StepShape, list[Counts], list[int], int]:
-    """The stack's shape; of each trial its negatives and candidates per program; the most programs of a slot."""
+    """The stack's shape; of each trial its negatives and candidates per program; the most programs of a slot.
+    dropout: there is code for it even if none of these has any, which changes no bit."""
     first = configs[0]
     counts = [_counts(c, n_entities, n_relations) for c in configs]
     distance: Pair = "l2" if first.norm == 2 else "l1" if first.model == "transe" else "modulus"
@@ -214,7 +199,7 @@ def _shape(
         compose=_COMPOSE[first.model],
         pair=distance if first.model in ("transe", "rotate") else "dot",
         reciprocal=first.reciprocal,
-        dropout=any(c.dropout_entity or c.dropout_relation for c in configs),
+        dropout=dropout or any(c.dropout_entity or c.dropout_relation for c in configs),
         rowwise=first.optimizer == "row_adagrad",
         products=_PRODUCTS[first.precision],
         everyone=first.training == "1vsall",
