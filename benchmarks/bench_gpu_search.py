@@ -1,12 +1,14 @@
 """Trials of a search on a GPU: a first round stacked and one after the other, a whole search, a long training.
 
-    python benchmarks/bench_gpu_search.py GRAPH [round1] [search] [train] [--epochs E] [--precision P] [--record]
+    python benchmarks/bench_gpu_search.py GRAPH [round1] [search] [project] [train] [--epochs E] [--record] …
 
 GRAPH: a dataset (folder of arrays or of text). The search is the default one: combined, n = 64, η = 4, B = 3, ComplEx,
 d = 128, space `paper`, without the final training.
 round1: its 64 first-round trials stacked, and the same one after the other with the same kernels, on the same ground.
         `--some N` runs only N of those one after the other (evenly spaced in size) and scales up.
 search: from cores to winner; seconds by round, and what lies between.
+project: for a search too long for one sitting: the whole of it with E·0.03 and E·0.09 epochs (same graphs, stacks and
+        validations, no rails; cores and chain once), and by the line through both what E would take.
 train:  E epochs with 3864 + 8803 negatives, a validation every 20th of it.
 Peak memory is shown beside its plan.
 """
@@ -46,6 +48,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--cores", type=Path, help="project: a file in which the peel order is kept, or found")
     parser.add_argument("--some", type=int, default=None)
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
@@ -57,9 +60,9 @@ def main() -> None:
         MODES[mode](data, args)
 
 
-def search_of(data: Dataset, args: argparse.Namespace, folder: Path) -> Search:
+def search_of(data: Dataset | str, args: argparse.Namespace, folder: Path, *, rails: bool = True) -> Search:
     return Search(
-        data, out=folder, model="complex", n_trials=args.trials, eta=4, budget=3, variant="combined",
+        data, out=folder, rails=rails, model="complex", n_trials=args.trials, eta=4, budget=3, variant="combined",
         max_epochs=args.epochs, dim=args.dim, space="paper", fixed={"precision": args.precision}, final_train=False,
         devices=args.device,
     )  # fmt: skip
@@ -132,20 +135,57 @@ def timed(ground: Ground, configs: Sequence[TrainConfig], *, stacked: bool) -> f
 def whole_search(data: Dataset, args: argparse.Namespace) -> None:
     """From cores to winner."""
     with tempfile.TemporaryDirectory() as place:
+        seconds, rounds = timed_search(search_of(args.graph, args, Path(place) / "run"))
+    keep(args, "gpu search", {"whole": seconds, "trials": sum(rounds)})
+
+
+def timed_search(search: Search) -> tuple[float, list[float]]:
+    """Seconds of the whole, and of each round's trials."""
+    began = time.monotonic()
+    result = search.run()
+    seconds = time.monotonic() - began
+    rounds = []
+    for past in result.state.rounds:
+        ended = list(past.results.values())
+        rounds.append(sum(r.seconds for r in ended))
+        peaks = human(max(r.peak_bytes for r in ended))
+        good = sum(r.status == "ok" for r in ended)
+        print(f"    round {past.plan.number}: {len(ended)} trials ({good} ok), {past.plan.n_entities:,} entities, "
+              f"{past.plan.epochs:.4g} epochs: {rounds[-1]:.2f} s, peak {peaks}")  # fmt: skip
+    print(f"search: {seconds:.2f} s, {sum(rounds):.2f} s of it in trials; winner {result.state.winner}", flush=True)
+    return seconds, rounds
+
+
+def project(data: Dataset, args: argparse.Namespace) -> None:
+    """Two short searches on the same graphs, and the line through them."""
+    with tempfile.TemporaryDirectory() as place:
+        search = search_of("world", args, Path(place) / "compiled")
+        search.run()  # kernels are compiled
+        first = search_of(data, args, Path(place) / "graphs")
+        first.graphs.keep_cores(args.cores)
         began = time.monotonic()
-        result = search_of(data, args, Path(place) / "run").run()
-        seconds = time.monotonic() - began
-        inside = 0.0
-        for past in result.state.rounds:
-            ended = list(past.results.values())
-            taken = sum(r.seconds for r in ended)
-            inside += taken
-            peaks = human(max(r.peak_bytes for r in ended))
-            good = sum(r.status == "ok" for r in ended)
-            print(f"    round {past.plan.number}: {len(ended)} trials ({good} ok), {past.plan.n_entities:,} entities, "
-                  f"{past.plan.epochs:.4g} epochs: {taken:.2f} s, peak {peaks}")  # fmt: skip
-        print(f"search: {seconds:.2f} s, {inside:.2f} s of it in trials; winner {result.state.winner}")
-        keep(args, "gpu search", {"whole": seconds, "trials": inside})
+        peeling = first.graphs.peeling
+        cores = time.monotonic() - began
+        chain = first.graphs.chain
+        before = time.monotonic() - began
+        print(f"cores {cores:.1f} s, chain {before - cores:.1f} s", flush=True)
+        seen = []
+        for share in (0.03, 0.09):
+            short = argparse.Namespace(**{**vars(args), "epochs": args.epochs * share})
+            search = search_of(args.graph, short, Path(place) / str(share), rails=False)
+            search.graphs.__dict__ |= {"peeling": peeling, "chain": chain}
+            print(f"{short.epochs:g} epochs instead of {args.epochs:g}:", flush=True)
+            seen.append((share, *timed_search(search)))
+    (low, seconds, rounds), (high, more_seconds, more_rounds) = seen
+
+    def at_full(one: float, other: float) -> float:
+        return one + (other - one) / (high - low) * (1 - low)
+
+    whole = before + at_full(seconds, more_seconds)
+    by_round = [at_full(one, other) for one, other in zip(rounds, more_rounds)]
+    print(f"projected for {args.epochs:g} epochs: {whole:.1f} s with cores and chain; trials of the rounds "
+          f"{', '.join(f'{r:.1f}' for r in by_round)} s")  # fmt: skip
+    keep(args, "gpu search, projected", {"whole": whole, "trials": sum(by_round)})
 
 
 def long_training(data: Dataset, args: argparse.Namespace) -> None:
@@ -178,7 +218,7 @@ def keep(args: argparse.Namespace, what: str, seconds: dict[str, float]) -> None
         record(what, f"{variant}, {args.precision}", Path(args.graph).name, Timing(value, value, value, 1))
 
 
-MODES = {"round1": round1, "search": whole_search, "train": long_training}
+MODES = {"round1": round1, "search": whole_search, "project": project, "train": long_training}
 
 if __name__ == "__main__":
     main()

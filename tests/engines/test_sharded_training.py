@@ -170,7 +170,11 @@ def test_torchrun_trains_ends_with_a_killed_rank_and_goes_on(tmp_path: Path) -> 
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
     words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "grash", "train", "world"]
     words += ["--dim", "8", "--valid-every", "1", "-n", "50", "-o", "out", "--device", "cpu", "--epochs"]
-    env = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
     with (tmp_path / "said.txt").open("w") as said:
         going = subprocess.Popen([*words, "1000"], cwd=tmp_path, env=env, stderr=said, stdout=said)
     try:

@@ -22,7 +22,11 @@ TRAIN += ["--set", "precision=float32", "-n", "100"]
 
 
 def trained(folder: Path, *words: str) -> dict[str, Any]:
-    env = {**os.environ, "PYTHONPATH": str(SOURCE), "GRASH_KERNELS": "reference"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]),
+        "GRASH_KERNELS": "reference",
+    }
     ran = subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout[ran.stdout.index("{") :])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
-from grash.reduction.chain import chain_of, occurring_in
+from grash.reduction.chain import chain_of, first_with, occurring_in
 from grash.reduction.cut import cut, smallest_fraction
 from grash.reduction.holdout import Holdout, most_triples, n_valid_of, split_off, target_of
 from grash.reduction.peel import Peeling, peel
@@ -79,6 +79,8 @@ def test_prefixes_are_nested_and_have_all_triples_among_their_entities(dataset, 
         entities, relations = names_in(triples)
         assert (occurring.n_entities[p], occurring.n_relations[p]) == (len(entities), len(relations))
         before = inside
+    for n in range(dataset.n_entities + 2):
+        assert first_with(chain, dataset, n) == np.searchsorted(occurring.n_entities, n)
 
 
 @settings(max_examples=300)

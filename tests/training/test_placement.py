@@ -139,6 +139,23 @@ def test_saving_takes_no_more_than_a_tenth_of_the_time(monkeypatch: pytest.Monke
     assert saved == [121, 171 + 501]
 
 
+def test_large_tables_are_not_saved_before_a_saving_is_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack's first validation comes early, and its tables may take minutes to write."""
+    now, saved = [0.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    config, data = config_of(), circle()
+    state = TrainState.fresh(initial_model(config, 40, 5), config)
+    training = Training(state, Batches(data.train, 40, 5, config, CPU), config, save=lambda s: saved.append(now[0]))
+    monkeypatch.setattr("grash.training.pulse._DISK_RATE", state.nbytes / 50)  # a saving is thought to take 50 s
+    pulse = Pulse([training], 120)
+    for moment in (16, 62, 63):  # an eighth of 500 s
+        now[0] = moment
+        pulse.validated()
+    now[0] = 190  # and took none
+    pulse.see()
+    assert saved == [63, 190]
+
+
 def test_placements_that_do_not_suit_are_named() -> None:
     with pytest.raises(ConfigError, match="placement='ram' is unknown: give auto, device, host or disk"):
         check_placement("ram", CPU)

@@ -76,7 +76,7 @@ class KnownAnswers:
 
 def _index(splits: Sequence[Ids], known: int, answer: int, n_relations: int, asked: Ids | None) -> AnswerIndex:
     """The index of one side; `known` and `answer` are the columns of the triples."""
-    wanted = None if asked is None else np.unique(_keys(asked, known, n_relations))
+    wanted = None if asked is None else _Wanted.of(asked, known, n_relations)
     parts = [
         _relevant(split[start : start + _ROWS], known, answer, n_relations, wanted)
         for split in splits
@@ -94,18 +94,36 @@ def _index(splits: Sequence[Ids], known: int, answer: int, n_relations: int, ask
     return AnswerIndex(unique, np.append(starts, len(keys)).astype(np.int64), answers, n_relations)
 
 
+@dataclass(frozen=True, eq=False)
+class _Wanted:
+    """Questions: sorted keys, and whether an id stands in one. Most triples of a large graph answer none of them, and a
+    look at the marks is enough to see it."""
+
+    keys: NDArray[np.int64]
+    marks: NDArray[np.bool_]  # ids up to the largest one, and one more for all beyond
+
+    @classmethod
+    def of(cls, asked: Ids, known: int, n_relations: int) -> _Wanted:
+        marks = np.zeros(int(asked[:, known].max(initial=-1)) + 2, bool)
+        marks[asked[:, known]] = True
+        return cls(np.unique(_keys(asked, known, n_relations)), marks)
+
+    def rows(self, triples: Ids, known: int, n_relations: int) -> NDArray[np.int64]:
+        """Of the triples that answer one of them."""
+        rows = np.flatnonzero(self.marks.take(triples[:, known], mode="clip"))
+        if not len(rows):
+            return rows
+        keys = _keys(triples[rows], known, n_relations)
+        return rows[self.keys[np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)] == keys]
+
+
 def _relevant(
-    triples: Ids, known: int, answer: int, n_relations: int, wanted: NDArray[np.int64] | None
+    triples: Ids, known: int, answer: int, n_relations: int, wanted: _Wanted | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Keys and answers of the triples, only those with a wanted key (sorted) if given."""
-    keys, answers = _keys(triples, known, n_relations), triples[:, answer].astype(np.int32)
-    if wanted is None:
-        return keys, answers
-    if not len(wanted):
-        return keys[:0], answers[:0]
-    place = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
-    kept = wanted[place] == keys
-    return keys[kept], answers[kept]
+    """Keys and answers of the triples, only those that are wanted if that is said."""
+    if wanted is not None:
+        triples = triples[wanted.rows(triples, known, n_relations)]
+    return _keys(triples, known, n_relations), triples[:, answer].astype(np.int32)
 
 
 def _keys(triples: Ids, known: int, n_relations: int) -> NDArray[np.int64]:

@@ -68,6 +68,23 @@ def occurring_in(chain: Chain, dataset: Dataset) -> Occurring:
     return Occurring(*(_cumulated(first, never) for first in (entity_first, relation_first)))
 
 
+def first_with(chain: Chain, dataset: Dataset, n_entities: int) -> int:
+    """The smallest prefix whose triples have so many entities; beyond the last one if none has. As `occurring_in` would
+    say, but only the triples of inner prefixes are looked at: O(n) to find them, sequentially."""
+    if n_entities <= 0:
+        return 0
+    reach = min(n_entities, dataset.n_entities)
+    while True:
+        rows = np.flatnonzero(chain.enters <= reach)
+        rows = rows[np.argsort(chain.enters[rows], kind="stable")]
+        _, first = np.unique(dataset.train[rows][:, [0, 2]], return_index=True)
+        if len(first) >= n_entities:
+            return int(chain.enters[rows[np.sort(first)[n_entities - 1] // 2]])
+        if reach == dataset.n_entities:
+            return reach + 1
+        reach = min(4 * reach, dataset.n_entities)
+
+
 def _cumulated(first: NDArray[np.int32], never: int) -> NDArray[np.int32]:
     return np.cumsum(np.bincount(first, minlength=never + 1)[:never], dtype=np.int32)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from grash.data.dataset import Dataset
 from grash.reduction.adjacency import Triples
-from grash.reduction.chain import Chain, chain_of, occurring_in
+from grash.reduction.chain import Chain, chain_of, first_with
 from grash.reduction.holdout import Holdout, Part, longest_part, n_valid_of, target_of
 from grash.reduction.peel import Peeling
 from grash.reduction.subgraph import Subgraph, make_subgraph, whole_graph
@@ -68,7 +68,7 @@ def smallest_fraction(
     Held-out triples are counted as n_valid_of(all of its triples): the guard may take some back.
     """
     chain = chain if chain is not None else chain_of(dataset, peeling)
-    enough_entities = int(np.searchsorted(occurring_in(chain, dataset).n_entities, n_entities))
+    enough_entities = first_with(chain, dataset, n_entities)
     enough_triples = int(np.searchsorted(chain.n_triples, _fewest_with(n_valid))) if n_valid else 0
     n, p = len(dataset.train), max(enough_entities, enough_triples)
     if p >= len(chain.n_triples) or chain.n_triples[p] >= n:

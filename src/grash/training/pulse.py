@@ -24,6 +24,7 @@ from grash.training.state import TrainState
 
 EXPLODED = 1e3  # times (1 + the first loss)
 _STEPS = 63  # whose losses may be unread on a CPU
+_DISK_RATE = 2e9  # bytes per second that a disk is thought to take, before the first saving shows it
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class Pulse:
         self.windows: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
         self.start_step = live[0].state.step
         self.start = self.counted = self.saved = self.told = time.monotonic()
-        self.saving = 0.0  # seconds that the last saving took
+        self.saving = (
+            sum(t.state.nbytes for t in live if t.save is not None) / _DISK_RATE
+        )  # then what the last one took
 
     def add(self, losses: Tensor) -> None:
         """losses (steps, T) of the last steps, on the device: their way to the host begins."""

@@ -67,6 +67,11 @@ class TrainState:
         )
 
     @property
+    def nbytes(self) -> int:
+        """Of all tables, those of a checkpoint."""
+        return sum(t.nbytes for t in state_tensors(self).values())
+
+    @property
     def best_validation(self) -> Validation | None:
         return max(self.history, key=lambda v: (v.mrr, -v.step), default=None)
 
