@@ -41,12 +41,13 @@ LOG = {
     "penalty_relation": 0.5,
     "negatives_head": 0.3,
     "negatives_tail": 0.3,
+    "relation_prediction": 0.3,
 }
 LINEAR = {"init_low": 0.2, "dropout_entity": 0.05, "dropout_relation": 0.05}
-# What the trials chose from.
+# What the trials and the winners chose from.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "init": ("xavier_normal", "xavier_uniform", "normal", "uniform"),
-    "penalty": ("none", "l1", "l2", "l3"),
+    "penalty": ("none", "l1", "l2", "l3", "n3"),
     "training": ("negative_sampling", "1vsall", "kvsall"),
     "reciprocal": (False, True),
     "dim": (128, 256, 512),
@@ -162,7 +163,7 @@ def laws_of(rows: list[Row]) -> dict[str, Any]:
 def number_law(name: str, rows: list[Row]) -> dict[str, Any]:
     """Quantiles of a widened kernel estimate (decimal logarithms where `log`), and the share that is off."""
     known = [(w, float(values[name])) for w, values in rows if name in values]
-    can_be_off = name.startswith(("penalty", "dropout"))
+    can_be_off = name.startswith(("penalty", "dropout", "relation"))
     off = sum(w for w, v in known if v == 0) / sum(w for w, _ in known) if can_be_off else 0.0
     kept = [(w, v) for w, v in known if v != 0]
     weights = np.array([w for w, _ in kept]) / sum(w for w, _ in kept)
