@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--cores", type=Path, help="project: a file in which the peel order is kept, or found")
+    parser.add_argument("--cores", type=Path, help="a file in which the peel order is kept, or found")
     parser.add_argument("--some", type=int, default=None)
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
@@ -135,7 +135,9 @@ def timed(ground: Ground, configs: Sequence[TrainConfig], *, stacked: bool) -> f
 def whole_search(data: Dataset, args: argparse.Namespace) -> None:
     """From cores to winner."""
     with tempfile.TemporaryDirectory() as place:
-        seconds, rounds = timed_search(search_of(args.graph, args, Path(place) / "run"))
+        search = search_of(args.graph, args, Path(place) / "run")
+        search.graphs.keep_cores(args.cores)
+        seconds, rounds = timed_search(search)
     keep(args, "gpu search", {"whole": seconds, "trials": sum(rounds)})
 
 

@@ -238,6 +238,18 @@ def test_time_in_company_is_shared() -> None:
     assert sum(seconds) <= time.monotonic() - began and max(seconds) - min(seconds) < 1e-6
 
 
+@pytest.mark.parametrize("weights", [True, False])
+def test_a_trial_that_has_ended_is_not_saved(weights: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scores are all that is wanted of it; the tables of a training are."""
+    seen = []
+    monkeypatch.setattr(Pulse, "validated", lambda pulse: seen.append(pulse.live[0].state.step))
+    trials = [Trial(config_of(i, {"epochs": 2.0, "valid_every": 1.0})) for i in range(2)]
+    train_stack([t.training(fresh(t.config), weights=weights) for t in trials])
+    assert trials[0].state is not None
+    half, end = (v.step for v in trials[0].state.history)
+    assert seen == ([half, end] if weights else [half])
+
+
 def test_trainings_with_other_plans_are_refused() -> None:
     one, other = (Trial(config_of(i, {"epochs": 1.0 + i})) for i in range(2))
     with pytest.raises(ValueError, match="same plan"):

@@ -98,9 +98,7 @@ def _train_live(live: list[Training], pulse: Pulse, steps_of: Callable[[Sequence
     while True:
         if any(training.error for training in live):
             pulse.flush()
-        stops = [
-            next_stop(t.state, t.batches, t.config, validates=t.validate is not None, valid_at=t.valid_at) for t in live
-        ]
+        stops = [_stop(training) for training in live]
         over = [place for place, stop in enumerate(stops) if stop is None or live[place].error is not None]
         if over:
             _dismiss(live, over, steps)
@@ -117,7 +115,13 @@ def _train_live(live: list[Training], pulse: Pulse, steps_of: Callable[[Sequence
         for training, due in zip(live, stops):
             if due == stop and training.validate is not None:
                 validate_now(training)
-        pulse.validated()
+        if any(training.weights or _stop(training) is not None for training in live):
+            pulse.validated()  # of a trial that has ended, nothing but its scores is wanted
+
+
+def _stop(training: Training) -> int | None:
+    t = training
+    return next_stop(t.state, t.batches, t.config, validates=t.validate is not None, valid_at=t.valid_at)
 
 
 def _advance(live: list[Training], pulse: Pulse, steps: Steps, stop: int) -> None:
