@@ -18,8 +18,8 @@ from grash.data.dataset import Dataset
 from grash.data.describe import describe
 from grash.data.prepare import load_dataset, prepare
 from grash.engines.run import run_identity, run_training
-from grash.errors import InputError
 from grash.evaluation.metrics import Evaluation
+from grash.models.store import check_free
 from grash.predict import Model
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.pulse import Progress
@@ -69,7 +69,7 @@ def train(
     folder = None if out is None else Path(out)
     place = Path(checkpoint) if checkpoint is not None else None if folder is None else checkpoint_of(folder)
     if folder is not None:
-        _check_free(folder, overwrite)
+        check_free(folder, overwrite=overwrite)
     outcome = run_training(
         data, chosen, device=device, threads=threads, checkpoint=place, valid_sample=valid_sample, watch=watch,
         placement=placement,
@@ -148,11 +148,3 @@ def goes_on_from(
 
 def _dataset(source: Source) -> Dataset:
     return source if isinstance(source, Dataset) else load_dataset(source)
-
-
-def _check_free(folder: Path, overwrite: bool) -> None:
-    """Says before the training what saving would say after it."""
-    if folder.exists() and not overwrite:
-        raise InputError(f"{folder} exists already: give another folder, or allow overwriting it.")
-    if folder.exists() and not (folder / "model.json").is_file():
-        raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")

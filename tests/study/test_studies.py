@@ -65,6 +65,9 @@ def test_what_was_not_run_is_said_so(tmp_path):
     text = write_page(page, tmp_path).read_text()
     assert text.count("not run yet") > 60 and "6 of 6 configurations trained in full" in text
     assert "(not run yet)" in (tmp_path / "img" / "transfer-small-complex-d4-two-e2-s0.svg").read_text()
+    costs = text.partition("## What a training costs")[2]
+    assert costs.count("| triple sampling |") == costs.count("| combined |") == 1  # no line per budget
+    assert f"| triple sampling |{' not run yet |' * 6}\n" in costs and costs.count("| epochs |") == len(BUDGETS)
 
 
 def test_the_transfer_page_shows_intervals_costs_and_plots(tmp_path):
@@ -268,6 +271,14 @@ def test_commands_plan_run_resume_write_and_merge(tmp_path):
     made = grash("study", "table", folder, "--n", 3, *common, "--to", tmp_path / "t.parquet", "--max-seconds", 0)
     assert made.code == 7 and "3 configurations" in made.err and (tmp_path / "t.parquet").is_file()
     assert grash("study", "rounds", folder, "--n", 2, *common).code == 2
+
+
+@pytest.mark.parametrize("verb", ["transfer", "variants", "resources", "rounds", "table"])
+def test_every_study_takes_the_shared_options_and_those_only(verb):
+    helped = grash("study", verb, "--help").out
+    for option in ("--n", "--space", "--store", "--plan", "--separator", "--split-seed"):
+        assert f"{option} " in helped
+    assert "--given" not in helped and "--pooled" not in helped and "--reading" not in helped
 
 
 def test_a_trial_costs_its_steps_and_two_validations_and_an_impossible_graph_is_shown_as_such(tmp_path):

@@ -82,7 +82,8 @@ def takes_source_options(verb: Callable[..., Any]) -> Callable[..., Any]:
 def takes(
     table: dict[str, tuple[Any, Any, Any]], into: str, *, renamed: dict[str, str] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds the options of a table {name: (type, default, option)} to a verb, which gets those given as dict `into`."""
+    """Adds the options of a table {name: (type, default, option)} to a verb, which gets those given as dict `into`, by
+    that name or among others as **given."""
     names = {name: (renamed or {}).get(name, name) for name in table}
 
     def add(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +93,7 @@ def takes(
             return verb(**arguments, **{into: {name: value for name, value in given.items() if value is not None}})
 
         own = inspect.signature(verb, eval_str=True)
-        parameters = [p for p in own.parameters.values() if p.name != into]
+        parameters = [p for p in own.parameters.values() if p.name != into and p.kind is not p.VAR_KEYWORD]
         for name, (kind, default, option) in table.items():
             annotation: Any = Annotated[kind, option]
             parameters.append(

@@ -25,9 +25,8 @@ Which = Annotated[str, typer.Option("--variants", help="Some of epoch, graph and
 def add_to(app: typer.Typer) -> None:
     about = "The paper's experiments, and a table on which searches compete."
     study = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help=about)
-    pools, runs = takes(POOL, "pooled"), takes(RUNNING, "running")
     for verb in (transfer, variants, resources, rounds, table):
-        study.command()(takes_source_options(runs(pools(verb))))
+        study.command()(takes_source_options(takes(RUNNING, "running")(takes(POOL, "pooled")(verb))))
     study.command()(methods)
     study.command()(takes_source_options(takes(SEARCHING, "running")(confirm)))
     study.command()(merge)
@@ -40,16 +39,13 @@ def transfer(
     techniques: Annotated[
         str, typer.Option("--techniques", help="Some of them, with commas.")
     ] = "triples,walk,kgtuner,ladder,chain,epochs,combined",
-    *,
-    pooled: dict[str, Any],
-    running: dict[str, Any],
-    reading: dict[str, Any],
+    **given: Any,
 ) -> None:
     """Which reductions foretell full training: rank correlation by technique and budget (paper, Fig. 3, Tab. 1)."""
     from grash.study.transfer import check_reductions, transfer_cells, transfer_page
 
     chosen = check_reductions(techniques)
-    made = Study(source, n, pooled, running, reading)
+    made = Study(source, n, **given)
     finished = made.run(transfer_cells(n, reductions=chosen))
     words = made.command("transfer", "--techniques", ",".join(chosen))
     made.page(transfer_page(made.store, n, command=words, reductions=chosen))
@@ -101,15 +97,12 @@ def resources(
     together: Annotated[
         bool, typer.Option("--together/--no-together", help="Time the first round with 1, 3 and all trials at a time.")
     ] = True,
-    *,
-    pooled: dict[str, Any],
-    running: dict[str, Any],
-    reading: dict[str, Any],
+    **given: Any,
 ) -> None:
     """Seconds, peak memory and model size per round and variant, and more trials at a time (Tab. 3)."""
     from grash.study.resources import asked_searches, resources_page, time_first_rounds
 
-    made = Study(source, n, pooled, running, reading, tested=False)
+    made = Study(source, n, **given, tested=False)
     asked = asked_searches(which.split(","), n=n, preset=preset)
     finished = made.search(asked)
     if finished and together:
@@ -125,15 +118,12 @@ def rounds(
     n: N = 64,
     preset: Preset = "paper",
     which: Which = "graph,combined",
-    *,
-    pooled: dict[str, Any],
-    running: dict[str, Any],
-    reading: dict[str, Any],
+    **given: Any,
 ) -> None:
     """How many rounds pay: η = 2, 4, 8 and n at B = 3, and one round at B = 1 (Tab. 4)."""
     from grash.study.rounds import asked_searches, picks, rounds_page
 
-    made = Study(source, n, pooled, running, reading)
+    made = Study(source, n, **given)
     asked = asked_searches(which.split(","), n=n, preset=preset)
     finished = made.search(asked)
     finished &= made.run(picks(made.store, asked))
@@ -149,19 +139,16 @@ def table(
         Path | None,
         typer.Option("--to", help="File to write; OUT/tables/POOL.parquet by default.", show_default=False),
     ] = None,
-    *,
-    pooled: dict[str, Any],
-    running: dict[str, Any],
-    reading: dict[str, Any],
+    **given: Any,
 ) -> None:
     """A table to compete on: a pool of configurations at every fidelity, with curves, costs and failures."""
     from grash.study.table import make_table, table_cells
 
-    made = Study(source, n, pooled, running, reading)
+    made = Study(source, n, **given)
     finished = made.run(table_cells(made.graphs))
-    if running["plan"]:
+    if made.running["plan"]:
         raise typer.Exit(0)
-    path = to if to is not None else running["out"] / "tables" / f"{made.pool.name}.parquet"
+    path = to if to is not None else made.running["out"] / "tables" / f"{made.pool.name}.parquet"
     found = make_table(made.store, made.pool, rails=made.graphs.rails())
     try:
         found.save(path)

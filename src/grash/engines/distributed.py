@@ -32,12 +32,13 @@ from grash.evaluation.evaluate import sampled
 from grash.evaluation.metrics import mrr
 from grash.evaluation.sharded_ranking import ShardedRanker, evaluate_shard
 from grash.models import KgeModel
+from grash.models.store import check_free
 from grash.training.config import TrainConfig
 from grash.training.pulse import Progress, Training
 from grash.training.sharded_checkpoint import load_shard, save_shard
 from grash.training.sharded_company import Company, Processes, RankLost
 from grash.training.sharded_loop import train_shard
-from grash.training.sharded_model import check_free, save_model_shard
+from grash.training.sharded_model import save_model_shard
 from grash.training.sharded_rows import Shard
 from grash.training.sharded_state import fresh_shard
 from grash.training.sharded_tables import check_shared

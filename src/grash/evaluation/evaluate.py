@@ -12,7 +12,7 @@ from grash.data.describe import CARDINALITIES, relation_cardinalities
 from grash.data.known import KnownAnswers
 from grash.errors import InputError
 from grash.evaluation.metrics import Evaluation, grouped, metrics_of, mrr_bounds, mrr_interval
-from grash.evaluation.ranking import Ranker, rank_against_sample
+from grash.evaluation.ranking import Ranker, Ranks, rank_against_sample
 from grash.models import KgeModel
 
 Unseen = Literal["keep", "drop"]
@@ -48,10 +48,32 @@ def evaluate(
         ranks = Ranker(triples, known, dataset.n_entities, device).rank(model, work_bytes=work_bytes)
     else:
         ranks = rank_against_sample(model, triples, known, n_candidates=candidates, seed=seed, device=device)
+    return evaluation_of(
+        ranks, dataset, split=split, unseen=unseen, n_unseen=n_unseen, filter=names, candidates=candidates,
+        detail=detail, seed=seed,
+    )  # fmt: skip
+
+
+def evaluation_of(
+    ranks: Ranks,
+    dataset: Dataset,
+    *,
+    split: Literal["valid", "test"],
+    unseen: Unseen,
+    n_unseen: int,
+    filter: tuple[SplitName, ...],
+    candidates: int | None = None,
+    detail: bool = True,
+    seed: int,
+) -> Evaluation:
+    """The numbers of ranks, with what was ranked and how; with `detail`, also per relation and cardinality.
+
+    n_unseen: triples counted as unseen. filter: the splits whose triples were no wrong answers. seed: of the interval.
+    """
     optimistic, pessimistic = mrr_bounds(ranks)
     groups = {}
     if detail:
-        relations = triples[:, 1]
+        relations = ranks.triples[:, 1]
         kinds = relation_cardinalities(dataset.train, dataset.n_relations)
         groups = {
             "per_relation": grouped(ranks, relations, relation_names(dataset)),
@@ -65,11 +87,11 @@ def evaluate(
         mrr_interval=mrr_interval(ranks, seed=seed),
         mrr_optimistic=optimistic,
         mrr_pessimistic=pessimistic,
-        n_triples=len(triples),
+        n_triples=len(ranks.triples),
         n_triples_in_split=len(dataset.split(split)),
         unseen=unseen,
         n_unseen=n_unseen,
-        filter=names,
+        filter=filter,
         candidates=candidates,
         **groups,
     )

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.data.dataset import Dataset, SplitName
-from grash.data.describe import CARDINALITIES, relation_cardinalities
 from grash.data.known import KnownAnswers
 from grash.errors import Diverged
-from grash.evaluation.evaluate import chosen_triples, relation_names
-from grash.evaluation.metrics import Evaluation, grouped, metrics_of, mrr_bounds, mrr_interval
+from grash.evaluation.evaluate import chosen_triples, evaluation_of
+from grash.evaluation.metrics import Evaluation
 from grash.evaluation.questions import Question
 from grash.evaluation.ranking import Ranker, Ranks, SlotRanks, default_work_bytes, not_finite, plan_tiles
 from grash.kernels.count_above import count_rows, exact_scores, largest_row
@@ -95,21 +94,4 @@ def evaluate_shard(
     names: tuple[SplitName, ...] = ("train", "valid", "test")
     known = KnownAnswers.of(*(dataset.split(n) for n in names), n_relations=dataset.n_relations, asked=triples)
     ranks = ShardedRanker(triples, known, shard, company, model.entity.device).rank(model)
-    optimistic, pessimistic = mrr_bounds(ranks)
-    kinds = relation_cardinalities(dataset.train, dataset.n_relations)
-    return Evaluation(
-        split="test",
-        both=metrics_of(ranks.head, ranks.tail),
-        head=metrics_of(ranks.head),
-        tail=metrics_of(ranks.tail),
-        mrr_interval=mrr_interval(ranks, seed=seed),
-        mrr_optimistic=optimistic,
-        mrr_pessimistic=pessimistic,
-        n_triples=len(triples),
-        n_triples_in_split=len(dataset.test),
-        unseen="keep",
-        n_unseen=n_unseen,
-        filter=names,
-        per_relation=grouped(ranks, triples[:, 1], relation_names(dataset)),
-        per_cardinality=grouped(ranks, kinds[triples[:, 1]], list(CARDINALITIES)),
-    )
+    return evaluation_of(ranks, dataset, split="test", unseen="keep", n_unseen=n_unseen, filter=names, seed=seed)

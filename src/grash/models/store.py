@@ -39,14 +39,21 @@ class StoredModel:
 def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) -> None:
     """Writes the folder, wholly or not at all. With `overwrite`, a model there is replaced, nothing else is."""
     folder = Path(folder)
-    if overwrite and folder.exists() and not (folder / "model.json").is_file():
-        raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
+    check_free(folder, overwrite=overwrite)
     model = stored.model
     with whole_folder(folder, overwrite=overwrite) as aside:
         write_tensors({"entity": model.entity, "relation": model.relation}, aside / "embeddings.safetensors")
         stored.dataset.save(aside / "dataset")
         about = {"config": stored.config, "evaluation": stored.evaluation, "history": stored.history}
         write_record(aside, model, stored.dataset, about)
+
+
+def check_free(folder: Path, *, overwrite: bool) -> None:
+    """Says, before a training too, why a model would not be saved there."""
+    if folder.exists() and not overwrite:
+        raise InputError(f"{folder} exists already: give another folder, or allow overwriting it.")
+    if folder.exists() and not (folder / "model.json").is_file():
+        raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
 
 
 def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[str, Any]) -> None:

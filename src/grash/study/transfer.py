@@ -201,15 +201,20 @@ def _words_of(c: Correlation) -> str | None:
 def _costs(found: list[Found], reductions: Sequence[Reduction]) -> Rows:
     headings = ("technique", "budget", "entities", "triples", "model, MB", "validation, ms", "trial, s")
     rows: list[tuple[Value, ...]] = []
-    for f in (f for r in reductions for f in found if f.reduction == r):
-        if f.n_entities is None:
-            nothing = _NONE if f.impossible else None
-            rows.append((_WORDS[f.reduction], share_words(f.budget), *(nothing,) * 5))
+    for reduction in reductions:
+        mine = [f for f in found if f.reduction == reduction]
+        if any(f.n_entities is not None or f.impossible for f in mine):
+            rows += [(_WORDS[reduction], share_words(f.budget), *_cost_cells(f)) for f in mine]
         else:
-            assert f.model_bytes is not None and f.valid_seconds is not None
-            rows.append((_WORDS[f.reduction], share_words(f.budget), f.n_entities, f.n_train, f.model_bytes / 1e6,
-                         1e3 * f.valid_seconds, f.seconds))  # fmt: skip
+            rows.append((_WORDS[reduction], *(None,) * 6))  # one line, as in the tables of ρ
     return Rows(headings, tuple(rows))
+
+
+def _cost_cells(f: Found) -> tuple[Value, ...]:
+    if f.n_entities is None:
+        return (_NONE if f.impossible else None,) * 5
+    assert f.model_bytes is not None and f.valid_seconds is not None
+    return f.n_entities, f.n_train, f.model_bytes / 1e6, 1e3 * f.valid_seconds, f.seconds
 
 
 def _raw(found: list[Found]) -> Rows:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from grash.data.dataset import Dataset
-from grash.errors import InputError
 from grash.models import KgeModel
 from grash.models.store import write_record
 from grash.training.sharded_company import Company
@@ -14,14 +13,6 @@ from grash.training.sharded_rows import Shard
 from grash.training.sharded_tables import shared_folder, write_tables, write_together
 
 _TABLES = "embeddings.safetensors"
-
-
-def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Says before the training what saving would say after it."""
-    if folder.exists() and not overwrite:
-        raise InputError(f"{folder} exists already: give another folder, or allow overwriting it.")
-    if folder.exists() and not (folder / "model.json").is_file():
-        raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
 
 
 def save_model_shard(
