@@ -39,11 +39,14 @@ def test_every_row_has_its_filter_and_the_truth_is_not_in_it(n: int, n_entities:
         wanted = filtered(test, known, slot, n_entities)
         assert question.others.tolist() == [n_entities - 1 - len(w) for w in wanted]
         for first, last in ((0, n), (n // 2, n)):
-            rows, columns = question.skips(first, last)
-            assert sorted(zip(rows.tolist(), columns.tolist())) == [
-                (i, e) for i, entities in enumerate(wanted[first:last]) for e in entities
-            ]
-            assert columns.tolist() == sorted(columns.tolist())
+            begins, ends, answers = question.runs(first, last)
+            for i, (begin, end) in enumerate(zip(begins, ends), first):
+                run = answers[begin:end].tolist()
+                assert run == sorted(run) and [e for e in run if e != question.truth[i]] == wanted[i]
+            drawn = torch.arange(n_entities).repeat(last - first, 1)
+            known_ones = question.knows(first, drawn)
+            for i, row in enumerate(known_ones.tolist(), first):
+                assert [e for e in range(n_entities) if row[e] and e != question.truth[i]] == wanted[i]
         asking, asks, order, starts, pairs, runs = (x.tolist() for x in vars(question.distinct).values())
         keys = list(zip(question.known.tolist(), question.relations.tolist()))
         assert sorted(keys[i] for i in asking) == sorted(set(keys)) and [keys[asking[q]] for q in asks] == keys
@@ -60,7 +63,7 @@ def test_every_row_has_its_filter_and_the_truth_is_not_in_it(n: int, n_entities:
 def test_a_question_that_many_ask_has_its_answers_once() -> None:
     test = np.array([[h, 0, 7] for h in range(50)], np.int32)
     question = Question(test, KnownAnswers.of(test, n_relations=1), "head", CPU, 60)
-    assert question.distinct.pairs.shape == (2, 50) and len(question.skips(0, 50)[0]) == 50 * 49
+    assert question.distinct.pairs.shape == (2, 50) and len(question.runs(0, 50).answers) == 50
 
 
 def test_on_a_cpu_ranking_takes_its_score_tiles() -> None:

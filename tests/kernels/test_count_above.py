@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.errors import Diverged
-from grash.kernels.count_above import count_above, exact_scores
+from grash.kernels.count_above import Runs, count_above, exact_scores
 from grash.kernels.pair_scores import Pair, pair_scores
 from oracles import exact_pairs, places_by_sort
 
 PAIRS = ["dot", "l1", "l2", "modulus"]
 
 
+def runs(skips: set[tuple[int, int]], n: int) -> Runs:
+    pairs = sorted(skips)
+    last = np.searchsorted([r for r, _ in pairs], np.arange(n), side="right").astype(np.int64)
+    return Runs(np.concatenate([[0], last[:-1]]), last, np.array([e for _, e in pairs], np.int32))
+
+
 def counted(
     q: torch.Tensor, c: torch.Tensor, truth: list[int], skips: set[tuple[int, int]], pair: Pair, tile: int
 ) -> list[tuple[int, int]]:
-    pairs = sorted(skips, key=lambda s: s[1])
-    rows = torch.tensor([r for r, _ in pairs], dtype=torch.int64)
-    columns = torch.tensor([e for _, e in pairs], dtype=torch.int64)
-    above, ties = count_above(q, c, torch.tensor(truth), rows, columns, pair, tile=tile)
+    above, ties = count_above(q, c, torch.tensor(truth), runs(skips, len(q)), pair, tile=tile)
     return [*zip(above.tolist(), ties.tolist())]
 
 
@@ -96,9 +100,8 @@ def test_scores_beyond_float32_are_no_ranks(pair: Pair) -> None:
 
 
 def test_no_questions_give_no_counts() -> None:
-    above, ties = count_above(
-        torch.zeros(0, 4), torch.zeros(3, 4), *(torch.zeros(0, dtype=torch.int64),) * 3, "dot", tile=2
-    )
+    nobody = torch.zeros(0, dtype=torch.int64)
+    above, ties = count_above(torch.zeros(0, 4), torch.zeros(3, 4), nobody, runs(set(), 0), "dot", tile=2)
     assert above.shape == ties.shape == (0,)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grash.errors import Diverged
 from grash.evaluation.questions import Question
-from grash.kernels.count_above import count_rows, exact_scores, largest_row
+from grash.kernels.count_above import Runs, count_rows, exact_scores, largest_row
 from grash.kernels.far_rows import pieces
 from grash.models import KgeModel
 from grash.models.base import Slot
@@ -33,7 +33,7 @@ class _Batch:
     seen: Slot
     exact: Tensor
     truth: Tensor
-    skips: tuple[Tensor, Tensor]
+    skip: Runs
     counts: Tensor  # (2, B): above and ties
 
 
@@ -58,7 +58,7 @@ def _batch(model: KgeModel, question: Question, first: int, last: int) -> _Batch
     truth = question.answers[part]
     exact = exact_scores(queries, model.candidate(model.entity[truth], seen), model.pair)
     counts = torch.zeros(2, last - first, dtype=torch.int64, device=queries.device)
-    return _Batch(queries, seen, exact, truth, question.skips(first, last), counts)
+    return _Batch(queries, seen, exact, truth, question.runs(first, last), counts)
 
 
 def _walk(model: KgeModel, batches: Sequence[_Batch], tile: int) -> None:
@@ -72,4 +72,4 @@ def _walk(model: KgeModel, batches: Sequence[_Batch], tile: int) -> None:
         largest = {seen: largest_row(some, model.pair) for seen, some in candidates.items()}
         for b in batches:
             some, most = candidates[b.seen], largest[b.seen]
-            count_rows(b.queries, some, first, b.exact, b.truth, *b.skips, model.pair, tile, most, *b.counts)
+            count_rows(b.queries, some, first, b.exact, b.truth, b.skip, model.pair, tile, most, *b.counts)

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.data.known import KnownAnswers, expand
+from grash.kernels.count_above import Runs
 from grash.models.base import Slot
-
-_KEPT = 1 << 26  # filtered candidates whose order by column is kept between rankings
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +44,7 @@ class Question:
         n_entities: int,
     ) -> None:
         heads, relations, tails = triples.astype(np.int64).T
-        self.slot, self.device = slot, device
+        self.slot, self.device, self.n_entities = slot, device, n_entities
         known_ids, self.truth = (heads, tails) if slot == "tail" else (tails, heads)
         self.known, self.relations, self.answers = (
             torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in (known_ids, relations, self.truth)
@@ -56,26 +55,25 @@ class Question:
         self.asked, self.filtered = expand(first, count, index.answers)  # (m,) known answers, question by question
         ends = np.cumsum(count)
         self.first, self.last = (ends - count)[self.numbers], ends[self.numbers]  # (B,) where a row's answers lie
-        self.truth_known = _contains(self.asked * n_entities + self.filtered, self.numbers * n_entities + self.truth)
+        self.truth_known = _contains(self._keys, self.numbers * n_entities + self.truth)
         self.others = n_entities - 1 - (self.last - self.first) + self.truth_known
-        self._skips: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
         return len(self.truth)
 
-    def skips(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """(row − first, column) of the filtered candidates of questions first…last, columns ascending."""
-        if (first, last) in self._skips:
-            return self._skips[first, last]
-        part = slice(first, last)
-        rows, columns = expand(self.first[part], self.last[part] - self.first[part], self.filtered)
-        other = columns != self.truth[part][rows]
-        rows, columns = rows[other], columns[other].astype(np.int64)
-        order = np.argsort(columns, kind="stable")
-        pair = (torch.from_numpy(rows[order]).to(self.device), torch.from_numpy(columns[order]).to(self.device))
-        if sum(len(columns) for _, columns in self._skips.values()) + len(order) <= _KEPT:
-            self._skips[first, last] = pair
-        return pair
+    def runs(self, first: int, last: int) -> Runs:
+        """The filter of rows first … last; the truth may be in it, which is left out anyway."""
+        return Runs(self.first[first:last], self.last[first:last], self.filtered)
+
+    def knows(self, first: int, drawn: Tensor) -> Tensor:
+        """drawn (B, n) entities for the rows from `first` on → (B, n): whether they are known answers there."""
+        numbers = self.numbers[first : first + len(drawn), None]
+        return torch.from_numpy(_contains(self._keys, numbers * self.n_entities + drawn.cpu().numpy())).to(drawn.device)
+
+    @property
+    def _keys(self) -> NDArray[np.int64]:
+        """(m,) question and answer as one number, ascending."""
+        return self.asked * self.n_entities + self.filtered
 
     @cached_property
     def distinct(self) -> Distinct:

@@ -127,12 +127,11 @@ def _count_plainly(model: KgeModel, question: Question, batch: int, tile: int) -
         last = min(first + batch, len(question))
         part = slice(first, last)
         queries, seen = model.queries(question.known[part], question.relations[part], question.slot)
-        rows, columns = question.skips(first, last)
         candidates = model.candidate(model.entity, seen)
         if largest is None:
             largest = largest_row(candidates, model.pair)
-        answers = question.answers[part]
-        found = count_above(queries, candidates, answers, rows, columns, model.pair, tile=tile, largest=largest)
+        answers, skip = question.answers[part], question.runs(first, last)
+        found = count_above(queries, candidates, answers, skip, model.pair, tile=tile, largest=largest)
         counts.append(torch.stack(found))
     return torch.cat(counts, 1).cpu().numpy()
 
@@ -206,11 +205,7 @@ def _sampled_counts(
     part = slice(first, last)
     queries, seen = model.queries(question.known[part], question.relations[part], question.slot)
     answers = question.answers[part]
-    real = drawn != answers[:, None]
-    rows, columns = question.skips(first, last)
-    for row, column in zip(rows.split(4096), columns.split(4096)):
-        hit, place = torch.nonzero(drawn[row] == column[:, None], as_tuple=True)
-        real[row[hit], place] = False
+    real = (drawn != answers[:, None]) & ~question.knows(first, drawn)
     truth = exact_scores(queries, model.candidate(model.entity[answers], seen), model.pair)
     candidates = model.candidate(model.entity, seen)
     above, ties = torch.zeros(len(drawn), dtype=torch.int64, device=drawn.device), torch.zeros_like(answers)

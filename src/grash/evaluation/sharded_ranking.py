@@ -62,8 +62,7 @@ class ShardedRanker:
             last = min(first + batch, len(question))
             queries, exact = self._queries(model, question, first, last)
             asked = queries, candidates, self.shard.first, exact, question.answers[first:last]
-            skips = question.skips(first, last)
-            count_rows(*asked, *skips, model.pair, tile, largest, *counts[:, first:last])
+            count_rows(*asked, question.runs(first, last), model.pair, tile, largest, *counts[:, first:last])
         return self.company.total(counts).cpu().numpy()
 
     def _queries(self, model: KgeModel, question: Question, first: int, last: int) -> tuple[Tensor, Tensor]:
@@ -74,7 +73,7 @@ class ShardedRanker:
         part = company.part(last - first)
         known, answers = rows.split([part.stop - part.start] * 2)
         ids, seen = model.asked(question.relations[span][part], question.slot)
-        queries = model.query(known, model.relation[ids], seen)
+        queries = model.query_to_rank(known, model.relation[ids], seen)
         exact = exact_scores(queries, model.candidate(answers, seen), model.pair)
         told = company.gather_parts(torch.cat([queries, exact[:, None]], 1), last - first)
         return told[:, :-1].contiguous(), told[:, -1].contiguous()

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from typing import NamedTuple
 
 import numba
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.errors import ConfigError, Diverged
@@ -29,6 +31,15 @@ LOST: dict[Pair, float] = {"dot": 1e-30, "l1": 1e-30, "l2": 1e-12, "modulus": 1e
 _UNIT = 2.0**-24  # half a unit in the last place of 1, float32
 _BLOCK = 256  # scores counted together
 _DECIDE = 1 << 22  # elements (pairs × width) decided at once
+
+
+class Runs(NamedTuple):
+    """Candidates to leave out: of query i answers[first[i] : last[i]], ascending. Queries may share a run: a question
+    that many ask has its answers once, however many these are."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    answers: NDArray[np.int32]
 
 
 def why_not(candidates: Tensor) -> list[str]:
@@ -59,8 +70,7 @@ def count_above(
     queries: Tensor,
     candidates: Tensor,
     truth: Tensor,
-    skip_rows: Tensor,
-    skip_columns: Tensor,
+    skip: Runs,
     pair: Pair,
     *,
     tile: int,
@@ -68,14 +78,13 @@ def count_above(
 ) -> tuple[Tensor, Tensor]:
     """queries (B, W), candidates (E, W), truth (B,) ids → (above, ties), each (B,) int64.
 
-    Candidates (skip_columns[k] for query skip_rows[k]) are left out, and the truth itself always is. `skip_columns`
-    ascends; `tile` candidates are scored at a time: B × tile floats of work space. `largest`: largest_row(candidates),
-    for callers with many batches.
+    What `skip` names is left out, and the truth itself always is. `tile` candidates are scored at a time: B × tile
+    floats of work space. `largest`: largest_row(candidates), for callers with many batches.
     """
     exact = exact_scores(queries, candidates[truth], pair)
     above, ties = (torch.zeros(len(queries), dtype=torch.int64, device=queries.device) for _ in range(2))
     bound = largest_row(candidates, pair) if largest is None else largest
-    count_rows(queries, candidates, 0, exact, truth, skip_rows, skip_columns, pair, tile, bound, above, ties)
+    count_rows(queries, candidates, 0, exact, truth, skip, pair, tile, bound, above, ties)
     return above, ties
 
 
@@ -85,8 +94,7 @@ def count_rows(
     first: int,
     exact: Tensor,
     truth: Tensor,
-    skip_rows: Tensor,
-    skip_columns: Tensor,
+    skip: Runs,
     pair: Pair,
     tile: int,
     largest: Tensor,
@@ -103,8 +111,7 @@ def count_rows(
         start, stop = first + begin, first + begin + len(part)
         scores = pair_scores(queries, part, pair)
         _leave_out(scores, everyone, truth, start, stop)
-        from_, to = torch.searchsorted(skip_columns, torch.tensor([start, stop], device=queries.device)).tolist()
-        scores[skip_rows[from_:to], skip_columns[from_:to] - start] = -torch.inf
+        _skip(scores, skip, start)
         near_rows, near_columns = _count_tile(scores, low, high, above)
         _decide(queries, part, near_rows, near_columns, exact, pair, above, ties)
 
@@ -149,6 +156,21 @@ def _leave_out(scores: Tensor, rows: Tensor, columns: Tensor, start: int, stop: 
     inside = (columns >= start) & (columns < stop)
     place = torch.where(inside, columns - start, 0)
     scores[rows, place] = torch.where(inside, -torch.inf, scores[rows, place])
+
+
+def _skip(scores: Tensor, skip: Runs, start: int) -> None:
+    """Sets what is left out to −∞; the tile begins with the candidate `start`."""
+    begin, end = np.empty_like(skip.first), np.empty_like(skip.last)
+    _inside_loop(skip.first, skip.last, skip.answers, start, start + scores.shape[1], begin, end)
+    if scores.device.type == "cpu":
+        use_torch_threads()
+        _skip_loop(scores.numpy(), begin, end, skip.answers, start)
+        return
+    count = end - begin
+    rows = np.repeat(np.arange(len(count)), count)
+    places = np.arange(len(rows)) + np.repeat(begin - (np.cumsum(count) - count), count)
+    columns = skip.answers[places].astype(np.int64) - start
+    scores[torch.from_numpy(rows).to(scores.device), torch.from_numpy(columns).to(scores.device)] = -torch.inf
 
 
 def _count_tile(scores: Tensor, low: Tensor, high: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,3 +232,19 @@ def _near_loop(scores, low, high, near, starts, columns):  # type: ignore[no-unt
                     if scores[i, j] >= low[i] and not scores[i, j] > high[i]:
                         columns[k] = j
                         k += 1
+
+
+@numba.njit(cache=True)
+def _inside_loop(first, last, answers, start, stop, begin, end):  # type: ignore[no-untyped-def]
+    """Of each run the part begin … end whose answers lie in start … stop."""
+    for i in range(first.shape[0]):
+        run = answers[first[i] : last[i]]
+        begin[i] = first[i] + np.searchsorted(run, start)
+        end[i] = first[i] + np.searchsorted(run, stop)
+
+
+@numba.njit(cache=True, parallel=True)
+def _skip_loop(scores, begin, end, answers, start):  # type: ignore[no-untyped-def]
+    for i in numba.prange(scores.shape[0]):
+        for k in range(begin[i], end[i]):
+            scores[i, answers[k] - start] = -np.inf

@@ -105,7 +105,11 @@ class KgeModel(ABC):
     def queries(self, known: Tensor, relations: Tensor, slot: Slot) -> tuple[Tensor, Slot]:
         """Queries (B, W) for ids, and the slot whose candidates they are compared with."""
         rows, seen = self.asked(relations, slot)
-        return self.query(self.entity[known], self.relation[rows], seen), seen
+        return self.query_to_rank(self.entity[known], self.relation[rows], seen), seen
+
+    def query_to_rank(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
+        """`query` with bits that do not depend on how many are made together."""
+        return self.query(known, relation, slot)
 
     def after_step(self) -> None:  # noqa: B027, most models need nothing
         """Brings the tables back into the model's domain."""

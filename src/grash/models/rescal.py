@@ -19,12 +19,9 @@ class Rescal(DotModel):
         matrix = self._matrices(relation, slot)
         return torch.bmm(known[:, None, :], matrix).squeeze(1)
 
-    def queries(self, known: Tensor, relations: Tensor, slot: Slot) -> tuple[Tensor, Slot]:
-        """In float64, rounded once: the last bits of a batched product depend on how many queries are made together,
-        and ranks among near-ties would with them."""
-        rows, seen = self.asked(relations, slot)
-        made = self.query(self.entity[known].double(), self.relation[rows].double(), seen)
-        return made.to(self.entity.dtype), seen
+    def query_to_rank(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
+        """In float64, rounded once: the last bits of a batched product depend on its size."""
+        return self.query(known.double(), relation.double(), slot).to(known.dtype)
 
     def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
         matrix = self._matrices(relation, slot)
