@@ -230,6 +230,8 @@ def test_a_checkpoint_of_another_run_is_not_touched(graph, tmp_path):
     sentence = refused("train", graph, "-o", tmp_path / "m", *LONG, "--lr", 0.3)
     assert "lr: 0.1 there, 0.3 now" in sentence and "--restart" in sentence
     assert "threads=0" in refused("train", graph, "-o", tmp_path / "m", *LONG, "--threads", 0, "--restart")
+    for words, code in ((("--placement", "there"), 2), (("--dim", 10**12), 3), (("--test-sample", 0), 2)):
+        refused("train", graph, "-o", tmp_path / "m", *LONG, *words, "--restart", code=code)
     assert content(tmp_path / "m.checkpoint") == before
 
 
@@ -279,6 +281,14 @@ def test_a_diverging_training(graph):
     assert not graph.with_name("m").exists()
 
 
+def test_what_testing_and_saving_would_say_is_said_before_the_training(graph: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder, words in ((tmp_path / "file" / "m", ()), (tmp_path / "m", ("--test-sample", 0))):
+        ran = grash("train", graph, "-o", folder, *LONG, *words)
+        assert ran.code not in (0, 1) and "epoch" not in ran.err and "Traceback" not in ran.err, ran.err
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("m")) == []
+
+
 LONG = ("--dim", 16, "--epochs", 1500, "-b", 16, "--training", "1vsall", "--device", "cpu", "--threads", 1,
         "--valid-every", 700, "--patience", 100, "--set", "dropout_entity=0.1")  # fmt: skip
 
@@ -297,7 +307,7 @@ def _interrupt(graph: Path, out: Path, *, after: float) -> int:
     out_text, err = process.communicate(timeout=60)
     sentences = [line for line in err.splitlines() if not line.startswith("epoch ")]
     assert out_text == "" and len(sentences) == 1, err
-    assert sentences[0].startswith("interrupted: the checkpoint is saved at ") and "same command" in sentences[0], err
+    assert sentences[0].startswith("interrupted: the checkpoint at ") and "same command" in sentences[0], err
     return process.returncode
 
 

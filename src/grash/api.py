@@ -18,7 +18,9 @@ from grash.data.dataset import Dataset
 from grash.data.describe import describe
 from grash.data.prepare import load_dataset, prepare
 from grash.engines.run import run_identity, run_training
+from grash.evaluation.evaluate import check_sample
 from grash.evaluation.metrics import Evaluation
+from grash.files import check_writable
 from grash.models.store import check_free
 from grash.predict import Model
 from grash.training.config import TrainConfig, make_config, read_config
@@ -69,7 +71,7 @@ def train(
     folder = None if out is None else Path(out)
     place = Path(checkpoint) if checkpoint is not None else None if folder is None else checkpoint_of(folder)
     if folder is not None:
-        check_free(folder, overwrite=overwrite)
+        check_place(folder, overwrite=overwrite, test_sample=test_sample)
     outcome = run_training(
         data, chosen, device=device, threads=threads, checkpoint=place, valid_sample=valid_sample, watch=watch,
         placement=placement,
@@ -82,6 +84,13 @@ def train(
         if checkpoint is None and place is not None:
             shutil.rmtree(place, ignore_errors=True)
     return model
+
+
+def check_place(folder: Path, *, overwrite: bool, test_sample: int | None) -> None:
+    """Says before a training what testing and saving would say after it."""
+    check_free(folder, overwrite=overwrite)
+    check_sample(test_sample)
+    check_writable(folder)
 
 
 def evaluate(

@@ -73,6 +73,14 @@ def whole_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def check_writable(path: Path) -> None:
+    """Says that nothing could be written at `path`, before there is something to lose."""
+    with _as_output_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+
+
 def mend_folder(path: Path) -> None:
     """Clears up after a process that was killed inside `whole_folder`: brings the old folder back if there is
     no new one, and removes what has not been written to for an hour."""

@@ -212,4 +212,4 @@ def test_a_disk_without_room_for_checkpoints_is_said_once_and_training_goes_on(t
         )
     assert len(ended.history) == 4 and not (tmp_path / "checkpoint").exists()
     said = [r.message for r in caplog.records if "no checkpoint in" in r.message]
-    assert len(said) == 1 and "1000 B are free. Training goes on, and cannot be resumed here" in said[0]
+    assert len(said) == 1 and "1000 B are free, of which some must stay. Training goes on" in said[0]

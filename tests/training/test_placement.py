@@ -148,12 +148,12 @@ def test_large_tables_are_not_saved_before_a_saving_is_a_tenth_of_the_time(monke
     training = Training(state, Batches(data.train, 40, 5, config, CPU), config, save=lambda s: saved.append(now[0]))
     monkeypatch.setattr("grash.training.pulse._DISK_RATE", state.nbytes / 50)  # a saving is thought to take 50 s
     pulse = Pulse([training], 120)
-    for moment in (16, 62, 63):  # an eighth of 500 s
+    for moment in (16, 63, 499, 501):
         now[0] = moment
         pulse.validated()
-    now[0] = 190  # and took none
-    pulse.see()
-    assert saved == [63, 190]
+    now[0] = 501 + 16  # it took none: an eighth of 120 s
+    pulse.validated()
+    assert saved == [501, 517]
 
 
 def test_placements_that_do_not_suit_are_named() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,18 +88,23 @@ def _train(
     chosen = "" if not first else str(out or api.free_folder(dataset, config, valid_sample=sample))
     folder = Path(company.text(chosen))
     checkpoint = api.checkpoint_of(folder)
-    if restart and first:
-        shutil.rmtree(checkpoint, ignore_errors=True)
-    company.any(False)  # nobody looks for a checkpoint before
     started = time.monotonic()
     if not quiet:
         _say_plan(dataset, config, company.size, where, folder)
-        if api.goes_on_from(checkpoint, dataset, config, sample):
+        if not restart and api.goes_on_from(checkpoint, dataset, config, sample):
             say("A checkpoint of this run is there: it goes on from it.")
     try:
         with progress_display(config, str(where), quiet=quiet) as watch:
             found = train_together(
-                dataset, config, company, where, out=folder, checkpoint=checkpoint, watch=watch, **options
+                dataset,
+                config,
+                company,
+                where,
+                out=folder,
+                checkpoint=checkpoint,
+                restart=restart,
+                watch=watch,
+                **options,
             )
     except KeyboardInterrupt:
         from grash.cli.train import interrupted

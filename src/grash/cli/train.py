@@ -103,7 +103,7 @@ def train(
     from grash.engines.run import use_threads
 
     listen()
-    use_threads(threads)  # refuses a wrong number before --restart removes anything
+    use_threads(threads)
     chosen = api.configure(config, **_settings(locals(), settings))
     dataset = api.load_dataset(source, **reading)
     if launched():
@@ -113,12 +113,14 @@ def train(
         )  # fmt: skip
         return
     folder = out if out is not None else api.free_folder(dataset, chosen, valid_sample=valid_sample)
-    if restart:
+    api.check_place(folder, overwrite=overwrite, test_sample=test_sample)
+    plan = _plan(dataset, chosen, device, placement, folder)
+    if restart:  # nothing is removed before all that can be refused
         shutil.rmtree(api.checkpoint_of(folder), ignore_errors=True)
     started = time.monotonic()
     if not quiet:
         goes_on = api.goes_on_from(api.checkpoint_of(folder), dataset, chosen, valid_sample)
-        _say_plan(dataset, chosen, device, placement, folder, goes_on)
+        _say_plan(dataset, chosen, plan, folder, goes_on)
     try:
         with progress_display(chosen, device, quiet=quiet) as watch:
             trained = api.train(
@@ -159,16 +161,21 @@ def assignment(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {text} has a value that cannot be read: give name=value.") from error
 
 
-def _say_plan(dataset: Dataset, config: TrainConfig, device: str, placement: str, folder: Path, goes_on: bool) -> None:
+def _plan(dataset: Dataset, config: TrainConfig, device: str, placement: str, folder: Path) -> str:
+    """What the run takes on its device; refuses what does not fit."""
     from grash.engines.device import choose_device
     from grash.engines.placing import place_training
 
     where, files = choose_device(device), folder.absolute().parent
     sizes = (dataset.n_entities, dataset.n_relations, len(dataset.train))
-    plan = place_training(config, *sizes, where, asked=placement, folder=files, n_valid=len(dataset.valid))
+    placed = place_training(config, *sizes, where, asked=placement, folder=files, n_valid=len(dataset.valid))
+    return f"memory on {where}: {placed.sentence()}"
+
+
+def _say_plan(dataset: Dataset, config: TrainConfig, plan: str, folder: Path, goes_on: bool) -> None:
     say(repr(dataset))
     say(f"{config.model}, {config.dim} floats per entity, {config.training}, {config.epochs:g} epochs → {folder}")
-    say(f"memory on {where}: {plan.sentence()}")
+    say(plan)
     if goes_on:
         say("A checkpoint of this run is there: it goes on from it.")
 
@@ -180,9 +187,15 @@ def _say_best(model: Model, seconds: float) -> None:
 
 
 def interrupted(checkpoint: Path) -> int:
-    """Says what a Ctrl-C leaves; the exit code."""
-    if checkpoint.exists():
-        say(f"interrupted: the checkpoint is saved at {checkpoint}; give the same command again to go on from it.")
+    """Says what a Ctrl-C leaves; the exit code. A disk without room keeps the checkpoint of an earlier step."""
+    from grash.training.state import step_of
+
+    step = step_of(checkpoint)
+    if step is not None:
+        say(
+            f"interrupted: the checkpoint at {checkpoint} is of step {step:,}; give the same command again to go on "
+            f"from it."
+        )
     else:
         say("interrupted before a checkpoint was saved: nothing was written.")
     return 130

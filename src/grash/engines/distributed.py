@@ -26,9 +26,9 @@ from grash.engines.ground import Ground
 from grash.engines.memory import human, plan_memory
 from grash.engines.placing import free_disk
 from grash.engines.rank_checks import check_alike, check_memory_of_ranks, check_same_step
-from grash.engines.run import run_identity
+from grash.engines.run import LEFT_FREE, run_identity
 from grash.errors import ConfigError, InputError
-from grash.evaluation.evaluate import sampled
+from grash.evaluation.evaluate import check_sample, sampled
 from grash.evaluation.metrics import mrr
 from grash.evaluation.sharded_ranking import ShardedRanker, evaluate_shard
 from grash.models import KgeModel
@@ -110,6 +110,7 @@ def train_together(
     out: Path,
     checkpoint: Path,
     overwrite: bool = False,
+    restart: bool = False,
     evaluate: bool = True,
     valid_sample: int | None = None,
     test_sample: int | None = None,
@@ -118,15 +119,20 @@ def train_together(
 ) -> Finished:
     """Trains on all ranks, tests and writes the model folder; every rank calls it with the same arguments.
 
-    checkpoint: as in `run.Job`, of any number of ranks; it goes when the model is saved. watch is told by rank 0."""
+    checkpoint: as in `run.Job`, of any number of ranks; it goes when the model is saved, and with `restart` once all
+    that can be refused has not been. watch is told by rank 0."""
     belongs_to = run_identity(dataset, config, valid_sample)
     others = {"--no-test": not evaluate, "--test-sample": test_sample, "--overwrite": overwrite, "grash": __version__}
     check_alike({_NAMES[name]: value for name, value in belongs_to.items()} | others, company)
     check_free(out, overwrite=overwrite)
+    check_sample(test_sample)
     check_shared(out, company)
     shard = Shard.of(dataset.n_entities, company)
     plan = plan_memory(config, shard.block, dataset.n_relations, len(dataset.train), device, n_valid=len(dataset.valid))
     check_memory_of_ranks(plan, config, device, company)
+    if restart and company.rank == 0:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    company.any(False)  # nobody looks for a checkpoint before
     ground = Ground(dataset, device, valid_sample=valid_sample, seed=config.seed)
     state = _state(config, dataset, shard, device, checkpoint, belongs_to)
     check_same_step(state.step, checkpoint, company)
@@ -174,12 +180,13 @@ def _saver(
         nonlocal said
         own = sum(tensor.nbytes for tensor in state_tensors(state).values())
         need, free = int(company.total(torch.tensor(own))), free_disk(checkpoint) if company.rank == 0 else 0
-        if not company.any(company.rank == 0 and need > free):
+        if not company.any(company.rank == 0 and need + min(need, LEFT_FREE) > free):
             save_shard(state, checkpoint, belongs_to=belongs_to, shard=shard, company=company)
         elif not said:
             said = True
             log.warning(
-                "no checkpoint in %s: it takes %s and %s are free. Training goes on, and cannot be resumed here.",
+                "no checkpoint in %s: it takes %s and %s are free, of which some must stay. Training goes on, and "
+                "cannot be resumed from here.",
                 checkpoint, human(need), human(free),
             )  # fmt: skip
 

@@ -19,7 +19,6 @@ from grash.training.config import TrainConfig
 from grash.training.placement import Placement, check_placement
 
 _PINNED_SHARE = 0.9  # of free host memory that tables may take: what a card reads cannot be paged out
-_LEFT_FREE = 1 << 30  # of a disk
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,8 @@ def _refusal(config: TrainConfig, plans: Sequence[MemoryPlan], device: torch.dev
 
 
 def free_disk(folder: Path) -> int:
-    """Of the disk on which the folder is or would be, but for what everything else there may need."""
+    """Of the disk on which the folder is or would be."""
     place = folder.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
-    return max(0, shutil.disk_usage(place).free - _LEFT_FREE)
+    return shutil.disk_usage(place).free

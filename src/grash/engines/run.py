@@ -7,7 +7,6 @@ one graph that fit together are trained together.
 from __future__ import annotations
 
 import gc
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +33,11 @@ from grash.training.loop import train_stack
 from grash.training.placement import Placement
 from grash.training.pulse import Progress, Training
 from grash.training.stack import stack_states
-from grash.training.state import TrainState, Validation, load_state, save_state
+from grash.training.state import TrainState, Validation, load_state, save_state, step_of
 
 log = logging.getLogger(__name__)
 _MOST_THREADS = 4096
+LEFT_FREE = 1 << 30  # of a disk, for everything else there, after a checkpoint of more
 _ALIKE = (
     "batch_size", "model", "dim", "norm", "reciprocal", "training", "loss", "optimizer", "precision", "epochs", "seed",
 )  # fmt: skip
@@ -91,10 +91,7 @@ class Job:
         """Where it goes on; a checkpoint that cannot be read says so when it is loaded."""
         if self.checkpoint is None or not self.has_checkpoint:
             return self.begins_at
-        try:
-            return int(json.loads((self.checkpoint / "state.json").read_text(encoding="utf-8"))["step"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0
+        return step_of(self.checkpoint) or 0
 
 
 Ended = Outcome | Exception
@@ -313,10 +310,11 @@ def _saver(folder: Path, belongs_to: dict[str, Any], validator: Validator | None
     def save(state: TrainState) -> None:
         nonlocal said
         need, free = state.nbytes, free_disk(folder)
-        if need > free:
+        if need + min(need, LEFT_FREE) > free:
             if not said:
                 log.warning(
-                    "no checkpoint in %s: it takes %s and %s are free. Training goes on, and cannot be resumed here.",
+                    "no checkpoint in %s: it takes %s and %s are free, of which some must stay. Training goes on, and "
+                    "cannot be resumed from here.",
                     folder, human(need), human(free),
                 )  # fmt: skip
             said = True

@@ -109,12 +109,16 @@ def _check(split: str, unseen: str, candidates: int | None, dataset: Dataset) ->
         )
 
 
+def check_sample(n: int | None) -> None:
+    if n is not None and (n < 1 or int(n) != n):
+        raise InputError(f"A sample of {n} triples was asked for: give 1 or more.")
+
+
 def sampled(triples: NDArray[np.int32], n: int | None, seed: int) -> NDArray[np.int32]:
     """A seeded sample of n triples in their order, or all of them."""
+    check_sample(n)
     if n is None or n >= len(triples):
         return triples
-    if n < 1 or int(n) != n:
-        raise InputError(f"A sample of {n} triples was asked for: give 1 or more.")
     chosen = np.random.default_rng(seed).choice(len(triples), n, replace=False)
     return triples[np.sort(chosen)]
 

@@ -33,7 +33,7 @@ TILES: dict[Pair, dict[str, int]] = {
 }
 _ROWS, _COLUMNS = 16, 256  # to which queries and candidates are padded: whole tiles of any pair
 _BLOCK_BYTES = 128 << 20  # candidates turned across at a time
-_LEAST_ROOM = 1 << 18
+_LEAST_ROOM, _MOST_ROOM = 1 << 18, 1 << 26
 _LONGEST = 16  # tiles of candidates that a program meets
 _PROGRAMS = 12_000  # enough to keep a card busy to the end
 _UNROLLED: tl.constexpr = tl.constexpr(4)
@@ -75,7 +75,8 @@ class Shape:
         """In parts of at most so many bytes; of random rows one pair in 10,000 stays open, there is room for 40."""
         half, truths = _up(max(1, -(-width // 2)), _UNROLLED.value), _up(max(1, n_truths), _ROWS)
         part = _up(max(1, min(n_candidates, most_bytes // (8 * half))), _COLUMNS)
-        return cls(half, truths, part, min(truths * part, max(_LEAST_ROOM, truths * _COLUMNS, truths * part // 256)))
+        room = max(_LEAST_ROOM, truths * _COLUMNS, min(_MOST_ROOM, truths * part // 256))
+        return cls(half, truths, part, min(truths * part, room))
 
     def finer(self) -> Shape:
         """Sixteen times as many parts with the same room; one tile's pairs always find room."""

@@ -116,8 +116,9 @@ class Pulse:
         self._count_seconds()
 
     def validated(self) -> None:
-        """A validation is worth keeping, unless everything up to it could be done again in a moment."""
-        if time.monotonic() - self.saved > self._save_after() / 8:
+        """A validation is worth keeping, unless everything up to it could be done again in a moment, or saving takes
+        long."""
+        if time.monotonic() - self.saved > self._save_after() / (8 if self.saving <= 1 else 1):
             self.save()
 
     def save(self) -> None:

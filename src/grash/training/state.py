@@ -7,6 +7,7 @@ Random numbers need no state: they follow from the seed and the step.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,14 @@ def take_record(state: TrainState, record: dict[str, Any]) -> None:
     state.history = [Validation(**v) for v in record["history"]]
     interval = record.get("interval")
     state.interval = None if interval is None else (float(interval[0]), float(interval[1]))
+
+
+def step_of(folder: Path) -> int | None:
+    """The step of the checkpoint in the folder; None where there is none that can be read."""
+    try:
+        return int(json.loads((folder / "state.json").read_text(encoding="utf-8"))["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def state_tensors(state: TrainState) -> dict[str, Tensor]:
