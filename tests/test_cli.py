@@ -297,3 +297,15 @@ def test_threads_are_set_by_every_verb_that_computes(folder, words):
     torch.set_num_threads(1)
     ran = grash(words[0], folder / "m", *words[1:], "--threads", 2, "--device", "cpu")
     assert ran.code == 0 and torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("verb", ["describe", "prepare"])
+def test_an_interrupted_verb_says_so(verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def press(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("load_dataset", "prepare"):
+        monkeypatch.setattr(f"grash.api.{name}", press)
+    ran = grash(verb, "world", *(["-o", tmp_path / "g"] if verb == "prepare" else []))
+    assert ran.code == 130 and ran.out == ""
+    assert ran.err == ("interrupted: give the same command again.\n" if verb == "prepare" else "interrupted.\n")

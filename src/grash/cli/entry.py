@@ -12,9 +12,10 @@ import os
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from grash.cli import data, evaluate, models, query, reduce, runs, search, study, train
 from grash.cli.distributed import several
@@ -22,8 +23,22 @@ from grash.cli.show import say
 from grash.errors import ConfigError, GrashError, InputError, MemoryPlanError
 from grash.version import __version__
 
+
+class Verbs(TyperGroup):
+    """Says that a verb was interrupted: the library underneath would leave without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            again = ": give the same command again" if ctx.invoked_subcommand == "prepare" else ""
+            say(f"interrupted{again}.")
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
     name="grash",
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -65,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         return _pipe_closed()
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort):  # before or after the verb
         say("interrupted.")
         return 130
     except typer.Exit as leave:
