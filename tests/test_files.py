@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from grash.files import mend_folder
+from grash.files import mend_folder, whole_folder
 
 
 def folder(path: Path, content: str, *, age: float = 0.0) -> Path:
@@ -37,6 +37,27 @@ def test_what_is_there_stays_and_what_was_left_long_ago_goes(tmp_path: Path) -> 
     mend_folder(tmp_path / "check")
     assert {p.name for p in tmp_path.iterdir()} == {"check", ".check.ccc.part", ".other.ddd.part"}
     assert (tmp_path / "check" / "state.json").read_text() == "whole"
+
+
+LEFT = """
+import os, sys
+from pathlib import Path
+from grash.files import whole_folder
+
+with whole_folder(Path(sys.argv[1]), overwrite=True) as aside:
+    (aside / "state.json").write_text("half")
+    os._exit(9)
+"""
+
+
+def test_what_a_killed_process_was_writing_goes_at_once_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    folder(tmp_path / "check", "whole")
+    assert subprocess.run([sys.executable, "-c", LEFT, str(tmp_path / "check")], check=False).returncode == 9
+    with whole_folder(tmp_path / "check", overwrite=True) as ours:
+        assert len(list(tmp_path.glob(".check.*.part"))) == 2
+        mend_folder(tmp_path / "check")
+        assert list(tmp_path.glob(".check.*.part")) == [ours]
+    assert [p.name for p in tmp_path.iterdir()] == ["check"]
 
 
 def test_nothing_is_mended_where_nothing_is(tmp_path: Path) -> None:

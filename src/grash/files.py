@@ -5,20 +5,24 @@ Used by everything that outlives a run: encoded datasets, model folders, checkpo
 
 from __future__ import annotations
 
+import functools
 import glob
+import hashlib
 import json
 import os
+import re
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from grash.errors import FormatError, InputError, OutputError
 
-_STALE = 3600.0  # seconds after which what is written aside has been left by a process that is gone
+_STALE = 3600.0  # seconds after which what another machine writes aside has been left
 
 
 @contextmanager
@@ -52,7 +56,8 @@ def whole_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         raise InputError(f"{path} exists already: give another folder, or allow overwriting it.")
     with _as_output_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+        prefix = f".{path.name}.{_machine()}-{os.getpid()}-"
+        aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".part"))
     old = aside.with_suffix(".old")
     try:
         with _as_output_error(path):
@@ -82,15 +87,37 @@ def check_writable(path: Path) -> None:
 
 
 def mend_folder(path: Path) -> None:
-    """Clears up after a process that was killed inside `whole_folder`: brings the old folder back if there is
-    no new one, and removes what has not been written to for an hour."""
+    """Clears up after a process that was killed inside `whole_folder`: brings the old folder back if there is no new
+    one, and removes what a process that is gone left; one of another machine, if nothing was written for an hour."""
     olds = sorted(path.parent.glob(f".{glob.escape(path.name)}.*.old"), key=lambda p: p.stat().st_mtime)
     with _as_output_error(path):
         if olds and not path.exists():
             olds.pop().rename(path)
     parts = path.parent.glob(f".{glob.escape(path.name)}.*.part")
-    for left in [*olds, *(p for p in parts if time.time() - _last_written(p) > _STALE)]:
+    for left in [*olds, *(p for p in parts if _is_left(p))]:
         shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_left(part: Path) -> bool:
+    owner = re.search(r"\.([0-9a-f]{8})-(\d+)-[^.-]*\.part$", part.name)
+    if owner is not None and owner[1] == _machine():
+        try:
+            os.kill(int(owner[2]), 0)
+        except ProcessLookupError:
+            return True
+        except OSError:  # another user's
+            pass
+    return time.time() - _last_written(part) > _STALE
+
+
+@functools.cache
+def _machine() -> str:
+    """Of this machine, since it was started, and of this container: where a process number means one process."""
+    marks = [socket.gethostname()]
+    with suppress(OSError):
+        marks.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"))
+        marks.append(str(Path("/proc/self/ns/pid").readlink()))
+    return hashlib.sha256("\n".join(marks).encode()).hexdigest()[:8]
 
 
 def _last_written(folder: Path) -> float:

@@ -114,7 +114,7 @@ def train(
         return
     folder = out if out is not None else api.free_folder(dataset, chosen, valid_sample=valid_sample)
     api.check_place(folder, overwrite=overwrite, test_sample=test_sample)
-    plan = _plan(dataset, chosen, device, placement, folder)
+    plan = _plan(dataset, chosen, device, placement, folder, valid_sample)
     if restart:  # nothing is removed before all that can be refused
         shutil.rmtree(api.checkpoint_of(folder), ignore_errors=True)
     started = time.monotonic()
@@ -161,14 +161,13 @@ def assignment(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {text} has a value that cannot be read: give name=value.") from error
 
 
-def _plan(dataset: Dataset, config: TrainConfig, device: str, placement: str, folder: Path) -> str:
+def _plan(dataset: Dataset, config: TrainConfig, device: str, placement: str, folder: Path, sample: int | None) -> str:
     """What the run takes on its device; refuses what does not fit."""
     from grash.engines.device import choose_device
-    from grash.engines.placing import place_training
+    from grash.engines.ground import Ground
 
-    where, files = choose_device(device), folder.absolute().parent
-    sizes = (dataset.n_entities, dataset.n_relations, len(dataset.train))
-    placed = place_training(config, *sizes, where, asked=placement, folder=files, n_valid=len(dataset.valid))
+    where = choose_device(device)
+    placed = Ground(dataset, where, valid_sample=sample).place(config, asked=placement, folder=folder.absolute().parent)
     return f"memory on {where}: {placed.sentence()}"
 
 

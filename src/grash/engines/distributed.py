@@ -128,12 +128,12 @@ def train_together(
     check_sample(test_sample)
     check_shared(out, company)
     shard = Shard.of(dataset.n_entities, company)
-    plan = plan_memory(config, shard.block, dataset.n_relations, len(dataset.train), device, n_valid=len(dataset.valid))
+    ground = Ground(dataset, device, valid_sample=valid_sample, seed=config.seed)
+    plan = plan_memory(config, shard.block, dataset.n_relations, len(dataset.train), device, n_valid=ground.n_valid)
     check_memory_of_ranks(plan, config, device, company)
     if restart and company.rank == 0:
         shutil.rmtree(checkpoint, ignore_errors=True)
     company.any(False)  # nobody looks for a checkpoint before
-    ground = Ground(dataset, device, valid_sample=valid_sample, seed=config.seed)
     state = _state(config, dataset, shard, device, checkpoint, belongs_to)
     check_same_step(state.step, checkpoint, company)
     save = _saver(checkpoint, belongs_to, shard, company)

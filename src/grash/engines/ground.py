@@ -100,7 +100,7 @@ class Ground:
     def plan(self, configs: Sequence[TrainConfig], *, weights: bool = False) -> MemoryPlan:
         """What trainings with these configurations, trained together, take. weights: their best ones are kept."""
         return plan_stack(
-            configs, *self.sizes, len(self.dataset.train), self.device, n_valid=len(self.dataset.valid),
+            configs, *self.sizes, len(self.dataset.train), self.device, n_valid=self.n_valid,
             n_filtered=self._n_filtered, weights=weights,
         )  # fmt: skip
 
@@ -110,8 +110,14 @@ class Ground:
         """Where the tables of one training lie; see `place_training`."""
         return place_training(
             config, *self.sizes, len(self.dataset.train), self.device, asked=asked, folder=folder,
-            n_valid=len(self.dataset.valid), n_filtered=self._n_filtered, weights=weights,
+            n_valid=self.n_valid, n_filtered=self._n_filtered, weights=weights,
         )  # fmt: skip
+
+    @property
+    def n_valid(self) -> int:
+        """Triples that a validation looks at."""
+        n = len(self.dataset.valid)
+        return n if self.valid_sample is None else min(n, self.valid_sample)
 
     @property
     def _n_filtered(self) -> int | None:
