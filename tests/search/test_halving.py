@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -167,6 +168,19 @@ def test_out_of_memory_is_retried_with_less_work_space_and_nothing_else_changed(
         tasks = [call.args[1] for call in start.call_args_list if call.args[1].name == "configuration 0 in round 1"]
     assert [t.work_share for t in tasks] == [1.0, 0.5, 0.25]
     assert len({str(t.config) for t in tasks}) == 1 and [t.attempt for t in tasks] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("step", [0.01, 0.03, 0.07, 0.1, 0.3])
+def test_no_retry_is_lost_between_two_looks_at_the_clock(step: float, tmp_path: Path) -> None:
+    clock = itertools.count(0.0, step)
+    _, graphs = small(n_trials=2)
+    with (
+        mock.patch("grash.engines.drive.time.monotonic", side_effect=lambda: next(clock)),
+        mock.patch.object(TableEngine, "start", autospec=True, side_effect=TableEngine.start) as start,
+    ):
+        run_search(tmp_path, graphs, faults={(1, 0): ["memory", "memory"]})
+    tasks = [call.args[1] for call in start.call_args_list if call.args[1].name == "configuration 0 in round 1"]
+    assert [t.work_share for t in tasks] == [1.0, 0.5, 0.25]
 
 
 def test_a_surplus_of_the_cap_goes_to_the_next_round() -> None:

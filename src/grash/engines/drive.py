@@ -173,8 +173,9 @@ class Driver:
         waiting, running = list(tasks), 0
         later: list[tuple[float, Task]] = []  # attempts after a fault, each with the time before which it waits
         while waiting or running or later:
-            waiting += [task for at, task in later if at <= time.monotonic()]
-            later = [(at, task) for at, task in later if at > time.monotonic()]
+            now = time.monotonic()  # one look: between two of them an attempt could belong to neither list
+            waiting += [task for at, task in later if at <= now]
+            later = [(at, task) for at, task in later if at > now]
             while waiting and not self._must_stop() and running < self.engine.n_slots:
                 device = self.engine.start(waiting[0])
                 if device is None:
