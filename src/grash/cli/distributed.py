@@ -95,17 +95,8 @@ def _train(
             say("A checkpoint of this run is there: it goes on from it.")
     try:
         with progress_display(config, str(where), quiet=quiet) as watch:
-            found = train_together(
-                dataset,
-                config,
-                company,
-                where,
-                out=folder,
-                checkpoint=checkpoint,
-                restart=restart,
-                watch=watch,
-                **options,
-            )
+            given = {"out": folder, "checkpoint": checkpoint, "restart": restart, "watch": watch, **options}
+            found = train_together(dataset, config, company, where, **given)
     except KeyboardInterrupt:
         from grash.cli.train import interrupted
 

@@ -42,7 +42,7 @@ from grash.training.sharded_model import save_model_shard
 from grash.training.sharded_rows import Shard
 from grash.training.sharded_state import fresh_shard
 from grash.training.sharded_tables import check_shared
-from grash.training.state import TrainState, state_tensors
+from grash.training.state import TrainState
 from grash.version import __version__
 
 log = logging.getLogger(__name__)
@@ -119,8 +119,8 @@ def train_together(
 ) -> Finished:
     """Trains on all ranks, tests and writes the model folder; every rank calls it with the same arguments.
 
-    checkpoint: as in `run.Job`, of any number of ranks; it goes when the model is saved, and with `restart` once all
-    that can be refused has not been. watch is told by rank 0."""
+    checkpoint: as in `run.Job`, of any number of ranks; it goes when the model is saved. restart: what is there goes
+    too, once nothing can be refused any more. watch is told by rank 0."""
     belongs_to = run_identity(dataset, config, valid_sample)
     others = {"--no-test": not evaluate, "--test-sample": test_sample, "--overwrite": overwrite, "grash": __version__}
     check_alike({_NAMES[name]: value for name, value in belongs_to.items()} | others, company)
@@ -178,8 +178,7 @@ def _saver(
 
     def save(state: TrainState) -> None:
         nonlocal said
-        own = sum(tensor.nbytes for tensor in state_tensors(state).values())
-        need, free = int(company.total(torch.tensor(own))), free_disk(checkpoint) if company.rank == 0 else 0
+        need, free = int(company.total(torch.tensor(state.nbytes))), free_disk(checkpoint) if company.rank == 0 else 0
         if not company.any(company.rank == 0 and need + min(need, LEFT_FREE) > free):
             save_shard(state, checkpoint, belongs_to=belongs_to, shard=shard, company=company)
         elif not said:

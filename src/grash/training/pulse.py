@@ -83,9 +83,7 @@ class Pulse:
         self.windows: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
         self.start_step = live[0].state.step
         self.start = self.counted = self.saved = self.told = time.monotonic()
-        self.saving = (
-            sum(t.state.nbytes for t in live if t.save is not None) / _DISK_RATE
-        )  # then what the last one took
+        self.saving = sum(t.state.nbytes for t in live if t.save is not None) / _DISK_RATE  # later: the last one's
 
     def add(self, losses: Tensor) -> None:
         """losses (steps, T) of the last steps, on the device: their way to the host begins."""
