@@ -3,8 +3,8 @@
     python benchmarks/check_recipes.py GRAPH --epochs 50 --recipes 0.05 0.05:4 [--lr 0.1] [--dim 512] [--device cuda]
 
 A recipe is λ or λ:w, as the authors of N3 and of relation prediction count them: 6λ is the penalty on entities, 3λ that
-on relations, 2w the weight of the predicted relation. 1vsAll, reciprocal relations, Adagrad, batch 1,024; on a card they
-are trained in stacks.
+on relations, 2w the weight of the predicted relation. 1vsAll, reciprocal relations, Adagrad, batch 1,024; on a card
+they are trained in stacks.
 """
 
 from __future__ import annotations
