@@ -201,6 +201,8 @@ def _attempt(
     ground: Ground, jobs: Sequence[Job], part: list[int], work_bytes: int | None
 ) -> list[tuple[int, Ended]] | None:
     """What became of the jobs; None if memory ran out and fewer at a time may do."""
+    if ground.device.type == "cuda":  # a small table in a block kept from the last stack would keep all of it
+        torch.cuda.empty_cache()
     try:
         return sorted(zip(part, _run_stack(ground, [jobs[place] for place in part], work_bytes)), key=itemgetter(0))
     except OutputError:
@@ -210,9 +212,7 @@ def _attempt(
             log.warning("%d trainings together: %s Tried again in two parts.", len(part), str(error).split("\n")[0])
         else:
             return [(place, error) for place in part]
-    if ground.device.type == "cuda":  # the error is gone here; what it held may stand in circles
-        gc.collect()
-        torch.cuda.empty_cache()
+    gc.collect()  # the error is gone here; what it held may stand in circles
     return None
 
 

@@ -24,21 +24,24 @@ from grash.kernels import count_exact_triton as exact
 from grash.kernels.compile_ahead import launch
 from grash.kernels.pair_scores import Pair
 
-# queries × candidates of a tile, by one warp: as many as its registers hold
+# queries × candidates of a tile, by one warp: as many as its registers hold; coordinates written out in the loop. Roots
+# come slowly, so for them many warps count more than large tiles
 TILES: dict[Pair, dict[str, int]] = {
-    "dot": {"BM": 8, "BN": 256, "num_warps": 1},
-    "l1": {"BM": 8, "BN": 256, "num_warps": 1},
-    "l2": {"BM": 8, "BN": 256, "num_warps": 1},
-    "modulus": {"BM": 8, "BN": 128, "num_warps": 1},
+    "dot": {"BM": 8, "BN": 256, "UNROLLED": 4, "num_warps": 1},
+    "l1": {"BM": 8, "BN": 256, "UNROLLED": 4, "num_warps": 1},
+    "l2": {"BM": 8, "BN": 256, "UNROLLED": 4, "num_warps": 1},
+    "modulus": {"BM": 8, "BN": 128, "UNROLLED": 2, "num_warps": 1, "maxnreg": 80},
 }
-_ROWS, _COLUMNS = 16, 256  # to which queries and candidates are padded: whole tiles of any pair
+_ROWS, _COLUMNS, _HALF = (
+    16,
+    256,
+    4,
+)  # to which queries, candidates and halves of rows are padded: whole tiles of any pair
 _BLOCK_BYTES = 128 << 20  # candidates turned across at a time
 _LEAST_ROOM, _MOST_ROOM = 1 << 18, 1 << 26
 _LONGEST = 16  # tiles of candidates that a program meets
 _PROGRAMS = 12_000  # enough to keep a card busy to the end
-_UNROLLED: tl.constexpr = tl.constexpr(4)
 _INFINITE: tl.constexpr = tl.constexpr(float("inf"))
-_TINY: tl.constexpr = tl.constexpr(1e-30)  # keeps a root's inverse finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,7 @@ class Shape:
     @classmethod
     def of(cls, n_truths: int, n_candidates: int, width: int, *, most_bytes: int = _BLOCK_BYTES) -> Shape:
         """In parts of at most so many bytes; of random rows one pair in 10,000 stays open, there is room for 40."""
-        half, truths = _up(max(1, -(-width // 2)), _UNROLLED.value), _up(max(1, n_truths), _ROWS)
+        half, truths = _up(max(1, -(-width // 2)), _HALF), _up(max(1, n_truths), _ROWS)
         part = _up(max(1, min(n_candidates, most_bytes // (8 * half))), _COLUMNS)
         room = max(_LEAST_ROOM, truths * _COLUMNS, min(_MOST_ROOM, truths * part // 256))
         return cls(half, truths, part, min(truths * part, room))
@@ -159,7 +162,7 @@ def _turned(rows: Tensor, together: int, out: Tensor) -> Tensor:
     halves of a row padded; zeros stay in the padding."""
     n, width = rows.shape
     first, whole = -(-width // 2), n // together
-    half = _up(max(1, first), _UNROLLED.value)
+    half = _up(max(1, first), _HALF)
     tiles = out.view(-1, 2, half, together)
     for side, part in enumerate((rows[:, :first], rows[:, first:])):
         columns = part.shape[1]
@@ -176,7 +179,7 @@ def _up(n: int, step: int) -> int:
 @triton.jit(do_not_specialize=["above", "found", "room", "n", "Q", "length"])
 def _count(  # type: ignore[no-untyped-def]
     queries, block, edges, order, starts, above, near, found, room, n, Q, length, rows,
-    HALF: tl.constexpr, PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    HALF: tl.constexpr, PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, UNROLLED: tl.constexpr,
 ):  # fmt: skip
     """Programs of one tile of candidates and all tiles of queries run together: the candidates stay in the caches."""
     query = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -187,7 +190,7 @@ def _count(  # type: ignore[no-untyped-def]
     begin = tl.program_id(1) * length
     for tile in range(begin, tl.minimum(begin + length, tl.cdiv(n, BN))):
         column = tile * BN + tl.arange(0, BN)
-        score = _scores(queries, block + tile * (2 * HALF * BN), HALF, PAIR, BM, BN)
+        score = _scores(queries, block + tile * (2 * HALF * BN), HALF, PAIR, BM, BN, UNROLLED)
         # padding compares as neither above nor open, also where the bound reaches to −∞ (a model that has diverged)
         score = tl.where((column < n)[None, :], score, float("nan"))
         for k in range(most):
@@ -215,14 +218,17 @@ def _count(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _scores(queries, block, HALF: tl.constexpr, PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
+def _scores(  # type: ignore[no-untyped-def]
+    queries, block,
+    HALF: tl.constexpr, PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, UNROLLED: tl.constexpr,
+):  # fmt: skip
     """A tile of queries (2, HALF, BM) with one of candidates (2, HALF, BN) → (BM, BN), in float32."""
     # loaded with two axes: the tile then takes the layout of this load, and nothing is moved between threads
     queries += tl.arange(0, BM)[:, None]
     block += tl.arange(0, BN)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
-    for first in range(0, HALF, _UNROLLED):
-        for k in tl.static_range(_UNROLLED):
+    for first in range(0, HALF, UNROLLED):
+        for k in tl.static_range(UNROLLED):
             q, e = queries + (first + k) * BM, block + (first + k) * BN
             qr, er = tl.load(q), tl.load(e)
             qi, ei = tl.load(q + HALF * BM), tl.load(e + HALF * BN)
@@ -236,8 +242,7 @@ def _scores(queries, block, HALF: tl.constexpr, PAIR: tl.constexpr, BM: tl.const
                 total += (qr - er) * (qr - er)
                 total += (qi - ei) * (qi - ei)
             else:
-                square = (qr - er) * (qr - er) + ((qi - ei) * (qi - ei) + _TINY)
-                total += square * tl.rsqrt(square)
+                total += tl.sqrt((qr - er) * (qr - er) + (qi - ei) * (qi - ei))
     if PAIR == "l2":
         total = tl.sqrt_rn(total)
     return total if PAIR == "dot" else -total

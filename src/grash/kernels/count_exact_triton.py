@@ -146,13 +146,14 @@ def _truths(  # type: ignore[no-untyped-def]
     else:
         size = tl.sum(tl.abs(qr) + tl.abs(qi), 1)
     most = tl.load(largest)
-    # as error_bound says; but differences are squared here, not expanded, so l2 is as good as l1
+    # as error_bound says; but differences are squared here, not expanded: nothing cancels, so what a distance is off
+    # by is a share of itself, and what is near the truth is off by the same share of the truth's
     if PAIR == "dot":
         reach = size * most
         slack = (W + 8) * _UNIT * reach + LOST
     else:
         reach = size + most
-        slack = 2 * (W + 8) * _UNIT * reach + LOST
+        slack = (W + 8) * _UNIT * tl.abs(score) + LOST
         reach = reach * reach
     lost = live & ((reach < _INFINITE) == 0)  # NaN too
     if tl.sum(lost.to(tl.int32), 0) > 0:
