@@ -1,0 +1,85 @@
+"""How the best penalty moves with fidelity: ComplEx-N3 with several weights, as every round of a search trains it.
+
+    python benchmarks/check_penalties.py GRAPH --epochs 300 --weights 0.005 0.01 0.02 0.05 0.1 [--batches 1024 256] …
+
+A weight is λ as the authors of N3 count it: 6λ is the penalty on entities, 3λ that on relations. 1vsAll, reciprocal
+relations, Adagrad. A line is a round of the default search (its graph, its epochs), with the score of each weight: the
+better of the validations at half time and at the end. The last line is the full training, with the best validation and
+the test MRR. `--rounds 1 2` leaves lines out; 0 is the full training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from grash.api import load_dataset
+from grash.api_search import Search
+from grash.data.known import KnownAnswers
+from grash.engines.device import choose_device
+from grash.engines.ground import Ground
+from grash.engines.run import Job, Outcome, run_trainings
+from grash.evaluation.metrics import mrr
+from grash.evaluation.ranking import Ranker
+from grash.training.config import TrainConfig
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graph")
+    parser.add_argument("--weights", nargs="+", type=float, default=[0.005, 0.01, 0.02, 0.05, 0.1])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1024])
+    parser.add_argument("--rounds", nargs="+", type=int, default=[1, 2, 3, 0])
+    parser.add_argument("--epochs", type=float, default=300.0)
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    data, device = load_dataset(args.graph), choose_device(args.device)
+    with TemporaryDirectory() as place:
+        search = Search(data, out=Path(place) / "run", model="complex", max_epochs=args.epochs, dim=args.dim)
+        for line in search.plan(probe=False).rounds:
+            plan = line.plan
+            if plan.number not in args.rounds:
+                continue
+            part = search.graphs.subgraph(plan.fractions)
+            keys = tuple(torch.from_numpy(ids.copy()).long() for ids in (part.entity_ids, part.relation_ids))
+            ground = Ground(part.dataset, device, keys=keys)  # type: ignore[arg-type]
+            epochs = plan.positives / plan.n_train
+            for batch in args.batches:
+                show(args, ground, batch, epochs, f"round {plan.number}: {plan.n_entities:,} entities", None)
+    if 0 in args.rounds:
+        known = KnownAnswers.of(data.train, data.valid, data.test, n_relations=data.n_relations, asked=data.test)
+        ranker = Ranker(data.test, known, data.n_entities, device)
+        show(args, Ground(data, device), args.batches[0], args.epochs, "full", ranker)
+
+
+def show(args: argparse.Namespace, ground: Ground, batch: int, epochs: float, what: str, ranker: Ranker | None) -> None:
+    """Trains all weights and prints a line."""
+    began, found = time.monotonic(), {}
+    every = epochs / (2 if ranker is None else 20)
+    jobs = [Job(config_of(args, weight, batch, epochs, every)) for weight in args.weights]
+    for ended in run_trainings(ground, jobs):
+        for place, outcome in ended:
+            if isinstance(outcome, Outcome):
+                best = f"{max(v.mrr for v in outcome.history):.4f}"
+                found[place] = best if ranker is None else f"{best} (test {mrr(ranker.rank(outcome.model)):.4f})"
+        del ended, outcome
+    scores = ", ".join(f"{weight:g}: {found.get(i, 'failed')}" for i, weight in enumerate(args.weights))
+    print(f"{what}, {epochs:.4g} epochs, batch {batch}: {scores}; {time.monotonic() - began:.0f} s", flush=True)
+
+
+def config_of(args: argparse.Namespace, weight: float, batch: int, epochs: float, every: float) -> TrainConfig:
+    return TrainConfig(
+        model="complex", dim=args.dim, training="1vsall", reciprocal=True, batch_size=batch, lr=args.lr, init="normal",
+        init_std=1e-3, penalty="n3", penalty_entity=6 * weight, penalty_relation=3 * weight, epochs=epochs,
+        valid_every=every, patience=5,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
