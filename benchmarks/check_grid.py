@@ -1,0 +1,62 @@
+"""All combinations of some settings, trained in full: best validation, its epoch and the test MRR, the best first.
+
+    python benchmarks/check_grid.py GRAPH --set model=rotate loss=self_adversarial --grid lr=0.03,0.1 margin=6,9 …
+
+On a card, combinations that can share a stack are trained together. Chosen by hand means: by what this prints, so the
+test MRR of the first line is what counts, and a graph on which one has chosen confirms nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+
+import yaml
+
+from grash.api import load_dataset
+from grash.data.known import KnownAnswers
+from grash.engines.device import choose_device
+from grash.engines.ground import Ground
+from grash.engines.run import Job, Outcome, run_trainings
+from grash.evaluation.metrics import mrr
+from grash.evaluation.ranking import Ranker
+from grash.training.config import TrainConfig
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graph")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--grid", nargs="+", default=[], metavar="NAME=VALUE,…")
+    parser.add_argument("--epochs", type=float, default=100.0)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    data, device = load_dataset(args.graph), choose_device(args.device)
+    known = KnownAnswers.of(data.train, data.valid, data.test, n_relations=data.n_relations, asked=data.test)
+    ranker, began = Ranker(data.test, known, data.n_entities, device), time.monotonic()
+    same = {"dim": args.dim, "epochs": args.epochs, "valid_every": args.epochs / 10, "patience": 3}
+    same |= {name: yaml.safe_load(value) for name, _, value in (given.partition("=") for given in args.set)}
+    names = [given.partition("=")[0] for given in args.grid]
+    values = [[yaml.safe_load(v) for v in given.partition("=")[2].split(",")] for given in args.grid]
+    points = [dict(zip(names, point)) for point in itertools.product(*values)]
+    found = []
+    for ended in run_trainings(Ground(data, device), [Job(TrainConfig(**{**same, **point})) for point in points]):
+        for place, outcome in ended:
+            if isinstance(outcome, Outcome) and outcome.best is not None:
+                found.append((outcome.best.mrr, outcome.best.epoch, mrr(ranker.rank(outcome.model)), points[place]))
+            else:
+                print(f"{words(points[place])}: {outcome}")
+        del ended, outcome
+    print(f"{data.name}, {words(same)}: {len(points)} combinations in {time.monotonic() - began:.0f} s")
+    for valid, epoch, test, point in sorted(found, key=lambda line: -line[0]):
+        print(f"    valid {valid:.4f} at epoch {epoch:.4g}, test {test:.4f}: {words(point)}", flush=True)
+
+
+def words(values: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+if __name__ == "__main__":
+    main()
