@@ -55,7 +55,7 @@ def initial_of(given: TrainConfig | Mapping[str, Any] | str | Path, origin: str 
         values = given.model_dump(exclude_unset=True)
     else:
         values = dict(given)
-    of_a_run = ("epochs", "valid_every", "patience", "seed", "variation", "precision")
+    of_a_run = ("epochs", "valid_every", "patience", "seed", "variation", "precision", "storage")
     kept = {k: v for k, v in values.items() if k not in of_a_run}
     return {"values": json.loads(json.dumps(kept)), "origin": origin or "user"}
 

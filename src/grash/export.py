@@ -18,6 +18,7 @@ from torch import Tensor
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
 from grash.files import whole_folder
+from grash.kernels.half_rows import wide
 
 if TYPE_CHECKING:
     from grash.predict import Model
@@ -118,7 +119,7 @@ def _tables(model: Model) -> Iterator[tuple[str, Tensor, Callable[[int], str]]]:
 
 def _blocks(table: Tensor) -> Iterator[tuple[int, NDArray[np.float32]]]:
     for start in range(0, len(table), _ROWS):
-        yield start, table[start : start + _ROWS].cpu().numpy().astype("<f4", copy=False)
+        yield start, wide(table[start : start + _ROWS]).cpu().numpy().astype("<f4", copy=False)
 
 
 def _check_distinct(names: Callable[[int], str], n: int, vocabulary: Vocabulary | None) -> None:

@@ -124,6 +124,7 @@ def train_together(
     belongs_to = run_identity(dataset, config, valid_sample)
     others = {"--no-test": not evaluate, "--test-sample": test_sample, "--overwrite": overwrite, "grash": __version__}
     check_alike({_NAMES[name]: value for name, value in belongs_to.items()} | others, company)
+    _check_storage(config)
     check_free(out, overwrite=overwrite)
     check_sample(test_sample)
     check_shared(out, company)
@@ -150,6 +151,14 @@ def train_together(
     if company.rank == 0:
         shutil.rmtree(checkpoint, ignore_errors=True)
     return Finished(history, evaluation, state.seconds)
+
+
+def _check_storage(config: TrainConfig) -> None:
+    if config.storage != "float32":
+        raise ConfigError(
+            f"storage={config.storage} trains in one process, and this training is spread over several: give "
+            f"storage=float32, or train without torchrun."
+        )
 
 
 def _state(

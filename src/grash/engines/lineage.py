@@ -19,6 +19,7 @@ from torch import Tensor
 
 from grash.errors import FormatError, GrashError
 from grash.files import read_json
+from grash.kernels.half_rows import wide
 from grash.reduction.subgraph import Subgraph
 from grash.training.state import SCHEMA, VERSION, TrainState, save_state, state_tensors
 
@@ -74,10 +75,10 @@ def fill_new_entities(table: Tensor, triples: np.ndarray, *, known: np.ndarray) 
     old = torch.cat([tails, heads])
     useful = ~is_known[new] & is_known[old]
     new, old = new[useful].to(table.device), old[useful].to(table.device)
-    sums = torch.zeros_like(table).index_add_(0, new, table[old])
-    counts = torch.bincount(new, minlength=len(table)).to(table.dtype)
+    sums = torch.zeros_like(table, dtype=wide(table[:0]).dtype).index_add_(0, new, wide(table[old]))
+    counts = torch.bincount(new, minlength=len(table)).to(sums.dtype)
     rows = counts > 0
-    table[rows] = sums[rows] / counts[rows, None]
+    table[rows] = (sums[rows] / counts[rows, None]).to(table.dtype)
 
 
 def _places(earlier: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from grash.models import model_class
 from grash.training.config import TrainConfig
 from grash.training.fusable import serves
 from grash.training.fused import work_bytes
+from grash.training.initial import STORED
 from grash.training.optimizers import state_bytes
 from grash.training.placement import Placement
 
@@ -105,7 +106,7 @@ def plan_stack(
     config, trials = configs[0], len(configs)
     width = model_class(config.model).relation_width(config.dim)
     relations = n_relations * (2 if config.reciprocal else 1)
-    entities, tables = 4 * n_entities * config.dim, 4 * relations * width
+    entities, tables = STORED[config.storage].itemsize * n_entities * config.dim, 4 * relations * width
     places = 4 * (n_entities + relations)  # of rows, which only a CPU keeps
     state = state_bytes(config, n_entities, config.dim) - 4 * n_entities
     optimizer = state_bytes(config, relations, width) - 4 * relations + (places if device.type == "cpu" else 0)
@@ -141,7 +142,8 @@ def advice(plan: MemoryPlan, config: TrainConfig) -> str:
     if plan.step > plan.tables + plan.optimizer + plan.entities + plan.state:
         fewer = "fewer negatives" if config.training == "negative_sampling" else "training=negative_sampling"
         return f"a smaller batch_size or {fewer}"
-    return "a smaller dim, or optimizer=row_adagrad, which keeps one number per row"
+    half = "" if config.storage == "bf16" else ", or storage=bf16, which keeps entities in half the bytes"
+    return f"a smaller dim, or optimizer=row_adagrad, which keeps one number per row{half}"
 
 
 def needed_bytes(plan: MemoryPlan, device: torch.device) -> int:
@@ -182,5 +184,7 @@ def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int
         scores = 4 * batch * n_entities
     if config.optimizer == "adam" or not config.penalty_weighted:
         rows += n_entities
+    if config.storage == "bf16" and (config.training != "negative_sampling" or not config.penalty_weighted):
+        rows += n_entities  # all entities in float32
     relation_rows = 2 * batch * width + (relations * width if config.relation_prediction else 0)
     return 4 * (scores + (3 + dropout) * rows * dim + 6 * batch * dim + 4 * relation_rows)

@@ -6,7 +6,7 @@ Comes from a configuration and the sizes of a graph, goes to `run` and to what t
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from grash.errors import MemoryPlanError
 from grash.training.config import TrainConfig
 from grash.training.placement import Placement, check_placement
 
+_Planned = Callable[[TrainConfig, Placement], MemoryPlan]
 _PINNED_SHARE = 0.9  # of free host memory that tables may take: what a card reads cannot be paged out
 
 
@@ -59,8 +60,7 @@ def place_training(
     plans = [planned(config, way) for way in _ways(asked, device, folder)]
     for plan in plans:
         if not lacks(plan, device):
-            lean = planned(config.changed(optimizer="row_adagrad"), Placement())
-            return Placed(plan.placement, plan, _note(config, plan, lean, device))
+            return Placed(plan.placement, plan, _note(config, plan, planned, device))
     raise MemoryPlanError(_refusal(config, plans, device))
 
 
@@ -99,13 +99,34 @@ def _ways(asked: str, device: torch.device, folder: Path | None) -> list[Placeme
     return ways
 
 
-def _note(config: TrainConfig, plan: MemoryPlan, lean: MemoryPlan, device: torch.device) -> str:
-    """What row-wise Adagrad would change, where the entities lie elsewhere; lean: its plan with all on the device."""
-    if not plan.placement.far or config.optimizer == "row_adagrad" or not plan.state:
+def _note(config: TrainConfig, plan: MemoryPlan, planned: _Planned, device: torch.device) -> str:
+    """What row-wise Adagrad and entities in bf16 would change, where the entities lie elsewhere: each alone, and both
+    together where neither is enough. planned: the plan of a configuration in a placement."""
+    if not plan.placement.far:
         return ""
-    saved = plan.state - 4 * (plan.entities // (4 * config.dim))
-    fits = "" if lacks(lean, device) else f", and all of it would fit on {device}"
-    return f"With optimizer=row_adagrad, one number per row, it would take {human(saved)} less{fits}"
+    ways: list[tuple[str, dict[str, str]]] = []
+    if config.optimizer != "row_adagrad" and plan.state:
+        ways.append(("optimizer=row_adagrad, one number per row,", {"optimizer": "row_adagrad"}))
+    if config.storage == "float32" and config.optimizer != "adam":
+        ways.append(("storage=bf16, two bytes per float,", {"storage": "bf16"}))
+    found, enough = [], False
+    for words, changes in ways:
+        saved, fits = _saved(config.changed(**changes), plan, planned, device)
+        found.append(f"With {words} it would take {human(saved)} less{fits}")
+        enough = enough or bool(fits)
+    if len(ways) == 2 and not enough:
+        saved, fits = _saved(config.changed(**ways[0][1], **ways[1][1]), plan, planned, device)
+        if fits:
+            found.append(f"With both it would take {human(saved)} less{fits}")
+    return ". ".join(found)
+
+
+def _saved(config: TrainConfig, plan: MemoryPlan, planned: _Planned, device: torch.device) -> tuple[int, str]:
+    """Bytes of entities and their state that this configuration would take less than the plan, and whether all of it
+    would fit on the device, in words."""
+    lean = planned(config, plan.placement)
+    fits = "" if lacks(planned(config, Placement()), device) else f", and all of it would fit on {device}"
+    return plan.entities + plan.state - lean.entities - lean.state, fits
 
 
 def _refusal(config: TrainConfig, plans: Sequence[MemoryPlan], device: torch.device) -> str:

@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 _MOST_THREADS = 4096
 LEFT_FREE = 1 << 30  # of a disk, for everything else there, after a checkpoint of more
 _ALIKE = (
-    "batch_size", "model", "dim", "norm", "reciprocal", "training", "loss", "optimizer", "precision", "epochs", "seed",
+    "batch_size", "model", "dim", "norm", "reciprocal", "training", "loss", "optimizer", "precision", "storage",
+    "epochs", "seed",
 )  # fmt: skip
 
 

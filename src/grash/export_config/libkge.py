@@ -146,6 +146,8 @@ def _note_the_rest(config: TrainConfig, left_out: list[str]) -> None:
         left_out.append(f"relation_prediction: {config.relation_prediction} has no counterpart")
     if config.precision == "tf32":  # bf16 is the default, float32 is torch's
         left_out.append(f"precision: {config.precision} has no counterpart; products are in torch's default")
+    if config.storage != "float32":
+        left_out.append(f"storage: {config.storage} has no counterpart; entities are kept in float32")
 
 
 def _whole(name: str, value: float, left_out: list[str]) -> int:

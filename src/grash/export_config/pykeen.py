@@ -37,6 +37,8 @@ def config_to_pykeen(config: TrainConfig, dataset: str) -> tuple[dict[str, Any],
         left_out.append(f"relation_prediction: {config.relation_prediction} has no counterpart")
     if config.precision == "tf32":  # bf16 is the default, float32 is torch's
         left_out.append(f"precision: {config.precision} has no counterpart; products are in torch's default")
+    if config.storage != "float32":
+        left_out.append(f"storage: {config.storage} has no counterpart; entities are kept in float32")
     metadata = {"title": f"{_MODELS[config.model]}, exported by grash {__version__}", "not_carried_over": left_out}
     return {"metadata": metadata, "pipeline": pipeline}, left_out
 

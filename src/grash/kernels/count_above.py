@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.errors import ConfigError, Diverged
+from grash.kernels.half_rows import wide
 from grash.kernels.pair_scores import Pair, pair_scores, row_scores
 from grash.kernels.threads import use_torch_threads
 
@@ -51,8 +52,8 @@ def why_not(candidates: Tensor) -> list[str]:
         reasons.append("Triton is not installed")
     if candidates.shape[1] > WIDEST:
         reasons.append(f"rows of {candidates.shape[1]} floats are wider than {WIDEST}")
-    if candidates.dtype != torch.float32:
-        reasons.append(f"rows are {candidates.dtype}, not float32")
+    if candidates.dtype not in (torch.float32, torch.bfloat16):
+        reasons.append(f"rows are {candidates.dtype}, not float32 or bfloat16")
     return reasons
 
 
@@ -76,7 +77,8 @@ def count_above(
     tile: int,
     largest: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """queries (B, W), candidates (E, W), truth (B,) ids → (above, ties), each (B,) int64.
+    """queries (B, W), candidates (E, W), truth (B,) ids → (above, ties), each (B,) int64. Candidates in bf16 become
+    float32 a tile at a time.
 
     What `skip` names is left out, and the truth itself always is. `tile` candidates are scored at a time: B × tile
     floats of work space. `largest`: largest_row(candidates), for callers with many batches.
@@ -107,7 +109,7 @@ def count_rows(
     low, high = exact - slack, exact + slack
     everyone = torch.arange(len(queries), device=queries.device)
     for begin in range(0, len(candidates), tile):
-        part = candidates[begin : begin + tile]
+        part = wide(candidates[begin : begin + tile])
         start, stop = first + begin, first + begin + len(part)
         scores = pair_scores(queries, part, pair)
         _leave_out(scores, everyone, truth, start, stop)
@@ -132,8 +134,8 @@ def _rows(x: Tensor) -> int:
 def largest_row(rows: Tensor, pair: Pair) -> Tensor:
     """The largest size of a row, as `error_bound` needs it: a scalar, read in parts."""
     order = 2 if pair in ("dot", "l2") else 1
-    parts = [part.norm(p=order, dim=1).max() for part in rows.split(_rows(rows)) if len(part)]
-    return torch.stack(parts).max() if parts else rows.new_zeros(())
+    parts = [wide(part).norm(p=order, dim=1).max() for part in rows.split(_rows(rows)) if len(part)]
+    return torch.stack(parts).max() if parts else wide(rows).new_zeros(())
 
 
 def error_bound(queries: Tensor, largest: Tensor, pair: Pair) -> Tensor:

@@ -128,7 +128,7 @@ def count_rows(
     tile = TILES[pair]
     n_tiles = -(-len(queries) // tile["BM"])
     across = _turned(queries, tile["BM"], queries.new_zeros(2 * shape.half * n_tiles * tile["BM"]))
-    block = candidates.new_zeros(2 * shape.half * shape.part)
+    block = queries.new_zeros(2 * shape.half * shape.part)
     near = torch.empty(2, shape.room, dtype=torch.int32, device=queries.device)
     for i in range(shape.parts(len(candidates))):
         part = candidates[i * shape.part : (i + 1) * shape.part]
@@ -144,10 +144,13 @@ def count_rows(
         exact.decide(queries, part, edges, asked.asks, near, found, pair, out)
 
 
-def rehearse(width: int, pair: Pair) -> None:
+def rehearse(width: int, pair: Pair, dtype: torch.dtype = torch.float32) -> None:
     """Launches what `count` does for rows of this width, by tensors without memory (`rehearsal`). How many
-    rows there are compiles nothing anew."""
-    queries, candidates = (torch.empty(n, width, device="meta") for n in (_ROWS, _COLUMNS))
+    rows there are compiles nothing anew. dtype: of the candidates."""
+    queries, candidates = (
+        torch.empty(_ROWS, width, device="meta"),
+        torch.empty(_COLUMNS, width, dtype=dtype, device="meta"),
+    )
     known = Filter(*(torch.empty(n, _ROWS, dtype=torch.int32, device="meta") for n in (2, 3)))
     asked = Asked(*(torch.empty(n, dtype=torch.int32, device="meta") for n in (_ROWS, _ROWS, _ROWS + 1)))
     numbers = torch.empty(2, _ROWS, dtype=torch.int64, device="meta")

@@ -11,6 +11,7 @@ anywhere in one tensor, so their alignment is not compiled in: heads and tails w
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -31,7 +32,7 @@ def sizes(rows: Tensor, pair: Pair) -> Tensor:
     width = rows.shape[1]
     padded = triton.next_power_of_2(max(1, width))
     together = max(1, 4096 // padded)
-    out = rows.new_empty(-(-len(rows) // together))
+    out = rows.new_empty(-(-len(rows) // together), dtype=torch.float32)
     launch(
         _sizes, (len(out),), rows, rows.stride(0), out, len(rows),
         W=width, SQUARES=pair in ("dot", "l2"), ROWS=together, P=padded, num_warps=4,
@@ -97,7 +98,8 @@ def _sizes(rows, stride, out, n, W: tl.constexpr, SQUARES: tl.constexpr, ROWS: t
     block = tl.program_id(0)
     row, c = block * ROWS + tl.arange(0, ROWS), tl.arange(0, P)
     inside = (row < n)[:, None] & (c < W)[None, :]
-    x = tl.abs(tl.load(rows + row.to(tl.int64)[:, None] * stride + c[None, :], mask=inside, other=0.0))
+    x = tl.load(rows + row.to(tl.int64)[:, None] * stride + c[None, :], mask=inside, other=0.0)
+    x = tl.abs(x.to(tl.float32))
     x = tl.where(x == x, x, _INFINITE)
     size = tl.sqrt_rn(tl.sum(x * x, 1)) if SQUARES else tl.sum(x, 1)
     tl.store(out + block, tl.max(size, 0))
@@ -116,8 +118,8 @@ def _exact(  # type: ignore[no-untyped-def]
     low, high = live[:, None] & first[None, :], live[:, None] & second[None, :]
     qr = tl.load(q, mask=low, other=0.0).to(tl.float64)
     qi = tl.load(q + (W + 1) // 2, mask=high, other=0.0).to(tl.float64)
-    er = tl.load(e, mask=low, other=0.0).to(tl.float64)
-    ei = tl.load(e + (W + 1) // 2, mask=high, other=0.0).to(tl.float64)
+    er = tl.load(e, mask=low, other=0.0).to(tl.float32).to(tl.float64)  # by float32, where rows are in bf16
+    ei = tl.load(e + (W + 1) // 2, mask=high, other=0.0).to(tl.float32).to(tl.float64)
     if PAIR == "dot":
         score = tl.sum(qr * er + qi * ei, 1)
     elif PAIR == "l1":

@@ -24,7 +24,8 @@ from torch import Tensor
 from grash.errors import MemoryPlanError, OutputError
 
 _PORTABLE, _MAPPED = 1, 2  # cudaHostRegister's flags
-_FLOAT = 4
+# as the card's arrays name them; bf16 has no name there, and is seen as the integers of its bits
+_NAMES = {torch.float32: "<f4", torch.bfloat16: "<i2"}
 
 
 class _Mapped(mmap.mmap):
@@ -37,11 +38,11 @@ class _Mapped(mmap.mmap):
 class _Registered:
     """A mapping as the card sees it; torch's tensors over it hold this object."""
 
-    def __init__(self, memory: _Mapped, shape: tuple[int, int]) -> None:
+    def __init__(self, memory: _Mapped, shape: tuple[int, int], name: str) -> None:
         self.memory = memory
         address = memory.address()
         self.__cuda_array_interface__ = {
-            "shape": shape, "typestr": "<f4", "data": (address, False), "strides": None, "version": 3,
+            "shape": shape, "typestr": name, "data": (address, False), "strides": None, "version": 3,
         }  # fmt: skip
         _register(address, len(memory))
         weakref.finalize(self, _unregister, address, memory).atexit = False  # at the end all mappings go anyway
@@ -51,25 +52,25 @@ class _Registered:
 _FAR: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def host_rows(n: int, width: int, device: torch.device) -> Tensor:
-    """(n, width) float32 zeros in host memory, as a tensor of `device`. For a CPU that is its own memory."""
-    size = n * width * _FLOAT
+def host_rows(n: int, width: int, device: torch.device, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(n, width) zeros in host memory, as a tensor of `device`. For a CPU that is its own memory."""
+    size = n * width * dtype.itemsize
     if device.type != "cuda" or not size:
-        return torch.zeros(n, width, device=device)
+        return torch.zeros(n, width, dtype=dtype, device=device)
     memory = _Mapped(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # large pages: fewer addresses for the card to look up, quicker to register
         memory.madvise(mmap.MADV_HUGEPAGE)
     torch.frombuffer(memory, dtype=torch.uint8)[:: mmap.PAGESIZE].zero_()  # by all threads; registering has only one
-    seen = _Registered(memory, (n, width))
+    seen = _Registered(memory, (n, width), _NAMES[dtype])
     _FAR[memory.address()] = seen
-    return torch.as_tensor(seen, device=device)
+    return torch.as_tensor(seen, device=device).view(dtype)
 
 
-def file_rows(n: int, width: int, folder: Path) -> Tensor:
-    """(n, width) float32 zeros in a file without a name in `folder`, which is made if need be."""
-    size = n * width * _FLOAT
+def file_rows(n: int, width: int, folder: Path, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(n, width) zeros in a file without a name in `folder`, which is made if need be."""
+    size = n * width * dtype.itemsize
     if not size:
-        return torch.zeros(n, width)
+        return torch.zeros(n, width, dtype=dtype)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -80,7 +81,7 @@ def file_rows(n: int, width: int, folder: Path) -> Tensor:
     with suppress(AttributeError, OSError):  # a step reads single rows: what lies beside them would be read for nothing
         memory.madvise(mmap.MADV_RANDOM)
     _FAR[memory.address()] = memory
-    return torch.frombuffer(memory, dtype=torch.float32).view(n, width)
+    return torch.frombuffer(memory, dtype=dtype).view(n, width)
 
 
 def is_far(table: Tensor) -> bool:
@@ -94,7 +95,7 @@ def near(table: Tensor) -> Tensor:
     if memory is None:
         return table
     torch.cuda.synchronize(table.device)
-    whole = torch.frombuffer(memory.memory, dtype=torch.float32)
+    whole = torch.frombuffer(memory.memory, dtype=table.dtype)
     return torch.as_strided(whole, table.shape, table.stride(), table.storage_offset())
 
 
@@ -147,8 +148,8 @@ def _brought(host: Tensor, together: int, device: torch.device) -> Iterator[tupl
 
 def _read_ahead(memory: _Mapped, table: Tensor, first: int, n: int) -> None:
     """Asks for rows of a file before they are needed."""
-    row = table.stride(0) * _FLOAT
-    begin = (table.storage_offset() * _FLOAT + first * row) // mmap.PAGESIZE * mmap.PAGESIZE
+    row = table.stride(0) * table.element_size()
+    begin = (table.storage_offset() * table.element_size() + first * row) // mmap.PAGESIZE * mmap.PAGESIZE
     if begin < len(memory):
         with suppress(AttributeError, OSError):
             memory.madvise(mmap.MADV_WILLNEED, begin, min(n * row, len(memory) - begin))

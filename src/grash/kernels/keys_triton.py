@@ -43,11 +43,16 @@ def permuted(x, n, side, low, high, INVERSE: tl.constexpr):  # type: ignore[no-u
 @triton.jit
 def kept(rows, columns, low, high, threshold, scale):  # type: ignore[no-untyped-def]
     """`random.keep_mask`: rows (n,) of 32 bits, columns (m,) → (n, m) factors, 0 or `scale`."""
+    return tl.where(random_bits(rows, columns, low, high) >= threshold, scale, 0.0)
+
+
+@triton.jit
+def random_bits(rows, columns, low, high):  # type: ignore[no-untyped-def]
+    """`random.random_bits`: rows (n,) of 32 bits, columns (m,) → (n, m) uint32."""
     first = rows.to(tl.uint32)
     a = mix(first ^ low)
     b = mix((first * GOLDEN).to(tl.uint32) ^ high)
-    bits = mix(mix(a[:, None] + (columns.to(tl.uint32) * GOLDEN).to(tl.uint32)[None, :]) ^ b[:, None])
-    return tl.where(bits >= threshold, scale, 0.0)
+    return mix(mix(a[:, None] + (columns.to(tl.uint32) * GOLDEN).to(tl.uint32)[None, :]) ^ b[:, None])
 
 
 @triton.jit

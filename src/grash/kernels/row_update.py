@@ -3,6 +3,7 @@
 A row that occurs several times in a step is summed first, in the order of its occurrences, and squared after: the
 same result as a dense gradient, whatever the number of threads.
 Bytes for n touched rows of D floats under Adagrad: 20·n·D (gradient, row and state read, row and state written).
+A table in bf16 is moved in float32 by the same rules, and its rows rounded by a step's key (`half_rows`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grash.kernels.half_rows import is_half, rounded, wide
 from grash.kernels.threads import use_torch_threads
 
 _CHUNKS = 16
@@ -74,11 +76,12 @@ def adagrad_update(
     lr: float,
     eps: float,
     scratch: Tensor | None = None,
+    key: int = 0,
 ) -> None:
     """table, squares (E, D); parts of ids and rows, and scratch, as for `summed_rows`: their sums move the table, in
-    place. With `scratch`, float32 on a CPU in one loop: no sum leaves the cache."""
+    place. With `scratch`, float32 on a CPU in one loop: no sum leaves the cache. key: of a step, for rows in bf16."""
     if scratch is None or any(part.dtype != torch.float32 for part in (table, *rows)):
-        adagrad_rows(table, squares, *summed_rows(ids, rows, scratch), lr, eps)
+        adagrad_rows(table, squares, *summed_rows(ids, rows, scratch), lr, eps, key)
         return
     _check(ids, rows)
     use_torch_threads()
@@ -88,20 +91,24 @@ def adagrad_update(
     _adagrad_loop(*tables, places, values, np.float32(lr), np.float32(eps))  # type: ignore[call-arg]
 
 
-def adagrad_rows(table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float) -> None:
+def adagrad_rows(
+    table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float, key: int = 0
+) -> None:
     """ids (n,), rows (n, D) as `summed_rows` gives them; in place."""
     grown = squares.index_select(0, ids).addcmul_(rows, rows)
     squares.index_copy_(0, ids, grown)
-    moved = table.index_select(0, ids).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
-    table.index_copy_(0, ids, moved)
+    moved = wide(table.index_select(0, ids)).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
+    _put(table, ids, moved, key)
 
 
-def row_adagrad_rows(table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float) -> None:
+def row_adagrad_rows(
+    table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float, key: int = 0
+) -> None:
     """Row-wise Adagrad: one accumulator per row, of the mean square; squares (E, 1)."""
     grown = squares.index_select(0, ids).add_(rows.square().mean(1, keepdim=True))
     squares.index_copy_(0, ids, grown)
-    moved = table.index_select(0, ids).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
-    table.index_copy_(0, ids, moved)
+    moved = wide(table.index_select(0, ids)).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
+    _put(table, ids, moved, key)
 
 
 def adam_rows(
@@ -114,6 +121,7 @@ def adam_rows(
     betas: tuple[float, float],
     eps: float,
     step: int,
+    key: int = 0,
 ) -> None:
     """Lazy Adam: only touched rows move and decay; `step` counts from 1."""
     m = first.index_select(0, ids).lerp_(rows, 1 - betas[0])
@@ -121,12 +129,16 @@ def adam_rows(
     first.index_copy_(0, ids, m)
     second.index_copy_(0, ids, v)
     size = v.sqrt_().div_((1 - betas[1] ** step) ** 0.5).add_(eps)
-    moved = table.index_select(0, ids).addcdiv_(m, size, value=-lr / (1 - betas[0] ** step))
-    table.index_copy_(0, ids, moved)
+    moved = wide(table.index_select(0, ids)).addcdiv_(m, size, value=-lr / (1 - betas[0] ** step))
+    _put(table, ids, moved, key)
 
 
-def sgd_rows(table: Tensor, ids: Tensor, rows: Tensor, lr: float) -> None:
-    table.index_copy_(0, ids, table.index_select(0, ids).add_(rows, alpha=-lr))
+def sgd_rows(table: Tensor, ids: Tensor, rows: Tensor, lr: float, key: int = 0) -> None:
+    _put(table, ids, wide(table.index_select(0, ids)).add_(rows, alpha=-lr), key)
+
+
+def _put(table: Tensor, ids: Tensor, moved: Tensor, key: int) -> None:
+    table.index_copy_(0, ids, rounded(moved, ids, key) if is_half(table) else moved)
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy", fastmath={"contract"})

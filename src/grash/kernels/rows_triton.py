@@ -11,20 +11,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from grash.kernels.keys_triton import kept, key_at, load_key
+from grash.kernels.keys_triton import kept, key_at, load_key, random_bits
 
 _TINY: tl.constexpr = tl.constexpr(1e-30)  # in place of a length of 0, where the difference is 0 too
 
 
 @triton.jit
 def load_halves(table, ids, live, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """table (rows, WIDTH), ids (n,) → two blocks (n, PAD); zeros where not `live`."""
+    """table (rows, WIDTH), ids (n,) → two blocks (n, PAD) of float32; zeros where not `live`."""
     c = tl.arange(0, PAD)
     at = table + ids.to(tl.int64)[:, None] * WIDTH + c[None, :]
     inside = live[:, None] & (c[None, :] < HALF)
-    first = tl.load(at, mask=inside, other=0.0)
+    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     if WIDTH > HALF:
-        second = tl.load(at + HALF, mask=inside, other=0.0)
+        second = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
     else:
         second = tl.zeros_like(first)
     return first, second
@@ -38,6 +38,19 @@ def store_halves(table, ids, first, second, live, WIDTH: tl.constexpr, HALF: tl.
     tl.store(at, first.to(table.dtype.element_ty), mask=inside)
     if WIDTH > HALF:
         tl.store(at + HALF, second.to(table.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def round_halves(first, second, ids, low, high, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`half_rows.rounded`: both blocks at neighbours in bf16, by the random bits of rows and columns."""
+    c = tl.arange(0, PAD)
+    return _rounded(first, random_bits(ids, c, low, high)), _rounded(second, random_bits(ids, c + HALF, low, high))
+
+
+@triton.jit
+def _rounded(x, random):  # type: ignore[no-untyped-def]
+    bits = (x.to(tl.uint32, bitcast=True) + (random & 0xFFFF)) & 0xFFFF0000
+    return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
 
 
 @triton.jit

@@ -58,6 +58,7 @@ class StepShape:
     everyone: bool = False  # 1vsAll
     predicted: int = 0  # relations that are candidates too, of any trial
     adversarial: bool = False  # the self-adversarial loss in place of the softmax
+    rounded: bool = False  # entities in bf16
 
     @property
     def rows(self) -> int:

@@ -30,8 +30,8 @@ def draw(
     space: StepSpace, plan: Tensor, keys: Tensor, trials: Tensor, factors: Tensor, train: Tensor,
     entity: Tensor, relation: Tensor,
 ) -> None:  # fmt: skip
-    """plan (3,) int64: examples, examples of the run, steps per epoch; keys (3, 2) int32: order, heads, tails;
-    trials (T, INTS), factors (T, FLOATS); train (n, 3) int32; tables (T, E, D), (T, R, width)."""
+    """plan (3,) int64: examples, examples of the run, steps per epoch; keys (4, 2) int32: order, heads, tails, and what
+    rounds; trials (T, INTS), factors (T, FLOATS); train (n, 3) int32; tables (T, E, D), (T, R, width)."""
     if train.dtype != torch.int32 or not train.is_contiguous():
         # ids read from elsewhere in the memory would be rows outside the tables
         raise ValueError(f"the triples are {train.dtype} with strides {train.stride()}: give int32, row after row")

@@ -42,7 +42,7 @@ def launch_step(
     known = space, plan, trials, factors
     with _beside(side):
         updating.update_relations(*known, tables[1], squares[1], eps)
-    updating.update_entities(*known, tables[0], squares[0], eps)
+    updating.update_entities(*known, keys, tables[0], squares[0], eps)
     _join(side)
 
 
@@ -51,14 +51,15 @@ def rehearse(shape: StepShape, splits: int) -> None:
     compiles nothing anew."""
     meta, n = torch.device("meta"), shape.trials
     plan = torch.empty(3, dtype=torch.int64, device=meta)
-    keys, trials, train = (torch.empty(size, dtype=torch.int32, device=meta) for size in ((3, 2), (n, INTS), (1, 3)))
+    keys, trials, train = (torch.empty(size, dtype=torch.int32, device=meta) for size in ((4, 2), (n, INTS), (1, 3)))
     factors = torch.empty(n, FLOATS, device=meta)
     relations = shape.n_relations * (2 if shape.reciprocal else 1)
-    tables = tuple(
+    squares = tuple(
         torch.empty(n, *size, device=meta) for size in ((shape.n_entities, shape.dim), (relations, shape.width))
     )
+    entity = squares[0].to(torch.bfloat16) if shape.rounded else squares[0]
     space = StepSpace(shape, splits, meta)
-    launch_step(space, plan, keys, trials, factors, train, (tables[0], tables[1]), (tables[0], tables[1]), 0.0, None)
+    launch_step(space, plan, keys, trials, factors, train, (entity, squares[1]), (squares[0], squares[1]), 0.0, None)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 A row is written by one program: that of its first occurrence in the batch, else that of its place among the candidate
 tails, else among the candidate heads. The places of an entity in the other lists are known from the keyed permutations'
 inverses (`step_draw_triton`), so nothing is searched. If relations are predicted, every relation's row is moved. Bytes
-for n touched rows: 20·n·D, as in `row_update`.
+for n touched rows: 20·n·D, as in `row_update`; 16·n·D of entities in bf16, which are rounded by chance (`half_rows`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from grash.kernels.compile_ahead import launch
-from grash.kernels.rows_triton import candidate_mask, load_halves, store_halves
+from grash.kernels.keys_triton import key_at, load_key
+from grash.kernels.rows_triton import candidate_mask, load_halves, round_halves, store_halves
 from grash.kernels.step import WINDOW, StepSpace
 from grash.kernels.step_slots_triton import EXACT, FACTORS, PER_TRIAL, bounds
 
@@ -23,19 +24,20 @@ _WINDOW: tl.constexpr = tl.constexpr(WINDOW)
 
 
 def update_entities(
-    space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, table: Tensor, squares: Tensor, eps: float
-) -> None:
+    space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, keys: Tensor, table: Tensor, squares: Tensor,
+    eps: float,
+) -> None:  # fmt: skip
     """Moves table (T, E, D) and squares, of the same shape or (T, E, 1) if row-wise. One warp for four rows: many small
     programs keep more rows under way than few large ones (10 µs a step instead of 17)."""
     shape = space.shape
     launch(
         _update_entities, ((2 * shape.rows + shape.first_relation) // LINES, shape.trials),
-        space.clock, plan, trials, factors, space.rates, table, squares, space.ids, space.places, space.negatives,
+        space.clock, plan, trials, factors, keys, space.rates, table, squares, space.ids, space.places, space.negatives,
         space.twins, space.seen, space.order, space.start, space.count, space.for_ends, space.for_candidates,
         shape.batch, table.shape[1], eps, shape.first_tail, shape.candidates,
         BATCH=shape.rows, SPREADS=shape.spreads, SHARED=shape.shared,
         DIM=shape.dim, HALF=shape.half, PAD=shape.padded_half, DROPOUT=shape.dropout, ROWWISE=shape.rowwise,
-        LINES=LINES, AT_ONCE=8, num_warps=2 if shape.wide else 1, **EXACT,
+        ROUNDED=shape.rounded, LINES=LINES, AT_ONCE=8, num_warps=2 if shape.wide else 1, **EXACT,
     )  # fmt: skip
 
 
@@ -61,14 +63,18 @@ def update_relations(
 
 @triton.jit(do_not_specialize=["rows"])
 def _update_entities(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, rates, table, squares, ids, places, negatives, twins, seen, order, start, count,
+    clock, plan, trials, factors, keys, rates, table, squares, ids, places, negatives, twins, seen, order, start, count,
     for_ends, for_candidates, batch, rows, eps, first_tail, candidates,
     BATCH: tl.constexpr, SPREADS: tl.constexpr, SHARED: tl.constexpr,
     DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr, ROWWISE: tl.constexpr,
-    LINES: tl.constexpr, AT_ONCE: tl.constexpr,
+    ROUNDED: tl.constexpr, LINES: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
     step = tl.load(clock) - 1
+    low, high = step, step
+    if ROUNDED:
+        low, high = load_key(keys, 3)
+        low, high = key_at(low, high, step)
     _, first, last = bounds(plan, step, batch)
     share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
     rate = tl.load(rates + (step % _WINDOW) * tl.num_programs(1) + trial)
@@ -105,7 +111,7 @@ def _update_entities(  # type: ignore[no-untyped-def]
                     ci += more_i
             gr += cr * share
             gi += ci * share
-            _adagrad(table, squares, row, gr, gi, mine, rate, eps, DIM, HALF, PAD, ROWWISE, False)
+            _adagrad(table, squares, row, gr, gi, mine, rate, eps, low, high, DIM, HALF, PAD, ROWWISE, False, ROUNDED)
     else:
         j = (tile - 2 * BATCH // LINES) * LINES + tl.arange(0, LINES)
         slot = ((tile - 2 * BATCH // LINES) * LINES >= first_tail).to(tl.int32)
@@ -124,7 +130,8 @@ def _update_entities(  # type: ignore[no-untyped-def]
                                   candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
                 gr += cr
                 gi += ci
-            _adagrad(table, squares, row, gr * share, gi * share, mine, rate, eps, DIM, HALF, PAD, ROWWISE, False)
+            _adagrad(table, squares, row, gr * share, gi * share, mine, rate, eps, low, high, DIM, HALF, PAD, ROWWISE,
+                     False, ROUNDED)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -166,8 +173,8 @@ def _update_relations(  # type: ignore[no-untyped-def]
                 gi += more_i * share
             table += trial * rows * WIDTH
             squares += trial * rows * (1 if ROWWISE else WIDTH)
-            _adagrad(table, squares, here, gr, gi, here >= 0, tl.load(rates + window), eps, WIDTH, HALF, PAD,
-                     ROWWISE, WRAP)  # fmt: skip
+            _adagrad(table, squares, here, gr, gi, here >= 0, tl.load(rates + window), eps, step, step, WIDTH, HALF,
+                     PAD, ROWWISE, WRAP, False)  # fmt: skip
 
 
 @triton.jit
@@ -218,9 +225,11 @@ def _arrived(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _adagrad(  # type: ignore[no-untyped-def]
-    table, squares, row, gr, gi, live, rate, eps,
+    table, squares, row, gr, gi, live, rate, eps, low, high,
     WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, ROWWISE: tl.constexpr, WRAP: tl.constexpr,
+    ROUNDED: tl.constexpr,
 ):  # fmt: skip
+    """low, high: the key of the random bits by which rows in bf16 are rounded."""
     first, second = load_halves(table, row, live, WIDTH, HALF, PAD)
     if ROWWISE:
         inside = tl.arange(0, PAD)[None, :] < HALF  # what arrives at the padding may be anything
@@ -239,4 +248,6 @@ def _adagrad(  # type: ignore[no-untyped-def]
     if WRAP:
         turned = first + _PI
         first = turned - tl.floor(turned * (0.5 / _PI)) * (2 * _PI) - _PI
+    if ROUNDED:
+        first, second = round_halves(first, second, row, low, high, HALF, PAD)
     store_halves(table, row, first, second, live, WIDTH, HALF, PAD)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from grash.errors import ConfigError
+from grash.kernels.half_rows import wide
 from grash.kernels.pair_scores import Pair, pair_gradients, pair_scores, row_scores
 
 Slot = Literal["head", "tail"]
@@ -28,7 +29,8 @@ SLOTS: tuple[Slot, Slot] = ("head", "tail")
 
 
 class KgeModel(ABC):
-    """entity: (E, D), relation: (R, width) or with reciprocals (2R, width); float32 on one device."""
+    """entity: (E, D), relation: (R, width) or with reciprocals (2R, width); float32 on one device. Entities may be
+    kept in bf16: they are computed with in float32."""
 
     name: ClassVar[str]
     even: ClassVar[bool] = False  # the dimension must be even
@@ -90,22 +92,22 @@ class KgeModel(ABC):
         heads, relations, tails = triples.T
         known, answer = (heads, tails) if slot == "tail" else (tails, heads)
         queries, seen = self.queries(known, relations, slot)
-        return row_scores(queries, self.candidate(self.entity[answer], seen), self.pair)
+        return row_scores(queries, self.candidate(wide(self.entity[answer]), seen), self.pair)
 
     def score_tails(self, heads: Tensor, relations: Tensor) -> Tensor:
         """(B,), (B,) → (B, E): every entity as the tail."""
         queries, seen = self.queries(heads, relations, "tail")
-        return pair_scores(queries, self.candidate(self.entity, seen), self.pair)
+        return pair_scores(queries, self.candidate(wide(self.entity), seen), self.pair)
 
     def score_heads(self, relations: Tensor, tails: Tensor) -> Tensor:
         """(B,), (B,) → (B, E): every entity as the head."""
         queries, seen = self.queries(tails, relations, "head")
-        return pair_scores(queries, self.candidate(self.entity, seen), self.pair)
+        return pair_scores(queries, self.candidate(wide(self.entity), seen), self.pair)
 
     def queries(self, known: Tensor, relations: Tensor, slot: Slot) -> tuple[Tensor, Slot]:
         """Queries (B, W) for ids, and the slot whose candidates they are compared with."""
         rows, seen = self.asked(relations, slot)
-        return self.query_to_rank(self.entity[known], self.relation[rows], seen), seen
+        return self.query_to_rank(wide(self.entity[known]), self.relation[rows], seen), seen
 
     def query_to_rank(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
         """`query` with bits that do not depend on how many are made together."""

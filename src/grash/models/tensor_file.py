@@ -18,7 +18,9 @@ from torch import Tensor
 
 from grash.kernels.far_rows import near, pieces
 
-_TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32", torch.int64: "I64"}
+_TYPES = {
+    torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", torch.int32: "I32", torch.int64: "I64",
+}  # fmt: skip
 _PIECE_BYTES = 64 << 20
 
 
@@ -56,6 +58,8 @@ def _write(tensor: Tensor, file: IO[bytes]) -> None:
     parts: Iterable[Tensor] = [there] if not there.ndim else (rows for _, rows in pieces(there, _rows(there)))
     for rows in parts:
         if rows.numel():
+            if rows.dtype == torch.bfloat16:  # which NumPy does not know
+                rows = rows.view(torch.int16)
             file.write(rows.cpu().contiguous().numpy().reshape(-1).data)
 
 

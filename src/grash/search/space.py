@@ -22,7 +22,7 @@ from grash.search.parameter import Parameter, same
 from grash.training.config import TrainConfig, make_config
 
 SET_BY_SEARCH = ("epochs", "valid_every", "patience", "seed", "variation")
-_NOT_COMPARED = (*SET_BY_SEARCH, "dim", "precision")  # of a configuration, when the space does not have them
+_NOT_COMPARED = (*SET_BY_SEARCH, "dim", "precision", "storage")  # of a configuration, when the space does not have them
 _N_SAMPLES = 64  # configurations that are built to see whether a space contradicts itself
 _N_PER_VALUE = 4
 

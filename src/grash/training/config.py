@@ -85,8 +85,13 @@ class TrainConfig(BaseModel):
     patience: int | None = Field(10, ge=1, description="Validations without a better MRR before stopping.")
     precision: Literal["float32", "tf32", "bf16"] = Field(
         "bf16",
-        description="Factors of matrix products in training on a CUDA device; sums, tables and ranking are always "
+        description="Factors of matrix products in training on a CUDA device; sums and ranking are always "
         "float32, and on a CPU everything is. bf16 needs the fused step; without it, it is tf32.",
+    )
+    storage: Literal["float32", "bf16"] = Field(
+        "float32",
+        description="How entity rows are kept between steps: bf16 takes half the memory, and rounds a row that a step "
+        "has moved to one of its two neighbours, by chance. Relations and optimizer state are float32.",
     )
     seed: int = Field(0, ge=0, description="Every random choice follows from it.")
     variation: int = Field(
@@ -120,6 +125,11 @@ class TrainConfig(BaseModel):
             raise ConfigError("penalty=dura has one weight, penalty_entity: set penalty_relation to 0.")
         if self.penalty == "dura" and not self.penalty_weighted:
             raise ConfigError("penalty=dura follows the batch: set penalty_weighted to true.")
+        if self.storage == "bf16" and self.optimizer == "adam":
+            raise ConfigError(
+                "storage=bf16 does not suit optimizer=adam, which moves every row in every step, and would round every "
+                "row in every step: give lazy_adam or adagrad, or storage=float32."
+            )
         if self.schedule == "warmup" and not self.warmup_epochs:
             raise ConfigError("schedule=warmup needs warmup_epochs above 0.")
         return self

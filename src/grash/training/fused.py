@@ -20,7 +20,8 @@ from grash.kernels.step import PENALTIES, WINDOW, Compose, Pair, Products, StepS
 from grash.models.base import Slot
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
-from grash.training.optimizers import ADAGRAD_EPS
+from grash.training.initial import STORED
+from grash.training.optimizers import ADAGRAD_EPS, rounding_key
 from grash.training.penalties import complex_rows
 from grash.training.rates import rate_at
 from grash.training.stack import swap, take_out
@@ -42,7 +43,11 @@ class FusedSteps:
         self.plan = torch.tensor([plan.n_examples, plan.total, plan.steps_per_epoch], device=device)
         seed = configs[0].seed
         slots: tuple[Slot, Slot] = ("head", "tail")
-        streams = [key_of(seed, "order"), *(key_of(seed, "negatives", slot) for slot in slots)]
+        streams = [
+            key_of(seed, "order"),
+            *(key_of(seed, "negatives", slot) for slot in slots),
+            rounding_key(configs[0]),
+        ]
         self.keys = _integers([half for key in streams for half in _halves(key)], device)
         self.side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.dropout = False
@@ -164,7 +169,7 @@ def compile_stacks(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_r
             known = len(lacking)
             shape, _, _, splits = _shape(configs, n_entities, n_relations)
             stepping.rehearse(shape, splits)
-            counting.rehearse(shape.dim, shape.pair)
+            counting.rehearse(shape.dim, shape.pair, STORED[configs[0].storage])
             lacks[place] = len(lacking) - known
     return lacks
 
@@ -205,6 +210,7 @@ def _shape(
         everyone=first.training == "1vsall",
         predicted=max(c[2] for c in counts),
         adversarial=any(c.loss == "self_adversarial" for c in configs),
+        rounded=first.storage == "bf16",
     )
     chunks = [shape.chunks(c[:2]) for c in counts]
     return shape, counts, chunks, max(-(-n // chunk) for c, chunk in zip(counts, chunks) for n in c)

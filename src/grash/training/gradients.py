@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from grash.kernels.complex_ends import Ends, end_gradients, end_queries
+from grash.kernels.half_rows import gathered, is_half, wide
 from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask, key_at
 from grash.kernels.softmax_loss import leave_out
@@ -54,7 +55,8 @@ class Step:
 
 
 class Taken:
-    """Rows of a table as a step uses them: `raw` as stored, `values` after dropout; ids None means all rows."""
+    """Rows of a table as a step uses them: `raw` as stored (those in bf16 as float32), `values` after dropout; ids None
+    means all rows."""
 
     def __init__(self, table: Tensor, ids: Tensor | None, rate: float, key: int, *, by_place: bool = True) -> None:
         self.table, self.ids, self.rate, self.key, self.by_place = table, ids, rate, key, by_place
@@ -63,7 +65,7 @@ class Taken:
 
     @cached_property
     def raw(self) -> Tensor:
-        return self.table if self.ids is None else self.table.index_select(0, self.ids)
+        return wide(self.table if self.ids is None else self.table.index_select(0, self.ids))
 
     @cached_property
     def mask(self) -> Tensor | None:
@@ -73,7 +75,7 @@ class Taken:
         places = self.ids
         if self.by_place or places is None:
             places = torch.arange(len(self.raw), device=self.table.device)
-        return keep_mask(places, self.table.shape[1], self.rate, self.key).to(self.table.dtype)
+        return keep_mask(places, self.table.shape[1], self.rate, self.key).to(self.raw.dtype)
 
     @cached_property
     def values(self) -> Tensor:
@@ -167,8 +169,11 @@ def _compare_ends(
     assert head.ids is not None and tail.ids is not None
     backward, _ = model.asked(relations, "head")
     others = drawn["tail"].ids, drawn["head"].ids
-    asked = head.ids, tail.ids, relations, backward
-    ends = Ends(model.entity, model.relation, *asked, others, conjugate=not model.reciprocal)
+    entity, places = model.entity, [head.ids, tail.ids, *others]
+    if is_half(entity):
+        entity, places = gathered(entity, places)
+    asked = places[0], places[1], relations, backward, (places[2], places[3])
+    ends = Ends(entity, model.relation, *asked, conjugate=not model.reciprocal)
     queries, positive, rows = end_queries(ends)
     of_tail, of_head = (
         _compare_end(model, config, queries[end], positive[end], rows[end], drawn[slot])
@@ -349,7 +354,7 @@ def _questions(model: KgeModel, groups: list[Questions], config: TrainConfig, ke
         relation.add(for_relation)
         if config.penalty_weighted and config.penalty in ("l1", "l2", "l3", "n3"):
             answers = Taken(model.entity, group.answers, 0.0, 0)
-            per_label = torch.bincount(group.rows, minlength=len(group.known)).to(model.entity.dtype)
+            per_label = torch.bincount(group.rows, minlength=len(group.known)).to(queries.dtype)
             for taken, weight, table, counts in (
                 (known, config.penalty_entity, "entity", per_label),
                 (relation, config.penalty_relation, "relation", per_label),
@@ -381,6 +386,6 @@ def _whole_table_penalty(model: KgeModel, config: TrainConfig, step: Step) -> No
         (model.relation, config.penalty_relation, step.relation, "relation"),
     ):
         if weight:
-            value, gradient = power_penalty(table, weight, config.penalty, moduli=complex_rows(config, name))
+            value, gradient = power_penalty(wide(table), weight, config.penalty, moduli=complex_rows(config, name))
             step.loss = step.loss + value
             into.add(None, gradient)

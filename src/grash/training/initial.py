@@ -15,6 +15,7 @@ from grash.training.config import TrainConfig
 from grash.training.placement import Placement
 
 _TOGETHER = 1 << 16  # rows drawn at a time
+STORED = {"float32": torch.float32, "bf16": torch.bfloat16}  # by the config's storage
 
 
 def initial_model(
@@ -33,7 +34,7 @@ def initial_model(
     relations = torch.arange(n_relations, device=where) if relation_keys is None else relation_keys.to(where)
     if config.reciprocal:
         relations = torch.cat([relations * 2, relations * 2 + 1])
-    entity = placement.rows(n_entities, config.dim, where)
+    entity = placement.rows(n_entities, config.dim, where, dtype=STORED[config.storage])
     _fill(entity, config, entity_keys, "entities")
     if config.model == "rotate":
         phases = uniform(relations, width, config.own_key("init", "phases"))
@@ -46,14 +47,15 @@ def initial_model(
 
 def _fill(table: Tensor, config: TrainConfig, keys: Tensor | None, name: str) -> None:
     """Draws table (n, width) in parts, since the steps of a law take several times the space of their result. Rows are
-    drawn where they are computed with; keys (n,), by default their places."""
+    drawn where they are computed with, in float32, and rounded to the nearest if the table is in bf16; keys (n,), by
+    default their places."""
     n, width = table.shape
     spread = 2.0 / (n + width)  # Glorot and Bengio, for a table of this shape
     there, key = near(table), config.own_key("init", name)
     for first in range(0, n, _TOGETHER):
         last = min(first + _TOGETHER, n)
         some = torch.arange(first, last, device=table.device) if keys is None else keys[first:last].to(table.device)
-        there[first:last].copy_(_drawn(config, some, width, key, spread), non_blocking=True)
+        there[first:last].copy_(_drawn(config, some, width, key, spread).to(table.dtype), non_blocking=True)
     if there is not table:  # what is on its way from the card lands in memory that the CPU reads too
         torch.cuda.synchronize(table.device)
 

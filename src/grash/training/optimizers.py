@@ -3,6 +3,8 @@
 adagrad      squares (E, D); torch's Adagrad          row_adagrad  squares (E, 1), the mean over the row
 adam         moments (E, D); every row, every step    lazy_adam    the same, but only the rows of the step
 sgd          no state
+A table in bf16 (`storage`) is moved in float32 and rounded by chance, by numbers that follow from `key`, the step, the
+row and the column; its state is float32.
 """
 
 from __future__ import annotations
@@ -11,24 +13,27 @@ import torch
 from torch import Tensor
 
 from grash.kernels import row_update
+from grash.kernels.half_rows import is_half, rounded, wide
+from grash.kernels.random import key_at, key_of
 from grash.training.config import TrainConfig
 from grash.training.gradients import Gradient
 from grash.training.placement import Placement
 
 ADAGRAD_EPS, ADAM_EPS, BETAS = 1e-10, 1e-8, (0.9, 0.999)
+_TOGETHER = 1 << 16  # rows in bf16 that a dense gradient moves at a time
 
 
 class TableOptimizer:
-    """placement: where the state lies, by default with the table."""
+    """placement: where the state lies, by default with the table. key: of the bits that round a table in bf16."""
 
-    def __init__(self, kind: str, table: Tensor, placement: Placement | None = None) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, table: Tensor, placement: Placement | None = None, *, key: int = 0) -> None:
+        self.kind, self.key = kind, key
         self.state: dict[str, Tensor] = {}
         self._scratch: Tensor | None = None
 
         def zeros(width: int) -> Tensor:
             if placement is None:
-                return table.new_zeros(len(table), width)
+                return wide(table[:0]).new_zeros(len(table), width)
             return placement.rows(len(table), width, table.device)
 
         if kind in ("adagrad", "row_adagrad"):
@@ -40,21 +45,22 @@ class TableOptimizer:
         """Moves the table against the gradient; `step` counts from 1."""
         if gradient.dense is None and not gradient.ids:
             return
+        key = key_at(self.key, step - 1) if is_half(table) else 0
         if gradient.dense is not None or self.kind == "adam":
-            self._dense(table, dense_gradient(gradient, table), lr, step)
+            self._dense(table, dense_gradient(gradient, table), lr, step, key)
             return
         if self.kind == "adagrad":
             parts, squares = (gradient.ids, gradient.rows), self.state["squares"]
-            row_update.adagrad_update(table, squares, *parts, lr, ADAGRAD_EPS, self._places(table))
+            row_update.adagrad_update(table, squares, *parts, lr, ADAGRAD_EPS, self._places(table), key)
             return
         ids, rows = row_update.summed_rows(gradient.ids, gradient.rows, self._places(table))
         if self.kind == "row_adagrad":
-            row_update.row_adagrad_rows(table, self.state["squares"], ids, rows, lr, ADAGRAD_EPS)
+            row_update.row_adagrad_rows(table, self.state["squares"], ids, rows, lr, ADAGRAD_EPS, key)
         elif self.kind == "lazy_adam":
             first, second = self.state["first"], self.state["second"]
-            row_update.adam_rows(table, first, second, ids, rows, lr, BETAS, ADAM_EPS, step)
+            row_update.adam_rows(table, first, second, ids, rows, lr, BETAS, ADAM_EPS, step, key)
         else:
-            row_update.sgd_rows(table, ids, rows, lr)
+            row_update.sgd_rows(table, ids, rows, lr, key)
 
     def _places(self, table: Tensor) -> Tensor | None:
         """Work space of summed_rows on a CPU: 4 bytes per row, made at the first step."""
@@ -62,19 +68,36 @@ class TableOptimizer:
             self._scratch = torch.full((len(table),), -1, dtype=torch.int32)
         return self._scratch
 
-    def _dense(self, table: Tensor, g: Tensor, lr: float, step: int) -> None:
+    def _dense(self, table: Tensor, g: Tensor, lr: float, step: int, key: int) -> None:
+        if not is_half(table):
+            self._move(table, g, self.state, lr, step)
+            return
+        for first in range(0, len(table), _TOGETHER):
+            part = slice(first, first + _TOGETHER)
+            moved = wide(table[part])
+            self._move(moved, g[part], {name: t[part] for name, t in self.state.items()}, lr, step)
+            ids = torch.arange(first, first + len(moved), device=table.device)
+            table[part].copy_(rounded(moved, ids, key))
+
+    def _move(self, table: Tensor, g: Tensor, state: dict[str, Tensor], lr: float, step: int) -> None:
+        """All rows, by gradients in the table's shape."""
         if self.kind == "sgd":
             table.add_(g, alpha=-lr)
         elif self.kind in ("adagrad", "row_adagrad"):
-            squares = self.state["squares"]
+            squares = state["squares"]
             squares.add_(g.square() if self.kind == "adagrad" else g.square().mean(1, keepdim=True))
             table.addcdiv_(g, squares.sqrt().add_(ADAGRAD_EPS), value=-lr)
         else:
-            first, second = self.state["first"], self.state["second"]
+            first, second = state["first"], state["second"]
             first.lerp_(g, 1 - BETAS[0])
             second.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
             size = second.sqrt().div_((1 - BETAS[1] ** step) ** 0.5).add_(ADAM_EPS)
             table.addcdiv_(first, size, value=-lr / (1 - BETAS[0] ** step))
+
+
+def rounding_key(config: TrainConfig) -> int:
+    """Of the random bits that round entities in bf16: one stream for a seed, so that trials of a stack share it."""
+    return key_of(config.seed, "rounding")
 
 
 def dense_gradient(gradient: Gradient, table: Tensor) -> Tensor:

@@ -39,19 +39,19 @@ class Placement:
     def far(self) -> bool:
         return self.kind != "device"
 
-    def rows(self, n: int, width: int, device: torch.device) -> Tensor:
-        """(n, width) float32 zeros for entities."""
+    def rows(self, n: int, width: int, device: torch.device, *, dtype: torch.dtype = torch.float32) -> Tensor:
+        """(n, width) zeros for entities."""
         if self.kind == "host":
-            return host_rows(n, width, device)
+            return host_rows(n, width, device, dtype=dtype)
         if self.kind == "disk":
             assert self.folder is not None
-            return file_rows(n, width, self.folder)
-        return torch.zeros(n, width, device=device)
+            return file_rows(n, width, self.folder, dtype=dtype)
+        return torch.zeros(n, width, dtype=dtype, device=device)
 
     def kept(self, like: Tensor) -> Tensor:
         """Room for the best weights of a table, on the host."""
         if self.folder is not None:
-            return file_rows(len(like), like.shape[1], self.folder)
+            return file_rows(len(like), like.shape[1], self.folder, dtype=like.dtype)
         return torch.empty(like.shape, dtype=like.dtype)
 
 

@@ -21,7 +21,7 @@ from grash.kernels.far_rows import copy_rows
 from grash.models import KgeModel
 from grash.models.tensor_file import read_tensors, write_tensors
 from grash.training.config import TrainConfig
-from grash.training.optimizers import TableOptimizer
+from grash.training.optimizers import TableOptimizer, rounding_key
 from grash.training.placement import Placement
 from grash.training.rates import Plateau
 
@@ -61,7 +61,7 @@ class TrainState:
         """placement: where the model's entity table lies, and so its optimizer's state; with the table by default."""
         return cls(
             model,
-            TableOptimizer(config.optimizer, model.entity, placement),
+            TableOptimizer(config.optimizer, model.entity, placement, key=rounding_key(config)),
             TableOptimizer(config.optimizer, model.relation),
             Plateau(config.schedule_factor, config.schedule_patience),
             placement=placement or Placement(),

@@ -1,0 +1,64 @@
+"""Rows kept in bf16: read as float32, which is exact, and written by stochastic rounding.
+
+Used by whoever reads or moves a table of `storage=bf16`. A number that a step has moved goes to one of its two
+neighbours in bf16, to each as often as it is near: 16 random bits are added below those that stay, and carry into them
+as often as the cut part is large. On average nothing is lost, so that steps far smaller than a digit of bf16 add up,
+where rounding to the nearest would forget them. The bits follow from a key, the row's id and the column (`random`), so
+that no result depends on order, threads or device. A number that bf16 holds stays as it is, whatever the bits.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from grash.kernels.random import _GOLDEN, _mix_u32, _row_keys, random_bits
+from grash.kernels.threads import use_torch_threads
+
+
+def is_half(table: Tensor) -> bool:
+    return table.dtype == torch.bfloat16
+
+
+def wide(rows: Tensor) -> Tensor:
+    """Rows to compute with: float32 of those in bf16, all others as they are."""
+    return rows.float() if rows.dtype == torch.bfloat16 else rows
+
+
+def gathered(table: Tensor, ids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """A float32 table of the rows at all these ids (n,), one after the other, and the same ids as places in it."""
+    places = torch.arange(sum(len(part) for part in ids), device=table.device)
+    return wide(table.index_select(0, torch.cat(ids))), list(places.split([len(part) for part in ids]))
+
+
+def rounded(rows: Tensor, ids: Tensor, key: int) -> Tensor:
+    """rows (n, D) float32 of the ids (n,) → (n, D) bf16, each number at one of its two neighbours; NaN stays NaN."""
+    if rows.device.type != "cpu":
+        return rounded_plain(rows, random_bits(ids, rows.shape[1], key))
+    out = torch.empty(rows.shape, dtype=torch.bfloat16)
+    use_torch_threads()
+    bits = rows.contiguous().view(torch.int32).numpy().view(np.uint32)
+    places = np.ascontiguousarray(ids.numpy(), dtype=np.int64)
+    _round_loop(bits, places, key & 0xFFFFFFFF, key >> 32, out.view(torch.int16).numpy().view(np.uint16))
+    return out
+
+
+def rounded_plain(rows: Tensor, random: Tensor) -> Tensor:
+    """The plain form of `rounded`; random (n, D) int32, of which the lower half is used."""
+    kept = (rows.view(torch.int32) + (random & 0xFFFF)) & -(1 << 16)
+    return torch.where(torch.isnan(rows), rows, kept.view(torch.float32)).bfloat16()
+
+
+@numba.njit(cache=True, parallel=True)
+def _round_loop(bits, ids, k1, k2, out):  # type: ignore[no-untyped-def]
+    for i in numba.prange(bits.shape[0]):
+        a, b = _row_keys(ids[i], k1, k2)
+        for j in range(bits.shape[1]):
+            random = _mix_u32(_mix_u32(np.uint32(a + np.uint32(np.uint32(j) * np.uint32(_GOLDEN)))) ^ b)
+            x = bits[i, j]
+            if x & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000):
+                out[i, j] = np.uint16(0x7FC0)
+            else:
+                out[i, j] = np.uint16(np.uint32(x + (random & np.uint32(0xFFFF))) >> np.uint32(16))
