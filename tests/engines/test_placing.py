@@ -26,6 +26,7 @@ E, R, N = 1_000_000, 100, 5_000_000
 GIB = 1 << 30
 CONFIG = make_config({"dim": 128})
 ROWS = 4 * E * 128  # bytes of the table, and of Adagrad's state
+HALF = "With storage=bf16, two bytes per float, it would take 244.1 MiB less"
 
 
 @pytest.fixture
@@ -57,10 +58,32 @@ def test_a_small_card_gets_its_rows_from_host_memory(machine: dict[str, int], tm
     assert found.plan.device < machine["cuda"] and found.plan.memory == 2 * ROWS + found.plan.host
     said = found.sentence()
     assert "976.6 MiB in host memory (entities 488.3 MiB, their optimizer state 488.3 MiB)" in said
-    assert said.endswith("With optimizer=row_adagrad, one number per row, it would take 484.5 MiB less")
+    lean, half = "With optimizer=row_adagrad, one number per row, it would take 484.5 MiB less", HALF
+    fits = ", and all of it would fit on cuda:0"
+    assert said.endswith(f". {lean}. {half}. With both it would take 728.6 MiB less{fits}")
+    assert place(CUDA, config=CONFIG.changed(optimizer="row_adagrad", storage="bf16")).placement == Placement()
+    machine["cuda"] = ROWS // 2
+    assert place(CUDA).sentence().endswith(f". {lean}. {half}")  # both together are not enough
     machine["cuda"] = int(1.6 * ROWS)  # the table alone would fit
-    assert place(CUDA).sentence().endswith("484.5 MiB less, and all of it would fit on cuda:0")
+    assert place(CUDA).sentence().endswith(f"{lean}{fits}. {half}")
     assert place(CUDA, config=CONFIG.changed(optimizer="row_adagrad")).placement == Placement()
+    machine["cuda"] = int(1.9 * ROWS)  # and half of it beside the state
+    assert place(CUDA).sentence().endswith(f"{lean}{fits}. {half}{fits}")
+    assert place(CUDA, config=CONFIG.changed(storage="bf16")).placement == Placement()
+
+
+def test_only_what_can_be_changed_is_offered(machine: dict[str, int]) -> None:
+    machine["cuda"] = 5 * ROWS  # adam's step takes four tables
+    assert "bf16" not in place(CUDA, config=CONFIG.changed(optimizer="adam")).note
+    machine["cuda"] = ROWS // 2
+    notes = {
+        (optimizer, storage): place(CUDA, config=CONFIG.changed(optimizer=optimizer, storage=storage)).note
+        for optimizer, storage in (("row_adagrad", "float32"), ("adagrad", "bf16"), ("row_adagrad", "bf16"),
+                                   ("sgd", "float32"))
+    }  # fmt: skip
+    assert notes["row_adagrad", "float32"] == HALF and notes["row_adagrad", "bf16"] == ""
+    assert notes["adagrad", "bf16"].startswith("With optimizer=row_adagrad") and "bf16" not in notes["adagrad", "bf16"]
+    assert "row_adagrad" not in notes["sgd", "float32"] and "storage=bf16" in notes["sgd", "float32"]
 
 
 def test_best_weights_go_to_disk_where_memory_has_no_room_for_them(machine: dict[str, int], tmp_path: Path) -> None:
@@ -98,14 +121,18 @@ def test_what_is_asked_for_is_done_or_refused(machine: dict[str, int], tmp_path:
         place(CPU, asked="disk")
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", "row_adagrad", "adam", "lazy_adam", "sgd"])
-def test_a_plan_counts_every_byte_of_rows_and_state_once(optimizer: str, tmp_path: Path) -> None:
-    config = make_config({"dim": 6, "model": "cp", "reciprocal": True, "optimizer": optimizer})
+@pytest.mark.parametrize(
+    ("optimizer", "storage"),
+    [(o, s) for o in ("adagrad", "row_adagrad", "adam", "lazy_adam", "sgd") for s in ("float32", "bf16")
+     if (o, s) != ("adam", "bf16")],
+)  # fmt: skip
+def test_a_plan_counts_every_byte_of_rows_and_state_once(optimizer: str, storage: str, tmp_path: Path) -> None:
+    config = make_config({"dim": 6, "model": "cp", "reciprocal": True, "optimizer": optimizer, "storage": storage})
     whole = plan_stack([config], 100, 7, 1000, CPU)
     for placement in (Placement("host"), Placement("host", tmp_path), Placement("disk", tmp_path)):
         apart = plan_stack([config], 100, 7, 1000, CPU, placement=placement)
         state = sum(t.nbytes for t in TableOptimizer(optimizer, torch.zeros(100, 6)).state.values())
-        assert (apart.entities, apart.state) == (2400, state)
+        assert (apart.entities, apart.state) == (2400 if storage == "float32" else 1200, state)
         assert apart.tables + apart.entities == whole.tables and apart.optimizer + apart.state == whole.optimizer
         total = apart.device + apart.memory + apart.disk
         assert total == whole.device + whole.memory and apart.host == whole.host
@@ -171,6 +198,6 @@ def test_best_weights_go_to_disk_where_host_memory_lacks_room_for_them(machine: 
 def test_row_adagrad_is_said_to_fit_only_where_its_own_plan_does(machine: dict[str, int], tmp_path: Path) -> None:
     machine["cpu"] = int(1.5 * ROWS)  # a table, and half of the best weights
     found = place(CPU, folder=tmp_path)
-    assert found.placement.kind == "disk" and found.note.endswith("it would take 484.5 MiB less")
+    assert found.placement.kind == "disk" and "it would take 484.5 MiB less. With storage=bf16" in found.note
     machine["cpu"] = int(2.5 * ROWS)
-    assert place(CPU, folder=tmp_path).note.endswith("less, and all of it would fit on cpu")
+    assert "484.5 MiB less, and all of it would fit on cpu. With storage=bf16" in place(CPU, folder=tmp_path).note

@@ -98,6 +98,18 @@ for name, norm in [("distmult", 1), ("transe", 1), ("transe", 2), ("rotate", 1)]
     model.entity[299, 0] = torch.nan
     assert Counting(model, ranker.questions["tail"]).read() is None
 """,
+    "entities in bf16": """
+for name, norm, dim in [("complex", 1, 6), ("cp", 1, 10), ("rescal", 1, 3), ("transe", 1, 7), ("transe", 2, 9),
+                        ("rotate", 1, 6)]:
+    for values in ("floats", "ties"):
+        half = model_of(name, 150, dim, 1, norm=norm, values=values)
+        half.entity = half.entity.bfloat16()
+        agree(half, graph(20, 150, 2, 2), graph(300, 150, 2, 3))
+half.entity[149, 0] = torch.nan
+test = graph(10, 150, 2, 0)
+ranker = Ranker(test, KnownAnswers.of(test, n_relations=2), 150, CPU)
+assert Counting(half, ranker.questions["tail"]).read() is None
+""",
     "tiny and huge numbers": """
 for scale in (1e-25, 1e-12, 1e12):
     for name, norm in [("distmult", 1), ("transe", 1), ("transe", 2), ("rotate", 1)]:

@@ -45,9 +45,13 @@ def test_only_tables_that_lie_elsewhere_are_far(tmp_path: Path) -> None:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(1, 40), st.integers(1, 45), st.booleans())
-def test_pieces_are_the_table_in_its_order(tmp_path_factory: pytest.TempPathFactory, n: int, k: int, far: bool) -> None:
-    table = file_rows(n, 3, tmp_path_factory.getbasetemp()) if far else torch.zeros(n, 3)
+@given(st.integers(1, 40), st.integers(1, 45), st.booleans(), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_pieces_are_the_table_in_its_order(
+    tmp_path_factory: pytest.TempPathFactory, n: int, k: int, far: bool, dtype: torch.dtype
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    table = file_rows(n, 3, folder, dtype=dtype) if far else torch.zeros(n, 3, dtype=dtype)
+    assert table.dtype == dtype and table.untyped_storage().nbytes() == n * 3 * dtype.itemsize
     table.copy_(torch.arange(3.0 * n).view(n, 3))
     found = [(first, rows.clone()) for first, rows in pieces(table, k)]
     assert [first for first, _ in found] == list(range(0, n, k))

@@ -40,6 +40,9 @@ for settings in json.loads(sys.argv[1]):
     assert torch.allclose(torch.stack(losses), torch.stack(plain.unread), rtol=1e-5), (settings, losses, plain.unread)
     for name in ("entity", "relation"):
         mine, theirs = (getattr(s.model, name) for s in (fused, plain))
+        if mine.dtype == torch.bfloat16:  # the same random bits: another neighbour only where a last bit decides
+            assert (mine != theirs).float().mean() < 0.02 and torch.allclose(mine, theirs, rtol=2**-7), settings
+            continue
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6), (settings, name, (mine - theirs).abs().max())
         mine, theirs = (getattr(s, name + "_optimizer").state["squares"] for s in (fused, plain))
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-9), (settings, name, "squares")
@@ -56,6 +59,11 @@ CASES: dict[str, list[dict[str, object]]] = {
         {"loss": "self_adversarial", "margin": 0.3, "temperature": 2.0, "negatives_head": 1, "negatives_tail": 9},
         {"negatives_head": 0, "negatives_tail": 9, "dropout_entity": 0.2, "reciprocal": True, "penalty": "l2",
          "penalty_relation": 0.1},
+    ],
+    "entities in bf16": [
+        {"storage": "bf16", "reciprocal": True, "negatives_head": 40, "negatives_tail": 9, "dropout_entity": 0.2},
+        {"storage": "bf16", "training": "1vsall", "penalty": "l3", "penalty_entity": 0.1},
+        {"storage": "bf16", "model": "rotate", "negatives_head": 7, "negatives_tail": 12, "optimizer": "row_adagrad"},
     ],
     "distances": [
         {"model": "transe", "negatives_head": 7, "negatives_tail": 12, "optimizer": "row_adagrad", "n_relations": 150,

@@ -16,7 +16,7 @@ from grash.models.tensor_file import read_tensors, write_tensors
 
 NAMES = st.sampled_from(["entity", "relation", "entity.squares", "best.entity", "ü"])
 SHAPES = st.one_of(st.tuples(), st.tuples(st.integers(0, 9)), st.tuples(st.integers(0, 9), st.integers(0, 5)))
-TYPES = st.sampled_from([torch.float32, torch.float64, torch.int32, torch.int64])
+TYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.int64])
 
 
 @settings(deadline=None, max_examples=60)

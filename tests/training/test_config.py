@@ -42,6 +42,8 @@ from grash.training.config import TrainConfig, make_config, read_config
         ({"init": "uniform", "init_low": 1, "init_high": 1}, r"init_low=1.0 must lie below init_high=1.0"),
         ({"penalty": "dura", "model": "rotate"}, r"penalty=dura is defined for dot-product models, not for rotate"),
         ({"penalty": "dura", "penalty_weighted": False}, r"set penalty_weighted to true"),
+        ({"storage": "bf16", "optimizer": "adam"}, r"storage=bf16 does not suit optimizer=adam"),
+        ({"storage": "fp16"}, r"storage='fp16' does not suit: give 'float32' or 'bf16'"),
         ({"schedule": "warmup"}, r"schedule=warmup needs warmup_epochs above 0"),
         ({"dim": 7}, r"dim=7 does not suit complex"),
     ],

@@ -31,6 +31,8 @@ CASES: dict[str, dict[str, Any]] = {
     "row by row": {"optimizer": "row_adagrad", "model": "rotate"},
     "lazy adam": {"optimizer": "lazy_adam", "lr": 0.01, "reciprocal": True, "dropout_entity": 0.2},
     "adam": {"optimizer": "adam", "lr": 0.01, "training": "kvsall"},
+    "half precision": {"storage": "bf16"},
+    "half precision, all entities": {"storage": "bf16", "training": "1vsall", "optimizer": "row_adagrad"},
     "all entities": {"training": "1vsall", "penalty": "n3", "penalty_entity": 0.02, "model": "cp"},
 }
 
@@ -59,6 +61,7 @@ def test_state_and_best_weights_lie_where_the_table_does(tmp_path: Path) -> None
         model = initial_model(config_of(), 40, 5, placement=placement)
         state = TrainState.fresh(model, config_of(), placement)
         state.make_best()
+        assert placement.kept(initial_model(config_of(storage="bf16"), 4, 5).entity).dtype == torch.bfloat16
         rows = [state.model.entity, *state.entity_optimizer.state.values(), state.best["entity"]]
         assert [is_far(tensor) for tensor in rows] == [far] * 3
         assert not any(is_far(t) for t in (state.model.relation, *state.relation_optimizer.state.values()))

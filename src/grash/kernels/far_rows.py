@@ -38,7 +38,7 @@ class _Mapped(mmap.mmap):
 class _Registered:
     """A mapping as the card sees it; torch's tensors over it hold this object."""
 
-    def __init__(self, memory: _Mapped, shape: tuple[int, int], name: str) -> None:
+    def __init__(self, memory: _Mapped, shape: tuple[int, int], name: str = "<f4") -> None:
         self.memory = memory
         address = memory.address()
         self.__cuda_array_interface__ = {
