@@ -1,9 +1,10 @@
 """What smaller tables cost in quality: row-wise Adagrad, and entities rounded to half precision after every step.
 
-    python benchmarks/check_storage.py GRAPH [--model complex] [--epochs 60] [--storage float32 bf16 stochastic fp16] …
+    python benchmarks/check_storage.py GRAPH [--model complex] [--epochs 60] [--storage float32 stored bf16 …] …
 
-Storage is simulated: the rows that a step has moved are rounded to 16 bits and kept as float32, so that every number is
-what such a table would hold. bf16 and fp16 round to the nearest, stochastic to either neighbour in bf16, by distance.
+`stored` is the setting storage=bf16. Others are simulated: the rows that a step has moved are rounded to 16 bits and
+kept as float32, so that every number is what such a table would hold. bf16 and fp16 round to the nearest, stochastic to
+either neighbour in bf16, by distance, as `stored` does by other random numbers.
 Prints test MRR of every seed at the learning rate whose validation is best.
 """
 
@@ -49,17 +50,19 @@ def main() -> None:
             store_as(storage, data.n_entities)
             began, found = time.monotonic(), []
             for lr in args.rates:
-                runs = [trained(ground, ranker, config_of(args, optimizer, lr, seed)) for seed in range(args.seeds)]
+                configs = [config_of(args, optimizer, storage, lr, seed) for seed in range(args.seeds)]
+                runs = [trained(ground, ranker, config) for config in configs]
                 found.append((sum(valid for valid, _ in runs), lr, [test for _, test in runs]))
             _, lr, tests = max(found)
             print(f"{data.name} {args.model} {optimizer} {storage}: test MRR {', '.join(f'{t:.4f}' for t in tests)} "
                   f"(lr {lr:g}; {time.monotonic() - began:.0f} s)", flush=True)  # fmt: skip
 
 
-def config_of(args: argparse.Namespace, optimizer: str, lr: float, seed: int) -> TrainConfig:
+def config_of(args: argparse.Namespace, optimizer: str, storage: str, lr: float, seed: int) -> TrainConfig:
     return TrainConfig(
         model=args.model, dim=args.dim, epochs=args.epochs, valid_every=args.epochs / 6, patience=None, lr=lr,
         optimizer=optimizer, negatives_head=args.negatives, negatives_tail=args.negatives, seed=seed,
+        storage="bf16" if storage == "stored" else "float32",
     )  # fmt: skip
 
 
@@ -79,6 +82,7 @@ def stochastic(rows: Tensor) -> Tensor:
 
 ROUND = {
     "float32": None,
+    "stored": None,
     "bf16": lambda rows: rows.bfloat16().float(),
     "stochastic": stochastic,
     "fp16": lambda rows: rows.half().float(),

@@ -114,6 +114,7 @@ def test_no_penalty_stays_none_in_pykeen(folder):
         ({"negatives_sampling": "frequency"}, "negatives_sampling: frequency"),
         ({"negatives_shared": True}, "negatives_shared: "),
         ({"precision": "tf32"}, "precision: tf32"),
+        ({"storage": "bf16"}, "storage: bf16"),
     ],
 )
 def test_what_pykeen_cannot_say_is_listed(settings, said):
@@ -184,6 +185,7 @@ def test_libkge_has_its_keys():
         ({"loss": "self_adversarial"}, "loss: half of ours"),
         ({"loss": "margin", "training": "1vsall"}, "no margin_ranking for 1vsAll"),
         ({"precision": "tf32"}, "precision: tf32"),
+        ({"storage": "bf16"}, "storage: bf16"),
     ],
 )
 def test_what_libkge_cannot_say_is_listed_at_the_head_of_its_file(settings, said):

@@ -260,9 +260,10 @@ def test_a_checkpoint_of_the_other_storage_is_another_run(tmp_path: Path) -> Non
         load_state(states[1], tmp_path / "c", belongs_to={"config": whole.model_dump()})
 
 
-def test_a_search_may_fix_the_storage_of_its_trials(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"variant": "epoch"}, {"warm_start": "weights"}], ids=str)
+def test_a_search_may_fix_the_storage_of_its_trials(changes: dict[str, Any], tmp_path: Path) -> None:
     fixed = {"batch_size": 96, "negatives_head": 10, "storage": "bf16"}
-    small_search(tmp_path / "s", n_trials=2, fixed=fixed).run()
+    small_search(tmp_path / "s", n_trials=4, fixed=fixed, **changes).run()
     assert load_model(tmp_path / "s").model.entity.dtype == BF16
 
 

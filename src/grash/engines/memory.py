@@ -137,13 +137,14 @@ def check_memory(plan: MemoryPlan, config: TrainConfig, device: torch.device) ->
         )
 
 
-def advice(plan: MemoryPlan, config: TrainConfig) -> str:
-    """What to change where a plan does not fit."""
+def advice(plan: MemoryPlan, config: TrainConfig, *, alone: bool = False) -> str:
+    """What to change where a plan does not fit. alone: it is trained by one process, where entities may be in bf16."""
     if plan.step > plan.tables + plan.optimizer + plan.entities + plan.state:
         fewer = "fewer negatives" if config.training == "negative_sampling" else "training=negative_sampling"
         return f"a smaller batch_size or {fewer}"
-    half = "" if config.storage == "bf16" else ", or storage=bf16, which keeps entities in half the bytes"
-    return f"a smaller dim, or optimizer=row_adagrad, which keeps one number per row{half}"
+    half = alone and config.storage == "float32" and config.optimizer != "adam"
+    words = ", or storage=bf16, which keeps entities in half the bytes" if half else ""
+    return f"a smaller dim, or optimizer=row_adagrad, which keeps one number per row{words}"
 
 
 def needed_bytes(plan: MemoryPlan, device: torch.device) -> int:

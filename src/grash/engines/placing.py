@@ -133,7 +133,8 @@ def _refusal(config: TrainConfig, plans: Sequence[MemoryPlan], device: torch.dev
     first, *others = plans
     elsewhere = "".join(f" With placement={p.placement.kind}: {'; '.join(lacks(p, device))}." for p in others[-1:])
     return (
-        f"The run needs {'; '.join(lacks(first, device))}: {first.sentence()}.{elsewhere} Try {advice(first, config)}."
+        f"The run needs {'; '.join(lacks(first, device))}: {first.sentence()}.{elsewhere} "
+        f"Try {advice(first, config, alone=True)}."
     )
 
 
