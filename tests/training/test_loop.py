@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import time
@@ -161,6 +162,17 @@ def test_a_checkpoint_of_other_settings_is_refused_by_name(tmp_path: Path, eager
         run(config.changed(lr=0.1), tmp_path / "c")
     with pytest.raises(InputError, match="dataset: .* there, .* now"):
         run_training(small_graph(70), config, device="cpu", checkpoint=tmp_path / "c")
+
+
+def test_a_checkpoint_of_before_a_setting_existed_goes_on(tmp_path: Path, eager: None) -> None:
+    config = settings_of()
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "c", watch=stopper(2))
+    file = tmp_path / "c" / "state.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    del record["belongs_to"]["config"]["storage"]
+    file.write_text(json.dumps(record), encoding="utf-8")
+    assert same(run(config, tmp_path / "c"), run(config))
 
 
 @pytest.mark.parametrize(

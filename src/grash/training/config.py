@@ -22,6 +22,8 @@ Init = Literal["xavier_normal", "xavier_uniform", "normal", "uniform"]
 Optimizer = Literal["adagrad", "row_adagrad", "adam", "lazy_adam", "sgd"]
 Schedule = Literal["constant", "warmup", "plateau", "cosine", "linear"]
 
+AS_BEFORE = {"storage": "float32"}  # settings that checkpoints did not have when they were written without them
+
 
 class TrainConfig(BaseModel):
     """A training run, wholly described; frozen, equal by value, JSON-able."""

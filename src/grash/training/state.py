@@ -20,7 +20,7 @@ from grash.files import read_json, whole_folder, write_json
 from grash.kernels.far_rows import copy_rows
 from grash.models import KgeModel
 from grash.models.tensor_file import read_tensors, write_tensors
-from grash.training.config import TrainConfig
+from grash.training.config import AS_BEFORE, TrainConfig
 from grash.training.optimizers import TableOptimizer, rounding_key
 from grash.training.placement import Placement
 from grash.training.rates import Plateau
@@ -144,6 +144,8 @@ def read_record(folder: Path, belongs_to: dict[str, Any]) -> dict[str, Any]:
     owner = record.get("belongs_to")
     if not isinstance(owner, dict):
         raise FormatError(f"{folder} is a damaged checkpoint (it does not say what it belongs to): remove it.")
+    if isinstance(owner.get("config"), dict):  # settings that did not exist then had the values that they begin with
+        owner["config"] = {**AS_BEFORE, **owner["config"]}
     for key, value in belongs_to.items():
         if owner.get(key) != value:
             raise InputError(_difference(folder, key, owner.get(key), value))
