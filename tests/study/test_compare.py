@@ -13,9 +13,10 @@ from grash.errors import ConfigError
 from grash.study.compare import anytime, compare
 from grash.study.methods import METHODS, Method
 from grash.study.methods.trace import Trace
-from grash.study.methods_page import planned, write_methods_page, write_overview
+from grash.study.methods_page import _points, planned, write_methods_page, write_overview
+from grash.study.methods_words import legend
 from grash.study.recorded import Recorded, search
-from grash.study.sweep import read_methods
+from grash.study.sweep import SWEEP, read_methods
 from study.synthetic import make_table
 
 FEW = (Method("default", "grash"), Method("random", "random"), Method("eta 2", "grash", {"eta": 2}))
@@ -100,15 +101,40 @@ def test_the_page_shows_every_method_with_its_files(bench, tmp_path):
     text = path.read_text()
     for method in METHODS:
         assert f"| **{method.name}** |" in text or f"| {method.name} |" in text
+    assert "GraSH, paper" not in text and "4 seeds are not 4 independent graphs" in text
     assert "grash study methods drawn.parquet" in text
     name = path.stem
     for plot in ("curves", "gains"):
         assert f"img/{name}-{plot}.svg" in text
         ElementTree.parse(tmp_path / "img" / f"{name}-{plot}.svg")
     seeds = pl.read_parquet(tmp_path / f"{name}.parquet")
-    assert len(seeds) == 4 * len(METHODS)
+    assert len(seeds) == 4 * (len(METHODS) + 2)
     figures = pl.read_csv(tmp_path / f"{name}.csv")
-    assert figures["method"].to_list() == [m.name for m in METHODS]
+    assert figures["method"].to_list()[:-2] == [m.name for m in METHODS]
+
+
+def test_ceilings_choose_among_what_the_reference_began_with(bench):
+    found = compare(bench, FEW, seeds=6)
+    firsts = [list(FEW[0](bench, seed, 3.0).first) for seed in range(6)]
+    full = np.nan_to_num(bench.full_scores)
+    by_validation, by_test = found.ceilings
+    assert by_validation.picked.tolist() == [bench.truth[first[int(np.argmax(full[first]))]] for first in firsts]
+    assert by_test.picked.tolist() == found.row("default").best.tolist()
+    assert by_validation.mrr <= by_test.mrr and by_test.different <= 6
+
+
+def test_a_curve_ends_at_what_its_method_has_spent(bench):
+    found = compare(bench, (*FEW, Method("long", "random", budget=20.0)), seeds=4)
+    for row in found.rows:
+        assert _points(found, row)[-1][:2] == (row.most, row.mrr)
+        assert all(cost <= row.most for cost, *_ in _points(found, row))
+
+
+def test_every_word_of_the_sweep_is_explained():
+    text = legend(m.name for m in SWEEP)
+    for word in ("carry", "rails", "laboratory", "g = f^x", "cold, continued", "shares a:b:c", "ties", "trend"):
+        assert f"*{word}*" in text
+    assert legend(["mine"]) == ""
 
 
 @pytest.mark.parametrize("what", ["methods", "sweep", "settings"])
@@ -135,7 +161,7 @@ def test_several_tables_get_an_overview(tmp_path):
         assert ("▼" in cell) == (row.gain_interval[1] < 0)
     mean = np.mean([f.row("random").gain / f.row("default").mrr for f in several])
     assert cells[-1] == f"{mean:+.2%}"
-    assert len(pl.read_csv(tmp_path / "methods-overview.csv")) == 6
+    assert len(pl.read_csv(tmp_path / "methods-overview.csv")) == 2 * (3 + 2)
 
 
 def test_two_ways_to_say_what_is_compared_are_one_too_many(tmp_path):

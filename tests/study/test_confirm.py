@@ -18,7 +18,7 @@ from grash.study.confirm import Candidate, folder_of, identity, opened, run_want
 from grash.study.confirm_page import columns_of, confirm_page, differences
 from grash.study.confirm_plan import plan_wanted
 from grash.study.pages import write_page
-from grash.study.published import figures, goal, is_of
+from grash.study.published import figures, goal, is_of, known_before
 from grash.study.store import merge_stores
 from study.small_study import SPACE, small_graph
 
@@ -63,7 +63,7 @@ def test_a_setting_that_comes_later_leaves_older_records_if_it_says_what_was_bef
     settings = wanted_of(TWO[0])[0].settings
     without = settings.model_dump(mode="json")
     now = identity(settings, 60)
-    monkeypatch.setitem(confirm.AS_BEFORE, "price", "triples")
+    monkeypatch.setitem(confirm._BEFORE, "price", "triples")
     assert identity(settings, 60) != now and without["price"] == "triples"  # as if it had not been there
     dearer = settings.model_copy(update={"price": "scores"})
     assert identity(dearer, 60) != identity(settings, 60)
@@ -243,7 +243,7 @@ def test_differences_are_taken_seed_by_seed_over_those_that_both_have(tmp_path):
     assert len(differences(columns, "all", "sobol")) == 5
     text = write_page(confirm_page(wanted, store, label="a b", command="grash"), tmp_path).read_text()
     assert "| complex | sobol | +0.0200 | -0.0048 … +0.0448 | 3 of 3 |" in text  # 0.02 ± 4.303 · 0.01 / √3
-    assert "| transe | default | 2 of 3 |" in text and text.count("not run yet") == 7
+    assert "| transe | default | 2 of 3 |" in text and text.count("not run yet") == 8
     assert "| complex | default | 3 of 3 | 0.2000 [-0.0484, 0.4484] | 0.1 |" in text
     name = "confirm-small-complex-transe-d4-e8-a_b"
     assert len((tmp_path / f"{name}.csv").read_text().splitlines()) == 1 + 11
@@ -269,4 +269,15 @@ def test_published_figures_and_goals_stand_beside_graphs_that_have_them(tmp_path
     store.add_search(made_up(wanted[0], 0.47, origin="portfolio:libkge-codex-s-complex"))
     text = write_page(confirm_page(wanted, store, label="x", command="grash"), tmp_path).read_text()
     assert "| complex | our goal for one default search | ≤ 512 | 0.470 |" in text and "Safavi and Koutra" in text
-    assert "1 of these 1 picks are published winners of this very graph" in text
+    assert "1 of these 1 picks are published winners of this very graph" in text and "missed by" not in text
+    again = store_of(tmp_path / "again", small_graph())
+    again.meta["dataset"] = "CoDEx-S"
+    again.add_search(made_up(wanted[0], 0.46, origin="portfolio:ssl-rp-codex-m-complex"))
+    text = write_page(confirm_page(wanted, again, label="x", command="grash"), tmp_path / "again").read_text()
+    assert "our goal of 0.470 is missed by 0.0100 ([why](README.md))" in text and "| winner of a sibling |" in text
+
+
+def test_what_was_known_of_a_graph_before_is_told_by_the_origin_of_a_pick():
+    assert known_before("prior", "FB15k-237") == known_before("prior", "codex-s") == "prior, fitted here too"
+    assert known_before("prior", "small") == "prior" and known_before("uniform", "codex-s") == ""
+    assert known_before("portfolio:libkge-wn18rr-complex", "codex-s") == "winner of another graph"

@@ -8,6 +8,7 @@ import shutil
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
+import polars as pl
 import pytest
 
 from grash.engines import run as runs
@@ -15,11 +16,13 @@ from grash.errors import ConfigError
 from grash.search.configurations import make_configurations
 from grash.search.ledger import LEDGER_FILE
 from grash.study import resources, rounds, variants
+from grash.study.foretell import differences, full_valid
 from grash.study.pages import Page, Rows, share_words, write_page
 from grash.study.plots import Series, bar_plot, line_plot
 from grash.study.pool import DEFAULT, make_pool
 from grash.study.run import run_cells
 from grash.study.searches import Asked, folder_of, print_searches, run_search, run_searches
+from grash.study.statistics import spearman
 from grash.study.transfer import BUDGETS, REDUCTIONS, analyse, check_reductions, transfer_cells, transfer_page
 from small_graph import grash
 from study.small_study import SPACE, made_up, small_graph, small_pool, small_study
@@ -67,7 +70,9 @@ def test_what_was_not_run_is_said_so(tmp_path):
     assert "(not run yet)" in (tmp_path / "img" / "transfer-small-complex-d4-two-e2-s0.svg").read_text()
     costs = text.partition("## What a training costs")[2]
     assert costs.count("| triple sampling |") == costs.count("| combined |") == 1  # no line per budget
-    assert f"| triple sampling |{' not run yet |' * 6}\n" in costs and costs.count("| epochs |") == len(BUDGETS)
+    assert f"| triple sampling | not run yet | 0 |{' not run yet |' * 6}\n" in costs and costs.count(
+        "| epochs |"
+    ) == len(BUDGETS)
 
 
 def test_the_transfer_page_shows_intervals_costs_and_plots(tmp_path):
@@ -80,6 +85,34 @@ def test_the_transfer_page_shows_intervals_costs_and_plots(tmp_path):
     ) * len(BUDGETS)
     for svg in (tmp_path / "img").glob("*.svg"):
         ElementTree.parse(svg)
+
+
+def test_techniques_may_rest_on_different_configurations_and_are_compared_over_those_that_both_have(tmp_path):
+    graphs, store = filled(tmp_path, noise=0.1)
+    for key in [k for k, e in store.entries.items() if e.technique == "walk" and e.number > 6]:
+        del store.entries[key]
+    gone = next(k for k, e in store.entries.items() if (e.technique, e.number, e.fraction) == ("walk", 2, 0.5))
+    del store.entries[gone]
+    found = analyse(store, 12)
+    assert {f.all.n for f in found if f.reduction == "walk"} == {6}
+    assert {f.all.n for f in found if f.reduction == "combined"} == {12}
+    pairs = differences(found, full_valid(store, 12))
+    assert {c.n for (reduction, _), c in pairs.items() if reduction == "walk"} == {6}
+    text = write_page(transfer_page(store, 12, command="grash"), tmp_path).read_text()
+    assert "| random walk | 6 |" in text and "## Difference to combined" in text and ".parquet)" in text
+    scores = pl.read_parquet(next(tmp_path.glob("transfer-*.parquet")))
+    mine = scores.filter(technique="walk", budget=1 / 64, counted=1)
+    rho = next(f.all.rho for f in found if (f.reduction, f.budget) == ("walk", 1 / 64))
+    assert spearman(mine["score"], mine["full_valid_mrr"]).rho == pytest.approx(rho)
+
+
+def test_only_series_with_intervals_are_moved_aside():
+    def places(low):
+        series = [Series(name, ((0.1, 0.5, low, 0.6), (1.0, 0.7, low, 0.8))) for name in "ab"]
+        drawn = ElementTree.fromstring(line_plot(series, title="t", x_label="x", y_label="y", log_x=True))
+        return {c.attrib["cx"] for c in drawn.iter("{http://www.w3.org/2000/svg}circle")}
+
+    assert len(places(None)) == 2 and len(places(0.4)) == 4
 
 
 def test_an_unknown_technique_is_named():
@@ -158,8 +191,10 @@ def test_variants_are_shown_beside_the_best_the_median_and_the_default(tmp_path)
     page = variants.variants_page([(setup, store)], n=4, preset="paper", command="grash study variants small")
     rows = page.raw.rows
     assert [r[4] for r in rows] == pytest.approx([0.1, 0.2, 0.3]) and {r[8] for r in rows} == {0.4}
-    assert [r[9] for r in rows] == ["25.0%", "50.0%", "75.0%"] and rows[0][10] == pytest.approx(0.25)
-    assert rows[0][11] == 0.05 and "not run yet" not in write_page(page, tmp_path).read_text()
+    assert [r[9] for r in rows] == pytest.approx([0.25, 0.5, 0.75]) and rows[0][10] == 0.4
+    assert rows[0][11] == pytest.approx(0.25) and rows[0][12] == 0.05
+    text = write_page(page, tmp_path).read_text()
+    assert "not run yet" not in text and "| 25.0% |" in text and "which is not one of the n" in text
 
 
 def test_the_default_configuration_is_a_cell_of_its_own(tmp_path):
@@ -200,6 +235,9 @@ def test_resources_are_those_of_every_round_and_of_more_trials_at_a_time(tmp_pat
     assert [r["at_a_time"] for r in store.searches.values() if "at_a_time" in r] == [4, 3, 1]
     text = write_page(resources.resources_page(store, asked, command="grash"), tmp_path).read_text()
     assert "| epoch | all |" in text and "| epoch | 3 |" in text and "not run yet" not in text
+    assert "-at-a-time.csv)" in text and "every trial's state is kept" in text and "Nothing was warmed up" not in text
+    timed = next(tmp_path.glob("*-at-a-time.csv")).read_text().splitlines()
+    assert len(timed) == 4 and float(timed[1].split(",")[3]) == 1.0
 
 
 def test_plots_are_xml_with_escaped_names_and_a_label_for_each_series():
@@ -289,4 +327,4 @@ def test_a_trial_costs_its_steps_and_two_validations_and_an_impossible_graph_is_
     assert found["epochs", 0.5].seconds == pytest.approx(8.0 * 0.5 + 2 * 0.5)
     assert found["walk", 0.5].impossible and not found["walk", 0.25].impossible
     text = write_page(transfer_page(store, 3, command="grash"), tmp_path).read_text()
-    assert text.count("no such graph") == 3 + 5
+    assert text.count("no such graph") == 4 + 6

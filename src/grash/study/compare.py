@@ -22,6 +22,8 @@ from grash.study.statistics import RESAMPLES
 
 _GRID = 320  # costs at which incumbents are looked at
 _FIRST_COST = 0.01  # of a full run
+BY_VALIDATION = "best validation of its n, all trained in full"
+BY_TEST = "best test MRR of its n, all trained in full"
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
@@ -54,10 +56,16 @@ class Row:
     picked: Floats  # (S,) test MRR of the picks
     best: Floats  # (S,) of the best that it began with
 
+    @property
+    def different(self) -> int:
+        """How many configurations were picked over all seeds."""
+        return len(set(self.picks[self.picks >= 0].tolist()))
+
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All methods on one table. costs (C,): where curves were looked at."""
+    """All methods on one table. costs (C,): where curves were looked at. ceilings: what choosing with full trainings of
+    all members that the reference began with would come to, by validation and by test."""
 
     bench: Recorded
     budget: float
@@ -65,6 +73,7 @@ class Comparison:
     reference: str
     rows: tuple[Row, ...]
     costs: Floats
+    ceilings: tuple[Row, ...] = ()
 
     def row(self, name: str) -> Row:
         return next(r for r in self.rows if r.name == name)
@@ -104,7 +113,12 @@ def compare(
             _say(tell, f"{bench.name}: {method.name}, {runs[method.name][1]:.2f} ms a search")
     base = np.array([t.test_mrr(bench) for t in runs[reference][0]])
     rows = [_row(bench, name, *runs[name], base, costs, counts) for name in names if name in runs]
-    return Comparison(bench, budget, seeds, reference, tuple(rows), costs)
+    judges = ((BY_VALIDATION, np.nan_to_num(bench.full_scores)), (BY_TEST, bench.truth))
+    ceilings = [
+        _row(bench, name, [_in_full(bench, t.first, judge) for t in runs[reference][0]], 0.0, base, costs, counts)
+        for name, judge in judges
+    ]
+    return Comparison(bench, budget, seeds, reference, tuple(rows), costs, tuple(ceilings))
 
 
 def _all_seeds(bench: Recorded, method: Method, seeds: int, budget: float) -> tuple[list[Trace], float]:
@@ -112,6 +126,13 @@ def _all_seeds(bench: Recorded, method: Method, seeds: int, budget: float) -> tu
     began = time.perf_counter()
     traces = [method(bench, seed, budget) for seed in range(seeds)]
     return traces, 1e3 * (time.perf_counter() - began) / seeds
+
+
+def _in_full(bench: Recorded, first: Sequence[int], judge: Floats) -> Trace:
+    """A search that trains all that it begins with in full, and takes the best by `judge` (n,)."""
+    cost = float(bench.part_seen(1.0, 1.0)[list(first)].sum())
+    pick = max(first, key=lambda member: float(judge[member]))
+    return Trace(((cost, pick),), pick, tuple(first), cost, (tuple(first),))
 
 
 def _say(tell: Callable[[str], None] | None, sentence: str) -> None:

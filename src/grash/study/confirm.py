@@ -20,9 +20,10 @@ from typing import Any
 from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
 from grash.errors import ConfigError, SearchFailed
+from grash.search import settings as searching
 from grash.search.configurations import make_configurations, space_for
 from grash.search.ledger import LEDGER_FILE, read_ledger
-from grash.search.settings import ALIASES, AS_BEFORE, SearchSettings, make_settings
+from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space_file import as_dict
 from grash.search.state import SearchState
 from grash.search.trial import FAULTS
@@ -31,11 +32,13 @@ from grash.study.pool import SCHEMA, VERSION
 from grash.study.searches import round_record, round_spans
 from grash.study.store import Store
 from grash.study.train import device_words
+from grash.training import config as training
 from grash.training.config import TrainConfig
 from grash.version import __version__
 
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, devices=, source=, **settings)
 _OURS = ("models", "seed", "final_train")  # what the study itself says of a search
+_BEFORE = {**searching.AS_BEFORE, **training.AS_BEFORE}
 _DIGITS = 6  # of numbers that tell searches apart: the last bits of a draw differ between machines
 
 
@@ -202,7 +205,7 @@ def _plain(content: Any) -> Any:
     if isinstance(content, float):
         return float(f"{content:.{_DIGITS}g}")
     if isinstance(content, dict):
-        kept = {k: v for k, v in content.items() if k not in AS_BEFORE or v != AS_BEFORE[k]}
+        kept = {k: v for k, v in content.items() if k not in _BEFORE or v != _BEFORE[k]}
         return {key: _plain(value) for key, value in kept.items()}
     return [_plain(value) for value in content] if isinstance(content, list | tuple) else content
 

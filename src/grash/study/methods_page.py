@@ -18,6 +18,7 @@ from grash.search.schedule import plan_round, round_sizes
 from grash.search.settings import SearchSettings
 from grash.search.trial import Round
 from grash.study.compare import Comparison, Row
+from grash.study.methods_words import NOTES, PAPER, caveat, legend
 from grash.study.pages import Page, Rows, Value, with_interval, write_page
 from grash.study.plots import Series, bar_plot, line_plot
 from grash.study.recorded import Recorded, entering, first_round, round_scores
@@ -28,20 +29,8 @@ _TITLES = {"methods": "Methods compared on {}", "sweep": "Changes of the default
 _RAW = (
     "graph", "method", "seeds", "budget", "cost", "most_cost", "test_mrr", "test_mrr_low", "test_mrr_high",
     "of_its_best", "of_its_best_low", "of_its_best_high", "gain", "gain_low", "gain_high", "better", "worse",
-    "best_left", "milliseconds",
+    "best_left", "milliseconds", "different_picks",
 )  # fmt: skip
-_NOTES = """\
-- *Test MRR*: of the pick, trained in full, in the mean over seeds. *Of its best*: the same over that of the best
-  configuration that the method began with. *Gain*: less the reference's. *Better, worse*: shares of the seeds.
-- *Best left*: the best configuration still in the race at each round or stage, over the best that it began with; where
-  it falls, the best was lost.
-- Every seed is another draw from one pool, the same for all methods. Intervals (95 %) say how sure means over such
-  draws are, not what another pool would give; a method that draws most of the pool differs little between seeds.
-- All methods draw from the pool at random first, GraSH's default too: what `--proposals portfolio` adds is not in it.
-- Methods that propose choose among members of the pool instead of the whole space, which takes from their reach.
-- Subgraphs are cut by the chain: whole cores (`--preset paper`), walks (KGTuner, AutoNE), warm starts and a price by
-  scores are not judged here, nor is noise, since each training was made once. The final training of the pick is outside
-  the budget of all."""
 
 
 def write_methods_page(
@@ -55,8 +44,10 @@ def write_methods_page(
     page.add(
         f"{meta['model']}, d = {meta['dim']}, E = {meta['epochs']:g}, space `{meta.get('label', meta['space'])}`: "
         f"{bench.n} configurations, {found.seeds:,} seeds, B = {found.budget:g} full runs. Compared with "
-        f"**{found.reference}** seed by seed; what every seed picked: [{name}.parquet]({name}.parquet).",
+        f"**{found.reference}** seed by seed; what every seed picked: [{name}.parquet]({name}.parquet). "
+        + caveat(str(bench.n), found.seeds),
         _figures(found),
+        *_explained([found], kind),
         *([(f"{name}-curves", _curves(found), "Test MRR of the incumbent against cost")] if kind == "methods" else []),
         (f"{name}-gains", _gains(found), "Gain in test MRR over the reference"),
         "## What the rounds of the default search see here",
@@ -64,7 +55,7 @@ def write_methods_page(
         f"over those that learn (test MRR above {LEARNS}); beside it with the test MRR. What diverges scores 0.",
         _rounds(found),
         "## How to read it",
-        _NOTES,
+        NOTES,
     )
     _write_seeds(found, Path(folder) / f"{name}.parquet")
     return write_page(page, folder)
@@ -79,7 +70,7 @@ def write_overview(
     command: str = "",
 ) -> Path:
     """One page over several tables: every method's gain on each, and in the mean as a part of the reference's MRR."""
-    names = list(dict.fromkeys(r.name for found in several for r in found.rows))
+    names = list(dict.fromkeys(r.name for found in several for r in (*found.rows, *found.ceilings)))
     rows = [(name, *(_gain_cell(found, name) for found in several), _mean_gain(several, name)) for name in names]
     heads = ("method", *(page_name(found.bench) for found in several), "mean gain")
     devices = ", ".join(sorted({str(found.bench.table.meta.get("device", "")) for found in several}))
@@ -90,10 +81,21 @@ def write_overview(
         f"over **{several[0].reference}**: ▲ and ▼ where the 95 % interval lies on one side of 0. The last column is "
         f"the mean of the gains as parts of the reference's MRR. Pages of the tables: "
         + ", ".join(f"[{page_name(f.bench)}]({label or kind}-{page_name(f.bench)}.md)" for f in several)
-        + ".",
+        + ". "
+        + caveat(" or ".join(dict.fromkeys(str(f.bench.n) for f in several)), several[0].seeds),
         Rows(heads, tuple(rows)),
+        f"The last two rows train all n configurations of **{several[0].reference}** in full; the very last is chosen "
+        f"on the noise of the test triples.",
+        *_explained(several, kind),
     )
     return write_page(page, folder)
+
+
+def _explained(several: Sequence[Comparison], kind: Kind) -> list[str]:
+    """What the names of rows mean, where they need it."""
+    names = [r.name for found in several for r in found.rows]
+    found = [PAPER] if any(name.startswith("paper's rules") for name in names) else []
+    return [*found, *([words] if kind == "sweep" and (words := legend(names)) else [])]
 
 
 def page_name(bench: Recorded) -> str:
@@ -114,24 +116,26 @@ def planned(bench: Recorded, settings: SearchSettings) -> list[Round]:
 
 
 def _figures(found: Comparison) -> Rows:
-    heads = ("method", "cost", "test MRR", "of its best", "gain", "better, worse", "best left", "ms a search")
+    heads = ("method", "cost", "test MRR", "of its best", "gain", "better, worse", "different picks", "best left",
+             "ms a search")  # fmt: skip
     rows: list[tuple[Value, ...]] = []
-    for r in found.rows:
-        itself = r.name == found.reference
+    for r in (*found.rows, *found.ceilings):
+        itself, name = r.name == found.reference, f"*{r.name}*" if r in found.ceilings else r.name
         rows.append(
             (
-                f"**{r.name}**" if itself else r.name, f"{r.cost:.2f}", with_interval(r.mrr, *r.mrr_interval, 4),
+                f"**{name}**" if itself else name, f"{r.cost:.2f}", with_interval(r.mrr, *r.mrr_interval, 4),
                 with_interval(r.found, *r.found_interval, 3),
                 "" if itself else _signed(r.gain, *r.gain_interval),
                 "" if itself else f"{r.wins:.0%}, {r.losses:.0%}",
-                " ".join(f"{k:.3f}" for k in r.kept), f"{r.milliseconds:.1f}",
+                r.different, " ".join(f"{k:.3f}" for k in r.kept),
+                "" if r in found.ceilings else f"{r.milliseconds:.1f}",
             )
         )  # fmt: skip
     return Rows(heads, tuple(rows))
 
 
 def _gain_cell(found: Comparison, name: str) -> str:
-    row = next((r for r in found.rows if r.name == name), None)
+    row = next((r for r in (*found.rows, *found.ceilings) if r.name == name), None)
     if row is None:
         return "–"
     low, high = row.gain_interval
@@ -141,7 +145,12 @@ def _gain_cell(found: Comparison, name: str) -> str:
 
 def _mean_gain(several: Sequence[Comparison], name: str) -> str:
     """Over the tables on which the method ran, if these are all."""
-    rows = [(r, found.row(found.reference).mrr) for found in several for r in found.rows if r.name == name]
+    rows = [
+        (r, found.row(found.reference).mrr)
+        for found in several
+        for r in (*found.rows, *found.ceilings)
+        if r.name == name
+    ]
     if len(rows) < len(several):
         return "–"
     return f"{np.mean([r.gain / max(base, 1e-12) for r, base in rows]):+.2%}"
@@ -164,18 +173,18 @@ def _curves(found: Comparison) -> str:
 
 
 def _points(found: Comparison, row: Row) -> tuple[tuple[float, float, None, None], ...]:
-    """A line begins where all seeds have an incumbent, and ends where its method has spent all that it spends."""
-    return tuple(
-        (float(c), float(v), None, None)
-        for c, v in zip(found.costs, row.curve)
-        if not math.isnan(v) and c <= row.most * 1.06
-    )
+    """A line begins where all seeds have an incumbent, and ends at the cost by which every seed has its pick."""
+    before = [(float(c), float(v)) for c, v in zip(found.costs, row.curve) if not math.isnan(v) and c < row.most]
+    return tuple((c, v, None, None) for c, v in [*before, (row.most, row.mrr)])
 
 
 def _gains(found: Comparison) -> str:
-    rows = [(r.name, round(r.gain, 5), *r.gain_interval) for r in found.rows if r.name != found.reference]
+    """Beside the methods what choosing by full validation would gain; the best by test is no aim for a search."""
+    shown_rows = [r for r in (*found.rows, *found.ceilings[:1]) if r.name != found.reference]
+    rows = [(r.name, r.gain, *r.gain_interval) for r in shown_rows]
     title = f"{found.bench.name}: gain over {found.reference}, paired"
-    return bar_plot(rows, title=title, x_label="test MRR of the pick", mark=0.0)
+    apart = [r.name for r in found.ceilings]
+    return bar_plot(rows, title=title, x_label="gain in test MRR", mark=0.0, width=860, apart=apart)
 
 
 def _rounds(found: Comparison) -> Rows:
@@ -202,14 +211,15 @@ def _rounds(found: Comparison) -> Rows:
 
 def _raw(found: Comparison) -> Rows:
     rows: list[tuple[Value, ...]] = []
-    for r in found.rows:
+    for r in (*found.rows, *found.ceilings):
         numbers: Sequence[float] = (
             r.cost, r.most, r.mrr, *r.mrr_interval, r.found, *r.found_interval, r.gain, *r.gain_interval,
             r.wins, r.losses,
         )  # fmt: skip
         rounded = [float(f"{v:.6g}") for v in numbers]
         kept = " ".join(f"{k:.4f}" for k in r.kept)
-        rows.append((found.bench.name, r.name, found.seeds, found.budget, *rounded, kept, round(r.milliseconds, 3)))
+        name, took = r.name, round(r.milliseconds, 3)
+        rows.append((found.bench.name, name, found.seeds, found.budget, *rounded, kept, took, r.different))
     return Rows(_RAW, tuple(rows))
 
 
@@ -222,7 +232,7 @@ def _write_seeds(found: Comparison, path: Path) -> None:
             {"method": [r.name] * found.seeds, "seed": range(found.seeds), "pick": r.picks, "cost": r.costs,
              "test_mrr": r.picked, "best_at_hand": r.best}
         )
-        for r in found.rows
+        for r in (*found.rows, *found.ceilings)
     ]  # fmt: skip
     with whole_file(path) as aside:
         pl.concat(parts).write_parquet(aside, compression="zstd")

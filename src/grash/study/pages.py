@@ -1,4 +1,4 @@
-"""Pages of results: Markdown with tables, the command and the machine; raw numbers as CSV and plots as SVG beside it.
+"""Pages of results: Markdown with tables, the command and the machine; raw numbers and plots as SVG beside it.
 
 Every study makes one `Page`; `write_page` puts its files where they belong, each whole or not at all.
 """
@@ -40,7 +40,9 @@ class Rows:
 
 @dataclass
 class Page:
-    """name: of its files. parts: Markdown, tables and plots ((file stem, SVG, caption)) in their order."""
+    """name: of its files. parts: Markdown, tables and plots ((file stem, SVG, caption)) in their order.
+
+    raw: numbers for NAME.csv; more: those of other files, by what their names end with (`-rounds.csv`, `.parquet`)."""
 
     name: str
     title: str
@@ -48,6 +50,7 @@ class Page:
     device: str
     parts: list[str | Rows | tuple[str, str, str]] = field(default_factory=list)
     raw: Rows | None = None
+    more: dict[str, Rows] = field(default_factory=dict)
     made: date = field(default_factory=date.today)
 
     def add(self, *parts: str | Rows | tuple[str, str, str]) -> None:
@@ -55,12 +58,13 @@ class Page:
 
 
 def write_page(page: Page, folder: Path) -> Path:
-    """Writes NAME.md, NAME.csv and img/*.svg into a folder; gives back the page's path."""
+    """Writes NAME.md, its files of numbers and img/*.svg into a folder; gives back the page's path."""
     folder, text = Path(folder), [f"# {page.title}"]
     about = [f"Made on {page.made.isoformat()}", f"computed on {page.device or NOT_RUN}"]
-    if page.raw is not None:
-        about.append(f"raw numbers: [{page.name}.csv]({page.name}.csv)")
-        _write(folder / f"{page.name}.csv", page.raw.csv())
+    numbers = {**({".csv": page.raw} if page.raw is not None else {}), **page.more}
+    links = [_numbers(folder, f"{page.name}{ending}", rows) for ending, rows in numbers.items()]
+    if links:
+        about.append(f"raw numbers: {', '.join(links)}")
     text.append(f"{'; '.join(about)}.")
     text.append(f"```bash\n{page.command}\n```")
     for part in page.parts:
@@ -76,6 +80,21 @@ def write_page(page: Page, folder: Path) -> Path:
     _write(path, "\n\n".join(text) + "\n")
     list_pages(folder)
     return path
+
+
+def _numbers(folder: Path, name: str, rows: Rows) -> str:
+    """Writes a file of numbers, and gives back a link to it, or why there is none."""
+    if not name.endswith(".parquet"):
+        _write(folder / name, rows.csv())
+        return f"[{name}]({name})"
+    try:
+        import polars as pl
+    except ModuleNotFoundError:
+        return f"{name} (polars was not there to write it)"
+    frame = pl.DataFrame(rows.rows, schema=list(rows.headings), orient="row", infer_schema_length=None)
+    with whole_file(folder / name) as aside:
+        frame.write_parquet(aside, compression="zstd")
+    return f"[{name}]({name})"
 
 
 def list_pages(folder: Path) -> None:

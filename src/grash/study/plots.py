@@ -5,7 +5,7 @@ Drawn with report/svg.py; goes to docs/results/img. The numbers of a plot are in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from grash.report.svg import Scale, dot, drawing, frame, label, line, path, scale_over, tag, ticks_of
@@ -66,8 +66,11 @@ def bar_plot(
     x_label: str,
     width: int = 720,
     mark: float | None = None,
+    apart: Collection[str] = (),
+    form: str = ".4f",
 ) -> str:
-    """A dot with its interval per row (name, value, low, high), under each other; beside a line at `mark`."""
+    """A dot with its interval per row (name, value, low, high), under each other; beside a line at `mark`. apart:
+    names of rows in another colour than all others, since they are of another kind; form: of the values in words."""
     left, row = 16 + max([7 * len(name) for name, *_ in rows], default=40), 26.0
     values = [v for _, *three in rows for v in three if v is not None]
     x = scale_over([*values, mark] if mark is not None else values, left, width - 70)
@@ -76,13 +79,13 @@ def bar_plot(
     if mark is not None:
         drawn.append(line(x(mark), 40, x(mark), 40 + row * len(rows), cls="grid"))
     for i, (name, value, lower, upper) in enumerate(rows):
-        place = 40 + row * (i + 0.5)
+        place, colour = 40 + row * (i + 0.5), int(name not in apart)
         drawn.append(label(name, 0, place + 4))
         if lower is not None and upper is not None:
-            drawn.append(line(x(lower), place, x(upper), place, cls=f"whisker s{i % len(_COLOURS)}"))
-        drawn.append(dot(x(value), place, 4.5, f"f{i % len(_COLOURS)}"))
-        said = f"{value:.4f}" if mark is None else f"{value:+.4f}"
-        drawn.append(label(said, max(x(value), x(upper or value)) + 8, place + 4))
+            drawn.append(line(x(lower), place, x(upper), place, cls=f"whisker s{colour}"))
+        drawn.append(dot(x(value), place, 4.5, f"f{colour}"))
+        said = format(value, form if mark is None else f"+{form}")
+        drawn.append(label(said, max(x(value), x(value if upper is None else upper)) + 8, place + 4))
     drawn.append(label(x_label, width - 70, y.start + 36, text_anchor="end"))
     return _file(drawn, width, y.start + 44, title)
 
@@ -94,9 +97,11 @@ def _y_scale(series: Sequence[Series], start: float, end: float, given: tuple[fl
 
 
 def _curve(series: Series, x: Scale, y: Scale, i: int, aside: float) -> list[str]:
-    """aside: so far beside their place, so that intervals of several series do not cover each other."""
+    """aside: so far beside their place, so that intervals of several series do not cover each other; a series without
+    intervals stays where it is, since a place is a number to be read."""
     colour, drawn = f"s{i % len(_COLOURS)}", []
     bounded = [(px, low, high) for px, _, low, high in series.points if low is not None and high is not None]
+    aside = aside if bounded else 0.0
     for px, low, high in bounded:
         place = x(px) + aside
         drawn.append(line(place, _within(y, low), place, _within(y, high), cls=f"whisker {colour}"))

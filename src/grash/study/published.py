@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from grash.search.portfolio import shipped_winners
+
 LIBKGE = "LibKGE, its README"
 SEARCHED = "LibKGE, 200 trials trained in full (Ruffinelli et al., 2020)"
 CODEX = "LibKGE (Safavi and Koutra, 2020)"
@@ -104,6 +106,27 @@ def goal(dataset: str, model: str) -> float | None:
 def is_of(origin: str, dataset: str) -> bool:
     """Whether a configuration's origin is a published winner of this very graph, which the portfolio proposes."""
     return origin.startswith("portfolio:") and bool(_plain(dataset)) and _plain(dataset) in _plain(origin)
+
+
+def known_before(origin: str, dataset: str) -> str:
+    """What of this graph was in a pick before the search began, in words; nothing where it came without."""
+    here, family = _plain(dataset), _family(dataset)
+    if is_of(origin, dataset):
+        return "winner of this graph"
+    if origin.startswith("portfolio:"):
+        alike = family != here and family in _plain(origin)
+        return "winner of a sibling" if alike else "winner of another graph"
+    if origin != "prior":
+        return ""
+    fitted = {_plain(w["dataset"]) for w in shipped_winners()}
+    near = here in fitted or (family != here and any(name.startswith(family) for name in fitted))
+    return "prior, fitted here too" if near else "prior"
+
+
+def _family(dataset: str) -> str:
+    """What a graph shares its entities and relations with: CoDEx comes in three sizes."""
+    name = _plain(dataset)
+    return "codex" if name in ("codexs", "codexm", "codexl") else name
 
 
 def _plain(name: str) -> str:

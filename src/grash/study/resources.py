@@ -12,20 +12,20 @@ from typing import Any
 
 import torch
 
-from grash.engines.estimate import plan_search
-from grash.search.schedule import scaled_negatives
 from grash.study.graphs import StudyGraphs
 from grash.study.pages import Page, Rows, Value
-from grash.study.searches import Asked, graphs_of
+from grash.study.plots import bar_plot
+from grash.study.searches import WARM_EPOCHS, Asked, first_trials
 from grash.study.store import Store
 from grash.study.train import GraphTrainer, device_words
+from grash.training.config import TrainConfig
 
 AT_A_TIME = (1, 3, 0)  # 0: all
 _WHAT = "first round"
 
 
 def asked_searches(variants: Sequence[str], *, n: int, preset: str) -> list[Asked]:
-    return [Asked(preset, n, (("variant", v),)) for v in variants]
+    return [Asked(preset, n, (("variant", v),), warm=True) for v in variants]
 
 
 def time_first_rounds(
@@ -53,33 +53,30 @@ def time_first_rounds(
 
 def time_first_round(graphs: StudyGraphs, asked: Asked, count: int, *, device: str = "auto") -> dict[str, Any]:
     """Seconds of all trials of the first round, `count` at a time (0: all), without making the graph and the filter."""
-    mine = graphs_of(graphs, asked)
-    first = plan_search(mine, device="cpu", probe=False).rounds[0]
-    plan, floor = first.plan, mine.settings.negatives_floor
-    trainer = GraphTrainer(mine.subgraph(() if plan.whole else plan.fractions), device=device)
-    configs = [
-        c.changed(
-            epochs=plan.epochs, valid_every=plan.epochs / 2, patience=None,
-            negatives_head=scaled_negatives(c.negatives_head, plan, floor),
-            negatives_tail=scaled_negatives(c.negatives_tail, plan, floor),
-        )
-        for c in (graphs.pool.config(i) for i in range(first.n_trials))
-    ]  # fmt: skip
+    graph, plan, configs = first_trials(graphs, asked)
+    trainer = GraphTrainer(graph, device=device)
     size, ends = count or len(configs), (plan.epochs / 2, plan.epochs)
-    trainer.train(configs[:1], ends)  # what is compiled and loaded once is no part of a round
-    trainer.settle()
+    tiny = min(plan.epochs, WARM_EPOCHS)
+    _in_groups(trainer, [c.changed(epochs=tiny, valid_every=tiny) for c in configs], size, (tiny,))
     if trainer.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(trainer.device)
-    began, failed = time.monotonic(), 0
-    for start in range(0, len(configs), size):
-        failed += sum(r.error is not None for r in trainer.train(configs[start : start + size], ends))
-    trainer.settle()
+    began = time.monotonic()
+    failed = _in_groups(trainer, configs, size, ends)
     seconds = time.monotonic() - began
     peak = torch.cuda.max_memory_allocated(trainer.device) if trainer.device.type == "cuda" else 0
     return {
         "name": _name(asked, count), "at_a_time": size, "trials": len(configs), "seconds": seconds, "failed": failed,
-        "peak_bytes": peak, "device": device_words(trainer.device),
+        "peak_bytes": peak, "device": device_words(trainer.device), "warmed": True,
     }  # fmt: skip
+
+
+def _in_groups(trainer: GraphTrainer, configs: Sequence[TrainConfig], size: int, ends: Sequence[float]) -> int:
+    """Trains so many at a time; how many failed."""
+    failed = 0
+    for start in range(0, len(configs), size):
+        failed += sum(r.error is not None for r in trainer.train(configs[start : start + size], ends))
+    trainer.settle()
+    return failed
 
 
 def resources_page(store: Store, asked: Sequence[Asked], *, command: str, together: bool = True) -> Page:
@@ -93,19 +90,40 @@ def resources_page(store: Store, asked: Sequence[Asked], *, command: str, togeth
         f"{meta['model']}, d = {meta['dim']}, `{meta['label']}` space, E = {meta['epochs']:g}, n = {asked[0].n}, "
         f"preset `{asked[0].preset}`. Seconds of a round are from its opening to its end, with the making of its "
         f"graph; peak memory is what all trials that were trained together took on the device; the model is one "
-        f"trial's tables.{_peeled(store, asked)}",
+        f"trial's tables.{_kept(asked)}{_started(store, asked)}{_peeled(store, asked)}",
         Rows(_HEADINGS, rows),
     )
+    shown = [(f"{r[0]}, round {r[1]}", float(r[6]), None, None) for r in rows if r[6] is not None and r[1] != "all"]
+    if shown:
+        drawn = bar_plot(shown, title="Seconds of a round", x_label="seconds", form=".3g")
+        page.add((page.name, drawn, "Seconds by variant and round"))
     if together:
+        timed = _together(store, asked)
+        words = [tuple(f"{v:.2f} ×" if i == 3 and v is not None else v for i, v in enumerate(r)) for r in timed.rows]
+        page.more["-at-a-time.csv"] = timed
         page.add(
             "## The first round with more trials at a time",
             "All trials of the first round, trained again in groups of this size with the same kernels.",
-            _together(store, asked),
+            Rows(timed.headings, tuple(words)),
         )
     return page
 
 
 _HEADINGS = ("variant", "round", "trials", "entities", "triples", "epochs", "seconds", "peak memory, MB", "model, MB")
+
+
+def _kept(asked: Sequence[Asked]) -> str:
+    if not any(dict(a.changes)["variant"] == "epoch" for a in asked):
+        return ""
+    return " In `epoch` every trial's state is kept for the next round, which takes part of the seconds."
+
+
+def _started(store: Store, asked: Sequence[Asked]) -> str:
+    """Whether the start of the process is in the seconds of a search that was the first of its process."""
+    found = [store.searches[a.name] for a in asked if a.name in store.searches]
+    if all(record.get("warmed") for record in found):
+        return ""
+    return " Nothing was warmed up before: the first search of a process has its start in the first round's seconds."
 
 
 def _peeled(store: Store, asked: Sequence[Asked]) -> str:
@@ -140,7 +158,7 @@ def _together(store: Store, asked: Sequence[Asked]) -> Rows:
         alone = found[1]
         for count, record in found.items():
             words = "all" if count == 0 else str(count)
-            faster = None if record is None or alone is None else f"{alone['seconds'] / record['seconds']:.2f} ×"
+            faster = None if record is None or alone is None else alone["seconds"] / record["seconds"]
             rows.append((
                 str(dict(one.changes)["variant"]), words, None if record is None else float(record["seconds"]), faster,
                 None if record is None else record["peak_bytes"] / 1e6,

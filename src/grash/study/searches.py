@@ -18,30 +18,39 @@ from typing import Any
 from grash.engines.choose import choose_engine
 from grash.engines.device import choose_device
 from grash.engines.drive import Driver
+from grash.engines.estimate import plan_search
 from grash.engines.run import use_threads
 from grash.errors import FormatError, InputError, SearchFailed
 from grash.files import read_json, write_json
 from grash.models import model_class
+from grash.reduction.subgraph import Subgraph
 from grash.search.folder import SEARCH_FILE, RunFolder
 from grash.search.graphs import SearchGraphs
+from grash.search.schedule import scaled_negatives
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.state import RoundState, SearchState
+from grash.search.trial import Round
 from grash.study.estimate import Pace
 from grash.study.graphs import StudyGraphs
 from grash.study.pool import VERSION, Pool
 from grash.study.store import Store
-from grash.study.train import device_words
+from grash.study.train import GraphTrainer, device_words
+from grash.training.config import TrainConfig
 
+WARM_EPOCHS = 0.02  # so long trials train before they are timed: what is compiled and loaded once is no part of them
 _ABOUT, _FILE = "grash-study-search", "study.json"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A search over the first n configurations of a pool. changes: settings beside the preset's, as (name, value)."""
+    """A search over the first n configurations of a pool. changes: settings beside the preset's, as (name, value).
+    warm: its first round's trials train for a moment before, so that its seconds have no start of the process in them.
+    """
 
     preset: str
     n: int
     changes: tuple[tuple[str, Any], ...] = ()
+    warm: bool = False
 
     @property
     def name(self) -> str:
@@ -128,6 +137,8 @@ def run_search(
     peeling = time.monotonic() - peeling
     settings = mine.settings
     use_threads(settings.threads)
+    if asked.warm:
+        _warm_up(graphs, asked, device)
     _begin(place, {"settings": settings.model_dump(mode="json"), "fingerprint": graphs.pool.dataset.fingerprint})
     with RunFolder(place) as folder:
         (folder.path / SEARCH_FILE).touch()
@@ -146,7 +157,32 @@ def run_search(
         "name": asked.name, "settings": settings.model_dump(mode="json"), "winner": state.winner, "failed": failed,
         "spent": state.spent, "seconds": state.seconds, "rounds": rounds,
         "device": device_words(choose_device(device)), "score": _score(state), "peel_seconds": peeling,
+        "warmed": asked.warm,
     }  # fmt: skip
+
+
+def first_trials(graphs: StudyGraphs, asked: Asked) -> tuple[Subgraph, Round, list[TrainConfig]]:
+    """The first round of a search, which depends on no result: its graph, its plan, and what its trials train."""
+    mine = graphs_of(graphs, asked)
+    first = plan_search(mine, device="cpu", probe=False).rounds[0]
+    plan, floor = first.plan, mine.settings.negatives_floor
+    configs = [
+        c.changed(
+            epochs=plan.epochs, valid_every=plan.epochs / 2, patience=None,
+            negatives_head=scaled_negatives(c.negatives_head, plan, floor),
+            negatives_tail=scaled_negatives(c.negatives_tail, plan, floor),
+        )
+        for c in (graphs.pool.config(i) for i in range(first.n_trials))
+    ]  # fmt: skip
+    return mine.subgraph(() if plan.whole else plan.fractions), plan, configs
+
+
+def _warm_up(graphs: StudyGraphs, asked: Asked, device: str) -> None:
+    """Trains the first round's trials together for a moment, on a graph of its own: the search makes it again."""
+    graph, plan, configs = first_trials(graphs, asked)
+    trainer, tiny = GraphTrainer(graph, device=device), min(plan.epochs, WARM_EPOCHS)
+    trainer.train([c.changed(epochs=tiny, valid_every=tiny) for c in configs], (tiny,))
+    trainer.settle()
 
 
 def _begin(place: Path, about: dict[str, Any]) -> None:

@@ -20,7 +20,8 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.22
 
 @dataclass(frozen=True)
 class Correlation:
-    """rho with its 95 % interval over n pairs; None where one side is constant or there are fewer than three."""
+    """rho, or a difference of two, with its 95 % interval over n pairs; None where one side is constant or there are
+    fewer than three."""
 
     n: int
     rho: float | None
@@ -42,6 +43,26 @@ def spearman(first: ArrayLike, second: ArrayLike, *, seed: int = 0, resamples: i
     drawn = drawn[~np.isnan(drawn)]
     low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (rho, rho)
     return Correlation(n, rho, float(low), float(high))
+
+
+def rho_difference(
+    first: ArrayLike, second: ArrayLike, truth: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES
+) -> Correlation:
+    """ρ(first, truth) − ρ(second, truth) with its interval: both over the same configurations in every resample, so
+    that what makes a resample easy for both cancels out."""
+    a, b, t = (np.asarray(side, float) for side in (first, second, truth))
+    n = len(t)
+    if n < 3:
+        return Correlation(n, None)
+    once = np.ones((1, n))
+    difference = float(weighted_rho(a, t, once)[0] - weighted_rho(b, t, once)[0])
+    if np.isnan(difference):
+        return Correlation(n, None)
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(float)
+    drawn = weighted_rho(a, t, counts) - weighted_rho(b, t, counts)
+    drawn = drawn[~np.isnan(drawn)]
+    low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (difference, difference)
+    return Correlation(n, difference, float(low), float(high))
 
 
 def weighted_rho(a: NDArray[np.float64], b: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:

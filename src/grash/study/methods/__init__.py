@@ -57,9 +57,9 @@ class Method:
 
 METHODS: tuple[Method, ...] = (
     Method("GraSH, default", "grash"),
-    Method("GraSH, paper (combined)", "grash", {"preset": "paper"}),
-    Method("GraSH, paper (epoch)", "grash", {"preset": "paper", "variant": "epoch"}),
-    Method("GraSH, paper (graph)", "grash", {"preset": "paper", "variant": "graph"}),
+    Method("paper's rules, chain (combined)", "grash", {"preset": "paper"}),
+    Method("paper's rules, chain (epoch)", "grash", {"preset": "paper", "variant": "epoch"}),
+    Method("paper's rules, chain (graph)", "grash", {"preset": "paper", "variant": "graph"}),
     Method("random search", "random"),
     Method("one epoch, then the best", "one-epoch"),
     Method("Hyperband", "hyperband"),
