@@ -144,8 +144,9 @@ def read_record(folder: Path, belongs_to: dict[str, Any]) -> dict[str, Any]:
     owner = record.get("belongs_to")
     if not isinstance(owner, dict):
         raise FormatError(f"{folder} is a damaged checkpoint (it does not say what it belongs to): remove it.")
-    if isinstance(owner.get("config"), dict):  # settings that did not exist then had the values that they begin with
-        owner["config"] = {**AS_BEFORE, **owner["config"]}
+    given, stored = belongs_to.get("config"), owner.get("config")
+    if isinstance(given, dict) and isinstance(stored, dict):  # what could not be set then had the value it began with
+        owner["config"] = {k: v for k, v in AS_BEFORE.items() if k in given} | stored
     for key, value in belongs_to.items():
         if owner.get(key) != value:
             raise InputError(_difference(folder, key, owner.get(key), value))
