@@ -1,11 +1,12 @@
-"""How the best penalty moves with fidelity: ComplEx-N3 with several weights, as every round of a search trains it.
+"""How the best penalty moves with fidelity: ComplEx-N3 by several recipes, as every round of a search trains it.
 
-    python benchmarks/check_penalties.py GRAPH --epochs 300 --weights 0.005 0.01 0.02 0.05 0.1 [--batches 1024 256] …
+    python benchmarks/check_penalties.py GRAPH --epochs 300 --recipes 0.005 0.01 0.05 0.05:4 [--batches 1024 256] …
 
-A weight is λ as the authors of N3 count it: 6λ is the penalty on entities, 3λ that on relations. 1vsAll, reciprocal
-relations, Adagrad. A line is a round of the default search (its graph, its epochs), with the score of each weight: the
-better of the validations at half time and at the end. The last line is the full training, with the best validation and
-the test MRR. `--rounds 1 2` leaves lines out; 0 is the full training.
+A recipe is λ or λ:w as the authors of N3 and of relation prediction count them: 6λ is the penalty on entities, 3λ that
+on relations, 2w the weight of the predicted relation. 1vsAll, reciprocal relations, Adagrad. A line is a round of the
+default search (its graph, its epochs), with the score of each recipe: the better of the validations at half time and at
+the end. The last line is the full training, with the best validation and the test MRR. `--rounds 1 2` leaves lines out;
+0 is the full training.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from grash.training.config import TrainConfig
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("graph")
-    parser.add_argument("--weights", nargs="+", type=float, default=[0.005, 0.01, 0.02, 0.05, 0.1])
+    parser.add_argument("--recipes", nargs="+", default=["0.005", "0.01", "0.02", "0.05", "0.1"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1024])
     parser.add_argument("--rounds", nargs="+", type=int, default=[1, 2, 3, 0])
     parser.add_argument("--epochs", type=float, default=300.0)
@@ -59,25 +60,26 @@ def main() -> None:
 
 
 def show(args: argparse.Namespace, ground: Ground, batch: int, epochs: float, what: str, ranker: Ranker | None) -> None:
-    """Trains all weights and prints a line."""
+    """Trains all recipes and prints a line."""
     began, found = time.monotonic(), {}
     every = epochs / (2 if ranker is None else 20)
-    jobs = [Job(config_of(args, weight, batch, epochs, every)) for weight in args.weights]
+    jobs = [Job(config_of(args, recipe, batch, epochs, every)) for recipe in args.recipes]
     for ended in run_trainings(ground, jobs):
         for place, outcome in ended:
             if isinstance(outcome, Outcome):
                 best = f"{max(v.mrr for v in outcome.history):.4f}"
                 found[place] = best if ranker is None else f"{best} (test {mrr(ranker.rank(outcome.model)):.4f})"
         del ended, outcome
-    scores = ", ".join(f"{weight:g}: {found.get(i, 'failed')}" for i, weight in enumerate(args.weights))
+    scores = ", ".join(f"{recipe}: {found.get(i, 'failed')}" for i, recipe in enumerate(args.recipes))
     print(f"{what}, {epochs:.4g} epochs, batch {batch}: {scores}; {time.monotonic() - began:.0f} s", flush=True)
 
 
-def config_of(args: argparse.Namespace, weight: float, batch: int, epochs: float, every: float) -> TrainConfig:
+def config_of(args: argparse.Namespace, recipe: str, batch: int, epochs: float, every: float) -> TrainConfig:
+    weight, _, relation = recipe.partition(":")
     return TrainConfig(
         model="complex", dim=args.dim, training="1vsall", reciprocal=True, batch_size=batch, lr=args.lr, init="normal",
-        init_std=1e-3, penalty="n3", penalty_entity=6 * weight, penalty_relation=3 * weight, epochs=epochs,
-        valid_every=every, patience=5,
+        init_std=1e-3, penalty="n3", penalty_entity=6 * float(weight), penalty_relation=3 * float(weight),
+        relation_prediction=2 * float(relation or 0), epochs=epochs, valid_every=every, patience=5,
     )  # fmt: skip
 
 
