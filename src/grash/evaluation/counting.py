@@ -49,11 +49,12 @@ class Counting:
     piece, and each piece meets as many questions as there are, up to _ASKED queries."""
 
     def __init__(self, model: KgeModel, questions: Sequence[Question], shapes: Sequence[Shape] | None = None) -> None:
-        from grash.kernels.count_above_triton import Shape
+        from grash.kernels.count_above_triton import PART_BYTES, PIECE_BYTES, Shape
 
         self.model, self.questions, self.far = model, questions, is_far(model.entity)
         width = model.candidate(model.entity[:0], "tail").shape[1]
-        self.shapes = shapes or [Shape.of(len(q), model.n_entities, width) for q in questions]
+        most = PIECE_BYTES if self.far else PART_BYTES
+        self.shapes = shapes or [Shape.of(len(q), model.n_entities, width, most_bytes=most) for q in questions]
         self.piece = max((s.part for s in self.shapes), default=1) if self.far else max(1, model.n_entities)
         n_pieces = -(-model.n_entities // self.piece)
         self.counters = [n_pieces * s.parts(self.piece) for s in self.shapes]
@@ -142,10 +143,10 @@ def counting_bytes(
 ) -> int:
     """Bytes on the device for the questions of both slots, at most `together` of them asked at a time, with n_filtered
     known answers of distinct questions: what stays, and what the work takes on top. far: the table lies elsewhere."""
-    from grash.kernels.count_above_triton import Shape
+    from grash.kernels.count_above_triton import PART_BYTES, PIECE_BYTES, Shape
 
     asked = min(n_triples, together)
-    shape = Shape.of(asked, n_entities, width)
+    shape = Shape.of(asked, n_entities, width, most_bytes=PIECE_BYTES if far else PART_BYTES)
     stays = 2 * n_triples * (24 + 12 + 16) + 8 * n_filtered
     numbers = 8 * (1 + 4 * n_triples + 2 * -(-n_triples // together) * shape.parts(n_entities))
     queries = 4 * asked * width

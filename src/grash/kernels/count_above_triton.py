@@ -37,7 +37,8 @@ _ROWS, _COLUMNS, _HALF = (
     256,
     4,
 )  # to which queries, candidates and halves of rows are padded: whole tiles of any pair
-_BLOCK_BYTES = 128 << 20  # candidates turned across at a time
+PART_BYTES = 512 << 20  # candidates turned across at a time
+PIECE_BYTES = 128 << 20  # the same of a table that lies elsewhere: two pieces of it are on the device beside them
 _LEAST_ROOM, _MOST_ROOM = 1 << 18, 1 << 26
 _LONGEST = 16  # tiles of candidates that a program meets
 _PROGRAMS = 12_000  # enough to keep a card busy to the end
@@ -74,7 +75,7 @@ class Shape:
     room: int
 
     @classmethod
-    def of(cls, n_truths: int, n_candidates: int, width: int, *, most_bytes: int = _BLOCK_BYTES) -> Shape:
+    def of(cls, n_truths: int, n_candidates: int, width: int, *, most_bytes: int = PART_BYTES) -> Shape:
         """In parts of at most so many bytes; of random rows one pair in 10,000 stays open, there is room for 40."""
         half, truths = _up(max(1, -(-width // 2)), _HALF), _up(max(1, n_truths), _ROWS)
         part = _up(max(1, min(n_candidates, most_bytes // (8 * half))), _COLUMNS)
