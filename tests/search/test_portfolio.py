@@ -25,7 +25,7 @@ TRIALS = ROOT.parent / "shared" / "datasets" / "tuning-trials"
 def test_a_shipped_winner_is_a_training(winner: dict[str, Any]) -> None:
     make_config({"model": winner["model"], **winner["values"]})
     assert (
-        winner["name"].split("-")[0] in ("grash", "libkge", "distkge", "kbc", "ssl")
+        winner["name"].split("-")[0] in ("grash", "libkge", "distkge", "kbc", "ssl", "rotate", "kgtuner")
         and winner["dataset"] in winner["name"]
     )
     assert 0 < winner["test_mrr"] < 1 and winner["n_entities"] > winner["n_relations"] > 0

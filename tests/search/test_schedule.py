@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -22,11 +23,13 @@ from grash.search.schedule import (
     fitting_trials,
     min_entities,
     plan_round,
+    round_config,
     round_sizes,
     scaled_negatives,
 )
 from grash.search.settings import SearchSettings
 from grash.search.state import SearchState
+from grash.training.config import TrainConfig
 from table_engine import NumberGraphs, bill, decide, quick_settings
 
 VARIANTS = ("combined", "graph", "epoch")
@@ -272,6 +275,30 @@ def test_negatives_scale_with_the_entities_down_to_the_floor() -> None:
     assert [scaled_negatives(n, plan, 0.0) for n in (0, 1, 4, 5, 100)] == [0, 1, 1, 2, 25]
     assert scaled_negatives(100, plan, 0.5) == 50
     assert scaled_negatives(10**9, plan, 0.0) == plan.n_entities - 1
+
+
+def test_penalties_scale_with_the_triples_and_not_with_the_epochs() -> None:
+    full = TrainConfig(penalty="n3", penalty_entity=0.3, penalty_relation=0.15, negatives_head=100, negatives_tail=8)
+
+    def penalties(**given: Any) -> list[tuple[float, float]]:
+        settings = quick_settings(n_trials=16, eta=4, budget=2.0, rails=False, **given)
+        configs = [round_config(full, r.plan, settings) for r in decide(settings, NumberGraphs(settings)).rounds]
+        return [(c.penalty_entity / 0.3, c.penalty_relation / 0.15) for c in configs]
+
+    assert penalties(variant="graph") == [pytest.approx((1 / 16, 1 / 16)), pytest.approx((1 / 4, 1 / 4))]
+    assert penalties(variant="combined") == [pytest.approx((1 / 4, 1 / 4)), pytest.approx((1 / 2, 1 / 2))]
+    assert penalties(variant="epoch") == penalties(variant="combined", scaled_penalties=False) == [(1, 1)] * 2
+
+
+def test_a_round_on_the_whole_graph_has_penalties_and_negatives_as_they_are() -> None:
+    full = TrainConfig(penalty="n3", penalty_entity=0.3, negatives_head=7, epochs=50.0, patience=3)
+    settings = quick_settings(n_trials=4, eta=2, budget=2.0, variant="epoch")
+    plan = decide(settings, NumberGraphs(settings)).rounds[0].plan
+    assert plan.whole
+    for fraction in (1.0, 0.9):  # what was asked for may be less than the whole graph that was given
+        config = round_config(full, replace(plan, graph_fraction=fraction), settings)
+        assert (config.penalty_entity, config.negatives_head, config.patience) == (0.3, 7, None)
+        assert config.epochs == 2 * config.valid_every == plan.epochs
 
 
 def test_the_rail_for_validation_triples_never_leaves_fewer_of_them() -> None:

@@ -46,6 +46,17 @@ def test_negatives_are_scaled_to_the_entities_of_the_graph():
     assert scaled.epochs == 1.0 and scaled.patience is None
 
 
+def test_penalties_are_scaled_to_the_triples_of_the_graph_but_in_the_space_of_the_paper():
+    fixed = {"penalty": "n3", "penalty_entity": 0.5, "penalty_relation": 0.0}
+    graphs = StudyGraphs(small_pool(fixed=fixed))
+    small, whole = graphs.graph("chain", 0.3), graphs.graph("whole", 1.0)
+    assert config_on(small, graphs.pool, 0, 0.5).penalty_entity == pytest.approx(0.3 * 0.5)
+    assert config_on(whole, graphs.pool, 0, 0.5).penalty_entity == 0.5
+    paper = small_pool(space="paper", label=None)
+    assert config_on(small, paper, 0, 0.5).penalty_entity == paper.config(0).penalty_entity
+    assert graphs.pool.meta()["scaled_penalties"] and "scaled_penalties" not in paper.meta()
+
+
 def test_validations_of_a_longer_training_are_those_of_shorter_ones_that_end_with_a_whole_batch():
     graphs = StudyGraphs(small_pool())
     graph = graphs.graph("whole", 1.0)

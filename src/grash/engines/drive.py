@@ -42,7 +42,7 @@ from grash.search.halving import (
     next_action,
 )  # fmt: skip
 from grash.search.ledger import SCHEMA, VERSION, Ledger
-from grash.search.schedule import fitting_trials, round_sizes, scaled_negatives
+from grash.search.schedule import fitting_trials, round_config, round_sizes
 from grash.search.state import SearchState
 from grash.search.trial import Engine, Heartbeat, Result, Task
 from grash.training.config import TrainConfig, make_config
@@ -222,13 +222,7 @@ class Driver:
         plan = self.state.rounds[number - 1].plan
         made = self.state.configurations[configuration]
         full = make_config(made.values)
-        config = full.changed(
-            epochs=plan.epochs,
-            valid_every=plan.epochs / 2,
-            patience=None,
-            negatives_head=scaled_negatives(full.negatives_head, plan, self.settings.negatives_floor),
-            negatives_tail=scaled_negatives(full.negatives_tail, plan, self.settings.negatives_floor),
-        )
+        config = round_config(full, plan, self.settings)
         warm = self.settings.warm_start != "off"
         lineage = self.settings.variant == "epoch" or warm
         state = self.folder.trial(number - 1, configuration) / "state"

@@ -19,7 +19,7 @@ from grash.errors import MemoryPlanError
 from grash.search.configurations import make_configurations, score_count
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import CloseRound, OpenRound, RunTrials, next_action
-from grash.search.schedule import fitting_trials, round_sizes, scaled_negatives
+from grash.search.schedule import fitting_trials, round_config, round_sizes
 from grash.search.state import RoundState, SearchState
 from grash.search.trial import Configuration, Result, Round
 from grash.training.config import TrainConfig, make_config
@@ -152,7 +152,7 @@ def _planned(
     state: SearchState,
 ) -> PlannedRound:
     plan, settings = past.plan, graphs.settings
-    configs = [_at(make_config(c.values), plan, settings.negatives_floor) for c in configurations]
+    configs = [round_config(make_config(c.values), plan, settings) for c in configurations]
     typical = sorted(configs, key=lambda c: score_count(c, plan.n_entities))[len(configs) // 2]
     ground = Ground(graphs.subgraph(() if plan.whole else plan.fractions).dataset, device, seed=settings.seed)
     memory = [ground.plan([c]) for c in configs]
@@ -213,14 +213,6 @@ def _placement(graphs: SearchGraphs, configurations: list[Configuration], device
     except MemoryPlanError as error:
         return [f"final: it does not fit as things are. {error}"]
     return [f"final: placement={placed.placement.kind}, {placed.sentence()}"] if placed.placement.far else []
-
-
-def _at(config: TrainConfig, plan: Round, floor: float) -> TrainConfig:
-    return config.changed(
-        epochs=plan.epochs,
-        negatives_head=scaled_negatives(config.negatives_head, plan, floor),
-        negatives_tail=scaled_negatives(config.negatives_tail, plan, floor),
-    )
 
 
 def _negatives(configs: list[TrainConfig]) -> tuple[int, int]:

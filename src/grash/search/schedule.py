@@ -15,6 +15,7 @@ from typing import Protocol
 from grash.errors import ConfigError
 from grash.search.settings import SearchSettings
 from grash.search.trial import Round
+from grash.training.config import TrainConfig
 
 MIN_ENTITY_SHARE = 0.01
 MIN_ENTITIES = 2000
@@ -131,6 +132,26 @@ def fidelity_of(share: Fraction, prices: Sequence[float]) -> Fraction:
 def cost_of(positives: int, settings: SearchSettings, n_train: int) -> Fraction:
     """What seeing so many positives is billed, in full runs (price 1)."""
     return Fraction(positives) / (settings.full_epochs * n_train)
+
+
+def round_config(full: TrainConfig, plan: Round, settings: SearchSettings) -> TrainConfig:
+    """What a trial of a round trains: for the round's epochs, validated after half and after all of them, never stopped
+    early, with fewer negatives and weaker penalties."""
+    weaker = penalty_factor(1.0 if plan.whole else plan.graph_fraction, settings)
+    return full.changed(
+        epochs=plan.epochs,
+        valid_every=plan.epochs / 2,
+        patience=None,
+        negatives_head=scaled_negatives(full.negatives_head, plan, settings.negatives_floor),
+        negatives_tail=scaled_negatives(full.negatives_tail, plan, settings.negatives_floor),
+        penalty_entity=weaker * full.penalty_entity,
+        penalty_relation=weaker * full.penalty_relation,
+    )
+
+
+def penalty_factor(graph_fraction: float, settings: SearchSettings) -> float:
+    """What penalties are multiplied by on a graph with this share of the triples (0037)."""
+    return graph_fraction if settings.scaled_penalties else 1.0
 
 
 def scaled_negatives(count: int, plan: Round, floor: float) -> int:

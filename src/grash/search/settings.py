@@ -45,6 +45,7 @@ class SearchSettings(BaseModel):
     trend: float = Field(
         0.5, ge=0, description="What a trial's rise in MRR, from half of its round to the end, adds to its score."
     )
+    scaled_penalties: bool = Field(True, description="A round's penalties are multiplied by its share of the triples.")
     price: Literal["triples", "scores"] = Field("triples", description="Unit of the budget: triples seen, or scores.")
     warm_start: Literal["off", "weights"] = Field("off", description="Survivors take their rows to the next round.")
     final_train: bool = Field(True, description="Train the winner on the full graph.")
@@ -89,9 +90,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "negatives_floor": 0.01,
         "guarded_split": False,
         "trend": 0.0,
+        "scaled_penalties": False,
     },
 }
-AS_BEFORE = {"trend": 0.0}  # settings that searches did not have when they were recorded without them
+# Settings that searches did not have when they were recorded without them.
+AS_BEFORE = {"trend": 0.0, "scaled_penalties": False}
 PRESETS["paper-text"] = {**PRESETS["paper"], "count": "triples", "negatives_floor": 0.0}
 
 ALIASES = {

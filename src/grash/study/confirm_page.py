@@ -65,11 +65,12 @@ def confirm_page(wanted: Sequence[Wanted], store: Store, *, label: str, command:
     """One page for all models, with a table of differences if there are candidates to compare."""
     columns, first = columns_of(wanted, store), wanted[0]
     dataset, s = str(store.meta["dataset"]), first.settings
-    models = "-".join(dict.fromkeys(c.model for c in columns))
+    models = list(dict.fromkeys(c.model for c in columns))
     ending = re.sub(r"[^\w.-]+", "_", label)
-    name = f"confirm-{dataset}-{models}-d{s.dim}-e{s.max_epochs:g}-{ending}"
+    name = f"confirm-{dataset}-{'-'.join(models)}-d{s.dim}-e{s.max_epochs:g}-{ending}"
     devices = sorted({r["device"] for c in columns for r in c.records.values()})
-    page = Page(name, f"Real searches with final training: {dataset}", command, ", ".join(devices), raw=_raw(columns))
+    title = f"Real searches with final training: {dataset}, " + ", ".join(models)
+    page = Page(name, title, command, ", ".join(devices), raw=_raw(columns))
     page.add(
         f"Each search is one `grash search` at B = {s.budget:g} (E = {s.max_epochs:g}, d = {s.dim}) with the final "
         f"training of its pick, which is outside B; {columns[0].seeds} seeds each. The test triples were ranked once, "

@@ -14,7 +14,7 @@ from grash.reduction.samples import sample_triples
 from grash.reduction.subgraph import Subgraph
 from grash.reduction.walks import kgtuner_walk, random_walks
 from grash.search.graphs import SearchGraphs
-from grash.search.schedule import MIN_VALID, min_entities, scaled_negatives
+from grash.search.schedule import MIN_VALID, min_entities, penalty_factor, scaled_negatives
 from grash.search.trial import Round
 from grash.study.cells import Technique
 from grash.study.pool import Pool
@@ -89,15 +89,17 @@ def kgtuner_graph(pool: Pool, fraction: float, *, seed: int) -> Subgraph:
 
 
 def config_on(graph: Subgraph, pool: Pool, number: int, upto: float) -> TrainConfig:
-    """A configuration's training on a graph for a share of the epochs, with negatives scaled as a search does."""
+    """A configuration's training on a graph for a share of the epochs, negatives and penalties as in a search."""
     full, floor = pool.config(number), pool.settings.negatives_floor
-    plan = _as_round(graph, pool)
+    plan, weaker = _as_round(graph, pool), penalty_factor(1.0 if graph.whole else graph.target, pool.settings)
     return full.changed(
         epochs=upto * pool.settings.max_epochs,
         valid_every=upto * pool.settings.max_epochs,
         patience=None,
         negatives_head=scaled_negatives(full.negatives_head, plan, floor),
         negatives_tail=scaled_negatives(full.negatives_tail, plan, floor),
+        penalty_entity=weaker * full.penalty_entity,
+        penalty_relation=weaker * full.penalty_relation,
     )
 
 

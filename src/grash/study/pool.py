@@ -52,6 +52,7 @@ class Pool:
     def meta(self) -> dict[str, Any]:
         """What results of this pool belong to, JSON-able: equal for every n."""
         data, s = self.dataset, self.settings
+        scaled = {"scaled_penalties": True} if s.scaled_penalties else {}  # stores of before have no word for it
         return {
             "schema": SCHEMA, "version": VERSION, "grash": __version__,
             "dataset": data.name, "fingerprint": data.fingerprint,
@@ -60,6 +61,7 @@ class Pool:
             "model": s.models[0], "dim": s.dim, "epochs": s.max_epochs, "seed": s.seed,
             "space": s.space, "label": self.label, "fixed": dict(s.fixed),
             "negatives_floor": s.negatives_floor, "guarded_split": s.guarded_split, "count": s.count,
+            **scaled,
         }  # fmt: skip
 
 
@@ -80,6 +82,7 @@ def make_pool(
         {
             "models": (model,), "dim": dim, "max_epochs": epochs, "n_trials": n, "seed": seed, "proposals": "random",
             "space": space if isinstance(space, str) else dict(space), "fixed": dict(fixed or {}),
+            "scaled_penalties": space != "paper",
         }
     )  # fmt: skip
     if label is None and not isinstance(space, str):

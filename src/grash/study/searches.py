@@ -26,7 +26,7 @@ from grash.models import model_class
 from grash.reduction.subgraph import Subgraph
 from grash.search.folder import SEARCH_FILE, RunFolder
 from grash.search.graphs import SearchGraphs
-from grash.search.schedule import scaled_negatives
+from grash.search.schedule import round_config
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.state import RoundState, SearchState
 from grash.search.trial import Round
@@ -165,15 +165,8 @@ def first_trials(graphs: StudyGraphs, asked: Asked) -> tuple[Subgraph, Round, li
     """The first round of a search, which depends on no result: its graph, its plan, and what its trials train."""
     mine = graphs_of(graphs, asked)
     first = plan_search(mine, device="cpu", probe=False).rounds[0]
-    plan, floor = first.plan, mine.settings.negatives_floor
-    configs = [
-        c.changed(
-            epochs=plan.epochs, valid_every=plan.epochs / 2, patience=None,
-            negatives_head=scaled_negatives(c.negatives_head, plan, floor),
-            negatives_tail=scaled_negatives(c.negatives_tail, plan, floor),
-        )
-        for c in (graphs.pool.config(i) for i in range(first.n_trials))
-    ]  # fmt: skip
+    plan = first.plan
+    configs = [round_config(graphs.pool.config(i), plan, mine.settings) for i in range(first.n_trials)]
     return mine.subgraph(() if plan.whole else plan.fractions), plan, configs
 
 
