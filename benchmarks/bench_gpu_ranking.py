@@ -1,12 +1,15 @@
 """Filtered ranking on a GPU: floor, plain path, counting kernels; both sides of every triple against all entities.
 
     python benchmarks/bench_gpu_ranking.py [--only NAME …] [--packed FILE] [--record]
+    python benchmarks/bench_gpu_ranking.py --trained GRAPH [--epochs 10] [--triples 2000] [--models NAME …]
 
 In one run: the measured ceilings (float32 multiply-adds by a kernel that does nothing else, torch's float32 product,
 copy), for every case the floor (2·W FLOP a pair over the first of them), the plain path on some of the triples
 (GRASH_KERNELS=reference), ours on all; and whether their ranks agree on those. Tables are random ("integers": small
 ones, that tie a lot). `--packed` gives DebianKG-files' test triples with their known answers
 (`pack`, below); without it, they are drawn with as many answers.
+`--trained` instead trains on a dataset (folder of arrays or of text), ranks test triples of it by the kernels and by
+the plain path, and looks into every rank whose counts differ.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,14 +26,21 @@ import torch
 import triton
 import triton.language as tl
 
+from grash.api import load_dataset
 from grash.data.known import AnswerIndex, KnownAnswers
+from grash.engines.ground import Ground
+from grash.engines.run import Job, run_trainings
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker, Ranks, ranking_bytes
+from grash.kernels.count_above import exact_scores
 from grash.models import MODELS, KgeModel
+from grash.models.base import SLOTS, Slot
+from grash.training.config import TrainConfig
 from harness import Timing, device_timed, record
 
 CUDA = torch.device("cuda")
 WIDTH = 128
+NEAR = 1e-5  # of the truth's score: candidates as near as that may be counted above it, tied or below
 
 
 @dataclass(frozen=True)
@@ -60,15 +70,23 @@ CASES = {
     "fb15k-237 rotate": Case(14_541, 237, 20_466, "rotate", checked=20_466),
     "round 1 complex": Case(7_800, 30, 5_000, checked=5_000, repeats=20),
 }
+TRAINED = {"complex": ("complex", 1), "transe l1": ("transe", 1), "transe l2": ("transe", 2), "rotate": ("rotate", 1)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=list(CASES))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES), metavar="NAME")
     parser.add_argument("--packed", type=Path)
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--trained", metavar="GRAPH")
+    parser.add_argument("--epochs", type=float, default=10.0)
+    parser.add_argument("--triples", type=int, default=2000, help="of the test split, 65,536 at most")
+    parser.add_argument("--models", nargs="*", default=list(TRAINED), choices=list(TRAINED), metavar="NAME")
     args = parser.parse_args()
     torch.set_grad_enabled(False)
+    if args.trained is not None:
+        check_trained(args.trained, args.models, args.epochs, args.triples, CUDA)
+        return
     fma, product, copy = ceilings()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: multiply-adds {fma / 1e12:.1f} TFLOP/s, "
           f"float32 product {product / 1e12:.1f} TFLOP/s, copy {copy / 1e12:.2f} TB/s")  # fmt: skip
@@ -91,16 +109,22 @@ def run(name: str, case: Case, packed: Path | None, fma: float, *, record_it: bo
     seconds = [timed(ranker, model, "triton")[1] for _ in range(case.repeats)]
     p20, median, p80 = np.quantile(seconds, [0.2, 0.5, 0.8])
     few = Ranker(test[: case.checked], known, case.entities, CUDA)
-    plain, plain_seconds = timed(few, model, "reference")
+    plain, _ = timed(few, model, "reference")
+    plain_p20, plain_median, plain_p80 = np.quantile(
+        [timed(few, model, "reference")[1] for _ in range(3)], [0.2, 0.5, 0.8]
+    )
     wrong = sum(int((a[: case.checked] != b).sum()) for a, b in counts(ranks, plain))
     print(f"{name:18s} floor {case.flop / fma:.4f} s, ours {median:.4f} s [{p20:.4f}, {p80:.4f}] (first {first:.2f}), "
-          f"{case.flop / median / 1e12:.1f} TFLOP/s; plain {plain_seconds:.3f} s for {case.checked:,} triples; "
+          f"{case.flop / median / 1e12:.1f} TFLOP/s; plain {plain_median:.3f} s "
+          f"[{plain_p20:.3f}, {plain_p80:.3f}] for {case.checked:,} triples; "
           f"{wrong} of {4 * case.checked:,} counts differ; filters {made:.2f} s on the host; "
           f"{peak / 2**20:.0f} MiB, planned {planned / 2**20:.0f}; MRR {mrr(ranks):.6f}", flush=True)  # fmt: skip
     if name.startswith("round 1"):
         stacked(name, ranker, case)
     if record_it:
         record("gpu ranking", "counting kernels", name, Timing(median, p20, p80, case.repeats))
+        some = f"{name}, {case.checked} triples"
+        record("gpu ranking", "plain path", some, Timing(plain_median, plain_p20, plain_p80, 3))
 
 
 def stacked(name: str, ranker: Ranker, case: Case) -> None:
@@ -118,12 +142,76 @@ def stacked(name: str, ranker: Ranker, case: Case) -> None:
     print(f"{name:18s} 64 models: {each / 64 * 1e3:.3f} ms each, {together / 64 * 1e3:.3f} ms read together")
 
 
+def check_trained(graph: str, models: Sequence[str], epochs: float, n: int, device: torch.device) -> None:
+    """Trains one model after the other and ranks the first n test triples by both paths."""
+    data = load_dataset(graph)
+    ground, test = Ground(data, device), data.test[:n]
+    known = KnownAnswers.of(data.train, data.valid, data.test, n_relations=data.n_relations, asked=test)
+    ranker = Ranker(test, known, data.n_entities, device)
+    for name in models:
+        model = trained(ground, name, epochs)
+        (ours, seconds), (plain, plain_seconds) = (timed(ranker, model, kernels) for kernels in ("triton", "reference"))
+        found = differences(ranker, model, ours, plain)
+        fine = sum(explained for _, explained in found)
+        wrong = sum(int((a != b).sum()) for a, b in counts(ours, plain))
+        print(f"{data.name} {name}, {epochs:g} epochs: {wrong} of {4 * len(test):,} counts differ, in {len(found)} "
+              f"ranks, {fine} of them explained by candidates within {NEAR:g} of the truth's score; "
+              f"MRR {mrr(ours):.8f} by the kernels in {seconds * 1e3:.1f} ms, "
+              f"{mrr(plain):.8f} by the plain path in {plain_seconds * 1e3:.1f} ms", flush=True)  # fmt: skip
+        for line, explained in sorted(found, key=lambda each: each[1])[:5]:
+            print(f"    {'explained' if explained else 'not explained'}: {line}")
+
+
+def trained(ground: Ground, name: str, epochs: float) -> KgeModel:
+    model, norm = TRAINED[name]
+    config = TrainConfig(
+        model=model, norm=norm, dim=WIDTH, epochs=epochs, valid_every=epochs, patience=None, lr=0.1,
+        negatives_head=500, negatives_tail=500,
+    )  # fmt: skip
+    [[(_, ended)]] = run_trainings(ground, [Job(config, interval=False)])
+    if isinstance(ended, Exception):
+        raise ended
+    return ended.model
+
+
+def differences(ranker: Ranker, model: KgeModel, one: Ranks, other: Ranks) -> list[tuple[str, bool]]:
+    """Of each rank whose counts differ: what they are, and whether both follow from how near candidates are."""
+    found = []
+    for slot in SLOTS:
+        a, b = getattr(one, slot), getattr(other, slot)
+        for row in np.flatnonzero((a.above != b.above) | (a.ties != b.ties)).tolist():
+            above, near = around(ranker, model, slot, row)
+            explained = all(above <= s.above[row] and s.above[row] + s.ties[row] <= above + near for s in (a, b))
+            seen = " and ".join(f"{s.above[row]} above, {s.ties[row]} ties" for s in (a, b))
+            found.append(
+                (f"{slot} of {one.triples[row].tolist()}: {seen}; {above} clearly above, {near} near", explained)
+            )
+    return found
+
+
+def around(ranker: Ranker, model: KgeModel, slot: Slot, row: int) -> tuple[int, int]:
+    """How many candidates score above the truth by more than NEAR of its score, and how many are nearer."""
+    (question,) = ranker.questions[slot]
+    part, runs = slice(row, row + 1), question.runs(row, row + 1)
+    queries, seen = model.queries(question.known[part], question.relations[part], slot)
+    candidates = model.candidate(model.entity, seen)
+    scores = exact_scores(queries.expand(len(candidates), -1), candidates, model.pair)
+    truth = int(question.truth[row])
+    gap, margin = scores - scores[truth], NEAR * scores[truth].abs()
+    left_out = np.append(runs.answers[runs.first[0] : runs.last[0]], truth).astype(np.int64)
+    gap[torch.from_numpy(left_out).to(gap.device)] = -torch.inf
+    return int((gap > margin).sum()), int((gap.abs() <= margin).sum())
+
+
 def timed(ranker: Ranker, model: KgeModel, kernels: str) -> tuple[Ranks, float]:
     os.environ["GRASH_KERNELS"] = kernels
-    torch.cuda.synchronize()
+    if ranker.device.type == "cuda":
+        torch.cuda.synchronize()
     start = time.perf_counter()
     ranks = ranker.rank(model)
-    return ranks, time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    os.environ.pop("GRASH_KERNELS")  # or what is trained next takes this path too
+    return ranks, seconds
 
 
 def counts(one: Ranks, other: Ranks) -> list[tuple[np.ndarray, np.ndarray]]:

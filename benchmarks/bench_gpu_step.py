@@ -5,36 +5,41 @@
 Random graphs of the named sizes; batch 1024, d = 128, shared negatives without replacement, softmax, Adagrad with full
 state, unless the name says otherwise. In one run: the measured ceilings (copy, matrix product), for every case the
 floor (bytes and FLOPs over them), the same step with autograd and sparse embeddings, PyG's step where it is installed
-(one negative for each positive, which is all it offers), PyKEEN's where it is (as many negatives for each positive as
-we share among them; the loop with its own overheads, batches of 20), our plain path and the fused step by
-precision of its products. `--parts` times the fused step's kernels one by one, each in a graph of its own.
+(`peers.pyg_steps`: one negative for each positive, and where they are few enough all of ours), PyKEEN's where it is (as
+many negatives for each positive as we share among them; the loop with its own overheads, batches of 20), our plain path
+and the fused step by precision of its products. Beside ours: bytes on the card at their peak (making the tables
+included) and while steps are made, the plan, and the peak over the plan. `--parts` times the fused step's kernels one
+by one, each in a graph of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
+from grash.engines.memory import human, plan_stack
 from grash.kernels.step import WINDOW
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
+from grash.training.optimizers import ADAGRAD_EPS
 from grash.training.stack import stack_states
 from grash.training.state import TrainState
 from harness import Timing, device_timed, record
-from peers import pykeen_step
+from peers import Setting, autograd_step, pyg_steps, pykeen_step
 
 CUDA = torch.device("cuda")
+PEERS = ("autograd", "PyG")
 
 
 @dataclass(frozen=True)
@@ -49,27 +54,53 @@ class Case:
     trials: int = 1
     precisions: tuple[str, ...] = ("bf16",)
     plain: bool = True
+    peers: tuple[str, ...] = ()
 
     def config(self, precision: str, variation: int = 0) -> TrainConfig:
         heads, tails = self.negatives
         values = {"negatives_head": heads, "negatives_tail": tails, "lr": 0.05, "epochs": 10_000, "dim": 128}
         return TrainConfig(**values | self.settings, precision=precision, variation=variation)
 
+    def configs(self, precision: str) -> list[TrainConfig]:
+        return [self.config(precision, i) for i in range(self.trials)]
+
+    def setting(self, graph: np.ndarray) -> Setting:
+        """The case as a peer takes it."""
+        sizes = self.entities, self.relations, self.negatives
+        return Setting(graph, *sizes, **self.settings, device=CUDA.type)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds a step; of ours bytes on the card: planned, at their peak, and while steps were made."""
+
+    variant: str
+    timing: Timing
+    planned: int = 0
+    peak: int = 0
+    stepping: int = 0
+
+    def memory(self) -> str:
+        if not self.planned:
+            return ""
+        return (f"; {human(self.peak)} on the card ({human(self.stepping)} while stepping), "
+                f"planned {human(self.planned)} ({self.peak / self.planned:.3f})")  # fmt: skip
+
 
 YAGO = (123_182, 37, 1_079_040)
 FB15K = (14_541, 237, 272_115)
 CASES = {
-    "yago complex": Case(*YAGO, (3864, 8803), precisions=("bf16", "tf32", "float32")),
-    "yago complex 500": Case(*YAGO, (500, 500)),
-    "yago rotate": Case(*YAGO, (500, 500), {"model": "rotate"}),
-    "yago transe l1": Case(*YAGO, (500, 500), {"model": "transe"}),
-    "yago transe l2": Case(*YAGO, (500, 500), {"model": "transe", "norm": 2}),
+    "yago complex": Case(*YAGO, (3864, 8803), precisions=("bf16", "tf32", "float32"), peers=(*PEERS, "PyKEEN")),
+    "yago complex 500": Case(*YAGO, (500, 500), peers=(*PEERS, "PyKEEN")),
+    "yago rotate": Case(*YAGO, (500, 500), {"model": "rotate"}, peers=PEERS),
+    "yago transe l1": Case(*YAGO, (500, 500), {"model": "transe"}, peers=PEERS),
+    "yago transe l2": Case(*YAGO, (500, 500), {"model": "transe", "norm": 2}, peers=PEERS),
     "yago rotate adversarial": Case(*YAGO, (500, 500), {"model": "rotate", "loss": "self_adversarial"}),
     "yago complex 512": Case(*YAGO, (500, 500), {"dim": 512}),
     "fb15k 1vsall": Case(*FB15K, (14_541, 14_541), {"training": "1vsall"}),
     "fb15k 1vsall dropout": Case(*FB15K, (14_541, 14_541), {"training": "1vsall", "dropout_entity": 0.1}, plain=False),
     "fb15k relations too": Case(*FB15K, (500, 500), {"relation_prediction": 0.5}),
-    "wikidata5m complex": Case(4_594_485, 822, 21_343_681, (5735, 7467), plain=False),
+    "wikidata5m complex": Case(4_594_485, 822, 21_343_681, (5735, 7467), plain=False, peers=("autograd",)),
     "round 1, alone": Case(7_800, 30, 130_000, (240, 550), plain=False),
     "round 1, 8 trials": Case(7_800, 30, 130_000, (240, 550), trials=8, plain=False),
     "round 1, 64 trials": Case(7_800, 30, 130_000, (240, 550), trials=64, plain=False),
@@ -77,8 +108,8 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=list(CASES))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES), metavar="NAME")
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
@@ -89,31 +120,72 @@ def main() -> None:
     for name in args.only:
         case = CASES[name]
         print(f"{name:23s} floor                {floor(case, copy, products) * 1e6:9.1f} µs")
-        for variant, timing in variants(case, args.parts):
-            each = f", {timing.median / case.trials * 1e6:.2f} a trial" if case.trials > 1 else ""
-            print(f"{name:23s} {variant:20s} {timing.median * 1e6:9.1f} µs "
-                  f"[{timing.p20 * 1e6:.1f}, {timing.p80 * 1e6:.1f}]{each}", flush=True)  # fmt: skip
-            if args.record:
-                record("gpu step", variant, name, timing)
+        for found in variants(case, args.parts):
+            report(name, case, found, record_it=args.record)
 
 
-def variants(case: Case, parts: bool) -> list[tuple[str, Timing]]:
-    found = []
+def report(name: str, case: Case, found: Measured, *, record_it: bool) -> None:
+    timing = found.timing
+    each = f", {timing.median / case.trials * 1e6:.2f} a trial" if case.trials > 1 else ""
+    print(f"{name:23s} {found.variant:20s} {timing.median * 1e6:9.1f} µs "
+          f"[{timing.p20 * 1e6:.1f}, {timing.p80 * 1e6:.1f}]{each}{found.memory()}", flush=True)  # fmt: skip
+    if record_it:
+        record("gpu step", found.variant, name + found.memory(), timing)
+
+
+def variants(case: Case, parts: bool) -> Iterator[Measured]:
     graph = random_graph(case)
+    yield from peers(case, graph)
     if case.plain:
-        if not case.settings:
-            found.append(("autograd, sparse", timed(autograd_step(case, graph), 1, 30)))
-            found += [(f"PyG, {kind}", timed(step, 1, 30)) for kind, step in pyg_steps(case, graph).items()]
-            if importlib.util.find_spec("pykeen") is not None:
-                sizes = case.entities, case.relations, sum(case.negatives)
-                found.append(("PyKEEN", pykeen_step(graph, *sizes, 128, 1024, device="cuda", batches=20)))
-        found.append(("our plain path", timed(plain_step(case, graph), 1, 30)))
+        yield plain_variant(case, graph)
     for precision in case.precisions:
-        fused = fused_steps(case, graph, precision)
-        found.append((f"fused, {precision}", timed(lambda f=fused: run(f), WINDOW, 30)))
-        if parts:
-            print("    " + ", ".join(f"{k} {v:.1f}" for k, v in parts_of(fused).items()))
+        yield fused_variant(case, graph, precision, parts)
+
+
+def peers(case: Case, graph: np.ndarray) -> Iterator[Measured]:
+    if "autograd" in case.peers:
+        yield Measured("autograd, sparse", timed(autograd_step(case.setting(graph)), 1, 30))
+    if "PyG" in case.peers:
+        for kind, step in pyg_steps(case.setting(graph)).items():
+            yield Measured(f"PyG, {kind}", timed(step, 1, 30))
+    if "PyKEEN" in case.peers and importlib.util.find_spec("pykeen") is not None:
+        sizes = case.entities, case.relations, sum(case.negatives)
+        yield Measured("PyKEEN", pykeen_step(graph, *sizes, 128, 1024, device=CUDA.type, batches=20))
+
+
+def plain_variant(case: Case, graph: np.ndarray) -> Measured:
+    os.environ["GRASH_KERNELS"] = "reference"
+    planned = planned_bytes(case, "tf32")
+    os.environ.pop("GRASH_KERNELS")  # draws by Triton: the path as it was before
+    return watched("our plain path", planned, lambda: plain_step(case, graph), lambda step: step(), 1)[0]
+
+
+def fused_variant(case: Case, graph: np.ndarray, precision: str, parts: bool) -> Measured:
+    planned = planned_bytes(case, precision)
+    name = f"fused, {precision}"
+    found, fused = watched(name, planned, lambda: fused_steps(case, graph, precision), run, WINDOW)
+    if parts:
+        print("    " + ", ".join(f"{k} {v:.1f}" for k, v in parts_of(fused).items()))
     return found
+
+
+def planned_bytes(case: Case, precision: str) -> int:
+    return plan_stack(case.configs(precision), case.entities, case.relations, case.triples, CUDA).device
+
+
+def watched(
+    variant: str, planned: int, make: Callable[[], Any], call: Callable[[Any], object], steps: int
+) -> tuple[Measured, Any]:
+    """Times `call` of what `make` gives, which makes so many steps; and what was made."""
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    made = make()
+    making = torch.cuda.max_memory_allocated() - before
+    torch.cuda.reset_peak_memory_stats()
+    timing = timed(lambda: call(made), steps, 30)
+    stepping = torch.cuda.max_memory_allocated() - before
+    return Measured(variant, timing, planned, max(making, stepping), stepping), made
 
 
 def run(fused: FusedSteps) -> None:
@@ -155,74 +227,23 @@ def plain_step(case: Case, graph: np.ndarray) -> Callable[[], object]:
     batches = Batches(graph, case.entities, case.relations, config, CUDA)
     state = TrainState.fresh(initial_model(config, case.entities, case.relations, device=CUDA), config)
     torch.backends.cuda.matmul.allow_tf32 = True
-    os.environ.pop("GRASH_KERNELS", None)  # draws by Triton: the path as it was before
     return lambda: train_step(state, batches, config)
 
 
 def fused_steps(case: Case, graph: np.ndarray, precision: str) -> FusedSteps:
-    configs = [case.config(precision, i) for i in range(case.trials)]
-    batches = Batches(graph, case.entities, case.relations, configs[0], CUDA)
-    models = [initial_model(c, case.entities, case.relations, device=CUDA) for c in configs]
-    states = [TrainState.fresh(m, c) for m, c in zip(models, configs)]
-    stack_states(states, n=len(states))
-    return FusedSteps(states, batches, configs)
-
-
-def autograd_step(case: Case, graph: np.ndarray) -> Callable[[], object]:
-    """The same step as one writes it first: sparse embeddings, autograd, torch's Adagrad."""
-    entity = torch.nn.Embedding(case.entities, 128, sparse=True, device=CUDA)
-    relation = torch.nn.Embedding(case.relations, 128, sparse=True, device=CUDA)
-    optimizer = torch.optim.Adagrad([entity.weight, relation.weight], lr=0.05)
-    triples = torch.from_numpy(graph).to(CUDA).long()
-    torch.backends.cuda.matmul.allow_tf32 = True
-
-    def call() -> None:
-        with torch.enable_grad():
-            head, kind, tail = triples[torch.randint(len(triples), (1024,), device=CUDA)].T
-            h, r, t = (
-                torch.view_as_complex(x.reshape(1024, 64, 2)) for x in (entity(head), relation(kind), entity(tail))
-            )
-            positive = (h * r * t.conj()).real.sum(1, keepdim=True)
-            loss = torch.zeros((), device=CUDA)
-            for queries, count in (((r.conj() * t), case.negatives[0]), ((h * r), case.negatives[1])):
-                others = entity(torch.randperm(case.entities, device=CUDA)[:count])
-                scores = torch.view_as_real(queries).reshape(1024, 128) @ others.T
-                logits = torch.cat([positive, scores], 1)
-                loss = loss + F.cross_entropy(logits, torch.zeros(1024, dtype=torch.int64, device=CUDA))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-    return call
-
-
-def pyg_steps(case: Case, graph: np.ndarray) -> dict[str, Callable[[], object]]:
-    """A step as in PyG's own example: `loss` of one negative for each positive, autograd, torch's Adagrad."""
-    if importlib.util.find_spec("torch_geometric") is None:
-        print("    PyG is not installed")
-        return {}
-    from torch_geometric.nn.kge import ComplEx
-
-    triples = torch.from_numpy(graph).to(CUDA).long()
-
-    def step(sparse: bool) -> Callable[[], object]:
-        model = ComplEx(case.entities, case.relations, hidden_channels=64, sparse=sparse).to(CUDA)
-        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
-
-        def call() -> None:
-            with torch.enable_grad():
-                head, kind, tail = triples[torch.randint(len(triples), (1024,), device=CUDA)].T
-                optimizer.zero_grad()
-                model.loss(head, kind, tail).backward()
-                optimizer.step()
-
-        return call
-
-    return {"dense": step(False), "sparse": step(True)}
+    configs, sizes = case.configs(precision), (case.entities, case.relations)
+    batches = Batches(graph, *sizes, configs[0], CUDA)
+    fresh = (TrainState.fresh(initial_model(c, *sizes, device=CUDA), c) for c in configs)
+    return FusedSteps(stack_states(fresh, n=len(configs)), batches, configs)
 
 
 def parts_of(fused: FusedSteps) -> dict[str, float]:
     """µs of each launch, twenty in a graph."""
+    return {name: timed(replayed(call), 20, 15).median * 1e6 for name, call in launches(fused).items()}
+
+
+def launches(fused: FusedSteps) -> dict[str, Callable[[], object]]:
+    """The launches of `step_launch_triton.launch_step`, each alone."""
     from grash.kernels import step_distance_triton as distance
     from grash.kernels import step_dot_triton as dot
     from grash.kernels import step_draw_triton as drawing
@@ -230,9 +251,9 @@ def parts_of(fused: FusedSteps) -> dict[str, float]:
     from grash.kernels import step_update_triton as updating
 
     space, plan, trials, factors, tables = fused.space, fused.plan, fused.trials, fused.factors, fused.tables
-    known = space, plan, trials, factors
+    known, keys, (entity_squares, relation_squares) = (space, plan, trials, factors), fused.keys, fused.squares
     calls: dict[str, Callable[[], object]] = {
-        "draw": lambda: drawing.draw(space, plan, fused.keys, trials, factors, fused.batches.train, *tables),
+        "draw": lambda: drawing.draw(space, plan, keys, trials, factors, fused.batches.train, *tables),
         "order": lambda: drawing.order(space),
     }
     if fused.shape.pair == "dot":
@@ -247,12 +268,11 @@ def parts_of(fused: FusedSteps) -> dict[str, float]:
             "pulls": lambda: distance.pulls(space, trials),
             "spread": lambda: distance.spread(space, trials),
         }
-    calls |= {
+    return calls | {
         "ends": lambda: ending.ends(space, plan, trials, factors, *tables),
-        "relations": lambda: updating.update_relations(*known, tables[1], fused.squares[1], 1e-10),
-        "entities": lambda: updating.update_entities(*known, tables[0], fused.squares[0], 1e-10),
+        "relations": lambda: updating.update_relations(*known, tables[1], relation_squares, ADAGRAD_EPS),
+        "entities": lambda: updating.update_entities(*known, keys, tables[0], entity_squares, ADAGRAD_EPS),
     }
-    return {name: timed(replayed(call), 20, 15).median * 1e6 for name, call in calls.items()}
 
 
 def replayed(call: Callable[[], object]) -> Callable[[], object]:

@@ -384,3 +384,24 @@ def test_costs_of_a_plan_follow_prices_and_add_up(tmp_path: Path) -> None:
     plan = small_search(tmp_path / "run", price="scores").plan(probe=False)
     assert plan.billed == pytest.approx(sum(r.billed for r in plan.rounds))
     assert all(r.billed <= r.plan.share * (1 + 1e-12) for r in plan.rounds)
+
+
+def test_a_plan_looks_at_the_disk_of_the_run_folder_and_at_the_placement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def free(folder: Path) -> int:
+        asked.append(Path(folder))
+        return 1 << 40
+
+    monkeypatch.setattr("grash.engines.placing.free_disk", free)
+    plan = small_search(tmp_path / "there", placement="disk").plan(probe=False)
+    assert asked and set(asked) == {tmp_path / "there"}
+    assert any(note.startswith("final: placement=disk") for note in plan.notes)
+
+
+def test_a_plan_for_the_folder_of_another_search_is_refused(tmp_path: Path) -> None:
+    small_search(tmp_path / "run").run(max_seconds=0)
+    with pytest.raises(ConfigError, match="is a search with other settings"):
+        small_search(tmp_path / "run", seed=9).plan(probe=False)

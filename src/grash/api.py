@@ -20,7 +20,7 @@ from grash.data.prepare import load_dataset, prepare
 from grash.engines.run import run_identity, run_training
 from grash.evaluation.evaluate import check_sample
 from grash.evaluation.metrics import Evaluation
-from grash.files import check_writable
+from grash.files import check_writable, mend_folder
 from grash.models.store import check_free
 from grash.predict import Model
 from grash.training.config import TrainConfig, make_config, read_config
@@ -147,6 +147,7 @@ def goes_on_from(
     checkpoint: str | Path, dataset: Dataset, config: TrainConfig, valid_sample: int | None = None
 ) -> bool:
     """Whether there is a checkpoint of a training with these settings on this dataset."""
+    mend_folder(Path(checkpoint))
     try:
         record = json.loads((Path(checkpoint) / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

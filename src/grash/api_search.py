@@ -122,7 +122,9 @@ class Search:
     def plan(self, *, probe: bool = True) -> SearchPlan:
         """Every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
         device = "auto" if self.engine == "ray" else self.devices.split(",")[0]  # a cluster's cards are elsewhere
-        found = plan_search(self.graphs, device=device, probe=probe)
+        if self.begun:
+            check_same(self.folder, self.settings, self.dataset)
+        found = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
         self._planned = True
         return found
 

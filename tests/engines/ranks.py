@@ -121,14 +121,25 @@ def _train(launch: dict[str, Any]) -> None:
     from grash.training import sharded_loop
     from grash.training.config import make_config
 
-    happens, plain_step = launch.get("happens"), sharded_loop.sharded_step
+    happens, plain_step, plain_rename = launch.get("happens"), sharded_loop.sharded_step, Path.rename
+    mine = bool(happens) and os.environ["RANK"] in happens["ranks"]
+    begun: list[int] = []
 
     def step(training: Any, *rest: Any) -> Any:
-        if happens and os.environ["RANK"] in happens["ranks"] and training.state.step == happens["step"]:
+        if not begun:
+            begun.append(training.state.step)
+            print(f"begins at step {begun[0]}", file=sys.stderr, flush=True)
+        if mine and training.state.step == happens.get("step"):
             os.kill(os.getpid(), getattr(signal, happens["signal"]))
         return plain_step(training, *rest)
 
+    def rename(self: Path, target: Path) -> Path:
+        if mine and happens.get("renames") and self.suffix == ".part" and self.with_suffix(".old").exists():
+            os.kill(os.getpid(), getattr(signal, happens["signal"]))
+        return plain_rename(self, target)
+
     sharded_loop.sharded_step = step  # type: ignore[assignment]
+    Path.rename = rename  # type: ignore[method-assign]
     with joined("cpu") as (company, device):
         train_together(
             circle(),

@@ -6,30 +6,33 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import grash.api_search as api_search
-import grash.engines.ray_engine as ray_engine
+import grash.engines.ray_cluster as ray_cluster
 import grash.engines.ray_worker as ray_worker
-from engines.searches import essence, events_of, small_search, state_of
+from engines.searches import essence, events_of, shifts, small_search, state_of
 from engines.storm import Life, storm
 from grash.engines.choose import check_engine, choose_engine
-from grash.engines.ray_cluster import Share, node_bytes, share_of
+from grash.engines.ray_cluster import Share, alive_nodes
 from grash.engines.ray_engine import RayEngine
 from grash.engines.ray_worker import RayWorker, versions
+from grash.engines.run import run_training
 from grash.errors import ConfigError, GrashError
+from grash.evaluation.evaluate import evaluate
+from grash.models.store import load_model
 from grash.search.state import SearchState
 from grash.search.trial import Heartbeat, Task
+from grash.training.config import make_config
 
 GIB = 1 << 30
 # trials that last long enough (some tenths of a second) to be met while they run
@@ -138,15 +141,56 @@ class TestOnThreeNodes:
         assert storm(tmp_path / "run", lives, engine="ray", address=cluster.address) == [-9, 0]
         assert essence(tmp_path / "run") == essence(sequential())
 
-    def test_a_node_that_cannot_see_the_run_folder_is_named(self, tmp_path: Path, cluster: Any) -> None:
+    def test_nodes_that_cannot_see_the_run_folder_are_named(
+        self, tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ray_cluster, "_TRIES", 1)
         engine = RayEngine(tmp_path / "nowhere", address=cluster.address, devices="cpu")
+        sentence = rf"No trial could begin on any node .* On {socket.gethostname()}: .* is no run folder .* at the same"
         try:
-            with pytest.raises(GrashError, match=r"could not begin: .* is no run folder .* at the same path"):
-                for _ in range(600):
-                    assert engine.start(Task(1, 0, 1, {}, ())) is None
-                    time.sleep(0.05)
+            with pytest.raises(GrashError, match=sentence):
+                until(lambda: engine.start(Task(1, 0, 1, {}, ())) is not None)
         finally:
             engine.close()
+
+    def test_a_node_that_is_left_out_gets_no_worker(self, cluster: Any, sequential: Any) -> None:
+        engine = RayEngine(sequential(), address=cluster.address, devices="cpu")
+        try:
+            for node in alive_nodes(engine._ray)[:2]:
+                engine._faults._found[node.id] = (3, 0.0, "It was said to be.")
+            [able] = engine._nodes()
+            for _ in range(2):
+                engine._ask(Share(1, GIB), Task(1, 0, 1, {}, ()))
+            until(lambda: engine._greet() is None and any(w.begun is None for w in engine._workers))
+            [worker] = [w for w in engine._workers if w.begun is None]  # the other waits, though two nodes are free
+            [node] = [n for n in cluster.list_all_nodes() if worker.pid in children_of(raylet_of(n))]
+            assert node.node_id == able.id
+        finally:
+            engine.close()
+
+    def test_ranks_that_ray_starts_as_the_how_to_says_train_one_model(self, tmp_path: Path, cluster: Any) -> None:
+        page = (Path(__file__).parents[2] / "docs" / "how-to" / "a-cluster.md").read_text(encoding="utf-8")
+        [script] = [block for block in page.split("```text\n") if block.startswith("import os, socket")]
+        (tmp_path / "ranks.py").write_text(script.partition("```")[0], encoding="utf-8")
+        shifts().save(tmp_path / "graph.grash")
+        settings = {
+            "dim": 8,
+            "batch_size": 96,
+            "negatives_head": 20,
+            "negatives_tail": 20,
+            "epochs": 4,
+            "valid_every": 4,
+        }
+        (tmp_path / "best.yaml").write_text(json.dumps(settings), encoding="utf-8")
+        words = ["ranks.py", "2", "train", "graph.grash", "--config", "best.yaml", "-o", "model", "--device", "cpu"]
+        given = [str(tmp_path / word) if (tmp_path / word).exists() or word == "model" else word for word in words]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAY_ADDRESS": cluster.address}
+        done = subprocess.run([sys.executable, *given], env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "2 ranks, 75 entities each" in done.stdout + done.stderr
+        found = load_model(tmp_path / "model").evaluation["both"]["mrr"]
+        alone = run_training(shifts(), make_config(settings), device="cpu")
+        assert found == pytest.approx(evaluate(alone.model, shifts()).both.mrr, abs=0.005)
 
     def test_a_node_that_is_killed_in_a_round_changes_nothing(
         self, tmp_path: Path, cluster: Any, sequential: Any, engines: list[RayEngine]
@@ -205,124 +249,6 @@ def until(true: Callable[[], bool]) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("it did not happen within a minute")
-
-
-def task_of(n_bytes: int) -> Task:
-    return Task(1, 0, 1, {}, (), n_bytes=n_bytes)
-
-
-def test_a_trial_gets_a_share_of_its_node_by_its_memory() -> None:
-    def memory(n_bytes: int) -> float:
-        return share_of(task_of(n_bytes), 2, node_bytes=10 * GIB, card_bytes=None).memory / GIB
-
-    assert [memory(n) for n in (0, 1, GIB // 2, GIB, 5 * GIB)] == [0.5, 1.0, 1.0, 2.0, 8.0]
-    assert memory(9 * GIB) == memory(50 * GIB) == 10.0  # the whole node: a trial that is alone is always tried
-    assert share_of(task_of(0), 2, node_bytes=GIB, card_bytes=None) == Share(2, GIB // 2)
-
-
-def test_up_to_three_trials_share_a_card_as_its_memory_admits() -> None:
-    def gpus(n_bytes: float) -> float:
-        return share_of(task_of(int(n_bytes)), 1, node_bytes=64 * GIB, card_bytes=10 * GIB).gpus
-
-    assert [gpus(n * GIB) for n in (0.1, 3, 3.1, 4.5, 4.6, 9, 40)] == [1 / 3, 1 / 3, 1 / 2, 1 / 2, 1, 1, 1]
-    assert share_of(task_of(4 * GIB), 1, node_bytes=64 * GIB, card_bytes=10 * GIB).memory == 4 * GIB
-
-
-def test_a_worker_serves_what_is_not_larger() -> None:
-    assert Share(1, 4, 0.5).holds(Share(1, 4, 0.5)) and Share(1, 4, 0.5).holds(Share(1, 2, 1 / 3))
-    assert not Share(1, 4, 0.5).holds(Share(1, 8, 0.5)) and not Share(1, 4, 0.5).holds(Share(1, 4, 1))
-    assert str(Share(1, 2 * GIB, 1 / 3)) == "1 CPU, 2.0 GiB, 0.33 of a GPU"
-
-
-def test_trials_for_cards_go_by_the_nodes_that_have_some() -> None:
-    nodes = [{"CPU": 8, "memory": 100.0}, {"CPU": 8, "GPU": 2, "memory": 50.0}]
-    assert (node_bytes(nodes, gpu=False), node_bytes(nodes, gpu=True), node_bytes([], gpu=True)) == (100, 50, 0)
-
-
-class FakeRay:
-    """A cluster on which everything answers at once: cards of 10 GiB, and workers that run for ever."""
-
-    exceptions = SimpleNamespace(RayError=RuntimeError, RayTaskError=LookupError)
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[float, int]] = []  # (GPUs, GiB) of every worker
-        self.killed: list[Any] = []
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": {"CPU": 8, "GPU": 2, "memory": 64 * GIB}}]
-
-    def remote(self, **options: Any) -> Callable[[Any], Any]:
-        if "num_gpus" in options:
-            return lambda function: SimpleNamespace(remote=lambda: 10 * GIB)
-        return lambda worker: SimpleNamespace(options=self.sized)
-
-    def sized(self, num_cpus: int, num_gpus: float, memory: int) -> Any:
-        self.asked.append((num_gpus, memory // GIB))
-        said = {"node": "north", "pid": 7, "card_bytes": 10 * GIB, "versions": versions()}
-        methods = {
-            "begin": SimpleNamespace(remote=lambda: Answer(json.dumps(said))),
-            "run": SimpleNamespace(remote=lambda task: Answer(None)),
-        }
-        return SimpleNamespace(remote=lambda *given: SimpleNamespace(**methods))
-
-    def wait(self, refs: list[Any], **how: Any) -> tuple[list[Any], list[Any]]:
-        return refs, []
-
-    def get(self, ref: Any) -> Any:
-        return ref.content if isinstance(ref, Answer) else ref
-
-    def kill(self, actor: Any) -> None:
-        self.killed.append(actor)
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
-    content: str | None
-
-
-def test_trials_on_cards_get_workers_of_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = FakeRay()
-    monkeypatch.setattr(ray_engine, "connect", lambda address: (ray, False))
-    engine = RayEngine(tmp_path, workers=2)
-    small, large = task_of(2 * GIB), task_of(6 * GIB)
-    assert [engine.start(small) for _ in range(2)] == [None, "cuda"] and ray.asked == [(1 / 3, 2)]
-    assert [engine.start(large) for _ in range(2)] == [None, "cuda"] and ray.asked[1:] == [(1, 4)]
-    assert engine.start(small) is None and len(ray.asked) == 2  # both workers are busy, and there may be two
-    engine._workers[0].task = engine._workers[1].task = None
-    assert engine.start(small) == "cuda" and engine._workers[0].task is small  # the smaller of the two
-    assert engine.start(large) == "cuda" and not ray.killed
-    engine._workers[0].task = None
-    assert engine.start(large) is None and len(ray.killed) == 1  # too small for it, it makes room
-    assert ray.asked[2:] == [(1, 4)]
-    engine.close()
-    assert len(ray.killed) == 3 and not engine._workers
-
-
-def test_a_trial_that_finds_no_room_is_said_to_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    ray = FakeRay()
-    monkeypatch.setattr(ray, "wait", lambda refs, **how: ([], refs))
-    monkeypatch.setattr(ray_engine, "connect", lambda address: (ray, False))
-    monkeypatch.setattr(ray_engine, "_PATIENT", -1.0)
-    for devices, need in (("cuda", "a GPU"), ("cpu", "1 CPU, 0.5 GiB")):
-        assert RayEngine(tmp_path, devices=devices).start(task_of(0)) is None
-        assert f"configuration 0 in round 1 waits for {need}, which no node" in caplog.text
-
-
-def test_workers_that_never_begin_end_the_search_with_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def get(ref: Any) -> Any:
-        raise RuntimeError("The actor died")
-
-    ray = FakeRay()
-    monkeypatch.setattr(ray, "get", get)
-    monkeypatch.setattr(ray_engine, "connect", lambda address: (ray, False))
-    engine = RayEngine(tmp_path, devices="cpu")
-    with pytest.raises(GrashError, match="3 times in a row Ray's workers ended before they could begin: The actor"):
-        for _ in range(9):
-            engine.start(task_of(0))
 
 
 def test_a_missing_ray_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

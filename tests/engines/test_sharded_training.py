@@ -65,6 +65,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
     folder = tmp_path_factory.mktemp("ranks")
     whole = {"task": "train", "settings": WHOLE}
     longer = {**whole, "checkpoint": "killed.checkpoint", "out": "killed", "size": 2, "save_every": 0}
+    torn = {**longer, "checkpoint": "torn.checkpoint", "out": "torn"}
     moved = {**whole, "checkpoint": "moved.checkpoint", "out": "moved"}
     everyone = list("0123")
     plan = [
@@ -81,6 +82,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
          "happens": {"ranks": ["0"], "step": 50, "signal": "SIGINT"}},
         {"size": 2, **whole, "checkpoint": "told.checkpoint", "out": "told",
          "happens": {"ranks": ["1"], "step": 5, "signal": "SIGTERM"}},
+        {**torn, "happens": {"ranks": ["0"], "renames": True, "signal": "SIGKILL"}},
+        torn,
     ]  # fmt: skip
     return folder, launches(folder, plan)
 
@@ -91,7 +94,8 @@ def test_all_launches_end_as_they_should(run: Any) -> None:
     assert codes[:6] == [[0] * size for size in (*SIZES, *SIZES)], [launch["said"] for launch in found[:6]]
     assert codes[6:8] == [[8, -signal.SIGKILL], [0, 0]]
     assert codes[8:12] == [[130] * 2, [130] * 4, [130], [0] * 2], [launch["said"] for launch in found[8:12]]
-    assert codes[12:] == [[2, 2], [130] * 4, [8, 8]]
+    assert codes[12:15] == [[2, 2], [130] * 4, [8, 8]]
+    assert codes[15:] == [[-signal.SIGKILL, 8], [0, 0]]
 
 
 @pytest.mark.parametrize("name", TRAININGS)
@@ -133,6 +137,16 @@ def test_a_killed_rank_ends_the_others_and_the_run_goes_on_to_the_same_result(ru
     for table in ("entity", "relation"):
         assert np.array_equal(resumed[table], whole[table])
     assert not list(folder.glob(".killed*")), "what the killed rank left was not cleared away"
+
+
+def test_a_rank_that_is_killed_between_two_renames_loses_nothing(run: Any) -> None:
+    folder, found = run
+    begun = [int(said.split("begins at step ")[1].split()[0]) for said in found[16]["said"]]
+    assert begun[0] == begun[1] > 0, "it began anew"
+    resumed, whole = (load_file(folder / name / "embeddings.safetensors") for name in ("torn", "whole-2"))
+    for table in ("entity", "relation"):
+        assert np.array_equal(resumed[table], whole[table])
+    assert not list(folder.glob(".torn*")), "what the killed rank left was not cleared away"
 
 
 def test_a_rank_that_is_told_to_end_says_so(run: Any) -> None:

@@ -250,6 +250,43 @@ def test_a_trial_that_has_ended_is_not_saved(weights: bool, monkeypatch: pytest.
     assert seen == ([half, end] if weights else [half])
 
 
+@dataclass
+class TwoParts:
+    """A validation that is begun and then waited for, and says when."""
+
+    said: list[str]
+    name: str
+    fails: str = ""
+
+    def __call__(self, model: KgeModel) -> float:
+        raise AssertionError("it can be begun")
+
+    def begin(self, model: KgeModel) -> Callable[[], float]:
+        self.said.append(f"begin {self.name}")
+        if self.fails == "begin":
+            raise Diverged("at once")
+        return self.read
+
+    def read(self) -> float:
+        self.said.append(f"read {self.name}")
+        if self.fails == "read":
+            raise Diverged("in the end")
+        return 0.5
+
+
+def test_validations_of_a_stack_are_all_begun_before_the_first_is_waited_for() -> None:
+    said: list[str] = []
+    trials = [Trial(config_of(i, {"epochs": 2.0, "valid_every": 1.0})) for i in range(4)]
+    trainings = [t.training(fresh(t.config)) for t in trials]
+    for training, fails, name in zip(trainings, ("", "begin", "read", ""), "abcd"):
+        training.validate = TwoParts(said, name, fails)
+    errors = train_stack(trainings)
+    first = [f"begin {n}" for n in "abcd"] + [f"read {n}" for n in "acd"]
+    assert said == [*first, "begin a", "begin d", "read a", "read d"]
+    assert [str(e) if e else None for e in errors] == [None, "at once", "in the end", None]
+    assert [[v.mrr for v in t.state.history] for t in trainings] == [[0.5, 0.5], [], [], [0.5, 0.5]]
+
+
 def test_trainings_with_other_plans_are_refused() -> None:
     one, other = (Trial(config_of(i, {"epochs": 1.0 + i})) for i in range(2))
     with pytest.raises(ValueError, match="same plan"):

@@ -158,8 +158,10 @@ def search(
 
 def plan(
     source: Source,
+    out: Out = None,
     probe: Annotated[bool, typer.Option("--probe/--no-probe", help="Measure seconds on this machine.")] = True,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:i.")] = "auto",
+    placement: Annotated[str, typer.Option("--placement", help="Of the final model, as in grash search.")] = "auto",
     json: Json = False,
     *,
     asked: dict[str, Any],
@@ -167,7 +169,7 @@ def plan(
 ) -> None:
     """Show every round of a search before anything runs: trials, graph, epochs, negatives, cost, seconds, memory."""
     listen()
-    made = _search(source, None, asked, {"devices": device}, reading)
+    made = _search(source, out, asked, {"devices": device, "placement": placement}, reading)
     found = made.plan(probe=probe)
     if json:
         from dataclasses import asdict

@@ -31,6 +31,7 @@ from grash.errors import ConfigError, InputError
 from grash.evaluation.evaluate import check_sample, sampled
 from grash.evaluation.metrics import mrr
 from grash.evaluation.sharded_ranking import ShardedRanker, evaluate_shard
+from grash.files import mend_folder
 from grash.models import KgeModel
 from grash.models.store import check_free
 from grash.training.config import TrainConfig
@@ -121,6 +122,9 @@ def train_together(
 
     checkpoint: as in `run.Job`, of any number of ranks; it goes when the model is saved. restart: what is there goes
     too, once nothing can be refused any more. watch is told by rank 0."""
+    if company.rank == 0:
+        for folder in (checkpoint, out):
+            mend_folder(folder)  # a rank 0 that was killed while it saved; the others wait for this one below
     belongs_to = run_identity(dataset, config, valid_sample)
     others = {"--no-test": not evaluate, "--test-sample": test_sample, "--overwrite": overwrite, "grash": __version__}
     check_alike({_NAMES[name]: value for name, value in belongs_to.items()} | others, company)

@@ -101,8 +101,17 @@ def _cells(planned: PlannedRound, n_train: int) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def plan_search(graphs: SearchGraphs, *, device: str = "auto", probe: bool = True) -> SearchPlan:
-    """The plan if no trial fails; which configurations go on is not known yet, so typical ones stand for them."""
+def plan_search(
+    graphs: SearchGraphs,
+    *,
+    device: str = "auto",
+    probe: bool = True,
+    placement: str = "auto",
+    folder: Path | None = None,
+) -> SearchPlan:
+    """The plan if no trial fails; which configurations go on is not known yet, so typical ones stand for them.
+
+    placement, folder: where the final model's entities are to lie, and where files may be made, by default here."""
     settings = graphs.settings
     where = choose_device(device)
     n_trials = fitting_trials(settings, graphs)
@@ -122,7 +131,7 @@ def plan_search(graphs: SearchGraphs, *, device: str = "auto", probe: bool = Tru
         )
     final = _final(graphs, configurations, where, probe) if settings.final_train else None
     if final is not None:
-        notes += _placement(graphs, configurations, where)
+        notes += _placement(graphs, configurations, where, placement, folder or Path.cwd())
     return SearchPlan(rounds, final, settings.budget, billed, graphs.n_train, tuple(notes))
 
 
@@ -203,13 +212,15 @@ def _final(
     return PlannedRound(plan, 1, steps, _negatives(configs), 0.0, largest, disk, seconds, paths)
 
 
-def _placement(graphs: SearchGraphs, configurations: list[Configuration], device: torch.device) -> list[str]:
+def _placement(
+    graphs: SearchGraphs, configurations: list[Configuration], device: torch.device, asked: str, folder: Path
+) -> list[str]:
     """Where the final model's entities will lie, if not all of it fits on the device."""
     data = graphs.dataset
     configs = [make_config(c.values) for c in configurations]
     largest = max(configs, key=lambda c: c.dim)
     try:
-        placed = Ground(data, device, seed=graphs.settings.seed).place(largest, folder=Path.cwd())
+        placed = Ground(data, device, seed=graphs.settings.seed).place(largest, asked=asked, folder=folder)
     except MemoryPlanError as error:
         return [f"final: it does not fit as things are. {error}"]
     return [f"final: placement={placed.placement.kind}, {placed.sentence()}"] if placed.placement.far else []

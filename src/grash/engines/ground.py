@@ -6,7 +6,7 @@ Comes from a dataset or a round's subgraph, goes to `run`; kept as long as there
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -50,11 +50,20 @@ class Validator:
         return fresh
 
     def __call__(self, model: KgeModel) -> float:
-        ranks = self.ranker.rank(model, work_bytes=self.work_bytes)
-        found = mrr(ranks)
-        if self.best is None or found > self.best[0]:
-            self.best = (found, ranks)
-        return found
+        return self.begin(model)()
+
+    def begin(self, model: KgeModel) -> Callable[[], float]:
+        """Begins, and gives what waits for the MRR."""
+        begun = self.ranker.begin(model, work_bytes=self.work_bytes)
+
+        def read() -> float:
+            ranks = begun()
+            found = mrr(ranks)
+            if self.best is None or found > self.best[0]:
+                self.best = (found, ranks)
+            return found
+
+        return read
 
     def remembers(self, found: float) -> bool:
         """Whether the best validation was this one, and not before an interruption."""

@@ -13,12 +13,30 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from grash.engines.ray_cluster import Share, alive_nodes, card_bytes, connect, node_bytes, share_of
+import torch
+
+from grash.data.dataset import Dataset
+from grash.engines.ray_cluster import (
+    Faults,
+    Node,
+    Share,
+    able_nodes,
+    alive_nodes,
+    card_bytes,
+    cause_of,
+    connect,
+    node_of,
+    plan_final,
+    planning_device,
+    share_of,
+)  # fmt: skip
 from grash.engines.ray_worker import RayWorker, holder_of, versions
 from grash.errors import GrashError, OutputError
+from grash.search.folder import read_dataset
 from grash.search.trial import Heartbeat, Result, Status, Task
 
 log = logging.getLogger(__name__)
@@ -26,7 +44,6 @@ _PATIENCE = 0.5  # seconds that `wait` sleeps at most; less while workers begin
 _HURRY = 0.1
 _GRACE = 30.0  # seconds beyond its timeout after which a trial that says nothing is killed
 _AHEAD = 16  # workers that are asked for and have not begun
-_STILLBORN = 3  # times in a row that workers may end before they have begun
 _PATIENT = 30.0  # seconds without a worker for a trial before that is said
 
 
@@ -60,14 +77,14 @@ class RayEngine:
         self.folder, self.threads, self.timeout = Path(folder).resolve(), threads, timeout
         self._ray, self._is_ours = connect(address)
         self.n_slots = workers or 1024
-        self._gpu = devices == "cuda" or (devices == "auto" and any(n.get("GPU") for n in alive_nodes(self._ray)))
-        self.devices: tuple[str, ...] = (_planning_device(self._gpu),)
+        self._gpu = devices == "cuda" or (devices == "auto" and any(n.gpus for n in alive_nodes(self._ray)))
+        self.devices: tuple[str, ...] = (planning_device(self._gpu),)
         self._holder = holder_of(self.folder)
         self._kind = self._ray.remote(max_restarts=0, concurrency_groups={"listen": 1})(RayWorker)
         self._workers: list[_Worker] = []
         self._card_bytes: int | None = None
         self._probe: Any = None
-        self._stillborn, self._since_room = 0, time.monotonic()
+        self._faults, self._since_room = Faults(), time.monotonic()
 
     def start(self, task: Task) -> str | None:
         self._greet()
@@ -111,26 +128,62 @@ class RayEngine:
             self._ray.shutdown()
 
     def _share(self, task: Task) -> Share | None:
-        """None while it is not known how large a card is."""
-        if self._gpu and self._card_bytes is None:
-            if self._probe is None:
-                self._probe = self._ray.remote(num_gpus=1, max_retries=-1)(card_bytes).remote()
-            if not self._ray.wait([self._probe], timeout=0)[0]:
-                self._complain(task, "a GPU")
-                return None
-            self._card_bytes = int(self._ray.get(self._probe))
-        nodes = node_bytes(alive_nodes(self._ray), gpu=self._gpu)
-        return share_of(task, self.threads, node_bytes=nodes, card_bytes=self._card_bytes)
+        """None while there is no node for it, or it is not known how large a card is."""
+        nodes = self._nodes()
+        if not nodes:
+            self._card_bytes = None  # those that come may have other cards
+        known = bool(nodes) and (not self._gpu or self._card_bytes is not None)
+        if not known and not (self._look(task) and nodes):
+            return None
+        largest, plan = max(node.memory for node in nodes), None
+        if task.final:
+            device = torch.device(self.devices[0])
+            plan = plan_final(task, self._dataset, device, card_bytes=self._card_bytes)
+        return share_of(task, self.threads, node_bytes=largest, card_bytes=self._card_bytes, plan=plan)
+
+    def _look(self, task: Task) -> bool:
+        """Whether something has begun on a node that can take a trial, and so said how large its card is. What waits
+        for such a node is a demand that Ray's autoscaler sees, of no size that a node might lack."""
+        if self._probe is None:
+            wanted = self._ray.remote(num_cpus=self.threads, num_gpus=int(self._gpu), max_retries=-1, **self._elsewhere)
+            self._probe = wanted(card_bytes).remote(self._gpu)
+        if not self._ray.wait([self._probe], timeout=0)[0]:
+            self._complain(task, "a GPU" if self._gpu else f"{self.threads} CPU{'s' * (self.threads != 1)}")
+            return False
+        probe, self._probe = self._probe, None
+        try:
+            self._card_bytes = int(self._ray.get(probe)) or None
+        except self._ray.exceptions.RayError as error:
+            self._faults.ended(node_of(error, alive_nodes(self._ray)), cause_of(error))
+            return False
+        return True
+
+    def _nodes(self) -> list[Node]:
+        """On which a trial can run, less those where none could begin."""
+        return self._faults.check(able_nodes(alive_nodes(self._ray), self.threads, gpu=self._gpu))
+
+    @property
+    def _elsewhere(self) -> dict[str, Any]:
+        """Tells Ray not to use the nodes that are left out."""
+        out = self._faults.left_out
+        return {"label_selector": {"ray.io/node-id": f"!in({', '.join(out)})"}} if out else {}
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        return read_dataset(self.folder)
 
     def _ask(self, share: Share, task: Task) -> None:
-        """A worker of this size. Those that idle, or wait for room, and are too small for it make room."""
-        for worker in [w for w in self._workers if w.task is None and not w.share.holds(share)]:
-            self._end(worker)
+        """A worker of this size. Those that idle, or wait for room, and are too small for it make room, as do those
+        that wait for a node that is gone."""
+        largest = max((node.memory for node in self._nodes()), default=0)
+        for worker in [w for w in self._workers if w.task is None]:
+            if not worker.share.holds(share) or (worker.begun is not None and worker.share.memory > largest):
+                self._end(worker)
         self._complain(task, str(share))
         n_asked = sum(w.begun is not None for w in self._workers)
         if n_asked >= _AHEAD or len(self._workers) >= self.n_slots:
             return
-        sized = self._kind.options(num_cpus=share.cpus, num_gpus=share.gpus, memory=share.memory)
+        sized = self._kind.options(num_cpus=share.cpus, num_gpus=share.gpus, memory=share.memory, **self._elsewhere)
         device = "cuda:0" if self._gpu else "cpu"  # Ray shows a worker its own card only
         actor = sized.remote(str(self.folder), device, self.timeout, self._holder)
         self._workers.append(_Worker(share, actor, actor.begin.remote()))
@@ -139,29 +192,25 @@ class RayEngine:
         """Takes in the workers that have begun. One that could not is no fault of a trial."""
         waiting = {w.begun: w for w in self._workers if w.begun is not None}
         done, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0) if waiting else ([], [])
-        reasons = []
         for ref in done:
+            worker, nodes = waiting[ref], alive_nodes(self._ray)
             try:
                 said = json.loads(self._ray.get(ref))
+                fault = said.get("fault")
+                where = next((node for node in nodes if node.id == said["id"]), None)
             except self._ray.exceptions.RayError as error:
-                reasons.append(_cause(error))
-                self._end(waiting[ref])
+                fault, where = cause_of(error), node_of(error, nodes)
+            if fault is not None:
+                self._faults.ended(where, fault)
+                self._end(worker)
                 continue
             self._check(said)
-            worker, self._stillborn = waiting[ref], 0
+            self._faults.began(said["id"])
             worker.begun, worker.node, worker.pid = None, said["node"], said["pid"]
             if said["card_bytes"]:
                 self._card_bytes = min(said["card_bytes"], self._card_bytes or said["card_bytes"])
-        self._stillborn += bool(reasons)
-        if reasons and self._stillborn >= _STILLBORN:
-            raise GrashError(f"{_STILLBORN} times in a row Ray's workers ended before they could begin: {reasons[0]}")
 
     def _check(self, said: dict[str, Any]) -> None:
-        if "fatal" in said:
-            raise GrashError(
-                f"A worker on {said['node']} could not begin: {said['fatal']} Every node must see the run folder and "
-                f"the graph at the same path as this one (docs/how-to/a-cluster.md)."
-            )
         other = {name: version for name, version in versions().items() if said["versions"][name] != version}
         for name, version in other.items():
             raise GrashError(
@@ -178,7 +227,7 @@ class RayEngine:
             return self._lost(worker, "error", str(error).strip().splitlines()[-1])
         except self._ray.exceptions.RayError as error:
             where = f"Its worker on {worker.node} (process {worker.pid})"
-            return self._lost(worker, "killed", f"{where} ended unexpectedly: {_cause(error)}")
+            return self._lost(worker, "killed", f"{where} ended unexpectedly: {cause_of(error)}")
         worker.task = worker.ended = worker.heard = None
         if "full" in message:
             then = "The search stops here and goes on with `grash resume`."
@@ -218,16 +267,3 @@ class RayEngine:
             return
         self._since_room = time.monotonic()
         log.warning("%s waits for %s, which no node of the Ray cluster has free (`ray status`).", task.name, need)
-
-
-def _planning_device(gpu: bool) -> str:
-    """Where the driver plans a trial's memory: without a card of its own it can plan for a CPU only."""
-    import torch
-
-    return "cuda:0" if gpu and torch.cuda.is_available() else "cpu"
-
-
-def _cause(error: Exception) -> str:
-    """Ray's last sentence on why something died."""
-    said = [line.strip() for line in str(error).splitlines() if line.strip().startswith("The actor")]
-    return said[-1] if said else " ".join(str(error).split())

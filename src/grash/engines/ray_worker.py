@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grash.errors import OutputError
+from grash.errors import GrashError, OutputError
 from grash.search.folder import LOCK_FILE, cores_place, dataset_place, read_dataset, read_settings
 from grash.search.trial import Heartbeat, Task
 from grash.version import __version__
@@ -44,8 +44,11 @@ class RayWorker:
         """Where it is and what it has, or why it cannot begin."""
         try:
             return json.dumps(self._begin())
-        except Exception as error:
-            return json.dumps({"fatal": str(error), "node": socket.gethostname()})
+        except Exception as error:  # whether it is the node's fault or everybody's is seen from all of them
+            named = (
+                str(error) if isinstance(error, GrashError) else f"{type(error).__name__}: {error}".rstrip(".") + "."
+            )
+            return json.dumps({"fault": named, "id": _node_id()})
 
     def run(self, task: str) -> str:
         """What became of a task: a result, or that it was stopped, or that the disk is full."""
@@ -83,6 +86,7 @@ class RayWorker:
         self._runner = TrialRunner(graphs, self.folder, device=self.device, timeout=self.timeout)
         return {
             "node": socket.gethostname(),
+            "id": _node_id(),
             "pid": os.getpid(),
             "card_bytes": None if self.device == "cpu" else int(torch.cuda.mem_get_info(0)[1]),
             "versions": versions(),
@@ -100,6 +104,13 @@ class RayWorker:
         self._looked = time.monotonic()
         if holder_of(self.folder) not in (self.holder, None):
             os._exit(0)
+
+
+def _node_id() -> str:
+    """Ray's, of the node that this process is on."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def holder_of(folder: Path) -> str | None:

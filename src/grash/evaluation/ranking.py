@@ -6,7 +6,8 @@ score higher + half of those that score the same; candidates that are known to b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,24 +76,25 @@ class Ranker:
     def rank(self, model: KgeModel, *, work_bytes: int | None = None) -> Ranks:
         """The ranks under this model. `work_bytes` bounds the score tile of the plain path; ranks do not depend on
         it."""
-        (ranks,) = self.rank_many([model], work_bytes=work_bytes)
-        if isinstance(ranks, Diverged):
-            raise ranks
-        return ranks
+        return self.begin(model, work_bytes=work_bytes)()
+
+    def rank_many(self, models: Sequence[KgeModel]) -> list[Ranks | Diverged]:
+        """The ranks under each model, all of them begun before the first is read."""
+        return [_or_diverged(begun) for begun in [self.begin(model) for model in models]]
 
     @torch.no_grad()
-    def rank_many(self, models: Sequence[KgeModel], *, work_bytes: int | None = None) -> list[Ranks | Diverged]:
-        """The ranks under each model. By the counting kernels all of them are under way before the first is read."""
-        if not all(serves(model.candidate(model.entity[:0], "tail")) for model in models):
-            return [self._rank_plainly(model, work_bytes) for model in models]
-        questions = [q for slot in SLOTS for q in self.questions[slot]]
-        started = [Counting(model, questions) for model in models]
-        return [self._read(counting) for counting in started]
+    def begin(self, model: KgeModel, *, work_bytes: int | None = None) -> Callable[[], Ranks]:
+        """Begins, and gives what waits for the ranks. The counting kernels are under way then, and the model must stay
+        as it is; on the plain path nothing happens before the ranks are asked for."""
+        if not serves(model.candidate(model.entity[:0], "tail")):
+            return functools.partial(self._rank_plainly, model, work_bytes)
+        return functools.partial(self._read, Counting(model, [q for slot in SLOTS for q in self.questions[slot]]))
 
-    def _read(self, counting: Counting) -> Ranks | Diverged:
+    @torch.no_grad()
+    def _read(self, counting: Counting) -> Ranks:
         found = counting.read()
         if found is None:
-            return not_finite(counting.model) or Diverged(NO_ORDER)
+            raise not_finite(counting.model) or Diverged(NO_ORDER)
         n = len(found) // 2
         return self._ranks({"head": found[:n], "tail": found[n:]})
 
@@ -104,19 +106,24 @@ class Ranker:
             slots[slot] = SlotRanks(above, ties, others)
         return Ranks(self.triples, head=slots["head"], tail=slots["tail"])
 
-    def _rank_plainly(self, model: KgeModel, work_bytes: int | None) -> Ranks | Diverged:
+    @torch.no_grad()
+    def _rank_plainly(self, model: KgeModel, work_bytes: int | None) -> Ranks:
         far = is_far(model.entity)
         diverged = not_finite(model, entities=not far)  # which `count_far` looks at as it goes
         if diverged:
-            return diverged
+            raise diverged
         batch, tile = plan_tiles(len(self.triples), self.n_entities, work_bytes or default_work_bytes(self.device))
-        try:
-            if far:
-                found = count_far(model, [q for s in SLOTS for q in self.questions[s]], batch, tile)
-                return self._ranks({"head": found[: len(found) // 2], "tail": found[len(found) // 2 :]})
-            return self._ranks({s: [_count_plainly(model, q, batch, tile) for q in self.questions[s]] for s in SLOTS})
-        except Diverged as error:
-            return error
+        if far:
+            found = count_far(model, [q for s in SLOTS for q in self.questions[s]], batch, tile)
+            return self._ranks({"head": found[: len(found) // 2], "tail": found[len(found) // 2 :]})
+        return self._ranks({s: [_count_plainly(model, q, batch, tile) for q in self.questions[s]] for s in SLOTS})
+
+
+def _or_diverged(begun: Callable[[], Ranks]) -> Ranks | Diverged:
+    try:
+        return begun()
+    except Diverged as error:
+        return error
 
 
 def _count_plainly(model: KgeModel, question: Question, batch: int, tile: int) -> NDArray[np.int64]:

@@ -40,6 +40,7 @@ _ROWS, _COLUMNS, _HALF = (
 PART_BYTES = 512 << 20  # candidates turned across at a time
 PIECE_BYTES = 128 << 20  # the same of a table that lies elsewhere: two pieces of it are on the device beside them
 _LEAST_ROOM, _MOST_ROOM = 1 << 18, 1 << 26
+_PAIRS_A_PLACE = 256  # one in 256 pairs may stay open
 _LONGEST = 16  # tiles of candidates that a program meets
 _PROGRAMS = 12_000  # enough to keep a card busy to the end
 _INFINITE: tl.constexpr = tl.constexpr(float("inf"))
@@ -76,10 +77,12 @@ class Shape:
 
     @classmethod
     def of(cls, n_truths: int, n_candidates: int, width: int, *, most_bytes: int = PART_BYTES) -> Shape:
-        """In parts of at most so many bytes; of random rows one pair in 10,000 stays open, there is room for 40."""
+        """In parts of at most so many bytes; of random rows one pair in 10,000 stays open, there is room for 39 (for
+        fewer only where truths are so many that one tile of them fills it)."""
         half, truths = _up(max(1, -(-width // 2)), _HALF), _up(max(1, n_truths), _ROWS)
-        part = _up(max(1, min(n_candidates, most_bytes // (8 * half))), _COLUMNS)
-        room = max(_LEAST_ROOM, truths * _COLUMNS, min(_MOST_ROOM, truths * part // 256))
+        most = min(most_bytes // (8 * half), _MOST_ROOM * _PAIRS_A_PLACE // truths)
+        part = _up(max(1, min(n_candidates, most)), _COLUMNS)
+        room = max(_LEAST_ROOM, truths * _COLUMNS, min(_MOST_ROOM, truths * part // _PAIRS_A_PLACE))
         return cls(half, truths, part, min(truths * part, room))
 
     def finer(self) -> Shape:

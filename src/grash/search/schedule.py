@@ -136,8 +136,8 @@ def cost_of(positives: int, settings: SearchSettings, n_train: int) -> Fraction:
 
 def round_config(full: TrainConfig, plan: Round, settings: SearchSettings) -> TrainConfig:
     """What a trial of a round trains: for the round's epochs, validated after half and after all of them, never stopped
-    early, with fewer negatives and weaker penalties."""
-    weaker = penalty_factor(1.0 if plan.whole else plan.graph_fraction, settings)
+    early, with fewer negatives, and on a share of the triples with that share of its penalties (0037)."""
+    weaker = 1.0 if plan.whole or not settings.scaled_penalties else plan.graph_fraction
     return full.changed(
         epochs=plan.epochs,
         valid_every=plan.epochs / 2,
@@ -147,11 +147,6 @@ def round_config(full: TrainConfig, plan: Round, settings: SearchSettings) -> Tr
         penalty_entity=weaker * full.penalty_entity,
         penalty_relation=weaker * full.penalty_relation,
     )
-
-
-def penalty_factor(graph_fraction: float, settings: SearchSettings) -> float:
-    """What penalties are multiplied by on a graph with this share of the triples (0037)."""
-    return graph_fraction if settings.scaled_penalties else 1.0
 
 
 def scaled_negatives(count: int, plan: Round, floor: float) -> int:

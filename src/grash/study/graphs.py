@@ -14,7 +14,7 @@ from grash.reduction.samples import sample_triples
 from grash.reduction.subgraph import Subgraph
 from grash.reduction.walks import kgtuner_walk, random_walks
 from grash.search.graphs import SearchGraphs
-from grash.search.schedule import MIN_VALID, min_entities, penalty_factor, scaled_negatives
+from grash.search.schedule import MIN_VALID, min_entities, round_config
 from grash.search.trial import Round
 from grash.study.cells import Technique
 from grash.study.pool import Pool
@@ -90,16 +90,9 @@ def kgtuner_graph(pool: Pool, fraction: float, *, seed: int) -> Subgraph:
 
 def config_on(graph: Subgraph, pool: Pool, number: int, upto: float) -> TrainConfig:
     """A configuration's training on a graph for a share of the epochs, negatives and penalties as in a search."""
-    full, floor = pool.config(number), pool.settings.negatives_floor
-    plan, weaker = _as_round(graph, pool), penalty_factor(1.0 if graph.whole else graph.target, pool.settings)
-    return full.changed(
-        epochs=upto * pool.settings.max_epochs,
-        valid_every=upto * pool.settings.max_epochs,
-        patience=None,
-        negatives_head=scaled_negatives(full.negatives_head, plan, floor),
-        negatives_tail=scaled_negatives(full.negatives_tail, plan, floor),
-        penalty_entity=weaker * full.penalty_entity,
-        penalty_relation=weaker * full.penalty_relation,
+    epochs = upto * pool.settings.max_epochs
+    return round_config(pool.config(number), _as_round(graph, pool), pool.settings).changed(
+        epochs=epochs, valid_every=epochs
     )
 
 
@@ -109,5 +102,5 @@ def _as_round(graph: Subgraph, pool: Pool) -> Round:
         number=1, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=graph.target, epoch_fraction=1.0, fractions=(),
         whole=graph.whole, k=graph.k, n_entities=data.n_entities, n_relations=data.n_relations,
         n_train=len(data.train), n_valid=len(data.valid), entity_share=data.n_entities / pool.dataset.n_entities,
-        positives=0, continues=False, cost=0.0,
+        positives=len(data.train), continues=False, cost=0.0,
     )  # fmt: skip

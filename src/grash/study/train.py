@@ -7,7 +7,7 @@ a time where that is possible.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,17 +105,19 @@ class GraphTrainer:
         """From now on every ranking of the validation triples is timed, apart from the steps before it."""
         assert self.ground.validator is not None
         ranker = self.ground.validator.ranker
-        rank = ranker.rank
+        begin = ranker.begin
 
-        def timed(model: KgeModel, *, work_bytes: int | None = None) -> Ranks:
+        def timed(model: KgeModel, *, work_bytes: int | None = None) -> Callable[[], Ranks]:
             self.settle()
             began = time.monotonic()
-            found = rank(model, work_bytes=work_bytes)
-            self.settle()
-            self._validated.append(time.monotonic() - began)
-            return found
+            try:
+                found = begin(model, work_bytes=work_bytes)()
+            finally:
+                self.settle()
+                self._validated.append(time.monotonic() - began)
+            return lambda: found
 
-        ranker.rank = timed  # type: ignore[method-assign]
+        ranker.begin = timed  # type: ignore[method-assign]
 
     def _failed(self, config: TrainConfig, epochs: Sequence[float], error: Exception) -> Trained:
         if not isinstance(error, Diverged):

@@ -6,7 +6,9 @@ depend on the others. The loop is given the functions that validate, so it knows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -20,7 +22,7 @@ from grash.training.config import TrainConfig
 from grash.training.fusable import serves
 from grash.training.fused import FusedSteps
 from grash.training.gradients import step_gradients
-from grash.training.pulse import Progress, Pulse, Training, one_handler, undisturbed
+from grash.training.pulse import Begins, Progress, Pulse, Training, one_handler, undisturbed
 from grash.training.rates import rate_at
 from grash.training.stack import take_out
 from grash.training.state import TrainState, Validation
@@ -112,9 +114,7 @@ def _train_live(live: list[Training], pulse: Pulse, steps_of: Callable[[Sequence
         pulse.flush()
         if any(training.error for training in live):
             continue  # what is due now is still due without them
-        for training, due in zip(live, stops):
-            if due == stop and training.validate is not None:
-                validate_now(training)
+        validate_now([t for t, due in zip(live, stops) if due == stop and t.validate is not None])
         if any(training.weights or _stop(training) is not None for training in live):
             pulse.validated()  # of a trial that has ended, nothing but its scores is wanted
 
@@ -158,10 +158,8 @@ def _dismiss(live: list[Training], places: list[int], steps: Steps | None) -> No
 
 def _keep(training: Training) -> None:
     if training.keep is not None and training.error is None:
-        try:
+        with _blaming(training):
             training.keep(training.state)
-        except Exception as error:
-            training.blame(error)
 
 
 def steps_for(trainings: Sequence[Training]) -> Steps:
@@ -235,14 +233,36 @@ def next_validation(step: int, batches: Batches, config: TrainConfig, valid_at: 
             return min(due, plan.n_steps)
 
 
-def validate_now(training: Training) -> None:
-    state, config, plan = training.state, training.config, training.batches.plan
-    assert training.validate is not None
+def validate_now(trainings: Sequence[Training]) -> None:
+    """Validates all of them; where that is possible, each is begun before the first is waited for."""
+    begun: list[tuple[Training, Callable[[], float]]] = []
+    for training in trainings:
+        with _blaming(training):
+            begun.append((training, _begin(training)))
+    for training, wait in begun:
+        mrr = None
+        with _blaming(training):
+            mrr = wait()
+        if mrr is not None:
+            _validated(training, mrr)
+
+
+def _begin(training: Training) -> Callable[[], float]:
+    validate, model = training.validate, training.state.model
+    assert validate is not None
+    return validate.begin(model) if isinstance(validate, Begins) else functools.partial(validate, model)
+
+
+@contextmanager
+def _blaming(training: Training) -> Iterator[None]:
     try:
-        mrr = training.validate(state.model)
+        yield
     except Exception as error:
         training.blame(error)
-        return
+
+
+def _validated(training: Training, mrr: float) -> None:
+    state, config, plan = training.state, training.config, training.batches.plan
     epoch = plan.examples_before(state.step) / plan.n_examples
     loss = state.loss_sum / max(1, state.loss_steps)
     rate = rate_at(config, epoch, state.plateau)

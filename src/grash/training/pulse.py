@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -39,6 +40,14 @@ class Progress:
     seconds: float
     seconds_left: float
     best_mrr: float | None
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """A validation of which several can be under way before the first is waited for."""
+
+    def begin(self, model: KgeModel) -> Callable[[], float]:
+        """Begins, and gives what waits for the MRR; the model stays as it is until then."""
 
 
 @dataclass(eq=False)

@@ -50,7 +50,7 @@ def train_shard(training: Training, shard: Shard, company: Company, *, save_ever
                     if wishes.agreed:
                         _save(training, wishes)
             if training.validate is not None:
-                validate_now(training)
+                validate_now([training])
                 _raise(training)
                 wishes.hear(company.total(wishes.tensor(share=1 / 8)))
                 if wishes.agreed:
