@@ -83,3 +83,12 @@ def test_a_kill_between_the_renames_of_a_folder_loses_nothing(tmp_path: Path) ->
     assert not (tmp_path / "check").exists()
     mend_folder(tmp_path / "check")
     assert (tmp_path / "check" / "state.json").read_text() == "before"
+
+
+def test_what_was_left_of_a_folder_with_a_longer_name_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    left = tmp_path / ".big.grash.0123abcd-99999999-xyz.old"
+    left.mkdir()
+    mend_folder(tmp_path / "big")
+    assert left.exists() and not (tmp_path / "big").exists()
+    mend_folder(tmp_path / "big.grash")
+    assert not left.exists() and (tmp_path / "big.grash").exists()

@@ -89,13 +89,19 @@ def check_writable(path: Path) -> None:
 def mend_folder(path: Path) -> None:
     """Clears up after a process that was killed inside `whole_folder`: brings the old folder back if there is no new
     one, and removes what a process that is gone left; one of another machine, if nothing was written for an hour."""
-    olds = sorted(path.parent.glob(f".{glob.escape(path.name)}.*.old"), key=lambda p: p.stat().st_mtime)
+    olds = sorted(_left_beside(path, ".old"), key=lambda p: p.stat().st_mtime)
     with _as_output_error(path):
         if olds and not path.exists():
             olds.pop().rename(path)
-    parts = path.parent.glob(f".{glob.escape(path.name)}.*.part")
-    for left in [*olds, *(p for p in parts if _is_left(p))]:
+    for left in [*olds, *(p for p in _left_beside(path, ".part") if _is_left(p))]:
         shutil.rmtree(left, ignore_errors=True)
+
+
+def _left_beside(path: Path, suffix: str) -> list[Path]:
+    """What `whole_folder` made for this path, and not for one whose name goes on after a dot."""
+    start = f".{path.name}."
+    found = path.parent.glob(f"{glob.escape(start)}*{suffix}")
+    return [p for p in found if "." not in p.name[len(start) : -len(suffix)]]
 
 
 def _is_left(part: Path) -> bool:

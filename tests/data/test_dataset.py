@@ -1,6 +1,9 @@
 """Dataset: what it accepts, and that its folder is whole, checked and equal to what was saved."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -172,6 +175,33 @@ def test_a_failure_while_overwriting_leaves_what_was_there(tmp_path, monkeypatch
         small(train=triples((0, 0, 0))).save(tmp_path / "d", overwrite=True)
     monkeypatch.undo()
     assert Dataset.load(tmp_path / "d", verify=True).fingerprint == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from grash.data.dataset import Dataset
+rename = Path.rename
+def stop(self, target):
+    if self.suffix == ".part" and not target.is_file() and target.parent == Path(sys.argv[2]).parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+Path.rename = stop
+Dataset.load(Path(sys.argv[1])).save(Path(sys.argv[2]), overwrite=True)
+"""
+
+
+def test_what_a_killed_save_left_goes_or_comes_back_with_the_next(tmp_path):
+    small().save(tmp_path / "d")
+    small().save(tmp_path / "other")
+    for target in ("d", "new"):
+        command = [sys.executable, "-c", KILLED, str(tmp_path / "other"), str(tmp_path / target)]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "d").exists()
+    with pytest.raises(InputError, match="exists already"):
+        small().save(tmp_path / "d")
+    small().save(tmp_path / "new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "new", "other"]
 
 
 def test_nothing_is_overwritten_without_leave(tmp_path):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +76,49 @@ def test_the_same_seed_gives_the_same_graph_and_another_seed_another(tmp_path: P
         generate(tmp_path / f"{i}", PlantedGraph(500, 7, 3000, seed=s)).fingerprint for i, s in enumerate((1, 1, 2))
     ]
     assert made[0] == made[1] != made[2]
+
+
+def test_up_to_512_piles_the_same_seed_gives_what_it_always_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ROWS", 50)  # 120 piles
+    made = generate(tmp_path / "g", PlantedGraph(500, 7, 6000, seed=5)).fingerprint
+    assert made == "8f07dd4427f3c2102116e829cce9cc0723492e960b2f2fd600be34b593529a33"
+
+
+def test_beyond_512_piles_they_are_larger_and_not_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ROWS", 4)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(800, hard), hard))
+    try:
+        dataset = generate(tmp_path / "g", PlantedGraph(500, 7, 6000, seed=5), n_valid=100, n_test=100)  # 1,500 blocks
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    triples = all_triples(dataset)
+    assert len(triples) == 6000 == len(np.unique(triples, axis=0))
+    assert np.array_equal(np.sort(triples, axis=0), np.sort(PlantedGraph(500, 7, 6000, seed=5).triples(0, 500), axis=0))
+    heads = dataset.train[:, 0]
+    assert np.count_nonzero(heads[1:] == heads[:-1]) < 0.05 * len(heads)
+
+
+KILLED = """
+import os, signal, sys
+from grash.data import generate as module
+from grash.data.planted import PlantedGraph
+out, text = sys.argv[1], sys.argv[2] == "text"
+module._shuffle = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+(module.generate_text if text else module.generate)(out, PlantedGraph(100, 3, 600))
+"""
+
+
+@pytest.mark.parametrize("kind", ["text", "folder"])
+def test_what_a_killed_call_left_goes_with_the_next(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "g"
+    assert subprocess.run([sys.executable, "-c", KILLED, str(out), kind], check=False).returncode == -9
+    assert [p for p in tmp_path.iterdir() if p.is_dir()]
+    monkeypatch.setattr("grash.files._STALE", -1.0)  # an hour later: a folder of piles does not say whose it is
+    (generate_text if kind == "text" else generate)(out, PlantedGraph(100, 3, 600))
+    assert not [p for p in tmp_path.iterdir() if p.is_dir() and p != out]
 
 
 def test_triples_are_in_random_order(tmp_path: Path) -> None:

@@ -17,13 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data import gather, repeats, text, unite
+from grash.data import gather, repeats, tables, text, unite
+from grash.data import large as large_module
 from grash.data import limit as limit_module
 from grash.data import prepare as prepare_module
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.large import prepare_large
 from grash.data.layouts import recognise
-from grash.data.limit import machine_bytes, memory_limit, needed_at_once
+from grash.data.limit import check_limit, machine_bytes, memory_limit, needed_at_once, read_in_parts
 from grash.data.options import SourceOptions
 from grash.data.prepare import prepare, read_source
 from grash.data.spill import Spill
@@ -150,6 +151,34 @@ def test_arrays_of_ids_are_mapped_and_not_copied(tmp_path: Path, small_blocks: N
     check_same(large(folder, tmp_path / "named"), read_source(folder))
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint16, ">i4"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_other_integers_become_int32_in_blocks(
+    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch, dtype, order
+) -> None:
+    ids = np.random.default_rng(0).integers(0, 30, (500, 3))
+    np.save(tmp_path / "ids.npy", np.asarray(ids, dtype, order=order))
+    copied: list[int] = []
+    copy = np.ascontiguousarray
+    monkeypatch.setattr(np, "ascontiguousarray", lambda a, *more: (copied.append(len(a)), copy(a, *more))[1])
+    monkeypatch.setattr(large_module, "_ROWS", 64)
+    found = large(tmp_path / "ids.npy", tmp_path / "out")
+    assert max(copied) <= 64
+    monkeypatch.undo()
+    wanted = read_source(tmp_path / "ids.npy")
+    assert (found.fingerprint, found.provenance) == (wanted.fingerprint, wanted.provenance)
+
+
+def test_names_beside_arrays_that_repeat_are_counted_in_either_way(
+    tmp_path: Path, small_blocks: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    np.save(tmp_path / "train.npy", np.random.default_rng(0).integers(0, 30, (500, 3)).astype(np.int32))
+    (tmp_path / "entities.txt").write_text("\n".join(f"entity {i % 20}" for i in range(30)))
+    found = large(tmp_path, tmp_path / "out")
+    assert "10 names of entities repeat others" in caplog.text
+    assert found.provenance == read_source(tmp_path).provenance
+
+
 class Stop(Exception):
     pass
 
@@ -216,6 +245,81 @@ def test_killed_again_and_again_it_ends_without_damage(tmp_path: Path) -> None:
     assert codes[-1] == 0 and codes.count(-signal.SIGKILL) >= 3
     check_same(Dataset.load(tmp_path / "out", verify=True), read_source(tmp_path / "g.tsv"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.tsv", "out"]
+
+
+KILLED_AT = """
+import os, shutil, signal, sys
+from pathlib import Path
+from grash.data import prepare as module, spill
+from grash.data.dataset import Dataset
+source, out, at, overwrite = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "overwrite"
+def kill(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+def half(path):
+    if Path(path).name == "work":
+        kill()
+    delete(path)
+delete, owner = spill._delete, {"seal": Dataset, "remove": spill.Spill}.get(at)
+if at == "half removed":
+    spill._delete = half
+elif at != "nowhere":
+    setattr(owner, at, kill)
+module.read_in_parts = lambda *_, **__: True
+module.prepare(source, out, overwrite=overwrite)
+"""
+
+
+def killed_at(at: str, source: Path, out: Path, *, overwrite: bool = False) -> None:
+    """Prepares a source in parts, by a process that is killed there."""
+    command = [sys.executable, "-c", KILLED_AT, str(source), str(out), at, "overwrite" if overwrite else ""]
+    ran = subprocess.run(command, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert ran.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("at", ["seal", "remove", "half removed"])
+@pytest.mark.parametrize("kind", ["text", "array"])
+def test_killed_at_its_end_the_same_call_ends_it_and_leaves_nothing(tmp_path: Path, at: str, kind: str) -> None:
+    if kind == "text":
+        source = tmp_path / "g.tsv"
+        source.write_text(lines())
+    else:
+        source = tmp_path / "ids.npy"
+        np.save(source, np.random.default_rng(0).integers(0, 30, (500, 3)))
+    killed_at(at, source, tmp_path / "out")
+    assert (tmp_path / "out").exists() == (at != "seal") and (tmp_path / "out.spill").exists()
+    found = prepare(source, tmp_path / "out", memory="1G")
+    assert found.fingerprint == read_source(source).fingerprint
+    assert {p.name for p in tmp_path.iterdir()} == {source.name, "out"}
+    with pytest.raises(InputError, match="exists already"):
+        prepare(source, tmp_path / "out")
+
+
+def test_what_is_there_is_not_taken_for_the_result_of_another_source_or_of_a_call_that_was_stopped(
+    tmp_path: Path,
+) -> None:
+    source, out = tmp_path / "g.tsv", tmp_path / "out"
+    source.write_text(lines())
+    killed_at("remove", source, out)
+    with pytest.raises(InputError, match="exists already"):
+        prepare(source, out, seed=1)
+    source.write_text(lines(seed=1))
+    with pytest.raises(InputError, match="exists already"):
+        prepare(source, out)
+    killed_at("seal", source, out, overwrite=True)
+    with pytest.raises(InputError, match="exists already"):
+        prepare(source, out)
+    check_same(prepare(source, out, overwrite=True), read_source(source))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["g.tsv", "out"]
+
+
+def test_a_spill_that_is_half_removed_begins_anew(tmp_path: Path) -> None:
+    source, out = tmp_path / "g.tsv", tmp_path / "out"
+    source.write_text(lines())
+    killed_at("half removed", source, out)
+    for path in (tmp_path / "out.spill").glob("*.ids"):
+        path.unlink()
+    out.rename(tmp_path / "taken away")
+    check_same(prepare(source, out), read_source(source))
 
 
 def test_a_spill_of_another_source_begins_anew(tmp_path: Path, small_blocks: None) -> None:
@@ -320,6 +424,105 @@ def test_what_a_source_needs_is_guessed_from_its_size(tmp_path: Path) -> None:
     assert 20_000 * 100 < need < 20_000 * 300
     assert needed_at_once(recognise(tmp_path / "g.tsv.gz")) > need / 2
     assert needed_at_once(recognise(tmp_path / "ids.npy")) > 30_000
+    np.save(tmp_path / "wide.npy", np.zeros((1000, 3), np.int64))
+    assert needed_at_once(recognise(tmp_path / "wide.npy")) == needed_at_once(recognise(tmp_path / "ids.npy"))
+    (tmp_path / "damaged.npy").write_bytes(b"\x93NUMPY and no more")
+    assert needed_at_once(recognise(tmp_path / "damaged.npy")) == 0
+
+
+def test_under_a_limit_compressed_text_is_read_in_parts_unless_it_is_small(tmp_path: Path) -> None:
+    random = np.random.default_rng(0).bytes(1 << 20)
+    for name, content in (("small.gz", lines().encode()), ("large.gz", random)):
+        (tmp_path / name).write_bytes(gzip.compress(content))
+    room = 1 << 28
+    small, packed = (recognise(tmp_path / name) for name in ("small.gz", "large.gz"))
+    assert not read_in_parts(small, room, strict=True)
+    assert read_in_parts(packed, room, strict=True)
+    assert not read_in_parts(packed, room, strict=False)
+    assert read_in_parts(small, room, strict=True, begun=True)
+
+
+def libkge_folder(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "entity_ids.del").write_text("".join(f"{i}\tentity {i}\n" for i in range(300)))
+    (folder / "relation_ids.del").write_text("0\tlikes\n")
+    (folder / "train.del").write_text("".join(f"{i}\t0\t{(7 * i + 1) % 300}\n" for i in range(300)))
+    return folder
+
+
+def only_at_once(folder: Path) -> list[Path]:
+    import polars as pl
+
+    ids = np.random.default_rng(0).integers(0, 300, (2000, 3))
+    pl.DataFrame(ids, ["head", "relation", "tail"]).write_parquet(folder / "g.parquet")
+    np.savez_compressed(folder / "g.npz", train=np.zeros_like(ids))
+    (folder / "named").mkdir()
+    np.save(folder / "named" / "train.npy", ids)
+    (folder / "named" / "entities.txt").write_text("\n".join(f"entity {i}" for i in range(300)))
+    return [folder / "g.parquet", folder / "g.npz", folder / "named", libkge_folder(folder / "libkge")]
+
+
+def test_where_a_source_can_only_be_read_at_once_that_is_said_under_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for source in only_at_once(tmp_path):
+        layout = recognise(source)
+        check_limit(layout, 1 << 30)
+        assert not caplog.records, source
+        with monkeypatch.context() as patch:
+            patch.setattr(limit_module, "_LIBRARIES", (1 << 30) - 4000)
+            check_limit(layout, 1 << 30)
+        assert f"{source} can only be read at once: that may take 1.0 GiB" in caplog.text
+        caplog.clear()
+        with pytest.raises(InputError, match="can only be read at once, which takes more than.*--memory.*in parts"):
+            check_limit(layout, 2000)
+    np.save(tmp_path / "ids.npy", np.zeros((2000, 3), np.int32))
+    check_limit(recognise(tmp_path / "ids.npy"), 2000)
+
+
+def test_prepare_says_so_only_if_a_limit_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit_module, "LEAST", 1)
+    monkeypatch.setattr(limit_module, "machine_bytes", lambda: 1)
+    folder = libkge_folder(tmp_path / "libkge")
+    with pytest.raises(InputError, match="libkge can only be read at once"):
+        prepare(folder, tmp_path / "out", memory="1k")
+    (tmp_path / "out.spill").mkdir()
+    (tmp_path / "out.spill" / "manifest.json").write_text("{}")  # of another source, which was read in parts
+    assert prepare(folder, tmp_path / "out").n_entities == 300
+
+
+def test_a_damaged_archive_or_table_needs_nothing_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "g.npz").write_bytes(b"PK\x03\x04")
+    (tmp_path / "g.parquet").write_bytes(b"PAR1")
+    assert tables.archive_sizes(tmp_path / "g.npz") == [] and tables.parquet_rows(tmp_path / "g.parquet") == 0
+    np.savez(tmp_path / "one.npz", train=np.zeros((5, 3)), other=np.zeros(()))
+    assert [n for _, n in tables.archive_sizes(tmp_path / "one.npz")] == [5, 0]
+
+
+@pytest.mark.parametrize("duplicates", ["drop", "keep"])
+def test_tables_get_what_the_marks_of_triples_and_names_leave(
+    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch, caplog, duplicates: str
+) -> None:
+    (tmp_path / "g.tsv").write_text(lines(n=400, n_names=60))
+    rooms: dict[str, int] = {}
+
+    def listen(name: str, place: int) -> None:
+        call = getattr(large_module, name)
+
+        def spy(*given, **options):
+            rooms[name] = given[place]
+            return call(*given, **options)
+
+        monkeypatch.setattr(large_module, name, spy)
+
+    listen("unite", 3)
+    listen("find_repeats", 2)
+    large(tmp_path / "g.tsv", tmp_path / "out", room=1 << 16, duplicates=duplicates)
+    assert rooms == {"unite": (1 << 16) - 4 * 64, "find_repeats": (1 << 16) - 400 * (1 + (duplicates == "keep"))}
+    assert not caplog.records
+    large(tmp_path / "g.tsv", tmp_path / "tight", room=420, duplicates=duplicates)
+    assert rooms["find_repeats"] == 420 // 8
+    assert "more than the limit will be taken" in caplog.text
 
 
 def test_the_verb_takes_a_limit(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -20,7 +21,7 @@ from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, GrashError, InputError
 from grash.models import MODELS
-from grash.models.store import StoredModel, load_model, save_model
+from grash.models.store import StoredModel, check_free, load_model, save_model
 from oracles import random_triples
 
 
@@ -145,6 +146,29 @@ def test_a_folder_is_overwritten_only_on_request_and_only_if_it_is_a_model(folde
         save_model(small_model(), other, overwrite=True)
     assert (other / "chapter.txt").read_text() == "work"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "thesis"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from grash.models.store import load_model, save_model
+rename = Path.rename
+def stop(self, target):
+    if target == Path(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+Path.rename = stop
+save_model(load_model(Path(sys.argv[1])), Path(sys.argv[1]), overwrite=True)
+"""
+
+
+def test_a_model_that_a_killed_save_put_aside_is_back_before_the_next_training(folder: Path, tmp_path: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False).returncode == -signal.SIGKILL
+    assert not folder.exists() and len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(InputError, match="exists already"):
+        check_free(folder, overwrite=False)
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    assert load_model(folder).evaluation == {"mrr": 0.5}
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

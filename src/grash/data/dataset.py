@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from grash.data.arrays import in_blocks, map_array
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
-from grash.files import read_json, whole_folder, write_json
+from grash.files import mend_folder, read_json, whole_folder, write_json
 
 SCHEMA, VERSION = "grash-dataset", 1
 DATASET_FILE = "dataset.json"
@@ -83,6 +83,7 @@ class Dataset:
     def save(self, folder: Path, *, overwrite: bool = False) -> None:
         """Writes the folder, wholly or not at all. With `overwrite`, an encoded dataset there is replaced."""
         folder = Path(folder)
+        mend_folder(folder)
         if overwrite and folder.exists() and not (folder / DATASET_FILE).is_file() and _has_content(folder):
             raise InputError(f"{folder} holds no encoded dataset, so it is not overwritten: give another folder.")
         with whole_folder(folder, overwrite=overwrite) as aside:

@@ -1,6 +1,6 @@
 """A graph of any size out of nothing but a seed: written part by part, never in memory as a whole.
 
-planted.py says which triples there are; here they are made in blocks by two threads, dealt into as many piles on disk,
+planted.py says which triples there are; here they are made in blocks by two threads, dealt into piles on disk,
 and every pile is shuffled as it is moved to its place, so that triples that were made together are strangers. Goes
 to an encoded dataset, or to a text file of names to try `grash prepare` with.
 """
@@ -27,11 +27,12 @@ from grash.data.lines import as_lines
 from grash.data.options import SourceOptions
 from grash.data.planted import PlantedGraph, Triples
 from grash.errors import ConfigError, InputError
-from grash.files import whole_file, whole_folder
+from grash.files import mend_folder, whole_file, whole_folder
 
 Watch = Callable[[str, float, int], None]  # told what is being done, the share that is done, triples so far
 
 _ROWS = 1 << 22  # triples of a block, and of a pile: what is in memory at a time is a few of these
+_MOST_PILES = 512  # each is an open file, and a process may usually have 1,024
 _THREADS = 2
 T = TypeVar("T")
 
@@ -48,7 +49,8 @@ def generate(
     """Writes a graph as an encoded dataset into the folder `out`, wholly or not at all, and returns it, mapped.
 
     n_valid, n_test: 5 % each, at most 10,000, by default. Every entity and relation occurs in train. Ids, no names.
-    The same graph and counts give the same files. About 0.4 GiB of memory at any size, and 24 bytes of disk per triple.
+    The same graph and counts give the same files. About 0.4 GiB of memory up to two billion triples, beyond that
+    more in proportion, and 24 bytes of disk per triple.
     """
     out = Path(out)
     held_out = _held_out(graph, n_valid, n_test)
@@ -67,17 +69,20 @@ def generate(
 
 def generate_text(out: Path | str, graph: PlantedGraph, *, watch: Watch | None = None) -> None:
     """Writes all triples of a graph as lines of names (Q17, tab, P3, tab, Q4) into the file `out`, in random order."""
+    out = Path(out)
+    mend_folder(out)  # piles of a process that was killed
     with (
-        whole_file(Path(out)) as aside,
+        whole_file(out) as aside,
         aside.open("wb") as file,
-        tempfile.TemporaryDirectory(dir=aside.parent) as piles,
+        tempfile.TemporaryDirectory(dir=aside.parent, prefix=f".{out.name}.", suffix=".part") as piles,
     ):
         for block in _shuffled(graph, Path(piles), {}, None, watch):
             file.write(as_lines(block))
 
 
 def check_free(out: Path, *, overwrite: bool) -> None:
-    """Says before the work what writing would say after it."""
+    """Says before the work what writing would say after it; a folder that a kill left aside is brought back."""
+    mend_folder(out)
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already: give another place, or allow overwriting it.")
     if out.is_dir() and not (out / DATASET_FILE).is_file():
@@ -116,13 +121,14 @@ def _shuffled(
     """The train triples in random order, in blocks; held-out ones go to their files as they are made."""
     bounds = _bounds(graph)
     n_blocks = len(bounds) - 1
+    n_piles = min(n_blocks, _MOST_PILES)
     watch = watch or (lambda what, share, n_triples: None)
     with ExitStack() as stack:
-        piles = [stack.enter_context((folder / f"{i}").open("w+b")) for i in range(n_blocks)]
+        piles = [stack.enter_context((folder / f"{i}").open("w+b")) for i in range(n_piles)]
 
         def make(i: int) -> tuple[dict[str, Triples], Triples, NDArray[np.int64]]:
             parts = _block(graph, bounds[i], bounds[i + 1], held_out)
-            return parts, *_dealt(parts["train"], n_blocks, np.uint64(graph.seed), i)
+            return parts, *_dealt(parts["train"], n_piles, np.uint64(graph.seed), i)
 
         for i, (parts, dealt, starts) in enumerate(_threaded(make, n_blocks)):
             for split, file in (files or {}).items():
@@ -134,15 +140,15 @@ def _shuffled(
 
         def mix(i: int) -> Triples:
             piles[i].seek(0)
-            triples = np.frombuffer(bytearray(piles[i].read()), np.int32).reshape(-1, 3)
+            triples = np.fromfile(piles[i], np.int32).reshape(-1, 3)
             piles[i].close()
             (folder / f"{i}").unlink()
             _shuffle(triples, np.uint64(graph.seed), i)
             return triples
 
-        for i, triples in enumerate(_threaded(mix, n_blocks)):
+        for i, triples in enumerate(_threaded(mix, n_piles)):
             yield triples
-            watch("shuffling", (i + 1) / n_blocks, 0)
+            watch("shuffling", (i + 1) / n_piles, 0)
 
 
 def _bounds(graph: PlantedGraph) -> list[int]:

@@ -28,9 +28,10 @@ from grash.data.account import (
     say_skipped,
     say_split,
 )
-from grash.data.arrays import ArrayWriter, in_blocks
+from grash.data.arrays import ArrayWriter, give_back, in_blocks
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset
 from grash.data.gather import Watch, gather
+from grash.data.intern import Interner
 from grash.data.layouts import Layout, dataset_name
 from grash.data.options import SourceOptions
 from grash.data.repeats import Repeats, find_repeats
@@ -50,19 +51,22 @@ def prepare_large(
 ) -> None:
     """Encodes a source into the folder `out` in about `room` bytes of memory, by way of OUT.spill.
 
-    On disk, the spill takes about as much as the result and, where names did not fit, once more the triples. A byte
-    per triple and four per name are taken besides.
+    On disk, the spill takes about as much as the result and, where names did not fit or ids are no int32, once more the
+    triples.
     """
     watch = watch or (lambda what, share, n_triples: None)
     if out.exists() and not (out / DATASET_FILE).is_file():
         raise InputError(f"{out} holds no encoded dataset, so it is not overwritten: give another folder.")
     with Spill(_spill_folder(out), _identity(layout, options)) as spill:
         if spill.resumed:
-            _log.info("Goes on from %s: %d triples are there.", spill.folder, sum(spill.mark.rows.values()))
+            there = sum(spill.mark.rows.values())
+            _log.info("Goes on from %s%s.", spill.folder, f": {there} triples are there" if there else "")
         folder, work = spill.folder / "dataset", spill.folder / "work"
         shutil.rmtree(folder, ignore_errors=True)
         for place in (folder, work):
             place.mkdir(exist_ok=True)
+        for left in (*spill.folder.glob(".*.part"), *work.glob(".*.part")):
+            left.unlink()  # files that were being written at a kill
         try:
             about = _encode(layout, options, spill, folder, work, room, watch)
         except (InputError, ConfigError):
@@ -76,7 +80,13 @@ def prepare_large(
                 file.rename(aside / file.name)
             watch("fingerprint", 0.0, 0)
             Dataset.seal(aside, **about)
+            spill.seal(aside / DATASET_FILE)
         spill.remove()
+
+
+def was_finished(layout: Layout, out: Path, options: SourceOptions) -> bool:
+    """Whether `out` is what an earlier call made of this source and was stopped at clearing up, which is done here."""
+    return Spill(_spill_folder(out), _identity(layout, options)).remove_if_sealed(out / DATASET_FILE)
 
 
 def was_begun(out: Path) -> bool:
@@ -99,26 +109,32 @@ def _encode(
     layout: Layout, options: SourceOptions, spill: Spill, folder: Path, work: Path, room: int, watch: Watch
 ) -> dict[str, Any]:
     """Writes splits and vocabularies into `folder`; returns what else a dataset has."""
+    notes: Mapping[str, Any]
     if layout.formats["train"] == "npy":
-        splits, n_entities, n_relations = _arrays(layout, folder)
-        notes: Mapping[str, Any] = {}
+        spill.commit(spill.mark)  # so that the same call is known again
+        splits, n_entities, n_relations, notes = _arrays(layout, folder, work)
     else:
         gather(layout, options, spill, room, watch)
         notes = spill.mark.notes
         say_skipped(notes)
-        united, counts = unite(spill, folder, work, room, watch)
+        united, counts = unite(spill, folder, work, _left(room, 4 * sum(spill.mark.names.values())), watch)
         splits = {split: ids for split, ids in united.items() if split in layout.files}
         n_entities, n_relations = counts["entities"], counts["relations"]
     check_some(layout, len(splits["train"]), notes)
     watch("looking for duplicates", 0.0, len(splits["train"]))
     given = {split: splits[split] for split in HELD_OUT if split in layout.files}
-    repeats = find_repeats(splits["train"], given, room, again=options.duplicates == "keep")
+    keep = options.duplicates == "keep"
+    besides = (1 + keep) * len(splits["train"]) + sum(map(len, given.values()))  # a mark of each triple
+    _say_excess(room, max(besides, (1 + keep) * len(splits["train"]) + 4 * n_entities))
+    repeats = find_repeats(splits["train"], given, _left(room, besides), again=keep)
     provenance = {**origin(layout, notes), **say_repeats(int(np.count_nonzero(repeats.repeated)), options)}
     provenance |= look_at_given(splits, repeats.also_in_train, n_entities, n_relations)
     if options.duplicates == "drop":
         splits["train"] = _without_repeats(splits["train"], repeats, work)
+    stay = repeats.again
+    del repeats
     watch("splitting", 0.0, len(splits["train"]))
-    provenance |= _write_splits(splits, n_entities, n_relations, options, repeats.again, folder)
+    provenance |= _write_splits(splits, n_entities, n_relations, options, stay, folder)
     return {
         "n_entities": n_entities,
         "n_relations": n_relations,
@@ -127,14 +143,56 @@ def _encode(
     }
 
 
-def _arrays(layout: Layout, folder: Path) -> tuple[dict[str, Triples], int, int]:
-    """Arrays of ids are mapped as they are."""
-    splits: dict[str, Triples] = {s: tables.array_file(layout.files[s]) for s in SPLITS if s in layout.files}
+def repeated_names(interners: Mapping[str, Interner | None]) -> dict[str, int]:
+    """Says how many names repeat others, where a source lists them; for the provenance too."""
+    notes = {}
+    for what, interner in interners.items():
+        if interner is not None and interner.n_repeats:
+            notes[f"repeated_names_of_{what}"] = interner.n_repeats
+            _log.warning("%d names of %s repeat others: only the first of each is found.", interner.n_repeats, what)
+    return notes
+
+
+def _left(room: int, besides: int) -> int:
+    """What is left of the room beside so many bytes; some of it always, or parts would be too many."""
+    return max(room - besides, room // 8)
+
+
+def _say_excess(room: int, besides: int) -> None:
+    over = besides + room // 8 - room
+    if over > 0:
+        _log.warning(
+            "The marks of so many triples and names take %d MiB: about %d MiB more than the limit will be taken.",
+            besides >> 20, (over >> 20) + 1,
+        )  # fmt: skip
+
+
+def _arrays(layout: Layout, folder: Path, work: Path) -> tuple[dict[str, Triples], int, int, dict[str, int]]:
+    """(ids by split, n_entities, n_relations, notes) of arrays, mapped: int32 as they are, others from a copy."""
+    splits: dict[str, Triples] = {s: _mapped(layout.files[s], work / f"{s}.ids") for s in SPLITS if s in layout.files}
     stems = [stem for stem in ("entities", "relations") if stem in layout.files]
     names: dict[str, Any] = {stem: numbered.read_name_lines(layout.files[stem]) for stem in stems}
     for stem, interner in names.items():
         Vocabulary.from_interner(interner).save(folder, stem)
-    return splits, *numbered.array_counts(splits, names, layout.files)
+    largest = {split: _largest(triples) for split, triples in splits.items()}
+    return splits, *numbered.array_counts(largest, names, layout.files), repeated_names(names)
+
+
+def _mapped(path: Path, copy: Path) -> Triples:
+    array = tables.open_ids(path)
+    if array.dtype == np.int32 and array.flags.c_contiguous:
+        return array
+    if not copy.exists():
+        with whole_file(copy) as aside, aside.open("wb") as file:
+            for _, block in in_blocks(array, _ROWS):
+                file.write(np.ascontiguousarray(block, np.int32).data)
+    return map_rows(copy, len(array))
+
+
+def _largest(triples: Triples) -> Triples:
+    """The largest ids of each column (1, 3), without holding the pages of a mapped array."""
+    found = [block.max(axis=0) for _, block in in_blocks(triples, _ROWS)]
+    return np.array(found, np.int32).reshape(-1, 3)
 
 
 def _without_repeats(train: Triples, repeats: Repeats, work: Path) -> Triples:
@@ -159,16 +217,18 @@ def _write_splits(
     """Writes train.npy, valid.npy and test.npy; those that are missing are split off train."""
     train = splits["train"]
     wanted = missing_splits(splits, options, len(train))
-    in_train = np.ones(len(train), bool)
+    rows: tuple[NDArray[np.int64], ...] = ()
     if wanted:
         rows = held_out_rows(
             train, n_entities, n_relations,
             valid=wanted.get("valid", 0), test=wanted.get("test", 0), seed=options.seed, stay=stay,
         )  # fmt: skip
-        for missing, mine in zip(HELD_OUT, rows):
-            in_train[mine] = False
-            if missing in wanted:
-                splits[missing] = train[mine]
+    in_train = np.ones(len(train), bool)
+    for missing, mine in zip(HELD_OUT, rows):
+        in_train[mine] = False
+        if missing in wanted:
+            splits[missing] = train[mine]
+    give_back(train)  # rows here and there map much of the file
     for split in SPLITS:
         with ArrayWriter(folder / f"{split}.npy", np.int32, (3,)) as file:
             for start, block in in_blocks(splits[split], _ROWS):

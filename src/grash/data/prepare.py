@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,18 +29,18 @@ from grash.data.duplicates import TripleSet
 from grash.data.encode import Encoder, Triples
 from grash.data.gather import Watch
 from grash.data.intern import Interner
-from grash.data.large import prepare_large, was_begun
+from grash.data.large import prepare_large, repeated_names, was_begun, was_finished
 from grash.data.layouts import Layout, dataset_name, recognise
-from grash.data.limit import memory_limit, needed_at_once, room_within
+from grash.data.limit import check_limit, memory_limit, read_in_parts, room_within
 from grash.data.options import SourceOptions
 from grash.data.rdf import RDF_FORMATS, rdf_file
 from grash.data.split import rows_where, split_triples
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
+from grash.files import mend_folder
 
 BUNDLED = {"world": Path(__file__).parent / "bundled" / "world.tsv"}
 _NO_TRIPLES = np.empty((0, 3), np.int32)
-_log = logging.getLogger(__name__)
 
 
 def load_dataset(source: Path | str, options: SourceOptions | None = None, **changes: Any) -> Dataset:
@@ -78,11 +76,17 @@ def prepare(
     """
     out, chosen = Path(out), SourceOptions.of(options, changes)
     limit = memory_limit(memory)
+    mend_folder(out)
+    layout = recognise(Path(source), file_format=chosen.format) if Path(source).exists() else None
+    if layout is not None and was_finished(layout, out, chosen):
+        return Dataset.load(out)
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already: give another folder, or allow overwriting it.")
-    layout = recognise(Path(source), file_format=chosen.format) if Path(source).exists() else None
-    if layout is not None and (needed_at_once(layout) > limit or was_begun(out)):
-        prepare_large(layout, out, chosen, room=room_within(limit), overwrite=overwrite, watch=watch)
+    if layout is not None and memory is not None:
+        check_limit(layout, limit)
+    room = room_within(limit)
+    if layout is not None and read_in_parts(layout, room, strict=memory is not None, begun=was_begun(out)):
+        prepare_large(layout, out, chosen, room=room, overwrite=overwrite, watch=watch)
     else:
         load_dataset(source, chosen).save(out, overwrite=overwrite)
     return Dataset.load(out)
@@ -179,7 +183,7 @@ def _read_arrays(layout: Layout, options: SourceOptions) -> _Graph:
     names: dict[str, Interner | None] = {stem: numbered.read_name_lines(layout.files[stem]) for stem in stems}
     n_entities, n_relations = numbered.array_counts(splits, names, layout.files)
     entities, relations = (_vocabulary(names.get(stem), stem) for stem in ("entities", "relations"))
-    return _Graph(splits, n_entities, n_relations, entities, relations, _repeated_names(names))
+    return _Graph(splits, n_entities, n_relations, entities, relations, repeated_names(names))
 
 
 def _read_libkge(layout: Layout, options: SourceOptions) -> _Graph:
@@ -214,18 +218,9 @@ _READERS = {
 def _named_graph(
     splits: dict[str, Triples], entities: Interner, relations: Interner, notes: dict[str, Any] | None = None
 ) -> _Graph:
-    notes = {**(notes or {}), **_repeated_names({"entities": entities, "relations": relations})}
+    notes = {**(notes or {}), **repeated_names({"entities": entities, "relations": relations})}
     named = (_vocabulary(entities, "entities"), _vocabulary(relations, "relations"))
     return _Graph(splits, len(entities), len(relations), *named, notes)
-
-
-def _repeated_names(interners: Mapping[str, Interner | None]) -> dict[str, int]:
-    notes = {}
-    for what, interner in interners.items():
-        if interner is not None and interner.n_repeats:
-            notes[f"repeated_names_of_{what}"] = interner.n_repeats
-            _log.warning("%d names of %s repeat others: only the first of each is found.", interner.n_repeats, what)
-    return notes
 
 
 def _vocabulary(interner: Interner | None, stem: str) -> Vocabulary | None:

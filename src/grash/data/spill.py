@@ -3,7 +3,8 @@
 Filled by gather.py, read by unite.py and large.py. The manifest says up to where the files are whole; whatever a kill
 left behind that is cut off when the folder is opened again, so the same command goes on from the last mark.
 
-    manifest.json           what it belongs to; the last mark; the mark at which each generation of names began
+    manifest.json           what it belongs to; the last mark; the mark at which each generation of names began;
+                            at the end, the checksum of the dataset that takes its place
     SPLIT.ids               int32 (n, 3), in ids of its generation
     STEM.names, .lengths    the names of all generations (entities, relations), end to end, and their lengths, int32
 """
@@ -11,10 +12,12 @@ left behind that is cut off when the folder is opened again, so the same command
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -59,20 +62,12 @@ class Spill:
         self.belongs_to = json.loads(json.dumps(belongs_to))
         self.mark = Mark(SPLITS[0])
         self.generations: list[Mark] = []
+        self.sealed: str | None = None
         self.resumed = False
         self._files: dict[str, IO[bytes]] = {}
 
     def __enter__(self) -> Spill:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / ".lock").open("a")
-        except OSError as error:
-            raise OutputError(self.folder, error.strerror or str(error)) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise InputError(f"{self.folder} is in use by another process: wait for it, or stop it.") from error
+        self._take()
         try:
             self._open()
         except BaseException:
@@ -102,9 +97,28 @@ class Spill:
             file.flush()
             os.fsync(file.fileno())
         self.mark = mark
-        generations = [asdict(begun) for begun in self.generations]
-        head = {"schema": _SCHEMA, "version": _VERSION, "belongs_to": self.belongs_to}
-        write_json(self.folder / MANIFEST, {**head, "mark": asdict(mark), "generations": generations})
+        self._write_manifest()
+
+    def seal(self, description: Path) -> None:
+        """Notes the dataset, by its description (dataset.json), that is put in its place next: all that is left then is
+        to remove the spill."""
+        self.sealed = _checksum(description)
+        self._write_manifest()
+
+    def remove_if_sealed(self, description: Path) -> bool:
+        """Instead of `with`: removes the spill if the dataset of this description was made from it; says whether."""
+        if not self.folder.is_dir() or not description.is_file():
+            return False
+        self._take()
+        try:
+            found = self._manifest()
+            self.sealed = found.get("sealed") if found else None
+            done = self.sealed is not None and self.sealed == _checksum(description)
+            if done or not any(path.name != ".lock" for path in self.folder.iterdir()):
+                self.remove()
+            return done
+        finally:
+            self._lock.close()
 
     def rows(self, split: str) -> NDArray[np.int32]:
         """The ids (n, 3) of a split, mapped."""
@@ -115,7 +129,34 @@ class Spill:
         return stored_names(self.folder / stem, self.mark.names[stem])
 
     def remove(self) -> None:
+        """Cut short, it is found out by the next call: the manifest of a sealed spill says so and goes last."""
+        manifest = self.folder / MANIFEST
+        if self.sealed is None:
+            manifest.unlink(missing_ok=True)
+        else:
+            self._write_manifest(removing=True)
+        for path in self.folder.iterdir():
+            if path != manifest:
+                with suppress(OSError):
+                    _delete(path)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _take(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.folder / ".lock").open("a")
+        except OSError as error:
+            raise OutputError(self.folder, error.strerror or str(error)) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise InputError(f"{self.folder} is in use by another process: wait for it, or stop it.") from error
+
+    def _write_manifest(self, *, removing: bool = False) -> None:
+        head = {"schema": _SCHEMA, "version": _VERSION, "belongs_to": self.belongs_to}
+        marks = {"mark": asdict(self.mark), "generations": [asdict(begun) for begun in self.generations]}
+        write_json(self.folder / MANIFEST, {**head, **marks, "sealed": self.sealed, "removing": removing})
 
     def _close(self) -> None:
         for file in self._files.values():
@@ -125,7 +166,7 @@ class Spill:
     def _open(self) -> None:
         """Takes up what belongs to this source, cut off at its mark; clears away what does not."""
         found = self._manifest()
-        if found is None:
+        if found is None or found.get("removing"):
             _clear(self.folder)
         else:
             self.mark = Mark(**found["mark"])
@@ -174,7 +215,15 @@ def _clear(folder: Path) -> None:
         )
     for path in folder.iterdir():
         if path.name != ".lock":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _is_ours(path: Path) -> bool:

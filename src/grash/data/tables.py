@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data.arrays import open_array
+from grash.data.arrays import in_blocks, open_array
 from grash.data.dataset import MAX_ID, SPLITS
 from grash.data.dialect import Dialect, parse_columns, places_by_name
 from grash.data.encode import Encoder, Triples, read_triples
@@ -34,11 +35,17 @@ def parquet_file(path: Path, encoder: Encoder, options: SourceOptions) -> Triple
 
 def array_file(path: Path) -> Triples:
     """The triples (n, 3) of a .npy file of integers, mapped where they are int32 already."""
+    return np.ascontiguousarray(open_ids(path), np.int32).view(np.ndarray)
+
+
+def open_ids(path: Path) -> NDArray[Any]:
+    """The ids (n, 3) of a .npy file, of any type of integers, checked and mapped."""
     try:
         array = open_array(path)
     except (ValueError, OSError) as error:
         raise InputError(f"{path} cannot be read as a .npy array: {_reason(error)}.") from error
-    return as_triples(array, str(path))
+    _check_ids(array, str(path))
+    return array
 
 
 def archive_file(path: Path) -> dict[str, Triples]:
@@ -59,23 +66,52 @@ def archive_file(path: Path) -> dict[str, Triples]:
     if "train" not in arrays:
         found = ", ".join(sorted(arrays)) or "nothing"
         raise InputError(f"{path} holds {found}: arrays train, valid and test are needed, or a single one.")
-    return {name: as_triples(arrays[name], f"{name} in {path}") for name in SPLITS if name in arrays}
+    splits: dict[str, Triples] = {}
+    for name in SPLITS:
+        if name in arrays:
+            _check_ids(arrays[name], f"{name} in {path}")
+            splits[name] = np.ascontiguousarray(arrays.pop(name), np.int32)
+    return splits
 
 
-def as_triples(array: NDArray[Any], what: str) -> Triples:
-    """An integer array (n, 3) of ids as int32; InputError if it is something else."""
+def archive_sizes(path: Path) -> list[tuple[int, int]]:
+    """(bytes, rows) of each array of a .npz file, by its heads; none of one that is damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [(entry.file_size, _rows(archive, entry)) for entry in archive.infolist()]
+    except Exception:  # what is wrong with it is said when it is read
+        return []
+
+
+def _rows(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    with archive.open(entry) as file:
+        old = np.lib.format.read_magic(file) == (1, 0)
+        shape, _, _ = (np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0)(file)
+    return shape[0] if shape else 0
+
+
+def parquet_rows(path: Path) -> int:
+    """How many rows a Parquet file says it has; 0 if it is damaged."""
+    import polars as pl
+
+    try:
+        return int(pl.scan_parquet(path).select(pl.len()).collect().item())
+    except (pl.exceptions.PolarsError, OSError, ValueError):
+        return 0
+
+
+def _check_ids(array: NDArray[Any], what: str) -> None:
+    """InputError if an array is not one of ids (n, 3), 0 to MAX_ID."""
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[1] != 3:
         shape = getattr(array, "shape", None)
         raise InputError(f"{what} has the shape {shape}, and (n, 3) is needed: head, relation, tail.")
     if array.dtype.kind not in "iu":
         raise InputError(f"{what} holds {array.dtype}, and integers are needed: the ids of head, relation, tail.")
-    for start in range(0, len(array), _ROWS):
-        block = array[start : start + _ROWS]
+    for start, block in in_blocks(array, _ROWS):
         if block.min() < 0 or block.max() > MAX_ID:
             row = int(np.argmax(((block < 0) | (block > MAX_ID)).any(axis=1)))
             value = next(int(v) for v in block[row] if not 0 <= int(v) <= MAX_ID)
             raise InputError(f"Row {start + row:,} of {what} has the id {value}, and 0 to {MAX_ID:,} are possible.")
-    return np.ascontiguousarray(array, np.int32).view(np.ndarray)
 
 
 def _reason(error: BaseException) -> str:

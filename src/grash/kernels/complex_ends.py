@@ -105,7 +105,22 @@ def end_gradients_plain(ends: Ends, queries: Asked, for_queries: Asked, for_scor
     return for_head, for_tail, for_forward, for_backward
 
 
-@numba.njit(cache=True, parallel=True, fastmath={"contract", "reassoc", "nsz"})
+@numba.njit(cache=True, inline="always")
+def _dot(x, y):  # type: ignore[no-untyped-def]
+    """In four sums, of a fourth of the coordinates each: the compiler may not reorder them (0038), and waits less."""
+    fourth = x.shape[0] // 4
+    a = b = c = d = np.float32(0)
+    for k in range(fourth):
+        a += x[k] * y[k]
+        b += x[fourth + k] * y[fourth + k]
+        c += x[2 * fourth + k] * y[2 * fourth + k]
+        d += x[3 * fourth + k] * y[3 * fourth + k]
+    for k in range(4 * fourth, x.shape[0]):
+        a += x[k] * y[k]
+    return (a + b) + (c + d)
+
+
+@numba.njit(cache=True, parallel=True, fastmath={"contract"})
 def _query_loop(  # type: ignore[no-untyped-def]
     entity, relation, heads, tails, forward, backward, sign,
     not_tails, not_heads, for_tail, for_head, tail_scores, head_scores, tail_rows, head_rows,
@@ -120,13 +135,7 @@ def _query_loop(  # type: ignore[no-untyped-def]
             j = half + k
             bi = sign * b[j]
             for_head[i, k], for_head[i, j] = t[k] * b[k] - t[j] * bi, t[k] * bi + t[j] * b[k]
-        # sums in loops that write nothing: in those above, their last bit changed once in 2,000 calls (record cpu_step)
-        tail_score, head_score = np.float32(0), np.float32(0)
-        for k in range(2 * half):
-            tail_score += for_tail[i, k] * t[k]
-        for k in range(2 * half):
-            head_score += for_head[i, k] * h[k]
-        tail_scores[i], head_scores[i] = tail_score, head_score
+        tail_scores[i], head_scores[i] = _dot(for_tail[i], t), _dot(for_head[i], h)
     n = not_tails.shape[0]
     for i in numba.prange(n + not_heads.shape[0]):
         source, target = (entity[not_tails[i]], tail_rows[i]) if i < n else (entity[not_heads[i - n]], head_rows[i - n])

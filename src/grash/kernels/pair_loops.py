@@ -1,7 +1,8 @@
 """Fast CPU form of the l1 and modulus pairs of `pair_scores`: loops over (query, candidate), no (B, N, W) array.
 
 float32 on a CPU only. Rows are shared out over threads; each row is summed by one thread in a fixed order, so the
-result does not depend on their number.
+result does not depend on their number. The compiler may not reorder sums either (0038), so scores of many candidates
+are summed side by side, coordinate by coordinate, from a table that is laid across.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def scores(queries: Tensor, candidates: Tensor, pair: str) -> Tensor:
     out = torch.empty(len(queries), len(candidates))
     use_torch_threads()
     loop = _l1_scores if pair == "l1" else _modulus_scores
-    loop(_array(queries), _array(candidates), out.numpy())
+    loop(_array(queries), _array(candidates.T), out.numpy())
     return out
 
 
@@ -43,27 +44,34 @@ def _array(x: Tensor) -> np.ndarray:
     return np.asarray(x.contiguous().numpy())
 
 
-@numba.njit(cache=True, parallel=True, fastmath={"reassoc", "nsz", "contract"})
+@numba.njit(cache=True, parallel=True)
 def _l1_scores(q, c, out):  # type: ignore[no-untyped-def]
+    """q (B, W), c (W, N), out (B, N); four coordinates at a time, so that a row of out is written a fourth as often."""
+    width, fours = q.shape[1], q.shape[1] // 4 * 4
     for i in numba.prange(q.shape[0]):
-        for j in range(c.shape[0]):
-            total = np.float32(0)
-            for k in range(q.shape[1]):
-                total += abs(q[i, k] - c[j, k])
-            out[i, j] = -total
+        out[i] = 0
+        for k in range(0, fours, 4):
+            a, b, d, e = q[i, k], q[i, k + 1], q[i, k + 2], q[i, k + 3]
+            for j in range(c.shape[1]):
+                out[i, j] = (
+                    out[i, j] - abs(a - c[k, j]) - abs(b - c[k + 1, j]) - abs(d - c[k + 2, j]) - abs(e - c[k + 3, j])
+                )
+        for k in range(fours, width):
+            a = q[i, k]
+            for j in range(c.shape[1]):
+                out[i, j] -= abs(a - c[k, j])
 
 
-@numba.njit(cache=True, parallel=True, fastmath={"reassoc", "nsz", "contract"})
+@numba.njit(cache=True, parallel=True)
 def _modulus_scores(q, c, out):  # type: ignore[no-untyped-def]
     half = q.shape[1] // 2
     for i in numba.prange(q.shape[0]):
-        for j in range(c.shape[0]):
-            total = np.float32(0)
-            for k in range(half):
-                re = q[i, k] - c[j, k]
-                im = q[i, half + k] - c[j, half + k]
-                total += np.sqrt(re * re + im * im)
-            out[i, j] = -total
+        out[i] = 0
+        for k in range(half):
+            a, b = q[i, k], q[i, half + k]
+            for j in range(c.shape[1]):
+                re, im = a - c[k, j], b - c[half + k, j]
+                out[i, j] -= np.sqrt(re * re + im * im)
 
 
 @numba.njit(cache=True, parallel=True)

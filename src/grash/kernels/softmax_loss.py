@@ -27,10 +27,11 @@ def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0, over
     if positive.device.type != "cpu" or positive.dtype != torch.float32:
         return softmax_loss_plain(positive, negative, scale=scale)
     use_torch_threads()
-    positive, negative = positive.contiguous(), negative.contiguous()
+    positive, for_negative = positive.contiguous(), negative.contiguous()
+    if for_negative is negative and not overwrite:
+        for_negative = negative.clone()
     for_positive = torch.empty_like(positive)
-    for_negative = negative if overwrite else torch.empty_like(negative)
-    arrays = [x.numpy() for x in (positive, negative, for_positive, for_negative)]
+    arrays = [x.numpy() for x in (positive, for_positive, for_negative)]
     loss = _softmax_loop(*arrays, np.float32(scale))  # type: ignore[call-arg]
     return torch.from_numpy(np.array(loss, np.float32)), for_positive, for_negative
 
@@ -72,29 +73,47 @@ def _ordered(bits):  # type: ignore[no-untyped-def]
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
-@numba.njit(cache=True, parallel=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, error_model="numpy")
-def _softmax_loop(positive, negative, for_positive, for_negative, scale):  # type: ignore[no-untyped-def]
-    """The loss, summed in the order of the rows, whatever the number of threads."""
+@numba.njit(cache=True, inline="always")
+def _folded(row, space):  # type: ignore[no-untyped-def]
+    """The sum of a row, its second half added to its first and so on: the compiler may not reorder it (0038), and makes
+    vectors of such additions. space: half as long, rounded up."""
+    n = row.shape[0]
+    left = (n + 1) // 2
+    space[left - 1] = row[left - 1]  # of an odd number nothing is added to it
+    for k in range(n // 2):
+        space[k] = row[k] + row[left + k]
+    while left > 8:
+        n, left = left, (left + 1) // 2
+        for k in range(n // 2):
+            space[k] += space[left + k]
+    total = np.float32(0.0)
+    for k in range(left):
+        total += space[k]
+    return total
+
+
+@numba.njit(cache=True, parallel=True, fastmath={"contract", "nsz"}, error_model="numpy")
+def _softmax_loop(positive, for_positive, x, scale):  # type: ignore[no-untyped-def]
+    """The loss, summed in the order of the rows, whatever the number of threads. x: scores, then their gradient, in one
+    place: of two arrays that may overlap LLVM makes no vectors."""
     losses = np.empty(positive.shape[0], np.float32)
-    n = negative.shape[1]
-    truths, others_bits = positive.view(np.int32), negative.view(np.int32)
-    for i in numba.prange(negative.shape[0]):
+    n = x.shape[1]
+    truths, others_bits = positive.view(np.int32), x.view(np.int32)
+    for i in numba.prange(x.shape[0]):
         low = top = _ordered(truths[i])
         for j in range(n):
             place = _ordered(others_bits[i, j])
             low, top = min(low, place), max(top, place)
         high = np.int32(_ordered(top)).view(np.float32)
-        others = np.float32(0.0)
         for j in range(n):
-            e = _exp(negative[i, j] - high)
-            for_negative[i, j] = e
-            others += e
+            x[i, j] = _exp(x[i, j] - high)
+        others = _folded(x[i], np.empty((n + 1) // 2, np.float32)) if n else np.float32(0.0)
         total = _exp(positive[i] - high) + others
         if low < _LEAST or not np.isfinite(high):
             total = np.float32(np.nan)
         share = scale / total
         for j in range(n):
-            for_negative[i, j] *= share
+            x[i, j] *= share
         for_positive[i] = -others * share
         losses[i] = np.log(total) + (high - positive[i])
     loss = 0.0

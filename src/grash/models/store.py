@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
-from grash.files import read_json, whole_folder, write_json
+from grash.files import mend_folder, read_json, whole_folder, write_json
 from grash.models import KgeModel, model_class
 from grash.models.tensor_file import write_tensors
 from grash.version import __version__
@@ -49,7 +49,8 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Says, before a training too, why a model would not be saved there."""
+    """Says, before a training too, why a model would not be saved there; one that a kill left aside is brought back."""
+    mend_folder(folder)
     if folder.exists() and not overwrite:
         raise InputError(f"{folder} exists already: give another folder, or allow overwriting it.")
     if folder.exists() and not (folder / "model.json").is_file():
