@@ -1,4 +1,5 @@
-"""The fused step's Triton kernels against the plain path, through Triton's interpreter where Triton is installed."""
+"""The fused step's Triton kernels against the plain path and its float64 twin (`tests/gpu/test_fused_twin.py`), through
+Triton's interpreter where Triton is installed."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ import pytest
 
 from triton_interpreter import interpret, needs_triton
 
-COMPARE = """
+PREPARE = """
 import json, sys
 import numpy as np, torch
+from gpu.test_fused_twin import TOLERANCES, apart, check, edge_graphs, random_graph, tensors, twin_of
 from grash.kernels import step_distance_triton as distance, step_dot_triton as dot, step_draw_triton as drawing
 from grash.kernels import step_ends_triton as ending, step_update_triton as updating
 from grash.training.batches import Batches
@@ -23,20 +25,29 @@ from grash.training.state import TrainState
 # the interpreter takes its time by the program
 drawing.ROWS, drawing.DRAWN, ending.ROWS, updating.LINES = 64, 128, 128, 32
 distance.SCORE["BM"] = distance.GRADIENT["BM"] = 128
+values = {"dim": 10, "batch_size": 50, "init": "normal", "init_std": 0.3, "lr": 0.05, "epochs": 10,
+          "precision": "float32"}
+"""
+COMPARE = """
 for settings in json.loads(sys.argv[1]):
     dot.REACH = distance.REACH = settings.pop("reach", 2**31)
     E, R, n = 23, settings.pop("n_relations", 3), 70
     rng = np.random.default_rng(0)
     train = np.stack([rng.integers(0, m, n) for m in (E, R, E)], 1).astype(np.int32)
-    values = {"dim": 10, "batch_size": 50, "init": "normal", "init_std": 0.3, "lr": 0.05, "epochs": 10}
-    config = TrainConfig(**values | {"precision": "float32"} | settings)
+    config = TrainConfig(**values | settings)
     batches = Batches(train, E, R, config, torch.device("cpu"))
     plain, fused = (TrainState.fresh(initial_model(config, E, R), config) for _ in range(2))
     steps = FusedSteps([fused], batches, [config])
     losses = []
     for _ in range(2):  # the second batch is cut short
+        twin = twin_of(fused, config)
+        before = [t.clone() for t in tensors(twin)]
         losses.append(steps.advance(fused.step + 1)[0, 0])
         train_step(plain, batches, config)
+        train_step(twin, batches, config)
+        errors = [apart(*three) for three in zip(tensors(fused), tensors(twin), before)]
+        of_rows = fused.model.entity.dtype == torch.bfloat16  # the twin rounds no rows
+        assert all(e < TOLERANCES["float32"] for e in errors[of_rows:]), (settings, errors)
     assert torch.allclose(torch.stack(losses), torch.stack(plain.unread), rtol=1e-5), (settings, losses, plain.unread)
     for name in ("entity", "relation"):
         mine, theirs = (getattr(s.model, name) for s in (fused, plain))
@@ -46,6 +57,24 @@ for settings in json.loads(sys.argv[1]):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6), (settings, name, (mine - theirs).abs().max())
         mine, theirs = (getattr(s, name + "_optimizer").state["squares"] for s in (fused, plain))
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-9), (settings, name, "squares")
+"""
+EDGES = """
+from triton.language import bfloat16, float32
+from triton.runtime import interpreter
+
+multiply = interpreter.InterpreterBuilder.create_dot
+
+def multiply_bf16(self, a, b, *rest):  # Triton 3.6 multiplies the bits of bf16 as if they were integers
+    widened = [interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), float32)
+               if x.dtype.scalar == bfloat16 else x for x in (a, b)]
+    return multiply(self, *widened, *rest)
+
+interpreter.InterpreterBuilder.create_dot = multiply_bf16
+for graph, settings in json.loads(sys.argv[1]):
+    config = TrainConfig(**values | {"negatives_head": 7, "negatives_tail": 30} | settings)
+    triples, n_entities = edge_graphs(50)[graph] if graph else (random_graph(23, 3, 70), 23)
+    last = (len(triples) - 1) // 50  # of an epoch's steps; cut short where it can be
+    check(TOLERANCES[config.precision], config, triples, n_entities, 3, torch.device("cpu"), steps=[last])
 """
 CASES: dict[str, list[dict[str, object]]] = {
     "dot products": [
@@ -75,13 +104,29 @@ CASES: dict[str, list[dict[str, object]]] = {
          "negatives_tail": 2, "relation_prediction": 2.0},
     ],
 }  # fmt: skip
+AT_THE_EDGES: list[tuple[str, dict[str, object]]] = [
+    ("", {"precision": "bf16", "penalty": "l3", "penalty_entity": 0.1}),
+    ("one entity", {"relation_prediction": 0.5}),
+    ("one triple", {"model": "transe", "norm": 2, "loss": "self_adversarial"}),
+    ("one triple of one entity", {"model": "rotate", "penalty": "n3", "penalty_entity": 0.1}),
+    ("every triple the same", {"training": "1vsall", "model": "distmult", "optimizer": "row_adagrad"}),
+    ("all heads equal", {"reciprocal": True, "dropout_entity": 0.2, "loss": "self_adversarial"}),
+    ("a last batch of one", {"model": "distmult", "penalty": "l2", "penalty_relation": 0.1}),
+    ("negatives equal to positives", {"model": "transe", "norm": 1}),
+]
 
 
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", CASES)
-def test_the_fused_step_equals_the_plain_one(case):
-    interpret(COMPARE, json.dumps(CASES[case]))
+def test_the_fused_step_equals_the_plain_one_and_its_float64_twin(case):
+    interpret(PREPARE + COMPARE, json.dumps(CASES[case]))
+
+
+@pytest.mark.slow
+@needs_triton
+def test_the_fused_step_at_the_edges_of_its_shapes_equals_its_float64_twin():
+    interpret(PREPARE + EDGES, json.dumps(AT_THE_EDGES))
 
 
 @needs_triton
