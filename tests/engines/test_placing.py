@@ -179,7 +179,7 @@ def test_the_final_training_of_a_search_is_the_same_on_disk(tmp_path: Path, monk
     monkeypatch.setattr(Ground, "place", place)
     small_search(tmp_path / "b" / "run", placement="disk").run()
     assert essence(tmp_path / "b" / "run") == essence(tmp_path / "a" / "run")
-    assert kinds[-1] == "disk" and set(kinds[:-1]) == {"auto"}
+    assert kinds[0] == kinds[-1] == "disk" and set(kinds[1:-1]) == {"auto"}, "plan, trials, final training"
     with pytest.raises(ConfigError, match="placement='far' is unknown"):
         small_search(tmp_path / "c", placement="far")
 

@@ -177,7 +177,7 @@ def test_a_trial_without_best_weights_has_the_same_scores_and_interval(tmp_path,
     [[(_, whole)]] = run_trainings(ground, [Job(config)])
     job = Job(config, tmp_path / "checkpoint", weights=False)
     if stops:
-        looks, look = iter([False, True]), Validator.__call__
+        looks, look = iter([False, True]), Validator.begin
 
         def interrupted(validator, model):
             if next(looks):
@@ -185,7 +185,7 @@ def test_a_trial_without_best_weights_has_the_same_scores_and_interval(tmp_path,
             return look(validator, model)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Validator, "__call__", interrupted)
+            patch.setattr(Validator, "begin", interrupted)
             list(run_trainings(ground, [job]))
         assert not json.loads((tmp_path / "checkpoint" / "state.json").read_text())["has_best"]
     [[(_, lean)]] = run_trainings(ground, [job])
