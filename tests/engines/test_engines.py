@@ -28,7 +28,7 @@ from grash.search.trial import Task
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # trials that last long enough (some tenths of a second) to be met while they run
-LONG: dict[str, Any] = {"n_trials": 3, "eta": 3, "max_epochs": 60, "final_train": False}
+LONG: dict[str, Any] = {"n_trials": 3, "eta": 3, "max_epochs": 240, "final_train": False}
 
 
 @pytest.fixture
