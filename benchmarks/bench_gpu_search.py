@@ -117,6 +117,7 @@ def timed(ground: Ground, configs: Sequence[TrainConfig], *, stacked: bool) -> f
     """Seconds of all these trainings with their validations."""
     groups = [list(configs)] if stacked else [[config] for config in configs]
     settle(ground.device)
+    before = torch.cuda.memory_allocated(ground.device) if ground.device.type == "cuda" else 0
     began = time.monotonic()
     ends = []
     for group in groups:
@@ -126,7 +127,8 @@ def timed(ground: Ground, configs: Sequence[TrainConfig], *, stacked: bool) -> f
     settle(ground.device)
     seconds = time.monotonic() - began
     print(f"    {len(configs)} trials {'stacked' if stacked else 'in turn'}: {seconds:.2f} s, "
-          f"{ends.count('Outcome')} ended well; {peak(ground, configs if stacked else configs[:1])}")  # fmt: skip
+          f"{ends.count('Outcome')} ended well; {peak(ground, configs if stacked else configs[:1])}; "
+          f"before it {human(before)}")  # fmt: skip
     if ends.count("Outcome") < len(configs):
         raise SystemExit("some trials failed: the time says nothing")
     return seconds

@@ -17,6 +17,7 @@ from grash.kernels.threads import use_torch_threads
 Graded = tuple[Tensor, Tensor, Tensor]
 
 _LEAST = np.int32(-0x7F800001)  # −∞ as `_ordered` gives it
+_LANES = 16  # sums of a row that grow side by side: the compiler may not reorder one (0038), and makes vectors of these
 
 
 def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0, overwrite: bool = False) -> Graded:
@@ -73,25 +74,6 @@ def _ordered(bits):  # type: ignore[no-untyped-def]
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
-@numba.njit(cache=True, inline="always")
-def _folded(row, space):  # type: ignore[no-untyped-def]
-    """The sum of a row, its second half added to its first and so on: the compiler may not reorder it (0038), and makes
-    vectors of such additions. space: half as long, rounded up."""
-    n = row.shape[0]
-    left = (n + 1) // 2
-    space[left - 1] = row[left - 1]  # of an odd number nothing is added to it
-    for k in range(n // 2):
-        space[k] = row[k] + row[left + k]
-    while left > 8:
-        n, left = left, (left + 1) // 2
-        for k in range(n // 2):
-            space[k] += space[left + k]
-    total = np.float32(0.0)
-    for k in range(left):
-        total += space[k]
-    return total
-
-
 @numba.njit(cache=True, parallel=True, fastmath={"contract", "nsz"}, error_model="numpy")
 def _softmax_loop(positive, for_positive, x, scale):  # type: ignore[no-untyped-def]
     """The loss, summed in the order of the rows, whatever the number of threads. x: scores, then their gradient, in one
@@ -105,9 +87,19 @@ def _softmax_loop(positive, for_positive, x, scale):  # type: ignore[no-untyped-
             place = _ordered(others_bits[i, j])
             low, top = min(low, place), max(top, place)
         high = np.int32(_ordered(top)).view(np.float32)
-        for j in range(n):
-            x[i, j] = _exp(x[i, j] - high)
-        others = _folded(x[i], np.empty((n + 1) // 2, np.float32)) if n else np.float32(0.0)
+        sums, even = np.zeros(_LANES, np.float32), n - n % _LANES
+        for start in range(0, even, _LANES):
+            for k in range(_LANES):
+                grown = _exp(x[i, start + k] - high)
+                x[i, start + k] = grown
+                sums[k] += grown
+        for k in range(n - even):
+            grown = _exp(x[i, even + k] - high)
+            x[i, even + k] = grown
+            sums[k] += grown
+        others = np.float32(0.0)
+        for k in range(_LANES):
+            others += sums[k]
         total = _exp(positive[i] - high) + others
         if low < _LEAST or not np.isfinite(high):
             total = np.float32(np.nan)
