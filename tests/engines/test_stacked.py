@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import weakref
@@ -49,6 +50,27 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(run_module, "train_stack", counted)
     return sizes
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_search_that_has_ended_leaves_no_graph_on_the_device(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Ground]] = []
+
+    def watched(*args: Any, **more: Any) -> Ground:
+        ground = Ground(*args, **more)
+        made.append(weakref.ref(ground))
+        return ground
+
+    monkeypatch.setattr(trial_module, "Ground", watched)
+    gc.disable()  # memory that waits for a collection is not free
+    try:
+        small_search(tmp_path / "run", engine=engine, final_train=False).run()
+        left = [ground() for ground in made if ground() is not None]
+    finally:
+        gc.enable()
+    assert len(made) > 1 and not left
 
 
 def config_of(number: int, **values: Any) -> TrainConfig:

@@ -46,4 +46,4 @@ class SequentialEngine:
         self._stopping = True
 
     def close(self) -> None:
-        pass
+        self.runner.close()

@@ -56,6 +56,7 @@ class StackedEngine:
 
     def close(self) -> None:
         self._results = None
+        self.runner.close()
 
     def _heard(self, heartbeat: Heartbeat) -> None:
         self._tell(heartbeat)

@@ -152,6 +152,10 @@ class TrialRunner:
             self._ground = (graph, Ground(graph.dataset, self.device, keys=on_device, seed=self.settings.seed))
         return self._ground[1]
 
+    def close(self) -> None:
+        """Lets go of what the last round left on the device: whoever trains there next has planned without it."""
+        self._ground = None
+
     def _work_bytes(self, share: float) -> int | None:
         """For ranking; None is the usual."""
         return None if share == 1 else max(1 << 16, int(default_work_bytes(self.device) * share))
