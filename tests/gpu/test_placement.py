@@ -185,7 +185,7 @@ def test_a_planted_graph_is_learnt_to_the_same_mrr_in_both(tmp_path: Path) -> No
     models = [train(data, settings, out=tmp_path / p, device="cuda", placement=p) for p in ("device", "host")]
     print(f"\ntest MRR {models[0].evaluation['both']['mrr']:.4f}, valid {models[0].history[-1]['mrr']:.4f}")
     assert models[0].evaluation == models[1].evaluation and models[0].history == models[1].history
-    assert models[0].evaluation["both"]["mrr"] > 0.05
+    assert models[0].evaluation["both"]["mrr"] > 0.15  # 0.2002 on an H200
     folders = [tmp_path / p / "embeddings.safetensors" for p in ("device", "host")]
     assert folders[0].read_bytes() == folders[1].read_bytes()
 
