@@ -10,6 +10,7 @@ import torch
 from grash.engines.device import free_bytes
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import ranking_bytes
+from grash.kernels.pair_scores import tile_bytes
 from grash.models import model_class
 from grash.training.config import TrainConfig
 from grash.training.fusable import serves
@@ -118,7 +119,7 @@ def plan_stack(
     step = (
         work_bytes(configs, n_entities, n_relations)
         if fused
-        else max(_step_bytes(c, n_entities, relations, width) for c in configs)
+        else max(_step_bytes(c, n_entities, relations, width, device) for c in configs)
     )
     n_filtered = _ANSWERS * n_valid if n_filtered is None else n_filtered
     ranking = ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, far=placement.far)
@@ -172,20 +173,26 @@ def human(n: float) -> str:
     return f"{n:.1f} TiB"
 
 
-def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int) -> int:
-    """Score matrices (scores, their exponentials, gradients) and the rows of a step with their gradients."""
+def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int, device: torch.device) -> int:
+    """Score matrices (scores, their exponentials, gradients), the rows of a step with their gradients, and the tiles of
+    distances where no loop serves."""
     batch, dim = config.batch_size, config.dim
     dropout = 3 if config.dropout_entity else 1
     if config.training == "negative_sampling":
         negatives = (config.negatives_head, config.negatives_tail)
         rows = 2 * batch + sum(n if config.negatives_shared else n * batch for n in negatives)
         scores = 3 * batch * max(negatives)
+        candidates = max(negatives) if config.negatives_shared else 0
     else:
         rows = 2 * batch + 2 * n_entities
         scores = 4 * batch * n_entities
+        candidates = n_entities
     if config.optimizer == "adam" or not config.penalty_weighted:
         rows += n_entities
     if config.storage == "bf16" and (config.training != "negative_sampling" or not config.penalty_weighted):
         rows += n_entities  # all entities in float32
     relation_rows = 2 * batch * width + (relations * width if config.relation_prediction else 0)
-    return 4 * (scores + (3 + dropout) * rows * dim + 6 * batch * dim + 4 * relation_rows)
+    tables = torch.empty(0, dim), torch.empty(0, width)
+    pair = model_class(config.model)(*tables, reciprocal=config.reciprocal, norm=config.norm).pair
+    floats = scores + (3 + dropout) * rows * dim + 6 * batch * dim + 4 * relation_rows
+    return 4 * floats + tile_bytes(batch, candidates, dim, pair, device)

@@ -15,6 +15,7 @@ Where a distance is 0, its gradient is taken as 0.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -26,6 +27,7 @@ Pair = Literal["dot", "l1", "l2", "modulus"]
 
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 _TILE = 1 << 24  # elements of (B, n, W) that the plain distance forms build at once
+_TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 2, "modulus": 4.25}  # of that size, that they hold at a time
 
 
 def pair_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
@@ -99,7 +101,16 @@ def pair_gradients_plain(queries: Tensor, candidates: Tensor, upstream: Tensor, 
         for_queries += gq.sum(1)
         for_candidates.append(gc.sum(0))
         start += len(tile)
+        del gq, gc  # before the next two are made
     return for_queries, torch.cat(for_candidates) if for_candidates else torch.zeros_like(candidates)
+
+
+def tile_bytes(n_queries: int, n_candidates: int, width: int, pair: Pair, device: torch.device) -> int:
+    """What `pair_scores` and `pair_gradients` take at a time beside what they are given and give back, in float32."""
+    if device.type == "cpu" or not n_queries * n_candidates * width:
+        return 0  # loops that build no tile
+    most = max(1, _TILE // (n_queries * width))
+    return math.ceil(4 * _TILES[pair] * n_queries * min(most, n_candidates) * width)
 
 
 def _tiles(candidates: Tensor, n_queries: int) -> tuple[Tensor, ...]:
