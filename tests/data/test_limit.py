@@ -1,0 +1,173 @@
+"""The limit on memory: what is read at once under it, what in parts, and what is said."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grash.data import large as large_module
+from grash.data import limit as limit_module
+from grash.data import prepare as prepare_module
+from grash.data import tables
+from grash.data.large import prepare_large
+from grash.data.layouts import recognise
+from grash.data.limit import check_limit, machine_bytes, memory_limit, needed_at_once, read_in_parts
+from grash.data.prepare import prepare
+from grash.errors import ConfigError, InputError
+from large_sources import check_same, large, lines, stopped
+from small_graph import grash as run_grash
+
+
+def test_what_fits_is_read_at_once_and_what_might_not_in_parts(
+    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "g.tsv").write_text(lines())
+    ways: list[str] = []
+    monkeypatch.setattr(prepare_module, "prepare_large", lambda *a, **k: (ways.append("parts"), prepare_large(*a, **k)))
+    wanted = prepare(tmp_path / "g.tsv", tmp_path / "at_once", memory="1G")
+    assert ways == []
+    monkeypatch.setattr(limit_module, "LEAST", 1)
+    monkeypatch.setattr(prepare_module, "room_within", lambda limit: limit)
+    check_same(prepare(tmp_path / "g.tsv", tmp_path / "in_parts", memory="40k"), wanted)
+    assert ways == ["parts"]
+    assert stopped(tmp_path / "g.tsv", tmp_path / "begun", at=4)
+    check_same(prepare(tmp_path / "g.tsv", tmp_path / "begun", memory="1G"), wanted)
+    assert ways == ["parts", "parts"]
+
+
+def test_an_amount_of_memory_is_a_number_with_a_unit() -> None:
+    assert [memory_limit(m) for m in ("8G", "1.5 GiB", "2048M", 1 << 31, "3tb")] == [
+        8 << 30, 3 << 29, 2 << 30, 2 << 30, 3 << 40,
+    ]  # fmt: skip
+    assert memory_limit(None) == max(1 << 30, machine_bytes() // 2)
+    for bad in ("much", "8X", "-1G", "500M"):
+        with pytest.raises(ConfigError, match="memory="):
+            memory_limit(bad)
+
+
+def test_a_container_has_the_memory_of_its_limit(tmp_path: Path) -> None:
+    total = machine_bytes(tmp_path)
+    (tmp_path / "memory.max").write_text("max")
+    assert machine_bytes(tmp_path) == total
+    (tmp_path / "memory.max").write_text("1048576")
+    assert machine_bytes(tmp_path) == 1 << 20
+
+
+def test_what_a_source_needs_is_guessed_from_its_size(tmp_path: Path) -> None:
+    content = lines(n=20_000, n_names=5000)
+    (tmp_path / "g.tsv").write_text(content)
+    (tmp_path / "g.tsv.gz").write_bytes(gzip.compress(content.encode()))
+    np.save(tmp_path / "ids.npy", np.zeros((1000, 3), np.int32))
+    need = needed_at_once(recognise(tmp_path / "g.tsv"))
+    assert 20_000 * 100 < need < 20_000 * 300
+    assert needed_at_once(recognise(tmp_path / "g.tsv.gz")) > need / 2
+    assert needed_at_once(recognise(tmp_path / "ids.npy")) > 30_000
+    np.save(tmp_path / "wide.npy", np.zeros((1000, 3), np.int64))
+    assert needed_at_once(recognise(tmp_path / "wide.npy")) == needed_at_once(recognise(tmp_path / "ids.npy"))
+    (tmp_path / "damaged.npy").write_bytes(b"\x93NUMPY and no more")
+    assert needed_at_once(recognise(tmp_path / "damaged.npy")) == 0
+
+
+def test_under_a_limit_compressed_text_is_read_in_parts_unless_it_is_small(tmp_path: Path) -> None:
+    random = np.random.default_rng(0).bytes(1 << 20)
+    for name, content in (("small.gz", lines().encode()), ("large.gz", random)):
+        (tmp_path / name).write_bytes(gzip.compress(content))
+    room = 1 << 28
+    small, packed = (recognise(tmp_path / name) for name in ("small.gz", "large.gz"))
+    assert not read_in_parts(small, room, strict=True)
+    assert read_in_parts(packed, room, strict=True)
+    assert not read_in_parts(packed, room, strict=False)
+    assert read_in_parts(small, room, strict=True, begun=True)
+
+
+def libkge_folder(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "entity_ids.del").write_text("".join(f"{i}\tentity {i}\n" for i in range(300)))
+    (folder / "relation_ids.del").write_text("0\tlikes\n")
+    (folder / "train.del").write_text("".join(f"{i}\t0\t{(7 * i + 1) % 300}\n" for i in range(300)))
+    return folder
+
+
+def only_at_once(folder: Path) -> list[Path]:
+    import polars as pl
+
+    ids = np.random.default_rng(0).integers(0, 300, (2000, 3))
+    pl.DataFrame(ids, ["head", "relation", "tail"]).write_parquet(folder / "g.parquet")
+    np.savez_compressed(folder / "g.npz", train=np.zeros_like(ids))
+    (folder / "named").mkdir()
+    np.save(folder / "named" / "train.npy", ids)
+    (folder / "named" / "entities.txt").write_text("\n".join(f"entity {i}" for i in range(300)))
+    return [folder / "g.parquet", folder / "g.npz", folder / "named", libkge_folder(folder / "libkge")]
+
+
+def test_where_a_source_can_only_be_read_at_once_that_is_said_under_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for source in only_at_once(tmp_path):
+        layout = recognise(source)
+        check_limit(layout, 1 << 30)
+        assert not caplog.records, source
+        with monkeypatch.context() as patch:
+            patch.setattr(limit_module, "_LIBRARIES", (1 << 30) - 4000)
+            check_limit(layout, 1 << 30)
+        assert f"{source} can only be read at once: that may take 1.0 GiB" in caplog.text
+        caplog.clear()
+        with pytest.raises(InputError, match="can only be read at once, which takes more than.*--memory.*in parts"):
+            check_limit(layout, 2000)
+    np.save(tmp_path / "ids.npy", np.zeros((2000, 3), np.int32))
+    check_limit(recognise(tmp_path / "ids.npy"), 2000)
+
+
+def test_prepare_says_so_only_if_a_limit_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit_module, "LEAST", 1)
+    monkeypatch.setattr(limit_module, "machine_bytes", lambda: 1)
+    folder = libkge_folder(tmp_path / "libkge")
+    with pytest.raises(InputError, match="libkge can only be read at once"):
+        prepare(folder, tmp_path / "out", memory="1k")
+    (tmp_path / "out.spill").mkdir()
+    (tmp_path / "out.spill" / "manifest.json").write_text("{}")  # of another source, which was read in parts
+    assert prepare(folder, tmp_path / "out").n_entities == 300
+
+
+def test_a_damaged_archive_or_table_needs_nothing_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "g.npz").write_bytes(b"PK\x03\x04")
+    (tmp_path / "g.parquet").write_bytes(b"PAR1")
+    assert tables.archive_sizes(tmp_path / "g.npz") == [] and tables.parquet_rows(tmp_path / "g.parquet") == 0
+    np.savez(tmp_path / "one.npz", train=np.zeros((5, 3)), other=np.zeros(()))
+    assert [n for _, n in tables.archive_sizes(tmp_path / "one.npz")] == [5, 0]
+
+
+@pytest.mark.parametrize("duplicates", ["drop", "keep"])
+def test_tables_get_what_the_marks_of_triples_and_names_leave(
+    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch, caplog, duplicates: str
+) -> None:
+    (tmp_path / "g.tsv").write_text(lines(n=400, n_names=60))
+    rooms: dict[str, int] = {}
+
+    def listen(name: str, place: int) -> None:
+        call = getattr(large_module, name)
+
+        def spy(*given, **options):
+            rooms[name] = given[place]
+            return call(*given, **options)
+
+        monkeypatch.setattr(large_module, name, spy)
+
+    listen("unite", 3)
+    listen("find_repeats", 2)
+    large(tmp_path / "g.tsv", tmp_path / "out", room=1 << 16, duplicates=duplicates)
+    assert rooms == {"unite": (1 << 16) - 4 * 64, "find_repeats": (1 << 16) - 400 * (1 + (duplicates == "keep"))}
+    assert not caplog.records
+    large(tmp_path / "g.tsv", tmp_path / "tight", room=420, duplicates=duplicates)
+    assert rooms["find_repeats"] == 420 // 8
+    assert "more than the limit will be taken" in caplog.text
+
+
+def test_the_verb_takes_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "g.tsv").write_text(lines())
+    assert run_grash("prepare", tmp_path / "g.tsv", "-o", tmp_path / "out", "--memory", "2G").code == 0
+    ran = run_grash("prepare", tmp_path / "g.tsv", "-o", tmp_path / "other", "--memory", "some")
+    assert ran.code == 2 and "no amount of memory" in ran.err

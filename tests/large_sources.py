@@ -1,0 +1,70 @@
+"""Small sources that are read as if they were larger than memory, in many parts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grash.data import gather, repeats, text, unite
+from grash.data.dataset import SPLITS, Dataset
+from grash.data.large import prepare_large
+from grash.data.layouts import recognise
+from grash.data.options import SourceOptions
+from grash.data.vocabulary import Vocabulary
+
+TINY = 1 << 12  # bytes of room: a generation for every block, many parts
+
+
+def shrink(patch: pytest.MonkeyPatch, block: int = 300, rows: int = 40) -> None:
+    patch.setattr(text, "BLOCK", block)
+    patch.setattr(text, "SAMPLE", 100)
+    patch.setattr(gather, "ROWS", rows)
+    for module in (unite, repeats):
+        patch.setattr(module, "_ROWS", 17)
+
+
+def lines(seed: int = 0, n: int = 400, n_names: int = 60) -> str:
+    random = np.random.default_rng(seed)
+    heads, tails = random.integers(0, n_names, (2, n))
+    return "".join(f"node {h}\trel{r}\tnode {t}\n" for h, r, t in zip(heads, random.integers(0, 4, n), tails))
+
+
+def large(source: Path, out: Path, *, room: int = TINY, watch=None, overwrite: bool = False, **options) -> Dataset:
+    prepare_large(recognise(source), out, SourceOptions(**options), room=room, overwrite=overwrite, watch=watch)
+    return Dataset.load(out, verify=True)
+
+
+def check_same(found: Dataset, wanted: Dataset) -> None:
+    for split in SPLITS:
+        assert np.array_equal(found.split(split), wanted.split(split)), split
+    assert (found.fingerprint, found.name) == (wanted.fingerprint, wanted.name)
+    assert json.dumps(found.provenance) == json.dumps(wanted.provenance)
+    for mine, other in ((found.entities, wanted.entities), (found.relations, wanted.relations)):
+        assert isinstance(mine, Vocabulary) and isinstance(other, Vocabulary)
+        assert list(mine) == list(other)
+        assert [mine.find(name) for name in other] == list(range(len(other)))
+        assert mine.find("absent") is None
+
+
+class Stop(Exception):
+    pass
+
+
+def stopped(source: Path, out: Path, *, at: int, **options) -> bool:
+    """Whether a preparation got as far as its at-th message and ended there."""
+    count = 0
+
+    def watch(what: str, share: float, n_triples: int) -> None:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise Stop
+
+    try:
+        large(source, out, watch=watch, **options)
+    except Stop:
+        return True
+    return False
