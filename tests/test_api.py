@@ -141,3 +141,10 @@ def test_what_a_setting_needs_is_said_in_our_words(setting, need):
     with pytest.raises(ConfigError) as caught:
         configure(**setting)
     assert str(caught.value) == need
+
+
+def test_describe_takes_any_source(tmp_path):
+    write_tsv(rings(), tmp_path / "g.tsv")
+    assert grash.describe(tmp_path / "g.tsv") == grash.describe(grash.load_dataset(str(tmp_path / "g.tsv")))
+    with pytest.raises(InputError, match="nowhere"):
+        grash.describe(tmp_path / "nowhere")

@@ -174,6 +174,32 @@ def test_predict_a_file_of_questions(folder, tmp_path):
     assert [o["head"] for o in objects] == ["person 1", None, "person 1"]
 
 
+def test_lines_with_unknown_names_are_refused_by_line_or_left_out(folder, tmp_path):
+    (tmp_path / "q.tsv").write_text("person 1\tnext\t?\nnobody\tnext\t?\nperson 2\tnext\t?\n")
+    (tmp_path / "t.tsv").write_text("person 1\tnext\tperson 2\nperson 1\tnext\tnobody\n")
+    asking, scoring = (
+        ("predict", folder / "m", "--queries", tmp_path / "q.tsv"),
+        ("score", folder / "m", tmp_path / "t.tsv"),
+    )
+    for verb in (asking, scoring):
+        ran = grash(*verb)
+        assert ran.code != 0 and ran.out == "" and "line 2: There is no entity named 'nobody'" in ran.err
+        assert "--skip-unknown" in ran.err
+    ran = grash(*asking, "--skip-unknown", "--json")
+    assert ran.code == 0 and [json.loads(line)["head"] for line in ran.out.splitlines()] == ["person 1", "person 2"]
+    assert "line 2 is left out: There is no entity named 'nobody'" in ran.err
+    ran = grash(*scoring, "--skip-unknown")
+    assert ran.code == 0 and len(ran.out.splitlines()) == 1
+    ran = grash("score", folder / "m", "--head", "a", "--relation", "b", "--tail", "c", "--skip-unknown")
+    assert ran.code != 0 and "is for a file" in ran.err
+
+
+def test_only_the_first_lines_that_are_left_out_are_told(folder, tmp_path):
+    (tmp_path / "t.tsv").write_text("person 1\tnext\tperson 2\n" + "nobody\tnext\tperson 2\n" * 30)
+    ran = grash("score", folder / "m", tmp_path / "t.tsv", "--skip-unknown")
+    assert ran.err.count("is left out") == 20 and "30 of 31 lines" in ran.err
+
+
 def test_score_one_and_a_file(folder, tmp_path):
     one = grash("score", folder / "m", "--head", "person 1", "--relation", "next", "--tail", "person 2")
     path = tmp_path / "t.tsv"
@@ -187,6 +213,9 @@ def test_neighbours_export_models_settings_datasets(folder, tmp_path):
     assert len(grash("neighbours", folder / "m", "person 1", "-k", 3).out.splitlines()) == 4
     found = json.loads(grash("neighbours", folder / "m", "person 1", "--metric", "euclidean", "--json").out)
     assert "person 1" not in [n["name"] for n in found["neighbours"]]
+    refused = grash("export", folder / "m", "-o", tmp_path / "e", "--format", "csv")
+    assert refused.code != 0 and "give npy, word2vec, parquet, splits, pykeen, libkge" in refused.err
+    assert "-f splits" in grash("export", folder / "m", "-o", tmp_path / "p", "--format", "pykeen").err
     ran = grash("export", folder / "m", "-o", tmp_path / "e", "--format", "word2vec")
     assert ran.out.strip() == str(tmp_path / "e" / "entities.txt")
     assert "RotatE" in grash("models").out and "rotate" in json.loads(grash("models", "--json").out)

@@ -6,7 +6,8 @@ import numpy as np
 import polars
 import pytest
 
-from grash.data.dataset import Dataset
+from grash.data.dataset import SPLITS, Dataset
+from grash.data.prepare import load_dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
 from grash.export import export
@@ -34,6 +35,25 @@ def test_odd_names_keep_one_line_each(tmp_path):
     export(model_of(named(names)), tmp_path / "out", "npy")
     lines = (tmp_path / "out" / "entities.tsv").read_text(encoding="utf-8").splitlines()
     assert lines == ["0\ta\\tb", "1\tc\\nd", "2\te\\\\f", "3\tü 😀"]
+
+
+def test_splits_read_back_as_the_same_graph(tmp_path):
+    model = model_of(rings())
+    files = export(model, tmp_path / "out", "splits")
+    assert [f.name for f in files] == ["test.txt", "train.txt", "valid.txt"]
+    found, own = load_dataset(tmp_path / "out"), model.dataset
+    for split in SPLITS:
+        names = [
+            [found.entities.name(h), found.relations.name(r), found.entities.name(t)]
+            for h, r, t in found.split(split).tolist()
+        ]
+        mine = [
+            [own.entities.name(h), own.relations.name(r), own.entities.name(t)] for h, r, t in own.split(split).tolist()
+        ]
+        assert names == mine
+    with pytest.raises(InputError, match="a tab or a line end"):
+        export(model_of(named(["a\tb", "c"])), tmp_path / "other", "splits")
+    assert not (tmp_path / "other").exists()
 
 
 def test_word2vec_text_reads_back_exactly(tmp_path):

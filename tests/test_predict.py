@@ -229,6 +229,19 @@ def test_another_dataset_is_matched_by_names():
         assert model.evaluate(other, split=split).to_dict() == model.evaluate(split=split).to_dict()
 
 
+def test_triples_that_the_model_was_trained_with_are_counted_and_told(caplog):
+    own = rings()
+    other = Dataset(
+        own.valid, own.train[:7], np.concatenate([own.train[:4], own.test[:2]]), 12, 3, own.entities, own.relations
+    )
+    model = model_of(own)
+    result = model.evaluate(other)
+    assert result.n_trained == 4 == result.to_dict()["n_trained"]
+    assert "4 of the 6 test triples" in caplog.text and "trained with them" in caplog.text
+    assert model.evaluate(other, split="valid").n_trained == 7
+    assert model.evaluate().n_trained == 0
+
+
 def test_names_that_the_model_does_not_know_are_dropped_only_on_request():
     from grash.data.vocabulary import Vocabulary
 

@@ -12,11 +12,10 @@ from grash.errors import GrashError
 from grash.version import __version__
 
 if TYPE_CHECKING:
-    from grash.api import evaluate, load_model, train
+    from grash.api import describe, evaluate, load_model, train
     from grash.api_result import SearchResult
     from grash.api_search import Search
     from grash.data.dataset import Dataset
-    from grash.data.describe import describe
     from grash.data.prepare import load_dataset, prepare
     from grash.predict import Model, Prediction
     from grash.training.config import TrainConfig
@@ -28,7 +27,7 @@ _HOMES = {
     "Search": "grash.api_search",
     "SearchResult": "grash.api_result",
     "TrainConfig": "grash.training.config",
-    "describe": "grash.data.describe",
+    "describe": "grash.api",
     "evaluate": "grash.api",
     "load_dataset": "grash.data.prepare",
     "load_model": "grash.api",

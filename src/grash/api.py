@@ -14,8 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from grash.data import describe as profiles
 from grash.data.dataset import Dataset
-from grash.data.describe import describe
 from grash.data.prepare import load_dataset, prepare
 from grash.engines.run import run_identity, run_training
 from grash.evaluation.evaluate import check_sample
@@ -91,6 +91,14 @@ def check_place(folder: Path, *, overwrite: bool, test_sample: int | None) -> No
     check_free(folder, overwrite=overwrite)
     check_sample(test_sample)
     check_writable(folder)
+
+
+def describe(dataset: Source, **options: Any) -> profiles.Profile:
+    """The profile of a graph: counts, degrees, kinds of relations, and what would mislead.
+
+    options: threshold, as in `grash.data.describe`.
+    """
+    return profiles.describe(_dataset(dataset), **options)
 
 
 def evaluate(

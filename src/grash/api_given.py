@@ -15,9 +15,10 @@ from grash.training.config import TrainConfig, read_config, read_yaml_mapping
 def resolved_space(given: Any) -> Any:
     """A space as it is kept in search.yaml: its name, or its parameters, read now from the file that was given."""
     from grash.search.space_file import as_dict, read_space
-    from grash.search.spaces import SPACES
+    from grash.search.spaces import SPACES, check_there
 
     if isinstance(given, str | Path) and str(given) not in SPACES:
+        check_there(given)
         return as_dict(read_space(Path(given)).verified(source=str(given)))
     return given
 

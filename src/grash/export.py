@@ -1,4 +1,4 @@
-"""A model's embeddings for other programs: NumPy and TSV, word2vec text, Parquet.
+"""A model's embeddings for other programs (NumPy and TSV, word2vec text, Parquet), and the splits it was made with.
 
 Written whole or not at all, a block of rows at a time.
 """
@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grash.data.arrays import in_blocks
+from grash.data.dataset import SPLITS
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
 from grash.files import whole_folder
@@ -23,11 +25,12 @@ from grash.kernels.half_rows import wide
 if TYPE_CHECKING:
     from grash.predict import Model
 
-Format = Literal["npy", "word2vec", "parquet"]
+Format = Literal["npy", "word2vec", "parquet", "splits"]
 
 _ROWS = 1 << 14  # written together
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _SPACE = re.compile(r"\s")
+_BREAK = re.compile(r"[\t\n\r]")
 
 
 def export(model: Model, folder: str | Path, format: Format = "npy", *, overwrite: bool = False) -> list[Path]:
@@ -38,6 +41,8 @@ def export(model: Model, folder: str | Path, format: Format = "npy", *, overwrit
     word2vec   entities.txt: a line "E D", then per entity its name and D numbers; spaces in names become
                underscores, and names that would become equal are an error
     parquet    entities.parquet and relations.parquet: id, name, embedding (list of float32)
+    splits     train.txt, valid.txt and test.txt of the model's dataset: head, relation, tail by name, with tabs; a
+               name with a tab or a line end is an error
     """
     if format not in _WRITERS:
         raise ConfigError(f"format={format!r} is unknown: give {', '.join(_WRITERS)}.")
@@ -95,14 +100,29 @@ def _write_parquet(model: Model, folder: Path) -> None:
         register_io_source(frames, schema=schema).sink_parquet(folder / f"{stem}.parquet")
 
 
+def _write_splits(model: Model, folder: Path) -> None:
+    named = (model.entity_name, model.relation_name, model.entity_name)
+    for split in SPLITS:
+        with (folder / f"{split}.txt").open("w", encoding="utf-8", newline="\n") as text:
+            for _, block in in_blocks(model.dataset.split(split), _ROWS):
+                for triple in block.tolist():
+                    names = [name(i) for name, i in zip(named, triple)]
+                    if any(_BREAK.search(name) for name in names):
+                        raise InputError(f"{names} has a name with a tab or a line end, which {split}.txt cannot hold.")
+                    text.write("\t".join(names) + "\n")
+
+
 _WRITERS: dict[str, Callable[[Model, Path], None]] = {
     "npy": _write_npy,
     "word2vec": _write_word2vec,
     "parquet": _write_parquet,
+    "splits": _write_splits,
 }
+FORMATS = tuple(_WRITERS)
 _FILES = {
     *(f"{stem}.{end}" for stem in ("entities", "relations") for end in ("npy", "tsv", "parquet")),
     "entities.txt",
+    *(f"{split}.txt" for split in SPLITS),
 }
 
 

@@ -53,7 +53,7 @@ def whole_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """
     path = Path(path)
     if path.exists() and not overwrite:
-        raise InputError(f"{path} exists already: give another folder, or allow overwriting it.")
+        raise InputError(f"{path} exists already: give another folder, or --overwrite (overwrite=True).")
     with _as_output_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{path.name}.{_machine()}-{os.getpid()}-"

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from grash.cli import data, evaluate, models, query, reduce, runs, search, study, train
+from grash.cli import data, evaluate, export, models, query, reduce, runs, search, study, train
 from grash.cli.distributed import several
 from grash.cli.show import say
 from grash.errors import ConfigError, GrashError, InputError, MemoryPlanError
@@ -45,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for verbs in (data, reduce, search, runs, train, evaluate, query, models, study):
+for verbs in (data, reduce, search, runs, train, evaluate, query, export, models, study):
     verbs.add_to(app)
 
 

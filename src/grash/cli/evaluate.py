@@ -96,6 +96,8 @@ def _measured(result: dict[str, Any]) -> str:
     if result["n_unseen"]:
         what = "left out" if result["unseen"] == "drop" else "kept"
         unseen = f"; {result['n_unseen']:,} with something that train has not, {what}"
+    if result.get("n_trained"):
+        unseen += f"; the model was trained with {result['n_trained']:,} of them"
     return (
         f"{result['split']}: {which} triples ranked against {against}, filtered by "
         f"{', '.join(result['filter'])}{unseen}"

@@ -1,17 +1,18 @@
-"""grash predict, score, neighbours, export: using a model."""
+"""grash predict, score, neighbours: using a model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from json import dumps as encode
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from grash.cli.options import Count, Device, Json, ModelFolder, Threads
 from grash.cli.show import as_json, listen, say, table
-from grash.errors import InputError, UnknownName
+from grash.errors import ConfigError, InputError, UnknownName
 
 if TYPE_CHECKING:
     from grash.predict import Model, Query
@@ -20,11 +21,17 @@ Head = Annotated[str | None, typer.Option("--head", help="Name (or id) of the he
 Relation = Annotated[str | None, typer.Option("--relation", help="Name of the relation.", show_default=False)]
 Tail = Annotated[str | None, typer.Option("--tail", help="Name of the tail.", show_default=False)]
 
+SkipUnknown = Annotated[
+    bool, typer.Option("--skip-unknown", help="Of a file, leave out lines with names that the model does not know.")
+]
+
+_T = TypeVar("_T")
 _PARTS = ("head", "relation", "tail")
+_TOLD = 20  # lines that are left out, each by a sentence
 
 
 def add_to(app: typer.Typer) -> None:
-    for verb in (predict, score, neighbours, export):
+    for verb in (predict, score, neighbours):
         app.command()(verb)
 
 
@@ -41,6 +48,7 @@ def predict(
     ] = None,
     count: Count = 10,
     new_only: Annotated[bool, typer.Option("--new-only", help="Leave out answers that the graph has already.")] = False,
+    skip_unknown: SkipUnknown = False,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
@@ -61,8 +69,9 @@ def predict(
         raise InputError("A question and a file of questions are given: give one of them.")
     loaded = api.load_model(model, device=device)
     if queries is not None:
-        _answer_file(loaded, queries, count, new_only, json)
+        _answer_file(loaded, queries, count, new_only, skip_unknown, json)
         return
+    _check_skip(skip_unknown)
     answers = loaded.predict(*given, k=count, new_only=new_only)
     if json:
         as_json({"head": head, "relation": relation, "tail": tail, "answers": [asdict(a) for a in answers]})
@@ -78,6 +87,7 @@ def score(
     head: Head = None,
     relation: Relation = None,
     tail: Tail = None,
+    skip_unknown: SkipUnknown = False,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
@@ -97,13 +107,16 @@ def score(
     listen()
     use_threads(threads)
     loaded = api.load_model(model, device=device)
-    rows = {0: [str(head), str(relation), str(tail)]} if triples is None else _read_rows(triples, (3,))
-    ids = [_by_id(loaded, row, f"{triples}, line {n}: " if triples else "") for n, row in rows.items()]
+    if triples is None:
+        _check_skip(skip_unknown)
+        rows, ids = [[str(head), str(relation), str(tail)]], [_by_id(loaded, [str(head), str(relation), str(tail)])]
+    else:
+        rows, ids = _understood(triples, _read_rows(triples, (3,)), lambda row: _by_id(loaded, row), skip_unknown)
     scores = loaded.score(np.array(ids).reshape(-1, 3)).tolist()
     if json:
-        as_json([{"head": h, "relation": r, "tail": t, "score": s} for (h, r, t), s in zip(rows.values(), scores)])
+        as_json([{"head": h, "relation": r, "tail": t, "score": s} for (h, r, t), s in zip(rows, scores)])
         return
-    for row, value in zip(rows.values(), scores):
+    for row, value in zip(rows, scores):
         print(*row, f"{value:.6g}", sep="\t")
 
 
@@ -130,55 +143,13 @@ def neighbours(
     table(("", "entity", f">{metric}"), [(i + 1, a.name, a.score) for i, a in enumerate(answers)])
 
 
-def export(
-    model: Annotated[
-        Path,
-        typer.Argument(help="A model folder; for a configuration also a YAML file or a search.", show_default=False),
-    ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write.", show_default=False)],
-    format: Annotated[
-        str, typer.Option("--format", "-f", help="npy (with .tsv names), word2vec, parquet; pykeen, libkge.")
-    ] = "npy",
-    dataset: Annotated[
-        str | None,
-        typer.Option("--dataset", help="pykeen, libkge: the graph as that tool knows it.", show_default=False),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
-) -> None:
-    """Write the embeddings, or the configuration, for other programs.
-
-    npy: entities.npy, relations.npy and .tsv files of id and name. word2vec: entities.txt, where spaces in names
-    become underscores. parquet: id, name, embedding. pykeen: pykeen.json, a pipeline. libkge: libkge.yaml, a training.
-    What a configuration cannot carry over is said, and stands in the file.
-    """
-    from grash import api
-    from grash.export_config import CONFIG_FILES, export_config, find_config
-
-    listen()
-    if format in CONFIG_FILES:
-        config, name = find_config(model)
-        if (dataset or name) is None:
-            raise InputError(
-                f"{model} does not say which graph it is for: give --dataset, as {format} knows the graph."
-            )
-        path, left_out = export_config(config, out, format, dataset=str(dataset or name), overwrite=overwrite)  # type: ignore[arg-type]
-        for line in left_out:
-            say(f"not carried over: {line}")
-        print(path)
-        return
-    if dataset is not None:
-        raise InputError(f"--dataset goes with --format pykeen or libkge, and {format} is given: leave it out.")
-    for path in api.load_model(model, device="cpu").export(out, format, overwrite=overwrite):  # type: ignore[arg-type]
-        print(path)
-
-
-def _answer_file(model: Model, path: Path, count: int, new_only: bool, json: bool) -> None:
-    rows = {n: [*row, "?"][:3] for n, row in _read_rows(path, (2, 3)).items()}
-    questions = [_question(model, row, f"{path}, line {n}: ") for n, row in rows.items()]
+def _answer_file(model: Model, path: Path, count: int, new_only: bool, skip_unknown: bool, json: bool) -> None:
+    given = {n: [*row, "?"][:3] for n, row in _read_rows(path, (2, 3)).items()}
+    rows, questions = _understood(path, given, lambda row: _question(model, row), skip_unknown)
     answered = model.predict_many(questions, count, new_only=new_only)
     if not json:
         print("head", "relation", "tail", "score", "known", sep="\t")
-    for row, answers in zip(rows.values(), answered):
+    for row, answers in zip(rows, answered):
         if json:
             parts = {name: None if part == "?" else part for name, part in zip(_PARTS, row)}
             print(encode({**parts, "answers": [asdict(a) for a in answers]}, ensure_ascii=False))
@@ -216,17 +187,40 @@ def _read_rows(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
     return rows
 
 
-def _question(model: Model, row: list[str], where: str) -> Query:
+def _understood(
+    path: Path, rows: dict[int, list[str]], understand: Callable[[list[str]], _T], skip_unknown: bool
+) -> tuple[list[list[str]], list[_T]]:
+    """The rows of a file (by line number) and what they mean; what names something unknown is told or refused."""
+    kept, found, n_unknown = [], [], 0
+    for number, row in rows.items():
+        try:
+            found.append(understand(row))
+        except UnknownName as error:
+            if not skip_unknown:
+                more = "--skip-unknown leaves such lines out."
+                raise InputError(f"{path}, line {number}: {error} {more}") from error
+            n_unknown += 1
+            if n_unknown <= _TOLD:
+                say(f"{path}, line {number} is left out: {error}")
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
+        else:
+            kept.append(row)
+    if n_unknown > _TOLD:
+        say(f"{n_unknown:,} of {len(rows):,} lines of {path} are left out for names that the model does not know.")
+    return kept, found
+
+
+def _check_skip(skip_unknown: bool) -> None:
+    if skip_unknown:
+        raise ConfigError("--skip-unknown is for a file, and one by name is given: leave it out.")
+
+
+def _question(model: Model, row: list[str]) -> Query:
     if row.count("?") != 1:
-        raise InputError(f"{where}one of head, relation and tail must be ?, and {row.count('?')} are.")
-    try:
-        return model.query(*(None if part == "?" else part for part in row))
-    except UnknownName as error:
-        raise InputError(f"{where}{error}") from error
+        raise InputError(f"one of head, relation and tail must be ?, and {row.count('?')} are.")
+    return model.query(*(None if part == "?" else part for part in row))
 
 
-def _by_id(model: Model, row: list[str], where: str) -> tuple[int, int, int]:
-    try:
-        return model.entity_id(row[0]), model.relation_id(row[1]), model.entity_id(row[2])
-    except UnknownName as error:
-        raise InputError(f"{where}{error}") from error
+def _by_id(model: Model, row: list[str]) -> tuple[int, int, int]:
+    return model.entity_id(row[0]), model.relation_id(row[1]), model.entity_id(row[2])

@@ -84,7 +84,7 @@ def check_free(out: Path, *, overwrite: bool) -> None:
     """Says before the work what writing would say after it; a folder that a kill left aside is brought back."""
     mend_folder(out)
     if out.exists() and not overwrite:
-        raise InputError(f"{out} exists already: give another place, or allow overwriting it.")
+        raise InputError(f"{out} exists already: give another place, or --overwrite (overwrite=True).")
     if out.is_dir() and not (out / DATASET_FILE).is_file():
         raise InputError(f"{out} holds no encoded dataset, so it is not overwritten: give another folder.")
 

@@ -81,7 +81,7 @@ def prepare(
     if layout is not None and was_finished(layout, out, chosen):
         return Dataset.load(out)
     if out.exists() and not overwrite:
-        raise InputError(f"{out} exists already: give another folder, or allow overwriting it.")
+        raise InputError(f"{out} exists already: give another folder, or --overwrite (overwrite=True).")
     if layout is not None and memory is not None:
         check_limit(layout, limit)
     room = room_within(limit)

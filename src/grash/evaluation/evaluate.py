@@ -93,7 +93,7 @@ def evaluation_of(
         n_unseen=n_unseen,
         filter=filter,
         candidates=candidates,
-        **groups,
+        **groups,  # type: ignore[arg-type]  # of two named fields
     )
 
 

@@ -61,6 +61,7 @@ class Evaluation:
     candidates: int | None = None  # None: all entities
     per_relation: dict[str, Metrics] = field(default_factory=dict)
     per_cardinality: dict[str, Metrics] = field(default_factory=dict)
+    n_trained: int = 0  # of another dataset's split: triples that the model was trained with
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; metrics against a sample of candidates carry its size in their names (mrr@1000neg)."""

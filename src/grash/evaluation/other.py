@@ -5,20 +5,25 @@ The ranking itself is `evaluate`; here triples are brought into the model's ids,
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grash.data.arrays import in_blocks
 from grash.data.dataset import Dataset, SplitName
+from grash.data.duplicates import TripleSet
 from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
 from grash.evaluation.evaluate import Unseen, evaluate
 from grash.evaluation.metrics import Evaluation
 from grash.models import KgeModel
 
+_log = logging.getLogger(__name__)
 _ABSENT = -1
+_ROWS = 1 << 20
 
 
 def evaluate_other(
@@ -58,6 +63,13 @@ def evaluate_other(
         relations=own.relations,
         name=other.name,
     )
+    n_trained = _count_in(own.train, judged.test)
+    if n_trained:
+        _log.warning(
+            "%s of the %s %s triples of %s stand in the train split of the model's own dataset %s: it was trained with "
+            "them, and their ranks say little of new ones.",
+            f"{n_trained:,}", f"{len(chosen):,}", split, other.name, own.name,
+        )  # fmt: skip
     result = evaluate(model, judged, split="test", unseen=unseen, **options)
     return replace(
         result,
@@ -65,7 +77,15 @@ def evaluate_other(
         filter=names,
         n_triples_in_split=len(chosen),
         n_unseen=result.n_unseen + n_unknown,
+        n_trained=n_trained,
     )
+
+
+def _count_in(train: NDArray[np.int32], triples: NDArray[np.int32]) -> int:
+    """How many of the triples stand in train, which may be far larger."""
+    asked = TripleSet(triples)
+    shared = [block[asked.contains(block)] for _, block in in_blocks(train, _ROWS)]
+    return int(np.count_nonzero(TripleSet(np.concatenate(shared)).contains(triples))) if shared else 0
 
 
 def _lookup(own: Dataset, other: Dataset, kind: Literal["entities", "relations"]) -> NDArray[np.int64]:

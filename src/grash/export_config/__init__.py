@@ -35,7 +35,7 @@ def export_config(
         raise ConfigError(f"format={format!r} is unknown: give {' or '.join(CONFIG_FILES)}.")
     path = Path(folder) / CONFIG_FILES[format]
     if path.exists() and not overwrite:
-        raise InputError(f"{path} exists already: give another folder, or allow overwriting it.")
+        raise InputError(f"{path} exists already: give another folder, or --overwrite (overwrite=True).")
     if format == "pykeen":
         content, left_out = config_to_pykeen(config, dataset)
         write_json(path, content)

@@ -52,7 +52,7 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
     """Says, before a training too, why a model would not be saved there; one that a kill left aside is brought back."""
     mend_folder(folder)
     if folder.exists() and not overwrite:
-        raise InputError(f"{folder} exists already: give another folder, or allow overwriting it.")
+        raise InputError(f"{folder} exists already: give another folder, or --overwrite (overwrite=True).")
     if folder.exists() and not (folder / "model.json").is_file():
         raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
 

@@ -23,6 +23,8 @@ _LOCK_FILE = ".lock"  # as in search/folder.py, whose import would load what a s
 def state_of(run_folder: Path) -> SearchState:
     """What the ledger of a run folder says, read without touching it; the search may be running."""
     path = Path(run_folder) / LEDGER_FILE
+    if not Path(run_folder).exists():
+        raise InputError(f"{run_folder} is no run folder of a search: it does not exist.")
     if not path.is_file():
         raise InputError(f"{run_folder} is no run folder of a search: it has no {LEDGER_FILE}.")
     events = read_ledger(path)

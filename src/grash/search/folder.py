@@ -123,6 +123,8 @@ def write_search(folder: Path, settings: SearchSettings, dataset: Dataset, sourc
 def read_search(folder: Path) -> dict[str, Any]:
     """The content of search.yaml, checked."""
     path = Path(folder) / SEARCH_FILE
+    if not Path(folder).exists():
+        raise InputError(f"{folder} is no run folder of a search: it does not exist.")
     if not path.is_file():
         raise InputError(f"{folder} is no run folder of a search: it has no {SEARCH_FILE}.")
     try:

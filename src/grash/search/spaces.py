@@ -33,14 +33,19 @@ def space_of(given: str | Path | Mapping[str, Any] | list[Any], model: str, n_en
     if isinstance(given, Mapping | list):
         space = make_space(given)
     else:
-        if not Path(given).exists():
-            close = difflib.get_close_matches(source, SPACES, n=2, cutoff=0.5)
-            raise UnknownName("search space", source, close, hint=f"Spaces: {', '.join(SPACES)}; or give a YAML file.")
+        check_there(given)
         content = read_yaml(Path(given))
         space = (
             libkge_search(content, source).space if is_libkge_search(content) else make_space(content, source=source)
         )
     return _of_model(space, model, source).verified(source=source)
+
+
+def check_there(given: str | Path) -> None:
+    """Raises if this is neither a named space nor a file."""
+    if str(given) not in SPACES and not Path(given).exists():
+        close = difflib.get_close_matches(str(given), SPACES, n=2, cutoff=0.5)
+        raise UnknownName("search space", str(given), close, hint=f"Spaces: {', '.join(SPACES)}; or give a YAML file.")
 
 
 def _of_model(space: Space, model: str, source: str) -> Space:
