@@ -21,6 +21,9 @@ from grash.engines.run import Job, run_training, run_trainings
 from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.evaluate import evaluate
 from grash.training.config import TrainConfig, make_config
+from grash.training.initial import initial_model
+from live_bytes import Peak
+from small_graph import rings
 
 LEARNT: dict[str, tuple[Any, dict[str, Any], float]] = {
     "complex": (circle, {"dim": 32, "training": "1vsall", "penalty": "n3", "penalty_entity": 0.02}, 0.99),
@@ -121,6 +124,32 @@ def test_the_plan_of_distances_without_a_kernel_counts_their_tiles(monkeypatch: 
         steps = [plan_memory(config, 1000, 7, 1000, device).step for device in (elsewhere, cpu)]
         more[name] = (steps[0] - steps[1]) / 2**20
     assert more == {"modulus": 4.25 * 64, "l1": 2 * 64, "l2": 0}
+
+
+@pytest.mark.parametrize("model,norm", [("complex", 1), ("rotate", 1), ("rotate", 2)])
+@pytest.mark.parametrize("n_relations", [30, 3000])
+def test_the_plan_counts_the_scores_of_predicted_relations(model: str, norm: int, n_relations: int) -> None:
+    fixed = {"model": model, "norm": norm, "dim": 32, "batch_size": 512, "negatives_head": 5, "negatives_tail": 5}
+    config = make_config({**fixed, "relation_prediction": 1.0})
+    steps = [
+        plan_memory(c, 1000, n_relations, 9000, torch.device("cpu")).step
+        for c in (config, config.changed(relation_prediction=0.0))
+    ]
+    kge = initial_model(config, 1000, n_relations)
+    head, tail = kge.entity[:512], kge.entity[400:912]
+    with Peak() as peak:
+        scores = kge.relation_scores(head, tail, kge.relation)
+        kge.relation_scores_gradient(scores.exp() * 0.1, scores, head, tail, kge.relation)
+    small = 12 * 4 * (512 * 32 + n_relations * 32)  # rows and their gradients
+    assert peak.most - small <= steps[0] - steps[1] <= 1.4 * peak.most + small + 2 * 4 * 512 * n_relations
+
+
+@pytest.mark.parametrize("settings", [{"training": "kvsall"}, {"negatives_filtered": True}])
+def test_trainings_on_one_graph_share_its_index(settings: dict[str, Any]) -> None:
+    ground = Ground(rings(), torch.device("cpu"))
+    first, second = (ground.batches(make_config({"dim": 4, "seed": seed, **settings})) for seed in (0, 1))
+    assert first.known is second.known is ground.known
+    assert ground.batches(make_config({"dim": 4})).known is None
 
 
 def test_bytes_are_readable() -> None:

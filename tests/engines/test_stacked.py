@@ -20,17 +20,20 @@ from engines.storm import Life, storm
 from engines.test_engines import decisions, trials
 from engines.test_trial import quiet, task
 from grash.engines.choose import choose_engine
+from grash.engines.drive import Driver
 from grash.engines.ground import Ground
 from grash.engines.processes import ProcessEngine
-from grash.engines.run import Job, run_training, run_trainings
+from grash.engines.run import Job, Outcome, run_training, run_trainings
 from grash.engines.sequential import SequentialEngine
 from grash.engines.stacked import StackedEngine
 from grash.engines.trial import TrialRunner
-from grash.errors import ConfigError, FormatError
+from grash.errors import ConfigError, Diverged, FormatError
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
 from grash.search.trial import Heartbeat, Result
 from grash.training.config import TrainConfig, make_config
+from grash.training.loop import PlainSteps
+from grash.training.pulse import Pulse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,6 +74,40 @@ def test_a_search_that_has_ended_leaves_no_graph_on_the_device(
     finally:
         gc.enable()
     assert len(made) > 1 and not left
+
+
+def test_a_stack_that_ends_as_time_is_over_is_recorded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = Driver.settle
+
+    def settled(self: Driver, result: Result) -> None:
+        settle(self, result)
+        self.deadline = 0.0
+
+    monkeypatch.setattr(Driver, "settle", settled)
+    small_search(tmp_path / "run", engine="stacked").run(max_seconds=1000)
+    assert sorted(state_of(tmp_path / "run").rounds[0].results) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_stack_without_memory_is_parted_by_the_steps_of_its_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One leaves the stack at step 10, and memory runs out at step 30."""
+    monkeypatch.setattr(Pulse, "_save_after", lambda self: 0.0)
+    real, once = PlainSteps.advance, []
+
+    def advance(self: PlainSteps, stop: int) -> Any:
+        step = self.trainings[0].state.step
+        if step == 10 and len(self.trainings) == 4:
+            self.trainings[1].error = Diverged("Training diverged.")
+        if step >= 12 and not once:
+            once.append(step)
+            raise MemoryError("out of memory")
+        return real(self, stop)
+
+    monkeypatch.setattr(PlainSteps, "advance", advance)
+    jobs = [Job(config_of(i, epochs=6.0), tmp_path / str(i) / "checkpoint") for i in range(4)]
+    ended = dict(pair for stack in run_trainings(Ground(shifts(), CPU), jobs) for pair in stack)
+    assert once and all(isinstance(outcome, Outcome) for outcome in ended.values()), ended
 
 
 def config_of(number: int, **values: Any) -> TrainConfig:
@@ -166,7 +203,9 @@ class TestMemory:
             return state
 
         monkeypatch.setattr(run_module, "_state", counted)
-        results = list(runner_of(tmp_path).run_many([task(n, dim=4 + 2 * n) for n in range(3)], quiet))
+        results = [
+            r for some in runner_of(tmp_path).run_many([task(n, dim=4 + 2 * n) for n in range(3)], quiet) for r in some
+        ]
         assert [r.status for r in results] == ["ok"] * 3 and alive == [0, 0, 0]
 
     def test_trials_of_different_shapes_are_planned_apart(
@@ -188,11 +227,11 @@ class TestMemory:
         one_table = engine.runner._ground_of(engine.runner.graphs.subgraph((0.5,))).plan([config_of(0)]).tables
         taken = [engine.start(task(n)) for n in range(5)]
         assert taken == ["cpu"] * 3 + [None, None]
-        first = engine.wait(quiet)
-        assert engine.start(task(3)) is None  # those taken are under way
-        results = [*first, *engine.wait(quiet), *engine.wait(quiet)]
-        assert [r.number for r in results] == [0, 1, 2] and engine.wait(quiet) == []
-        assert engine.start(task(3)) == "cpu"
+        assert [r.number for r in engine.wait(quiet)] == [0, 1, 2] and engine.wait(quiet) == []
+        assert engine.start(task(3)) == "cpu" == engine.start(task(4, dim=10))
+        assert [r.number for r in engine.wait(quiet)] == [3]
+        assert engine.start(task(5)) is None  # those taken are under way
+        assert [r.number for r in engine.wait(quiet)] == [4]
 
 
 def runner_of(folder: Path) -> TrialRunner:
@@ -202,7 +241,7 @@ def runner_of(folder: Path) -> TrialRunner:
 class TestTrials:
     def test_each_is_as_if_it_were_alone(self, tmp_path: Path, stacks: list[int]) -> None:
         tasks = [task(1), task(2, lr=1e25), task(3, dropout_entity=0.3), task(4, fractions=(0.8,)), task(5, dim=6)]
-        results = list(runner_of(tmp_path / "stacked").run_many(tasks, quiet))
+        results = [r for some in runner_of(tmp_path / "stacked").run_many(tasks, quiet) for r in some]
         assert stacks == [3, 1, 1] and [r.number for r in results] == [1, 2, 3, 5, 4]
         plain = runner_of(tmp_path / "plain")
         expected = {t.number: bare(plain.run(t, quiet)) for t in tasks}
@@ -214,7 +253,7 @@ class TestTrials:
         place = tmp_path / task(2).folder / "checkpoint"
         place.mkdir(parents=True)
         (place / "state.json").write_text("{")
-        first, second, third = runner_of(tmp_path).run_many([task(n) for n in (1, 2, 3)], quiet)
+        [[first, second, third]] = runner_of(tmp_path).run_many([task(n) for n in (1, 2, 3)], quiet)
         by_number = {r.number: r for r in (first, second, third)}
         assert by_number[2].status == "error" and FormatError.__name__ in by_number[2].message
         assert by_number[1].status == by_number[3].status == "ok"
@@ -223,7 +262,7 @@ class TestTrials:
         runner = runner_of(tmp_path)
         runner.timeout = 0.2
         tasks = [task(n, epochs=4000.0, valid_every=4000.0) for n in range(4)]
-        results = list(runner.run_many(tasks, quiet))
+        results = [r for some in runner.run_many(tasks, quiet) for r in some]
         assert [r.status for r in results] == ["timeout"] * 4
         assert all(0.2 <= r.seconds < 2 for r in results)
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from grash.kernels import pair_scores as P
 from grash.kernels.pair_scores import pair_gradients, pair_scores, row_gradients, row_scores
+from live_bytes import Peak
 from oracles import exact_pairs, relative_distance
 
 PAIRS = ["dot", "l1", "l2", "modulus"]
@@ -130,30 +126,6 @@ def test_loops_read_views_that_are_not_contiguous(pair: P.Pair) -> None:
 def test_different_widths_are_named() -> None:
     with pytest.raises(ValueError, match=r"\(2, 4\).*\(3, 6\).*differ in width"):
         pair_scores(torch.zeros(2, 4), torch.zeros(3, 6), "dot")
-
-
-class Peak(TorchDispatchMode):
-    """Most bytes of tensors that were made inside and lived at the same time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.most = 0
-        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {x.untyped_storage() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
-        out = func(*args, **(kwargs or {}))
-        for made in tree_leaves(out):
-            storage = made.untyped_storage()
-            if storage not in self._known and storage not in given:
-                self._known.add(storage)
-                self.live += storage.nbytes()
-                self.most = max(self.most, self.live)
-                weakref.finalize(storage, self._gone, storage.nbytes())
-        return out
-
-    def _gone(self, size: int) -> None:
-        self.live -= size
 
 
 @pytest.mark.parametrize("n", [10, 128, 500])

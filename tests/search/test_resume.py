@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from grash.errors import SearchFailed
+from grash.search.folder import BEST_FILE
 from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.state import SearchState
+from grash.training.config import read_config
 from table_engine import NumberGraphs, essence, quick_settings, run_search, without_waits
 
 
@@ -87,3 +90,30 @@ def test_a_search_stopped_by_its_time_limit_says_so_and_goes_on(tmp_path: Path) 
     stopped, engine = run_search(tmp_path / "a", graphs, max_seconds=-1.0)
     assert stopped.stopped == "its --max-seconds were over" and not stopped.finished and engine.ran == []
     assert essence(run_search(tmp_path / "a", graphs)[0]) == essence(run_search(tmp_path / "b", graphs)[0])
+
+
+def test_a_search_that_failed_for_its_machine_ends_with_the_winner_it_would_have_had(tmp_path: Path) -> None:
+    """A machine kills the best in round 1 and then the final training; on a sound one both are tried again."""
+    graphs = small()
+
+    def by_number(round_number: int, number: int) -> float:
+        return 0.1 + 0.05 * number
+
+    faults: Any = {(1, 7): ["killed"] * 3, (0, 6): ["killed"] * 3}
+    with pytest.raises(SearchFailed):
+        run_search(tmp_path / "run", graphs, score=by_number, faults=faults)
+    again, _ = run_search(tmp_path / "run", graphs, score=by_number)
+    assert again.winner == 7 and again.final is not None and again.final.number == 7
+    assert read_config(tmp_path / "run" / BEST_FILE).lr == again.configurations[7].values["lr"]
+
+
+def test_a_search_that_failed_keeps_the_checkpoints_it_would_go_on_from(tmp_path: Path) -> None:
+    graphs = small()
+    best = run_search(tmp_path / "clean", graphs)[0].winner
+    place = tmp_path / "run" / "final" / "checkpoint"
+    place.mkdir(parents=True)
+    with pytest.raises(SearchFailed):
+        run_search(tmp_path / "run", graphs, faults={(0, best): ["memory"] * 3})
+    assert place.is_dir()
+    run_search(tmp_path / "run", graphs)
+    assert not place.exists()

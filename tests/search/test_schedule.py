@@ -29,6 +29,7 @@ from grash.search.schedule import (
 )
 from grash.search.settings import SearchSettings
 from grash.search.state import SearchState
+from grash.search.trial import Round
 from grash.training.config import TrainConfig
 from table_engine import NumberGraphs, bill, decide, quick_settings
 
@@ -288,6 +289,24 @@ def test_penalties_scale_with_the_triples_and_not_with_the_epochs() -> None:
     assert penalties(variant="graph") == [pytest.approx((1 / 16, 1 / 16)), pytest.approx((1 / 4, 1 / 4))]
     assert penalties(variant="combined") == [pytest.approx((1 / 4, 1 / 4)), pytest.approx((1 / 2, 1 / 2))]
     assert penalties(variant="epoch") == penalties(variant="combined", scaled_penalties=False) == [(1, 1)] * 2
+
+
+def test_penalties_scale_with_the_triples_that_a_core_has_not_with_those_asked_for() -> None:
+    settings = quick_settings(way="ladder", rails=False)
+    full = TrainConfig(penalty="n3", penalty_entity=0.4)
+    plans = [r.plan for r in decide(settings, NumberGraphs(settings, fill=0.3)).rounds]
+    for plan in plans:
+        assert plan.n_train / 100_000 < 0.4 * plan.graph_fraction
+        assert round_config(full, plan, settings).penalty_entity == pytest.approx(0.4 * plan.n_train / 100_000)
+    assert Round.from_json({k: v for k, v in plans[0].to_json().items() if k != "triple_share"}).triple_share is None
+
+
+def test_configurations_that_the_user_gave_are_not_cut_by_a_rail() -> None:
+    settings = quick_settings(n_trials=64, budget=3.0, max_epochs=2.0)
+    graphs = NumberGraphs(settings, n_train=100_000, n_entities=16_000)
+    assert fitting_trials(settings, graphs) == 16
+    mine = tuple({"values": {"lr": 0.1}, "origin": "mine"} for _ in range(20))
+    assert fitting_trials(settings.model_copy(update={"initial": mine}), graphs) == 20
 
 
 def test_a_round_on_the_whole_graph_has_penalties_and_negatives_as_they_are() -> None:

@@ -23,7 +23,7 @@ from grash.evaluation.metrics import mrr, mrr_interval
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.kernels.current import make_current
 from grash.models import KgeModel
-from grash.training.batches import Batches, triples_on
+from grash.training.batches import Batches, needs_index, triples_on
 from grash.training.config import TrainConfig
 
 
@@ -101,6 +101,11 @@ class Ground:
         return triples_on(self.dataset.train, self.device)
 
     @cached_property
+    def known(self) -> KnownAnswers:
+        """The index of train, for trainings that look into it."""
+        return KnownAnswers.of(self.dataset.train, n_relations=self.dataset.n_relations)
+
+    @cached_property
     def validator(self) -> Validator | None:
         if not len(self.dataset.valid):
             return None
@@ -135,4 +140,5 @@ class Ground:
         return None if made is None else made.n_filtered
 
     def batches(self, config: TrainConfig) -> Batches:
-        return Batches(self.dataset.train, *self.sizes, config, self.device, on_device=self.train)
+        known = self.known if needs_index(config) else None
+        return Batches(self.dataset.train, *self.sizes, config, self.device, on_device=self.train, known=known)

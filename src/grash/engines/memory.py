@@ -12,6 +12,8 @@ from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import ranking_bytes
 from grash.kernels.pair_scores import tile_bytes
 from grash.models import model_class
+from grash.models.rotate import prediction_tiles
+from grash.training.batches import needs_index
 from grash.training.config import TrainConfig
 from grash.training.fusable import serves
 from grash.training.fused import work_bytes
@@ -114,7 +116,7 @@ def plan_stack(
     best = entities + tables if weights else 0
     if not placement.far:
         tables, optimizer, entities, state = tables + entities, optimizer + state, 0, 0
-    triples = 12 * n_train * (3 if config.training == "kvsall" or config.negatives_filtered else 1)
+    triples = 12 * n_train * (3 if needs_index(config) else 1)
     fused = all(serves(c, device) for c in configs)
     step = (
         work_bytes(configs, n_entities, n_relations)
@@ -192,6 +194,9 @@ def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int
     if config.storage == "bf16" and (config.training != "negative_sampling" or not config.penalty_weighted):
         rows += n_entities  # all entities in float32
     relation_rows = 2 * batch * width + (relations * width if config.relation_prediction else 0)
+    if config.relation_prediction:
+        among = relations // 2 if config.reciprocal else relations
+        scores += 4 * batch * among + (prediction_tiles(batch, among, width) if config.model == "rotate" else 0)
     tables = torch.empty(0, dim), torch.empty(0, width)
     pair = model_class(config.model)(*tables, reciprocal=config.reciprocal, norm=config.norm).pair
     floats = scores + (3 + dropout) * rows * dim + 6 * batch * dim + 4 * relation_rows

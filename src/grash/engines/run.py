@@ -139,7 +139,7 @@ def run_trainings(
         part = parts.pop(0)
         ended = _attempt(ground, jobs, part, work_bytes)
         if ended is None:
-            parts[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+            parts[:0] = _smaller(jobs, part)
         else:
             yield ended
             del ended  # or its models stay while the next stack is made
@@ -148,6 +148,17 @@ def run_trainings(
 def stacks(ground: Ground, jobs: Sequence[Job]) -> list[list[int]]:
     """The places of jobs that are trained together, stack by stack."""
     return [part for group in _groups(ground, jobs) for part in _split(ground, jobs, group)]
+
+
+def _smaller(jobs: Sequence[Job], part: list[int]) -> list[list[int]]:
+    """What memory had no room for together: first what does not stand at the same step any more, since some had left
+    the stack when their checkpoints were written; else two halves."""
+    by_step: dict[int, list[int]] = {}
+    for place in part:
+        by_step.setdefault(jobs[place].first_step(), []).append(place)
+    if len(by_step) > 1:
+        return list(by_step.values())
+    return [part[: len(part) // 2], part[len(part) // 2 :]]
 
 
 def _ready_first(ground: Ground, jobs: Sequence[Job], parts: list[list[int]]) -> list[list[int]]:

@@ -21,7 +21,7 @@ class StackedEngine:
         self.runner = runner
         self.devices: tuple[str, ...] = (str(runner.device),)
         self._tasks: list[Task] = []  # taken and not ended
-        self._results: Iterator[Result] | None = None
+        self._results: Iterator[list[Result]] | None = None
         self._tell: Callable[[Heartbeat], None] = lambda heartbeat: None
         self._stopping = False
 
@@ -32,7 +32,7 @@ class StackedEngine:
         return self.devices[0]
 
     def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
-        """The next result. Trials that are trained together end together, and are reported one by one."""
+        """The next results: trials that are trained together end together."""
         if not self._tasks:
             return []
         self._tell = tell
@@ -41,15 +41,16 @@ class StackedEngine:
                 return self._give_up()
             if self._results is None:
                 self._results = self.runner.run_many(list(self._tasks), self._heard)
-            result = check_card(next(self._results))
+            ended = [check_card(result) for result in next(self._results)]
         except KeyboardInterrupt:
             if not self._stopping:
                 raise
             return self._give_up()
-        self._tasks = [t for t in self._tasks if (t.round, t.number) != (result.round, result.number)]
+        over = {(result.round, result.number) for result in ended}
+        self._tasks = [t for t in self._tasks if (t.round, t.number) not in over]
         if not self._tasks:
             self._results = None
-        return [result]
+        return [*ended]
 
     def stop(self) -> None:
         self._stopping = True

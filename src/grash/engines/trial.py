@@ -53,11 +53,11 @@ class TrialRunner:
 
     def run(self, task: Task, tell: Callable[[Heartbeat], None]) -> Result:
         """The result of a task. An interrupt (KeyboardInterrupt, from `tell` too) passes through after saving."""
-        [result] = self.run_many([task], tell)
+        [[result]] = self.run_many([task], tell)
         return result
 
-    def run_many(self, tasks: Sequence[Task], tell: Callable[[Heartbeat], None]) -> Iterator[Result]:
-        """Results as they come, those of tasks that were trained together one after the other."""
+    def run_many(self, tasks: Sequence[Task], tell: Callable[[Heartbeat], None]) -> Iterator[list[Result]]:
+        """Results as they come, those of tasks that were trained together at once."""
         alike: dict[Any, list[Task]] = {}
         for task in tasks:
             alike.setdefault((task.fractions, task.work_share), []).append(task)
@@ -76,9 +76,10 @@ class TrialRunner:
             for key, some in configs.items()
         )
 
-    def _run_alike(self, tasks: list[Task], tell: Callable[[Heartbeat], None]) -> Iterator[Result]:
+    def _run_alike(self, tasks: list[Task], tell: Callable[[Heartbeat], None]) -> Iterator[list[Result]]:
         """Tasks on one graph. What a stack takes in seconds is shared by its trials."""
         began, waiting = self._begin(), list(tasks)
+        results: list[Result] = []
         try:
             use_threads(self.settings.threads)
             graph = self.graphs.subgraph(tasks[0].fractions)
@@ -88,17 +89,17 @@ class TrialRunner:
                 seconds = (time.monotonic() - began) / len(ended)
                 while ended:  # what is settled is let go: the next stack needs its memory
                     place, outcome = ended.pop(0)
+                    results.append(self._measured(self._settled(tasks[place], outcome, graph), seconds))
                     waiting.remove(tasks[place])
-                    result = self._measured(self._settled(tasks[place], outcome, graph), seconds)
                     del outcome
-                    yield result
+                done, results = results, []
+                yield done
                 began = self._begin()
         except OutputError:
             raise  # a full disk is no fault of the trial: the search stops
         except Exception as error:
             seconds = (time.monotonic() - began) / max(1, len(waiting))
-            for task in waiting:
-                yield self._measured(self._failure(task, error), seconds)
+            yield results + [self._measured(self._failure(task, error), seconds) for task in waiting]
 
     def _begin(self) -> float:
         if self.device.type == "cuda":

@@ -86,6 +86,12 @@ class RotatE(KgeModel):
         return relations.split(max(1, _TILE // max(1, batch * relations.shape[1])))
 
 
+def prediction_tiles(batch: int, n_relations: int, width: int) -> int:
+    """Floats that `relation_scores_gradient` holds at a time in tiles of (B, r, D/2)."""
+    together = max(1, _TILE // max(1, batch * width))
+    return math.ceil(5.25 * batch * min(together, n_relations) * width)
+
+
 def _rotation(phases: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
     sin = phases.sin()
     return phases.cos(), sin if slot == "tail" else -sin

@@ -69,8 +69,9 @@ class RunFolder:
 
     def tidy(self, state: SearchState) -> None:
         """Removes what no trial will go on from: states of dropped configurations and of rounds long closed, and what
-        a kill left half-written."""
-        leftovers = [p for p in self.path.iterdir() if is_leftover(p)] + [self.path / "final"] * state.finished
+        a kill left half-written. A search that has failed may be resumed, and goes on from them."""
+        over = state.finished and not state.failed
+        leftovers = [p for p in self.path.iterdir() if is_leftover(p)] + [self.path / "final"] * over
         for leftover in leftovers:
             if leftover.is_dir():
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -78,7 +79,7 @@ class RunFolder:
                 leftover.unlink(missing_ok=True)
         for number, this in enumerate(state.rounds, 1):
             after = state.rounds[number] if number < len(state.rounds) else None
-            done = state.finished or (after is not None and after.survivors is not None)
+            done = over or (after is not None and after.survivors is not None)
             needed = set() if done else set(this.survivors) if this.survivors is not None else None
             round_folder = self.path / f"round-{number}"
             if needed is None or not round_folder.is_dir():

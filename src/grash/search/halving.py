@@ -83,7 +83,7 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
             return Finish(failed=_why_nothing_is_left(state, number))
         if this.survivors != survivors:
             return CloseRound(number, tuple(survivors))
-    if state.winner is None:
+    if state.winner != survivors[0]:  # not said yet, or another one before rounds were run again
         return Win(survivors[0])
     if settings.final_train and state.final is None:
         return TrainWinner(state.winner)

@@ -59,13 +59,14 @@ def round_sizes(n_trials: int, eta: int) -> list[int]:
 
 
 def fitting_trials(settings: SearchSettings, graphs: Graphs) -> int:
-    """The number of first-round trials, lowered where the rails could not hold otherwise (combined only)."""
+    """The number of first-round trials, lowered where the rails could not hold otherwise (combined only), but not below
+    the configurations that the user gave."""
     if not settings.rails or settings.variant != "combined" or settings.max_epochs < 1:
         return settings.n_trials
     least = _least_cost(settings, graphs)
     for n in range(settings.n_trials, 1, -1):
         if first_fidelity(settings, n) >= least:
-            return n
+            return max(n, len(settings.initial))
     return settings.n_trials
 
 
@@ -121,6 +122,7 @@ def plan_round(
         cost=float(cost_of(billed, settings, graphs.n_train)),
         notes=(*notes, *_warnings(positives, shape, settings, graphs)),
         trend=settings.trend,
+        triple_share=None if settings.way == "chain" else shape.n_train / graphs.n_train,
     )
 
 
@@ -137,7 +139,8 @@ def cost_of(positives: int, settings: SearchSettings, n_train: int) -> Fraction:
 def round_config(full: TrainConfig, plan: Round, settings: SearchSettings) -> TrainConfig:
     """What a trial of a round trains: for the round's epochs, validated after half and after all of them, never stopped
     early, with fewer negatives, and on a share of the triples with that share of its penalties (0037)."""
-    weaker = 1.0 if plan.whole or not settings.scaled_penalties else plan.graph_fraction
+    share = plan.graph_fraction if plan.triple_share is None else plan.triple_share
+    weaker = 1.0 if plan.whole or not settings.scaled_penalties else min(1.0, share)
     return full.changed(
         epochs=plan.epochs,
         valid_every=plan.epochs / 2,

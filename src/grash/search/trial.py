@@ -49,6 +49,7 @@ class Round:
     cost: float  # billed for one trial of price 1
     notes: tuple[str, ...] = ()  # which rails acted, what was missed, and why
     trend: float = 0.0  # what a trial's rise adds to its score when the round is decided
+    triple_share: float | None = None  # of the full graph's triples, where it is not the fraction asked for
 
     @property
     def epochs(self) -> float:

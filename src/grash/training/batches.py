@@ -103,6 +103,11 @@ class Plan:
         return min(self.total, epoch * self.n_examples + index * self.batch_size)
 
 
+def needs_index(config: TrainConfig) -> bool:
+    """Whether the answers to a question are looked up in training."""
+    return config.training == "kvsall" or config.negatives_filtered
+
+
 class Batches:
     """Makes the batch of any step from `train` (n, 3), which it keeps on the device."""
 
@@ -114,13 +119,14 @@ class Batches:
         config: TrainConfig,
         device: torch.device,
         on_device: Tensor | None = None,
+        known: KnownAnswers | None = None,
     ) -> None:
-        """on_device: `train` as it is there already, to be shared."""
+        """on_device: `train` as it is there already, to be shared; known: its index, likewise (`needs_index`)."""
         self.config, self.device = config, device
         self.n_entities, self.n_relations = n_entities, n_relations
         self.known = None
-        if config.training == "kvsall" or config.negatives_filtered:
-            self.known = KnownAnswers.of(train, n_relations=n_relations)
+        if needs_index(config):
+            self.known = KnownAnswers.of(train, n_relations=n_relations) if known is None else known
         n_examples = len(train)
         if config.training == "kvsall" and self.known is not None:
             n_examples = len(self.known.head) + len(self.known.tail)
