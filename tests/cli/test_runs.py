@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from grash.cli.live import live_display, picture
 from grash.search.ledger import read_ledger
 from grash.search.state import SearchState
 from grash.search.trial import Heartbeat
-from report.runs import MISHAPS, write_run
+from report.runs import MISHAPS, RISING, write_run
 
 
 @pytest.fixture
@@ -75,6 +76,87 @@ def test_a_resumed_search_does_not_repeat_itself(run: Path, capsys: pytest.Captu
         watch(state, {}, ("cpu",))
         watch(state, {}, ("cpu",))
     assert capsys.readouterr().err == "goes on in round 2: 18 trials have ended before\n"
+
+
+def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What a search says that goes on in a folder."""
+    state = SearchState.replay(read_ledger(folder / "ledger.jsonl"))
+    with live_display() as watch:
+        watch(state, {}, ("cpu",))
+        watch(state, {}, ("cpu",))
+    return capsys.readouterr().err.splitlines()
+
+
+def test_one_trial_that_has_ended_is_not_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, n_ended=1, n_trials=4)
+    assert said_of(tmp_path, capsys) == ["goes on in round 1: 1 trial has ended before"]
+
+
+def test_a_search_that_is_over_says_that_nothing_is_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, n_trials=4)
+    assert said_of(tmp_path, capsys) == ["finished already, nothing to do"]
+
+
+@pytest.mark.parametrize(("n_trials", "n_ended"), [(4, 4), (1, 0)])
+def test_a_search_killed_in_its_final_training_goes_on_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], n_trials: int, n_ended: int
+) -> None:
+    run = write_run(tmp_path, n_ended=n_ended, n_trials=n_trials)
+    run.go(n_ended=0)
+    assert run.state.winner is not None and run.state.final_running is not None
+    assert said_of(tmp_path, capsys) == ["goes on with the final training"]
+
+
+def test_a_search_with_nothing_left_to_train_goes_on_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, n_trials=4)
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    assert said_of(tmp_path, capsys)[0] == "goes on to its end: all is trained"
+
+
+def test_an_extended_search_goes_on_in_its_first_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, n_trials=16).extend(32, 6.0)
+    assert said_of(tmp_path, capsys) == ["goes on in round 1: 20 trials have ended before"]
+
+
+def test_a_round_that_is_not_decided_by_mrr_alone_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, n_trials=4, validations=RISING)
+    state = SearchState()
+    with live_display() as watch:
+        for event in read_ledger(tmp_path / "ledger.jsonl"):
+            state.see(event)
+            watch(state, {}, ("cpu",))
+    closed = next(line for line in capsys.readouterr().err.splitlines() if "closed" in line)
+    first = "cfg 2 goes first: MRR 0.0162 [0.0142, 0.0182] and still rising"
+    assert closed == f"round 1 closed: 1 goes on, {first}, before cfg 0 with 0.0168"
+    assert main(["status", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^ *1 .* 0\.0168 ", shown, re.M)  # the column is named best MRR
+    assert "winner  cfg 2  MRR 0.0162 [0.0142, 0.0182] in round 1, still rising; cfg 0 has 0.0168  (" in shown
+
+
+def test_status_of_several_runs_is_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a", n_trials=4, max_epochs=20)
+    write_run(tmp_path / "b", n_trials=16, n_ended=3, models=["rotate", "transe"], name="wn18rr")
+    assert main(["status", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    head, first, second = (re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines())
+    assert head == ["run", "dataset", "model", "n", "E", "state", "valid MRR", "test MRR", "cost", "seconds"]
+    assert first[:6] == [str(tmp_path / "a"), "yago3-10", "complex", "4", "20", "finished"]
+    assert float(first[6]) == pytest.approx(float(first[7]) + 0.004, abs=1e-4) and "–" not in first
+    assert second[1:6] == ["wn18rr", "rotate, transe", "16", "100", "running"] and second[6:8] == ["–", "–"]
+
+
+def test_status_of_several_runs_as_json_is_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        write_run(tmp_path / name, n_trials=4, n_ended=1)
+    runs = [str(tmp_path / name) for name in "ab"]
+    assert main(["status", *runs, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["run"] for entry in found] == runs and {entry["status"] for entry in found} == {"running"}
+    assert main(["status", runs[0], str(tmp_path)]) == 2
+    assert f"{tmp_path} is no run folder of a search" in capsys.readouterr().err
 
 
 def test_quiet_says_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,6 +200,57 @@ def test_the_second_interrupt_stops_at_once_and_what_was_done_is_saved(tmp_path:
     assert essence(folder) == essence(tmp_path / "a" / "run")
 
 
+@pytest.mark.parametrize("engine", ["sequential", "processes", "stacked"])
+def test_one_interrupt_stops_the_final_training_at_once(
+    tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = {"max_epochs": 60, "n_trials": 2, "budget": 1, "fixed": {"batch_size": 96, "negatives_head": 10}}
+    long |= {"engine": engine, "workers": None if engine == "sequential" else 1}
+
+    def watch(state: SearchState, heartbeats: dict[tuple[int, int], Any], *rest: Any) -> None:
+        if not sent and state.final_running is not None and any(number == 0 for number, _ in heartbeats):
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    sent: list[bool] = []
+    small_search(tmp_path / "a" / "run", **long).run()
+    folder = tmp_path / "b" / "run"
+    state = small_search(folder, **long).run(watch=watch).state
+    assert sent and state.stopped == "it was interrupted" and state.winner is not None and state.final is None
+    assert (folder / "final" / "checkpoint" / "state.json").is_file()
+    assert "The final training saves a checkpoint and stops" in caplog.text and "Running trials" not in caplog.text
+    assert small_search(folder, **long).run().state.finished
+    assert essence(folder) == essence(tmp_path / "a" / "run")
+
+
+def test_an_interrupt_after_the_final_training_lets_the_search_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]
+) -> None:
+    """It comes while the model is tested, where nothing asks whether to stop."""
+    real = trial_module.evaluate
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return real(*given, **more)
+
+    monkeypatch.setattr(trial_module, "evaluate", interrupted)
+    state = small_search(tmp_path / "run").run().state
+    assert state.finished and not state.stopped and events_of(tmp_path / "run")[-1]["event"] == "finished"
+    assert essence(tmp_path / "run") == undisturbed
+
+
+def test_an_interrupt_in_the_very_last_trial_lets_the_search_finish(tmp_path: Path) -> None:
+    def watch(state: SearchState, *rest: Any) -> None:
+        last = state.rounds[-1] if len(state.rounds) == len(state.sizes) else None
+        if not sent and last and last.running and len(last.results) == state.sizes[-1] - 1:
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    sent: list[bool] = []
+    state = small_search(tmp_path / "run", final_train=False).run(watch=watch).state
+    assert sent and state.finished and not state.stopped and state.winner is not None
+
+
 def test_a_search_runs_in_a_thread_that_gets_no_signals(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     thread = threading.Thread(target=small_search(tmp_path / "run").run)
     thread.start()
@@ -264,7 +315,9 @@ def test_a_single_configuration_is_only_trained(tmp_path: Path) -> None:
 def test_a_finished_search_is_left_as_it_is(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     small_search(tmp_path / "run").run()
     before = [e for e in events_of(tmp_path / "run") if e["event"] != "resumed"]
+    log = (tmp_path / "run" / "log.txt").read_bytes()
     small_search(tmp_path / "run").run()
+    assert (tmp_path / "run" / "log.txt").read_bytes() == log
     assert [e for e in events_of(tmp_path / "run") if e["event"] != "resumed"] == before
     assert essence(tmp_path / "run") == undisturbed
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,12 @@ class MadeUpGraphs:
 class MadeUpRun:
     """Writes a run folder's ledger, event by event."""
 
-    def __init__(self, folder: Path, settings: SearchSettings, *, name: str, faults: dict[tuple[int, int], list[str]]):
+    def __init__(
+        self, folder: Path, settings: SearchSettings, *, name: str, faults: dict[tuple[int, int], list[str]],
+        validations: dict[tuple[int, int], tuple[float, float]],
+    ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
-        self.settings, self.graphs, self.faults = settings, MadeUpGraphs(), faults
+        self.settings, self.graphs, self.faults, self.validations = settings, MadeUpGraphs(), faults, validations
         self.ledger, self.state, self.elapsed = Ledger(folder), SearchState.replay([]), 0.0
         sizes = round_sizes(settings.n_trials, settings.eta)
         graphs = self.graphs
@@ -120,7 +124,10 @@ class MadeUpRun:
                 return left
             for status in self.faults.get((action.round, number), ["ok"]):
                 plan = self.state.rounds[action.round - 1].plan
-                self._end(_result(self.state.configurations[number], plan, status), share=1 / slots)
+                result = _result(self.state.configurations[number], plan, status)
+                if status == "ok" and (action.round, number) in self.validations:
+                    result = _validated(result, self.validations[action.round, number])
+                self._end(result, share=1 / slots)
             left -= 1
         return left
 
@@ -153,11 +160,13 @@ class MadeUpRun:
 
 def write_run(
     folder: Path, *, n_ended: int | None = None, name: str = "yago3-10",
-    faults: dict[tuple[int, int], list[str]] | None = None, **settings: Any,
+    faults: dict[tuple[int, int], list[str]] | None = None,
+    validations: dict[tuple[int, int], tuple[float, float]] | None = None, **settings: Any,
 ) -> MadeUpRun:  # fmt: skip
-    """A run folder: finished, or stopped short after `n_ended` trials. faults: statuses of a trial's attempts."""
+    """A run folder: finished, or stopped short after `n_ended` trials. faults: statuses of a trial's attempts;
+    validations: the two MRRs of a trial, where they are not made up."""
     chosen = make_settings({"space": SPACE, "proposals": "random", **settings})
-    run = MadeUpRun(folder, chosen, name=name, faults=faults or {})
+    run = MadeUpRun(folder, chosen, name=name, faults=faults or {}, validations=validations or {})
     run.go(n_ended=n_ended)
     return run
 
@@ -166,6 +175,8 @@ def state_of(folder: Path) -> SearchState:
     return SearchState.replay(read_ledger(folder / "ledger.jsonl"))
 
 
+# of four trials, configuration 0 has the highest MRR, and configuration 2 goes first since it was still rising
+RISING = {(1, 0): (0.0168, 0.0168), (1, 1): (0.004, 0.005), (1, 2): (0.0102, 0.0162), (1, 3): (0.006, 0.007)}
 MISHAPS = {
     (1, 5): ["diverged"],
     (1, 11): ["diverged"],
@@ -224,6 +235,12 @@ def _result(made: Configuration, plan: Round, status: str) -> Result:
     mrr = min(0.95, (0.3 + 0.08 * plan.number) * quality(made) * draw.uniform(1 - noise, 1 + noise))
     wide = 0.02 / plan.number
     return Result(**common, mrr=mrr, interval=(mrr - wide, mrr + wide), history=_history(mrr, 2, epochs))
+
+
+def _validated(result: Result, mrrs: tuple[float, float]) -> Result:
+    best = max(mrrs)
+    history = [{**seen, "mrr": mrr} for seen, mrr in zip(result.history, mrrs)]
+    return replace(result, mrr=best, interval=(best - 0.002, best + 0.002), history=history)
 
 
 def _history(mrr: float, count: int, epochs: float) -> list[dict[str, Any]]:

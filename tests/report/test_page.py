@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grash.report.page import write_report
-from report.runs import write_run
+from report.runs import RISING, write_run
 
 CHARTS = {"finalists", "funnel", "ranks", "importances", "cost", "slices", "curves"}
 VOID = {"meta", "link", "br", "rect", "line", "circle", "path"}
@@ -112,3 +112,17 @@ def test_an_extended_search_can_be_shown_at_any_moment(tmp_path: Path) -> None:
     checked(write_report(tmp_path).read_text(encoding="utf-8"))
     run.go()
     checked(write_report(tmp_path).read_text(encoding="utf-8"))
+
+
+def test_a_winner_with_less_mrr_than_the_runner_up_is_explained(tmp_path: Path) -> None:
+    write_run(tmp_path, n_trials=4, validations=RISING)
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "MRR 0.0162 in round 1" in page and "-0.0006" not in page and " behind" not in page
+    assert "The runner-up, configuration 0, has 0.0006 more" in page
+    assert "Configuration 2 goes before configuration 0 (0.0168) because its MRR was still rising" in page
+
+
+def test_the_first_so_far_is_not_called_the_best_mrr_if_another_has_more(tmp_path: Path) -> None:
+    write_run(tmp_path, n_trials=4, n_ended=4, validations=RISING)
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "Best MRR so far" not in page and "still rising; cfg 0 has 0.0168" in page

@@ -16,7 +16,7 @@ from grash.errors import InputError
 from grash.report.rows import trial_rows
 from grash.report.summary import _LOCK_FILE, abandoned, state_of, summarise
 from grash.search.folder import LOCK_FILE
-from report.runs import BEGIN, write_run
+from report.runs import BEGIN, RISING, write_run
 
 SOON = BEGIN + timedelta(hours=1)
 
@@ -33,6 +33,15 @@ def test_a_finished_search_has_a_winner_with_test_metrics(finished: Path) -> Non
     assert low < summary["winner"]["test"]["mrr"] < high
     assert summary["budget"]["spent"] <= summary["budget"]["planned"] == 3.0
     assert summary["cost"]["measured_seconds"] > 0
+
+
+def test_the_best_mrr_of_a_round_is_the_highest_and_the_incumbent_says_who_has_more(tmp_path: Path) -> None:
+    summary = summarise(write_run(tmp_path, n_trials=4, validations=RISING).state, SOON)
+    assert summary["rounds"][0]["best"]["configuration"] == 0 and summary["rounds"][0]["best"]["mrr"] == 0.0168
+    assert summary["incumbent"]["configuration"] == 2 and summary["incumbent"]["mrr"] == 0.0162
+    assert summary["incumbent"]["higher"] == {"configuration": 0, "mrr": 0.0168}
+    plain = summarise(write_run(tmp_path / "plain", n_trials=4, validations=RISING, trend=0.0).state, SOON)
+    assert plain["incumbent"]["configuration"] == 0 and plain["incumbent"]["higher"] is None
 
 
 def test_a_running_search_knows_what_runs_and_waits(running: Path) -> None:

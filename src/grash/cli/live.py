@@ -88,9 +88,14 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     lines = []
     if best is not None:
         span = f" [{best['interval'][0]:.4f}, {best['interval'][1]:.4f}]" if best["interval"] else ""
-        name = "winner" if winner and winner["configuration"] == best["configuration"] else "best"
+        higher = best["higher"]
+        name = (
+            "winner" if winner and winner["configuration"] == best["configuration"] else "first" if higher else "best"
+        )
         what = f"{best['values'].get('model', '')}, {best['origin']}"
         score = f"MRR {best['mrr']:.4f}{span} in round {best['round']}"
+        if higher:
+            score += f", still rising; cfg {higher['configuration']} has {higher['mrr']:.4f}"
         lines.append(f"{name:<8}cfg {best['configuration']}  {score}  ({what})")
     if winner and winner["test"]:
         test = winner["test"]

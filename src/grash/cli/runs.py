@@ -13,6 +13,10 @@ from grash.cli.options import Json
 from grash.cli.show import as_json, command, listen, say, table
 
 Run = Annotated[Path, typer.Argument(help="A run folder, from grash search.", show_default=False)]
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run folders, from grash search.", show_default=False)
+]
+_COMPARED = ("run", "dataset", "model", ">n", ">E", "state", ">valid MRR", ">test MRR", ">cost", ">seconds")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,25 +24,21 @@ def add_to(app: typer.Typer) -> None:
         app.command()(verb)
 
 
-def status(run: Run, json: Json = False) -> None:
-    """Show where a search stands: rounds, the best configuration, budget, time left, failures.
+def status(runs: Runs, json: Json = False) -> None:
+    """Show where a search stands: rounds, the best configuration, budget, time left, failures. Several: a row for each.
 
     Reads the ledger of the run folder only, so that it can be asked at any time, on any machine that sees the folder.
     """
     from grash.report.summary import abandoned, state_of, summarise
 
     listen()
-    summary = summarise(state_of(run), datetime.now(timezone.utc), alive=not abandoned(run))
+    found = [summarise(state_of(run), datetime.now(timezone.utc), alive=not abandoned(run)) for run in runs]
     if json:
-        as_json(summary)
-        return
-    words = f"{summary['dataset'].get('name', '')}, {', '.join(summary['models'])}: {summary['status']}"
-    print(f"{words}\n")
-    table(ROUND_COLUMNS, [round_cells(entry) for entry in summary["rounds"]])
-    print()
-    for line in summary_lines(summary):
-        print(line)
-    _print_rest(summary, run)
+        as_json(found[0] if len(runs) == 1 else [{"run": str(run), **entry} for run, entry in zip(runs, found)])
+    elif len(runs) == 1:
+        _print_status(found[0], runs[0])
+    else:
+        table(_COMPARED, [_compared(entry, run) for run, entry in zip(runs, found)])
 
 
 def report(
@@ -74,6 +74,28 @@ def dashboard(
     with dashboard_server(run, port) as server:
         say(f"http://127.0.0.1:{server.server_port}/dashboard  (Ctrl-C ends it)")
         server.serve_forever()
+
+
+def _print_status(summary: dict[str, Any], run: Path) -> None:
+    words = f"{summary['dataset'].get('name', '')}, {', '.join(summary['models'])}: {summary['status']}"
+    print(f"{words}\n")
+    table(ROUND_COLUMNS, [round_cells(entry) for entry in summary["rounds"]])
+    print()
+    for line in summary_lines(summary):
+        print(line)
+    _print_rest(summary, run)
+
+
+def _compared(summary: dict[str, Any], run: Path) -> list[object]:
+    """A run beside others: MRRs are those of the winner trained in full, since rounds have graphs of their own."""
+    winner = summary["winner"] or {}
+    models, epochs = ", ".join(summary["models"]), summary["max_epochs"]
+    mrrs = [(winner.get("final") or {}).get("valid_mrr"), (winner.get("test") or {}).get("mrr")]
+    return [
+        str(run), summary["dataset"].get("name", ""), models, summary["n_trials"],
+        None if epochs is None else f"{epochs:g}", summary["status"],
+        *mrrs, f"{summary['budget']['spent']:.3g}", f"{summary['seconds']:.0f}",
+    ]  # fmt: skip
 
 
 def _print_rest(summary: dict[str, Any], run: Path) -> None:

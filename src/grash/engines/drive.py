@@ -1,7 +1,7 @@
 """The search, done: acts on what `next_action` decides, records every change, and can be stopped anywhere.
 
-First Ctrl-C: running trials end, then the search stops. Second: they save and stop at once. Either way, and after
-kill -9, the same command goes on.
+First Ctrl-C: running trials end, then the search stops. Second: they save and stop at once, as the final training does
+at the first. Either way, and after kill -9, the same command goes on.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Driver:
         self.before, self.began = self.state.seconds, time.monotonic()
         self.deadline = None if max_seconds is None else self.began + max_seconds
         self.heartbeats: dict[tuple[int, int], Heartbeat] = {}
-        self.stopping = ""
+        self.stopping, self.at_last = "", False
 
     def run(self) -> SearchState:
         """Goes on to the end, or until it is stopped (then `state.stopped` says why)."""
@@ -90,10 +90,11 @@ class Driver:
                         case RunTrials(number, numbers):
                             self._run_tasks([self.trial_task(number, n) for n in numbers])
                         case TrainWinner(number):
+                            self.at_last = True
                             self._run_tasks([self._final_task(number)])
                         case _:
                             break
-                if self.stopping:
+                if self.stopping and not self._is_over():
                     self._record("stopped", reason=self.stopping)
         except OutputError as error:
             then = "The search stops here and goes on with `grash resume`."
@@ -112,6 +113,10 @@ class Driver:
             if isinstance(action, RunTrials | TrainWinner) or (isinstance(action, Finish) and self.state.finished):
                 return action
             self._act(action)
+
+    def _is_over(self) -> bool:
+        """Whether a search that is to stop has nothing left to run: then it finishes."""
+        return len(self.state.rounds) == len(self.state.sizes) and isinstance(self.advance(), Finish)
 
     def begin(self) -> None:
         """The first line of a new ledger, or a line that says who goes on."""
@@ -292,14 +297,18 @@ class Driver:
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
-        """Ctrl-C (and SIGTERM) once: finish what runs; twice: save and stop now."""
+        """Ctrl-C (and SIGTERM) once: finish what runs; twice, or in the final training: save and stop now."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def pressed(number: int, frame: FrameType | None) -> None:
-            if not self.stopping:
-                self.stopping = "it was interrupted"
+            first, self.stopping = not self.stopping, self.stopping or "it was interrupted"
+            if self.at_last:
+                if first:
+                    log.warning("The final training saves a checkpoint and stops; if it is being tested, it ends.")
+                self.engine.stop()
+            elif first:
                 log.warning("Running trials are finished first; press Ctrl-C again to stop them now.")
             else:
                 self.engine.stop()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from grash.report.correlation import correlations, ranking
+from grash.report.lead import difference
 from grash.report.parameters import Axis
 from grash.report.rows import FINAL, trial_rows
 from grash.report.summary import final_metrics, status_of
@@ -71,7 +72,7 @@ def best(state: SearchState, axes: list[Axis]) -> dict[str, Any] | None:
     decided = state.winner is not None
     return {
         "title": f"The {'winner' if decided else 'best so far'}: configuration {order[0]}",
-        "sentence": _difference(state, past.plan.number, order),
+        "sentence": difference(past),
         "columns": [f"cfg {n}" for n in order],
         "rows": rows,
     }
@@ -187,7 +188,10 @@ def _score_tile(summary: dict[str, Any], state: SearchState) -> dict[str, str]:
     span = found["interval"]
     low_high = f"95 % interval {span[0]:.4f} to {span[1]:.4f}; " if span else ""
     note = f"{low_high}validation triples of round {found['round']}"
-    return {"label": "Best MRR so far", "value": f"{found['mrr']:.4f}", "note": note}
+    if higher := found["higher"]:
+        note += f"; still rising; cfg {higher['configuration']} has {higher['mrr']:.4f}"
+    label = "MRR of the first so far" if higher else "Best MRR so far"
+    return {"label": label, "value": f"{found['mrr']:.4f}", "note": note}
 
 
 def _best_tile(summary: dict[str, Any]) -> dict[str, str]:
@@ -197,21 +201,6 @@ def _best_tile(summary: dict[str, Any]) -> dict[str, str]:
     name = "Winner" if summary["winner"] else "Best so far"
     note = f"{found['values'].get('model', '')}, {found['origin']}"
     return {"label": name, "value": f"cfg {found['configuration']}", "note": note}
-
-
-def _difference(state: SearchState, number_: int, order: list[int]) -> str:
-    past = state.rounds[number_ - 1]
-    first, all_ = past.results[order[0]], ranking(past)
-    said = f"MRR {first.mrr:.4f} in round {number_}, on {past.plan.n_valid:,} validation triples."
-    if len(order) < 2 or first.interval is None:
-        return said
-    second = past.results[order[1]]
-    said += f" The runner-up, configuration {second.number}, is {(first.mrr or 0) - (second.mrr or 0):.4f} behind"
-    close = [n for n in all_[1:] if past.results[n].interval and past.results[n].interval[1] >= first.interval[0]]  # type: ignore[index]
-    if not close:
-        return f"{said}, and its interval lies below the winner's."
-    are = "is" if len(close) == 1 else "are"
-    return f"{said}; {len(close)} of the {len(all_) - 1} others {are} within the intervals, so the lead may be chance."
 
 
 def _cost_cells(count: int, billed: float, seconds: float) -> list[str]:

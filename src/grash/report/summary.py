@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from grash.errors import InputError
+from grash.report.lead import higher_than, highest
 from grash.search.ledger import LEDGER_FILE, read_ledger
-from grash.search.state import RoundState, SearchState
+from grash.search.state import SearchState
 from grash.search.trial import Result
 
 _LOCK_FILE = ".lock"  # as in search/folder.py, whose import would load what a status does not need
@@ -58,6 +59,8 @@ def summarise(state: SearchState, now: datetime, *, alive: bool = True) -> dict[
         "why": state.failed or state.stopped or None,
         "dataset": dict(state.dataset),
         "models": list(state.settings.get("models", [])),
+        "n_trials": state.settings.get("n_trials"),
+        "max_epochs": state.settings.get("max_epochs"),
         "started_at": state.started_at or None,
         "seconds": state.seconds,
         "seconds_left": left,
@@ -171,14 +174,9 @@ def _round(state: SearchState, number: int) -> dict[str, Any]:
         "plan": {**plan.to_json(), "fractions": list(plan.fractions), "notes": list(plan.notes), "epochs": plan.epochs},
         "cost": this.cost,
         "seconds": this.seconds,
-        "best": _scored(best_of(this)),
+        "best": _scored(highest(this)),
         "survivors": this.survivors,
     }
-
-
-def best_of(this: RoundState) -> Result | None:
-    best = this.best(1)
-    return this.results[best[0]] if best else None
 
 
 def _scored(result: Result | None) -> dict[str, Any] | None:
@@ -192,8 +190,14 @@ def _incumbent(state: SearchState) -> dict[str, Any] | None:
     best = state.incumbent()
     if best is None:
         return None
-    made = state.configurations[best.number]
-    return {**(_scored(best) or {}), "round": best.round, "origin": made.origin, "values": dict(made.values)}
+    made, higher = state.configurations[best.number], higher_than(state.rounds[best.round - 1], best)
+    return {
+        **(_scored(best) or {}),
+        "higher": None if higher is None else {"configuration": higher.number, "mrr": higher.mrr},
+        "round": best.round,
+        "origin": made.origin,
+        "values": dict(made.values),
+    }
 
 
 def _winner(state: SearchState) -> dict[str, Any] | None:

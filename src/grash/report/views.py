@@ -32,7 +32,7 @@ class Views:
 
     def __init__(self, folder: Path, watch: Watch | None = None) -> None:
         self.folder, self.watch, self.optuna = Path(folder), watch, OptunaView(folder)
-        self._lines = Lines(self._log)
+        self._lines = Lines(self._log, of_nothing=False)
         self._closed, self._told = 0, time.monotonic()
 
     def see(self, state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], devices: Sequence[str]) -> None:
