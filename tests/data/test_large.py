@@ -76,7 +76,7 @@ def test_blank_lines_wide_headers_and_what_was_understood(
     rows = [line.split("\t") for line in lines().splitlines()]
     text = "".join(f"{i},{','.join(row)}\n" + "  \n" * (i % 7 == 0) for i, row in enumerate(rows))
     (tmp_path / "g.csv").write_text(" \t\n,subject,predicate,object\n" + text)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="grash"):
         found = large(tmp_path / "g.csv", tmp_path / "out")
         assert "g.csv: separated by commas, a header, columns 1, 2, 3 (head, relation, tail)." in caplog.messages
         said = caplog.messages.copy()

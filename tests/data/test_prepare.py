@@ -22,7 +22,7 @@ def graph_file(tmp_path):
 
 
 def test_a_single_file_is_split_and_says_so(graph_file, caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="grash"):
         dataset = read_source(graph_file)
     n = len(graph_file.read_text().splitlines())
     assert [len(dataset.valid), len(dataset.test)] == [round(0.05 * n)] * 2
@@ -87,7 +87,7 @@ def test_what_was_understood_is_said_and_kept(tmp_path, caplog):
     (tmp_path / "train.txt").write_text("a\tr\tb\nb\tr\tc\n")
     (tmp_path / "valid.txt").write_text("a\tr\tc\n")
     (tmp_path / "test.txt").write_text("tail,head,relation\na,c,r\n")
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="grash"):
         dataset = read_source(tmp_path)
     assert "train.txt, valid.txt: separated by tabs, no header, columns 0, 1, 2 (head, relation, tail)." in caplog.text
     assert "test.txt: separated by commas, a header, columns 1, 2, 0 (head, relation, tail)." in caplog.text
