@@ -120,6 +120,25 @@ def test_prepare_and_describe_the_encoded_form(folder, tmp_path, monkeypatch):
     assert "beside" in shown and "two on" in shown and "train" in shown
 
 
+def test_prepare_says_what_was_understood_and_describe_what_became_of_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ("Bob Fry", "Dan Doe", "Ann Lee", "Kim Orr")
+    rows = [f"{a}\t{r}\t{b}\n" for r in ("works with", "knows ") for a in names for b in names]
+    Path("people.tsv").write_text("".join(rows + rows[:5]))
+    ran = grash("prepare", "people.tsv", "--columns", "1,2,3")
+    assert ran.code == 2 and not Path("people.grash").exists()
+    assert "has 3 columns, 0 to 2 (separated by tabs), and columns=1,2,3 asks for column 3" in ran.err
+    understood = "separated by tabs, no header, columns 0, 1, 2 (head, relation, tail)."
+    assert f"people.tsv: {understood}" in grash("prepare", "people.tsv").err
+    for source in ("people.tsv", "people.grash"):
+        shown = grash("describe", source).out
+        assert understood in shown
+        assert "5 triples of train repeated others and were dropped." in shown
+        assert "2 valid and 2 test triples were split off train, with seed 0." in shown
+        assert "'knows '" in shown
+        assert json.loads(grash("describe", source, "--json").out)["reading"]["repeats_dropped"] == 5
+
+
 def test_an_encoded_dataset_is_trained_on(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert grash("prepare", folder / "rings.tsv", "-o", "rings.grash").code == 0

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grash.data import describe as describe_module
 from grash.data import leakage as leakage_module
 from grash.data.dataset import Dataset
 from grash.data.describe import CARDINALITIES, describe, relation_cardinalities
 from grash.data.leakage import find_leakage
+from grash.data.prepare import load_dataset, prepare
+from grash.data.variants import variant_warnings
 from grash.data.vocabulary import Vocabulary
 
 
@@ -86,6 +89,54 @@ def test_warnings_say_what_is_wrong():
     assert "parent_of / child_of" in text
     assert "1 valid triples (100.0%) stand in train too" in text
     assert "33.3% of the test triples stand in train the other way round" in text
+
+
+def test_what_valid_shares_with_test_is_said():
+    profile = describe(dataset([(0, 0, 1)], [(1, 0, 2), (2, 0, 3)], [(1, 0, 2), (3, 0, 0)]))
+    assert profile.leakage.valid_in_test == 1
+    assert "1 of 2 valid triples stand in test too." in profile.warnings
+
+
+def test_what_reading_dropped_and_split_off_is_part_of_the_profile(tmp_path):
+    rows = [f"e{i}\tr\te{j}\n" for i in range(8) for j in range(8)]
+    (tmp_path / "g.tsv").write_text("".join(rows + rows[:5]))
+    prepare(tmp_path / "g.tsv", tmp_path / "out", n_valid=3, n_test=2)
+    for source, options in ((tmp_path / "g.tsv", {"n_valid": 3, "n_test": 2}), (tmp_path / "out", {})):
+        reading = describe(load_dataset(source, **options)).to_dict()["reading"]
+        assert (reading["repeats_dropped"], reading["split_off"], reading["split_seed"]) == (
+            5, {"valid": 3, "test": 2}, 0,
+        )  # fmt: skip
+        assert reading["read_as"]["train"]["separator"] == "tabs"
+    assert describe(load_dataset(tmp_path / "g.tsv", duplicates="keep")).reading.repeats_dropped == 0
+    assert describe(FAMILY).reading is None
+
+
+def test_names_that_are_almost_the_same_are_quoted():
+    relations = ["knows", "knows ", "Likes", "likes", "caf\u00e9", "cafe\u0301", "x", "owns", "OWNS "]
+    found = variant_warnings("relations", relations)
+    assert found == [
+        "2 relations differ only in surrounding spaces: 'knows', 'knows '.",
+        "2 relations differ only in letter case: 'Likes', 'likes'.",
+        "2 relations differ only in Unicode normal form: 'caf\u00e9', 'cafe\\u0301'.",
+        "2 relations differ only in surrounding spaces, Unicode normal form or letter case: 'owns', 'OWNS '.",
+    ]
+    assert variant_warnings("entities", ["a", "a ", "A"]) == [
+        "3 entities differ only in surrounding spaces and letter case: 'a', 'a ', 'A'."
+    ]
+    assert variant_warnings("entities", [f"e{i}" for i in range(100)] + ["e1"]) == []
+    many = variant_warnings("entities", [f"{c}{i}" for i in range(10) for c in "eE"])
+    assert many == ["20 entities differ only in letter case: 'e0', 'E0', 'e1', 'E1', …"]
+
+
+def test_entities_beyond_a_number_are_not_compared(monkeypatch):
+    names = {"entities": Vocabulary.from_names(["a", "A", "b"]), "relations": Vocabulary.from_names(["r", "r "])}
+    graph = dataset([(0, 0, 1), (1, 1, 2)], n_entities=3, n_relations=2, **names)
+    assert [w for w in describe(graph).warnings if "differ" in w] == [
+        "2 relations differ only in surrounding spaces: 'r', 'r '.",
+        "2 entities differ only in letter case: 'a', 'A'.",
+    ]
+    monkeypatch.setattr(describe_module, "MOST", 2)
+    assert len([w for w in describe(graph).warnings if "differ" in w]) == 1
 
 
 def test_a_profile_is_json():
@@ -184,6 +235,7 @@ def test_leakage_equals_the_loops(train, valid, test, threshold):
     splits = [ids(train), ids(valid), ids(test)]
     found = find_leakage(splits, 5, 3, threshold=threshold)
     everything = set(train) | set(valid) | set(test)
+    assert found.valid_in_test == len(set(valid) & set(test))
     assert found.duplicates == tuple(len(rows) - len(set(rows)) for rows in (train, valid, test))
     for rows, part in ((valid, found.valid), (test, found.test)):
         slow = slow_leakage(set(train), set(rows), everything, 3, threshold)

@@ -70,6 +70,44 @@ def test_a_folder_of_splits(
     check_same(large(folder, tmp_path / "again"), read_source(folder))
 
 
+def test_blank_lines_wide_headers_and_what_was_understood(
+    tmp_path: Path, small_blocks: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [line.split("\t") for line in lines().splitlines()]
+    text = "".join(f"{i},{','.join(row)}\n" + "  \n" * (i % 7 == 0) for i, row in enumerate(rows))
+    (tmp_path / "g.csv").write_text(" \t\n,subject,predicate,object\n" + text)
+    with caplog.at_level("INFO", logger="grash"):
+        found = large(tmp_path / "g.csv", tmp_path / "out")
+        assert "g.csv: separated by commas, a header, columns 1, 2, 3 (head, relation, tail)." in caplog.messages
+        said = caplog.messages.copy()
+        caplog.clear()
+        check_same(found, read_source(tmp_path / "g.csv"))
+        assert caplog.messages == said
+    assert found.provenance["read_as"]["train"] == {"separator": "commas", "header": True, "columns": [1, 2, 3]}
+
+
+def test_a_source_that_is_stopped_within_blank_lines_goes_on(tmp_path: Path, small_blocks: None) -> None:
+    (tmp_path / "g.tsv").write_text(lines().replace("\n", "\n  \t\n\n"))
+    at = 1
+    while stopped(tmp_path / "g.tsv", tmp_path / "out", at=at):
+        at += 1
+    assert at > 2
+    check_same(large(tmp_path / "g.tsv", tmp_path / "again"), read_source(tmp_path / "g.tsv"))
+
+
+def test_valid_triples_that_stand_in_test_are_counted_in_either_way(
+    tmp_path: Path, small_blocks: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for split, seed in (("train", 0), ("valid", 1), ("test", 1)):
+        (folder / f"{split}.tsv").write_text(lines(seed=seed, n=50))
+    found = large(folder, tmp_path / "out")
+    assert "50 of 50 valid triples stand in test too." in caplog.messages
+    assert found.provenance["valid_in_test"] == 50
+    check_same(found, read_source(folder))
+
+
 def test_rdf_with_literals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from grash.data import rdf
 

@@ -22,7 +22,7 @@ def graph_file(tmp_path):
 
 
 def test_a_single_file_is_split_and_says_so(graph_file, caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="grash"):
         dataset = read_source(graph_file)
     n = len(graph_file.read_text().splitlines())
     assert [len(dataset.valid), len(dataset.test)] == [round(0.05 * n)] * 2
@@ -81,6 +81,39 @@ def test_what_valid_and_test_share_with_train_or_add_to_it_is_counted(tmp_path, 
     assert len(dataset.valid) == 3
     assert "1 triples of valid also stand in train" in caplog.text
     assert "valid has 2 entities and 0 relations that train has not seen" in caplog.text
+
+
+def test_what_was_understood_is_said_and_kept(tmp_path, caplog):
+    (tmp_path / "train.txt").write_text("a\tr\tb\nb\tr\tc\n")
+    (tmp_path / "valid.txt").write_text("a\tr\tc\n")
+    (tmp_path / "test.txt").write_text("tail,head,relation\na,c,r\n")
+    with caplog.at_level(logging.INFO, logger="grash"):
+        dataset = read_source(tmp_path)
+    assert "train.txt, valid.txt: separated by tabs, no header, columns 0, 1, 2 (head, relation, tail)." in caplog.text
+    assert "test.txt: separated by commas, a header, columns 1, 2, 0 (head, relation, tail)." in caplog.text
+    assert dataset.provenance["read_as"]["valid"] == {"separator": "tabs", "header": False, "columns": [0, 1, 2]}
+
+
+def test_a_first_line_like_a_header_gets_a_warning_that_names_the_option(tmp_path, caplog):
+    path = tmp_path / "g.tsv"
+    path.write_text("Person\tRelation\tCompany\nAnn\tworks for\tAcme\nBob\tworks for\tAcme\n")
+    assert len(read_source(path).relations) == 2
+    assert "the first line (Person, Relation, Company) looks like a header" in caplog.text
+    assert "--header or --no-header" in caplog.text
+    caplog.clear()
+    assert list(read_source(path, header=True).relations) == ["works for"]
+    assert len(read_source(path, header=False).relations) == 2
+    assert not caplog.records
+
+
+def test_valid_triples_that_stand_in_test_get_a_warning(tmp_path, caplog):
+    (tmp_path / "train.txt").write_text("a\tr\tb\nb\tr\tc\n")
+    (tmp_path / "valid.txt").write_text("a\tr\tc\nc\tr\ta\n")
+    (tmp_path / "test.txt").write_text("c\tr\ta\nc\tr\tb\n")
+    assert read_source(tmp_path).provenance["valid_in_test"] == 1
+    assert "1 of 2 valid triples stand in test too." in caplog.text
+    (tmp_path / "test.txt").unlink()
+    assert "valid_in_test" not in read_source(tmp_path).provenance
 
 
 def test_prepare_writes_what_it_returns(tmp_path, graph_file):

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grash.data import text
+from grash.data.dialect import guess_dialect, header_in_doubt
 from grash.data.encode import Encoder
 from grash.data.options import SourceOptions
 from grash.errors import ConfigError, InputError
@@ -56,6 +57,14 @@ def named(triples, encoder):
         "source,target,type\na,b,r\nb,c,s\n",
         "from\tto\trelation\na\tb\tr\nb\tc\ts\n",
         "\nhead\trelation\ttail\na\tr\tb\nb\ts\tc\n",
+        "   \na\tr\tb\n \t \r\n\t\t\nb\ts\tc\n  ",
+        "a,r,b\n  \nb,s,c\n\t\n",
+        "a r b\n   \nb s c\n \t",
+        " \nhead\trelation\ttail\n  \na\tr\tb\nb\ts\tc\n",
+        ",subject,predicate,object\n0,a,r,b\n1,b,s,c\n",
+        "id\tobject\tsource\tlabel\n0\tb\ta\tr\n1\tc\tb\ts\n",
+        "score;Head;weight;Relation;Tail\nx y z;a;1;r;b\nx y z;b;2;s;c\n",
+        "a\t\tr\t\tb\nb\t\ts\t\tc\n",
     ],
 )
 def test_a_file_is_read_however_it_is_written(content):
@@ -96,6 +105,53 @@ def test_quoted_fields_of_comma_files():
 )
 def test_options_say_what_cannot_be_guessed(content, options):
     assert read(content, **options) == ABC
+
+
+PEOPLE = "Bob Fry\tworks with\tDan Doe\nAnn Lee\tis friend of\tBob Fry\n"
+
+
+@pytest.mark.parametrize("content", [PEOPLE, PEOPLE.replace("\t", ","), PEOPLE.replace("\t", ";")])
+def test_a_column_that_does_not_exist_is_refused_and_not_looked_for_between_spaces(content):
+    sentence = (
+        r"graph.txt has 3 columns, 0 to 2 \(separated by \w+\), and columns=1,2,3 asks for column 3: counting begins"
+    )
+    with pytest.raises(InputError, match=sentence):
+        read(content, columns="1,2,3")
+
+
+def test_names_with_spaces_between_tabs_are_not_taken_apart_to_get_three_columns():
+    with pytest.raises(InputError, match=r"line 1: 2 columns were found, and 3 are needed \(separated by tabs"):
+        read("Bob Fry\tDan\nAnn Lee\tBob\n")
+    assert read("Bob knows\tDan\n", separator="whitespace") == [("Bob", "knows", "Dan")]
+
+
+def test_quoted_fields_over_several_lines_count_as_the_columns_they_are():
+    content = '"a\nx","b\ny","r\nz"\n"b\nx","c\ny","s\nz"\n'
+    assert read(content, columns=(0, 2, 1)) == [("a\nx", "r\nz", "b\ny"), ("b\nx", "s\nz", "c\ny")]
+    with pytest.raises(InputError, match="has 3 columns, 0 to 2 .* asks for column 3"):
+        read(content, columns=(0, 2, 3))
+
+
+def test_the_columns_of_a_wide_header_are_those_of_every_line():
+    with pytest.raises(InputError, match="line 3: 3 columns were found, and 4 are needed"):
+        read(",subject,predicate,object\n0,a,r,b\nb,s,c\n")
+    with pytest.raises(InputError, match="line 1: 4 columns were found, and 3 are needed"):
+        read(",subject,predicate,object\n0,a,r,b\n", header=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "doubtful"),
+    [
+        ("Person\tRelation\tCompany\na\tr\tb\nb\ts\tc\n", ["Person", "Relation", "Company"]),
+        ("a\tr\tb\nb\ts\tc\nc\tp\ta\n", None),
+        ("a\ttype\tb\nb\ts\tc\nc\tType\ta\n", None),
+        ("head\trelation\ttail\na\tr\tb\nb\ts\tc\n", None),
+        ("a\ttype\tb\n", None),
+    ],
+)
+def test_a_first_line_that_may_be_a_header_is_doubted(content, doubtful):
+    raw = content.encode()
+    assert header_in_doubt(raw, guess_dialect(raw, Path("graph.txt"))) == doubtful
 
 
 def test_header_words_can_be_names():
@@ -221,16 +277,17 @@ def test_a_line_that_never_ends_is_given_up(monkeypatch):
 
 
 def plain_read(content, separator):
-    """Python's own way: split at newlines and separators."""
-    rows = [line.removesuffix("\r").split(separator) for line in content.split("\n")]
-    return [tuple(row) for row in rows if row != [""]]
+    """Python's own way: split at newlines and separators, without lines of spaces and tabs."""
+    lines = [line.removesuffix("\r") for line in content.split("\n")]
+    return [tuple(line.split(separator)) for line in lines if line.strip(" \t")]
 
 
 field = st.text(st.characters(exclude_characters="\t\n\r\ufeff", exclude_categories=("Cs",)), min_size=1, max_size=12)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(field, field, field), min_size=1, max_size=20), st.sampled_from(["\n", "\r\n"]))
+@given(st.lists(st.tuples(field, field, field), min_size=1, max_size=20), st.sampled_from(["\n", "\r\n", "\n \t\n"]))
+@example([(" ", " ", " "), ("a", " ", "b")], "\n")
 def test_tab_files_agree_with_splitting_in_python(rows, newline):
     content = newline.join("\t".join(row) for row in rows)
     assert read(content, separator="tab", header=False) == plain_read(content, "\t")

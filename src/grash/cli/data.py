@@ -164,6 +164,7 @@ def _show_profile(profile: Profile) -> None:
             for name, s in profile.splits.items()
         ],
     )
+    _show_reading(profile)
     degrees = profile.degrees
     quantiles = ", ".join(f"{name}: {value:g}" for name, value in degrees.quantiles.items())
     print(f"\nTrain triples per entity: {degrees.mean:.1f} on average; quantiles: {quantiles}.")
@@ -172,7 +173,7 @@ def _show_profile(profile: Profile) -> None:
     table(
         ("relation", ">train", ">heads", ">tails", ">tails per head", ">heads per tail", "kind", ">symmetric"),
         [
-            (r.name, r.triples["train"], r.heads, r.tails, _short(r.tails_per_head), _short(r.heads_per_tail),
+            (_shown(r.name), r.triples["train"], r.heads, r.tails, _short(r.tails_per_head), _short(r.heads_per_tail),
              r.cardinality, _percent(r.symmetry))
             for r in relations[:_RELATIONS_SHOWN]
         ],
@@ -181,6 +182,30 @@ def _show_profile(profile: Profile) -> None:
         print(f"… and {len(relations) - _RELATIONS_SHOWN:,} more; --json has them all.")
     for warning in profile.warnings:
         print(f"\nwarning: {warning}")
+
+
+def _show_reading(profile: Profile) -> None:
+    """What was understood, dropped and split off when the source was read."""
+    from grash.data.understood import in_words
+
+    if (reading := profile.reading) is None:
+        return
+    words: dict[str, list[str]] = {}
+    for split, found in reading.read_as.items():
+        words.setdefault(in_words(found), []).append(split)
+    sentences = [f"{how}." if len(words) == 1 else f"{', '.join(splits)}: {how}." for how, splits in words.items()]
+    if reading.repeats_dropped:
+        sentences.append(f"{reading.repeats_dropped:,} triples of train repeated others and were dropped.")
+    if reading.split_off:
+        counts = " and ".join(f"{count:,} {split}" for split, count in reading.split_off.items())
+        sentences.append(f"{counts} triples were split off train, with seed {reading.split_seed}.")
+    if sentences:
+        print("\nWhen it was read:\n" + "\n".join(f"  {sentence}" for sentence in sentences))
+
+
+def _shown(name: str) -> str:
+    """A name as it is; in quotes where it begins or ends with a space."""
+    return name if name == name.strip() else repr(name)
 
 
 def _short(value: float | None) -> str | None:

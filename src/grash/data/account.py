@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,26 @@ HeldOut = Literal["valid", "test"]
 HELD_OUT: tuple[HeldOut, HeldOut] = ("valid", "test")
 _ROWS = 1 << 20
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What became of a source when it was read. read_as: by split, how its text was understood, if it was text."""
+
+    repeats_dropped: int
+    split_off: dict[str, int]
+    split_seed: int | None
+    read_as: dict[str, dict[str, Any]]
+
+
+def reading_of(provenance: Mapping[str, Any]) -> Reading | None:
+    """What the provenance of a dataset says about its reading; None if it was not made by reading a source."""
+    repeated = provenance.get("repeated_in_train")
+    if repeated is None or "reduction" in provenance:
+        return None
+    split_off = provenance.get("split_off", {})
+    dropped = 0 if repeated["kept"] else repeated["count"]
+    return Reading(dropped, split_off.get("got", {}), split_off.get("seed"), provenance.get("read_as", {}))
 
 
 def origin(layout: Layout, notes: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,9 +71,14 @@ def say_repeats(n_repeated: int, options: SourceOptions) -> dict[str, Any]:
 
 
 def look_at_given(
-    splits: Mapping[str, Triples], also_in_train: Mapping[HeldOut, NDArray[np.bool_]], n_entities: int, n_relations: int
+    splits: Mapping[str, Triples],
+    also_in_train: Mapping[HeldOut, NDArray[np.bool_]],
+    valid_in_test: NDArray[np.bool_] | None,
+    n_entities: int,
+    n_relations: int,
 ) -> dict[str, Any]:
-    """Counts, for the valid and test that a source has, what also stands in train and what train has not seen."""
+    """Counts, for the valid and test that a source has, what also stands in train, what train has not seen, and if it
+    has both, what of valid stands in test."""
     if not also_in_train:
         return {}
     entity_seen, relation_seen = np.zeros(n_entities, bool), np.zeros(n_relations, bool)
@@ -70,6 +96,10 @@ def look_at_given(
             _log.warning("%d triples of %s also stand in train; they are kept.", overlap, split)
         if entities or relations:
             _log.warning("%s has %d entities and %d relations that train has not seen.", split, entities, relations)
+    if valid_in_test is not None:
+        counts["valid_in_test"] = int(np.count_nonzero(valid_in_test))
+        if counts["valid_in_test"]:
+            _log.warning("%d of %d valid triples stand in test too.", counts["valid_in_test"], len(valid_in_test))
     return counts
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grash.data.account import Reading, reading_of
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.leakage import THRESHOLD, Leakage, SplitLeakage, find_leakage
+from grash.data.variants import MOST, variant_warnings
 
 CARDINALITIES = ("1-1", "1-N", "N-1", "N-N", "unseen")
 MANY = 1.5  # Bordes et al. 2013: from this mean number of tails per head (heads per tail) on it is N
@@ -63,6 +65,8 @@ class RelationProfile:
 
 @dataclass(frozen=True)
 class Profile:
+    """`reading` is None where the dataset was not made by reading a source."""
+
     name: str
     n_entities: int
     n_relations: int
@@ -71,6 +75,7 @@ class Profile:
     relations: tuple[RelationProfile, ...]
     leakage: Leakage
     warnings: tuple[str, ...]
+    reading: Reading | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The profile as JSON-able dicts, lists, numbers and strings."""
@@ -100,7 +105,8 @@ def describe(dataset: Dataset, *, threshold: float = THRESHOLD) -> Profile:
         degrees=degrees,
         relations=relations,
         leakage=leakage,
-        warnings=tuple(_warnings(splits, degrees, relations, leakage)),
+        warnings=(*_warnings(splits, degrees, relations, leakage), *_name_warnings(dataset)),
+        reading=reading_of(dataset.provenance),
     )
 
 
@@ -240,8 +246,20 @@ def _warnings(
                 f"{profile.unseen_triples:,} {split} triples that need them."
             )
         found += _leakage_warnings(split, of_split, relations, leakage)
+    if leakage.valid_in_test:
+        found.append(f"{leakage.valid_in_test:,} of {leakage.valid.triples:,} valid triples stand in test too.")
     if degrees.unused:
         found.append(f"{degrees.unused:,} entities occur in no triple at all.")
+    return found
+
+
+def _name_warnings(dataset: Dataset) -> list[str]:
+    """Of names that are almost the same; entities only up to a number, which takes seconds."""
+    found = []
+    if dataset.relations is not None:
+        found += variant_warnings("relations", dataset.relations)
+    if dataset.entities is not None and len(dataset.entities) <= MOST:
+        found += variant_warnings("entities", dataset.entities)
     return found
 
 

@@ -6,12 +6,13 @@ Goes to text.py. Everything guessed can be said instead (SourceOptions).
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grash.data.scan import WHITESPACE
-from grash.errors import ConfigError
+from grash.errors import ConfigError, InputError
 
 ROLES = ("head", "relation", "tail")
 HEADER_WORDS = {
@@ -23,7 +24,8 @@ HEADER_WORDS = {
 SEPARATOR_NAMES = {9: "tabs", 44: "commas", 59: "semicolons", 124: "bars", WHITESPACE: "spaces or tabs"}
 
 _WORDS = {"tab": 9, "comma": 44, "semicolon": 59, "space": 32, "whitespace": WHITESPACE}
-_GUESSES = (9, 44, 59, 124, WHITESPACE)
+_MARKS = (9, 44, 59, 124)  # separators that are one character, in the order in which they are believed
+_BLANKS = " \t\r"
 _N_LINES = 200
 
 
@@ -80,22 +82,46 @@ def guess_dialect(
     header: bool | None = None,
     columns: str | Sequence[int] | None = None,
 ) -> Dialect:
-    """The dialect of a file that begins with `sample` (whole lines as far as there are any)."""
+    """The dialect of a file that begins with `sample` (whole lines as far as there are any).
+
+    The separator is guessed without regard to `columns`, so that a column that does not exist is refused with an
+    InputError instead of being found by another separator.
+    """
     places, n_columns = parse_columns(columns)
-    needed = n_columns or max(places or (2,)) + 1
-    lines = [line.rstrip("\r") for line in sample.decode("utf-8", "replace").split("\n")]
-    lines = [line for line in lines if line.strip()][:_N_LINES]
+    lines = _lines(sample)
     chosen = parse_separator(separator)
     if chosen is None:
-        chosen = _guess_separator(lines, needed, exact=n_columns > 0)
+        wide = columns is None and header is not False
+        chosen = (_separator_of_header(lines) if wide else None) or _guess_separator(lines, exact=n_columns > 0)
     fields = split_line(lines[0], chosen) if lines else []
     if places is None:
-        places = _places_of_header(fields) if header is not False else None
+        places = places_by_name(fields) if header is not False else None
+        n_columns = len(fields) if places else n_columns
         return Dialect(chosen, chosen == 44, places is not None or header is True, places or (0, 1, 2), n_columns)
+    if n_columns == 0 and b"\n" in sample:
+        _check_places(sample, lines, path, chosen, places)
     words = [fields[p] for p in places if p < len(fields)]
     if header is None:
         header = len(words) == 3 and all(_role(word) is not None for word in words)
     return Dialect(chosen, chosen == 44, header, places, n_columns)
+
+
+def header_in_doubt(sample: bytes, dialect: Dialect) -> list[str] | None:
+    """The head, relation and tail of the first line if it is read as a triple and one of them is a word of headers
+    that no other of the first lines has."""
+    rows = [split_line(line, dialect.separator) for line in _lines(sample)]
+    if dialect.header or len(rows) < 3 or len(rows[0]) <= max(dialect.columns):
+        return None
+    others = {_plain(field) for row in rows[1:] for field in row}
+    first = [rows[0][place] for place in dialect.columns]
+    # a single letter is no sign: small graphs are often written with them
+    doubtful = any(_role(field) and len(_plain(field)) > 1 and _plain(field) not in others for field in first)
+    return first if doubtful else None
+
+
+def separator_name(separator: int) -> str:
+    """The separator in words."""
+    return SEPARATOR_NAMES.get(separator, repr(chr(max(0, separator))))
 
 
 def split_line(line: str, separator: int) -> list[str]:
@@ -110,31 +136,73 @@ def split_line(line: str, separator: int) -> list[str]:
     return line.split(chr(separator))
 
 
-def _guess_separator(lines: list[str], needed: int, *, exact: bool) -> int:
-    """The separator that gives the needed number of columns in most lines; tab before comma before others."""
+def _lines(sample: bytes) -> list[str]:
+    """The first lines that are not blank."""
+    lines = [line.rstrip("\r") for line in sample.decode("utf-8", "replace").split("\n")]
+    return [line for line in lines if line.strip(_BLANKS)][:_N_LINES]
+
+
+def _separator_of_header(lines: list[str]) -> int | None:
+    """The separator by which the first line names head, relation and tail among more columns, which most lines have."""
+    for separator in _MARKS:
+        n = len(fields := split_line(lines[0], separator)) if lines else 0
+        if n > 3 and places_by_name(fields):
+            same = sum(len(split_line(line, separator)) == n for line in lines)
+            if 2 * same > len(lines):
+                return separator
+    return None
+
+
+def _guess_separator(lines: list[str], *, exact: bool) -> int:
+    """The separator that gives three columns (or more, if not exact) in most lines; tab before comma before others.
+
+    Spaces within names look like separators too: where every line has tabs, they are never taken for them.
+    """
     best, best_share = None, 0.0
-    for separator in _GUESSES:
+    for separator in (*_MARKS, WHITESPACE):
         counts = [len(split_line(line, separator)) for line in lines]
-        share = sum(n == needed if exact else n >= needed for n in counts) / max(1, len(lines))
+        share = sum(n == 3 if exact else n >= 3 for n in counts) / max(1, len(lines))
         if share > best_share:
             best, best_share = separator, share
+    if best == WHITESPACE and _all_by_tabs(lines):
+        return 9
     if best is not None:
         return best
     text = "\n".join(lines)
-    return next((s for s in (9, 44, 59, 124) if chr(s) in text), WHITESPACE if " " in text else 9)
+    return next((s for s in _MARKS if chr(s) in text), WHITESPACE if " " in text else 9)
+
+
+def _all_by_tabs(lines: list[str]) -> bool:
+    """Whether every line has single tabs between something; runs of tabs would be an alignment."""
+    return all("\t" in line and all(field.strip() for field in line.split("\t")) for line in lines)
+
+
+def _check_places(sample: bytes, lines: list[str], path: Path, separator: int, places: tuple[int, ...]) -> None:
+    """Refuses a column that none of the first lines has."""
+    rows = [split_line(line, separator) for line in lines]
+    if separator == 44 and b'"' in sample:  # where a quoted field may go on in the next line
+        try:
+            rows = list(csv.reader(io.StringIO(sample.decode("utf-8", "replace"))))
+        except csv.Error:
+            return  # said with the line when it is read
+    n = max(map(len, rows), default=0)
+    if not 0 < n <= max(places):
+        return
+    there = "one column, 0" if n == 1 else f"{n} columns, 0 to {n - 1}"
+    raise InputError(
+        f"{path} has {there} (separated by {separator_name(separator)}), and columns={','.join(map(str, places))} asks "
+        f"for column {max(places)}: counting begins at 0. If something else separates them, say it with separator "
+        f"(--separator)."
+    )
+
+
+def _plain(word: str) -> str:
+    return word.strip().strip('"<>?').lower()
 
 
 def _role(word: str) -> str | None:
-    word = word.strip().strip('"<>?').lower()
+    word = _plain(word)
     return next((role for role in ROLES if word in HEADER_WORDS[role]), None)
-
-
-def _places_of_header(fields: list[str]) -> tuple[int, ...] | None:
-    """Where head, relation and tail stand if the fields are the words of a header, else None."""
-    roles = [_role(field) for field in fields]
-    if len(roles) == 3 and sorted(filter(None, roles)) == sorted(ROLES):
-        return tuple(roles.index(role) for role in ROLES)
-    return None
 
 
 def places_by_name(names: Sequence[str]) -> tuple[int, ...] | None:

@@ -37,6 +37,7 @@ from grash.data.options import SourceOptions
 from grash.data.repeats import Repeats, find_repeats
 from grash.data.spill import MANIFEST, Spill, map_rows
 from grash.data.split import Triples, held_out_rows, rows_where
+from grash.data.understood import say_understood
 from grash.data.unite import unite
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError, OutputError
@@ -110,6 +111,7 @@ def _encode(
 ) -> dict[str, Any]:
     """Writes splits and vocabularies into `folder`; returns what else a dataset has."""
     notes: Mapping[str, Any]
+    read_as = say_understood(layout, options)
     if layout.formats["train"] == "npy":
         spill.commit(spill.mark)  # so that the same call is known again
         splits, n_entities, n_relations, notes = _arrays(layout, folder, work)
@@ -127,8 +129,12 @@ def _encode(
     besides = (1 + keep) * len(splits["train"]) + sum(map(len, given.values()))  # a mark of each triple
     _say_excess(room, max(besides, (1 + keep) * len(splits["train"]) + 4 * n_entities))
     repeats = find_repeats(splits["train"], given, _left(room, besides), again=keep)
-    provenance = {**origin(layout, notes), **say_repeats(int(np.count_nonzero(repeats.repeated)), options)}
-    provenance |= look_at_given(splits, repeats.also_in_train, n_entities, n_relations)
+    provenance = {**origin(layout, notes), **read_as}
+    provenance |= say_repeats(int(np.count_nonzero(repeats.repeated)), options)
+    in_test = None
+    if len(given) == 2:
+        in_test = find_repeats(given["test"], {"valid": given["valid"]}, _left(room, besides)).also_in_train["valid"]
+    provenance |= look_at_given(splits, repeats.also_in_train, in_test, n_entities, n_relations)
     if options.duplicates == "drop":
         splits["train"] = _without_repeats(splits["train"], repeats, work)
     stay = repeats.again

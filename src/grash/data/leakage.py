@@ -57,7 +57,7 @@ class Leakage:
 
     Overlaps are counted over all splits together: a random split of 80 % would otherwise put exact
     inverses right at the threshold. `symmetry`: per relation, the share of its triples (loops apart) that
-    hold in both directions; None where it has none.
+    hold in both directions; None where it has none. `valid_in_test`: distinct triples that both have.
     """
 
     threshold: float
@@ -67,6 +67,7 @@ class Leakage:
     test: SplitLeakage
     duplicates: tuple[int, int, int]
     symmetry: tuple[float | None, ...]
+    valid_in_test: int
 
 
 def find_leakage(
@@ -90,6 +91,7 @@ def find_leakage(
         test=_split_leakage(order, marks, 2),
         duplicates=duplicates,
         symmetry=_symmetry(order, codes, overlaps, n_relations),
+        valid_in_test=int((order.member[:, 1] & order.member[:, 2]).sum()),
     )
 
 

@@ -35,6 +35,7 @@ from grash.data.limit import check_limit, memory_limit, read_in_parts, room_with
 from grash.data.options import SourceOptions
 from grash.data.rdf import RDF_FORMATS, rdf_file
 from grash.data.split import rows_where, split_triples
+from grash.data.understood import say_understood
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
 from grash.files import mend_folder
@@ -112,9 +113,10 @@ class _Graph:
 
 
 def _read(layout: Layout, options: SourceOptions) -> Dataset:
+    read_as = say_understood(layout, options)
     graph = _READERS[layout.kind](layout, options)
     check_some(layout, len(graph.splits["train"]), graph.notes)
-    provenance = origin(layout, graph.notes)
+    provenance = {**origin(layout, graph.notes), **read_as}
     known = TripleSet(graph.splits["train"])
     stay = _repeating(graph.splits["train"], known) if options.duplicates == "keep" else None
     provenance.update(say_repeats(known.n_repeated, options))
@@ -122,7 +124,8 @@ def _read(layout: Layout, options: SourceOptions) -> Dataset:
         graph.splits["train"] = rows_where(graph.splits["train"], ~known.repeated)
     shared = {split: known.contains(graph.splits[split]) for split in HELD_OUT if split in graph.splits}
     del known
-    provenance.update(look_at_given(graph.splits, shared, graph.n_entities, graph.n_relations))
+    in_test = TripleSet(graph.splits["test"]).contains(graph.splits["valid"]) if len(shared) == 2 else None
+    provenance.update(look_at_given(graph.splits, shared, in_test, graph.n_entities, graph.n_relations))
     provenance.update(_split_off_missing(graph, options, stay))
     return Dataset(
         **{split: graph.splits[split] for split in SPLITS},

@@ -36,9 +36,10 @@ def scan_lines(
 ) -> tuple[Whole, Whole]:
     """(rows found, bytes used) of buffer[:end], which ends with a newline unless it is the `final` one.
 
-    starts and lengths (rows, k) take the k wanted columns; a quoted field is unquoted in place. Blank lines are
-    passed over. n_columns is the exact number of columns, or 0 for any that holds the wanted ones. Where a
-    quoted field goes on beyond the end, the line is left for the next block.
+    starts and lengths (rows, k) take the k wanted columns; a quoted field is unquoted in place. Lines of nothing
+    but spaces and tabs are passed over, unless the line is the field. n_columns is the exact number of columns, or
+    0 for any that holds the wanted ones. Where a quoted field goes on beyond the end, the line is left for the next
+    block.
     """
     slots = np.full(max(wanted.max() + 1, n_columns) + 1, -1, np.int64)
     for k in range(wanted.size):
@@ -46,7 +47,12 @@ def scan_lines(
     row, at = 0, 0
     status[0], status[1] = FINE, 0
     while at < end:
-        begin, column, n_lines, blank, more = at, 0, 1, False, True
+        begin, column, n_lines, more = at, 0, 1, True
+        may_be_blank = buffer[at] <= _SPACE and separator != NOTHING
+        if may_be_blank and _at_line_end(buffer, _skip_blanks(buffer, at, end), end):
+            at = _past_newline(buffer, at, end)
+            status[1] += 1
+            continue
         while more:
             if separator == WHITESPACE:
                 at = _skip_blanks(buffer, at, end)
@@ -63,7 +69,6 @@ def scan_lines(
                     return row, begin
             else:
                 stop, at = _plain_field(buffer, at, end, separator)
-                blank = column == 0 and stop == start
             slot = slots[min(column, slots.size - 1)]
             if slot >= 0:
                 starts[row, slot] = start
@@ -71,9 +76,6 @@ def scan_lines(
             column += 1
             more = at < end and buffer[at] != _NEWLINE
             at += 1
-        if blank and column == 1 and separator != NOTHING:
-            status[1] += n_lines
-            continue
         if (n_columns > 0 and column != n_columns) or column < slots.size - 1:
             status[0], status[2] = COLUMNS, column
             return row, begin

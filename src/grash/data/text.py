@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grash.data import scan
-from grash.data.dialect import ROLES, SEPARATOR_NAMES, Dialect
+from grash.data.dialect import ROLES, Dialect, separator_name
 from grash.data.intern import HashedFields, hashed_fields
 from grash.data.streams import SourceStream, ahead
 from grash.data.words import SLACK
@@ -156,7 +156,7 @@ def _after_lines(raw: bytearray, end: int, n: int) -> tuple[int, int, int]:
     while n > 0 and at < end:
         newline = raw.find(b"\n", at, end)
         stop = end if newline < 0 else newline
-        n -= 1 if raw[at:stop].strip() else 0
+        n -= 1 if raw[at:stop].strip(b" \t\r") else 0
         at, passed = min(stop + 1, end), passed + 1
     return at, passed, n
 
@@ -175,16 +175,15 @@ def _check_utf8(raw: bytearray, end: int, path: Path, line: int) -> None:
 
 
 def _complaint(place: str, status: NDArray[np.int64], dialect: Dialect) -> str:
-    separator = SEPARATOR_NAMES.get(dialect.separator, repr(chr(max(0, dialect.separator))))
     code, found = int(status[0]), int(status[2])
     if code == scan.COLUMNS:
         needed = dialect.n_columns or max(dialect.columns) + 1
         more = "" if dialect.n_columns else " or more"
-        hint = (
-            f"separated by {separator}; say which to take with columns (--columns)"
-            if found > needed
-            else f"separated by {separator}"
-        )
+        hint = f"separated by {separator_name(dialect.separator)}"
+        if found > needed:
+            hint += "; say which to take with columns (--columns)"
+        elif not dialect.n_columns:
+            hint += "; columns are counted from 0"
         return f"{place}: {found} columns were found, and {needed}{more} are needed ({hint})."
     if code == scan.EMPTY:
         what = ROLES[(0, 2, 1)[found]] if len(dialect.columns) == 3 else "name"
