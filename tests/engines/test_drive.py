@@ -14,10 +14,15 @@ import torch
 
 import grash.engines.drive as drive_module
 import grash.engines.trial as trial_module
+import grash.training.loop as loop
 from engines.searches import SPACE, essence, events_of, small_search, state_of
+from grash.api_search import Search
+from grash.engines.drive import Driver
 from grash.engines.run import run_trainings
 from grash.errors import OutputError, SearchFailed
 from grash.search.state import SearchState
+from grash.search.trial import Heartbeat
+from grash.training.pulse import Pulse
 
 WILD = {**SPACE, "lr": {"type": "categorical", "choices": [0.3, 1e25]}}
 
@@ -217,7 +222,7 @@ def test_one_interrupt_stops_the_final_training_at_once(
     folder = tmp_path / "b" / "run"
     state = small_search(folder, **long).run(watch=watch).state
     assert sent and state.stopped == "it was interrupted" and state.winner is not None and state.final is None
-    assert (folder / "final" / "checkpoint" / "state.json").is_file()
+    assert list(folder.glob("final/*/checkpoint/state.json"))
     assert "The final training saves a checkpoint and stops" in caplog.text and "Running trials" not in caplog.text
     assert small_search(folder, **long).run().state.finished
     assert essence(folder) == essence(tmp_path / "a" / "run")
@@ -328,3 +333,35 @@ def test_seconds_of_all_drivers_add_up(tmp_path: Path) -> None:
     began = time.monotonic()
     small_search(tmp_path / "run").run()
     assert state_of(tmp_path / "run").seconds == pytest.approx(first + time.monotonic() - began, abs=0.5)
+
+
+def test_an_extension_after_a_stop_in_the_final_training_trains_the_new_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old winner's checkpoint is there, and is none of the new one's."""
+    monkeypatch.setattr(Pulse, "_save_after", lambda self: 0.0)
+    hear = Driver._hear
+
+    def stops_at_last(self: Driver, heartbeat: Heartbeat) -> None:
+        if heartbeat.round == 0 and not self.stopping:
+            self.stopping = "it was interrupted"
+            self.engine.stop()
+        hear(self, heartbeat)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Driver, "_hear", stops_at_last)
+        patch.setattr(loop, "train_step", slowly(loop.train_step))
+        small_search(tmp_path / "run", n_trials=4, seed=1, max_epochs=8).run()
+    stopped = state_of(tmp_path / "run")
+    assert stopped.stopped and list((tmp_path / "run").glob("final/*/checkpoint/state.json"))
+    Search.open(tmp_path / "run", engine="sequential", devices="cpu").run(extend={"n_trials": 12})
+    extended = state_of(tmp_path / "run")
+    assert extended.winner != stopped.winner and extended.final is not None and extended.final.status == "ok"
+
+
+def slowly(step: Any) -> Any:
+    def later(*args: Any) -> Any:
+        threading.Event().wait(0.002)
+        return step(*args)
+
+    return later

@@ -223,6 +223,24 @@ def test_tidying_keeps_what_an_open_round_may_need(tmp_path: Path) -> None:
     assert [str(p.relative_to(tmp_path)) for p in tmp_path.glob("round-*/*")] == ["round-2/cfg-0007"]
 
 
+@pytest.mark.parametrize("round_number", [0, 2])
+def test_a_kill_while_a_checkpoint_is_removed_leaves_no_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, round_number: int
+) -> None:
+    folder = RunFolder(tmp_path)
+    place = folder.trial(2, 3) if round_number else folder.final(3)
+    for name in ("state.json", "tensors.safetensors"):
+        (place / "checkpoint").mkdir(parents=True, exist_ok=True)
+        (place / "checkpoint" / name).touch()
+    with monkeypatch.context() as patch:
+        patch.setattr("grash.search.folder.shutil.rmtree", lambda path, **_: (path / "state.json").unlink())
+        folder.forget(round_number, 3)
+    assert place.is_dir() and not (place / "checkpoint").exists()
+    folder.forget(round_number, 3)
+    assert not place.exists()
+    folder.forget(round_number, 3)
+
+
 def test_the_winner_is_written_as_a_configuration_that_can_be_trained(tmp_path: Path) -> None:
     settings = quick_settings(n_trials=4, eta=2, max_epochs=50.0)
     state, _ = run_search(tmp_path, NumberGraphs(settings))

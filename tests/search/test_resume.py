@@ -110,10 +110,20 @@ def test_a_search_that_failed_for_its_machine_ends_with_the_winner_it_would_have
 def test_a_search_that_failed_keeps_the_checkpoints_it_would_go_on_from(tmp_path: Path) -> None:
     graphs = small()
     best = run_search(tmp_path / "clean", graphs)[0].winner
-    place = tmp_path / "run" / "final" / "checkpoint"
+    place = tmp_path / "run" / "final" / f"cfg-{best:04}" / "checkpoint"
     place.mkdir(parents=True)
     with pytest.raises(SearchFailed):
         run_search(tmp_path / "run", graphs, faults={(0, best): ["memory"] * 3})
     assert place.is_dir()
     run_search(tmp_path / "run", graphs)
     assert not place.exists()
+
+
+def test_a_final_training_that_is_asked_for_later_and_fails_is_a_failure(tmp_path: Path) -> None:
+    first, _ = run_search(tmp_path / "run", small(final_train=False))
+    assert first.finished and first.final is None
+    faults: Any = {(0, first.winner): ["memory"] * 3}
+    with pytest.raises(SearchFailed, match="final training failed"):
+        run_search(tmp_path / "run", small(), faults=faults)
+    again, _ = run_search(tmp_path / "run", small())
+    assert again.final is not None and again.final.status == "ok"

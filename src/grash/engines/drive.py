@@ -44,7 +44,7 @@ from grash.search.halving import (
 from grash.search.ledger import SCHEMA, VERSION, Ledger
 from grash.search.schedule import fitting_trials, round_config, round_sizes
 from grash.search.state import SearchState
-from grash.search.trial import Engine, Heartbeat, Result, Task
+from grash.search.trial import FAULTS, Engine, Heartbeat, Result, Task
 from grash.training.config import TrainConfig, make_config
 from grash.version import __version__
 
@@ -110,8 +110,9 @@ class Driver:
         """Decides and records until there is something to run, or nothing more to do."""
         while True:
             action = next_action(self.state, self.settings, self.graphs)
-            if isinstance(action, RunTrials | TrainWinner) or (isinstance(action, Finish) and self.state.finished):
-                return action
+            said = self.state.finished and isinstance(action, Finish) and action.failed == self.state.failed
+            if isinstance(action, RunTrials | TrainWinner) or said:
+                return action  # type: ignore[return-value]
             self._act(action)
 
     def _is_over(self) -> bool:
@@ -204,9 +205,11 @@ class Driver:
             self._must_stop()
 
     def settle(self, result: Result) -> None:
-        """Records how a trial ended."""
+        """Records how a trial ended; then its checkpoint goes, unless a machine failed it and it may go on from it."""
         self.heartbeats.pop((result.round, result.number), None)
         self._record("ended", result=result.to_json())
+        if result.status not in FAULTS:
+            self.folder.forget(result.round, result.number)
         if result.status not in ("ok", "diverged"):
             log.warning(
                 "configuration %d, round %d: %s. %s", result.number, result.round, result.status, result.message
@@ -257,7 +260,7 @@ class Driver:
             attempt=1 + len(self.state.finals.get(number, [])),
             config=config.model_dump(),
             fractions=(),
-            folder="final",
+            folder=str(self.folder.final(number).relative_to(self.folder.path)),
             n_bytes=self._n_bytes(
                 config, data.n_entities, data.n_relations, len(data.train), len(data.valid), weights=True
             ),

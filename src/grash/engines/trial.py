@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import resource
-import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -142,7 +141,6 @@ class TrialRunner:
         done = replace(done, mrr=best.mrr, interval=outcome.interval, history=[asdict(v) for v in outcome.history])
         if task.final:
             done = replace(done, evaluation=self._save_model(outcome, config, graph))
-        _forget(self.folder / task.folder)
         return done
 
     def _ground_of(self, graph: Subgraph) -> Ground:
@@ -211,8 +209,6 @@ class TrialRunner:
         if not isinstance(error, Diverged | TrialTimeout):
             self._ground = None
         broken = self.device.type == "cuda" and is_broken(error)
-        if not is_memory_error(error) and not broken:  # after a machine's fault it goes on from its checkpoint
-            _forget(self.folder / task.folder)
         if isinstance(error, Diverged):
             return replace(self._result(task, "diverged", error.epoch), message=str(error))
         if isinstance(error, TrialTimeout):
@@ -238,13 +234,6 @@ def check_card(result: Result) -> Result:
             f"stops here and goes on with `grash resume`."
         )
     return result
-
-
-def _forget(place: Path) -> None:
-    """Removes a trial's checkpoint, and its folder where nothing else is kept in it."""
-    shutil.rmtree(place / "checkpoint", ignore_errors=True)
-    if place.is_dir() and not any(place.iterdir()):
-        place.rmdir()
 
 
 def is_broken(error: Exception) -> bool:

@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,6 +67,21 @@ class RunFolder:
 
     def trial(self, round_number: int, number: int) -> Path:
         return self.path / f"round-{round_number}" / f"cfg-{number:04}"
+
+    def final(self, number: int) -> Path:
+        return self.path / "final" / f"cfg-{number:04}"
+
+    def forget(self, round_number: int, number: int) -> None:
+        """Removes the checkpoint of a trial, or (round 0) of a final training, and its folder if nothing else is kept
+        there. A kill in between leaves no half of it that would be taken for one."""
+        place = self.trial(round_number, number) if round_number else self.final(number)
+        aside = place / f".checkpoint.{os.getpid()}.part"
+        with suppress(OSError):
+            (place / "checkpoint").rename(aside)
+        for leftover in [p for p in place.iterdir() if is_leftover(p)] if place.is_dir() else []:
+            shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(OSError):
+            place.rmdir()
 
     def tidy(self, state: SearchState) -> None:
         """Removes what no trial will go on from: states of dropped configurations and of rounds long closed, and what
