@@ -13,9 +13,9 @@ from grash.errors import ConfigError
 from grash.study.compare import anytime, compare
 from grash.study.methods import METHODS, Method
 from grash.study.methods.trace import Trace
-from grash.study.methods_page import _points, planned, write_methods_page, write_overview
+from grash.study.methods_page import _points, write_methods_page, write_overview
 from grash.study.methods_words import legend
-from grash.study.recorded import Recorded, search
+from grash.study.recorded import Recorded, planned, search
 from grash.study.sweep import SWEEP, read_methods
 from study.synthetic import make_table
 
@@ -93,6 +93,24 @@ def test_the_rounds_of_the_page_are_those_of_a_search_in_which_nothing_diverges(
     bench = Recorded(make_table(n=64))
     settings = bench.settings("default", 3.0, ())
     assert planned(bench, settings) == [r.plan for r in search(bench, range(64), settings).rounds]
+
+
+@pytest.mark.parametrize("variant", ["combined", "epoch", "graph"])
+@pytest.mark.parametrize("carry", [True, False])
+@pytest.mark.parametrize("budget", [12.0, 30.0, 60.0])
+def test_the_rounds_of_the_page_carry_what_a_cap_leaves_over(variant, carry, budget):
+    bench, spoiled = (Recorded(make_table(n=16, diverged=d)) for d in (0.0, 0.5))
+    changes = (("variant", variant), ("carry", carry), ("n_trials", 16), ("eta", 2))
+    settings = bench.settings("default", budget, changes)
+    wanted = [r.plan for r in search(bench, range(16), settings).rounds]
+    assert planned(bench, settings) == planned(spoiled, settings) == wanted
+
+
+def test_pages_say_whose_penalties_their_rows_have(bench, tmp_path):
+    found = compare(bench, METHODS[:2], seeds=4)
+    for path in (write_methods_page(found, tmp_path), write_overview([found], tmp_path)):
+        text = " ".join(path.read_text().split())
+        assert "penalties are those of the table's trainings, scaled with the graph except in the `paper` space" in text
 
 
 def test_the_page_shows_every_method_with_its_files(bench, tmp_path):

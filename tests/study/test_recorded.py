@@ -189,10 +189,33 @@ def test_a_graph_that_fits_only_without_its_validation_part_is_the_whole_one():
     assert not bench.shape((0.7,)).whole
 
 
-@pytest.mark.parametrize("changes", [{"warm_start": "weights"}, {"price": "scores"}])
-def test_what_a_table_cannot_judge_is_refused(changes):
-    with pytest.raises(ConfigError, match="cannot be judged on a table"):
-        bench_of(n=4).settings("default", 3.0, tuple(changes.items()))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("warm_start", "weights"), ("price", "scores"), ("scaled_penalties", True), ("scaled_penalties", False),
+     ("way", "ladder"), ("count", "triples"), ("negatives_floor", 0.5), ("guarded_split", False), ("space", "wide"),
+     ("space", {"lr": 0.1}), ("proposals", "sobol"), ("proposals", "portfolio"), ("dim", 512), ("models", "transe"),
+     ("model", "transe"), ("max_epochs", 400), ("fixed", {"lr": 0.1}), ("initial", ({"lr": 0.1},)),
+     ("final_train", True), ("threads", 4), ("max_retries", 0)],
+)  # fmt: skip
+def test_what_a_table_cannot_judge_is_refused(name, value):
+    for run in ("grash", "tpe-rounds"):
+        with pytest.raises(ConfigError, match="cannot be judged on a table"):
+            Method("it", run, {name: value})(bench_of(n=8), 0, 3.0)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_refusal_names_what_the_table_was_trained_with(scaled):
+    table = make_table(n=8)
+    table.meta.update({"scaled_penalties": True} if scaled else {})  # a table of the paper's space has no word for it
+    sentence = f"scaled_penalties=False cannot be judged .* trainings are of scaled_penalties={scaled}: leave it out"
+    with pytest.raises(ConfigError, match=sentence):
+        Recorded(table).settings("default", 3.0, (("scaled_penalties", False),))
+
+
+@pytest.mark.parametrize("preset", ["default", "paper", "paper-text"])
+def test_what_a_preset_says_of_trainings_is_not_refused(preset):
+    made = bench_of(n=8).settings(preset, 2.0, (("eta", 2), ("trend", 1.0), ("n_trials", 4), ("seed", 3)))
+    assert (made.budget, made.eta, made.trend, made.n_trials, made.seed) == (2.0, 2, 1.0, 4, 3)
 
 
 def test_more_trials_than_the_pool_has_are_refused():

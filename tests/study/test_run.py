@@ -54,6 +54,10 @@ def test_penalties_are_scaled_to_the_triples_of_the_graph_but_in_the_space_of_th
     assert config_on(whole, graphs.pool, 0, 0.5).penalty_entity == 0.5
     paper = small_pool(space="paper", label=None)
     assert config_on(small, paper, 0, 0.5).penalty_entity == paper.config(0).penalty_entity
+    for technique in ("ladder", "kgtuner"):  # which miss what they are asked for
+        graph = graphs.graph(technique, 0.6)
+        share = len(graph.dataset.train) / 600
+        assert share < 0.59 and config_on(graph, graphs.pool, 0, 0.5).penalty_entity == pytest.approx(share * 0.5)
     assert graphs.pool.meta()["scaled_penalties"] and "scaled_penalties" not in paper.meta()
 
 

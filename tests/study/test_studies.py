@@ -15,7 +15,9 @@ from grash.engines import run as runs
 from grash.errors import ConfigError
 from grash.search.configurations import make_configurations
 from grash.search.ledger import LEDGER_FILE
-from grash.study import resources, rounds, variants
+from grash.search.settings import AS_BEFORE
+from grash.study import resources, rounds, searches, variants
+from grash.study.cells import cells_on
 from grash.study.foretell import differences, full_valid
 from grash.study.pages import Page, Rows, share_words, write_page
 from grash.study.plots import Series, bar_plot, line_plot
@@ -23,6 +25,7 @@ from grash.study.pool import DEFAULT, make_pool
 from grash.study.run import run_cells
 from grash.study.searches import Asked, folder_of, print_searches, run_search, run_searches
 from grash.study.statistics import spearman
+from grash.study.store import Store
 from grash.study.transfer import BUDGETS, REDUCTIONS, analyse, check_reductions, transfer_cells, transfer_page
 from small_graph import grash
 from study.small_study import SPACE, made_up, small_graph, small_pool, small_study
@@ -140,6 +143,64 @@ def test_a_search_is_kept_as_one_record_and_not_run_again(tmp_path):
     said: list[str] = []
     assert run_searches(graphs, asked, store, device="cpu", max_seconds=0, say=said.append) and not said
     assert "1 of 1 searches" in print_searches(graphs, asked, store, device="cpu")
+
+
+def counted(monkeypatch) -> list[Asked]:
+    """The searches that are run from now on."""
+    ran, real = [], searches.run_search
+    monkeypatch.setattr(
+        searches, "run_search", lambda graphs, one, *a, **k: (ran.append(one), real(graphs, one, *a, **k))[1]
+    )
+    return ran
+
+
+def as_before(record: dict, *gone: str) -> dict:
+    """A record as it was written when these settings did not exist yet, and nothing said whether it was warmed."""
+    settings = {k: v for k, v in record["settings"].items() if k not in gone}
+    return {**{k: v for k, v in record.items() if k != "warmed"}, "settings": settings}
+
+
+def test_a_search_whose_default_has_changed_is_run_again(tmp_path, monkeypatch):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    new, same = (Asked(preset, 4, (("variant", "graph"),)) for preset in ("default", "paper"))
+    assert run_searches(graphs, [new, same], store, device="cpu")
+    for one in (new, same):
+        store.add_search(as_before(store.searches[one.name], *AS_BEFORE))
+    store.release()
+    store, ran = Store.of(tmp_path, graphs.pool), counted(monkeypatch)
+    assert "1 of 2 searches" in print_searches(graphs, [new, same], store, device="cpu")
+    assert variants.variant_cells(store, [new], n=4, full=False) == cells_on("whole", 1.0, [DEFAULT])
+    assert not run_searches(graphs, [new, same], store, device="cpu", max_seconds=0)
+    assert run_searches(graphs, [new, same], store, device="cpu") and ran == [new]
+    assert store.searches[new.name]["settings"]["trend"] == 0.5
+    assert run_searches(graphs, [new, same], store, device="cpu") and ran == [new]
+
+
+def test_a_search_that_is_to_be_warmed_is_not_taken_from_one_that_was_not(tmp_path, monkeypatch):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    cold, warm = (m.asked_searches(["graph"], n=4, preset="paper") for m in (variants, resources))
+    ran = counted(monkeypatch)
+    assert run_searches(graphs, cold, store, device="cpu")
+    assert "0 of 1 searches" in print_searches(graphs, warm, store, device="cpu")
+    assert run_searches(graphs, warm, store, device="cpu") and ran == cold + warm
+    assert store.searches[warm[0].name]["warmed"]
+    assert run_searches(graphs, cold, store, device="cpu") and ran == cold + warm  # and not the other way round
+
+
+def test_pages_show_no_search_and_no_timed_round_of_other_settings(tmp_path):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    asked = resources.asked_searches(["graph"], n=4, preset="default")
+    assert run_searches(graphs, asked, store, device="cpu")
+    assert resources.time_first_rounds(graphs, asked, store, device="cpu")
+    said: list[str] = []
+    assert resources.time_first_rounds(graphs, asked, store, device="cpu", say=said.append) and not said
+    for record in list(store.searches.values()):
+        old = as_before(record, *AS_BEFORE)
+        store.add_search({k: v for k, v in old.items() if k != "settings"} if "at_a_time" in old else old)
+    page = resources.resources_page(store, asked, command="grash")
+    assert page.raw.rows == (("graph", *(None,) * 8),)
+    assert all(row[2] is None for row in page.more["-at-a-time.csv"].rows)
+    assert not resources.time_first_rounds(graphs, asked, store, device="cpu", max_seconds=-1)
 
 
 def test_a_search_without_time_is_not_kept(tmp_path):

@@ -5,9 +5,6 @@ Comes from recorded.py and points.py; goes to the methods that begin with many c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +13,6 @@ from grash.search.proposals import propose
 from grash.study.parzen import propose_in_turn
 from grash.study.recorded import Recorded
 
-Draw = Literal["random", "portfolio", "waves"]
 DRAWS = ("random", "portfolio", "waves")
 
 
@@ -40,7 +36,7 @@ def draw(
     if how == "random":
         return order[:count]
     if how == "portfolio":
-        return near_portfolio(bench, int(rng.integers(2**31)), count, order)
+        return near_portfolio(bench, int(rng.integers(2**31)), count)
     if how != "waves" or scores is None:
         raise UnknownName("draw", how, DRAWS)
     wave = max(1, round(first * count))
@@ -50,7 +46,7 @@ def draw(
     )  # fmt: skip
 
 
-def near_portfolio(bench: Recorded, seed: int, count: int, order: Sequence[int]) -> list[int]:
+def near_portfolio(bench: Recorded, seed: int, count: int) -> list[int]:
     """For each of the portfolio's proposals the nearest member that is still free.
 
     A table has no other configurations than its pool's, so this shows the portfolio's taste and not its winners.

@@ -98,8 +98,10 @@ def config_on(graph: Subgraph, pool: Pool, number: int, upto: float) -> TrainCon
 
 def _as_round(graph: Subgraph, pool: Pool) -> Round:
     data = graph.dataset
+    chain = data.provenance.get("reduction", {}).get("way") == "chain"
+    share = graph.target if chain else graph.fraction  # but for one entity the same, and so in tables
     return Round(
-        number=1, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=graph.target, epoch_fraction=1.0, fractions=(),
+        number=1, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=share, epoch_fraction=1.0, fractions=(),
         whole=graph.whole, k=graph.k, n_entities=data.n_entities, n_relations=data.n_relations,
         n_train=len(data.train), n_valid=len(data.valid), entity_share=data.n_entities / pool.dataset.n_entities,
         positives=len(data.train), continues=False, cost=0.0,

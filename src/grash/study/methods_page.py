@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from grash.files import whole_file
-from grash.search.schedule import plan_round, round_sizes
-from grash.search.settings import SearchSettings
-from grash.search.trial import Round
 from grash.study.compare import Comparison, Row
 from grash.study.methods_words import NOTES, PAPER, caveat, legend
 from grash.study.pages import Page, Rows, Value, with_interval, write_page
 from grash.study.plots import Series, bar_plot, line_plot
-from grash.study.recorded import Recorded, entering, first_round, round_scores
+from grash.study.recorded import Recorded, planned, round_scores
 from grash.study.statistics import LEARNS, spearman
 
 Kind = Literal["methods", "sweep"]
@@ -103,16 +99,6 @@ def page_name(bench: Recorded) -> str:
     meta = bench.table.meta
     pool = f"{bench.name}-{meta['model']}-d{meta['dim']}-{meta.get('label', 'own')}"
     return f"{pool}-e{meta['epochs']:g}-s{meta['seed']}"
-
-
-def planned(bench: Recorded, settings: SearchSettings) -> list[Round]:
-    """The rounds of a search where no trial diverges."""
-    sizes = round_sizes(entering(bench, settings), settings.eta)
-    found = [first_round(bench, settings)] if sizes else []
-    share = settings.full_budget / max(1, len(sizes))
-    for i, size in enumerate(sizes[1:], 2):
-        found.append(plan_round(i, min(Fraction(1), share / size), share, size, settings, bench, found))
-    return found
 
 
 def _figures(found: Comparison) -> Rows:

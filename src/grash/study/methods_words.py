@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-NOTES = """\
+_PENALTIES = "penalties are those of the table's trainings, scaled with the graph except in the `paper` space"
+NOTES = f"""\
 - *Test MRR*: of the pick, trained in full, in the mean over seeds. *Of its best*: the same over that of the best
   configuration that the method began with. *Gain*: less the reference's. *Better, worse*: shares of the seeds.
 - *Different picks*: how many configurations were picked over all seeds.
@@ -19,10 +20,11 @@ NOTES = """\
 - Methods that propose choose among members of the pool instead of the whole space, which takes from their reach.
 - Subgraphs are cut by the chain: whole cores (`--preset paper`), walks (KGTuner, AutoNE), warm starts and a price by
   scores are not judged here, nor is noise, since each training was made once. The final training of the pick is outside
-  the budget of all."""
+  the budget of all. In every row, the default's too, {_PENALTIES}."""
 PAPER = (
     "Rows *paper's rules, chain (…)* take the rounds of the paper (no rails, carry or trend), but on a table graphs "
-    "are cut along the chain instead of whole cores, and negatives and the validation split are the default's."
+    "are cut along the chain instead of whole cores, and negatives and the validation split are the default's; "
+    f"{_PENALTIES}."
 )
 _LEGEND = (
     (("n =",), "*n*: configurations of the first round (64 in the default)."),

@@ -20,13 +20,14 @@ from grash.errors import ConfigError, InputError
 from grash.reduction.holdout import n_valid_of
 from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTrials, TrainWinner, Win, next_action
 from grash.search.schedule import Shape, cost_of, fitting_trials, plan_round, round_sizes
-from grash.search.settings import SearchSettings, make_settings
+from grash.search.settings import ALIASES, AS_BEFORE, SearchSettings, make_settings
 from grash.search.state import RoundState, SearchState
 from grash.search.trial import Configuration, Result, Round
 from grash.study.points import Points, points_of
 from grash.study.table import Table
 
 Scores = NDArray[np.float64]
+_JUDGED = {"n_trials", "eta", "budget", "variant", "rails", "carry", "trend", "seed"}  # settings that a table can judge
 
 
 class Recorded:
@@ -58,7 +59,7 @@ class Recorded:
         self.scores = lru_cache(maxsize=4096)(self._scores)
         self.rises = lru_cache(maxsize=4096)(self._rises)
         self.part_seen = lru_cache(maxsize=4096)(self._part_seen)
-        self.settings = lru_cache(maxsize=256)(self._settings)
+        self._settings = lru_cache(maxsize=256)(self._make_settings)
 
     def _scores(self, g: float, e: float) -> Scores:
         """(n,) what trials on that graph score after e of a full run's epochs; NaN where they have diverged by then.
@@ -124,17 +125,30 @@ class Recorded:
         wanted = {"entities": n_entities, "n_valid": n_valid}
         return min(1.0, max(_crossing(self.fractions, sizes[name], wanted[name]) for name in sizes))
 
-    def _settings(self, preset: str, budget: float, changes: tuple[tuple[str, Any], ...]) -> SearchSettings:
-        meta, n_trials = self.table.meta, min(self.n, int(SearchSettings.model_fields["n_trials"].default))
-        given = {"models": (meta["model"],), "dim": meta["dim"], "max_epochs": self.max_epochs, "budget": budget}
-        made = make_settings({**given, "n_trials": n_trials, "final_train": False, **dict(changes)}, preset=preset)
-        for name, known in (("warm_start", "off"), ("price", "triples")):
-            if getattr(made, name) != known:
-                raise ConfigError(
-                    f"{name}={getattr(made, name)} cannot be judged on a table, which has trainings of {name}={known} "
-                    f"only: run real searches for it."
-                )
-        return made
+    def settings(self, preset: str, budget: float, changes: Sequence[tuple[str, Any]]) -> SearchSettings:
+        """A preset with changes. One that only acts on trainings, cuts or draws is refused, since its row would be the
+        default's whatever it says; what a preset says of these is passed over."""
+        given = {ALIASES.get(name, name): value for name, value in changes}
+        for name in (n for n in given if n in SearchSettings.model_fields and n not in _JUDGED):
+            raise ConfigError(
+                f"{name}={given[name]} cannot be judged on a table, all of whose trainings are of "
+                f"{name}={getattr(self._trained, name)}: leave it out, or run real searches for it."
+            )
+        return self._settings(preset, budget, tuple(given.items()))
+
+    @cached_property
+    def _trained(self) -> SearchSettings:
+        """Those of a search whose trainings the table has."""
+        meta = self.table.meta
+        named = ("dim", "space", "fixed", "count", "guarded_split", "negatives_floor", "scaled_penalties")
+        known = {**AS_BEFORE, **{name: meta[name] for name in named if name in meta}}  # older tables lack the newer
+        own = {"models": (meta["model"],), "max_epochs": self.max_epochs, "proposals": "random", "final_train": False}
+        return make_settings({**known, **own})
+
+    def _make_settings(self, preset: str, budget: float, changes: tuple[tuple[str, Any], ...]) -> SearchSettings:
+        own = {name: getattr(self._trained, name) for name in ("models", "dim", "max_epochs", "final_train")}
+        n_trials = min(self.n, int(SearchSettings.model_fields["n_trials"].default))
+        return make_settings({**own, "budget": budget, "n_trials": n_trials, **dict(changes)}, preset=preset)
 
 
 def _curves(epochs: Scores, valid: Scores, failed: Scores) -> Scores:
@@ -183,8 +197,15 @@ def entering(bench: Recorded, settings: SearchSettings) -> int:
     return n
 
 
-def search(bench: Recorded, numbers: Sequence[int], settings: SearchSettings) -> SearchState:
-    """A whole search among these pool members, decided by the real code; configuration i is member numbers[i]."""
+def planned(bench: Recorded, settings: SearchSettings) -> list[Round]:
+    """The rounds of a search where no trial diverges."""
+    state = search(bench, range(entering(bench, settings)), settings, diverging=False)
+    return [past.plan for past in state.rounds]
+
+
+def search(bench: Recorded, numbers: Sequence[int], settings: SearchSettings, *, diverging: bool = True) -> SearchState:
+    """A whole search among these pool members, decided by the real code; configuration i is member numbers[i].
+    diverging: if not, what diverges scores 0 after all its epochs."""
     state = SearchState(budget=settings.budget, sizes=round_sizes(len(numbers), settings.eta))
     state.planned_trials = len(numbers)
     state.configurations = {i: Configuration(i, {}, "table") for i in range(len(numbers))}
@@ -193,7 +214,7 @@ def search(bench: Recorded, numbers: Sequence[int], settings: SearchSettings) ->
             case OpenRound(plan):
                 state.rounds.append(RoundState(plan))
             case RunTrials(number, open_ones):
-                _run_trials(bench, state, settings, number, [(i, numbers[i]) for i in open_ones])
+                _run_trials(bench, state, settings, number, [(i, numbers[i]) for i in open_ones], diverging)
             case CloseRound(number, survivors):
                 state.rounds[number - 1].survivors = list(survivors)
             case Win(number):
@@ -206,13 +227,16 @@ def search(bench: Recorded, numbers: Sequence[int], settings: SearchSettings) ->
 
 
 def _run_trials(
-    bench: Recorded, state: SearchState, settings: SearchSettings, number: int, trials: list[tuple[int, int]]
-) -> None:
+    bench: Recorded, state: SearchState, settings: SearchSettings, number: int, trials: list[tuple[int, int]],
+    diverging: bool,
+) -> None:  # fmt: skip
     """What an engine would say that does just what the round planned."""
     past = state.rounds[number - 1]
     plan = past.plan
     g, e = _fidelity(plan, settings)
     scores, rises, seen = (found.tolist() for found in (bench.scores(g, e), bench.rises(g, e), bench.part_seen(g, e)))
+    if not diverging:
+        scores = np.nan_to_num(scores).tolist()
     before = state.rounds[number - 2].plan.positives if plan.continues else 0
     whole = float(cost_of(plan.positives - before, settings, bench.n_train))
     for i, member in trials:

@@ -15,7 +15,7 @@ import torch
 from grash.study.graphs import StudyGraphs
 from grash.study.pages import Page, Rows, Value
 from grash.study.plots import bar_plot
-from grash.study.searches import WARM_EPOCHS, Asked, first_trials
+from grash.study.searches import WARM_EPOCHS, Asked, find_record, first_trials
 from grash.study.store import Store
 from grash.study.train import GraphTrainer, device_words
 from grash.training.config import TrainConfig
@@ -41,14 +41,14 @@ def time_first_rounds(
     began = time.monotonic()
     for one in asked:
         for count in reversed(AT_A_TIME):
-            if _name(one, count) in store.searches:
+            if _timed(store, one, count) is not None:
                 continue
             if max_seconds is not None and time.monotonic() - began > max_seconds:
                 return False
             record = time_first_round(graphs, one, count, device=device)
             store.add_search(record)
             say(f"{record['name']}: {record['seconds']:.1f} s")
-    return all(_name(one, count) in store.searches for one in asked for count in AT_A_TIME)
+    return all(_timed(store, one, count) is not None for one in asked for count in AT_A_TIME)
 
 
 def time_first_round(graphs: StudyGraphs, asked: Asked, count: int, *, device: str = "auto") -> dict[str, Any]:
@@ -67,6 +67,7 @@ def time_first_round(graphs: StudyGraphs, asked: Asked, count: int, *, device: s
     return {
         "name": _name(asked, count), "at_a_time": size, "trials": len(configs), "seconds": seconds, "failed": failed,
         "peak_bytes": peak, "device": device_words(trainer.device), "warmed": True,
+        "settings": asked.settings(graphs.pool).model_dump(mode="json"),
     }  # fmt: skip
 
 
@@ -120,17 +121,15 @@ def _kept(asked: Sequence[Asked]) -> str:
 
 def _started(store: Store, asked: Sequence[Asked]) -> str:
     """Whether the start of the process is in the seconds of a search that was the first of its process."""
-    found = [store.searches[a.name] for a in asked if a.name in store.searches]
-    if all(record.get("warmed") for record in found):
+    found = (find_record(store, a) for a in asked)
+    if all(record is None or record.get("warmed") for record in found):
         return ""
     return " Nothing was warmed up before: the first search of a process has its start in the first round's seconds."
 
 
 def _peeled(store: Store, asked: Sequence[Asked]) -> str:
     """What comes before the first round of all: only the first search on a graph peels it."""
-    seconds = max(
-        (store.searches[a.name].get("peel_seconds", 0.0) for a in asked if a.name in store.searches), default=0
-    )
+    seconds = max((find_record(store, a) or {}).get("peel_seconds", 0.0) for a in asked)
     return (
         f" Before that the graph was peeled into its cores, once for all searches, in {seconds:.3g} s."
         if seconds
@@ -139,7 +138,7 @@ def _peeled(store: Store, asked: Sequence[Asked]) -> str:
 
 
 def _round_rows(store: Store, asked: Asked) -> list[tuple[Value, ...]]:
-    record, variant = store.searches.get(asked.name), str(dict(asked.changes)["variant"])
+    record, variant = find_record(store, asked), str(dict(asked.changes)["variant"])
     if record is None:
         return [(variant, *(None,) * 8)]
     rows: list[tuple[Value, ...]] = [
@@ -154,7 +153,7 @@ def _round_rows(store: Store, asked: Asked) -> list[tuple[Value, ...]]:
 def _together(store: Store, asked: Sequence[Asked]) -> Rows:
     rows: list[tuple[Value, ...]] = []
     for one in asked:
-        found = {count: store.searches.get(_name(one, count)) for count in AT_A_TIME}
+        found = {count: _timed(store, one, count) for count in AT_A_TIME}
         alone = found[1]
         for count, record in found.items():
             words = "all" if count == 0 else str(count)
@@ -164,6 +163,10 @@ def _together(store: Store, asked: Sequence[Asked]) -> Rows:
                 None if record is None else record["peak_bytes"] / 1e6,
             ))  # fmt: skip
     return Rows(("variant", "at a time", "seconds", "against one", "peak memory, MB"), tuple(rows))
+
+
+def _timed(store: Store, asked: Asked, count: int) -> dict[str, Any] | None:
+    return find_record(store, asked, _name(asked, count))
 
 
 def _name(asked: Asked, count: int) -> str:

@@ -11,7 +11,7 @@ from grash.search.schedule import round_sizes
 from grash.study.cells import Cell, cells_on
 from grash.study.pages import Page, Rows, Value
 from grash.study.plots import bar_plot
-from grash.study.searches import Asked
+from grash.study.searches import Asked, find_record
 from grash.study.store import Store
 
 
@@ -27,7 +27,7 @@ def asked_searches(variants: Sequence[str], *, n: int, preset: str, budget: floa
 
 def picks(store: Store, asked: Sequence[Asked]) -> list[Cell]:
     """The full trainings of what the searches that were run have picked."""
-    found = {store.searches[a.name]["winner"] for a in asked if a.name in store.searches}
+    found = {record["winner"] for a in asked if (record := find_record(store, a)) is not None}
     return cells_on("whole", 1.0, sorted(number for number in found if number is not None))
 
 
@@ -54,7 +54,7 @@ _HEADINGS = ("variant", "η", "B", "rounds", "first fidelity", "pick", "test MRR
 
 
 def _row(store: Store, asked: Asked) -> tuple[Value, ...]:
-    given, record = dict(asked.changes), store.searches.get(asked.name)
+    given, record = dict(asked.changes), find_record(store, asked)
     head = (str(given["variant"]), int(given["eta"]), float(given["budget"]), len(round_sizes(asked.n, given["eta"])))
     if record is None:
         return (*head, *(None,) * 6)

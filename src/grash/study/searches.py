@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,13 @@ from grash.reduction.subgraph import Subgraph
 from grash.search.folder import SEARCH_FILE, RunFolder
 from grash.search.graphs import SearchGraphs
 from grash.search.schedule import round_config
-from grash.search.settings import SearchSettings, make_settings
+from grash.search.settings import AS_BEFORE, SearchSettings, make_settings
 from grash.search.state import RoundState, SearchState
 from grash.search.trial import Round
 from grash.study.estimate import Pace
 from grash.study.graphs import StudyGraphs
 from grash.study.pool import VERSION, Pool
-from grash.study.store import Store
+from grash.study.store import Store, short
 from grash.study.train import GraphTrainer, device_words
 from grash.training.config import TrainConfig
 
@@ -58,15 +58,29 @@ class Asked:
 
     def settings(self, pool: Pool) -> SearchSettings:
         """The same space, model and draws as the pool's, whatever the preset says of them."""
-        theirs = pool.settings
+        return self.settings_on(pool.meta())
+
+    def settings_on(self, meta: Mapping[str, Any]) -> SearchSettings:
+        """The same of a pool that a store belongs to."""
         return make_settings(
             {
-                "models": theirs.models, "dim": theirs.dim, "max_epochs": theirs.max_epochs, "seed": theirs.seed,
-                "space": theirs.space, "fixed": theirs.fixed, "proposals": "random", "final_train": False,
+                "models": (meta["model"],), "dim": meta["dim"], "max_epochs": meta["epochs"], "seed": meta["seed"],
+                "space": meta["space"], "fixed": meta["fixed"], "proposals": "random", "final_train": False,
                 "n_trials": self.n, **dict(self.changes),
             },
             preset=self.preset,
         )  # fmt: skip
+
+
+def find_record(store: Store, asked: Asked, name: str = "") -> dict[str, Any] | None:
+    """The record of a search as its settings are today, or of what `name` says was measured of it: a default may have
+    changed since. Settings that a record has no word for were as before they could be set."""
+    record = store.searches.get(name or asked.name)
+    if record is None:
+        return None
+    today = short(asked.settings_on(store.meta).model_dump(mode="json"))
+    then = {**AS_BEFORE, **record["settings"]} if "settings" in record else {**today, **AS_BEFORE}
+    return record if then == today else None
 
 
 def run_searches(
@@ -83,7 +97,7 @@ def run_searches(
     began = time.monotonic()
     for one in asked:
         left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
-        if one.name in store.searches:
+        if _is_there(store, one):
             continue
         if left is not None and left <= 0:
             return False
@@ -98,12 +112,12 @@ def run_searches(
             f"{one.name}: winner {record['winner']}, {record['spent']:.3g} full runs in {record['seconds']:.1f} s, "
             f"rounds {', '.join(format(r['seconds'], '.1f') for r in record['rounds'])} s"
         )
-    return all(one.name in store.searches for one in asked)
+    return all(_is_there(store, one) for one in asked)
 
 
 def print_searches(graphs: StudyGraphs, asked: list[Asked], store: Store, *, device: str = "auto") -> str:
     """Which searches are missing and about how long they take, by the pace of a full run; as lines."""
-    missing = [one for one in asked if one.name not in store.searches]
+    missing = [one for one in asked if not _is_there(store, one)]
     lines = [f"{graphs.pool.name}: {len(asked) - len(missing)} of {len(asked)} searches are there"]
     if not missing:
         return lines[0]
@@ -113,6 +127,11 @@ def print_searches(graphs: StudyGraphs, asked: list[Asked], store: Store, *, dev
     times = [one.settings(graphs.pool).budget * run for one in missing]
     lines += [f"  {one.name}: about {seconds:,.0f} s" for one, seconds in zip(missing, times)]
     return "\n".join([*lines, f"about {sum(times):,.0f} s of {device_words(where)} in all"])
+
+
+def _is_there(store: Store, asked: Asked) -> bool:
+    record = find_record(store, asked)
+    return record is not None and (not asked.warm or bool(record.get("warmed")))
 
 
 def graphs_of(graphs: StudyGraphs, asked: Asked) -> SearchGraphs:
@@ -139,7 +158,8 @@ def run_search(
     use_threads(settings.threads)
     if asked.warm:
         _warm_up(graphs, asked, device)
-    _begin(place, {"settings": settings.model_dump(mode="json"), "fingerprint": graphs.pool.dataset.fingerprint})
+    about = {"settings": settings.model_dump(mode="json"), "fingerprint": graphs.pool.dataset.fingerprint}
+    _begin(place, {**about, **({"warmed": True} if asked.warm else {})})
     with RunFolder(place) as folder:
         (folder.path / SEARCH_FILE).touch()
         engine = choose_engine("stacked", mine, folder.path, devices=device)

@@ -70,15 +70,15 @@ class Store:
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Appends results; they are on disk when this returns, and here as they are there."""
-        new = [_short(entry.to_json()) for entry in entries]
+        new = [short(entry.to_json()) for entry in entries]
         self._append([{"kind": "cell", **content} for content in new])
         for content in new:
             self._take(Entry.from_json(content))
 
     def add_search(self, record: dict[str, Any]) -> None:
         """Appends the record of a whole search; `name` tells searches apart."""
-        self._append([{"kind": "search", **_short(record)}])
-        self.searches[record["name"]] = _short(record)
+        self._append([{"kind": "search", **short(record)}])
+        self.searches[record["name"]] = short(record)
 
     def find(self, cell: Cell) -> Entry | None:
         """The entry that has all a cell asks for."""
@@ -207,17 +207,17 @@ def _united(new: Entry, old: Entry | None) -> Entry:
     return replace(best, marks=marks, curve=tuple(sorted((*best.curve, *more))))
 
 
-def _short(content: Any) -> Any:
+def short(content: Any) -> Any:
     """The same with floats of 9 digits: a store travels."""
     if isinstance(content, float):
         return rounded(content) if content == content and abs(content) != float("inf") else None
     if isinstance(content, dict):
-        return {key: _short(value) for key, value in content.items()}
-    return [_short(value) for value in content] if isinstance(content, list | tuple) else content
+        return {key: short(value) for key, value in content.items()}
+    return [short(value) for value in content] if isinstance(content, list | tuple) else content
 
 
 def _check_same(path: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
-    keys = [k for k in there.keys() | now.keys() if k not in _SAME and _short(there.get(k)) != _short(now.get(k))]
+    keys = [k for k in there.keys() | now.keys() if k not in _SAME and short(there.get(k)) != short(now.get(k))]
     if keys:
         what = "; ".join(f"{k}: {there.get(k)} there, {now.get(k)} now" for k in sorted(keys))
         raise InputError(f"{path} holds results of another study ({what}): give another folder with --store.")

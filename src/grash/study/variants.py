@@ -19,7 +19,7 @@ from grash.study.foretell import full_scores, full_valid
 from grash.study.pages import Page, Rows, Value
 from grash.study.plots import bar_plot
 from grash.study.pool import DEFAULT
-from grash.study.searches import Asked
+from grash.study.searches import Asked, find_record
 from grash.study.store import Store
 
 VARIANTS = ("epoch", "graph", "combined")
@@ -60,7 +60,7 @@ def variant_cells(store: Store, asked: Sequence[Asked], *, n: int, full: bool) -
     """Full trainings: of the n and the default where the regret is asked for, else of the picks that are known."""
     if full:
         return cells_on("whole", 1.0, [DEFAULT, *range(n)])
-    picks = {store.searches[a.name]["winner"] for a in asked if a.name in store.searches}
+    picks = {record["winner"] for a in asked if (record := find_record(store, a)) is not None}
     return cells_on("whole", 1.0, [DEFAULT, *sorted(p for p in picks if p is not None)])
 
 
@@ -104,7 +104,7 @@ _HEADINGS = (
 
 
 def _row(line: Setup, store: Store, asked: Asked) -> tuple[Value, ...]:
-    record = store.searches.get(asked.name)
+    record = find_record(store, asked)
     variant = dict(asked.changes)["variant"]
     pick = None if record is None else record["winner"]
     tested = _tested(store, pick)
