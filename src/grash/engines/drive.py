@@ -51,7 +51,7 @@ from grash.version import __version__
 log = logging.getLogger(__name__)
 Watch = Callable[[SearchState, dict[tuple[int, int], Heartbeat], Sequence[str]], None]
 _PAUSE = 0.05  # seconds before a first look again; doubled with every attempt
-_HORIZON = ("cosine", "linear", "plateau")  # schedules that know how long the run is: their trials start anew (D10)
+HORIZON = ("cosine", "linear", "plateau")  # schedules that know how long the run is: their trials start anew (D10)
 
 
 class Driver:
@@ -234,7 +234,7 @@ class Driver:
         warm = self.settings.warm_start != "off"
         lineage = self.settings.variant == "epoch" or warm
         state = self.folder.trial(number - 1, configuration) / "state"
-        has_state = number > 1 and (state / "state.json").is_file() and (warm or full.schedule not in _HORIZON)
+        has_state = number > 1 and (state / "state.json").is_file() and (warm or full.schedule not in HORIZON)
         goes_on = lineage and has_state
         return Task(
             round=number,

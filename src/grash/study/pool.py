@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grash.data.dataset import Dataset
-from grash.engines.drive import _HORIZON
+from grash.engines.drive import HORIZON
 from grash.errors import ConfigError
 from grash.search.configurations import full_run, make_configurations
 from grash.search.settings import SearchSettings, make_settings
@@ -96,7 +96,7 @@ def make_pool(
 def _check_kinds(made: list[Configuration]) -> None:
     """One training stands for all shorter ones only where the rate does not depend on how long it is."""
     for c in made:
-        if c.values["schedule"] in _HORIZON:
+        if c.values["schedule"] in HORIZON:
             raise ConfigError(
                 f"Configuration {c.number} has schedule={c.values['schedule']}, whose rate depends on the length of "
                 f"the run, and a study reads shorter runs off a longer one: give a space with schedule=constant."
