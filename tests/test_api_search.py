@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from grash.api_given import best_of_run
 from grash.api_result import SearchResult
 from grash.api_search import Search, search_folder
 from grash.errors import ConfigError, InputError, OutputError, SearchFailed
+from grash.kernels.threads import use_torch_threads
 from grash.search.settings import make_settings
 from grash.training.config import make_config
 
@@ -82,6 +84,17 @@ def test_ask_and_tell_promote_as_an_engine_would(tmp_path: Path, finished: Searc
     assert search.result.best_config == finished.best_config
     with pytest.raises(InputError, match="has no trained model"):
         _ = search.result.model
+
+
+def test_an_outside_trainer_is_billed_what_it_trains_also_where_an_engine_would_go_on(tmp_path: Path) -> None:
+    search, trained = small_search(tmp_path / "run", variant="epoch", n_trials=8, max_epochs=8), 0.0
+    while (trial := search.ask()) is not None:
+        trained += trial.config.epochs * len(trial.dataset.train) / (8 * search.graphs.n_train)
+        search.tell(trial, 0.1 + 0.01 * trial.number)
+    search.close()
+    state = search.result.state
+    assert len(state.rounds) == 3 and state.rounds[1].plan.continues
+    assert state.spent == pytest.approx(trained) and trained <= state.budget * (1 + 1e-9)
 
 
 def test_several_trials_are_out_at_once_and_a_round_waits_for_them(tmp_path: Path) -> None:
@@ -316,6 +329,32 @@ def test_the_watcher_hears_of_every_change(tmp_path: Path) -> None:
     seen: list[int] = []
     small_search(tmp_path / "run", n_trials=3).run(watch=lambda state, *rest: seen.append(len(state.rounds)))
     assert seen == sorted(seen) and len(seen) >= len(events_of(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked", pytest.param("processes", marks=pytest.mark.slow)])
+def test_what_a_watcher_raises_stops_the_search_and_is_no_failure_of_a_trial(tmp_path: Path, engine: str) -> None:
+    def slips(state: Any, heartbeats: Any, devices: Any) -> None:
+        if heartbeats:
+            raise KeyError("a slip in somebody's own function")
+
+    options: dict[str, Any] = {"engine": engine, "max_epochs": 120, "n_trials": 2, "final_train": False}
+    with pytest.raises(KeyError, match="a slip in somebody's own function") as caught:
+        small_search(tmp_path / "run", **options).run(watch=slips)
+    assert caught.traceback[-1].name == "slips", "where it happened is shown"
+    assert not any(e["event"] in ("ended", "finished") for e in events_of(tmp_path / "run"))
+    state = small_search(tmp_path / "run", **options).run().state
+    assert [len(tries) for tries in state.rounds[0].attempts.values()] == [1, 1] and state.finished
+
+
+def test_a_search_and_a_plan_leave_the_number_of_threads_as_it_was(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    use_torch_threads()
+    before = numba.get_num_threads()
+    search = small_search(tmp_path / "run", final_train=False, n_trials=2, threads=1)
+    search.plan()
+    assert (torch.get_num_threads(), numba.get_num_threads()) == (2, before)
+    search.run()
+    assert (torch.get_num_threads(), numba.get_num_threads()) == (2, before)
 
 
 def test_a_space_file_is_kept_by_its_content(tmp_path: Path) -> None:

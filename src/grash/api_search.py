@@ -23,7 +23,9 @@ from grash.data.dataset import DATASET_FILE, Dataset
 from grash.engines.choose import check_engine, choose_engine
 from grash.engines.drive import Driver, Watch
 from grash.engines.estimate import SearchPlan, plan_search
+from grash.engines.watching import heeded
 from grash.errors import ConfigError, InputError
+from grash.kernels.threads import threads_put_back
 from grash.report.views import Views
 from grash.search.configurations import given_proposals
 from grash.search.folder import (
@@ -41,6 +43,7 @@ from grash.search.folder import (
 )
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials
+from grash.search.schedule import cost_of
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Result, Task
 from grash.training.config import TrainConfig, make_config
@@ -124,26 +127,28 @@ class Search:
         device = "auto" if self.engine == "ray" else self.devices.split(",")[0]  # a cluster's cards are elsewhere
         if self.begun:
             check_same(self.folder, self.settings, self.dataset)
-        found = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
+        with threads_put_back():
+            found = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
         self._planned = True
         return found
 
     def run(
         self, *, watch: Watch | None = None, max_seconds: float | None = None, extend: Mapping[str, Any] | None = None
     ) -> SearchResult:
-        """Runs the search to its end, or goes on with it. extend: n_trials or budget, larger than before."""
+        """Runs the search to its end, or goes on with it. extend: n_trials or budget, larger than before. What `watch`
+        raises stops the search and is raised here; the next `run` goes on."""
         if max_seconds is not None and not max_seconds >= 0:
             raise ConfigError(f"max_seconds={max_seconds}: give 0 or more seconds.")
         check_engine(self.engine, self.devices, self.workers, threads=self.settings.threads, address=self.address)
         self._check_plan()
-        with RunFolder(self.folder) as folder:
+        with threads_put_back(), heeded(watch) as told, RunFolder(self.folder) as folder:
             self._claim(folder)
             self.graphs.keep_cores(cores_place(dataset_place(self.folder), self.settings.count))
             engine = choose_engine(
                 self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
                 timeout=self.trial_timeout, address=self.address,
             )  # fmt: skip
-            views = Views(self.folder, watch)
+            views = Views(self.folder, told)
             try:
                 driver = Driver(
                     folder, self.graphs, engine, source=self.source, watch=views.see, max_seconds=max_seconds,
@@ -176,10 +181,12 @@ class Search:
         return Trial(task, make_config(task.config), self.graphs.subgraph(task.fractions).dataset)
 
     def tell(self, trial: Trial, mrr: float | None, *, seconds: float = 0.0, message: str = "") -> None:
-        """The score of a trial that was asked for; None says that it diverged."""
+        """The score of a trial that was asked for; None says that it diverged. All its epochs are billed, also where an
+        engine's trial would go on from the round before: a trainer outside begins anew."""
         driver = self._driver()
         past = driver.state.rounds[trial.task.round - 1]
         plan, name = past.plan, trial.task.name
+        cost = float(cost_of(plan.positives, self.settings, self.graphs.n_train)) * trial.task.price
         if mrr is not None and not (isinstance(mrr, int | float) and math.isfinite(mrr)):
             raise InputError(f"mrr={mrr} of {name} is no score: give a number, or None if the training diverged.")
         if trial.number in past.results:
@@ -192,7 +199,7 @@ class Search:
                 "diverged" if mrr is None else "ok",
                 mrr=None if mrr is None else float(mrr),
                 positives=0 if mrr is None else plan.positives,
-                cost=0.0 if mrr is None else plan.cost * trial.task.price,
+                cost=0.0 if mrr is None else cost,
                 seconds=seconds,
                 device="ask",
                 message=message,

@@ -17,6 +17,7 @@ import torch
 
 import grash.api_search as api_search
 import grash.engines.processes as processes
+import grash.engines.silence as silence
 from engines.searches import bare, essence, events_of, small_search, state_of
 from grash.engines.choose import choose_engine, device_slots
 from grash.engines.processes import ProcessEngine
@@ -153,11 +154,11 @@ def test_a_worker_that_hangs_is_ended_after_the_time_limit(
     def act(engine: ProcessEngine, number: int, attempt: int) -> None:
         if number == 0:
             os.kill(worker_of(engine, number), signal.SIGSTOP)
-            monkeypatch.setattr(processes, "_GRACE", -100.0)  # the driver's patience ends now
+            monkeypatch.setattr(silence, "GRACE", -100.0)  # the driver's patience ends now
 
     def watch(state: SearchState, *rest: Any) -> None:
         if state.rounds and 0 in state.rounds[0].results:
-            monkeypatch.setattr(processes, "_GRACE", 100.0)
+            monkeypatch.setattr(silence, "GRACE", 100.0)
         heard(state, *rest)
 
     heard = at_heartbeats(engines, act)
@@ -165,6 +166,37 @@ def test_a_worker_that_hangs_is_ended_after_the_time_limit(
     past = small_search(tmp_path / "run", **options).run(watch=watch).state.rounds[0]
     assert past.results[0].status == "timeout" and "said nothing" in past.results[0].message
     assert past.results[1].status == "ok" and [len(tries) for tries in past.attempts.values()] == [1, 1]
+
+
+def test_the_time_in_which_a_worker_cuts_its_graph_is_no_time_of_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = (
+        "import json, sys, time; sys.path[:] = json.loads(sys.argv[1]); from grash.search.graphs import SearchGraphs; "
+        "cut = SearchGraphs._subgraph; SearchGraphs._subgraph = lambda *given: (time.sleep(4), cut(*given))[1]; "
+    )
+    monkeypatch.setattr(processes, "_BEGIN", slow + processes._BEGIN)
+    monkeypatch.setattr(silence, "GRACE", 0.0)
+    options: dict[str, Any] = {"engine": "processes", "workers": 1, "trial_timeout": 2.0, "final_train": False}
+    past = small_search(tmp_path / "run", **options, n_trials=2).run().state.rounds[0]
+    assert [[r.status for r in tries] for tries in past.attempts.values()] == [["ok"], ["ok"]]
+    assert past.results[0].seconds > 4, "the graph was cut in less than the limit: nothing was tried here"
+
+
+def test_a_silence_is_judged_from_the_last_heartbeat_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(silence.time, "monotonic", lambda: now)
+    one, trial, final = silence.Silence(), Task(1, 0, 1, {}, ()), Task(0, 0, 1, {}, (), final=True)
+    now += 1e6
+    assert one.verdict(trial, 5.0) is None, "its training has not begun"
+    one.heard()
+    now += 30.0
+    one.heard()
+    now += 35.0
+    assert one.verdict(trial, 5.0) is None
+    now += 0.1
+    assert one.verdict(trial, 5.0) == "It said nothing for 35 s, where a trial may take 5 s (--trial-timeout)."
+    assert one.verdict(final, 5.0) is None and one.verdict(trial, None) is None
 
 
 def test_workers_that_cannot_begin_end_the_search_with_a_sentence(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ import torch
 import grash.engines.ray_cluster as ray_cluster
 import grash.engines.ray_engine as ray_engine
 import grash.engines.ray_worker as ray_worker
+import grash.engines.silence as silence
 from engines.searches import shifts
 from grash.data.dataset import Dataset
 from grash.engines.memory import plan_stack
@@ -22,7 +23,7 @@ from grash.engines.ray_cluster import Node, Share, able_nodes, node_of, plan_fin
 from grash.engines.ray_engine import RayEngine
 from grash.engines.ray_worker import RayWorker, versions
 from grash.errors import GrashError
-from grash.search.trial import Task
+from grash.search.trial import Heartbeat, Task
 from grash.training.config import make_config
 from grash.training.placement import Placement
 
@@ -74,6 +75,7 @@ class FakeRay:
     refused: list[str] = field(default_factory=list)  # label selectors
     killed: list[Any] = field(default_factory=list)
     probes: int = 0
+    beat: Heartbeat | None = None  # what a worker says when it is asked
     exceptions: ClassVar[Any] = SimpleNamespace(RayError=RuntimeError, RayTaskError=LookupError)
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -98,8 +100,12 @@ class FakeRay:
         methods = {
             "begin": SimpleNamespace(remote=lambda: begun),
             "run": SimpleNamespace(remote=lambda task: Answer(ready=False)),
+            "heard": SimpleNamespace(options=lambda **group: SimpleNamespace(remote=self.heard)),
         }
         return SimpleNamespace(remote=lambda *given: SimpleNamespace(**methods))
+
+    def heard(self) -> Answer:
+        return Answer(None if self.beat is None else json.dumps(asdict(self.beat)))
 
     def place(self, cpus: int, gpus: float, memory: int, refused: str) -> FakeNode | None:
         free = [n for n in self.there if n.alive and n.cpus >= cpus and n.gpus >= gpus and n.gib * GIB >= memory]
@@ -259,6 +265,28 @@ def test_trials_on_cards_get_workers_of_their_size(engine_on: Callable[..., RayE
     assert ray.asked[2:] == [(1, 4)]
     engine.close()
     assert len(ray.killed) == 3 and not engine._workers
+
+
+def test_a_trial_has_its_time_limit_from_its_first_heartbeat_on(
+    engine_on: Callable[..., RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = 1000.0, []
+    monkeypatch.setattr(silence.time, "monotonic", lambda: now)
+    ray = FakeRay([FakeNode("north")])
+    engine, task = engine_on(ray, timeout=5.0), task_of(GIB)
+
+    def after(seconds: float, beat: Heartbeat | None) -> list[Any]:
+        nonlocal now
+        ray.beat, now = beat, now + seconds
+        return [ended for _ in range(2) for ended in engine.wait(told.append)]  # it is asked, and it answers
+
+    assert [engine.start(task) for _ in range(2)] == [None, "cpu"]
+    assert after(1e6, None) == [], "the graph is being cut"
+    other, first, second = (Heartbeat(r, 0, s, 10, None, 1.0) for r, s in ((2, 9), (1, 1), (1, 2)))
+    assert after(1e6, other) == [] == told, "it is of another round"
+    assert after(1e6, first) == [] and after(34, second) == [] and after(34, second) == [] and told == [first, second]
+    [lost] = after(2, second)
+    assert lost.status == "timeout" and "said nothing for 35 s" in lost.message and len(ray.killed) == 1
 
 
 def test_a_trial_that_finds_no_room_is_said_to_wait(

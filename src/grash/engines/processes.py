@@ -17,16 +17,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from grash.engines.silence import Silence
 from grash.errors import GrashError, OutputError
 from grash.search.trial import Heartbeat, Result, Task
 
 _PATIENCE = 1.0  # seconds that `wait` sleeps at most
-_GRACE = 30.0  # seconds beyond its timeout after which a trial that says nothing is killed
 _FREE_SHARE = 0.9
 _STILLBORN = 3  # workers of a slot in a row that may end before they are ready
 _PR_SET_PDEATHSIG = 1
@@ -41,7 +41,7 @@ class _Slot:
     process: subprocess.Popen[bytes]
     pipe: Connection
     task: Task | None = None
-    since: float = 0.0
+    silence: Silence = field(default_factory=Silence)
     ready: bool = False
     stillborn: int = 0  # workers in a row that ended before they were ready
 
@@ -59,7 +59,7 @@ class ProcessEngine:
     def start(self, task: Task) -> str | None:
         for slot in self._slots:
             if slot.task is None and self._has_room(slot.device, task):
-                slot.task, slot.since = task, time.monotonic()
+                slot.task, slot.silence = task, Silence()
                 _send(slot.pipe, {"task": asdict(task)})
                 return slot.device
         return None
@@ -70,9 +70,9 @@ class ProcessEngine:
         for pipe in wait(list(by_pipe), timeout=_PATIENCE):
             ended += self._hear(by_pipe[pipe], tell)  # type: ignore[index]
         for slot in self._slots:
-            late = self.timeout is not None and slot.ready and slot.task is not None and not slot.task.final
-            if late and time.monotonic() - slot.since > self.timeout + _GRACE:  # type: ignore[operator]
-                ended.append(self._lost(slot, "timeout", f"It said nothing for {_GRACE:g} s beyond its time limit."))
+            late = None if slot.task is None else slot.silence.verdict(slot.task, self.timeout)
+            if late is not None:
+                ended.append(self._lost(slot, "timeout", late))
         return ended
 
     def stop(self) -> None:
@@ -92,9 +92,10 @@ class ProcessEngine:
         except (EOFError, OSError):
             return self._gone(slot)
         if "ready" in message:
-            slot.ready, slot.stillborn, slot.since = True, 0, time.monotonic()  # only now a trial's time runs
+            slot.ready, slot.stillborn = True, 0
             return []
         if "heartbeat" in message:
+            slot.silence.heard()
             tell(Heartbeat(**message["heartbeat"]))
             return []
         task, slot.task = slot.task, None
@@ -204,6 +205,7 @@ def work(pipe: Connection, folder: str, device: str, timeout: float | None, driv
             continue
         content = message["task"]
         task = Task(**{**content, "fractions": tuple(content["fractions"])})
+        told = 0.0  # that its training begins is said at once: its time limit runs from then on
         try:
             result = runner.run(task, tell)
             _send(pipe, {"result": result.to_json()})

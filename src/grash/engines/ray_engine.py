@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from grash.engines.ray_cluster import (
     share_of,
 )  # fmt: skip
 from grash.engines.ray_worker import RayWorker, holder_of, versions
+from grash.engines.silence import Silence
 from grash.errors import GrashError, OutputError
 from grash.search.folder import read_dataset
 from grash.search.trial import Heartbeat, Result, Status, Task
@@ -42,7 +43,6 @@ from grash.search.trial import Heartbeat, Result, Status, Task
 log = logging.getLogger(__name__)
 _PATIENCE = 0.5  # seconds that `wait` sleeps at most; less while workers begin
 _HURRY = 0.1
-_GRACE = 30.0  # seconds beyond its timeout after which a trial that says nothing is killed
 _AHEAD = 16  # workers that are asked for and have not begun
 _PATIENT = 30.0  # seconds without a worker for a trial before that is said
 
@@ -57,7 +57,8 @@ class _Worker:
     task: Task | None = None
     ended: Any = None  # what `run` will say
     heard: Any = None  # what `heard` will say
-    since: float = 0.0
+    beat: Heartbeat | None = None  # the last one
+    silence: Silence = field(default_factory=Silence)
 
 
 class RayEngine:
@@ -96,7 +97,7 @@ class RayEngine:
             self._ask(share, task)
             return None
         worker = min(idle, key=lambda w: (w.share.gpus, w.share.memory))
-        worker.task, worker.since = task, time.monotonic()
+        worker.task, worker.silence = task, Silence()
         worker.ended = worker.actor.run.remote(json.dumps(asdict(task)))
         self._since_room = time.monotonic()
         return "cuda" if self._gpu else "cpu"
@@ -110,9 +111,9 @@ class RayEngine:
         ended: list[Result | Task] = [self._ended(busy[ref]) for ref in done]
         for worker in [w for w in self._workers if w.task is not None]:
             self._listen(worker, tell)
-            late = self.timeout is not None and not worker.task.final  # type: ignore[union-attr]
-            if late and time.monotonic() - worker.since > self.timeout + _GRACE:  # type: ignore[operator]
-                ended.append(self._lost(worker, "timeout", f"It said nothing for {_GRACE:g} s beyond its time limit."))
+            late = worker.silence.verdict(worker.task, self.timeout)  # type: ignore[arg-type]
+            if late is not None:
+                ended.append(self._lost(worker, "timeout", late))
         return ended
 
     def stop(self) -> None:
@@ -246,7 +247,9 @@ class RayEngine:
             with suppress(self._ray.exceptions.RayError):  # a worker that is gone is noticed by what it runs
                 said = self._ray.get(worker.heard)
                 beat = None if said is None else Heartbeat(**json.loads(said))
-                if beat is not None and worker.task is not None and beat.number == worker.task.number:
+                if beat is not None and beat != worker.beat and _is_of(beat, worker.task):  # else it is an old one
+                    worker.beat = beat
+                    worker.silence.heard()
                     tell(beat)
             worker.heard = None
 
@@ -267,3 +270,8 @@ class RayEngine:
             return
         self._since_room = time.monotonic()
         log.warning("%s waits for %s, which no node of the Ray cluster has free (`ray status`).", task.name, need)
+
+
+def _is_of(beat: Heartbeat, task: Task | None) -> bool:
+    """Whether it is of this task, and not of the worker's last one."""
+    return task is not None and (beat.round, beat.number) == (task.round, task.number)

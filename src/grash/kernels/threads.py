@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numba
 import torch
@@ -17,6 +19,18 @@ def use_torch_threads() -> None:
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     numba.set_num_threads(min(threads, getattr(numba_config, "NUMBA_NUM_THREADS", 1)))
+
+
+@contextmanager
+def threads_put_back() -> Iterator[None]:
+    """What is set inside ends with it: torch's number of threads, and numba's, which follows it once it has any."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if _start_numba.cache_info().currsize:
+            use_torch_threads()
 
 
 @functools.cache
