@@ -21,7 +21,7 @@ from grash.engines.device import choose_device
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.metrics import Evaluation
-from grash.evaluation.other import evaluate_other
+from grash.evaluation.other_dataset import evaluate_other
 from grash.export import Format, export
 from grash.kernels.best_candidates import best_candidates
 from grash.kernels.count_above import exact_scores

@@ -13,8 +13,8 @@ from grash.data import leakage as leakage_module
 from grash.data.dataset import Dataset
 from grash.data.describe import CARDINALITIES, describe, relation_cardinalities
 from grash.data.leakage import find_leakage
+from grash.data.lookalikes import variant_warnings
 from grash.data.prepare import load_dataset, prepare
-from grash.data.variants import variant_warnings
 from grash.data.vocabulary import Vocabulary
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from grash.data.account import Reading, reading_of
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.leakage import THRESHOLD, Leakage, SplitLeakage, find_leakage
-from grash.data.variants import MOST, variant_warnings
+from grash.data.lookalikes import MOST, variant_warnings
 
 CARDINALITIES = ("1-1", "1-N", "N-1", "N-N", "unseen")
 MANY = 1.5  # Bordes et al. 2013: from this mean number of tails per head (heads per tail) on it is N

@@ -41,7 +41,6 @@ from grash.errors import ConfigError, InputError
 from grash.files import mend_folder
 
 BUNDLED = {"world": Path(__file__).parent / "bundled" / "world.tsv"}
-_NO_TRIPLES = np.empty((0, 3), np.int32)
 
 
 def load_dataset(source: Path | str, options: SourceOptions | None = None, **changes: Any) -> Dataset:
