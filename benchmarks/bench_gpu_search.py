@@ -32,6 +32,7 @@ from grash.engines.drive import Driver
 from grash.engines.ground import Ground
 from grash.engines.memory import human
 from grash.engines.run import Job, run_trainings
+from grash.search.claim import claim_folder
 from grash.search.folder import RunFolder
 from grash.search.halving import RunTrials
 from grash.search.trial import Task
@@ -94,7 +95,7 @@ def round1(data: Dataset, args: argparse.Namespace) -> None:
 def first_round(search: Search) -> tuple:
     """The graph and the tasks of round 1, as the search itself makes them."""
     with RunFolder(search.folder) as folder:
-        search._claim(folder)
+        claim_folder(folder, search.settings, search.dataset, search.source)
         driver = Driver(folder, search.graphs, _Nobody())  # type: ignore[arg-type]
         driver.begin()
         action = driver.advance()
@@ -117,7 +118,10 @@ def timed(ground: Ground, configs: Sequence[TrainConfig], *, stacked: bool) -> f
     """Seconds of all these trainings with their validations."""
     groups = [list(configs)] if stacked else [[config] for config in configs]
     settle(ground.device)
-    before = torch.cuda.memory_allocated(ground.device) if ground.device.type == "cuda" else 0
+    before = 0
+    if ground.device.type == "cuda":
+        before = torch.cuda.memory_allocated(ground.device)
+        torch.cuda.reset_peak_memory_stats(ground.device)
     began = time.monotonic()
     ends = []
     for group in groups:

@@ -27,24 +27,22 @@ from grash.engines.watching import heeded
 from grash.errors import ConfigError, InputError
 from grash.kernels.threads import threads_put_back
 from grash.report.views import Views
+from grash.search.claim import claim_folder, search_folder
 from grash.search.configurations import given_proposals
 from grash.search.folder import (
-    LOCK_FILE,
     SEARCH_FILE,
     RunFolder,
     check_same,
     cores_place,
     dataset_place,
-    is_leftover,
     read_dataset,
     read_search,
     read_settings,
-    write_search,
 )
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials
 from grash.search.schedule import cost_of
-from grash.search.settings import SearchSettings, make_settings
+from grash.search.settings import make_settings
 from grash.search.trial import Result, Task
 from grash.training.config import TrainConfig, make_config
 from grash.training.placement import PLACEMENTS
@@ -142,7 +140,7 @@ class Search:
         check_engine(self.engine, self.devices, self.workers, threads=self.settings.threads, address=self.address)
         self._check_plan()
         with threads_put_back(), heeded(watch) as told, RunFolder(self.folder) as folder:
-            self._claim(folder)
+            claim_folder(folder, self.settings, self.dataset, self.source)
             self.graphs.keep_cores(cores_place(dataset_place(self.folder), self.settings.count))
             engine = choose_engine(
                 self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
@@ -230,7 +228,7 @@ class Search:
             self._check_plan()
             folder = RunFolder(self.folder).__enter__()
             try:
-                self._claim(folder)
+                claim_folder(folder, self.settings, self.dataset, self.source)
                 driver = Driver(folder, self.graphs, _NoEngine(), source=self.source)
                 driver.begin()
             except BaseException:
@@ -238,21 +236,6 @@ class Search:
                 raise
             self._asked = (folder, driver)
         return self._asked[1]
-
-    def _claim(self, folder: RunFolder) -> None:
-        """A new folder gets its search.yaml; one that is there must be of this search."""
-        if folder.begun:
-            check_same(folder.path, self.settings, self.dataset)
-        elif any(not self._is_ours(p) for p in folder.path.iterdir()):
-            raise InputError(f"{folder.path} holds other files, so no search is begun there: give another folder.")
-        else:
-            write_search(folder.path, self.settings, self.dataset, self.source)
-
-    def _is_ours(self, path: Path) -> bool:
-        """Whether it may lie in a folder whose search has no search.yaml yet: the lock, or what a kill left there."""
-        if path.name == "dataset" and (path / DATASET_FILE).is_file():
-            return Dataset.load(path).fingerprint == self.dataset.fingerprint
-        return path.name == LOCK_FILE or is_leftover(path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,30 +272,6 @@ class _NoEngine:
 
     def close(self) -> None:
         pass
-
-
-def search_folder(dataset: Dataset, settings: SearchSettings, *, parent: str | Path = "runs") -> Path:
-    """PARENT/DATASET-MODELS-search, or with -2, -3, …: the first that is free or an unfinished search like this."""
-    base = Path(parent) / f"{dataset.name}-{'-'.join(settings.models)}-search".replace("/", "-")
-    number = 1
-    while True:
-        folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        if (
-            not folder.exists()
-            or not any(p.name != ".lock" for p in folder.iterdir())
-            or _goes_on(folder, dataset, settings)
-        ):
-            return folder
-        number += 1
-
-
-def _goes_on(folder: Path, dataset: Dataset, settings: SearchSettings) -> bool:
-    """Whether the folder holds a search like this one that is not finished yet."""
-    try:
-        check_same(folder, settings, dataset)
-        return not SearchResult.load(folder).state.finished
-    except (InputError, ConfigError, OSError, ValueError):
-        return False
 
 
 __all__ = ["Search", "SearchResult", "Trial", "best_of_run", "search_folder"]

@@ -40,7 +40,7 @@ def whole_file(path: Path) -> Iterator[Path]:
             _fsync(aside)
             aside.chmod(0o666 & ~_umask())
             aside.replace(path)
-            _fsync(path.parent)
+            sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 
@@ -70,7 +70,7 @@ def whole_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
             if path.exists():
                 path.rename(old)
             aside.rename(path)
-            _fsync(path.parent)
+            sync_folder(path.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         if old.exists() and not path.exists():
@@ -84,6 +84,11 @@ def check_writable(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the entry of a new file in it last, too."""
+    _fsync(folder)
 
 
 def mend_folder(path: Path) -> None:

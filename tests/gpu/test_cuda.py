@@ -9,6 +9,7 @@ import torch
 from grash.data.known import KnownAnswers
 from grash.evaluation.ranking import Ranker
 from grash.kernels import random
+from grash.kernels.pair_scores import pair_gradients, pair_scores, tile_bytes
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
 from grash.training.gradients import step_gradients
@@ -101,3 +102,19 @@ def test_ranks_equal_those_of_the_cpu(model, norm):
         # queries themselves may differ in the last bit between devices
         assert (a.above != b.above).mean() < 0.01
         assert math.isclose((1 / a.mean).mean(), (1 / b.mean).mean(), abs_tol=1e-3)
+
+
+@pytest.mark.parametrize("pair", ["dot", "l1", "l2", "modulus"])
+@pytest.mark.parametrize(("b", "n", "w"), [(1024, 500, 128), (256, 3000, 64), (1024, 40, 512)])
+def test_plain_scores_and_gradients_take_the_bytes_that_are_planned(b, n, w, pair):
+    torch.manual_seed(0)
+    q, c, upstream = torch.randn(b, w, device=CUDA), torch.randn(n, w, device=CUDA), torch.randn(b, n, device=CUDA)
+    pair_gradients(q, c, pair_scores(q, c, pair), upstream, pair)  # what libraries keep once
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    gradients = pair_gradients(q, c, pair_scores(q, c, pair), upstream, pair)
+    torch.cuda.synchronize()
+    given_back = 4 * 3 * b * n + sum(4 * 2 * x.numel() for x in gradients)  # scores and their like, and sums
+    taken = torch.cuda.max_memory_allocated() - before
+    assert taken <= 1.05 * (tile_bytes(b, n, w, pair, CUDA) + given_back)

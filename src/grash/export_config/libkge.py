@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from grash.export_config.no_counterpart import no_counterpart
 from grash.training.config import TrainConfig
 
 _TRAINING = {"negative_sampling": "negative_sampling", "1vsall": "1vsAll", "kvsall": "KvsAll"}
@@ -38,7 +39,7 @@ def config_to_libkge(config: TrainConfig, dataset: str) -> tuple[str, list[str]]
         "early_stopping.patience": config.patience or 0,
     }
     content["entity_ranking.tie_handling.type"] = "rounded_mean_rank"
-    _note_the_rest(config, left_out)
+    left_out += no_counterpart(config)
     head = "".join(f"# not carried over: {line}\n" for line in left_out)
     return head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True), left_out
 
@@ -139,15 +140,6 @@ def _sides(config: TrainConfig) -> dict[str, Any]:
     if config.model in ("transe", "rotate"):
         section["l_norm"] = float(config.norm)
     return section
-
-
-def _note_the_rest(config: TrainConfig, left_out: list[str]) -> None:
-    if config.relation_prediction:
-        left_out.append(f"relation_prediction: {config.relation_prediction} has no counterpart")
-    if config.precision == "tf32":  # bf16 is the default, float32 is torch's
-        left_out.append(f"precision: {config.precision} has no counterpart; products are in torch's default")
-    if config.storage != "float32":
-        left_out.append(f"storage: {config.storage} has no counterpart; entities are kept in float32")
 
 
 def _whole(name: str, value: float, left_out: list[str]) -> int:

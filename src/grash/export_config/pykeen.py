@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from grash.export_config.no_counterpart import no_counterpart
 from grash.training.config import TrainConfig
 from grash.version import __version__
 
@@ -33,12 +34,7 @@ def config_to_pykeen(config: TrainConfig, dataset: str) -> tuple[dict[str, Any],
     pipeline |= _training(config, left_out)
     pipeline |= _stopper(config, left_out)
     pipeline |= {"evaluator": "rankbased", "evaluator_kwargs": {"filtered": True}, "random_seed": config.seed}
-    if config.relation_prediction:
-        left_out.append(f"relation_prediction: {config.relation_prediction} has no counterpart")
-    if config.precision == "tf32":  # bf16 is the default, float32 is torch's
-        left_out.append(f"precision: {config.precision} has no counterpart; products are in torch's default")
-    if config.storage != "float32":
-        left_out.append(f"storage: {config.storage} has no counterpart; entities are kept in float32")
+    left_out += no_counterpart(config)
     metadata = {"title": f"{_MODELS[config.model]}, exported by grash {__version__}", "not_carried_over": left_out}
     return {"metadata": metadata, "pipeline": pipeline}, left_out
 

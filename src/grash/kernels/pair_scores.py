@@ -27,7 +27,7 @@ Pair = Literal["dot", "l1", "l2", "modulus"]
 
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 _TILE = 1 << 24  # elements of (B, n, W) that the plain distance forms build at once
-_TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 2, "modulus": 4.25}  # of that size, that they hold at a time
+_TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 3, "modulus": 4.25}  # of that size, that they hold at a time
 
 
 def pair_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
@@ -99,9 +99,10 @@ def pair_gradients_plain(queries: Tensor, candidates: Tensor, upstream: Tensor, 
         part = upstream[:, start : start + len(tile)]
         gq, gc = row_gradients(queries[:, None, :], tile[None, :, :], part, pair)
         for_queries += gq.sum(1)
+        del gq  # a sum over the first axis takes two tiles more on a card
         for_candidates.append(gc.sum(0))
         start += len(tile)
-        del gq, gc  # before the next two are made
+        del gc  # before the next two are made
     return for_queries, torch.cat(for_candidates) if for_candidates else torch.zeros_like(candidates)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grash.errors import FormatError, InputError, OutputError
+from grash.files import sync_folder
 
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
@@ -35,7 +36,7 @@ class Ledger:
         self.events, self._sum = _read(self.path, repair=True) if self.path.exists() else ([], 0)
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         except OSError as error:
             raise OutputError(self.path, error.strerror or str(error)) from error
 
@@ -135,12 +136,3 @@ def _truncate(path: Path, size: int) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise OutputError(path, error.strerror or str(error)) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the entry of a new file last, too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
