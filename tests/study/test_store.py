@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
+
 import pytest
 
 from grash.errors import FormatError, InputError
@@ -72,6 +74,21 @@ def test_merging_adds_what_is_missing_once(tmp_path):
     merged = Store.of(tmp_path / "here", graphs.pool)
     assert len(merged.entries) == 2 and merged.searches["one"]["winner"] == 3
     assert merge_stores(tmp_path / "new", tmp_path / "here") == {here.path.name: 3}
+
+
+def test_a_packed_store_is_merged_as_it_was_and_a_damaged_one_is_named(tmp_path):
+    _, there = small_study(tmp_path / "there")
+    there.add([made_up(0, "chain", 0.5, 0.1), made_up(1, "chain", 0.5, 0.2)])
+    there.release()
+    packed = tmp_path / "published" / f"{there.path.name}.xz"
+    packed.parent.mkdir()
+    packed.write_bytes(lzma.compress(there.path.read_bytes()))
+    assert merge_stores(tmp_path / "here", packed.parent) == {there.path.name: 2}
+    assert (tmp_path / "here" / there.path.name).read_bytes() == there.path.read_bytes()
+    assert merge_stores(tmp_path / "here", packed.parent, tmp_path / "there") == {there.path.name: 0}
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(FormatError, match=r"\.jsonl\.xz is damaged .*take it from a copy"):
+        merge_stores(tmp_path / "here", packed.parent)
 
 
 def test_a_folder_without_results_is_no_store(tmp_path):

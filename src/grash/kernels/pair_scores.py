@@ -27,7 +27,7 @@ Pair = Literal["dot", "l1", "l2", "modulus"]
 
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 _TILE = 1 << 24  # elements of (B, n, W) that the plain distance forms build at once
-_TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 3, "modulus": 4.25}  # of that size, that they hold at a time
+_TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 2, "modulus": 4.25}  # of that size, that they hold at a time
 
 
 def pair_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
@@ -98,11 +98,10 @@ def pair_gradients_plain(queries: Tensor, candidates: Tensor, upstream: Tensor, 
     for tile in _tiles(candidates, len(queries)):
         part = upstream[:, start : start + len(tile)]
         gq, gc = row_gradients(queries[:, None, :], tile[None, :, :], part, pair)
-        for_queries += gq.sum(1)
-        del gq  # a sum over the first axis takes two tiles more on a card
-        for_candidates.append(gc.sum(0))
+        for_queries += _sum_over(gq, 1)
+        for_candidates.append(_sum_over(gc, 0))
         start += len(tile)
-        del gc  # before the next two are made
+        del gq, gc  # before the next two are made
     return for_queries, torch.cat(for_candidates) if for_candidates else torch.zeros_like(candidates)
 
 
@@ -117,6 +116,16 @@ def tile_bytes(n_queries: int, n_candidates: int, width: int, pair: Pair, device
 def _tiles(candidates: Tensor, n_queries: int) -> tuple[Tensor, ...]:
     width = max(candidates.shape[-1], 1)
     return candidates.split(max(1, _TILE // (max(n_queries, 1) * width))) if len(candidates) else ()
+
+
+def _sum_over(tile: Tensor, dim: int) -> Tensor:
+    """The sum over an axis, half added to half in place: `sum` may take twice the tile beside it on a card."""
+    rows = tile.transpose(0, dim)
+    while len(rows) > 1:
+        half = len(rows) // 2
+        rows[:half] += rows[-half:]
+        rows = rows[: len(rows) - half]
+    return rows[0].clone() if len(rows) else tile.sum(dim)
 
 
 def _l2_scores(queries: Tensor, candidates: Tensor) -> Tensor:

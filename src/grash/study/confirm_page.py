@@ -71,11 +71,12 @@ def confirm_page(wanted: Sequence[Wanted], store: Store, *, label: str, command:
     devices = sorted({r["device"] for c in columns for r in c.records.values()})
     title = f"Real searches with final training: {dataset}, " + ", ".join(models)
     page = Page(name, title, command, ", ".join(devices), raw=_raw(columns))
+    seeds = "1 seed" if columns[0].seeds == 1 else f"{columns[0].seeds} seeds"
     page.add(
         f"Each search is one `grash search` at B = {s.budget:g} (E = {s.max_epochs:g}, d = {s.dim}) with the final "
-        f"training of its pick, which is outside B; {columns[0].seeds} seeds each. The test triples were ranked once, "
-        f"by the final model. Means over seeds with Student's 95 % interval; a search that ended without a model "
-        f"counts as 0. `runs` is what the search was billed, in full trainings.",
+        f"training of its pick, which is outside B; {seeds} each. The test triples were ranked once, by the final "
+        f"model. Means over seeds with Student's 95 % interval; a search that ended without a model counts as 0. "
+        f"`runs` is what the search was billed, in full trainings.",
         _candidates(columns),
         "## What is found",
         _summary(columns),

@@ -2,13 +2,15 @@
 
 The first line says what the results belong to (`Pool.meta`); then lines of kind `cell` (an Entry) and `search` (a
 SearchRecord of searches.py). A last line that was torn by a kill is ignored, and cut off by the next writer. One
-process at a time writes: it holds the file from its first result to its end.
+process at a time writes: it holds the file from its first result to its end. Packed with `xz` it is read too, to be
+merged into another: so stores are published.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import lzma
 import os
 import weakref
 from collections.abc import Iterable
@@ -21,6 +23,7 @@ from grash.errors import FormatError, InputError, OutputError
 from grash.study.cells import Cell, Entry, has_mark, merged_marks, rounded
 from grash.study.pool import SCHEMA, VERSION, Pool
 
+_PACKED = ".xz"
 _SAME = ("grash",)  # entries of the first line that may differ: what was measured with an older version still counts
 
 
@@ -51,10 +54,7 @@ class Store:
     @classmethod
     def read(cls, path: Path) -> Store:
         """The store in a file, without its pool."""
-        try:
-            content = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+        content = _content(Path(path))
         whole = content[: content.rfind(b"\n") + 1]
         store = cls(path, {})
         for number, line in enumerate(whole.splitlines(), 1):
@@ -174,17 +174,27 @@ def merge_stores(into: Path, *others: Path) -> dict[str, int]:
     """Merges the files of other folders into those of a folder: {file: results that were new}."""
     found: dict[str, int] = {}
     for folder in others:
-        files = sorted(Path(folder).glob("*.jsonl"))
+        files = sorted([*Path(folder).glob("*.jsonl"), *Path(folder).glob(f"*.jsonl{_PACKED}")])
         if not files:
-            raise InputError(f"{folder} holds no results of a study: it has no file NAME.jsonl.")
+            raise InputError(f"{folder} holds no results of a study: it has no file NAME.jsonl or NAME.jsonl{_PACKED}.")
         for file in files:
-            theirs, path = Store.read(file), Path(into) / file.name
+            theirs, path = Store.read(file), Path(into) / file.name.removesuffix(_PACKED)
             mine = Store.read(path) if path.is_file() else Store(path, theirs.meta)
             if not mine._size:
                 mine.meta = theirs.meta
-            found[file.name] = found.get(file.name, 0) + (mine.merge(theirs) if theirs._size else 0)
+            found[path.name] = found.get(path.name, 0) + (mine.merge(theirs) if theirs._size else 0)
             mine.release()
     return found
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        return lzma.decompress(content) if path.suffix == _PACKED else content
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except lzma.LZMAError as error:
+        raise FormatError(f"{path} is damaged ({error}): take it from a copy.") from error
 
 
 def _says_more(new: Entry, old: Entry | None) -> bool:
