@@ -27,12 +27,11 @@ from grash.engines.watching import heeded
 from grash.errors import ConfigError, InputError
 from grash.kernels.threads import threads_put_back
 from grash.report.views import Views
-from grash.search.claim import claim_folder, search_folder
+from grash.search.claim import check_claim, claim_folder, search_folder
 from grash.search.configurations import given_proposals
 from grash.search.folder import (
     SEARCH_FILE,
     RunFolder,
-    check_same,
     cores_place,
     dataset_place,
     read_dataset,
@@ -123,8 +122,7 @@ class Search:
     def plan(self, *, probe: bool = True) -> SearchPlan:
         """Every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
         device = "auto" if self.engine == "ray" else self.devices.split(",")[0]  # a cluster's cards are elsewhere
-        if self.begun:
-            check_same(self.folder, self.settings, self.dataset)
+        check_claim(self.folder, self.settings, self.dataset)
         with threads_put_back():
             found = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
         self._planned = True

@@ -44,6 +44,21 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
         small_search(tmp_path / "other").run()
 
 
+def test_a_folder_that_cannot_be_had_is_refused_before_anything_is_planned(
+    tmp_path: Path, finished: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grash.api_search.plan_search", lambda *given, **options: pytest.fail("was planned"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("important")
+    with pytest.raises(InputError, match="holds other files, so no search is begun there"):
+        small_search(tmp_path / "run").plan()
+    (tmp_path / "file").write_text("important")
+    with pytest.raises(InputError, match="file is a file, and a search needs a folder: give another name"):
+        small_search(tmp_path / "file").plan()
+    with pytest.raises(ConfigError, match="is a search with other settings.*seed: 0 there, 1 now"):
+        small_search(finished.folder, seed=1).plan()
+
+
 def test_a_folder_in_use_is_refused_and_free_again_afterwards(tmp_path: Path) -> None:
     first = small_search(tmp_path / "run", final_train=False)
     first.ask()

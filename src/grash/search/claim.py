@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.errors import ConfigError, InputError
-from grash.search.folder import LOCK_FILE, RunFolder, check_same, is_leftover, write_search
+from grash.search.folder import LOCK_FILE, SEARCH_FILE, RunFolder, check_same, is_leftover, write_search
 from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.settings import SearchSettings
 from grash.search.state import SearchState
@@ -40,13 +40,20 @@ def _goes_on(folder: Path, dataset: Dataset, settings: SearchSettings) -> bool:
         return False
 
 
+def check_claim(folder: Path, settings: SearchSettings, dataset: Dataset) -> None:
+    """Refuses a folder that holds another search, or other files."""
+    if (folder / SEARCH_FILE).is_file():
+        check_same(folder, settings, dataset)
+    elif folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, and a search needs a folder: give another name.")
+    elif folder.exists() and any(not _is_ours(p, dataset) for p in folder.iterdir()):
+        raise InputError(f"{folder} holds other files, so no search is begun there: give another folder.")
+
+
 def claim_folder(folder: RunFolder, settings: SearchSettings, dataset: Dataset, source: str) -> None:
     """A new folder gets its search.yaml; one that is there must be of this search."""
-    if folder.begun:
-        check_same(folder.path, settings, dataset)
-    elif any(not _is_ours(p, dataset) for p in folder.path.iterdir()):
-        raise InputError(f"{folder.path} holds other files, so no search is begun there: give another folder.")
-    else:
+    check_claim(folder.path, settings, dataset)
+    if not folder.begun:
         write_search(folder.path, settings, dataset, source)
 
 
