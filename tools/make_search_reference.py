@@ -14,6 +14,7 @@ VALUES = {  # where the type says less than a person wants to know
     "models": "names of models",
     "space": "default, paper, wide, or parameters",
     "initial": "configurations",
+    "final_threads": "whole number ≥ 1, or none",
     "fixed": "settings of a training",
 }
 
@@ -59,6 +60,8 @@ def values_of(name: str, field: Any) -> str:
 
 
 def word(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, tuple | dict):
         return ", ".join(value) or "none"
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

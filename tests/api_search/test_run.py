@@ -26,6 +26,16 @@ def test_several_models_share_the_rounds(tmp_path: Path) -> None:
     assert all(r.status == "ok" for past in state.rounds for r in past.results.values())
 
 
+@pytest.mark.parametrize(("given", "used"), [({}, [1, 1]), ({"final_threads": 2}, [1, 2]), ({"threads": 2}, [2, 2])])
+def test_the_final_training_has_threads_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, int], used: list[int]
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr("grash.engines.trial.use_threads", seen.append)
+    state = small_search(tmp_path / "run", **given).run().state
+    assert state.final is not None and seen == [used[0]] * (len(seen) - 1) + [used[1]]
+
+
 @pytest.mark.parametrize("variant", ["combined", "epoch"])
 def test_priced_by_scores_the_bill_stays_below_the_budget(tmp_path: Path, variant: str) -> None:
     space = {**SPACE, "negatives_tail": {"low": 1, "high": 140, "log": True}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -215,6 +215,16 @@ class TestTheFinalTraining:
         )
         assert engine.start(task) is None and engine.start(task) == "cuda"
         assert ray.asked == [(1 / 3, 32)] and far.memory > 28 * GIB
+
+    @pytest.mark.parametrize(("final_threads", "cpus"), [(1, 2), (4, 4), (64, 8)])
+    def test_gets_its_threads_or_all_that_a_node_has(
+        self, engine_on: Callable[..., RayEngine], final_threads: int, cpus: int
+    ) -> None:
+        engine = engine_on(FakeRay([FakeNode("north", cpus=8)]), threads=2, final_threads=final_threads)
+        engine.__dict__["_dataset"] = self.dataset
+        task = task_of(GIB, config=self.config.model_dump())
+        shares = [engine._share(replace(task, final=final)) for final in (False, True)]
+        assert [s and s.cpus for s in shares] == [2, cpus]
 
 
 def test_a_large_head_that_takes_no_trials_is_not_what_they_ask_for(engine_on: Callable[..., RayEngine]) -> None:

@@ -62,6 +62,11 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {
     "count": (str | None, None, _option("--count", help="Cores by neighbours or triples [neighbours].")),
     "rails": (bool | None, None, _option("--rails/--no-rails", help="Guard rails against too small rounds [on].")),
     "threads": (int | None, None, _option("--threads", help="CPU threads of a trial; results depend on it [1].")),
+    "final_threads": (
+        int | None,
+        None,
+        _option("--final-threads", help="CPU threads of the final training [as --threads]."),
+    ),
     "price": (str | None, None, _option("--price", help="Unit of the budget: triples or scores [triples].")),
     "warm_start": (
         str | None,

@@ -40,7 +40,10 @@ def choose_engine(
     if name == "ray":
         from grash.engines.ray_engine import RayEngine
 
-        return RayEngine(folder, address=address, devices=devices, threads=threads, workers=workers, timeout=timeout)
+        return RayEngine(
+            folder, address=address, devices=devices, threads=threads, workers=workers, timeout=timeout,
+            final_threads=graphs.settings.threads_of(final=True),
+        )  # fmt: skip
     if name == "auto":
         one_card = len(set(slots)) == 1 and slots[0] != "cpu" and workers is None
         name = "stacked" if one_card else "sequential" if len(slots) == 1 else "processes"

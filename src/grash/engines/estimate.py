@@ -205,7 +205,8 @@ def _final(
     steps = -(-positives // typical.batch_size)
     seconds = None
     if probe:
-        seconds = _seconds(ground, [typical], typical, steps, graphs.settings.threads, n_validations=20)
+        threads = graphs.settings.threads_of(final=True)
+        seconds = _seconds(ground, [typical], typical, steps, threads, n_validations=20)
     disk = max(2 * m.tables + m.optimizer for m in memory)
     largest = max(m.device for m in memory)
     paths = paths_of(ground, [typical])

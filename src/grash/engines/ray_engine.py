@@ -72,10 +72,12 @@ class RayEngine:
         address: str | None = None,
         devices: str = "auto",
         threads: int = 1,
+        final_threads: int = 1,
         workers: int | None = None,
         timeout: float | None = None,
     ) -> None:
         self.folder, self.threads, self.timeout = Path(folder).resolve(), threads, timeout
+        self.final_threads = final_threads
         self._ray, self._is_ours = connect(address)
         self.n_slots = workers or 1024
         self._gpu = devices == "cuda" or (devices == "auto" and any(n.gpus for n in alive_nodes(self._ray)))
@@ -136,11 +138,12 @@ class RayEngine:
         known = bool(nodes) and (not self._gpu or self._card_bytes is not None)
         if not known and not (self._look(task) and nodes):
             return None
-        largest, plan = max(node.memory for node in nodes), None
+        largest, plan, threads = max(node.memory for node in nodes), None, self.threads
         if task.final:
+            threads = max(threads, min(self.final_threads, max(int(node.cpus) for node in nodes)))
             device = torch.device(self.devices[0])
             plan = plan_final(task, self._dataset, device, card_bytes=self._card_bytes)
-        return share_of(task, self.threads, node_bytes=largest, card_bytes=self._card_bytes, plan=plan)
+        return share_of(task, threads, node_bytes=largest, card_bytes=self._card_bytes, plan=plan)
 
     def _look(self, task: Task) -> bool:
         """Whether something has begun on a node that can take a trial, and so said how large its card is. What waits

@@ -80,7 +80,7 @@ class TrialRunner:
         began, waiting = self._begin(), list(tasks)
         results: list[Result] = []
         try:
-            use_threads(self.settings.threads)
+            use_threads(self.settings.threads_of(final=tasks[0].final))
             graph = self.graphs.subgraph(tasks[0].fractions)
             jobs = [self._job(task, graph, self._watch(task, tell)) for task in tasks]
             work = self._work_bytes(tasks[0].work_share)

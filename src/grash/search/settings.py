@@ -50,6 +50,7 @@ class SearchSettings(BaseModel):
     warm_start: Literal["off", "weights"] = Field("off", description="Survivors take their rows to the next round.")
     final_train: bool = Field(True, description="Train the winner on the full graph.")
     threads: int = Field(1, ge=1, description="CPU threads of a trial; results on a CPU depend on it.")
+    final_threads: int | None = Field(None, ge=1, description="CPU threads of the final training; none: as `threads`.")
     max_retries: int = Field(2, ge=0, description="Retries of a trial after a machine's fault.")
     initial: tuple[dict[str, Any], ...] = Field((), description="Configurations given by the user: values, origin.")
     fixed: dict[str, Any] = Field(default_factory=dict, description="Settings of the training that are not searched.")
@@ -77,6 +78,9 @@ class SearchSettings(BaseModel):
     def full_budget(self) -> Fraction:
         return Fraction(str(self.budget))
 
+    def threads_of(self, *, final: bool) -> int:
+        return self.final_threads or self.threads if final else self.threads
+
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -94,7 +98,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 # Settings that searches did not have when they were recorded without them.
-AS_BEFORE = {"trend": 0.0, "scaled_penalties": False}
+AS_BEFORE = {"trend": 0.0, "scaled_penalties": False, "final_threads": None}
 PRESETS["paper-text"] = {**PRESETS["paper"], "count": "triples", "negatives_floor": 0.0}
 
 ALIASES = {
