@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import lzma
+from dataclasses import replace
 
 import pytest
 
+from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
 from grash.study.cells import Cell, cells_on
 from grash.study.run import missing
@@ -174,3 +176,17 @@ def test_an_error_is_final_when_it_comes_again(tmp_path):
     for left in (1, 0):
         store.add([made_up_for(cell, 0.1, status="error", curve=())])
         assert len(missing([cell], store)) == left == len(missing([cell], Store.read(store.path)))
+
+
+def test_names_of_entities_make_no_other_study(tmp_path):
+    graphs, store = small_study(tmp_path)
+    store.add([made_up(0, "chain", 0.5, 0.1)])
+    store.release()
+    data = graphs.pool.dataset
+    named = replace(
+        data,
+        entities=Vocabulary.from_names([f"e{i}" for i in range(data.n_entities)]),
+        relations=Vocabulary.from_names([f"r{i}" for i in range(data.n_relations)]),
+    )
+    assert named.fingerprint != data.fingerprint and named.unnamed_fingerprint == data.unnamed_fingerprint
+    assert len(Store.of(tmp_path, replace(graphs.pool, dataset=named)).entries) == 1

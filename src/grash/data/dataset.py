@@ -68,14 +68,22 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of counts, triples and names: equal for equal content, wherever it lies."""
+        return self._digest(self.entities, self.relations)
+
+    @cached_property
+    def unnamed_fingerprint(self) -> str:
+        """The fingerprint that the same ids have without names: what is trained depends on ids alone."""
+        return self.fingerprint if self.entities is self.relations is None else self._digest(None, None)
+
+    def _digest(self, *vocabularies: Vocabulary | None) -> str:
         digest = hashlib.sha256()
         counts = [self.n_entities, self.n_relations, *(len(self.split(s)) for s in SPLITS)]
-        counts += [-1 if v is None else len(v) for v in (self.entities, self.relations)]
+        counts += [-1 if v is None else len(v) for v in vocabularies]
         digest.update(np.array(counts, "<i8").data)
         for split in SPLITS:
             for _, block in in_blocks(self.split(split), _ROWS):
                 digest.update(block.data)
-        for vocabulary in (self.entities, self.relations):
+        for vocabulary in vocabularies:
             if vocabulary is not None:
                 vocabulary.digest_into(digest)
         return digest.hexdigest()

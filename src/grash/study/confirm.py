@@ -88,7 +88,7 @@ def store_of(folder: Path, dataset: Dataset) -> Store:
     """The store of all real searches on a graph: FOLDER/confirm-GRAPH.jsonl."""
     meta = {
         "schema": SCHEMA, "version": VERSION, "grash": __version__, "dataset": dataset.name,
-        "fingerprint": dataset.fingerprint, "n_entities": dataset.n_entities, "n_relations": dataset.n_relations,
+        "fingerprint": dataset.unnamed_fingerprint, "n_entities": dataset.n_entities, "n_relations": dataset.n_relations,
         "n_train": len(dataset.train), "n_valid": len(dataset.valid), "n_test": len(dataset.test),
     }  # fmt: skip
     return Store.at(Path(folder) / f"confirm-{dataset.name}.jsonl", meta)

@@ -55,7 +55,7 @@ class Pool:
         scaled = {"scaled_penalties": True} if s.scaled_penalties else {}  # stores of before have no word for it
         return {
             "schema": SCHEMA, "version": VERSION, "grash": __version__,
-            "dataset": data.name, "fingerprint": data.fingerprint,
+            "dataset": data.name, "fingerprint": data.unnamed_fingerprint,
             "n_entities": data.n_entities, "n_relations": data.n_relations, "n_train": len(data.train),
             "n_valid": len(data.valid), "n_test": len(data.test),
             "model": s.models[0], "dim": s.dim, "epochs": s.max_epochs, "seed": s.seed,
