@@ -357,6 +357,18 @@ def test_a_model_folder_is_read_without_grash(place: Path, trained: Path, capsys
     assert capsys.readouterr().out.startswith("complex [")
 
 
+def test_the_method_of_one_s_own_runs_on_a_published_table(place: Path, capsys: pytest.CaptureFixture) -> None:
+    (content,) = (c for language, c in blocks_of(REFERENCE / "methods.md") if language == "python")
+    (name,) = re.findall(r"docs/results/tables/[\w.-]+\.parquet", content)
+    (place / name).parent.mkdir(parents=True)
+    shutil.copy(ROOT / name, place / name)
+    exec(compile(content, "methods.md", "exec"), {"__name__": "page"})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["GraSH, default", "two stages", "two stages of 80"]
+    assert all("cost 3.00" in line for line in lines)
+    assert len(list((place / "results").glob("methods-codex-s-*.md"))) == 1
+
+
 def test_the_page_of_metrics_names_every_metric_and_entry() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     one = Metrics(1, 1.0, 1.0, 1.0, {k: 1.0 for k in importlib.import_module("grash.evaluation.metrics").HITS})

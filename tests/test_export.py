@@ -114,5 +114,5 @@ def test_only_an_export_is_overwritten(tmp_path):
 
 
 def test_an_unknown_format_is_a_sentence(tmp_path):
-    with pytest.raises(ConfigError, match="give npy, word2vec, parquet"):
+    with pytest.raises(ConfigError, match="give npy, word2vec, parquet, splits, pykeen, libkge"):
         export(model_of(rings()), tmp_path / "out", "pickle")

@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
+from grash.data.catalog import CATALOG
 from grash.errors import ConfigError, InputError
 from grash.export_config import config_to_libkge, config_to_pykeen, export_config, find_config
+from grash.export_config.libkge import libkge_dataset
+from grash.export_config.pykeen import pykeen_dataset
 from grash.models import MODELS
+from grash.search.folder import SCHEMA, VERSION
 from grash.search.libkge import read_libkge_config
 from grash.search.libkge_words import flat
 from grash.training.config import TrainConfig, make_config
-from small_graph import grash, rings
+from small_graph import grash, model_of, rings, write_tsv
 
 TINY = {"dim": 4, "batch_size": 16, "negatives_head": 3, "negatives_tail": 2, "epochs": 1, "valid_every": 1}
 
@@ -202,6 +206,73 @@ def test_a_file_is_not_overwritten_unasked(tmp_path):
     assert json.loads(path.read_text())["pipeline"]["random_seed"] == 1
     with pytest.raises(ConfigError, match="give pykeen or libkge"):
         export_config(config_of(), tmp_path, "openke", dataset="nations")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_graph_that_is_exported_as_pykeens_is_known_there():
+    from pykeen.datasets import dataset_resolver
+
+    for name in CATALOG:
+        found, advice = pykeen_dataset(name, "SPLITS")
+        if advice is None or "has no dataset" not in advice:
+            dataset_resolver.lookup(found)  # raises KeyError
+            assert config_to_pykeen(config_of(), name)[0]["pipeline"]["dataset"] == found
+        else:
+            with pytest.raises(KeyError):
+                dataset_resolver.lookup(found)
+            assert "`SPLITS`" in advice
+    known = {name: pykeen_dataset(name, "")[0] for name in ("codex-s", "kinship", "ogbl-wikikg2", "FB15k-237")}
+    assert list(known.values()) == ["CoDExSmall", "Kinships", "OGBWikiKG2", "fb15k-237"]
+    assert "splits hetionet its own way" in str(pykeen_dataset("hetionet", "")[1])
+
+
+def test_libkge_is_told_what_it_needs_of_a_graph_that_it_does_not_fetch():
+    assert libkge_dataset("wn18rr", "") == ("wnrr", None) and libkge_dataset("fb15k-237", "") == ("fb15k-237", None)
+    for name in ("rings", "hetionet", "wikidata5m"):  # LibKGE's wikidata5m is another
+        found, advice = libkge_dataset(name, "SPLITS")
+        assert found == name and advice is not None
+        assert "dataset.yaml, train.del" in advice and "`SPLITS`" in advice and "preprocess_default.py" in advice
+
+
+def test_a_model_exports_its_configuration_as_the_command_does(tmp_path, caplog):
+    model = model_of(rings())
+    model.save(tmp_path / "m")
+    for tool, file in (("pykeen", "pykeen.json"), ("libkge", "libkge.yaml")):
+        caplog.clear()
+        assert model.export(tmp_path / "python", tool) == [tmp_path / "python" / file]
+        ran = grash("export", tmp_path / "m", "-o", tmp_path / "command", "-f", tool)
+        assert ran.code == 0
+        assert (tmp_path / "python" / file).read_bytes() == (tmp_path / "command" / file).read_bytes()
+        assert [r.getMessage() for r in caplog.records][:-1] == ran.err.splitlines()[:-1]
+        assert 'model.export("FOLDER", "splits")' in caplog.records[-1].getMessage()
+        assert "-f splits -o FOLDER" in ran.err.splitlines()[-1]
+    (path,) = model.export(tmp_path / "other", "pykeen", dataset="codex-s")
+    assert json.loads(path.read_text())["pipeline"]["dataset"] == "CoDExSmall"
+    with pytest.raises(ConfigError, match="goes with the formats pykeen and libkge"):
+        model.export(tmp_path / "splits", "splits", dataset="codex-s")
+
+
+def test_splits_are_written_of_a_run_without_a_model_and_of_any_graph(tmp_path):
+    rings().save(tmp_path / "run" / "dataset")
+    record = {"name": "rings", "source": "", "folder": "dataset", "fingerprint": rings().fingerprint}
+    content = {"schema": SCHEMA, "version": VERSION, "dataset": record, "settings": {}}
+    (tmp_path / "run" / "search.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "run" / "best.yaml").write_text(yaml.safe_dump(config_of().model_dump()))
+    model_of(rings()).save(tmp_path / "m")
+    advised = grash("export", tmp_path / "run", "-o", tmp_path / "p", "-f", "pykeen").err
+    assert f"grash export {tmp_path / 'run'} -f splits -o FOLDER" in advised
+    wanted = None
+    for number, source in enumerate((tmp_path / "m", tmp_path / "run", tmp_path / "run" / "dataset")):
+        ran = grash("export", source, "-f", "splits", "-o", tmp_path / f"s{number}")
+        assert ran.code == 0, ran.err
+        files = {p.name: p.read_text() for p in (tmp_path / f"s{number}").iterdir()}
+        wanted = wanted or files
+        assert set(files) == {"train.txt", "valid.txt", "test.txt"} and files == wanted
+    write_tsv(rings(), tmp_path / "rings.tsv")
+    ran = grash("export", tmp_path / "rings.tsv", "-f", "splits", "-o", tmp_path / "s")
+    assert ran.code == 0 and len(ran.out.splitlines()) == 3
+    lines = [line for p in (tmp_path / "s").iterdir() for line in p.read_text().splitlines()]
+    assert sorted(lines) == sorted((tmp_path / "rings.tsv").read_text().splitlines())
 
 
 def test_a_run_folder_gives_its_winner(tmp_path):

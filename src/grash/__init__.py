@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grash.api_result import SearchResult
     from grash.api_search import Search
     from grash.data.dataset import Dataset
-    from grash.data.prepare import load_dataset, prepare
+    from grash.data.prepare import from_triples, load_dataset, prepare
     from grash.predict import Model, Prediction
     from grash.training.config import TrainConfig
 
@@ -29,6 +29,7 @@ _HOMES = {
     "TrainConfig": "grash.training.config",
     "describe": "grash.api",
     "evaluate": "grash.api",
+    "from_triples": "grash.data.prepare",
     "load_dataset": "grash.data.prepare",
     "load_model": "grash.api",
     "prepare": "grash.data.prepare",
@@ -46,6 +47,7 @@ __all__ = [
     "__version__",
     "describe",
     "evaluate",
+    "from_triples",
     "load_dataset",
     "load_model",
     "prepare",

@@ -16,13 +16,14 @@ from typing import Any
 
 from grash.data import describe as profiles
 from grash.data.dataset import Dataset
-from grash.data.prepare import load_dataset, prepare
+from grash.data.prepare import from_triples, load_dataset, prepare
 from grash.engines.run import run_identity, run_training
 from grash.evaluation.evaluate import check_sample
 from grash.evaluation.metrics import Evaluation
 from grash.files import check_writable, mend_folder
 from grash.models.store import check_free
 from grash.predict import Model
+from grash.search.folder import SEARCH_FILE, read_dataset
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.pulse import Progress
 
@@ -31,7 +32,9 @@ __all__ = [
     "configure",
     "describe",
     "evaluate",
+    "find_dataset",
     "free_folder",
+    "from_triples",
     "goes_on_from",
     "load_dataset",
     "load_model",
@@ -110,6 +113,15 @@ def evaluate(
     """
     loaded = model if isinstance(model, Model) else Model.load(model, device=device)
     return loaded.evaluate(None if dataset is None else _dataset(dataset), **options)
+
+
+def find_dataset(source: str | Path) -> Dataset:
+    """The graph of a model folder or of a search's run folder, or what `load_dataset` makes of another source."""
+    folder = Path(source)
+    for model in (folder, folder / "model"):
+        if (model / "model.json").is_file():
+            return Dataset.load(model / "dataset")
+    return read_dataset(folder) if (folder / SEARCH_FILE).is_file() else load_dataset(source)
 
 
 def load_model(folder: str | Path, *, device: str = "auto") -> Model:

@@ -1,39 +1,50 @@
-"""A model's embeddings for other programs (NumPy and TSV, word2vec text, Parquet), and the splits it was made with.
+"""A model's embeddings for other programs (NumPy and TSV, word2vec text, Parquet), the splits of its graph, and its
+configuration.
 
-Written whole or not at all, a block of rows at a time.
+Folders are written whole or not at all, a block of rows at a time.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.data.arrays import in_blocks
-from grash.data.dataset import SPLITS
+from grash.data.dataset import SPLITS, Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
+from grash.export_config import CONFIG_FILES, ConfigFormat, export_config
 from grash.files import whole_folder
 from grash.kernels.half_rows import wide
 
 if TYPE_CHECKING:
     from grash.predict import Model
 
-Format = Literal["npy", "word2vec", "parquet", "splits"]
+Format = Literal["npy", "word2vec", "parquet", "splits", "pykeen", "libkge"]
 
 _ROWS = 1 << 14  # written together
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _SPACE = re.compile(r"\s")
 _BREAK = re.compile(r"[\t\n\r]")
+_log = logging.getLogger(__name__)
 
 
-def export(model: Model, folder: str | Path, format: Format = "npy", *, overwrite: bool = False) -> list[Path]:
+def export(
+    model: Model,
+    folder: str | Path,
+    format: Format = "npy",
+    *,
+    dataset: str | Path | None = None,
+    overwrite: bool = False,
+) -> list[Path]:
     """Writes the folder and gives back its files.
 
     npy        entities.npy (E, D), relations.npy, entities.tsv and relations.tsv (id, tab, name; in names a
@@ -43,14 +54,47 @@ def export(model: Model, folder: str | Path, format: Format = "npy", *, overwrit
     parquet    entities.parquet and relations.parquet: id, name, embedding (list of float32)
     splits     train.txt, valid.txt and test.txt of the model's dataset: head, relation, tail by name, with tabs; a
                name with a tab or a line end is an error
+    pykeen     pykeen.json, a pipeline; what it cannot carry over is logged as warnings, and stands in the file
+    libkge     libkge.yaml, a training, in the same way
+
+    dataset, with pykeen and libkge: the graph as that tool knows it, or for PyKEEN a folder of splits.
     """
-    if format not in _WRITERS:
-        raise ConfigError(f"format={format!r} is unknown: give {', '.join(_WRITERS)}.")
+    check_format(format, dataset)
+    if format in CONFIG_FILES:
+        path, said = export_config(
+            model.config, folder, cast(ConfigFormat, format), graph=model.dataset.name,
+            dataset=None if dataset is None else str(dataset), splits='model.export("FOLDER", "splits")',
+            overwrite=overwrite,
+        )  # fmt: skip
+        for line in said:
+            _log.warning("%s", line)
+        return [path]
+    if format == "splits":
+        return export_splits(model.dataset, folder, overwrite=overwrite)
+    return _write(folder, lambda aside: _WRITERS[format](model, aside), overwrite)
+
+
+def export_splits(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) -> list[Path]:
+    """Writes train.txt, valid.txt and test.txt of a graph and gives back the files."""
+    return _write(folder, lambda aside: _write_splits(dataset, aside), overwrite)
+
+
+def check_format(format: str, dataset: object = None) -> None:
+    """ConfigError for a format that is none, or that has no use for a dataset which is given."""
+    if format not in FORMATS:
+        raise ConfigError(f"format={format!r} is unknown: give {', '.join(FORMATS)}.")
+    if dataset is not None and format not in CONFIG_FILES:
+        raise ConfigError(
+            f"dataset (--dataset) goes with the formats pykeen and libkge, and {format} is given: leave it out."
+        )
+
+
+def _write(folder: str | Path, write: Callable[[Path], None], overwrite: bool) -> list[Path]:
     folder = Path(folder)
     if overwrite and folder.exists() and not _is_export(folder):
         raise InputError(f"{folder} holds something else than an export, so it is not overwritten: give another.")
     with whole_folder(folder, overwrite=overwrite) as aside:
-        _WRITERS[format](model, aside)
+        write(aside)
         names = sorted(path.name for path in aside.iterdir())
     return [folder / name for name in names]
 
@@ -100,11 +144,12 @@ def _write_parquet(model: Model, folder: Path) -> None:
         register_io_source(frames, schema=schema).sink_parquet(folder / f"{stem}.parquet")
 
 
-def _write_splits(model: Model, folder: Path) -> None:
-    named = (model.entity_name, model.relation_name, model.entity_name)
+def _write_splits(dataset: Dataset, folder: Path) -> None:
+    entity, relation = (str if v is None else v.name for v in (dataset.entities, dataset.relations))
+    named = (entity, relation, entity)
     for split in SPLITS:
         with (folder / f"{split}.txt").open("w", encoding="utf-8", newline="\n") as text:
-            for _, block in in_blocks(model.dataset.split(split), _ROWS):
+            for _, block in in_blocks(dataset.split(split), _ROWS):
                 for triple in block.tolist():
                     names = [name(i) for name, i in zip(named, triple)]
                     if any(_BREAK.search(name) for name in names):
@@ -116,9 +161,8 @@ _WRITERS: dict[str, Callable[[Model, Path], None]] = {
     "npy": _write_npy,
     "word2vec": _write_word2vec,
     "parquet": _write_parquet,
-    "splits": _write_splits,
 }
-FORMATS = tuple(_WRITERS)
+FORMATS: tuple[Format, ...] = get_args(Format)
 _FILES = {
     *(f"{stem}.{end}" for stem in ("entities", "relations") for end in ("npy", "tsv", "parquet")),
     "entities.txt",

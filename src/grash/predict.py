@@ -98,9 +98,19 @@ class Model:
         stored = StoredModel(self.kge, self.dataset, self.config.model_dump(), self.evaluation, self.history)
         save_model(stored, Path(folder), overwrite=overwrite)
 
-    def export(self, folder: str | Path, format: Format = "npy", *, overwrite: bool = False) -> list[Path]:
-        """Writes the embeddings for other programs (grash.export has the formats); the files written."""
-        return export(self, folder, format, overwrite=overwrite)
+    def export(
+        self,
+        folder: str | Path,
+        format: Format = "npy",
+        *,
+        dataset: str | Path | None = None,
+        overwrite: bool = False,
+    ) -> list[Path]:
+        """Writes the embeddings, splits or configuration for other programs; the files written.
+
+        grash.export has the formats. dataset, with pykeen and libkge: the graph as that tool knows it.
+        """
+        return export(self, folder, format, dataset=dataset, overwrite=overwrite)
 
     def __repr__(self) -> str:
         return f"Model({self.kge.name}, dim={self.kge.dim}, {self.dataset!r})"

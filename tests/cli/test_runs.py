@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from grash.api_result import SearchResult
 from grash.cli import live, main
 from grash.cli.live import live_display, picture
+from grash.cli.search import _show_result
 from grash.search.ledger import read_ledger
 from grash.search.state import SearchState
 from grash.search.trial import Heartbeat
@@ -201,3 +204,23 @@ def test_a_terminal_is_redrawn_at_most_four_times_a_second(run: Path, monkeypatc
         for _ in range(500):
             watch(state, {}, ("cpu",))
     assert 2 <= len(drawn) <= 4  # the first, the last, and one or two if the machine is slow
+
+
+@pytest.mark.parametrize(("n_after_best", "left", "said"), [(5, 10, True), (4, 10, False), (5, 0, False)])
+def test_a_final_training_that_ended_early_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], n_after_best: int, left: int, said: bool
+) -> None:
+    write_run(tmp_path, n_trials=16)
+    state = SearchState.replay(read_ledger(tmp_path / "ledger.jsonl"))
+    assert state.winner is not None and state.final is not None
+    made = state.configurations[state.winner]
+    n_epochs = n_after_best + 2 + left
+    made = replace(made, values={**made.values, "epochs": float(n_epochs), "patience": 5})
+    mrrs = [0.1, 0.3, *([0.2] * n_after_best)]
+    history = [{"step": 7 * i, "epoch": float(i), "loss": 1.0, "mrr": mrr, "lr": 0.1} for i, mrr in enumerate(mrrs, 1)]
+    state.configurations[state.winner] = made
+    state.finals[state.winner] = [replace(state.final, history=history)]
+    _show_result(SearchResult(tmp_path, state))
+    shown = capsys.readouterr().out
+    sentence = f"final training stopped at epoch 7 of {n_epochs}: no better validation since epoch 2 (valid MRR 0.3000)"
+    assert (sentence in shown.splitlines()) is said and ("final training" in shown) is said

@@ -55,7 +55,7 @@ def test_confirm_plans_stops_runs_and_writes_a_page_with_its_command(here, tmp_p
     assert planned.code == 0 and "0 of 2 searches are there" in planned.out and "in all" in planned.out, planned.err
     assert not (tmp_path / "s").exists() and not (tmp_path / "o").exists()
     stopped = grash(*words, "--max-seconds", 0)
-    page = tmp_path / "o" / "confirm-small-complex-d4-e8-default-candidates.md"
+    page = tmp_path / "o" / "confirm-small-complex-d4-e8-default-candidates-space.two-n_trials.4.md"
     assert stopped.code == 7 and "0 of 1 | not run yet" in page.read_text()
     ran = grash(*words)
     assert ran.code == 0 and "complex, two rounds, seed 0: test MRR" in ran.out, ran.err
@@ -66,6 +66,16 @@ def test_confirm_plans_stops_runs_and_writes_a_page_with_its_command(here, tmp_p
     assert grash(*shlex.split(shown)[1:], "--max-seconds", 0).code == 0 and page.read_text() == text
     wrong = grash(*words, "--candidate", "x: etta=3")
     assert wrong.code == 2 and "Did you mean eta" in wrong.err
+
+
+def test_other_settings_of_all_searches_have_pages_of_their_own(here, tmp_path):
+    graph, given = here
+    for more in ([], ["--search", "eta=2"], ["--search", "eta=2", "--set", "lr=0.1"], ["--label", "mine"]):
+        ran = grash("study", "confirm", graph, *given, "--presets", "default", *more, "--max-seconds", 0)
+        assert ran.code == 7, ran.err
+    common = "default-space.two-n_trials.4"
+    endings = (common, f"{common}-eta.2", f"{common}-eta.2-lr.0.1", "mine")
+    assert {p.name for p in (tmp_path / "o").glob("*.md")} == {f"confirm-small-complex-d4-e8-{e}.md" for e in endings}
 
 
 @pytest.mark.slow
@@ -93,6 +103,35 @@ def test_resources_of_one_variant_need_no_test_triples_and_no_timing_of_first_ro
     assert "--variants combined --no-together" in text and "not run yet" not in text and "was peeled" in text
     wrong = grash("study", "resources", tmp_path / "untested", *options, "--variants", "combind")
     assert wrong.code == 2 and "combind" in wrong.err
+
+
+@pytest.mark.parametrize("verb", ["confirm", "variants"])
+def test_no_model_is_no_study(here, verb):
+    graph, given = here
+    ran = grash("study", verb, graph, "--models", " ,", *given[-4:])
+    assert ran.code == 2 and "names no model: give one or more" in ran.err
+
+
+def test_all_models_of_variants_are_known_before_one_is_trained(here, tmp_path):
+    graph, given = here
+    options = ["--n", 4, "--epochs", 8, "--dim", 4, "--large-dim", 0, "--picks", "--device", "cpu", *given[-4:]]
+    ran = grash("study", "variants", graph, *options, "--models", "complex,complx")
+    assert ran.code == 2 and "complx" in ran.err and not ran.out and not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("verb", ["transfer", "variants", "resources", "rounds", "table"])
+def test_a_batch_of_nothing_is_refused_before_anything_is_run(here, tmp_path, verb):
+    graph, given = here
+    ran = grash("study", verb, graph, "--n", 4, "--epochs", 8, "--dim", 4, "--batch", 0, *given[-4:])
+    assert ran.code == 2 and "A batch of 0 configurations" in ran.err and not (tmp_path / "s").exists()
+
+
+def test_a_table_that_cannot_be_made_yet_is_unfinished_and_no_mistake(here, tmp_path):
+    graph, given = here
+    words = ["study", "table", graph, "--n", 4, "--epochs", 2, "--dim", 4, "--device", "cpu", *given[-4:]]
+    ran = grash(*words, "--max-seconds", 0)
+    assert ran.code == 7 and "No table is written yet" in ran.err and "the same command goes on" in ran.err
+    assert not (tmp_path / "o").exists()
 
 
 def test_variants_have_rows_for_rotate_s_own_loss_and_the_larger_dimension(here, tmp_path):

@@ -17,7 +17,7 @@ import grash.engines.trial as trial_module
 import grash.training.loop as loop
 from engines.searches import SPACE, essence, events_of, small_search, state_of
 from grash.api_search import Search
-from grash.engines.drive import Driver
+from grash.engines.drive import Driver, interrupts_passed_on
 from grash.engines.run import run_trainings
 from grash.errors import OutputError, SearchFailed
 from grash.search.state import SearchState
@@ -254,6 +254,25 @@ def test_an_interrupt_in_the_very_last_trial_lets_the_search_finish(tmp_path: Pa
     sent: list[bool] = []
     state = small_search(tmp_path / "run", final_train=False).run(watch=watch).state
     assert sent and state.finished and not state.stopped and state.winner is not None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("place", ["the first trial", "the last one"])
+def test_an_interrupt_is_passed_on_once_the_search_has_stopped_or_finished(
+    tmp_path: Path, number: signal.Signals, place: str
+) -> None:
+    def watch(state: SearchState, *rest: Any) -> None:
+        last = len(state.rounds) == len(state.sizes) and len(state.rounds[-1].results) == state.sizes[-1] - 1
+        if not sent and state.rounds and state.rounds[-1].running and (place == "the first trial" or last):
+            sent.append(True)
+            os.kill(os.getpid(), number)
+
+    sent: list[bool] = []
+    with pytest.raises(KeyboardInterrupt), interrupts_passed_on():
+        state = small_search(tmp_path / "run", final_train=False).run(watch=watch).state
+        assert state.finished == (place == "the last one")
+    with interrupts_passed_on():  # the next one is not told of it
+        assert small_search(tmp_path / "run", final_train=False).run().state.finished
 
 
 def test_a_search_runs_in_a_thread_that_gets_no_signals(tmp_path: Path, undisturbed: dict[str, Any]) -> None:

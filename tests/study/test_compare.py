@@ -12,7 +12,7 @@ from grash.cli.study_methods import methods as methods_verb
 from grash.errors import ConfigError
 from grash.study.compare import anytime, compare
 from grash.study.methods import METHODS, Method
-from grash.study.methods.trace import Trace
+from grash.study.methods.trace import Trace, Tracker
 from grash.study.methods_page import _points, write_methods_page, write_overview
 from grash.study.methods_words import legend
 from grash.study.recorded import Recorded, planned, search
@@ -215,4 +215,72 @@ def test_files_of_settings_have_pages_of_their_own(tmp_path):
         (tmp_path / f"{name}.yaml").write_text("- {name: fewer, n_trials: 8}\n")
         methods_verb([tmp_path / "t.parquet"], 3, 3.0, False, tmp_path / f"{name}.yaml", tmp_path / "out")
     names = {p.stem for p in (tmp_path / "out").glob("*.md")}
-    assert names == {f"{name}-drawn-complex-d8-own-e100-s0" for name in ("one", "two")}
+    assert names == {f"settings-{name}-drawn-complex-d8-own-e100-s0" for name in ("one", "two")}
+    page = tmp_path / "out" / "settings-one-drawn-complex-d8-own-e100-s0.md"
+    assert page.read_text().startswith("# The default search and the settings of `one` on drawn\n")
+
+
+def test_rows_that_a_table_has_too_few_for_are_left_out_with_a_word(tmp_path, capsys):
+    make_table(n=16).save(tmp_path / "t.parquet")
+    (tmp_path / "mine.yaml").write_text("- {name: more, n_trials: 500}\n")
+    methods_verb([tmp_path / "t.parquet"], 2, 3.0, False, tmp_path / "mine.yaml", tmp_path / "out")
+    said = capsys.readouterr().err
+    assert "more is left out: it begins with 500 configurations, and the table has 16." in said
+
+
+def test_another_budget_has_pages_of_its_own(bench, tmp_path):
+    for budget in (3.0, 1.0, 0.5):
+        found = compare(bench, FEW, seeds=2, budget=budget)
+        write_methods_page(found, tmp_path)
+        write_overview([found], tmp_path)
+    pools, overviews = ("methods-drawn-complex-d8-own-e100-s0", "methods-overview")
+    wanted = {f"{name}{end}.md" for name in (pools, overviews) for end in ("", "-b1", "-b0.5")}
+    assert {p.name for p in tmp_path.glob("*.md")} == wanted
+    assert f"({pools}-b1.md)" in (tmp_path / "methods-overview-b1.md").read_text()
+
+
+def test_a_method_that_the_budget_pays_nothing_of_has_dashes_and_no_line(bench, tmp_path):
+    found = compare(bench, FEW, seeds=3, budget=0.5)
+    assert not found.row("random").ran
+    page, overview = write_methods_page(found, tmp_path), write_overview([found], tmp_path)
+    assert "| random | 0.00 | – | – | – | – | 0 | – |" in page.read_text()
+    assert "| random | – | – |" in overview.read_text()
+    for plot in ("curves", "gains"):
+        drawn = (tmp_path / "img" / f"{page.stem}-{plot}.svg").read_text()
+        assert "eta 2" in drawn and "random" not in drawn
+    row = pl.read_csv(page.with_suffix(".csv")).row(1, named=True)
+    assert (row["method"], row["cost"], row["test_mrr"], row["gain"]) == ("random", 0.0, None, None)
+
+
+def test_pages_say_what_trained_and_what_searched(bench, tmp_path):
+    found = compare(bench, FEW, seeds=2)
+    for path in (write_methods_page(found, tmp_path), write_overview([found], tmp_path)):
+        line = path.read_text().splitlines()[2]
+        assert "computed on none (the trainings) and the CPU of the machine that wrote this page (the searches)" in line
+
+
+def test_rounds_on_a_smaller_graph_than_asked_are_told(tmp_path):
+    def half(bench: Recorded, rng: np.random.Generator, budget: float) -> Trace:
+        tracker = Tracker(bench, budget, first=[0, 1])
+        tracker.run([0, 1], 0.5, 0.1)
+        return tracker.trace()
+
+    table, said = make_table(n=16, graphs=(1 / 64, 1 / 8, 2**-1.5, 1.0)), []
+    table.meta["planned_graphs"] = [1 / 64, 1 / 8, 2**-1.5, 0.5, 1.0]
+    bench = Recorded(table)
+    found = compare(bench, (Method("epochs", "grash", {"variant": "epoch"}), Method("mine", half)), seeds=2,
+                    tell=said.append)  # fmt: skip
+    lacks = (
+        "The table is incomplete: nobody was trained on the graph fractions 0.5, for which the graphs beside them "
+        "answer; run `grash study table` to its end."
+    )
+    smaller = (
+        "Some rounds were scored on a smaller graph than asked, g = 0.354, since the table has no subgraph as large as "
+        "they ask for: mine (g = 0.5)."
+    )
+    assert found.notes == (lacks, smaller)
+    assert [f"drawn: {note}" in said for note in found.notes] == [True, True]
+    for path in (write_methods_page(found, tmp_path), write_overview([found], tmp_path)):
+        assert all(note in path.read_text() for note in found.notes)
+    complete = compare(Recorded(make_table(n=16)), (Method("default", "grash"), Method("mine", half)), seeds=2)
+    assert complete.notes == ()

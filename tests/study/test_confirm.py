@@ -127,23 +127,37 @@ def test_the_final_model_is_that_of_the_same_search_by_itself(tmp_path):
     assert record["test"]["mrr"] == pytest.approx(result.state.final.evaluation["both"]["mrr"], rel=1e-6)
 
 
-def test_a_search_that_was_cut_off_waits_and_goes_on_with_its_trials(tmp_path):
-    one, data = wanted_of(TWO[0])[0], small_graph()
-    store = store_of(tmp_path, data)
+def interrupted(when):
+    """A way to open searches in which someone presses Ctrl-C once, in a state of which `when` is true."""
 
     class Interrupted(Search):
-        """A search in which someone presses Ctrl-C once its first round is over."""
-
         def run(self, **more):
             pressed = []
 
             def watch(state, heartbeats, devices):
-                if not pressed and state.rounds and state.rounds[0].survivors:
+                if not pressed and when(state):
                     pressed.append(signal.raise_signal(signal.SIGINT))
 
             return super().run(watch=watch, **more)
 
-    assert not run_wanted(data, [one], store, partial(Interrupted, engine="sequential"), device="cpu")
+    return partial(Interrupted, engine="sequential")
+
+
+def test_an_interrupted_search_that_finishes_is_kept_and_the_next_not_begun(tmp_path):
+    wanted, data = wanted_of(*TWO), small_graph()
+    store = store_of(tmp_path, data)
+    with pytest.raises(KeyboardInterrupt):
+        run_wanted(data, wanted, store, interrupted(lambda state: state.final is not None), device="cpu")
+    assert list(store.searches) == [wanted[0].name] and not folder_of(store, wanted[1]).exists()
+
+
+def test_a_search_that_was_cut_off_waits_and_goes_on_with_its_trials(tmp_path):
+    one, data = wanted_of(TWO[0])[0], small_graph()
+    store = store_of(tmp_path, data)
+
+    after_a_round = interrupted(lambda state: state.rounds and state.rounds[0].survivors)
+    with pytest.raises(KeyboardInterrupt):
+        run_wanted(data, [one], store, after_a_round, device="cpu")
     place = folder_of(store, one)
     before = [e for e in read_ledger(place / LEDGER_FILE) if e["event"] == "ended"]
     assert len(before) == 4 and not store.searches

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from grash.errors import ConfigError
+from grash.errors import ConfigError, UnknownName
 from grash.study.methods import METHODS, RUNS, Method, rungs
 from grash.study.recorded import Recorded
 from grash.study.sweep import SWEEP, fitting, read_methods
@@ -66,6 +66,13 @@ def test_all_methods_of_a_seed_begin_with_the_same_order():
     bench = bench_of(n=64)
     begins = [ALL[name](bench, 7, 3.0).first[:2] for name in ("GraSH, default", "random search", "Hyperband", "TPE")]
     assert len(set(begins)) == 1
+
+
+def test_a_method_may_be_a_function_of_one_s_own():
+    bench, own = bench_of(n=64), RUNS["hyperband"]
+    assert Method("mine", own, {"eta": 2})(bench, 3, 3.0) == Method("it", "hyperband", {"eta": 2})(bench, 3, 3.0)
+    with pytest.raises(UnknownName, match="There is no method named 'hyper'. Did you mean 'hyperband'"):
+        Method("it", "hyper")(bench, 0, 3.0)
 
 
 def test_random_search_makes_three_full_runs_and_takes_the_best():
@@ -203,7 +210,10 @@ def test_a_wrong_file_of_methods_is_refused_in_words(tmp_path, text, sentence):
 
 
 def test_a_small_pool_leaves_out_what_it_has_too_few_for():
-    names = [m.name for m in fitting(SWEEP, 40)]
+    said = []
+    names = [m.name for m in fitting(SWEEP, 40, tell=said.append)]
+    assert len(said) + len(names) == len(SWEEP)
+    assert "n = 96 is left out: it begins with 96 configurations, and the table has 40." in said
     assert "n = 32" in names
     assert "n = 96" not in names
     assert "rounds of 64, 8, 2" not in names

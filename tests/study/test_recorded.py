@@ -85,12 +85,51 @@ def test_epochs_at_which_a_graph_was_not_validated_lie_on_a_line():
 
 
 def test_members_without_all_their_trainings_take_no_part():
-    table = make_table(n=5)
+    table = make_table(n=15)
     table.valid[2, :, 1] = np.nan
     table.test["mrr"][3] = np.nan
     bench = Recorded(table)
-    assert bench.members.tolist() == [0, 2, 4]
-    np.testing.assert_array_equal(bench.truth, table.test["mrr"][[0, 2, 4]])
+    assert bench.members.tolist() == [0, 2, *range(4, 15)]
+    np.testing.assert_array_equal(bench.truth, table.test["mrr"][bench.members])
+    assert bench.notes == ()
+
+
+def test_a_graph_that_lacks_many_members_is_left_out_instead_of_them():
+    table, whole = make_table(n=20, correlation=0.5), make_table(n=20, correlation=0.5)
+    table.valid[3, :, 4:] = np.nan
+    bench = Recorded(table)
+    assert bench.n == 20
+    assert bench.fractions.tolist() == [g for i, g in enumerate(whole.graph_fractions) if i != 3]
+    assert bench.notes == (
+        "The graph fraction 0.125 is left out: 16 configurations were not trained on it, and the graphs beside it "
+        "answer instead; run `grash study table` to its end.",
+    )
+    np.testing.assert_array_equal(bench.scores(1 / 16, 0.3), Recorded(whole).scores(1 / 16, 0.3))
+    between = (bench.scores(1 / 16, 0.3) + bench.scores(1 / 4, 0.3)) / 2
+    assert bench.scores(1 / 8, 0.3) == pytest.approx(between, abs=0.05)
+
+
+@pytest.mark.parametrize("only", [range(6), range(1)])
+def test_members_that_most_graphs_lack_take_no_part_and_a_last_subgraph_stays(only):
+    table = make_table(n=20)
+    for g in only:
+        table.valid[g, :, 4:] = np.nan
+    table = table if len(only) > 1 else table.without(range(1, 6))  # the whole graph and one that four were trained on
+    bench = Recorded(table)
+    assert bench.members.tolist() == [0, 1, 2, 3]
+    assert bench.fractions.tolist() == list(table.graph_fractions)
+
+
+@pytest.mark.parametrize(
+    ("largest", "planned", "asked", "answers"),
+    [(0.4, (), 0.5, None), (2**-1.5, (), 0.5, 2**-1.5), (0.25, (), 0.3, None), (0.25, (), 0.5, 0.25),
+     (0.25, (0.25, 0.5, 1.0), 0.3, 0.25), (0.25, (0.125, 0.25, 1.0), 0.3, None), (0.25, (0.5,), 0.25, None),
+     (0.25, (0.5,), 1.0, None), (None, (), 0.5, 1.0), (None, (), 1.0, None)],
+)  # fmt: skip
+def test_a_graph_larger_than_all_subgraphs_is_known_to_be_answered_by_a_smaller(largest, planned, asked, answers):
+    table = make_table(n=3, graphs=(1.0,) if largest is None else (1 / 8, largest, 1.0))
+    table.meta["planned_graphs"] = list(planned)
+    assert Recorded(table).answered_by(asked) == answers
 
 
 def test_a_rise_is_what_the_second_validation_adds_to_the_first():

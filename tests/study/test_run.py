@@ -9,7 +9,7 @@ import pytest
 
 from grash.engines import run as runs
 from grash.engines.run import run_training
-from grash.errors import GrashError
+from grash.errors import ConfigError, GrashError
 from grash.search.graphs import SearchGraphs
 from grash.study.cells import Cell, cells_on
 from grash.study.estimate import Pace
@@ -132,6 +132,12 @@ def test_a_core_that_was_trained_under_another_fraction_is_not_trained_again(tmp
     said: list[str] = []
     assert run_cells(graphs, cells, store, device="cpu", say=said.append).finished
     assert len(said) == 1 and len(store.entries) == 4
+
+
+def test_a_batch_of_nothing_is_refused(tmp_path):
+    graphs, store = small_study(tmp_path)
+    with pytest.raises(ConfigError, match="give 1 or more"):
+        run_cells(graphs, cells_on("whole", 1.0, range(4)), store, device="cpu", batch=0)
 
 
 def test_no_time_is_no_training(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 from dataclasses import replace
 
@@ -44,6 +45,34 @@ def test_a_line_damaged_in_the_middle_is_refused_with_its_number(tmp_path):
     lines = store.path.read_text().splitlines()
     store.path.write_text("\n".join([lines[0], lines[1][:30], lines[1]]) + "\n")
     with pytest.raises(FormatError, match="line 2, is damaged"):
+        Store.read(store.path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"number": "x"},
+        {"number": True},
+        {"number": 1.0},
+        {"technique": "trees"},
+        {"fraction": "half"},
+        {"fraction": 0},
+        {"fraction": float("nan")},
+        {"marks": []},
+        {"marks": "1.0"},
+        {"marks": [0.5, "x"]},
+        {"status": "fine"},
+        {"status": None},
+    ],
+    ids=str,
+)
+def test_a_line_with_a_value_of_another_kind_is_refused_with_its_number(tmp_path, wrong):
+    _, store = small_study(tmp_path)
+    store.add([made_up(0, "chain", 0.5, 0.1), made_up(1, "chain", 0.5, 0.1)])
+    first, second, third = store.path.read_text().splitlines()
+    changed = json.dumps({**json.loads(second), **wrong})
+    store.path.write_text("\n".join([first, changed, third]) + "\n")
+    with pytest.raises(FormatError, match=rf"line 2, is damaged \({next(iter(wrong))}="):
         Store.read(store.path)
 
 

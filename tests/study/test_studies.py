@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import signal
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -12,9 +13,10 @@ import polars as pl
 import pytest
 
 from grash.engines import run as runs
+from grash.engines.drive import Driver
 from grash.errors import ConfigError
 from grash.search.configurations import make_configurations
-from grash.search.ledger import LEDGER_FILE
+from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.settings import AS_BEFORE
 from grash.study import resources, rounds, searches, variants
 from grash.study.cells import cells_on
@@ -229,6 +231,57 @@ def test_a_search_that_was_cut_off_goes_on_with_its_trials_and_leaves_only_its_r
     )
 
 
+def interrupt(monkeypatch, when, number=signal.SIGINT) -> None:
+    """Someone presses Ctrl-C once in a study's searches, after an event and state of which `when` is true."""
+    pressed = []
+
+    class Pressed(Driver):
+        def _record(self, event, **fields):
+            super()._record(event, **fields)
+            if not pressed and when(event, self.state):
+                pressed.append(signal.raise_signal(number))
+
+    monkeypatch.setattr(searches, "Driver", Pressed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_search_waits_and_the_next_is_not_begun(tmp_path, monkeypatch, number):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    asked = [Asked("paper", 4, (("variant", v), ("eta", 2))) for v in ("epoch", "graph")]
+    interrupt(monkeypatch, lambda event, state: event == "started", number)
+    ran = counted(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        run_searches(graphs, asked, store, device="cpu")
+    assert ran == asked[:1] and not store.searches
+    ended = [e for e in read_ledger(folder_of(store, asked[0]) / LEDGER_FILE) if e["event"] == "ended"]
+    assert len(ended) == 1  # the one that had been started
+    assert run_searches(graphs, asked, store, device="cpu") and len(store.searches) == 2
+
+
+def test_an_interrupted_search_that_finishes_is_kept_and_the_next_not_begun(tmp_path, monkeypatch):
+    graphs, store = small_study(tmp_path, n=4, **EPOCHS)
+    asked = [Asked("paper", 4, (("variant", v), ("eta", 2))) for v in ("epoch", "graph")]
+    interrupt(monkeypatch, lambda event, state: event == "won")
+    ran = counted(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        run_searches(graphs, asked, store, device="cpu")
+    assert ran == asked[:1] and list(store.searches) == [asked[0].name]
+
+
+@pytest.mark.parametrize("when", ["started", "won"])
+@pytest.mark.parametrize("verb", ["variants", "rounds"])
+def test_a_command_that_is_interrupted_stops_with_130_and_trains_no_more(tmp_path, monkeypatch, verb, when):
+    interrupt(monkeypatch, lambda event, state: event == when)
+    small_graph().save(tmp_path / "graph")
+    words = ["study", verb, tmp_path / "graph", "--n", 4, "--epochs", 8, "--dim", 4, "--device", "cpu"]
+    words += ["--models", "complex,distmult", "--large-dim", 0, "--picks"] if verb == "variants" else []
+    ran = grash(*words, "--store", tmp_path / "s", "-o", tmp_path / "o")
+    assert ran.code == 130 and "interrupted" in ran.err and " trained in " not in ran.out
+    (path,) = (tmp_path / "s").glob("*.jsonl")
+    kept = Store.read(path)
+    assert not kept.entries and len(kept.searches) == (when == "won") and not (tmp_path / "o").exists()
+
+
 def test_a_search_of_other_settings_is_not_gone_on_with(tmp_path):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
     one, other = (Asked("paper", 4, (("variant", "epoch"), ("eta", eta))) for eta in (2, 4))
@@ -286,6 +339,22 @@ def test_rounds_compares_etas_at_one_budget_and_one_round_at_a_third(tmp_path):
     assert run_cells(graphs, rounds.picks(store, asked), store, device="cpu").finished
     rows = rounds.rounds_page(store, asked, command="").raw.rows
     assert rows[0][3] == 2 and rows[1][3] == 1 and all(isinstance(r[6], float) for r in rows[:2]) and rows[2][6] is None
+
+
+@pytest.mark.parametrize("status", ["memory", "error", "impossible"])
+def test_a_pick_whose_full_training_did_not_work_has_no_score(tmp_path, status):
+    _, store = small_study(tmp_path, n=4)
+    asked, (other,) = (m.asked_searches(["epoch"], n=4, preset="paper") for m in (rounds, variants))
+    record = {"winner": 2, "seconds": 1.5, "spent": 3.0, "rounds": [{"fidelity": 0.5}], "device": "cpu"}
+    for one in (asked[0], other):
+        store.add_search({"name": one.name, **record})
+    store.add([made_up(2, "whole", 1.0, 0.0, status=status, test=None, curve=())])
+    setup = variants.Setup("complex", {}, ("epoch",), False)
+    row = variants.variants_page([(setup, store)], n=4, preset="paper", command="").raw.rows[0]
+    assert row[3:5] == (2, None)
+    assert rounds.rounds_page(store, asked, command="").raw.rows[0][5:8] == (2, None, None)
+    store.add([made_up(2, "whole", 1.0, 0.0, status="diverged", failed=0.1, test=None, curve=())])
+    assert rounds.rounds_page(store, asked, command="").raw.rows[0][5:8] == (2, 0.0, 0.0)
 
 
 def test_resources_are_those_of_every_round_and_of_more_trials_at_a_time(tmp_path):

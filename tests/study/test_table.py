@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.errors import FormatError, InputError
+from grash.study import planned
 from grash.study.cells import MARKS, has_mark
 from grash.study.planned import planned_fidelities
 from grash.study.pool import DEFAULT
@@ -155,6 +157,30 @@ def test_cells_of_a_table_are_the_whole_graph_halves_and_what_the_default_search
     assert run_cells(graphs, few, store, device="cpu").finished
     table = make_table(store, graphs.pool, rails=graphs.rails())
     assert not np.isnan(table.valid).any() and set(table.graph_fractions) == {0.5, 1.0}
+
+
+def test_planned_epochs_that_miss_a_usual_mark_by_a_hair_are_that_mark(tmp_path, monkeypatch):
+    rounds = [(True, 0.015624848), (True, 0.299999), (False, 0.24999985), (False, 0.0663905), (False, 0.249)]
+    plans = [SimpleNamespace(whole=w, graph_fraction=0.5, epochs=2 * e) for w, e in rounds]
+    found = SimpleNamespace(rounds=[SimpleNamespace(plan=plan) for plan in plans])
+    monkeypatch.setattr(planned, "plan_search", lambda *_, **__: found)
+    graphs, _ = small_study(tmp_path, n=1)
+    assert planned_fidelities(graphs) == [(1.0, 1 / 64), (1.0, 0.3), (0.5, 0.25), (0.5, 0.0663905), (0.5, 0.249)]
+    for cell in table_cells(graphs):
+        assert all(later > earlier * 1.0001 for earlier, later in zip(cell.marks, cell.marks[1:]))
+
+
+def test_a_table_knows_which_of_its_planned_graphs_it_lacks(tmp_path):
+    graphs, store = small_study(tmp_path, n=2)
+    cells = table_cells(graphs)
+    fractions = sorted({c.fraction for c in cells})
+    store.add(made_up_for(c, 0.1) for c in cells if c.fraction < 0.4 or c.fraction == 1)
+    table = make_table(store, graphs.pool, rails=RAILS, cells=cells)
+    table.save(tmp_path / "t.parquet")
+    assert Table.load(tmp_path / "t.parquet").missing == tuple(g for g in fractions if 0.4 < g < 1)
+    assert make_table(store, graphs.pool, rails=RAILS).missing == ()  # as tables of before, which know no plan
+    store.add(made_up_for(c, 0.1) for c in cells)
+    assert make_table(store, graphs.pool, rails=RAILS, cells=cells).missing == ()
 
 
 @given(st.lists(st.floats(0.001, 1), min_size=2, max_size=6, unique=True), st.floats(0.001, 1))

@@ -15,6 +15,8 @@ from grash.errors import ConfigError
 if TYPE_CHECKING:
     from grash.api_result import SearchResult
     from grash.api_search import Search
+    from grash.search.trial import Result
+    from grash.training.config import TrainConfig
 
 RESUMABLE = 7  # exit code of a search that was stopped and goes on with `grash resume`
 
@@ -260,6 +262,8 @@ def _show_result(result: SearchResult) -> None:
     shown = config.model_dump(exclude_defaults=True, exclude={"epochs", "valid_every", "patience", "seed", "variation"})
     print("  " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
     print(f"billed {state.spent:.4g} of {state.budget:g} full runs in {state.seconds:,.0f} s")
+    if state.final is not None and (early := _early_stop(state.final, config)):
+        print(early)
     if state.final is not None and state.final.evaluation:
         both = state.final.evaluation["both"]
         low, high = state.final.evaluation["mrr_interval"]
@@ -271,6 +275,20 @@ def _show_result(result: SearchResult) -> None:
     if (result.folder / "model").is_dir():
         ask = command("grash", "predict", result.folder / "model", "--head", "NAME", "--relation", "NAME")
         say(f"ask the model: {ask}")
+
+
+def _early_stop(final: Result, config: TrainConfig) -> str:
+    """Where a final training ended for want of patience before its planned epochs; else nothing."""
+    if final.status != "ok" or config.patience is None or not final.history:
+        return ""
+    best, last = max(final.history, key=lambda v: v["mrr"]), final.history[-1]
+    waited = sum(v["step"] > best["step"] for v in final.history)
+    if waited < config.patience or round(last["epoch"], 2) >= round(config.epochs, 2):
+        return ""
+    return (
+        f"final training stopped at epoch {last['epoch']:.4g} of {config.epochs:g}: no better validation since epoch "
+        f"{best['epoch']:.4g} (valid MRR {best['mrr']:.4f})"
+    )
 
 
 def _names(*given: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from grash.cli.options import Source, takes, takes_source_options
 from grash.cli.show import say
 from grash.cli.study_confirm import SEARCHING, confirm
 from grash.cli.study_methods import methods
-from grash.cli.study_session import POOL, RUNNING, Clock, Study, leave, load, show, study_command
+from grash.cli.study_session import POOL, RUNNING, Clock, Study, leave, load, models_of, pool_of, show, study_command
 
 N = Annotated[int, typer.Option("--n", "-n", help="Configurations.")]
 Preset = Annotated[str, typer.Option("--preset", help="Of the searches: default, paper or paper-text.")]
@@ -71,13 +71,16 @@ def variants(
     """What is reduced, and what the search then picks, model by model; RotatE also with its own loss (Tab. 2)."""
     from grash.study import variants as study
 
+    names = models_of(models)
     dataset, clock = load(source, reading), Clock(running)
     lines, finished = [], True
     words = study_command(
         "variants", source, n, pooled, running, reading, "--models", models, "--preset", preset, "--large-dim", large,
         "--full" if full else "--picks",
     )  # fmt: skip
-    kinds = study.setups(models.split(","), dim=pooled["dim"], large=large, full=full, n_entities=dataset.n_entities)
+    kinds = study.setups(names, dim=pooled["dim"], large=large, full=full, n_entities=dataset.n_entities)
+    for setup in kinds:  # says now what is wrong with one of them, not after the others
+        pool_of(dataset, n, {**pooled, **setup.changes})
     for setup in kinds:
         made = Study(dataset, n, {**pooled, **setup.changes}, clock.left(), {})
         asked = study.asked_searches(setup.variants, n=n, preset=preset)
@@ -142,14 +145,19 @@ def table(
     **given: Any,
 ) -> None:
     """A table to compete on: a pool of configurations at every fidelity, with curves, costs and failures."""
+    from grash.study.foretell import full_scores
     from grash.study.table import make_table, table_cells
 
     made = Study(source, n, **given)
-    finished = made.run(table_cells(made.graphs))
+    cells = table_cells(made.graphs)
+    finished = made.run(cells)
     if made.running["plan"]:
         raise typer.Exit(0)
+    if not finished and not full_scores(made.store, n):
+        say("No table is written yet: it needs trainings on the whole graph, and none has been run.")
+        leave(finished)
     path = to if to is not None else made.running["out"] / "tables" / f"{made.pool.name}.parquet"
-    found = make_table(made.store, made.pool, rails=made.graphs.rails())
+    found = make_table(made.store, made.pool, rails=made.graphs.rails(), cells=cells)
     try:
         found.save(path)
         say(f"{path}: {found.n} configurations × {len(found.graph_fractions)} graphs")

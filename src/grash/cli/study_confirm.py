@@ -4,13 +4,14 @@ other."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grash.cli.options import Source
 from grash.cli.show import command, listen, say
-from grash.cli.study_session import RUNNING, Clock, leave, load, running_words, show
+from grash.cli.study_session import RUNNING, Clock, leave, listed, load, models_of, running_words, show
 from grash.cli.train import assignment
 from grash.errors import ConfigError, InputError
 
@@ -62,6 +63,7 @@ def confirm(
     from grash.study.confirm_plan import plan_wanted
     from grash.study.pages import write_page
 
+    names = models_of(models)
     listen()
     dataset = load(source, reading)
     if not len(dataset.test):
@@ -71,7 +73,7 @@ def confirm(
     words += [w for name, given in _repeated(candidates, common, fixed) for w in (name, given)]
     words += ["--label", label] if label else []
     shared = {"dim": dim, "max_epochs": epochs, **_settings(common or [], fixed or [])}
-    wanted = wanted_searches(dataset, columns, models=_list(models), seeds=seeds, common=shared)
+    wanted = wanted_searches(dataset, columns, models=names, seeds=seeds, common=shared)
     store, opens = store_of(running["store"], dataset), partial(Search, source=source)
     clock, device = Clock(running), running["device"]
     if running["plan"] or running.get("max_seconds") != 0:
@@ -82,9 +84,9 @@ def confirm(
     finished = run_wanted(dataset, wanted, store, opens, device=device, max_seconds=left, say=show)
     shown = command("grash", "study", "confirm", source, *words, *running_words(running, reading))
     usual = [
-        *_list(presets),
+        *listed(presets),
         *(["candidates"] if candidates else []),
-        *(text.replace("=", ".") for text in fixed or []),
+        *(_short(text) for text in [*(common or []), *(fixed or [])]),
     ]
     called = label or "-".join(usual)
     say(f"page: {write_page(confirm_page(wanted, store, label=called, command=shown), running['out'])}")
@@ -109,7 +111,7 @@ def read_candidate(text: str) -> Candidate:
 def _presets(names: str) -> list[Candidate]:
     from grash.study.confirm import Candidate
 
-    return [Candidate(name, name) for name in _list(names)]
+    return [Candidate(name, name) for name in listed(names)]
 
 
 def _settings(search: list[str], fixed: list[str]) -> dict[str, Any]:
@@ -127,8 +129,10 @@ def _settings(search: list[str], fixed: list[str]) -> dict[str, Any]:
     return given
 
 
-def _list(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
+def _short(text: str) -> str:
+    """A setting name=value as names of pages have it; of a space's file only what it is called."""
+    name, _, value = text.partition("=")
+    return f"{name}.{Path(value).stem if name == 'space' else value}"
 
 
 def _repeated(candidates: list[str] | None, common: list[str] | None, fixed: list[str] | None) -> list[tuple[str, str]]:

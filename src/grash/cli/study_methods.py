@@ -44,7 +44,7 @@ def methods(
 
     if sweep and settings is not None:
         raise ConfigError("--sweep and --settings each say what to compare: give one of them.")
-    kind: Kind = "sweep" if sweep or settings is not None else "methods"
+    kind: Kind = "sweep" if sweep else "settings" if settings is not None else "methods"
     label = None if settings is None else settings.stem
     chosen = read_methods(settings) if settings is not None else SWEEP if sweep else METHODS
     given: list[object] = ["--sweep"] if sweep else ["--settings", settings] if settings is not None else []
@@ -53,7 +53,7 @@ def methods(
     several = []
     for path in tables:
         bench = Recorded(Table.load(path))
-        found = compare(bench, fitting(chosen, bench.n), seeds=seeds, budget=budget, tell=say)
+        found = compare(bench, fitting(chosen, bench.n, tell=say), seeds=seeds, budget=budget, tell=say)
         _show(found)
         say(f"{write_methods_page(found, out, kind=kind, label=label, command=words)}: written")
         several.append(found)
@@ -67,6 +67,8 @@ def _show(found: Comparison) -> None:
             r.name, f"{r.cost:.2f}", f"{r.mrr:.4f}", f"{r.mrr_interval[0]:.4f} … {r.mrr_interval[1]:.4f}",
             f"{r.found:.1%}", f"{r.gain:+.4f}", f"{r.gain_interval[0]:+.4f} … {r.gain_interval[1]:+.4f}",
         )
+        if r.ran
+        else (r.name, f"{r.cost:.2f}", *("–",) * 5)
         for r in found.rows
     ]  # fmt: skip
     columns = ("method", ">cost", ">test MRR", ">95 %", ">of its best", ">gain", ">95 %")

@@ -72,15 +72,17 @@ class Study:
         *, tested: bool = True,
     ) -> None:  # fmt: skip
         from grash.study.graphs import StudyGraphs
+        from grash.study.run import check_batch
         from grash.study.store import Store
 
+        check_batch(running["batch"])
         listen()
         self.source, self.reading = source if isinstance(source, str) else source.name, reading
         dataset = load(source, reading) if isinstance(source, str) else source
         if tested and not len(dataset.test):
             raise InputError(f"{dataset.name} has no test triples, by which full trainings are compared: give some.")
         self.running, self.pooled, self._clock = running, pooled, Clock(running)
-        self.pool: Pool = _pool(dataset, n, pooled)
+        self.pool: Pool = pool_of(dataset, n, pooled)
         self.graphs: StudyGraphs = StudyGraphs(self.pool)
         self.store: Store = Store.of(running["store"], self.pool)
 
@@ -164,7 +166,20 @@ def load(source: str, reading: dict[str, Any]) -> Dataset:
     return api.load_dataset(source, **reading)
 
 
-def _pool(dataset: Dataset, n: int, given: dict[str, Any]) -> Pool:
+def models_of(names: str) -> list[str]:
+    """The models of an option --models."""
+    found = listed(names)
+    if not found:
+        raise ConfigError(f"--models '{names}' names no model: give one or more, with commas, as in complex,rotate.")
+    return found
+
+
+def listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def pool_of(dataset: Dataset, n: int, given: dict[str, Any]) -> Pool:
+    """The configurations that a command asks for, or what is wrong with them."""
     from grash.api_given import resolved_space
     from grash.study.pool import make_pool
 

@@ -1,10 +1,12 @@
 """A source becomes a Dataset: the whole walk from files to ids, names, splits and what there is to say about them.
 
-`grash prepare` calls prepare(); every command that takes a dataset calls load_dataset().
+`grash prepare` calls prepare(); every command that takes a dataset calls load_dataset(). from_triples() is for
+programs that hold the triples already.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data import numbered, tables
+from grash.data import in_memory, numbered, tables
 from grash.data.account import (
     HELD_OUT,
     check_some,
@@ -46,7 +48,7 @@ BUNDLED = {"world": Path(__file__).parent / "bundled" / "world.tsv"}
 def load_dataset(source: Path | str, options: SourceOptions | None = None, **changes: Any) -> Dataset:
     """The dataset of a source: an encoded folder is mapped, "world" is the bundled graph, all else is read."""
     options = SourceOptions.of(options, changes)
-    path = Path(source)
+    path = _path(source)
     if not path.exists() and str(source) in BUNDLED:
         graph = read_source(BUNDLED[str(source)], options)
         return replace(graph, provenance={**graph.provenance, "source": f"{source}, bundled with grash"})
@@ -56,6 +58,22 @@ def load_dataset(source: Path | str, options: SourceOptions | None = None, **cha
     if options != SourceOptions():
         raise ConfigError(f"{path} is encoded already, so that options for reading it have no effect: leave them out.")
     return Dataset.load(path)
+
+
+def from_triples(train: Any, valid: Any = None, test: Any = None, *, name: str = "unnamed", **options: Any) -> Dataset:
+    """The dataset of triples in memory: what `load_dataset` makes of the same triples in a file.
+
+    train, valid, test: sequences of (head, relation, tail), NumPy arrays (n, 3) or data frames (pandas, polars: the
+    columns head, relation, tail, else the only three). Strings are names, integers are ids. What is not given is split
+    off train. options: duplicates, valid_fraction, test_fraction, n_valid, n_test, seed, as in SourceOptions.
+    """
+    chosen = in_memory.splitting_options(options)
+    splits, encoder = in_memory.given_splits({"train": train, "valid": valid, "test": test})
+    if encoder is None:
+        graph = _Graph(splits, *numbered.array_counts(splits, {}, {}))
+    else:
+        graph = _named_graph(splits, encoder.entities, encoder.relations)
+    return _made(graph, chosen, name, {"source": "triples in memory", "layout": "memory", "files": {}})
 
 
 def prepare(
@@ -74,7 +92,7 @@ def prepare(
     once is read in parts, by way of a folder OUT.spill, from which the same call goes on if it was killed; the result
     is the same. watch is told then what is being done, the share that is done, and the triples so far.
     """
-    out, chosen = Path(out), SourceOptions.of(options, changes)
+    source, out, chosen = str(_path(source)), Path(out), SourceOptions.of(options, changes)
     limit = memory_limit(memory)
     mend_folder(out)
     layout = recognise(Path(source), file_format=chosen.format) if Path(source).exists() else None
@@ -95,8 +113,17 @@ def prepare(
 def read_source(source: Path | str, options: SourceOptions | None = None, **changes: Any) -> Dataset:
     """The dataset of a file or folder in any of the known layouts, read into memory."""
     options = SourceOptions.of(options, changes)
-    layout = recognise(Path(source), file_format=options.format)
+    layout = recognise(_path(source), file_format=options.format)
     return Dataset.load(layout.path) if layout.kind == "encoded" else _read(layout, options)
+
+
+def _path(source: Any) -> Path:
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            f"A {type(source).__name__} is given, and a graph is read from a file or folder: give its path, or make a "
+            f"dataset of triples in memory with grash.from_triples(train, valid, test)."
+        )
+    return Path(source)
 
 
 @dataclass
@@ -115,7 +142,11 @@ def _read(layout: Layout, options: SourceOptions) -> Dataset:
     read_as = say_understood(layout, options)
     graph = _READERS[layout.kind](layout, options)
     check_some(layout, len(graph.splits["train"]), graph.notes)
-    provenance = {**origin(layout, graph.notes), **read_as}
+    return _made(graph, options, dataset_name(layout.path), {**origin(layout, graph.notes), **read_as})
+
+
+def _made(graph: _Graph, options: SourceOptions, name: str, provenance: dict[str, Any]) -> Dataset:
+    """The dataset of what was read: repeats dropped, splits that are missing split off, and all of it said."""
     known = TripleSet(graph.splits["train"])
     stay = _repeating(graph.splits["train"], known) if options.duplicates == "keep" else None
     provenance.update(say_repeats(known.n_repeated, options))
@@ -132,7 +163,7 @@ def _read(layout: Layout, options: SourceOptions) -> Dataset:
         n_relations=graph.n_relations,
         entities=graph.entities,
         relations=graph.relations,
-        name=dataset_name(layout.path),
+        name=name,
         provenance=provenance,
     )
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime, timezone
 from types import FrameType
@@ -51,7 +52,22 @@ from grash.version import __version__
 log = logging.getLogger(__name__)
 Watch = Callable[[SearchState, dict[tuple[int, int], Heartbeat], Sequence[str]], None]
 _PAUSE = 0.05  # seconds before a first look again; doubled with every attempt
+_heard: ContextVar[list[int] | None] = ContextVar("heard", default=None)  # interrupts, for `interrupts_passed_on`
 HORIZON = ("cosine", "linear", "plateau")  # schedules that know how long the run is: their trials start anew (D10)
+
+
+@contextmanager
+def interrupts_passed_on() -> Iterator[None]:
+    """Raises KeyboardInterrupt at its end if a search inside was interrupted, also one that finished all the same: for
+    those who would go on with something else."""
+    heard: list[int] = []
+    before = _heard.set(heard)
+    try:
+        yield
+    finally:
+        _heard.reset(before)
+    if heard:
+        raise KeyboardInterrupt
 
 
 class Driver:
@@ -304,8 +320,11 @@ class Driver:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+        heard = _heard.get()
 
         def pressed(number: int, frame: FrameType | None) -> None:
+            if heard is not None:
+                heard.append(number)
             first, self.stopping = not self.stopping, self.stopping or "it was interrupted"
             if self.at_last:
                 if first:

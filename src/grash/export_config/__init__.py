@@ -12,8 +12,8 @@ from typing import Literal
 import yaml
 
 from grash.errors import ConfigError, FormatError, InputError
-from grash.export_config.libkge import config_to_libkge
-from grash.export_config.pykeen import config_to_pykeen
+from grash.export_config.libkge import config_to_libkge, libkge_dataset
+from grash.export_config.pykeen import config_to_pykeen, pykeen_dataset
 from grash.files import read_json, whole_file, write_json
 from grash.models.store import SCHEMA, VERSION
 from grash.training.config import TrainConfig, make_config, read_config
@@ -25,17 +25,33 @@ CONFIG_FILES = {"pykeen": "pykeen.json", "libkge": "libkge.yaml"}
 
 
 def export_config(
-    config: TrainConfig, folder: str | Path, format: ConfigFormat, *, dataset: str, overwrite: bool = False
+    config: TrainConfig,
+    folder: str | Path,
+    format: ConfigFormat,
+    *,
+    graph: str | None = None,
+    dataset: str | None = None,
+    splits: str = "grash export GRAPH -f splits -o FOLDER",
+    overwrite: bool = False,
 ) -> tuple[Path, list[str]]:
-    """Writes pykeen.json or libkge.yaml into the folder; gives back the file and what could not be carried over.
+    """Writes pykeen.json or libkge.yaml into the folder; gives back the file and what there is to say: what could not
+    be carried over, and how the other tool comes by the graph.
 
-    dataset: the graph as the other tool knows it, or for PyKEEN a folder with train.txt, valid.txt and test.txt.
+    graph: the name it has here, which is translated. dataset: instead, the graph as the other tool knows it, or for
+    PyKEEN a folder with train.txt, valid.txt and test.txt. splits: how its splits are written, a command or a call.
     """
     if format not in CONFIG_FILES:
         raise ConfigError(f"format={format!r} is unknown: give {' or '.join(CONFIG_FILES)}.")
     path = Path(folder) / CONFIG_FILES[format]
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists already: give another folder, or --overwrite (overwrite=True).")
+    advice = None
+    if dataset is None:
+        if graph is None:
+            raise InputError(
+                f"It is not known which graph this is for: give dataset (--dataset), as {format} knows it."
+            )
+        dataset, advice = (pykeen_dataset if format == "pykeen" else libkge_dataset)(graph, splits)
     if format == "pykeen":
         content, left_out = config_to_pykeen(config, dataset)
         write_json(path, content)
@@ -43,7 +59,7 @@ def export_config(
         text, left_out = config_to_libkge(config, dataset)
         with whole_file(path) as aside:
             aside.write_text(text, encoding="utf-8")
-    return path, left_out
+    return path, [f"not carried over: {line}" for line in left_out] + ([advice] if advice else [])
 
 
 def find_config(source: str | Path) -> tuple[TrainConfig, str | None]:

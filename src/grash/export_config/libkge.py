@@ -14,6 +14,12 @@ _TRAINING = {"negative_sampling": "negative_sampling", "1vsall": "1vsAll", "kvsa
 _LOSSES = {"softmax": "kl", "bce": "bce", "margin": "margin_ranking", "self_adversarial": "bce_self_adversarial"}
 _OPTIMIZERS = {"adagrad": "Adagrad", "row_adagrad": "Adagrad", "adam": "Adam", "lazy_adam": "SparseAdam", "sgd": "SGD"}
 _POWERS = {"l1": 1, "l2": 2, "l3": 3}
+# the catalog's names and those of LibKGE's data/download_all.sh, where both are the same files
+_DATASETS = {
+    **{name: name for name in ("fb15k", "fb15k-237", "wn18", "yago3-10", "dbpedia50", "dbpedia500", "db100k")},
+    **{name: name for name in ("codex-s", "codex-m", "codex-l")},
+    "wn18rr": "wnrr", "wikidata5m-v2": "wikidata5m",
+}  # fmt: skip
 
 
 def config_to_libkge(config: TrainConfig, dataset: str) -> tuple[str, list[str]]:
@@ -42,6 +48,21 @@ def config_to_libkge(config: TrainConfig, dataset: str) -> tuple[str, list[str]]
     left_out += no_counterpart(config)
     head = "".join(f"# not carried over: {line}\n" for line in left_out)
     return head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True), left_out
+
+
+def libkge_dataset(graph: str, splits: str) -> tuple[str, str | None]:
+    """LibKGE's name of a graph, or its own where LibKGE does not fetch it, and what is to be done about it.
+
+    splits: how the graph's splits are written as text, a command or a call.
+    """
+    found = _DATASETS.get(graph.lower())
+    if found is not None:
+        return found, None
+    return graph, (
+        f"LibKGE reads {graph} from data/{graph}, a folder with dataset.yaml, train.del, valid.del, test.del, "
+        f"entity_ids.del and relation_ids.del: `{splits}` writes train.txt, valid.txt and test.txt, and LibKGE's "
+        f"data/preprocess/preprocess_default.py, run on the folder that holds these, makes the rest."
+    )
 
 
 def _model(config: TrainConfig) -> dict[str, Any]:

@@ -19,6 +19,17 @@ _OPTIMIZERS = {"adagrad": "Adagrad", "row_adagrad": "Adagrad", "adam": "Adam", "
 _LOSSES = {"softmax": "crossentropy", "bce": "bcewithlogits", "margin": "marginranking", "self_adversarial": "nssa"}
 _POWERS = {"l1": 1.0, "l2": 2.0, "l3": 3.0, "n3": 3.0}
 _SPLITS = {"training": "train.txt", "validation": "valid.txt", "testing": "test.txt"}
+# the catalog's names and PyKEEN's, where it has the graph; its resolver passes over case and hyphens
+_DATASETS = {
+    **{
+        name: name
+        for name in ("fb15k-237", "wn18rr", "fb15k", "wn18", "yago3-10", "wikidata5m", "dbpedia50", "db100k")
+        + ("aristo-v4", "nations", "umls", "hetionet", "drkg", "primekg")
+    },
+    "codex-s": "CoDExSmall", "codex-m": "CoDExMedium", "codex-l": "CoDExLarge", "kinship": "Kinships",
+    "ogbl-wikikg2": "OGBWikiKG2", "ogbl-biokg": "OGBBioKG",
+}  # fmt: skip
+_SPLIT_THERE = ("hetionet", "drkg", "primekg")  # published in one file, which PyKEEN splits by its own random numbers
 
 
 def config_to_pykeen(config: TrainConfig, dataset: str) -> tuple[dict[str, Any], list[str]]:
@@ -39,8 +50,20 @@ def config_to_pykeen(config: TrainConfig, dataset: str) -> tuple[dict[str, Any],
     return {"metadata": metadata, "pipeline": pipeline}, left_out
 
 
+def pykeen_dataset(graph: str, splits: str) -> tuple[str, str | None]:
+    """PyKEEN's name of a graph, or its own where PyKEEN has none, and what is to be done about it.
+
+    splits: how the graph's splits are written as text, a command or a call.
+    """
+    found = _DATASETS.get(graph.lower())
+    advice = f"`{splits}` writes its splits, and --dataset (dataset=) takes that folder."
+    if found is None:
+        return graph, f"PyKEEN has no dataset {graph}: {advice}"
+    return found, f"PyKEEN splits {graph} its own way: {advice}" if found in _SPLIT_THERE else None
+
+
 def _graph(config: TrainConfig, dataset: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"dataset": dataset}
+    found: dict[str, Any] = {"dataset": _DATASETS.get(dataset, dataset)}
     if Path(dataset).is_dir():
         found = {split: str(Path(dataset) / name) for split, name in _SPLITS.items()}
     return {**found, "dataset_kwargs": {"create_inverse_triples": config.reciprocal}}

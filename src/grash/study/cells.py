@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Technique = Literal["chain", "ladder", "triples", "walk", "kgtuner", "whole"]
 EntryStatus = Literal["ok", "diverged", "memory", "error", "impossible"]
@@ -73,6 +73,8 @@ class Entry:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Entry:
+        """The entry that `to_json` has written; a ValueError says what cannot be one."""
+        _check(content)
         curve = tuple((float(e), float(mrr), float(loss)) for e, mrr, loss in content["curve"])
         return cls(**{**content, "marks": tuple(content["marks"]), "curve": curve})
 
@@ -102,6 +104,24 @@ class Entry:
         if self.status in ("error", "impossible"):
             return self.status == "impossible" or self.failures >= _TRIES
         return all(has_mark(self.marks, m) for m in cell.marks)
+
+
+def _check(content: dict[str, Any]) -> None:
+    """Refuses what tells entries apart, or what they came to, if it is of another kind."""
+    marks = content["marks"]
+    fitting = {
+        "number": type(content["number"]) is int,
+        "technique": content["technique"] in get_args(Technique),
+        "fraction": _is_share(content["fraction"]),
+        "marks": isinstance(marks, list | tuple) and len(marks) > 0 and all(_is_share(m) for m in marks),
+        "status": content["status"] in get_args(EntryStatus),
+    }
+    for name in (name for name, fits in fitting.items() if not fits):
+        raise ValueError(f"{name}={content[name]!r} is not what a training has there")
+
+
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= 1 + _CLOSE
 
 
 def has_mark(marks: Iterable[float], mark: float) -> bool:

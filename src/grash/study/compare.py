@@ -8,7 +8,7 @@ about another pool.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,11 @@ class Row:
     best: Floats  # (S,) of the best that it began with
 
     @property
+    def ran(self) -> bool:
+        """Whether any seed trained anything: a budget may be too small for all that a method does."""
+        return self.most > 0
+
+    @property
     def different(self) -> int:
         """How many configurations were picked over all seeds."""
         return len(set(self.picks[self.picks >= 0].tolist()))
@@ -65,7 +70,8 @@ class Row:
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """All methods on one table. costs (C,): where curves were looked at. ceilings: what choosing with full trainings of
-    all members that the reference began with would come to, by validation and by test."""
+    all members that the reference began with would come to, by validation and by test. notes: what the table lacks, and
+    whose rounds were scored on another graph than asked."""
 
     bench: Recorded
     budget: float
@@ -74,6 +80,7 @@ class Comparison:
     rows: tuple[Row, ...]
     costs: Floats
     ceilings: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def row(self, name: str) -> Row:
         return next(r for r in self.rows if r.name == name)
@@ -101,8 +108,9 @@ def compare(
     costs = np.geomspace(_FIRST_COST, longest, _GRID)
     counts = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES) / seeds
     first = next(m for m in methods if m.name == reference)
-    runs = {}
+    runs, asked = {}, {}
     for method in [first, *(m for m in methods if m is not first)]:
+        bench.asked.clear()
         try:
             runs[method.name] = _all_seeds(bench, method, seeds, budget)
         except ConfigError as error:
@@ -110,7 +118,11 @@ def compare(
                 raise
             _say(tell, f"{bench.name}: {method.name} is left out. {error}")
         else:
+            asked[method.name] = set(bench.asked)
             _say(tell, f"{bench.name}: {method.name}, {runs[method.name][1]:.2f} ms a search")
+    notes = (*bench.notes, *_elsewhere(bench, asked))
+    for note in notes:
+        _say(tell, f"{bench.name}: {note}")
     base = np.array([t.test_mrr(bench) for t in runs[reference][0]])
     rows = [_row(bench, name, *runs[name], base, costs, counts) for name in names if name in runs]
     judges = ((BY_VALIDATION, np.nan_to_num(bench.full_scores)), (BY_TEST, bench.truth))
@@ -118,7 +130,7 @@ def compare(
         _row(bench, name, [_in_full(bench, t.first, judge) for t in runs[reference][0]], 0.0, base, costs, counts)
         for name, judge in judges
     ]
-    return Comparison(bench, budget, seeds, reference, tuple(rows), costs, tuple(ceilings))
+    return Comparison(bench, budget, seeds, reference, tuple(rows), costs, tuple(ceilings), notes)
 
 
 def _all_seeds(bench: Recorded, method: Method, seeds: int, budget: float) -> tuple[list[Trace], float]:
@@ -126,6 +138,26 @@ def _all_seeds(bench: Recorded, method: Method, seeds: int, budget: float) -> tu
     began = time.perf_counter()
     traces = [method(bench, seed, budget) for seed in range(seeds)]
     return traces, 1e3 * (time.perf_counter() - began) / seeds
+
+
+def _elsewhere(bench: Recorded, asked: Mapping[str, set[float]]) -> list[str]:
+    """A sentence where rounds were scored on another graph than asked: on which, of which methods, for which g."""
+    found: dict[float, dict[str, list[float]]] = {}
+    for name, fractions in asked.items():
+        for g in sorted(fractions):
+            if (there := bench.answered_by(g)) is not None:
+                found.setdefault(there, {}).setdefault(name, []).append(g)
+    return [
+        f"Some rounds were scored on a {'smaller' if there < 1 else 'larger'} graph than asked, g = {there:.3g}, since "
+        f"the table has no subgraph as large as they ask for: "
+        + "; ".join(f"{name} (g = {_listed(fractions)})" for name, fractions in methods.items())
+        + "."
+        for there, methods in found.items()
+    ]
+
+
+def _listed(fractions: Sequence[float]) -> str:
+    return ", ".join(dict.fromkeys(f"{g:.3g}" for g in fractions))
 
 
 def _in_full(bench: Recorded, first: Sequence[int], judge: Floats) -> Trace:

@@ -19,6 +19,7 @@ from typing import Any
 
 from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
+from grash.engines.drive import interrupts_passed_on
 from grash.errors import ConfigError, SearchFailed
 from grash.search import settings as searching
 from grash.search.configurations import make_configurations, space_for
@@ -88,8 +89,9 @@ def store_of(folder: Path, dataset: Dataset) -> Store:
     """The store of all real searches on a graph: FOLDER/confirm-GRAPH.jsonl."""
     meta = {
         "schema": SCHEMA, "version": VERSION, "grash": __version__, "dataset": dataset.name,
-        "fingerprint": dataset.unnamed_fingerprint, "n_entities": dataset.n_entities, "n_relations": dataset.n_relations,
-        "n_train": len(dataset.train), "n_valid": len(dataset.valid), "n_test": len(dataset.test),
+        "fingerprint": dataset.unnamed_fingerprint,
+        "n_entities": dataset.n_entities, "n_relations": dataset.n_relations, "n_train": len(dataset.train),
+        "n_valid": len(dataset.valid), "n_test": len(dataset.test),
     }  # fmt: skip
     return Store.at(Path(folder) / f"confirm-{dataset.name}.jsonl", meta)
 
@@ -105,7 +107,8 @@ def run_wanted(
     say: Callable[[str], None] = lambda line: None,
 ) -> bool:
     """Runs what the store lacks, as far as time allows; whether all is there then. A search that is cut off lies in
-    STORE/searches until the next call goes on with it; one that its machine failed does too."""
+    STORE/searches until the next call goes on with it; one that its machine failed does too. Ctrl-C ends a search as it
+    does elsewhere, and is then raised."""
     began = time.monotonic()
     for one in wanted:
         left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
@@ -115,16 +118,17 @@ def run_wanted(
             break
         store.hold()
         place = folder_of(store, one)
-        state, failed = _run(opened(open_search, dataset, one, place, device=device), left)
-        if state.stopped:
-            break
-        if failed and _faulty(state):
-            say(f"{one.model}, {one.candidate.name}, seed {one.seed}: {failed} The same command tries it again.")
-            continue
-        record = record_of(one, state, read_ledger(place / LEDGER_FILE), device=device, failed=failed)
-        store.add_search(record)
-        shutil.rmtree(place, ignore_errors=True)
-        say(_line(one, record))
+        with interrupts_passed_on():
+            state, failed = _run(opened(open_search, dataset, one, place, device=device), left)
+            if state.stopped:
+                break
+            if failed and _faulty(state):
+                say(f"{one.model}, {one.candidate.name}, seed {one.seed}: {failed} The same command tries it again.")
+                continue
+            record = record_of(one, state, read_ledger(place / LEDGER_FILE), device=device, failed=failed)
+            store.add_search(record)
+            shutil.rmtree(place, ignore_errors=True)
+            say(_line(one, record))
     return all(one.name in store.searches for one in wanted)
 
 

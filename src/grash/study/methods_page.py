@@ -6,6 +6,7 @@ Comes from compare.py; goes to docs/results by pages.py. What every seed picked 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,8 +21,12 @@ from grash.study.plots import Series, bar_plot, line_plot
 from grash.study.recorded import Recorded, planned, round_scores
 from grash.study.statistics import LEARNS, spearman
 
-Kind = Literal["methods", "sweep"]
-_TITLES = {"methods": "Methods compared on {}", "sweep": "Changes of the default search on {}"}
+Kind = Literal["methods", "sweep", "settings"]
+_TITLES = {
+    "methods": "Methods compared on {}", "sweep": "Changes of the default search on {}",
+    "settings": "The default search and the settings of `{label}` on {}",
+}  # fmt: skip
+_BUDGET = 3.0  # whose pages have no word for it in their names
 _RAW = (
     "graph", "method", "seeds", "budget", "cost", "most_cost", "test_mrr", "test_mrr_low", "test_mrr_high",
     "of_its_best", "of_its_best_low", "of_its_best_high", "gain", "gain_low", "gain_high", "better", "worse",
@@ -32,16 +37,17 @@ _RAW = (
 def write_methods_page(
     found: Comparison, folder: Path, *, kind: Kind = "methods", label: str | None = None, command: str = ""
 ) -> Path:
-    """Writes the page, its numbers and plots into a folder; gives back the page's path. label: what its files begin
-    with, where it is not the kind."""
+    """Writes the page, its numbers and plots into a folder; gives back the page's path. label: the file of settings,
+    where these are compared; it is part of the names of files, and so is a budget other than 3."""
     meta, bench = found.bench.table.meta, found.bench
-    name = f"{label or kind}-{page_name(bench)}"
-    page = Page(name, _TITLES[kind].format(bench.name), command, str(meta.get("device", "")), raw=_raw(found))
+    name = _file_name(found, kind, label, page_name(bench))
+    page = Page(name, _TITLES[kind].format(bench.name, label=label), command, _machines([found]), raw=_raw(found))
     page.add(
         f"{meta['model']}, d = {meta['dim']}, E = {meta['epochs']:g}, space `{meta.get('label', meta['space'])}`: "
         f"{bench.n} configurations, {found.seeds:,} seeds, B = {found.budget:g} full runs. Compared with "
         f"**{found.reference}** seed by seed; what every seed picked: [{name}.parquet]({name}.parquet). "
         + caveat(str(bench.n), found.seeds),
+        *found.notes,
         _figures(found),
         *_explained([found], kind),
         *([(f"{name}-curves", _curves(found), "Test MRR of the incumbent against cost")] if kind == "methods" else []),
@@ -69,16 +75,17 @@ def write_overview(
     names = list(dict.fromkeys(r.name for found in several for r in (*found.rows, *found.ceilings)))
     rows = [(name, *(_gain_cell(found, name) for found in several), _mean_gain(several, name)) for name in names]
     heads = ("method", *(page_name(found.bench) for found in several), "mean gain")
-    devices = ", ".join(sorted({str(found.bench.table.meta.get("device", "")) for found in several}))
     raw = Rows(_RAW, tuple(row for found in several for row in _raw(found).rows))
-    page = Page(f"{label or kind}-overview", _TITLES[kind].format("all tables"), command, devices, raw=raw)
+    name = _file_name(several[0], kind, label, "overview")
+    page = Page(name, _TITLES[kind].format("all tables", label=label), command, _machines(several), raw=raw)
     page.add(
         f"Test MRR of the pick at B = {several[0].budget:g}, in the mean over {several[0].seeds:,} seeds, and its gain "
         f"over **{several[0].reference}**: ▲ and ▼ where the 95 % interval lies on one side of 0. The last column is "
         f"the mean of the gains as parts of the reference's MRR. Pages of the tables: "
-        + ", ".join(f"[{page_name(f.bench)}]({label or kind}-{page_name(f.bench)}.md)" for f in several)
+        + ", ".join(f"[{page_name(f.bench)}]({_file_name(f, kind, label, page_name(f.bench))}.md)" for f in several)
         + ". "
         + caveat(" or ".join(dict.fromkeys(str(f.bench.n) for f in several)), several[0].seeds),
+        *(f"{page_name(found.bench)}: {note}" for found in several for note in found.notes),
         Rows(heads, tuple(rows)),
         f"The last two rows train all n configurations of **{several[0].reference}** in full; the very last is chosen "
         f"on the noise of the test triples.",
@@ -91,7 +98,19 @@ def _explained(several: Sequence[Comparison], kind: Kind) -> list[str]:
     """What the names of rows mean, where they need it."""
     names = [r.name for found in several for r in found.rows]
     found = [PAPER] if any(name.startswith("paper's rules") for name in names) else []
-    return [*found, *([words] if kind == "sweep" and (words := legend(names)) else [])]
+    return [*found, *([words] if kind != "methods" and (words := legend(names)) else [])]
+
+
+def _file_name(found: Comparison, kind: Kind, label: str | None, rest: str) -> str:
+    named = "" if label is None else re.sub(r"[^\w.-]+", "_", label) + "-"
+    return f"{kind}-{named}{rest}" + ("" if found.budget == _BUDGET else f"-b{found.budget:g}")
+
+
+def _machines(several: Sequence[Comparison]) -> str:
+    """Of the trainings that the tables recorded, and of the searches, whose milliseconds the page shows."""
+    devices = sorted({str(found.bench.table.meta.get("device", "")) for found in several} - {""})
+    trained = f"{', '.join(devices)} (the trainings) and " if devices else ""
+    return f"{trained}the CPU of the machine that wrote this page (the searches)"
 
 
 def page_name(bench: Recorded) -> str:
@@ -109,11 +128,12 @@ def _figures(found: Comparison) -> Rows:
         itself, name = r.name == found.reference, f"*{r.name}*" if r in found.ceilings else r.name
         rows.append(
             (
-                f"**{name}**" if itself else name, f"{r.cost:.2f}", with_interval(r.mrr, *r.mrr_interval, 4),
-                with_interval(r.found, *r.found_interval, 3),
-                "" if itself else _signed(r.gain, *r.gain_interval),
-                "" if itself else f"{r.wins:.0%}, {r.losses:.0%}",
-                r.different, " ".join(f"{k:.3f}" for k in r.kept),
+                f"**{name}**" if itself else name, f"{r.cost:.2f}",
+                with_interval(r.mrr, *r.mrr_interval, 4) if r.ran else "–",
+                with_interval(r.found, *r.found_interval, 3) if r.ran else "–",
+                "" if itself else _signed(r.gain, *r.gain_interval) if r.ran else "–",
+                "" if itself else f"{r.wins:.0%}, {r.losses:.0%}" if r.ran else "–",
+                r.different, " ".join(f"{k:.3f}" for k in r.kept) if r.ran else "–",
                 "" if r in found.ceilings else f"{r.milliseconds:.1f}",
             )
         )  # fmt: skip
@@ -122,7 +142,7 @@ def _figures(found: Comparison) -> Rows:
 
 def _gain_cell(found: Comparison, name: str) -> str:
     row = next((r for r in (*found.rows, *found.ceilings) if r.name == name), None)
-    if row is None:
+    if row is None or not row.ran:
         return "–"
     low, high = row.gain_interval
     sign = "▲" if low > 0 else "▼" if high < 0 else "="
@@ -130,12 +150,12 @@ def _gain_cell(found: Comparison, name: str) -> str:
 
 
 def _mean_gain(several: Sequence[Comparison], name: str) -> str:
-    """Over the tables on which the method ran, if these are all."""
+    """Over the tables on which the method trained anything, if these are all."""
     rows = [
         (r, found.row(found.reference).mrr)
         for found in several
         for r in (*found.rows, *found.ceilings)
-        if r.name == name
+        if r.name == name and r.ran
     ]
     if len(rows) < len(several):
         return "–"
@@ -148,7 +168,7 @@ def _signed(value: float, low: float, high: float) -> str:
 
 def _curves(found: Comparison) -> str:
     return line_plot(
-        [Series(r.name, _points(found, r)) for r in found.rows],
+        [Series(r.name, _points(found, r)) for r in found.rows if r.ran],
         title=f"{found.bench.name}: mean over {found.seeds:,} seeds",
         x_label="cost so far, in full runs",
         y_label="test MRR of the incumbent",
@@ -166,7 +186,7 @@ def _points(found: Comparison, row: Row) -> tuple[tuple[float, float, None, None
 
 def _gains(found: Comparison) -> str:
     """Beside the methods what choosing by full validation would gain; the best by test is no aim for a search."""
-    shown_rows = [r for r in (*found.rows, *found.ceilings[:1]) if r.name != found.reference]
+    shown_rows = [r for r in (*found.rows, *found.ceilings[:1]) if r.name != found.reference and r.ran]
     rows = [(r.name, r.gain, *r.gain_interval) for r in shown_rows]
     title = f"{found.bench.name}: gain over {found.reference}, paired"
     apart = [r.name for r in found.ceilings]
@@ -199,11 +219,12 @@ def _raw(found: Comparison) -> Rows:
     rows: list[tuple[Value, ...]] = []
     for r in (*found.rows, *found.ceilings):
         numbers: Sequence[float] = (
-            r.cost, r.most, r.mrr, *r.mrr_interval, r.found, *r.found_interval, r.gain, *r.gain_interval,
+            r.mrr, *r.mrr_interval, r.found, *r.found_interval, r.gain, *r.gain_interval,
             r.wins, r.losses,
         )  # fmt: skip
-        rounded = [float(f"{v:.6g}") for v in numbers]
-        kept = " ".join(f"{k:.4f}" for k in r.kept)
+        rounded: list[Value] = [float(f"{v:.6g}") for v in (r.cost, r.most)]
+        rounded += [float(f"{v:.6g}") if r.ran else None for v in numbers]
+        kept = " ".join(f"{k:.4f}" for k in r.kept) if r.ran else ""
         name, took = r.name, round(r.milliseconds, 3)
         rows.append((found.bench.name, name, found.seeds, found.budget, *rounded, kept, took, r.different))
     return Rows(_RAW, tuple(rows))

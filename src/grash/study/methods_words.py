@@ -11,6 +11,7 @@ _PENALTIES = "penalties are those of the table's trainings, scaled with the grap
 NOTES = f"""\
 - *Test MRR*: of the pick, trained in full, in the mean over seeds. *Of its best*: the same over that of the best
   configuration that the method began with. *Gain*: less the reference's. *Better, worse*: shares of the seeds.
+- A dash instead of figures: the budget pays for no training of the method.
 - *Different picks*: how many configurations were picked over all seeds.
 - *Best left*: the best configuration still in the race at each round or stage, over the best that it began with; where
   it falls, the best was lost.

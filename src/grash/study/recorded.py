@@ -27,19 +27,26 @@ from grash.study.points import Points, points_of
 from grash.study.table import Table
 
 Scores = NDArray[np.float64]
+_MOST_MISSING = 0.1  # of the members: a graph that lacks more of them is left out, rather than they
+_HALF_STEP = 2**0.5  # between a table's graphs
+_CLOSE = 1e-6
 _JUDGED = {"n_trials", "eta", "budget", "variant", "rails", "carry", "trend", "seed"}  # settings that a table can judge
 
 
 class Recorded:
     """A table, ready to be asked: letters are G graphs, F epoch fractions, n pool members.
 
-    Only members that have been trained in full on every graph take part (`members` are their numbers in the pool).
+    Only members that have been trained in full on every graph take part (`members` are their numbers in the pool); a
+    subgraph that lacks more than a tenth of them is left out instead. notes: sentences on what is left out or missing.
+    asked: the graph fractions that scores were asked for.
     """
 
     def __init__(self, table: Table) -> None:
-        run = ~np.isnan(table.valid[:, -1]) | np.isfinite(table.failed)  # (G, n)
-        run = run.all(axis=0) & ~np.isnan(table.test["mrr"])
-        self.table, self.members = table, np.flatnonzero(run)
+        thin = _thin_graphs(table)
+        self.notes = _notes(table, thin)
+        table = table.without(thin) if thin else table
+        self.table, self.members = table, np.flatnonzero(_run_in_full(table).all(axis=0))
+        self.asked: set[float] = set()
         self.n, self.name = len(self.members), str(table.meta["dataset"])
         if self.n < 2:
             raise InputError(
@@ -56,18 +63,34 @@ class Recorded:
         self.max_epochs = float(table.meta["epochs"])
         self.shape = lru_cache(maxsize=4096)(self._shape)
         self.smallest_fraction = lru_cache(maxsize=64)(self._smallest_fraction)
-        self.scores = lru_cache(maxsize=4096)(self._scores)
+        self._kept_scores = lru_cache(maxsize=4096)(self._scores)
         self.rises = lru_cache(maxsize=4096)(self._rises)
         self.part_seen = lru_cache(maxsize=4096)(self._part_seen)
         self._settings = lru_cache(maxsize=256)(self._make_settings)
 
-    def _scores(self, g: float, e: float) -> Scores:
+    def scores(self, g: float, e: float) -> Scores:
         """(n,) what trials on that graph score after e of a full run's epochs; NaN where they have diverged by then.
 
         As `Table.score` at e/2 and at e, of which the better counts as in a search (docs/decisions/0018).
         """
+        self.asked.add(g)
+        return self._kept_scores(g, e)
+
+    def _scores(self, g: float, e: float) -> Scores:
         near, _, _ = self.table.neighbours(g)
         return np.where(self.failed[near] <= e, np.nan, np.maximum(*self._validations(g, e)))
+
+    def answered_by(self, g: float) -> float | None:
+        """The graph that answers for one which the table should have and has not: its largest subgraph for a fraction
+        that a planned one, or one a half-step larger, would answer; the whole graph where there is no subgraph. None
+        where nothing is amiss."""
+        below = self.fractions[self.fractions < 1].tolist()
+        if g >= 1 or not below:
+            return None if g >= 1 else 1.0
+        largest = below[-1]
+        lacks = any(largest < planned < 1 for planned in self.table.missing)
+        limit = largest * (1 + _CLOSE) if lacks else largest * _HALF_STEP * (1 - _CLOSE)
+        return float(largest) if g > limit else None
 
     def _rises(self, g: float, e: float) -> Scores:
         """(n,) how far a trial's second validation lies above its first; 0 if it does not."""
@@ -149,6 +172,40 @@ class Recorded:
         own = {name: getattr(self._trained, name) for name in ("models", "dim", "max_epochs", "final_train")}
         n_trials = min(self.n, int(SearchSettings.model_fields["n_trials"].default))
         return make_settings({**own, "budget": budget, "n_trials": n_trials, **dict(changes)}, preset=preset)
+
+
+def _run_in_full(table: Table) -> NDArray[np.bool_]:
+    """(G, n) who was trained in full on which graph, and tested where it is the whole one."""
+    run = ~np.isnan(table.valid[:, -1]) | np.isfinite(table.failed)
+    run[-1] &= ~np.isnan(table.test["mrr"])
+    return run
+
+
+def _thin_graphs(table: Table) -> dict[int, int]:
+    """Places of the subgraphs that lack more than a tenth of those who were trained on most graphs, with how many they
+    lack; none where that would leave no subgraph."""
+    run = _run_in_full(table)
+    usual = run[-1] & (run.mean(axis=0) >= 0.5)
+    lacks = {g: int((usual & ~run[g]).sum()) for g in range(len(run) - 1)}
+    thin = {g: n for g, n in lacks.items() if n > _MOST_MISSING * usual.sum()}
+    return thin if len(thin) < len(lacks) else {}
+
+
+def _notes(table: Table, thin: dict[int, int]) -> tuple[str, ...]:
+    """What the table lacks of its graphs, in sentences."""
+    found = []
+    if table.missing:
+        fractions = ", ".join(f"{g:.3g}" for g in table.missing)
+        found.append(
+            f"The table is incomplete: nobody was trained on the graph fractions {fractions}, for which the graphs "
+            f"beside them answer; run `grash study table` to its end."
+        )
+    for g, n in thin.items():
+        found.append(
+            f"The graph fraction {table.graph_fractions[g]:.3g} is left out: {n} configurations were not trained on "
+            f"it, and the graphs beside it answer instead; run `grash study table` to its end."
+        )
+    return tuple(found)
 
 
 def _curves(epochs: Scores, valid: Scores, failed: Scores) -> Scores:

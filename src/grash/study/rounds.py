@@ -13,6 +13,7 @@ from grash.study.pages import Page, Rows, Value
 from grash.study.plots import bar_plot
 from grash.study.searches import Asked, find_record
 from grash.study.store import Store
+from grash.study.variants import full_test
 
 
 def asked_searches(variants: Sequence[str], *, n: int, preset: str, budget: float = 3.0) -> list[Asked]:
@@ -58,8 +59,7 @@ def _row(store: Store, asked: Asked) -> tuple[Value, ...]:
     head = (str(given["variant"]), int(given["eta"]), float(given["budget"]), len(round_sizes(asked.n, given["eta"])))
     if record is None:
         return (*head, *(None,) * 6)
-    entry = None if record["winner"] is None else store.entry(record["winner"], "whole", 1.0)
-    tested = None if entry is None else entry.test or {"mrr": 0.0, "hits@10": 0.0}
+    tested = full_test(store, record["winner"])
     return (
         *head, float(record["rounds"][0]["fidelity"]), record["winner"], None if tested is None else tested["mrr"],
         None if tested is None else tested["hits@10"], float(record["spent"]), float(record["seconds"]),

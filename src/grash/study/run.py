@@ -15,7 +15,7 @@ import torch
 
 from grash.engines.memory import human, is_memory_error
 from grash.engines.trial import is_broken
-from grash.errors import Diverged, GrashError, InputError
+from grash.errors import ConfigError, Diverged, GrashError, InputError
 from grash.models import model_class
 from grash.reduction.subgraph import Subgraph
 from grash.study.cells import Cell, Entry, EntryStatus, Technique, merged_marks
@@ -59,6 +59,7 @@ def run_cells(
 
     pace: from a probe, for as long as nothing was trained on this device; without one the first batch is small.
     """
+    check_batch(batch)
     began, asked = time.monotonic(), list(cells)
     for (technique, fraction, marks), numbers in missing(asked, store).items():
         if _time_left(began, max_seconds) <= 0:
@@ -85,6 +86,11 @@ def run_cells(
                 store.add(entries)
                 say(_line(entries, technique, fraction, time.monotonic() - began))
     return Progress(sum(store.find(c) is not None for c in asked), len(asked), time.monotonic() - began)
+
+
+def check_batch(batch: int) -> None:
+    if batch < 1:
+        raise ConfigError(f"A batch of {batch} configurations trains nothing: give 1 or more.")
 
 
 def missing(cells: Iterable[Cell], store: Store) -> dict[Group, list[int]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from grash.engines.choose import choose_engine
 from grash.engines.device import choose_device
-from grash.engines.drive import Driver
+from grash.engines.drive import Driver, interrupts_passed_on
 from grash.engines.estimate import plan_search
 from grash.engines.run import use_threads
 from grash.errors import FormatError, InputError, SearchFailed
@@ -93,7 +93,8 @@ def run_searches(
     say: Callable[[str], None] = lambda line: None,
 ) -> bool:
     """Runs those that the store lacks, as far as time allows; whether all are there then. One that is cut off, by
-    max_seconds or a kill, lies in STORE/searches until the next call goes on with it."""
+    max_seconds or a kill, lies in STORE/searches until the next call goes on with it. Ctrl-C ends a search as it does
+    elsewhere, and is then raised."""
     began = time.monotonic()
     for one in asked:
         left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
@@ -103,15 +104,13 @@ def run_searches(
             return False
         store.hold()
         place = folder_of(store, one)
-        record = run_search(graphs, one, place, device=device, max_seconds=left)
-        if record is None:
-            return False
-        store.add_search(record)
-        shutil.rmtree(place, ignore_errors=True)
-        say(
-            f"{one.name}: winner {record['winner']}, {record['spent']:.3g} full runs in {record['seconds']:.1f} s, "
-            f"rounds {', '.join(format(r['seconds'], '.1f') for r in record['rounds'])} s"
-        )
+        with interrupts_passed_on():
+            record = run_search(graphs, one, place, device=device, max_seconds=left)
+            if record is None:
+                return False
+            store.add_search(record)
+            shutil.rmtree(place, ignore_errors=True)
+            say(_line(one, record))
     return all(_is_there(store, one) for one in asked)
 
 
@@ -127,6 +126,13 @@ def print_searches(graphs: StudyGraphs, asked: list[Asked], store: Store, *, dev
     times = [one.settings(graphs.pool).budget * run for one in missing]
     lines += [f"  {one.name}: about {seconds:,.0f} s" for one, seconds in zip(missing, times)]
     return "\n".join([*lines, f"about {sum(times):,.0f} s of {device_words(where)} in all"])
+
+
+def _line(asked: Asked, record: dict[str, Any]) -> str:
+    return (
+        f"{asked.name}: winner {record['winner']}, {record['spent']:.3g} full runs in {record['seconds']:.1f} s, "
+        f"rounds {', '.join(format(r['seconds'], '.1f') for r in record['rounds'])} s"
+    )
 
 
 def _is_there(store: Store, asked: Asked) -> bool:
@@ -150,7 +156,7 @@ def folder_of(store: Store, asked: Asked) -> Path:
 def run_search(
     graphs: StudyGraphs, asked: Asked, place: Path, *, device: str = "auto", max_seconds: float | None = None
 ) -> dict[str, Any] | None:
-    """The record of a search in a folder, gone on with if it has begun; None if time ran out before its end."""
+    """The record of a search in a folder, gone on with if it has begun; None if it was stopped before its end."""
     peeling = time.monotonic()
     mine = graphs_of(graphs, asked)
     peeling = time.monotonic() - peeling

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
@@ -72,13 +72,21 @@ def read_methods(path: Path) -> tuple[Method, ...]:
     return (SWEEP[0], *(_method(entry, path) for entry in content))
 
 
-def fitting(methods: Sequence[Method], n: int) -> tuple[Method, ...]:
-    """Those that a pool of n configurations has enough for."""
-    return tuple(m for m in methods if max(_wanted(m.settings.get("n_trials")), *m.settings.get("sizes", (0,))) <= n)
+def fitting(methods: Sequence[Method], n: int, *, tell: Callable[[str], None] | None = None) -> tuple[Method, ...]:
+    """Those that a pool of n configurations has enough for; of the others it is told that they are left out."""
+    found = []
+    for method in methods:
+        wanted = _wanted(method)
+        if wanted <= n:
+            found.append(method)
+        elif tell is not None:
+            tell(f"{method.name} is left out: it begins with {wanted} configurations, and the table has {n}.")
+    return tuple(found)
 
 
-def _wanted(n_trials: Any) -> int:
-    return n_trials if isinstance(n_trials, int) else 0  # what is no number is refused by the search's own check
+def _wanted(method: Method) -> int:
+    n_trials = method.settings.get("n_trials")  # what is no number is refused by the search's own check
+    return max(n_trials if isinstance(n_trials, int) else 0, *method.settings.get("sizes", (0,)))
 
 
 def _method(entry: Any, path: Path) -> Method:

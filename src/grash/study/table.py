@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,19 @@ class Table:
     @property
     def n(self) -> int:
         return len(self.configurations)
+
+    @property
+    def missing(self) -> tuple[float, ...]:
+        """Graph fractions that were planned and on which nobody was trained in full; none where no plan is known."""
+        planned = self.meta.get("planned_graphs", ())
+        return tuple(g for g in planned if not any(math.isclose(g, f, rel_tol=_CLOSE) for f in self.graph_fractions))
+
+    def without(self, graphs: Collection[int]) -> Table:
+        """The table without some of its graphs, by their places."""
+        left = [g for g in range(len(self.graph_fractions)) if g not in graphs]
+        arrays = ("valid", "measured", "failed", "seconds", "entities", "relations", "triples", "n_valid")
+        shorter = {name: getattr(self, name)[left] for name in arrays}
+        return replace(self, graph_fractions=tuple(self.graph_fractions[g] for g in left), **shorter)
 
     def score(self, number: int, graph: float, epochs: float) -> float:
         """The validation MRR of a configuration at (g, e).
@@ -179,9 +193,10 @@ def table_cells(graphs: StudyGraphs) -> list[Cell]:
     return cells
 
 
-def make_table(store: Store, pool: Pool, *, rails: dict[str, float]) -> Table:
+def make_table(store: Store, pool: Pool, *, rails: dict[str, float], cells: Iterable[Cell] = ()) -> Table:
     """The table of the chain and whole-graph entries that a store has of a pool; graphs on which nobody was
-    trained in full are left out (other studies train on some for a part of the epochs)."""
+    trained in full are left out (other studies train on some for a part of the epochs). cells: those of `table_cells`,
+    whose graphs the table then knows to be planned."""
     mine = [e for e in store.entries.values() if e.technique in ("chain", "whole") and 0 <= e.number < pool.n]
     mine = [e for e in mine if e.status in ("ok", "diverged")]
     graphs = sorted({e.fraction for e in mine if e.marks[-1] == 1})
@@ -191,9 +206,10 @@ def make_table(store: Store, pool: Pool, *, rails: dict[str, float]) -> Table:
             f"{store.path} has no training on the whole graph yet, and a table needs all of them: run them."
         )
     marks = sorted({m for e in mine for m in e.marks})
-    table = _empty(
-        {**store.meta, "rails": rails, "device": _devices(mine)}, [c.values for c in pool.configurations], graphs, marks
-    )
+    planned = sorted({c.fraction for c in cells})
+    meta = {**store.meta, "rails": rails, "device": _devices(mine)}
+    meta |= {"planned_graphs": planned} if planned else {}
+    table = _empty(meta, [c.values for c in pool.configurations], graphs, marks)
     place = {m: f for f, m in enumerate(marks)}
     for entry in mine:
         g, n = graphs.index(entry.fraction), entry.number

@@ -14,7 +14,7 @@ from typing import Any
 
 from grash.search.space_file import as_dict
 from grash.search.spaces import space_of
-from grash.study.cells import Cell, cells_on
+from grash.study.cells import TESTED, Cell, cells_on
 from grash.study.foretell import full_scores, full_valid
 from grash.study.pages import Page, Rows, Value
 from grash.study.plots import bar_plot
@@ -64,6 +64,14 @@ def variant_cells(store: Store, asked: Sequence[Asked], *, n: int, full: bool) -
     return cells_on("whole", 1.0, [DEFAULT, *sorted(p for p in picks if p is not None)])
 
 
+def full_test(store: Store, number: int | None) -> dict[str, float] | None:
+    """Test metrics of a configuration's full training; zeros if it diverged, None if there is none that worked."""
+    entry = None if number is None else store.entry(number, "whole", 1.0)
+    if entry is None or not entry.worked:
+        return None
+    return entry.test or dict.fromkeys(TESTED, 0.0)
+
+
 def self_adversarial_space(model: str, n_entities: int) -> dict[str, Any]:
     """The paper's space with the loss of RotatE's authors: its margin and temperature are searched as in `default`."""
     paper, ours = as_dict(space_of("paper", model, n_entities)), as_dict(space_of("default", model, n_entities))
@@ -107,17 +115,17 @@ def _row(line: Setup, store: Store, asked: Asked) -> tuple[Value, ...]:
     record = find_record(store, asked)
     variant = dict(asked.changes)["variant"]
     pick = None if record is None else record["winner"]
-    tested = _tested(store, pick)
+    tested = full_test(store, pick)
     truth = full_scores(store, asked.n) if line.full else {}
     whole = len(truth) == asked.n
     best: Value = max(truth.values()) if whole else None if line.full else _NOT_ASKED
     valid = full_valid(store, asked.n)
     judged: Value = truth[max(truth, key=lambda n: valid[n])] if whole else None if line.full else _NOT_ASKED
-    default = _tested(store, DEFAULT)
+    default = full_test(store, DEFAULT)
     share: Value = tested["mrr"] / best if tested and isinstance(best, float) and best else None
     return (
         line.label, variant, int(store.meta["dim"]), pick,
-        *(tested[m] if tested else None for m in ("mrr", "hits@1", "hits@3", "hits@10")),
+        *(tested[m] if tested else None for m in TESTED),
         best, share if line.full else _NOT_ASKED, judged,
         median(truth.values()) if whole else None if line.full else _NOT_ASKED,
         default["mrr"] if default else None, None if record is None else float(record["seconds"]),
@@ -133,14 +141,6 @@ def _in_words(row: tuple[Value, ...]) -> tuple[Value, ...]:
     place = _HEADINGS.index("of best")
     share = row[place]
     return (*row[:place], f"{share:.1%}" if isinstance(share, float) else share, *row[place + 1 :])
-
-
-def _tested(store: Store, number: int | None) -> dict[str, float] | None:
-    """Test metrics of a full training; zeros if it diverged."""
-    entry = None if number is None else store.entry(number, "whole", 1.0)
-    if entry is None or entry.status not in ("ok", "diverged"):
-        return None
-    return entry.test or dict.fromkeys(("mrr", "hits@1", "hits@3", "hits@10"), 0.0)
 
 
 def _always(parameter: Any) -> Any:

@@ -6,12 +6,14 @@ final training of the pick is outside the budget for all.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from grash.errors import UnknownName
 from grash.study.methods import (
     autone,
     grash,
@@ -42,17 +44,26 @@ RUNS: dict[str, Run] = {
 
 @dataclass(frozen=True)
 class Method:
-    """A way to search, by name: which of RUNS, with which settings; budget: its own, where it is not the common one."""
+    """A way to search, by name: which of RUNS, or a function of the same form, with which settings; budget: its own,
+    where it is not the common one."""
 
     name: str
-    run: str
+    run: str | Run
     settings: Mapping[str, Any] = field(default_factory=dict)
     budget: float | None = None
 
     def __call__(self, bench: Recorded, seed: int, budget: float) -> Trace:
         """One search; its result depends on nothing but the seed."""
         spent = budget if self.budget is None else self.budget
-        return RUNS[self.run](bench, np.random.default_rng(seed), spent, **self.settings)
+        return self._function(bench, np.random.default_rng(seed), spent, **self.settings)
+
+    @property
+    def _function(self) -> Run:
+        if not isinstance(self.run, str):
+            return self.run
+        if self.run not in RUNS:
+            raise UnknownName("method", self.run, difflib.get_close_matches(self.run, RUNS) or tuple(RUNS))
+        return RUNS[self.run]
 
 
 METHODS: tuple[Method, ...] = (

@@ -1,0 +1,153 @@
+"""Triples in memory become the dataset that the same triples in a file become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import grash
+from grash.errors import ConfigError, InputError
+
+NAMED = [(f"person {i % 7}", f"r{i % 3}", f"person {(i * i) % 11}") for i in range(80)]  # with duplicates
+NONE = np.empty((0, 3), np.int32)
+
+
+def frame(rows: list[tuple[Any, Any, Any]], *labels: str) -> polars.DataFrame:
+    return polars.DataFrame(dict(zip(labels, map(list, zip(*rows)))))
+
+
+def pandas_frame(rows: list[tuple[Any, Any, Any]]) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame(rows)  # columns 0, 1, 2
+
+
+FORMS = {
+    "tuples": lambda rows: rows,
+    "generator": iter,
+    "array": np.array,
+    "objects": lambda rows: np.array(rows, object),
+    "polars": lambda rows: frame(rows, "a", "b", "c"),
+    "polars by name": lambda rows: frame([(t, 0, h, r) for h, r, t in rows], "tail", "weight", "head", "relation"),
+    "polars categories": lambda rows: frame(rows, "s", "p", "o").with_columns(polars.all().cast(polars.Categorical)),
+    "pandas": pandas_frame,
+}
+
+
+def written(rows: list[tuple[str, str, str]], path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("options", [{}, {"duplicates": "keep"}, {"n_valid": 5, "test_fraction": 0.2, "seed": 3}])
+def test_a_graph_is_that_of_its_file(tmp_path, form, options):
+    file = grash.load_dataset(written(NAMED, tmp_path / "people.tsv"), **options)
+    found = grash.from_triples(FORMS[form](NAMED), name="people", **options)
+    assert found.fingerprint == file.fingerprint and repr(found) == repr(file)
+    left = ("source", "layout", "files", "read_as")
+    assert {k: v for k, v in found.provenance.items() if k not in left} == {
+        k: v for k, v in file.provenance.items() if k not in left
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_splits_that_are_given_stay(tmp_path, form):
+    parts = {"train": NAMED[:60], "valid": NAMED[60:70], "test": [*NAMED[70:], ("new", "r0", "newer")]}
+    for split, rows in parts.items():
+        written(rows, tmp_path / "graph" / f"{split}.txt")
+    found = grash.from_triples(**{split: FORMS[form](rows) for split, rows in parts.items()})
+    assert found.fingerprint == grash.load_dataset(tmp_path / "graph").fingerprint
+    (tmp_path / "graph" / "valid.txt").unlink()
+    found = grash.from_triples(FORMS[form](parts["train"]), test=FORMS[form](parts["test"]), n_valid=4)
+    assert found.fingerprint == grash.load_dataset(tmp_path / "graph", n_valid=4).fingerprint
+
+
+names = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"]), min_size=1).filter(
+    lambda name: name.strip() == name and name[0] not in '"\ufeff'
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(st.tuples(names, names, names), min_size=1))
+def test_any_names_are_those_of_the_file(tmp_path_factory, rows):
+    path = written(rows, tmp_path_factory.mktemp("any") / "graph.tsv")
+    file = grash.load_dataset(path, separator="tab", header=False)
+    assert grash.from_triples(rows).fingerprint == file.fingerprint
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64, object])
+def test_integers_are_ids_as_in_a_file_of_an_array(tmp_path, dtype):
+    ids = np.array([[i % 5, i % 2, (i + 1) % 9] for i in range(40)])
+    np.save(tmp_path / "ids.npy", ids)
+    file = grash.load_dataset(tmp_path / "ids.npy")
+    for given_as in (ids.astype(dtype), ids.tolist(), frame(ids.tolist(), "head", "relation", "tail")):
+        found = grash.from_triples(given_as)
+        assert found.fingerprint == file.fingerprint and found.entities is None
+    assert len(grash.from_triples(ids, valid=[], test=NONE).valid) == 0
+
+
+def test_integers_among_names_are_names():
+    found = grash.from_triples([("a", 7, "b"), ("b", 8, "a")], valid=[], test=[])
+    assert found.relations is not None and found.relations.names([0, 1]) == ["7", "8"]
+
+
+class Reads:
+    """Something else."""
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ([], "no triples"),
+        (None, "no triples"),
+        (NONE, "no triples"),
+        ("people.tsv", "read by load_dataset"),
+        (Path("people.tsv"), "read by load_dataset"),
+        ({("a", "r", "b")}, "train is a set"),
+        (Reads(), "train is a Reads"),
+        ([("a", "r")], r"Row 0 of train is \('a', 'r'\): three parts"),
+        ([("a", "r", "b"), "arb"], "Row 1 of train is 'arb'"),
+        ([("a", "r", None)], "Row 0 of train has the tail None, and a name is needed"),
+        ([("a", "", "b")], "Row 0 of train has the relation ''"),
+        ([("a", "r", True)], "has the tail True"),
+        ([(0.5, 0, 1)], "has the head 0.5"),
+        ([("a\ud800", "r", "b")], "UTF-8"),
+        (np.zeros((4, 2), int), r"shape \(4, 2\), and \(n, 3\)"),
+        (np.zeros(3, int), r"shape \(3,\)"),
+        (np.array([[b"a", b"r", b"b"]]), "has the head b'a'"),
+        (np.array([[0, 0, -1]]), "has the tail id -1"),
+        (np.array([[0, 2**31, 1]]), "has the relation id 2147483648"),
+        ([(2**70, 0, 1)], "has the head id 1180591620717411303424"),
+        (frame([("a", "r", "b", "c")], "a", "b", "c", "d"), "has the columns a, b, c, d: name three of them head"),
+        (frame([("a", "r", "b"), ("a", "r", None)], "a", "b", "c"), "Row 1 of train has the tail None"),
+    ],
+)
+def test_what_is_no_triples_is_a_sentence(train, said):
+    with pytest.raises(InputError, match=said):
+        grash.from_triples(train)
+
+
+def test_ids_and_names_do_not_mix():
+    with pytest.raises(InputError, match="train: integers, which are ids. valid: names"):
+        grash.from_triples([(0, 0, 1)], valid=[("a", "r", "b")])
+
+
+def test_options_of_files_are_refused():
+    with pytest.raises(ConfigError, match="separator says how a file is read"):
+        grash.from_triples(NAMED, separator="tab")
+    with pytest.raises(ConfigError, match="did you mean 'n_valid'"):
+        grash.from_triples(NAMED, n_vaild=3)
+
+
+@pytest.mark.parametrize("read", [grash.load_dataset, grash.train, lambda s: grash.prepare(s, "out")])
+@pytest.mark.parametrize("source", [NAMED, np.array(NAMED), frame(NAMED, "h", "r", "t"), None])
+def test_what_is_no_path_is_pointed_to_the_function(read, source):
+    with pytest.raises(InputError, match="with grash.from_triples"):
+        read(source)
