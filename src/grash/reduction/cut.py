@@ -37,6 +37,7 @@ def cut(
     way: Way = "chain",
     train_before: Triples | None = None,
     guarded: bool = True,
+    apart: bool = False,
     names: bool = False,
     chain: Chain | None = None,
 ) -> Subgraph:
@@ -46,13 +47,15 @@ def cut(
     `ladder`: the largest k-core, as in the paper; where even the innermost is too large, the chain within it. If the
     whole graph without a validation part is small enough, it is taken whole, with the dataset's own valid.
     Only train is cut: valid and test of the dataset never enter a part of it. min(20 %, 5000) of the triples are held
-    out for validation, unless (with `guarded`) an entity or relation would be left without a train triple;
-    train_before (m, 3), in ids of the full graph, stay in train. chain: chain_of(dataset, peeling), if it is at hand.
+    out for validation, unless (with `guarded`) an entity or relation would be left without a train triple, or (with
+    `apart`) another triple joins the same two entities; train_before (m, 3), in ids of the full graph, stay in train.
+    chain: chain_of(dataset, peeling), if it is at hand.
     """
     chain = chain if chain is not None else chain_of(dataset, peeling)
-    holdout = Holdout(seed, guarded, train_before)
+    holdout = Holdout(seed, guarded, train_before, apart)
     choice = _choose(dataset, chain, fraction, way, holdout)
     how = {"method": "kcore", "way": way, "count": peeling.count, "fraction": str(fraction), "seed": seed}
+    how |= {"apart": True} if apart else {}
     if choice.part is None:
         return whole_graph(dataset, fraction, holdout, k=choice.k, how={"reduction": how})
     return make_subgraph(

@@ -28,12 +28,14 @@ class Holdout:
     """How validation triples are drawn: min(20 %, 5000) at random.
 
     guarded: as many of them as can be had without leaving an entity or relation without a train triple. before
-    (m, 3): triples that stay in train, whatever the draw. The same seed and triples give the same draw.
+    (m, 3): triples that stay in train, whatever the draw. apart: those too whose two entities another triple joins. The
+    same seed and triples give the same draw.
     """
 
     seed: int
     guarded: bool = True
     before: Triples | None = None
+    apart: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +106,9 @@ def split_off(triples: Triples, n_entities: int, n_relations: int, holdout: Hold
     """Triples (m, 3) without a validation part, and that part."""
     wanted = n_valid_of(len(triples))
     stay = None if holdout.before is None else TripleSet(holdout.before).contains(triples)
+    if holdout.apart:
+        joined = joined_twice(triples, n_entities)
+        stay = joined if stay is None else stay | joined
     seed = int(np.random.SeedSequence([holdout.seed, len(triples)]).generate_state(1, np.uint64)[0])
     if holdout.guarded:
         rows = movable_rows(triples, n_entities, n_relations, wanted, seed, stay)
@@ -113,6 +118,23 @@ def split_off(triples: Triples, n_entities: int, n_relations: int, holdout: Hold
     in_train = np.ones(len(triples), bool)
     in_train[rows] = False
     return Part(rows_where(triples, in_train), rows_where(triples, ~in_train))
+
+
+def joined_twice(triples: Triples, n_entities: int) -> NDArray[np.bool_]:
+    """(m,) whether another of the triples (m, 3) has the same two entities, in whatever order. O(m log m)."""
+    _, place, counts = np.unique(_pairs(triples, n_entities), return_inverse=True, return_counts=True)
+    return counts[place] > 1
+
+
+def lie_apart(valid: Triples, train: Triples, n_entities: int) -> bool:
+    """Whether no triple of valid has two entities that a triple of train joins."""
+    return not np.isin(_pairs(valid, n_entities), _pairs(train, n_entities)).any()
+
+
+def _pairs(triples: Triples, n_entities: int) -> NDArray[np.int64]:
+    """One number for the two entities of each triple."""
+    heads, tails = triples[:, 0].astype(np.int64), triples[:, 2].astype(np.int64)
+    return np.minimum(heads, tails) * n_entities + np.maximum(heads, tails)
 
 
 def _walk_to_fit(sizes: NDArray[np.int64], size: int, target: int, split: Callable[[int], Part]) -> Part:

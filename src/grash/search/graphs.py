@@ -13,7 +13,7 @@ from grash.errors import InputError
 from grash.kernels.random import key_of
 from grash.reduction.chain import Chain, chain_of
 from grash.reduction.cut import cut, smallest_fraction
-from grash.reduction.holdout import n_valid_of
+from grash.reduction.holdout import lie_apart, n_valid_of
 from grash.reduction.peel import Peeling
 from grash.reduction.stored import peeling_of, store_peeling
 from grash.reduction.subgraph import Subgraph
@@ -55,6 +55,12 @@ class SearchGraphs:
     def split_seed(self) -> int:
         return key_of(self.settings.seed, "split") >> 1
 
+    @cached_property
+    def holds_out_apart(self) -> bool:
+        """Whether subgraphs hold out no triple whose two entities another one joins, as the dataset's valid does."""
+        data = self.dataset
+        return self.settings.holdout == "like_valid" and lie_apart(data.valid, data.train, data.n_entities)
+
     def shape(self, fractions: Fractions) -> Shape:
         try:
             found = self.subgraph(fractions)
@@ -94,6 +100,7 @@ class SearchGraphs:
             way=self.settings.way,
             seed=self.split_seed,
             guarded=self.settings.guarded_split,
+            apart=self.holds_out_apart,
             train_before=None if before is None else before.full_ids("train"),
             chain=self.chain,
         )

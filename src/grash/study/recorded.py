@@ -163,7 +163,7 @@ class Recorded:
     def _trained(self) -> SearchSettings:
         """Those of a search whose trainings the table has."""
         meta = self.table.meta
-        named = ("dim", "space", "fixed", "count", "guarded_split", "negatives_floor", "scaled_penalties")
+        named = ("dim", "space", "fixed", "count", "guarded_split", "negatives_floor", "scaled_penalties", "holdout")
         known = {**AS_BEFORE, **{name: meta[name] for name in named if name in meta}}  # older tables lack the newer
         own = {"models": (meta["model"],), "max_epochs": self.max_epochs, "proposals": "random", "final_train": False}
         return make_settings({**known, **own})

@@ -1,0 +1,80 @@
+"""Held-out triples that lie apart, as a dataset's own valid triples may: no other triple joins their two entities."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grash.data.dataset import Dataset
+from grash.reduction.cut import cut
+from grash.reduction.holdout import Holdout, joined_twice, lie_apart, split_off
+from grash.reduction.peel import peel
+from grash.search.graphs import SearchGraphs
+from grash.search.settings import make_settings
+from reduction.graphs import as_set, datasets, random_dataset
+
+
+def pair(row: np.ndarray) -> frozenset[int]:
+    return frozenset((int(row[0]), int(row[2])))
+
+
+def pairs(triples: np.ndarray) -> Counter[frozenset[int]]:
+    return Counter(pair(row) for row in triples)
+
+
+@given(datasets())
+def test_joined_rows_are_those_whose_entities_occur_together_again(dataset: Dataset) -> None:
+    counts = pairs(dataset.train)
+    assert joined_twice(dataset.train, dataset.n_entities).tolist() == [counts[pair(r)] > 1 for r in dataset.train]
+
+
+@given(datasets(), datasets())
+def test_valid_lies_apart_if_it_shares_no_two_entities_with_train(one: Dataset, other: Dataset) -> None:
+    n = max(one.n_entities, other.n_entities)
+    assert lie_apart(one.train, other.train, n) is not bool(pairs(one.train).keys() & pairs(other.train).keys())
+
+
+@given(datasets(min_triples=10), st.booleans(), st.integers(0, 9))
+def test_what_is_held_out_apart_is_joined_by_nothing_else(dataset: Dataset, guarded: bool, seed: int) -> None:
+    part = split_off(dataset.train, dataset.n_entities, dataset.n_relations, Holdout(seed, guarded, apart=True))
+    assert as_set(part.train) | as_set(part.valid) == as_set(dataset.train) and len(part) == len(dataset.train)
+    counts = pairs(dataset.train)
+    assert all(counts[pair(row)] == 1 for row in part.valid)
+    again = split_off(dataset.train, dataset.n_entities, dataset.n_relations, Holdout(seed, guarded, apart=True))
+    assert np.array_equal(part.valid, again.valid)
+
+
+def test_a_graph_without_free_triples_holds_out_nothing() -> None:
+    rows = np.array([(h, r, t) for h in range(5) for t in range(5, 10) for r in (0, 1)], np.int32)
+    assert (
+        len(split_off(rows, 10, 2, Holdout(0, apart=True)).valid) == 0 < len(split_off(rows, 10, 2, Holdout(0)).valid)
+    )
+
+
+@pytest.mark.parametrize("way", ["chain", "ladder"])
+def test_a_subgraph_stays_below_its_fraction(way: str) -> None:
+    dataset = random_dataset(0, 3000, 120)
+    peeling = peel(dataset.train, dataset.n_entities)
+    usual, apart = (cut(dataset, peeling, 0.5, seed=0, way=way, apart=a) for a in (False, True))  # type: ignore[arg-type]
+    for found, lies in ((usual, False), (apart, True)):
+        data = found.dataset
+        assert (
+            len(data.train) <= 1500 and len(data.valid) and lie_apart(data.valid, data.train, data.n_entities) is lies
+        )
+    assert "apart" not in usual.dataset.provenance["reduction"] and apart.dataset.provenance["reduction"]["apart"]
+
+
+@pytest.mark.parametrize("like", ["any", "like_valid"])
+def test_a_search_holds_out_apart_where_the_dataset_does(like: str) -> None:
+    dataset = random_dataset(0, 3000, 120)
+    joined = joined_twice(dataset.train, dataset.n_entities)
+    own = replace(dataset, train=dataset.train[joined], valid=dataset.train[~joined])
+    other = replace(dataset, train=dataset.train[200:], valid=dataset.train[:200])
+    settings = make_settings({"holdout": like})
+    assert SearchGraphs(own, settings).holds_out_apart is (like == "like_valid")
+    assert not SearchGraphs(other, settings).holds_out_apart
