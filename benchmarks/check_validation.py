@@ -20,6 +20,7 @@ import torch
 from grash.api import load_dataset
 from grash.data.dataset import Dataset
 from grash.data.known import KnownAnswers
+from grash.data.leakage import pairs_of
 from grash.engines.run import Job, Outcome, run_trainings
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=0.25)
     parser.add_argument("--best", type=int, default=40, help="so many configurations, by their test MRR")
     parser.add_argument("--numbers", default="", help="these instead, with commas")
+    parser.add_argument("--count", action="store_true", help="train nothing: only what the graph and the table say")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     data, table = load_dataset(args.dataset), Table.load(args.table)
@@ -54,7 +56,11 @@ def main() -> None:
     graphs = StudyGraphs(pool)
     graph = graphs.graph("chain", args.graph)
     trainer, judges = GraphTrainer(graph, device=args.device), Judges(data, graph, args.device)
-    print(f"{graph.dataset!r}; {judges.words}\n{'number':>6}  {'  '.join(f'{w:>8}' for w in WAYS)}  full valid    test")
+    print(f"{graph.dataset!r}; {judges.words}")
+    foretold(table, args.best)
+    if args.count:
+        return
+    print(f"{'number':>6}  {'  '.join(f'{w:>8}' for w in WAYS)}  full valid    test")
     rows = []
     jobs = [Job(config_on(graph, pool, int(n), args.epochs), interval=False, weights=False) for n in chosen]
     for ended in run_trainings(trainer.ground, jobs):
@@ -67,11 +73,13 @@ def main() -> None:
                     f"{number:>6}  {'  '.join(f'{v:8.4f}' for v in rows[-1][:3])}      {full:.4f}  {rows[-1][4]:.4f}",
                     flush=True,
                 )
-    summary(np.array(rows))
+    if len(rows) > 2:  # of fewer, ρ says nothing
+        summary(np.array(rows))
 
 
 class Judges:
-    """The three sets of validation triples of a subgraph; all are filtered by its train, held-out and own triples."""
+    """The three sets of validation triples of a subgraph: all that are held out, filtered as in a search, and those
+    that lie apart and the dataset's own, filtered by train, held-out and own triples."""
 
     def __init__(self, data: Dataset, graph: Subgraph, device: str) -> None:
         part, valid = graph.dataset, np.asarray(data.valid)
@@ -81,25 +89,38 @@ class Judges:
         own = np.stack([entities[valid[:, 0]], relations[valid[:, 1]], entities[valid[:, 2]]], 1)
         own = np.ascontiguousarray(own[(own >= 0).all(1)])
         held = np.asarray(part.valid)
-        joined = np.isin(pairs(held, part.n_entities), np.unique(pairs(np.asarray(part.train), part.n_entities)))
-        known = KnownAnswers.of(np.asarray(part.train), held, own, n_relations=part.n_relations)
+        train, n = np.asarray(part.train), part.n_entities
+        known = KnownAnswers.of(train, held, own, n_relations=part.n_relations)
+        usual = KnownAnswers.of(train, held, n_relations=part.n_relations)
         where = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else "cpu")
-        self._held, self._own = (Ranker(triples, known, part.n_entities, where) for triples in (held, own))
-        self._free = ~joined
+        self._usual = Ranker(held, usual, n, where)
+        self._held, self._own = (Ranker(triples, known, n, where) for triples in (held, own))
+        self._free = ~joined(held, train, n)
+        share = joined(valid, np.asarray(data.train), data.n_entities).mean()
         self.words = (
-            f"{len(held):,} held out, {self._free.sum():,} of them free, {len(own):,} of the dataset's own inside"
+            f"{len(held):,} held out, {1 - self._free.mean():.3f} of them joined in train; {len(own):,} of the "
+            f"dataset's own inside; {share:.3f} of all its own joined in train"
         )
 
     def of(self, model: KgeModel) -> tuple[float, float, float]:
-        held, own = self._held.rank(model), self._own.rank(model)
+        usual, held, own = (ranker.rank(model) for ranker in (self._usual, self._held, self._own))
         free = metrics_of(held.head, held.tail, chosen=self._free)
-        return metrics_of(held.head, held.tail).mrr, free.mrr, metrics_of(own.head, own.tail).mrr
+        return metrics_of(usual.head, usual.tail).mrr, free.mrr, metrics_of(own.head, own.tail).mrr
 
 
-def pairs(triples: np.ndarray, n: int) -> np.ndarray:
-    """One number for the two entities of each triple, whatever their order."""
-    ends = triples[:, [0, 2]].astype(np.int64)
-    return ends.min(1) * n + ends.max(1)
+def joined(triples: np.ndarray, train: np.ndarray, n_entities: int) -> np.ndarray:
+    """Which triples have two entities that a triple of train joins."""
+    return np.isin(pairs_of(triples, n_entities), pairs_of(train, n_entities))
+
+
+def foretold(table: Table, best: int) -> None:
+    """Of the best configurations, by the table alone: ρ of the validation at some fidelities with that in full."""
+    chosen = [int(n) for n in np.argsort(-table.test["mrr"])[:best]]
+    full = [float(np.nanmax(table.valid[-1, :, n])) for n in chosen]
+    for graph, epochs in ((0.5, 0.5), (2**-0.5, 1.0), (1.0, 0.25)):
+        rho = spearman([table.score(n, graph, epochs) for n in chosen], full).rho
+        words = f"{graph:.2f} of the graph, {epochs:g} of the epochs"
+        print(f"{len(chosen)} best, {words}: ρ {rho:.2f} with full validation")
 
 
 def summary(rows: np.ndarray) -> None:

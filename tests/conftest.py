@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+import torch
 from hypothesis import settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what runs in the background
@@ -25,3 +26,12 @@ def fresh_logger():
     yield
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
+
+
+@pytest.fixture
+def one_thread():
+    """Tiny steps on two threads wait for each other, above all where other processes want the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

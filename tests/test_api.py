@@ -18,13 +18,7 @@ QUICK = {"dim": 16, "epochs": 30, "batch_size": 16, "training": "1vsall", "valid
 LONG = {**QUICK, "epochs": 400, "valid_every": 150, "patience": None}  # some tenths of a second, so that it is watched
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny steps on two threads wait for each other, above all where other processes want the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def weights(model: grash.Model) -> tuple[bytes, bytes]:

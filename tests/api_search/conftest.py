@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import torch
 
 from engines.searches import small_search
 from grash.api_result import SearchResult
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def alone(one_thread: None) -> None:
+    """Every test has one thread."""
 
 
 @pytest.fixture(scope="session")

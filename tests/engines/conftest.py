@@ -6,18 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from engines.searches import small_search
 
 
 @pytest.fixture
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
+def one_thread(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here and in processes that are started."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

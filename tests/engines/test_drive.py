@@ -27,12 +27,7 @@ from grash.training.pulse import Pulse
 WILD = {**SPACE, "lr": {"type": "categorical", "choices": [0.3, 1e25]}}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)

@@ -129,6 +129,12 @@ def _order(
     return _Order(between, backwards.astype(np.bool_), loop, relation, member), duplicates
 
 
+def pairs_of(triples: NDArray[np.int32], n_entities: int) -> NDArray[np.int64]:
+    """(n,) one number for the two entities of each triple (n, 3), whatever their order."""
+    head, tail = triples[:, 0].astype(np.int64), triples[:, 2].astype(np.int64)
+    return np.minimum(head, tail) * n_entities + np.maximum(head, tail)
+
+
 def _sorted_keys(
     splits: Sequence[NDArray[np.int32]], n_entities: int, n_relations: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -136,7 +142,7 @@ def _sorted_keys(
     between, minor = [], []
     for split, triples in enumerate(splits):
         head, relation, tail = (triples[:, column].astype(np.int64) for column in range(3))
-        between.append(np.minimum(head, tail) * n_entities + np.maximum(head, tail))
+        between.append(pairs_of(triples, n_entities))
         minor.append(((head > tail) * n_relations + relation) * _SPLITS + split)
     major_keys, minor_keys = np.concatenate(between), np.concatenate(minor)
     minors = 2 * n_relations * _SPLITS

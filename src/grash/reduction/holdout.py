@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grash.data.duplicates import TripleSet
+from grash.data.leakage import pairs_of
 from grash.data.split import movable_rows, rows_where
 from grash.errors import InputError
 from grash.reduction.adjacency import Triples
@@ -122,19 +123,13 @@ def split_off(triples: Triples, n_entities: int, n_relations: int, holdout: Hold
 
 def joined_twice(triples: Triples, n_entities: int) -> NDArray[np.bool_]:
     """(m,) whether another of the triples (m, 3) has the same two entities, in whatever order. O(m log m)."""
-    _, place, counts = np.unique(_pairs(triples, n_entities), return_inverse=True, return_counts=True)
+    _, place, counts = np.unique(pairs_of(triples, n_entities), return_inverse=True, return_counts=True)
     return counts[place] > 1
 
 
 def lie_apart(valid: Triples, train: Triples, n_entities: int) -> bool:
     """Whether no triple of valid has two entities that a triple of train joins."""
-    return not np.isin(_pairs(valid, n_entities), _pairs(train, n_entities)).any()
-
-
-def _pairs(triples: Triples, n_entities: int) -> NDArray[np.int64]:
-    """One number for the two entities of each triple."""
-    heads, tails = triples[:, 0].astype(np.int64), triples[:, 2].astype(np.int64)
-    return np.minimum(heads, tails) * n_entities + np.maximum(heads, tails)
+    return not np.isin(pairs_of(valid, n_entities), pairs_of(train, n_entities)).any()
 
 
 def _walk_to_fit(sizes: NDArray[np.int64], size: int, target: int, split: Callable[[int], Part]) -> Part:
