@@ -1,6 +1,7 @@
-"""Writes the tables of docs/reference/search.md from SearchSettings and its presets; tests/test_docs.py compares.
+"""Writes the tables of docs/reference/search.md from SearchSettings and its presets.
 
 The page is prose; between `<!-- settings -->` or `<!-- presets -->` and `<!-- end -->` stand the tables made here.
+tests/docs/test_reference.py compares.
 """
 
 from pathlib import Path

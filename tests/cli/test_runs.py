@@ -90,14 +90,16 @@ def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-def test_one_trial_that_has_ended_is_not_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(tmp_path, n_ended=1, n_trials=4)
-    assert said_of(tmp_path, capsys) == ["goes on in round 1: 1 trial has ended before"]
-
-
-def test_a_search_that_is_over_says_that_nothing_is_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(tmp_path, n_trials=4)
-    assert said_of(tmp_path, capsys) == ["finished already, nothing to do"]
+@pytest.mark.parametrize(
+    ("n_ended", "said"),
+    [(1, "goes on in round 1: 1 trial has ended before"), (None, "finished already, nothing to do")],
+    ids=["one trial is not several", "over"],
+)
+def test_a_search_says_where_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], n_ended: int | None, said: str
+) -> None:
+    write_run(tmp_path, n_ended=n_ended, n_trials=4)
+    assert said_of(tmp_path, capsys) == [said]
 
 
 @pytest.mark.parametrize(("n_trials", "n_ended"), [(4, 4), (1, 0)])

@@ -187,7 +187,7 @@ def test_a_silence_is_judged_from_the_last_heartbeat_on(monkeypatch: pytest.Monk
     now = 1000.0
     monkeypatch.setattr(silence.time, "monotonic", lambda: now)
     one, trial, final = silence.Silence(), Task(1, 0, 1, {}, ()), Task(0, 0, 1, {}, (), final=True)
-    now += 1e6
+    now += 7200.0
     assert one.verdict(trial, 5.0) is None, "its training has not begun"
     one.heard()
     now += 30.0
@@ -195,8 +195,50 @@ def test_a_silence_is_judged_from_the_last_heartbeat_on(monkeypatch: pytest.Monk
     now += 35.0
     assert one.verdict(trial, 5.0) is None
     now += 0.1
-    assert one.verdict(trial, 5.0) == "It said nothing for 35 s, where a trial may take 5 s (--trial-timeout)."
+    why = "It said nothing for 35 s, where a trial may take 5 s (--trial-timeout)."
+    assert one.verdict(trial, 5.0) == ("timeout", why)
     assert one.verdict(final, 5.0) is None and one.verdict(trial, None) is None
+
+
+def test_a_worker_that_never_says_a_word_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(silence.time, "monotonic", lambda: now)
+    one, trial, final = silence.Silence(), Task(1, 0, 1, {}, ()), Task(0, 0, 1, {}, (), final=True)
+    now += 7200.1
+    lost = ("killed", "Its worker said nothing for 7200 s, and its training had not begun.")
+    assert one.verdict(trial, None) == one.verdict(final, None) == one.verdict(trial, 5.0) == lost
+    assert one.verdict(trial, 9000.0) is None, "where trials may take longer, so may what comes before"
+    now += 1800.0
+    assert one.verdict(trial, 9000.0) is not None
+
+
+def test_a_worker_that_hangs_before_its_first_heartbeat_is_ended_and_its_trial_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = processes._BEGIN
+    monkeypatch.setattr(processes, "_BEGIN", "import time; time.sleep(600)")
+
+    def watch(state: SearchState, *rest: Any) -> None:
+        if state.rounds and state.rounds[0].attempts:
+            monkeypatch.setattr(silence, "UNHEARD", 7200.0)
+        elif state.rounds and state.rounds[0].running:  # the driver's patience ends now, and the next worker begins
+            monkeypatch.setattr(silence, "UNHEARD", -1.0)
+            monkeypatch.setattr(processes, "_BEGIN", begin)
+
+    changes: dict[str, Any] = {"n_trials": 2, "final_train": False, "engine": "processes", "workers": 1}
+    past = small_search(tmp_path / "run", **changes).run(watch=watch).state.rounds[0]
+    assert [[r.status for r in tries] for tries in past.attempts.values()] == [["killed", "ok"], ["ok"]]
+    assert "its training had not begun" in past.attempts[0][0].message
+
+
+def test_workers_that_all_hang_before_they_begin_end_the_search_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_BEGIN", "import time; time.sleep(600)")
+    monkeypatch.setattr(processes, "_PATIENCE", 0.01)
+    monkeypatch.setattr(silence, "UNHEARD", -1.0)
+    with pytest.raises(GrashError, match=r"3 workers in a row on cpu ended before .* \(the last one said nothing\)"):
+        small_search(tmp_path / "run", engine="processes", workers=1).run()
 
 
 def test_workers_that_cannot_begin_end_the_search_with_a_sentence(

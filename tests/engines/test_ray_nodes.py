@@ -291,12 +291,23 @@ def test_a_trial_has_its_time_limit_from_its_first_heartbeat_on(
         return [ended for _ in range(2) for ended in engine.wait(told.append)]  # it is asked, and it answers
 
     assert [engine.start(task) for _ in range(2)] == [None, "cpu"]
-    assert after(1e6, None) == [], "the graph is being cut"
+    assert after(3600, None) == [], "the graph is being cut"
     other, first, second = (Heartbeat(r, 0, s, 10, None, 1.0) for r, s in ((2, 9), (1, 1), (1, 2)))
-    assert after(1e6, other) == [] == told, "it is of another round"
-    assert after(1e6, first) == [] and after(34, second) == [] and after(34, second) == [] and told == [first, second]
+    assert after(1800, other) == [] == told, "it is of another round"
+    assert after(1800, first) == [] and after(34, second) == [] and after(34, second) == [] and told == [first, second]
     [lost] = after(2, second)
     assert lost.status == "timeout" and "said nothing for 35 s" in lost.message and len(ray.killed) == 1
+
+
+def test_a_worker_that_is_never_heard_of_loses_its_trial_as_a_killed_one(
+    engine_on: Callable[..., RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = FakeRay([FakeNode("north")])
+    engine, task = engine_on(ray), task_of(GIB)
+    assert [engine.start(task) for _ in range(2)] == [None, "cpu"] and engine.wait(print) == []
+    monkeypatch.setattr(silence, "UNHEARD", -1.0)
+    [lost] = engine.wait(print)
+    assert lost.status == "killed" and "its training had not begun" in lost.message and len(ray.killed) == 1
 
 
 def test_a_trial_that_finds_no_room_is_said_to_wait(

@@ -66,6 +66,18 @@ def test_a_question_that_many_ask_has_its_answers_once() -> None:
     assert question.distinct.pairs.shape == (2, 50) and len(question.runs(0, 50).answers) == 50
 
 
+def test_what_is_known_is_made_once_and_looked_up_as_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    test, made, pairs = random_triples(3, 600, 40, 2), [], Question._pairs
+    question = Question(test, KnownAnswers.of(test, n_relations=2), "tail", CPU, 40)
+    monkeypatch.setattr(Question, "_pairs", lambda self: made.append(self) or pairs(self))
+    known, drawn = {tuple(triple) for triple in test.tolist()}, torch.arange(40).repeat(256, 1)
+    for first in range(0, len(test), 256):
+        rows = test[first : first + 256].tolist()
+        plain = [[(h, r, e) in known for e in range(40)] for h, r, _ in rows]
+        assert question.knows(first, drawn[: len(rows)]).tolist() == plain
+    assert made == [question]
+
+
 def test_on_a_cpu_ranking_takes_its_score_tiles() -> None:
     assert ranking_bytes(100, 1000, 5000, 128, CPU) == 2 * default_work_bytes(CPU)
 

@@ -182,7 +182,7 @@ def test_wrong_rounds_are_refused_in_words():
     bench = bench_of(n=64)
     with pytest.raises(ConfigError, match="give 3 shares above 0 that sum to at most 1"):
         Method("m", "rungs", {"shares": (0.9, 0.9, 0.1)})(bench, 0, 3.0)
-    with pytest.raises(ConfigError, match="2 exponents for 3 rounds"):
+    with pytest.raises(ConfigError, match="2 values for 3 rounds"):
         Method("m", "rungs", {"lean": (0.5, 0.5)})(bench, 0, 3.0)
 
 

@@ -48,8 +48,7 @@ def transfer(
     made = Study(source, n, **given)
     finished = made.run(transfer_cells(n, reductions=chosen))
     words = made.command("transfer", "--techniques", ",".join(chosen))
-    made.page(transfer_page(made.store, n, command=words, reductions=chosen))
-    leave(finished)
+    made.page(transfer_page(made.store, n, command=words, reductions=chosen), finished)
 
 
 def variants(
@@ -88,8 +87,7 @@ def variants(
         finished &= made.run(study.variant_cells(made.store, asked, n=n, full=setup.full))
         lines.append((setup, made.store))
         made.store.release()
-    made.page(study.variants_page(lines, n=n, preset=preset, command=words))
-    leave(finished)
+    made.page(study.variants_page(lines, n=n, preset=preset, command=words), finished)
 
 
 def resources(
@@ -112,8 +110,7 @@ def resources(
         finished = time_first_rounds(made.graphs, asked, made.store, **made.limits(), say=show)
     timed = "--together" if together else "--no-together"
     words = made.command("resources", "--preset", preset, "--variants", which, timed)
-    made.page(resources_page(made.store, asked, command=words, together=together))
-    leave(finished)
+    made.page(resources_page(made.store, asked, command=words, together=together), finished)
 
 
 def rounds(
@@ -131,8 +128,7 @@ def rounds(
     finished = made.search(asked)
     finished &= made.run(picks(made.store, asked))
     words = made.command("rounds", "--preset", preset, "--variants", which)
-    made.page(rounds_page(made.store, asked, command=words))
-    leave(finished)
+    made.page(rounds_page(made.store, asked, command=words), finished)
 
 
 def table(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grash.cli.options import Source
-from grash.cli.show import command, listen, say
-from grash.cli.study_session import RUNNING, Clock, leave, listed, load, models_of, running_words, show
+from grash.cli.show import command, listen
+from grash.cli.study_session import RUNNING, Clock, listed, load, models_of, put_page, running_words, show
 from grash.cli.train import assignment
 from grash.errors import ConfigError, InputError
 
@@ -61,7 +61,6 @@ def confirm(
     from grash.study.confirm import run_wanted, store_of, wanted_searches
     from grash.study.confirm_page import confirm_page
     from grash.study.confirm_plan import plan_wanted
-    from grash.study.pages import write_page
 
     names = models_of(models)
     listen()
@@ -89,8 +88,7 @@ def confirm(
         *(_short(text) for text in [*(common or []), *(fixed or [])]),
     ]
     called = label or "-".join(usual)
-    say(f"page: {write_page(confirm_page(wanted, store, label=called, command=shown), running['out'])}")
-    leave(finished)
+    put_page(confirm_page(wanted, store, label=called, command=shown), running["out"], finished)
 
 
 def read_candidate(text: str) -> Candidate:

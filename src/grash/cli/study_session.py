@@ -124,12 +124,10 @@ class Study:
         """The command that makes a page again from the same store."""
         return study_command(verb, self.source, self.pool.n, self.pooled, self.running, self.reading, *more)
 
-    def page(self, page: Page) -> None:
-        from grash.study.pages import write_page
-
+    def page(self, page: Page, finished: bool) -> None:
         if self.running["plan"]:
             raise typer.Exit(0)
-        say(f"page: {write_page(page, self.running['out'])}")
+        put_page(page, self.running["out"], finished)
 
 
 def study_command(
@@ -151,6 +149,19 @@ def running_words(running: dict[str, Any], reading: dict[str, Any]) -> list[obje
         given += [yes_no] if isinstance(value, bool) else [option, _plain(value)]
     places = [name for name in ("store", "out") if running[name] != RUNNING[name][1]]
     return given + [w for name in places for w in (f"--{name}", running[name])]
+
+
+def put_page(page: Page, out: Path, finished: bool) -> None:
+    """Writes a page and leaves; one that would replace a page made from more is an error when all has been run."""
+    from grash.study.pages import write_page
+
+    try:
+        say(f"page: {write_page(page, out, refuse_less=True)}")
+    except InputError as error:
+        if finished:
+            raise
+        say(str(error))
+    leave(finished)
 
 
 def leave(finished: bool) -> None:

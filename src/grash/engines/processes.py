@@ -24,7 +24,7 @@ from typing import Any
 
 from grash.engines.silence import Silence
 from grash.errors import GrashError, OutputError
-from grash.search.trial import Heartbeat, Result, Task
+from grash.search.trial import Heartbeat, Result, Status, Task
 
 _PATIENCE = 1.0  # seconds that `wait` sleeps at most
 _FREE_SHARE = 0.9
@@ -72,7 +72,8 @@ class ProcessEngine:
         for slot in self._slots:
             late = None if slot.task is None else slot.silence.verdict(slot.task, self.timeout)
             if late is not None:
-                ended.append(self._lost(slot, "timeout", late))
+                self._count_stillborn(slot, "the last one said nothing")
+                ended.append(self._lost(slot, *late))
         return ended
 
     def stop(self) -> None:
@@ -119,19 +120,23 @@ class ProcessEngine:
         code, task = slot.process.returncode, slot.task
         if slot.ready and task is not None:
             return [self._lost(slot, "killed", f"Its worker ended unexpectedly (exit code {code}).")]
-        slot.stillborn += not slot.ready
-        if slot.stillborn >= _STILLBORN:
-            raise GrashError(
-                f"{_STILLBORN} workers in a row on {slot.device} ended before they could begin (exit code {code}); "
-                f"what they said stands above. `--engine sequential` runs the search without workers."
-            )
+        self._count_stillborn(slot, f"exit code {code}")
         self._replace(slot)
         if task is not None:
-            slot.task = task
+            slot.task, slot.silence = task, Silence()
             _send(slot.pipe, {"task": asdict(task)})
         return []
 
-    def _lost(self, slot: _Slot, status: Any, message: str) -> Result:
+    def _count_stillborn(self, slot: _Slot, how: str) -> None:
+        """Counts a worker that ends now if it was never ready; too many in a row are an error of the search."""
+        slot.stillborn += not slot.ready
+        if slot.stillborn >= _STILLBORN:
+            raise GrashError(
+                f"{_STILLBORN} workers in a row on {slot.device} ended before they could begin ({how}); "
+                f"what they said stands above. `--engine sequential` runs the search without workers."
+            )
+
+    def _lost(self, slot: _Slot, status: Status, message: str) -> Result:
         task = slot.task
         assert task is not None
         self._replace(slot)

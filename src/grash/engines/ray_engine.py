@@ -115,7 +115,7 @@ class RayEngine:
             self._listen(worker, tell)
             late = worker.silence.verdict(worker.task, self.timeout)  # type: ignore[arg-type]
             if late is not None:
-                ended.append(self._lost(worker, "timeout", late))
+                ended.append(self._lost(worker, *late))
         return ended
 
     def stop(self) -> None:

@@ -55,7 +55,7 @@ class Question:
         self.asked, self.filtered = expand(first, count, index.answers)  # (m,) known answers, question by question
         ends = np.cumsum(count)
         self.first, self.last = (ends - count)[self.numbers], ends[self.numbers]  # (B,) where a row's answers lie
-        self.truth_known = _contains(self._keys, self.numbers * n_entities + self.truth)
+        self.truth_known = _contains(self._pairs(), self.numbers * n_entities + self.truth)
         self.others = n_entities - 1 - (self.last - self.first) + self.truth_known
 
     def __len__(self) -> int:
@@ -70,8 +70,12 @@ class Question:
         numbers = self.numbers[first : first + len(drawn), None]
         return torch.from_numpy(_contains(self._keys, numbers * self.n_entities + drawn.cpu().numpy())).to(drawn.device)
 
-    @property
+    @cached_property
     def _keys(self) -> NDArray[np.int64]:
+        """As `_pairs`, kept: 8 bytes per known answer, which only ranking among drawn candidates needs."""
+        return self._pairs()
+
+    def _pairs(self) -> NDArray[np.int64]:
         """(m,) question and answer as one number, ascending."""
         return self.asked * self.n_entities + self.filtered
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
+from grash.errors import InputError
 from grash.files import whole_file
 
 Value = str | int | float | None
@@ -57,9 +58,12 @@ class Page:
         self.parts += parts
 
 
-def write_page(page: Page, folder: Path) -> Path:
-    """Writes NAME.md, its files of numbers and img/*.svg into a folder; gives back the page's path."""
+def write_page(page: Page, folder: Path, *, refuse_less: bool = False) -> Path:
+    """Writes NAME.md, its files of numbers and img/*.svg into a folder; gives back the page's path. refuse_less: a page
+    that was made from more stays, which is an InputError."""
     folder, text = Path(folder), [f"# {page.title}"]
+    if refuse_less:
+        _check_more(page, folder)
     about = [f"Made on {page.made.isoformat()}", f"computed on {page.device or NOT_RUN}"]
     numbers = {**({".csv": page.raw} if page.raw is not None else {}), **page.more}
     links = [_numbers(folder, f"{page.name}{ending}", rows) for ending, rows in numbers.items()]
@@ -80,6 +84,26 @@ def write_page(page: Page, folder: Path) -> Path:
     _write(path, "\n\n".join(text) + "\n")
     list_pages(folder)
     return path
+
+
+def _check_more(page: Page, folder: Path) -> None:
+    """Raises where the page that is there has more in its NAME.csv than this one would have."""
+    path, numbers = folder / f"{page.name}.md", folder / f"{page.name}.csv"
+    if page.raw is None or not path.is_file() or not numbers.is_file():
+        return
+    before, now = _how_much(numbers.read_text(encoding="utf-8")), _how_much(page.raw.csv())
+    for kind, had, has in zip(("numbers", "scores"), before, now):
+        if has < had:
+            raise InputError(
+                f"{path} was made from {had:,} {kind} and would have {has:,} now, so it stays as it is: complete the "
+                f"store (`grash study merge`), give another folder with --out, or delete the page to have this one."
+            )
+
+
+def _how_much(text: str) -> tuple[int, int]:
+    """Of a CSV: its filled cells, and what its column `scores` adds up to, if it has one."""
+    rows = list(csv.DictReader(io.StringIO(text)))
+    return sum(value != "" for row in rows for value in row.values()), sum(int(row.get("scores") or 0) for row in rows)
 
 
 def _numbers(folder: Path, name: str, rows: Rows) -> str:

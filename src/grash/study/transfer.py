@@ -200,12 +200,12 @@ def _raw(found: list[Found], full: dict[int, float]) -> Rows:
     headings = ("technique", "budget", "n", "rho", "low", "high", "n_learning", "rho_learning", "low_learning",
                 "high_learning", "rho_test", "low_test", "high_test", "n_to_combined",
                 "to_combined", "low_to_combined", "high_to_combined",
-                "entities", "triples", "model_bytes", "valid_seconds", "seconds", "together")  # fmt: skip
+                "entities", "triples", "model_bytes", "valid_seconds", "seconds", "together", "scores")  # fmt: skip
     rows = [
         (f.reduction, f.budget, f.all.n, f.all.rho, f.all.low, f.all.high, f.learning.n, f.learning.rho,
          f.learning.low, f.learning.high, f.tested.rho, f.tested.low, f.tested.high,
          (d := pairs.get((f.reduction, f.budget), nothing)).n, d.rho, d.low, d.high,
-         f.n_entities, f.n_train, f.model_bytes, f.valid_seconds, f.seconds, f.together)
+         f.n_entities, f.n_train, f.model_bytes, f.valid_seconds, f.seconds, f.together, len(f.scores))
         for f in found
     ]  # fmt: skip
     return Rows(headings, tuple(rows))

@@ -38,7 +38,7 @@ def run(
     whole_above: float = MOST_OF_A_GRAPH,
     carry: bool = True,
     continues: bool = False,
-    trend: float = SearchSettings.model_fields["trend"].default,
+    trend: float | Sequence[float] = SearchSettings.model_fields["trend"].default,
     ties: float = 0.0,
     most: float = 2.0,
     how: str = "random",
@@ -53,18 +53,19 @@ def run(
     graph where that takes more of it than whole_above.
     continues: survivors of a round on the whole graph go on from their weights, if the next is on it too: what they
     have trained is not paid again, and buys more epochs.
-    trend: what a rise from half of the epochs to all of them adds to a score.
+    trend: what a rise from half of the epochs to all of them adds to a score, in all rounds or one each.
     ties: those that lie within so many standard errors of the last place go on too, up to `most` times the places.
     how, first, batch, uniform: where configurations come from (`draws.draw`).
     """
     rules = _Rules(bench, rails, entities, valid, whole_above)
     wanted = list(sizes) if sizes is not None else rules.fitting(min(n, bench.n), eta, budget)
-    leans, parts = _leans(lean, len(wanted)), _parts(budget, shares, len(wanted))
+    parts = _parts(budget, shares, len(wanted))
+    leans, trends = (_each(name, given, len(wanted)) for name, given in (("lean", lean), ("trend", trend)))
 
-    def judged(g: float, e: float) -> Scores:
-        return bench.scores(g, e) + trend * bench.rises(g, e)
+    def judged(i: int, g: float, e: float) -> Scores:
+        return bench.scores(g, e) + trends[i] * bench.rises(g, e)
 
-    scores = judged(*rules.split(min(1.0, parts[0] / wanted[0]), leans[0])) if how == "waves" else None
+    scores = judged(0, *rules.split(min(1.0, parts[0] / wanted[0]), leans[0])) if how == "waves" else None
     entrants = draw(bench, rng, wanted[0], how=how, scores=scores, first=first, batch=batch, uniform=uniform)
     tracker = Tracker(bench, budget, first=list(entrants))
     purse, had = 0.0, 0.0  # what was not spent; epochs that survivors go on from
@@ -75,7 +76,7 @@ def run(
             had = 0.0
             g, e = rules.split(min(1.0, purse / len(entrants)), leans[i])
         before = tracker.cost
-        scores = tracker.bill(entrants, judged(g, e), g, e, level=i, paid=had)
+        scores = tracker.bill(entrants, judged(i, g, e), g, e, level=i, paid=had)
         purse -= tracker.cost - before
         had = e if continues and g == 1 else 0.0
         entrants = _promoted(bench, entrants, scores, g, wanted[i + 1] if i + 1 < len(wanted) else 1, ties, most)
@@ -134,12 +135,13 @@ def split(
     return g, min(1.0, fidelity / g)
 
 
-def _leans(lean: float | Sequence[float], n_rounds: int) -> list[float]:
-    if isinstance(lean, int | float):
-        return [float(lean)] * n_rounds
-    if len(lean) < n_rounds:
-        raise ConfigError(f"lean={tuple(lean)} has {len(lean)} exponents for {n_rounds} rounds: give one each.")
-    return [float(v) for v in lean]
+def _each(name: str, given: float | Sequence[float], n_rounds: int) -> list[float]:
+    """What was given for all rounds or one each, round by round."""
+    if isinstance(given, int | float):
+        return [float(given)] * n_rounds
+    if len(given) < n_rounds:
+        raise ConfigError(f"{name}={tuple(given)} has {len(given)} values for {n_rounds} rounds: give one each.")
+    return [float(v) for v in given]
 
 
 def _parts(budget: float, shares: Sequence[float] | None, n_rounds: int) -> list[float]:

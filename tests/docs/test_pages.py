@@ -1,0 +1,168 @@
+"""What the pages show is true: Python blocks run, commands parse and run, links resolve, pages hold to their form."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import typer.main
+
+import grash
+from docs.pages import BLOCK, HOW_TO, LINK, PAGES, ROOT, SHOWN, TINY_SEARCH, blocks_of, commands_of, page_id
+from grash.cli.entry import app
+from grash.data.dataset import Dataset
+from grash.errors import GrashError
+from small_graph import grash as run_grash
+
+TINY = ("--set", "epochs=0.2", "--set", "dim=8", "--set", "negatives_head=20", "--set", "negatives_tail=20")
+
+
+def parse(words: list[str]) -> str:
+    """The verb of a command line; raises what typer raises if a verb or an option does not exist."""
+    command, path = typer.main.get_command(app), "grash"
+    while words and words[0] in getattr(command, "commands", {}):
+        command, path, words = command.commands[words[0]], f"{path} {words[0]}", words[1:]
+    if path == "grash":
+        raise ValueError(f"there is no verb in {words}")
+    command.make_context(path, list(words))
+    return path
+
+
+def is_here(words: list[str]) -> bool:
+    """Whether a command's graph or model is there to run it on, and its device."""
+    subject = next((w for w in words[2 if words[0] == "study" else 1 :] if not w.startswith("-")), "world")
+    elsewhere = words[0] in ("datasets", "dashboard") or any("cuda:1" in w or w == "--open" for w in words)
+    return not elsewhere and (words[0] == "generate" or subject == "world" or Path(subject).exists())
+
+
+def made_small(words: list[str]) -> list[str]:
+    """What is added to a command so that it takes a moment; the last of two equal options counts."""
+    if words[0] == "train":
+        taken = "runs/world" in words and Path("runs/world").exists()
+        return [*TINY, *(["--overwrite"] if taken else [])]
+    if words[0] == "search" and not (Path(words[1]) / "search.yaml").exists():
+        return list(TINY_SEARCH)
+    if words[0] in ("search", "resume"):  # of a run folder
+        return ["--engine", "sequential", *(["-n", "7"] if "-n" in words else [])]
+    if words[0] == "study":
+        return ["--n", "3", "--epochs", "0.2", "--dim", "8", "--techniques", "chain,epochs", "--device", "cpu"]
+    return ["--no-probe"] if words[0] == "plan" else []
+
+
+def run_page(page: Path, trained: Path, searched: Path) -> tuple[str, int]:
+    """Runs a page's Python blocks and commands in order; what was printed, and how many commands ran."""
+    names: dict[str, object] = {"__name__": "page"}
+    printed, n_ran, text = "", 0, page.read_text(encoding="utf-8")
+    if "train world -o runs/world" not in text:
+        Path("runs/world").symlink_to(trained)
+    if "runs/search" in text and not re.search(r"grash search world.* -o runs/search$", text, re.MULTILINE):
+        shutil.copytree(searched, "runs/search")
+    for language, content in blocks_of(page):
+        if language == "python":
+            exec(compile(content, page_id(page), "exec"), names)
+        for words in commands_of(content) if language == "bash" else []:
+            if is_here(words):
+                ran = run_grash(*words, *made_small(words))
+                assert ran.code == 0, f"{' '.join(words)}: {ran.err}"
+                printed, n_ran = printed + ran.out, n_ran + 1
+    return printed, n_ran
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=page_id)
+def test_a_page_runs_from_top_to_bottom(
+    page: Path, place: Path, trained: Path, searched: Path, capsys: pytest.CaptureFixture
+) -> None:
+    _, n_ran = run_page(page, trained, searched)
+    assert n_ran == sum(is_here(w) for language, c in blocks_of(page) if language == "bash" for w in commands_of(c))
+    if page.name == "README.md":
+        shown = next(content for language, content in blocks_of(page) if language == "text")
+        out = capsys.readouterr().out
+        assert out.splitlines()[0] == shown.splitlines()[0], "the dataset has other counts than README says"
+        assert out.splitlines()[2].split(maxsplit=1)[1] == shown.splitlines()[2].split(maxsplit=1)[1]
+        mrr, said = (float(text.splitlines()[1].split()[-1]) for text in (out, shown))
+        assert mrr == pytest.approx(said, abs=0.02), "README shows another test MRR"
+
+
+def test_most_commands_are_really_run(place: Path) -> None:
+    for made in ("world", "found", "search"):
+        (place / "runs" / made / "model").mkdir(parents=True)
+    for made in ("people.grash", "graph.grash", "big.tsv", "big.grash", "made.grash"):
+        (place / made).mkdir()
+    words = [w for page in SHOWN for language, c in blocks_of(page) if language == "bash" for w in commands_of(c)]
+    assert len(words) > 30
+    assert sum(map(is_here, words)) / len(words) > 0.8
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_command_that_is_shown_exists(page: Path) -> None:
+    for language, content in blocks_of(page):
+        for words in commands_of(content) if language == "bash" else []:
+            parse(words)
+            for word in words:
+                if word.startswith("examples/"):
+                    assert (ROOT / word).exists(), word
+
+
+def test_a_wrong_command_is_noticed() -> None:
+    for words in (["learn", "world"], ["train", "world", "--speed", "9"], ["datasets", "get"]):
+        with pytest.raises(Exception, match="verb|such option|[Mm]issing"):
+            parse(words)
+    assert parse(["datasets", "get", "fb15k-237"]) == "grash datasets get"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_relative_link_resolves(page: Path) -> None:
+    for target in LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page_id(page)} links to {target}"
+        if anchor:
+            assert anchor in anchors_of(file), f"{page_id(page)} links to {target}"
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as they are made from the text."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    index, linked = ROOT / "docs" / "README.md", set()
+    for page in (index, ROOT / "docs" / "results" / "README.md"):
+        linked |= {(page.parent / target.partition("#")[0]).resolve() for target in LINK.findall(page.read_text())}
+    assert {p for p in (ROOT / "docs").rglob("*.md") if p != index} <= linked
+
+
+def test_decisions_are_numbered_and_hold_to_their_form() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith(f"# {page.name[:4]} "), page.name
+        assert len(text.splitlines()) <= 60, f"{page.name} is longer than a page"
+        for part in ("**Status.**", "**Context.**", "**Options", "**Decision.**", "**Consequences.**"):
+            assert part in text, f"{page.name} lacks {part}"
+
+
+def test_readmes_tree_holds_every_layer() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    layers = {p.name for p in (ROOT / "src" / "grash").iterdir() if (p / "__init__.py").exists()}
+    assert [layer for layer in sorted(layers) if f"── {layer}/" not in text] == []
+
+
+def test_pages_name_only_files_that_exist() -> None:
+    for page in (ROOT / "docs" / "concepts" / "layers.md", ROOT / "CONTRIBUTING.md", *HOW_TO):
+        for name in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text(encoding="utf-8")):
+            assert (ROOT / name).exists() or (ROOT / "src" / "grash" / name).exists(), f"{page_id(page)}: {name}"
+
+
+def test_sources_of_the_how_to_hold_the_same_graph(place: Path) -> None:
+    for name in ("people.tsv", "people.csv", "people.nt", "people.parquet", "ids.npy", "arrays", "openke_folder"):
+        data = grash.load_dataset(name, n_valid=2, n_test=2)
+        assert isinstance(data, Dataset) and (data.n_entities, data.n_relations) == (20, 2), name
+    with pytest.raises(GrashError, match="no file or folder"):
+        grash.load_dataset("persons.tsv")
