@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=300.0)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--apart", action="store_true", help="hold out as a last round does, in every round")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     data, device = load_dataset(args.graph), choose_device(args.device)
@@ -47,7 +48,7 @@ def main() -> None:
             plan = line.plan
             if plan.number not in args.rounds:
                 continue
-            part = search.graphs.subgraph(plan.fractions)
+            part = search.graphs.subgraph(plan.fractions, args.apart)
             keys = tuple(torch.from_numpy(ids.copy()).long() for ids in (part.entity_ids, part.relation_ids))
             ground = Ground(part.dataset, device, keys=keys)  # type: ignore[arg-type]
             epochs = plan.positives / plan.n_train

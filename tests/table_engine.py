@@ -43,13 +43,19 @@ def drawn_score(round_number: int, number: int) -> float:
 
 @dataclass(frozen=True)
 class NumberGraphs:
-    """Sizes of subgraphs by formula. fill: the share of the asked-for triples that a subgraph has (a ladder misses)."""
+    """Sizes of subgraphs by formula. fill: the share of the asked-for triples that a subgraph has (a ladder misses).
+    apart: what subgraphs can hold out apart, None where a dataset's own valid does not lie so."""
 
     settings: SearchSettings
     n_train: int = 100_000
     n_entities: int = 20_000
     n_valid: int = 5_000
     fill: float = 1.0
+    apart: int | None = None
+
+    @property
+    def decides_apart(self) -> bool:
+        return self.apart is not None
 
     @property
     def dataset(self) -> Any:
@@ -58,12 +64,13 @@ class NumberGraphs:
             valid=range(self.n_valid), test=range(self.n_valid),
         )  # fmt: skip
 
-    def shape(self, fractions: tuple[float, ...]) -> Shape:
+    def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
         part = fractions[-1] if fractions else 1.0
         if part >= 1:
             return Shape(self.n_entities, 5, self.n_train, self.n_valid, whole=True)
         n_train = int(Fraction(part) * self.n_train * Fraction(self.fill))
-        return Shape(max(1, int(part * self.n_entities)), 5, n_train, min(n_train // 5, 5000), k=3)
+        n_valid = min(n_train // 5, 5000, *([self.apart or 0] if apart else []))
+        return Shape(max(1, int(part * self.n_entities)), 5, n_train, n_valid, k=3)
 
     def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
         return min(1.0, max(n_entities / self.n_entities, 5 * n_valid / self.n_train))

@@ -174,7 +174,7 @@ class Search:
             return None
         task = driver.trial_task(action.round, free[0])
         driver.started(task, "ask")
-        return Trial(task, make_config(task.config), self.graphs.subgraph(task.fractions).dataset)
+        return Trial(task, make_config(task.config), self.graphs.subgraph(task.fractions, task.apart).dataset)
 
     def tell(self, trial: Trial, mrr: float | None, *, seconds: float = 0.0, message: str = "") -> None:
         """The score of a trial that was asked for; None says that it diverged. All its epochs are billed, also where an

@@ -11,6 +11,9 @@ from engines.searches import small_search
 from grash.api_result import SearchResult
 from grash.api_search import Search
 from grash.errors import InputError
+from grash.reduction.holdout import lie_apart
+from grash.search import schedule
+from grash.search.graphs import SearchGraphs
 
 
 def test_ask_and_tell_promote_as_an_engine_would(tmp_path: Path, finished: SearchResult) -> None:
@@ -101,3 +104,17 @@ def test_scores_that_are_none_and_scores_told_twice_are_refused(tmp_path: Path) 
         search.tell(trial, 0.7)
     search.close()
     assert search.result.state.rounds[0].results[0].mrr == 0.5
+
+
+def test_the_trials_of_the_round_that_decides_are_on_a_graph_that_holds_out_apart(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(SearchGraphs, "decides_apart", True)
+    monkeypatch.setattr(schedule, "MIN_VALID", 5)
+    search, lies = small_search(tmp_path / "run", final_train=False), set()
+    while (trial := search.ask()) is not None:
+        data = trial.dataset
+        lies.add((trial.round, lie_apart(data.valid, data.train, data.n_entities)))
+        search.tell(trial, 0.1 + 0.01 * trial.number)
+    search.close()
+    plans = [past.plan for past in search.result.state.rounds]
+    assert not any(p.whole for p in plans) and [p.apart for p in plans] == [False] * (len(plans) - 1) + [True]
+    assert lies == {(p.number, p.apart) for p in plans}

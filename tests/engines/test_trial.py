@@ -50,6 +50,16 @@ def quiet(heartbeat: Heartbeat) -> None:
     pass
 
 
+def test_a_trial_is_validated_on_what_its_round_holds_out(runner: TrialRunner) -> None:
+    usual, apart = (replace(task(), apart=a) for a in (False, True))
+    results = [result for some in runner.run_many([usual, apart], quiet) for result in some]
+    assert [r.status for r in results] == ["ok", "ok"] and results[0].mrr != results[1].mrr
+    alone = [TrialRunner(runner.graphs, runner.folder, device="cpu").run(one, quiet) for one in (apart, usual)]
+    assert [r.mrr for r in alone] == [results[1].mrr, results[0].mrr]
+    held_out = [runner.graphs.subgraph((0.5,), one.apart).dataset.valid for one in (usual, apart)]
+    assert {tuple(row) for row in held_out[0].tolist()} != {tuple(row) for row in held_out[1].tolist()}
+
+
 def test_a_trial_says_what_it_found_saw_and_cost(runner: TrialRunner, tmp_path: Path) -> None:
     result = runner.run(task(), quiet)
     graph = runner.graphs.subgraph((0.5,)).dataset

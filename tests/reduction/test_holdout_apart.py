@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
+from grash.reduction import holdout
 from grash.reduction.cut import cut
-from grash.reduction.holdout import Holdout, joined_twice, lie_apart, split_off
+from grash.reduction.holdout import Holdout, joined_share, joined_twice, lie_apart, split_off
 from grash.reduction.peel import peel
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
@@ -69,12 +70,29 @@ def test_a_subgraph_stays_below_its_fraction(way: str) -> None:
     assert "apart" not in usual.dataset.provenance["reduction"] and apart.dataset.provenance["reduction"]["apart"]
 
 
-@pytest.mark.parametrize("like", ["any", "like_valid"])
-def test_a_search_holds_out_apart_where_the_dataset_does(like: str) -> None:
+@given(datasets(), st.sampled_from([1, 2, 3, 10_000]))
+def test_the_share_that_is_joined_is_that_of_rows_at_even_distances(dataset: Dataset, most: int) -> None:
+    joined = joined_twice(dataset.train, dataset.n_entities)[:: max(1, -(-len(dataset.train) // most))]
+    assert joined_share(dataset.train, dataset.n_entities, most) == (joined.mean() if len(joined) else 0.0)
+
+
+def test_blocks_are_looked_up_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = random_dataset(1, 500, 60)
+    n, apart = dataset.n_entities, np.array([[60, 0, 61]], np.int32)
+    whole = (
+        joined_share(dataset.train, n),
+        lie_apart(dataset.train[-1:], dataset.train, n),
+        lie_apart(apart, apart[:0], 62),
+    )
+    monkeypatch.setattr(holdout, "_BLOCK", 7)
+    assert whole == (joined_share(dataset.train, n), lie_apart(dataset.train[-1:], dataset.train, n), True)
+    assert whole[1] is False
+
+
+def test_a_last_round_should_hold_out_apart_where_valid_does_and_a_draw_would_not() -> None:
     dataset = random_dataset(0, 3000, 120)
     joined = joined_twice(dataset.train, dataset.n_entities)
     own = replace(dataset, train=dataset.train[joined], valid=dataset.train[~joined])
     other = replace(dataset, train=dataset.train[200:], valid=dataset.train[:200])
-    settings = make_settings({"holdout": like})
-    assert SearchGraphs(own, settings).holds_out_apart is (like == "like_valid")
-    assert not SearchGraphs(other, settings).holds_out_apart
+    seldom = replace(dataset, train=dataset.train[~joined][50:], valid=dataset.train[~joined][:50])
+    assert [SearchGraphs(d, make_settings({})).decides_apart for d in (own, other, seldom)] == [True, False, False]

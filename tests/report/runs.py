@@ -38,8 +38,9 @@ class MadeUpGraphs:
     """Sizes of the subgraphs of a graph like YAGO3-10, by a power law."""
 
     n_entities, n_relations, n_train = 123_143, 37, 1_079_040
+    decides_apart = False
 
-    def shape(self, fractions: tuple[float, ...]) -> Shape:
+    def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
         part = fractions[-1]
         if part >= 1:
             return Shape(self.n_entities, self.n_relations, self.n_train, 4_978, whole=True)

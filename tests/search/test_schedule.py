@@ -17,7 +17,9 @@ from grash.data.dataset import Dataset
 from grash.errors import ConfigError, InputError
 from grash.search.graphs import SearchGraphs
 from grash.search.schedule import (
+    APART,
     MIN_ENTITIES,
+    MIN_VALID,
     Shape,
     fidelity_of,
     fitting_trials,
@@ -193,7 +195,7 @@ def test_the_laws_hold_on_real_subgraphs(data: st.DataObject) -> None:
         return
     check_laws(state, settings, graphs)
     for past in state.rounds:
-        data_there = graphs.subgraph(() if past.plan.whole else past.plan.fractions).dataset
+        data_there = graphs.subgraph(() if past.plan.whole else past.plan.fractions, past.plan.apart).dataset
         assert (past.plan.n_train, past.plan.n_valid) == (len(data_there.train), len(data_there.valid))
         assert past.plan.whole or past.plan.n_train <= past.plan.graph_fraction * graphs.n_train + 1e-9
 
@@ -241,7 +243,7 @@ def test_the_smallest_number_of_entities_is_a_hundredth_or_two_thousand_or_all()
 
 def test_a_whole_graph_takes_the_whole_reduction_in_epochs() -> None:
     class AlmostWhole(NumberGraphs):
-        def shape(self, fractions: tuple[float, ...]) -> Shape:
+        def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
             return Shape(self.n_entities, 5, self.n_train, self.n_valid, whole=True)
 
     for variant in ("combined", "graph"):
@@ -337,6 +339,26 @@ def test_where_a_rail_asks_for_most_of_a_graph_all_of_it_is_taken_with_its_own_v
     assert [p.cost for p in plans] == pytest.approx([p.fidelity for p in plans])
     half = plan_round(1, Fraction(1, 8), Fraction(1), 8, settings, NumberGraphs(settings, n_entities=4_000))
     assert half.graph_fraction == 0.5 and not half.whole
+
+
+@pytest.mark.parametrize("n_apart", [None, 999, 1_000, 4_000])
+@pytest.mark.parametrize("last_holdout", ["any", "like_valid"])
+def test_the_round_that_decides_holds_out_apart_if_enough_lies_so(n_apart, last_holdout) -> None:
+    settings = quick_settings(n_trials=16, eta=4, max_epochs=50.0, last_holdout=last_holdout)
+    plans = [r.plan for r in decide(settings, NumberGraphs(settings, apart=n_apart)).rounds]
+    apart = last_holdout == "like_valid" and n_apart is not None and n_apart >= MIN_VALID
+    assert [p.apart for p in plans] == [False, apart] and not any(p.whole for p in plans)
+    assert plans[1].n_valid == (n_apart if apart else 5_000) and (APART in plans[1].notes) is apart
+    full = TrainConfig(penalty="n3", penalty_entity=0.4, penalty_relation=0.2)
+    weaker = [round_config(full, p, settings).penalty_entity / 0.4 for p in plans]
+    assert weaker == pytest.approx([plans[0].graph_fraction, 1.0 if apart else plans[1].graph_fraction])
+    assert Round.from_json(plans[1].to_json()) == plans[1]
+
+
+def test_the_whole_graph_has_a_validation_of_its_own() -> None:
+    settings = quick_settings(n_trials=4, eta=4, variant="epoch", last_holdout="like_valid")
+    [plan] = [r.plan for r in decide(settings, NumberGraphs(settings, apart=5_000)).rounds]
+    assert plan.whole and not plan.apart
 
 
 def test_less_than_an_epoch_in_a_full_run_lowers_no_number_of_trials() -> None:

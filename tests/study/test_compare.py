@@ -15,8 +15,9 @@ from grash.study.methods import METHODS, Method
 from grash.study.methods.trace import Trace, Tracker
 from grash.study.methods_page import _points, write_methods_page, write_overview
 from grash.study.methods_words import legend
-from grash.study.recorded import Recorded, planned, search
+from grash.study.recorded import Recorded
 from grash.study.sweep import SWEEP, read_methods
+from grash.study.table_search import planned, search
 from study.synthetic import make_table
 
 FEW = (Method("default", "grash"), Method("random", "random"), Method("eta 2", "grash", {"eta": 2}))

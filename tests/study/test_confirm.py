@@ -10,6 +10,7 @@ import pytest
 
 from grash.api_search import Search
 from grash.errors import ConfigError, GrashError, SearchFailed
+from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.state import RoundState, SearchState
 from grash.search.trial import Result, Round
@@ -62,11 +63,20 @@ def test_a_search_is_told_apart_by_what_it_does_and_not_by_its_name():
 def test_a_setting_that_comes_later_leaves_older_records_if_it_says_what_was_before(monkeypatch):
     settings = wanted_of(TWO[0])[0].settings
     without = settings.model_dump(mode="json")
-    now = identity(settings, 60)
+    graph = small_graph()
+    now = identity(settings, graph)
     monkeypatch.setitem(confirm._BEFORE, "price", "triples")
-    assert identity(settings, 60) != now and without["price"] == "triples"  # as if it had not been there
+    assert identity(settings, graph) != now and without["price"] == "triples"  # as if it had not been there
     dearer = settings.model_copy(update={"price": "scores"})
-    assert identity(dearer, 60) != identity(settings, 60)
+    assert identity(dearer, graph) != identity(settings, graph)
+
+
+def test_a_setting_that_changes_nothing_on_a_graph_tells_no_searches_apart(monkeypatch):
+    settings, graph = wanted_of(TWO[0])[0].settings, small_graph()
+    before = settings.model_copy(update={"last_holdout": "any"})
+    assert settings.last_holdout == "like_valid" and identity(settings, graph) == identity(before, graph)
+    monkeypatch.setattr(SearchGraphs, "decides_apart", True)
+    assert identity(settings, graph) != identity(before, graph)
 
 
 def test_searches_go_seed_by_seed_through_models_and_candidates():

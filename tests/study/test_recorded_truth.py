@@ -12,9 +12,10 @@ from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
 from grash.study.cells import cells_on
 from grash.study.planned import planned_fidelities
-from grash.study.recorded import Recorded, search
+from grash.study.recorded import Recorded
 from grash.study.run import run_cells
 from grash.study.table import make_table
+from grash.study.table_search import search
 from study.small_study import SPACE, small_study
 from table_engine import without_waits
 

@@ -258,6 +258,7 @@ class Driver:
             attempt=1 + len(self.state.rounds[number - 1].attempts.get(configuration, [])),
             config=config.model_dump(),
             fractions=() if plan.whole and not warm else plan.fractions,
+            apart=plan.apart,
             price=made.price,
             continues=str(state.relative_to(self.folder.path)) if goes_on else None,
             epochs_before=self.state.rounds[number - 2].plan.epochs if goes_on and not warm else 0.0,

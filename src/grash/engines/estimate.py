@@ -163,7 +163,9 @@ def _planned(
     plan, settings = past.plan, graphs.settings
     configs = [round_config(make_config(c.values), plan, settings) for c in configurations]
     typical = sorted(configs, key=lambda c: score_count(c, plan.n_entities))[len(configs) // 2]
-    ground = Ground(graphs.subgraph(() if plan.whole else plan.fractions).dataset, device, seed=settings.seed)
+    ground = Ground(
+        graphs.subgraph(() if plan.whole else plan.fractions, plan.apart).dataset, device, seed=settings.seed
+    )
     memory = [ground.plan([c]) for c in configs]
     standing = _standing(configs, len(past.results), plan.n_entities)
     paths = paths_of(ground, standing)

@@ -59,7 +59,7 @@ class TrialRunner:
         """Results as they come, those of tasks that were trained together at once."""
         alike: dict[Any, list[Task]] = {}
         for task in tasks:
-            alike.setdefault((task.fractions, task.work_share), []).append(task)
+            alike.setdefault((task.fractions, task.apart, task.work_share), []).append(task)
         for group in alike.values():
             yield from self._run_alike(group, tell)
 
@@ -69,9 +69,9 @@ class TrialRunner:
         for task in tasks:
             config = make_config(task.config)
             if together(config, self.device):
-                configs.setdefault((task.fractions, *likeness(config)), []).append(config)
+                configs.setdefault((task.fractions, task.apart, *likeness(config)), []).append(config)
         return all(
-            len(some) < 2 or fits(self._ground_of(self.graphs.subgraph(key[0])).plan(some), self.device)
+            len(some) < 2 or fits(self._ground_of(self.graphs.subgraph(*key[:2])).plan(some), self.device)
             for key, some in configs.items()
         )
 
@@ -81,7 +81,7 @@ class TrialRunner:
         results: list[Result] = []
         try:
             use_threads(self.settings.threads_of(final=tasks[0].final))
-            graph = self.graphs.subgraph(tasks[0].fractions)
+            graph = self.graphs.subgraph(tasks[0].fractions, tasks[0].apart)
             jobs = [self._job(task, graph, self._watch(task, tell)) for task in tasks]
             work = self._work_bytes(tasks[0].work_share)
             for ended in run_trainings(self._ground_of(graph), jobs, work_bytes=work):
@@ -199,7 +199,7 @@ class TrialRunner:
 
     def _result(self, task: Task, status: Status, epoch: float) -> Result:
         """What a trial is billed that has come to this epoch: what it saw itself, not what it took over."""
-        data = self.graphs.subgraph(task.fractions).dataset
+        data = self.graphs.subgraph(task.fractions, task.apart).dataset
         positives = max(0, round(epoch * len(data.train)) - round(task.epochs_before * len(data.train)))
         cost = 0.0 if task.final else float(cost_of(positives, self.settings, self.graphs.n_train)) * task.price
         scores = positives * score_count(make_config(task.config), data.n_entities)

@@ -13,7 +13,7 @@ from grash.errors import InputError
 from grash.kernels.random import key_of
 from grash.reduction.chain import Chain, chain_of
 from grash.reduction.cut import cut, smallest_fraction
-from grash.reduction.holdout import lie_apart, n_valid_of
+from grash.reduction.holdout import joined_share, lie_apart, n_valid_of
 from grash.reduction.peel import Peeling
 from grash.reduction.stored import peeling_of, store_peeling
 from grash.reduction.subgraph import Subgraph
@@ -21,6 +21,7 @@ from grash.search.schedule import Shape
 from grash.search.settings import SearchSettings
 
 Fractions = tuple[float, ...]
+OFTEN = 0.1  # of the triples: where another one joins the entities of fewer, any draw is like valid
 
 
 class SearchGraphs:
@@ -35,7 +36,7 @@ class SearchGraphs:
             )
         self.dataset, self.settings, self.cache = dataset, settings, cache
         self.n_entities, self.n_train = dataset.n_entities, len(dataset.train)
-        self.subgraph = lru_cache(maxsize=2)(self._subgraph)
+        self._kept = lru_cache(maxsize=2)(self._subgraph)
 
     @cached_property
     def peeling(self) -> Peeling:
@@ -56,14 +57,15 @@ class SearchGraphs:
         return key_of(self.settings.seed, "split") >> 1
 
     @cached_property
-    def holds_out_apart(self) -> bool:
-        """Whether subgraphs hold out no triple whose two entities another one joins, as the dataset's valid does."""
-        data = self.dataset
-        return self.settings.holdout == "like_valid" and lie_apart(data.valid, data.train, data.n_entities)
+    def decides_apart(self) -> bool:
+        """Whether a last round should hold out no triple whose two entities another one joins: the dataset's valid has
+        none, and any draw would have many."""
+        valid, train, n = self.dataset.valid, self.dataset.train, self.n_entities
+        return lie_apart(valid, train, n) and joined_share(train, n) >= OFTEN
 
-    def shape(self, fractions: Fractions) -> Shape:
+    def shape(self, fractions: Fractions, apart: bool = False) -> Shape:
         try:
-            found = self.subgraph(fractions)
+            found = self.subgraph(fractions, apart)
         except InputError:  # not one triple is left; the schedule says what to do
             return Shape(0, 0, 0, 0)
         data = found.dataset
@@ -87,9 +89,13 @@ class SearchGraphs:
         held_out = n_valid_of(int(proper[-1]))
         return found if held_out <= len(self.dataset.valid) else (int(proper[-1]) - held_out) / self.n_train
 
-    def _subgraph(self, fractions: Fractions) -> Subgraph:
-        """fractions[-1] of the triples; () is the whole graph. The others are the rounds before, of a warm start."""
-        before = self._subgraph(fractions[:-1]) if len(fractions) > 1 else None
+    def subgraph(self, fractions: Fractions, apart: bool = False) -> Subgraph:
+        """fractions[-1] of the triples; () is the whole graph. The others are the rounds before, of a warm start.
+        apart: no other triple joins the entities of one that it holds out."""
+        return self._kept(fractions, apart)
+
+    def _subgraph(self, fractions: Fractions, apart: bool) -> Subgraph:
+        before = self._subgraph(fractions[:-1], False) if len(fractions) > 1 else None
         if not fractions or fractions[-1] >= 1 or (before is not None and before.whole):
             entities, relations = (np.arange(n, dtype=np.int32) for n in (self.n_entities, self.dataset.n_relations))
             return Subgraph(self.dataset, entities, relations, target=1.0, fraction=1.0, whole=True)
@@ -100,7 +106,7 @@ class SearchGraphs:
             way=self.settings.way,
             seed=self.split_seed,
             guarded=self.settings.guarded_split,
-            apart=self.holds_out_apart,
+            apart=apart,
             train_before=None if before is None else before.full_ids("train"),
             chain=self.chain,
         )

@@ -20,6 +20,7 @@ from grash.training.config import TrainConfig
 MIN_ENTITY_SHARE = 0.01
 MIN_ENTITIES = 2000
 MIN_VALID = 1000
+APART = "held out are triples like the dataset's valid ones: no other triple joins their two entities"
 MOST_OF_A_GRAPH = 0.5  # a subgraph that has to be larger saves little: the whole graph has the better validation
 
 
@@ -42,7 +43,11 @@ class Graphs(Protocol):
     n_entities: int
     n_train: int
 
-    def shape(self, fractions: tuple[float, ...]) -> Shape:
+    @property
+    def decides_apart(self) -> bool:
+        """Whether the dataset's valid triples are of a kind that a last round should hold out too (0039)."""
+
+    def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
         """Sizes of the subgraph with fractions[-1] of the triples."""
 
     def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
@@ -87,7 +92,8 @@ def plan_round(
     graph_fraction, notes = _graph_fraction(fidelity, settings, graphs)
     earlier = tuple(r.graph_fraction for r in before) if settings.warm_start != "off" else ()
     fractions = (*earlier, graph_fraction)
-    shape = graphs.shape(fractions)
+    shape, apart = _shape(fractions, n_trials, settings, graphs)
+    notes += [APART] if apart else []
     most = math.floor(fidelity * settings.full_epochs * graphs.n_train)
     if most > 0 and (shape.n_train == 0 or shape.n_valid == 0):
         raise ConfigError(_too_small(number, shape))
@@ -123,7 +129,18 @@ def plan_round(
         notes=(*notes, *_warnings(positives, shape, settings, graphs)),
         trend=settings.trend,
         triple_share=None if settings.way == "chain" else shape.n_train / graphs.n_train,
+        apart=apart,
     )
+
+
+def _shape(fractions: tuple[float, ...], n_trials: int, settings: SearchSettings, graphs: Graphs) -> tuple[Shape, bool]:
+    """Sizes of a round's graph, and whether what it holds out lies apart: in the round that decides, if enough does."""
+    decides = n_trials <= settings.eta and fractions[-1] < 1
+    if decides and settings.last_holdout == "like_valid" and graphs.decides_apart:
+        shape = graphs.shape(fractions, True)
+        if not shape.whole and shape.n_valid >= MIN_VALID:
+            return shape, True
+    return graphs.shape(fractions), False
 
 
 def fidelity_of(share: Fraction, prices: Sequence[float]) -> Fraction:
@@ -138,9 +155,10 @@ def cost_of(positives: int, settings: SearchSettings, n_train: int) -> Fraction:
 
 def round_config(full: TrainConfig, plan: Round, settings: SearchSettings) -> TrainConfig:
     """What a trial of a round trains: for the round's epochs, validated after half and after all of them, never stopped
-    early, with fewer negatives, and on a share of the triples with that share of its penalties (0037)."""
+    early, with fewer negatives, and on a share of the triples with that share of its penalties (0037), unless it is
+    validated on triples like the dataset's own (0039)."""
     share = plan.graph_fraction if plan.triple_share is None else plan.triple_share
-    weaker = 1.0 if plan.whole or not settings.scaled_penalties else min(1.0, share)
+    weaker = 1.0 if plan.whole or plan.apart or not settings.scaled_penalties else min(1.0, share)
     return full.changed(
         epochs=plan.epochs,
         valid_every=plan.epochs / 2,

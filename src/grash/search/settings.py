@@ -39,10 +39,10 @@ class SearchSettings(BaseModel):
     )
     count: Literal["neighbours", "triples"] = Field("neighbours", description="What an entity's degree counts.")
     guarded_split: bool = Field(True, description="Validation triples leave no entity or relation untrained.")
-    holdout: Literal["any", "like_valid"] = Field(
-        "any",
-        description="Triples that a subgraph holds out: any, or, where no valid triple of the dataset has two entities "
-        "that train joins besides, only such.",
+    last_holdout: Literal["any", "like_valid"] = Field(
+        "like_valid",
+        description="Triples that the last round's subgraph holds out: any, or, where no valid triple of the dataset "
+        "has two entities that train joins besides, only such.",
     )
     negatives_floor: float = Field(0.0, ge=0, le=1, description="Smallest factor by which negatives are scaled.")
     rails: bool = Field(True, description="Guard rails against rounds too small to tell anything.")
@@ -100,10 +100,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "guarded_split": False,
         "trend": 0.0,
         "scaled_penalties": False,
+        "last_holdout": "any",
     },
 }
 # Settings that searches did not have when they were recorded without them.
-AS_BEFORE = {"trend": 0.0, "scaled_penalties": False, "final_threads": None, "holdout": "any"}
+AS_BEFORE = {"trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_holdout": "any"}
 PRESETS["paper-text"] = {**PRESETS["paper"], "count": "triples", "negatives_floor": 0.0}
 
 ALIASES = {

@@ -50,6 +50,7 @@ class Round:
     notes: tuple[str, ...] = ()  # which rails acted, what was missed, and why
     trend: float = 0.0  # what a trial's rise adds to its score when the round is decided
     triple_share: float | None = None  # of the full graph's triples, where it is not the fraction asked for
+    apart: bool = False  # it holds out no triple whose two entities another one joins (0039)
 
     @property
     def epochs(self) -> float:
@@ -72,6 +73,7 @@ class Task:
     attempt: int
     config: dict[str, Any]  # TrainConfig at this fidelity
     fractions: tuple[float, ...]  # the graph; () is the whole one
+    apart: bool = False  # as in its round
     price: float = 1.0
     continues: str | None = None  # folder of that state, inside the run folder
     epochs_before: float = 0.0  # of the round that it goes on from; what it sees beyond is billed

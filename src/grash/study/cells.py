@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-Technique = Literal["chain", "ladder", "triples", "walk", "kgtuner", "whole"]
+Technique = Literal["chain", "apart", "ladder", "triples", "walk", "kgtuner", "whole"]
 EntryStatus = Literal["ok", "diverged", "memory", "error", "impossible"]
 _TRIES = 2  # what failed so often is not tried again
 

@@ -23,6 +23,7 @@ from grash.engines.drive import interrupts_passed_on
 from grash.errors import ConfigError, SearchFailed
 from grash.search import settings as searching
 from grash.search.configurations import make_configurations, space_for
+from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space_file import as_dict
@@ -167,11 +168,14 @@ def record_of(
     }  # fmt: skip
 
 
-def identity(settings: SearchSettings, n_entities: int) -> str:
-    """12 hex digits of all that makes a search: its settings, the content of its space, its first configurations."""
-    given = settings.model_dump(mode="json")
-    given["space"] = [as_dict(space_for(settings, model, n_entities)) for model in settings.models]
-    drawn = [c.values for c in make_configurations(settings, n_entities, settings.n_trials)]
+def identity(settings: SearchSettings, dataset: Dataset) -> str:
+    """12 hex digits of all that makes a search: its settings, the content of its space, its first configurations. What
+    a setting could change on other graphs only is left out."""
+    n, given = dataset.n_entities, settings.model_dump(mode="json")
+    if not SearchGraphs(dataset, settings).decides_apart:
+        given["last_holdout"] = _BEFORE["last_holdout"]
+    given["space"] = [as_dict(space_for(settings, model, n)) for model in settings.models]
+    drawn = [c.values for c in make_configurations(settings, n, settings.n_trials)]
     content = _plain({"settings": given, "configurations": drawn})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -187,7 +191,7 @@ def _wanted(dataset: Dataset, candidate: Candidate, model: str, seed: int, commo
     fixed = {**common.get("fixed", {}), **candidate.settings.get("fixed", {})}
     given = {**common, **candidate.settings, "fixed": fixed, "models": (model,), "seed": seed, "final_train": True}
     settings = make_settings(given, preset=candidate.preset)
-    return Wanted(candidate, model, seed, settings, f"{model} seed={seed} {identity(settings, dataset.n_entities)}")
+    return Wanted(candidate, model, seed, settings, f"{model} seed={seed} {identity(settings, dataset)}")
 
 
 def _run(search: Any, max_seconds: float | None) -> tuple[SearchState, str]:

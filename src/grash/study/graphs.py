@@ -1,7 +1,8 @@
 """The graphs of a study: a technique and a fraction of the train triples give a subgraph, as a search would cut it.
 
 Comes from pool.py; goes to run.py. `chain` and `ladder` are the subgraphs of a search with the same settings, with the
-same validation triples; the others are the paper's comparisons (Sec. 4.1).
+same validation triples; `apart` is the chain's as a last round has it that holds out triples like valid; the others are
+the paper's comparisons (Sec. 4.1).
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ class StudyGraphs:
         """The graphs of a search with the pool's settings."""
         return self._chain
 
+    @property
+    def decides_apart(self) -> bool:
+        """Whether a default search holds out other triples in its last round."""
+        return self._chain.decides_apart
+
     def rails(self) -> dict[str, float]:
         """What the guard rails of a search ask of a graph here, and the smallest fraction that has it."""
         entities = min_entities(self._chain)
@@ -53,6 +59,8 @@ class StudyGraphs:
             return self._chain.subgraph(())
         if technique == "chain":
             return self._chain.subgraph((fraction,))
+        if technique == "apart":
+            return self._chain.subgraph((fraction,), True)
         if technique == "ladder":
             self._ladder.__dict__.setdefault("peeling", self._chain.peeling)
             self._ladder.__dict__.setdefault("chain", self._chain.chain)
@@ -98,11 +106,11 @@ def config_on(graph: Subgraph, pool: Pool, number: int, upto: float) -> TrainCon
 
 def _as_round(graph: Subgraph, pool: Pool) -> Round:
     data = graph.dataset
-    chain = data.provenance.get("reduction", {}).get("way") == "chain"
-    share = graph.target if chain else graph.fraction  # but for one entity the same, and so in tables
+    how = data.provenance.get("reduction", {})
+    share = graph.target if how.get("way") == "chain" else graph.fraction  # but for one entity the same, as in tables
     return Round(
         number=1, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=share, epoch_fraction=1.0, fractions=(),
         whole=graph.whole, k=graph.k, n_entities=data.n_entities, n_relations=data.n_relations,
         n_train=len(data.train), n_valid=len(data.valid), entity_share=data.n_entities / pool.dataset.n_entities,
-        positives=len(data.train), continues=False, cost=0.0,
+        positives=len(data.train), continues=False, cost=0.0, apart=how.get("apart", False),
     )  # fmt: skip

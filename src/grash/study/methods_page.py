@@ -18,8 +18,9 @@ from grash.study.compare import Comparison, Row
 from grash.study.methods_words import NOTES, PAPER, caveat, legend
 from grash.study.pages import Page, Rows, Value, with_interval, write_page
 from grash.study.plots import Series, bar_plot, line_plot
-from grash.study.recorded import Recorded, planned, round_scores
+from grash.study.recorded import Recorded
 from grash.study.statistics import LEARNS, spearman
+from grash.study.table_search import planned, round_scores
 
 Kind = Literal["methods", "sweep", "settings"]
 _TITLES = {

@@ -13,7 +13,7 @@ from grash.data.dataset import Dataset
 from grash.engines.drive import HORIZON
 from grash.errors import ConfigError
 from grash.search.configurations import full_run, make_configurations
-from grash.search.settings import AS_BEFORE, SearchSettings, make_settings
+from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Configuration
 from grash.training.config import TrainConfig, make_config
 from grash.version import __version__
@@ -52,9 +52,7 @@ class Pool:
     def meta(self) -> dict[str, Any]:
         """What results of this pool belong to, JSON-able: equal for every n."""
         data, s = self.dataset, self.settings
-        newer = {
-            k: v for k in ("scaled_penalties", "holdout") if (v := getattr(s, k)) != AS_BEFORE[k]
-        }  # not in old ones
+        newer = {"scaled_penalties": True} if s.scaled_penalties else {}  # not in old ones
         return {
             "schema": SCHEMA, "version": VERSION, "grash": __version__,
             "dataset": data.name, "fingerprint": data.unnamed_fingerprint,

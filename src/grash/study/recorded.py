@@ -1,15 +1,15 @@
-"""A table of recorded trainings in the place of an engine: whole searches in milliseconds, decided by the real code.
+"""A table of recorded trainings in the place of an engine.
 
 `Recorded` is what every method asks: how a pool member scores on a graph fraction after an epoch fraction, what that
-costs, when it diverges. It is also the `Graphs` of a schedule, so that `search` runs `search.halving.next_action`
-unchanged. Comes from table.py, goes to methods/.
+costs, when it diverges. It is also the `Graphs` of a schedule. Comes from table.py; goes to table_search.py and
+methods/.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -18,11 +18,8 @@ from numpy.typing import NDArray
 
 from grash.errors import ConfigError, InputError
 from grash.reduction.holdout import n_valid_of
-from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTrials, TrainWinner, Win, next_action
-from grash.search.schedule import Shape, cost_of, fitting_trials, plan_round, round_sizes
+from grash.search.schedule import Shape
 from grash.search.settings import ALIASES, AS_BEFORE, SearchSettings, make_settings
-from grash.search.state import RoundState, SearchState
-from grash.search.trial import Configuration, Result, Round
 from grash.study.points import Points, points_of
 from grash.study.table import Table
 
@@ -30,7 +27,9 @@ Scores = NDArray[np.float64]
 _MOST_MISSING = 0.1  # of the members: a graph that lacks more of them is left out, rather than they
 _HALF_STEP = 2**0.5  # between a table's graphs
 _CLOSE = 1e-6
-_JUDGED = {"n_trials", "eta", "budget", "variant", "rails", "carry", "trend", "seed"}  # settings that a table can judge
+_JUDGED = {  # settings that a table can judge
+    "n_trials", "eta", "budget", "variant", "rails", "carry", "trend", "last_holdout", "seed",
+}  # fmt: skip
 
 
 class Recorded:
@@ -38,15 +37,16 @@ class Recorded:
 
     Only members that have been trained in full on every graph take part (`members` are their numbers in the pool); a
     subgraph that lacks more than a tenth of them is left out instead. notes: sentences on what is left out or missing.
-    asked: the graph fractions that scores were asked for.
+    asked: the graph fractions that scores were asked for. apart: the same members on graphs that hold out as a last
+    round does, where the table has these.
     """
 
-    def __init__(self, table: Table) -> None:
-        thin = _thin_graphs(table)
-        self.notes = _notes(table, thin)
-        table = table.without(thin) if thin else table
-        self.table, self.members = table, np.flatnonzero(_run_in_full(table).all(axis=0))
-        self.asked: set[float] = set()
+    def __init__(self, table: Table, main: Recorded | None = None) -> None:
+        """main: the one that this is `apart` of, whose members it has."""
+        self.notes = _notes(table) if main is None else ()
+        self.table = table = _without_thin(table)
+        self.members: NDArray[np.intp] = np.flatnonzero(_run_in_full(table)) if main is None else main.members
+        self.asked: set[float] = set() if main is None else main.asked
         self.n, self.name = len(self.members), str(table.meta["dataset"])
         if self.n < 2:
             raise InputError(
@@ -61,12 +61,24 @@ class Recorded:
         self.sizes = {name: np.asarray(getattr(table, name)) for name in ("entities", "triples", "n_valid")}
         self.n_entities, self.n_train = int(self.sizes["entities"][-1]), int(self.sizes["triples"][-1])
         self.max_epochs = float(table.meta["epochs"])
-        self.shape = lru_cache(maxsize=4096)(self._shape)
+        self._kept_shape = lru_cache(maxsize=4096)(self._shape)
         self.smallest_fraction = lru_cache(maxsize=64)(self._smallest_fraction)
         self._kept_scores = lru_cache(maxsize=4096)(self._scores)
         self.rises = lru_cache(maxsize=4096)(self._rises)
         self.part_seen = lru_cache(maxsize=4096)(self._part_seen)
         self._settings = lru_cache(maxsize=256)(self._make_settings)
+        self.apart = None if table.apart is None else Recorded(table.apart, self)
+
+    @property
+    def decides_apart(self) -> bool:
+        return self.apart is not None
+
+    def judge(self, apart: bool) -> Recorded:
+        """Who answers for a round that holds out as the last does, or as the others."""
+        return self.apart if apart and self.apart is not None else self
+
+    def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
+        return self.judge(apart)._kept_shape(fractions)
 
     def scores(self, g: float, e: float) -> Scores:
         """(n,) what trials on that graph score after e of a full run's epochs; NaN where they have diverged by then.
@@ -163,7 +175,7 @@ class Recorded:
     def _trained(self) -> SearchSettings:
         """Those of a search whose trainings the table has."""
         meta = self.table.meta
-        named = ("dim", "space", "fixed", "count", "guarded_split", "negatives_floor", "scaled_penalties", "holdout")
+        named = ("dim", "space", "fixed", "count", "guarded_split", "negatives_floor", "scaled_penalties")
         known = {**AS_BEFORE, **{name: meta[name] for name in named if name in meta}}  # older tables lack the newer
         own = {"models": (meta["model"],), "max_epochs": self.max_epochs, "proposals": "random", "final_train": False}
         return make_settings({**known, **own})
@@ -175,6 +187,12 @@ class Recorded:
 
 
 def _run_in_full(table: Table) -> NDArray[np.bool_]:
+    """(n,) who was trained in full on every graph."""
+    several = [_runs(table)] if table.apart is None else [_runs(table), _runs(table.apart)]
+    return np.logical_and.reduce(np.concatenate(several))
+
+
+def _runs(table: Table) -> NDArray[np.bool_]:
     """(G, n) who was trained in full on which graph, and tested where it is the whole one."""
     run = ~np.isnan(table.valid[:, -1]) | np.isfinite(table.failed)
     run[-1] &= ~np.isnan(table.test["mrr"])
@@ -184,25 +202,37 @@ def _run_in_full(table: Table) -> NDArray[np.bool_]:
 def _thin_graphs(table: Table) -> dict[int, int]:
     """Places of the subgraphs that lack more than a tenth of those who were trained on most graphs, with how many they
     lack; none where that would leave no subgraph."""
-    run = _run_in_full(table)
+    run = _runs(table)
     usual = run[-1] & (run.mean(axis=0) >= 0.5)
     lacks = {g: int((usual & ~run[g]).sum()) for g in range(len(run) - 1)}
     thin = {g: n for g, n in lacks.items() if n > _MOST_MISSING * usual.sum()}
     return thin if len(thin) < len(lacks) else {}
 
 
-def _notes(table: Table, thin: dict[int, int]) -> tuple[str, ...]:
+def _without_thin(table: Table) -> Table:
+    """Both tables without their thin graphs."""
+    apart = None if table.apart is None else table.apart.without(_thin_graphs(table.apart))
+    return replace(table.without(_thin_graphs(table)), apart=apart)
+
+
+def _notes(table: Table) -> tuple[str, ...]:
     """What the table lacks of its graphs, in sentences."""
     found = []
+    if table.missing_apart:
+        fractions = ", ".join(f"{g:.3g}" for g in table.missing_apart)
+        found.append(
+            f"The table is incomplete: nobody was trained on the graph fractions {fractions} as last rounds have them, "
+            f"with held-out triples like the dataset's own; run `grash study table` to its end."
+        )
     if table.missing:
         fractions = ", ".join(f"{g:.3g}" for g in table.missing)
         found.append(
             f"The table is incomplete: nobody was trained on the graph fractions {fractions}, for which the graphs "
             f"beside them answer; run `grash study table` to its end."
         )
-    for g, n in thin.items():
+    for part, g, n in ((p, g, n) for p in (table, table.apart) if p for g, n in _thin_graphs(p).items()):
         found.append(
-            f"The graph fraction {table.graph_fractions[g]:.3g} is left out: {n} configurations were not trained on "
+            f"The graph fraction {part.graph_fractions[g]:.3g} is left out: {n} configurations were not trained on "
             f"it, and the graphs beside it answer instead; run `grash study table` to its end."
         )
     return tuple(found)
@@ -227,83 +257,3 @@ def _crossing(fractions: Scores, sizes: Scores, wanted: float) -> float:
     low, high, aim = (math.log(max(1, s)) for s in (sizes[at - 1], sizes[at], wanted))
     x0, x1 = math.log(fractions[at - 1]), math.log(fractions[at])
     return math.exp(x0 + (aim - low) / (high - low) * (x1 - x0))
-
-
-def first_round(bench: Recorded, settings: SearchSettings) -> Round:
-    """The plan of the first round, which depends on no result."""
-    n = entering(bench, settings)
-    share = settings.full_budget / max(1, len(round_sizes(n, settings.eta)))
-    return plan_round(1, min(share / n, Fraction(1)), share, n, settings, bench)
-
-
-def round_scores(bench: Recorded, plan: Round, settings: SearchSettings) -> Scores:
-    """(n,) by what every member would be judged in a round: its score and its trend, NaN if it diverges."""
-    g, e = _fidelity(plan, settings)
-    return bench.scores(g, e) + plan.trend * bench.rises(g, e)
-
-
-def _fidelity(plan: Round, settings: SearchSettings) -> tuple[float, float]:
-    return (1.0 if plan.whole else plan.graph_fraction), min(1.0, plan.epochs / settings.max_epochs)
-
-
-def entering(bench: Recorded, settings: SearchSettings) -> int:
-    """How many configurations enter the first round: as settings and rails want it."""
-    n = fitting_trials(settings, bench)
-    if n > bench.n:
-        raise ConfigError(f"n_trials={n} are more than the {bench.n} configurations of the table: give fewer.")
-    return n
-
-
-def planned(bench: Recorded, settings: SearchSettings) -> list[Round]:
-    """The rounds of a search where no trial diverges."""
-    state = search(bench, range(entering(bench, settings)), settings, diverging=False)
-    return [past.plan for past in state.rounds]
-
-
-def search(bench: Recorded, numbers: Sequence[int], settings: SearchSettings, *, diverging: bool = True) -> SearchState:
-    """A whole search among these pool members, decided by the real code; configuration i is member numbers[i].
-    diverging: if not, what diverges scores 0 after all its epochs."""
-    state = SearchState(budget=settings.budget, sizes=round_sizes(len(numbers), settings.eta))
-    state.planned_trials = len(numbers)
-    state.configurations = {i: Configuration(i, {}, "table") for i in range(len(numbers))}
-    while True:
-        match next_action(state, settings, bench):
-            case OpenRound(plan):
-                state.rounds.append(RoundState(plan))
-            case RunTrials(number, open_ones):
-                _run_trials(bench, state, settings, number, [(i, numbers[i]) for i in open_ones], diverging)
-            case CloseRound(number, survivors):
-                state.rounds[number - 1].survivors = list(survivors)
-            case Win(number):
-                state.winner = number
-            case Finish(failed):
-                state.finished, state.failed = True, failed
-                return state
-            case Propose() | TrainWinner():
-                raise AssertionError("all configurations are there, and no winner is trained on a table")
-
-
-def _run_trials(
-    bench: Recorded, state: SearchState, settings: SearchSettings, number: int, trials: list[tuple[int, int]],
-    diverging: bool,
-) -> None:  # fmt: skip
-    """What an engine would say that does just what the round planned."""
-    past = state.rounds[number - 1]
-    plan = past.plan
-    g, e = _fidelity(plan, settings)
-    scores, rises, seen = (found.tolist() for found in (bench.scores(g, e), bench.rises(g, e), bench.part_seen(g, e)))
-    if not diverging:
-        scores = np.nan_to_num(scores).tolist()
-    before = state.rounds[number - 2].plan.positives if plan.continues else 0
-    whole = float(cost_of(plan.positives - before, settings, bench.n_train))
-    for i, member in trials:
-        if math.isnan(scores[member]):
-            positives = max(0, math.floor(plan.positives * seen[member]) - before)
-            cost = float(cost_of(positives, settings, bench.n_train))
-            past.results[i] = Result(number, i, 1, "diverged", positives=positives, cost=cost, message="diverged")
-        else:
-            positives = plan.positives - before
-            seen_twice = [{"mrr": scores[member] - rises[member]}, {"mrr": scores[member]}]  # no rise: the same twice
-            past.results[i] = Result(
-                number, i, 1, "ok", mrr=scores[member], history=seen_twice, positives=positives, cost=whole
-            )

@@ -193,7 +193,7 @@ def first_trials(graphs: StudyGraphs, asked: Asked) -> tuple[Subgraph, Round, li
     first = plan_search(mine, device="cpu", probe=False).rounds[0]
     plan = first.plan
     configs = [round_config(graphs.pool.config(i), plan, mine.settings) for i in range(first.n_trials)]
-    return mine.subgraph(() if plan.whole else plan.fractions), plan, configs
+    return mine.subgraph(() if plan.whole else plan.fractions, plan.apart), plan, configs
 
 
 def _warm_up(graphs: StudyGraphs, asked: Asked, device: str) -> None:

@@ -34,6 +34,7 @@ SWEEP: tuple[Method, ...] = (
     Method("trend 0", "grash", {"trend": 0.0}),
     Method("trend 1/4", "grash", {"trend": 0.25}),
     Method("trend 1", "grash", {"trend": 1.0}),
+    Method("last round holds out any", "grash", {"last_holdout": "any"}),
     Method("rails off", "grash", {"rails": False}),
     Method("carry off", "grash", {"carry": False}),
     Method("variant epoch", "grash", {"variant": "epoch"}),

@@ -26,8 +26,10 @@ from grash.study.planned import planned_fidelities
 from grash.study.pool import Pool
 from grash.study.store import Store
 
-SCHEMA, VERSION = "grash-table", 1
+SCHEMA, VERSION = "grash-table", 2
+_READ = (1, 2)  # the first had no column `apart`
 GRAPHS = MARKS[2:-1]  # of the train triples: 1/64 … 0.71, in half-steps of 2
+LEAST_APART = 0.25  # last rounds are on larger graphs
 _CLOSE = 1e-6  # of a step between graphs: a store rounds fractions
 Floats = NDArray[np.float64]
 
@@ -39,7 +41,8 @@ class Table:
     valid (G, F, n): validation MRR, 0 once a training has diverged, NaN where it was not run so far; where a graph was
     not validated at some epoch, between its neighbours (`measured` (G, F) says which were). failed (G, n): the epoch
     fraction at which it diverged, or inf. test: by metric, (n,) at full fidelity, NaN where not run. seconds (G, n).
-    entities, relations, triples, n_valid (G,): sizes of the graphs.
+    entities, relations, triples, n_valid (G,): sizes of the graphs. apart: the same pool on the larger graphs as the
+    last round of a search has them, where it holds out triples like the dataset's valid ones; None where it does not.
     """
 
     meta: dict[str, Any]
@@ -55,6 +58,7 @@ class Table:
     relations: NDArray[np.int64]
     triples: NDArray[np.int64]
     n_valid: NDArray[np.int64]
+    apart: Table | None = None
 
     @property
     def n(self) -> int:
@@ -63,8 +67,12 @@ class Table:
     @property
     def missing(self) -> tuple[float, ...]:
         """Graph fractions that were planned and on which nobody was trained in full; none where no plan is known."""
-        planned = self.meta.get("planned_graphs", ())
-        return tuple(g for g in planned if not any(math.isclose(g, f, rel_tol=_CLOSE) for f in self.graph_fractions))
+        return _absent(self.meta.get("planned_graphs", ()), self.graph_fractions)
+
+    @property
+    def missing_apart(self) -> tuple[float, ...]:
+        """The same of the graphs that last rounds have."""
+        return _absent(self.meta.get("planned_apart", ()), () if self.apart is None else self.apart.graph_fractions)
 
     def without(self, graphs: Collection[int]) -> Table:
         """The table without some of its graphs, by their places."""
@@ -127,7 +135,9 @@ class Table:
         """One Parquet file: a row per validation, and what belongs to all of it as JSON in the file's metadata."""
         import polars as pl
 
-        rows = self._rows()
+        rows = self._rows(apart=False)
+        for name, more in ({} if self.apart is None else self.apart._rows(apart=True)).items():
+            rows[name] += more
         seen = set(rows["number"])
         unseen = {str(i): values for i, values in enumerate(self.configurations) if i not in seen}
         about = {"schema": SCHEMA, "version": VERSION, "meta": self.meta, "not_run": unseen}
@@ -146,18 +156,20 @@ class Table:
         try:
             about = json.loads(pl.read_parquet_metadata(path)["grash"])
             columns = pl.read_parquet(path).to_dict(as_series=False)
-            if about["schema"] != SCHEMA or about["version"] != VERSION:
+            if about["schema"] != SCHEMA or about["version"] not in _READ:
                 raise ValueError(f"it is a {about['schema']} of version {about['version']}")
-            return _from_rows(about["meta"], {int(i): v for i, v in about.get("not_run", {}).items()}, columns)
+            not_run = {int(i): v for i, v in about.get("not_run", {}).items()}
+            return _from_rows(about["meta"], not_run, columns)
         except (KeyError, TypeError, ValueError, pl.exceptions.PolarsError, OSError) as error:
             raise FormatError(
                 f"{path} is no table of a study ({error}): make it anew with `grash study table`."
             ) from error
 
-    def _rows(self) -> dict[str, list[Any]]:
+    def _rows(self, *, apart: bool) -> dict[str, list[Any]]:
+        """apart: without the whole graph, which has rows of its own."""
         rows: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         values = [json.dumps(c, sort_keys=True) for c in self.configurations]
-        for g, graph in enumerate(self.graph_fractions):
+        for g, graph in enumerate(self.graph_fractions[: -1 if apart else None]):
             sizes = [int(c[g]) for c in self._sizes()]
             for number in range(self.n):
                 failed, full = float(self.failed[g, number]), g == len(self.graph_fractions) - 1
@@ -165,21 +177,26 @@ class Table:
                 for f, epochs in enumerate(self.epoch_fractions):
                     mrr = float(self.valid[g, f, number])
                     if self.measured[g, f] and not math.isnan(mrr):
-                        row = (number, graph, epochs, mrr, failed, float(self.seconds[g, number]), *sizes, *tests,
-                               values[number])  # fmt: skip
+                        took = float(self.seconds[g, number])
+                        row = (number, graph, epochs, apart, mrr, failed, took, *sizes, *tests, values[number])
                         for name, value in zip(_COLUMNS, row):
                             rows[name].append(value)
         return rows
 
 
+def _absent(planned: Iterable[float], there: Iterable[float]) -> tuple[float, ...]:
+    return tuple(g for g in planned if not any(math.isclose(g, f, rel_tol=_CLOSE) for f in there))
+
+
 _COLUMNS = (
-    "number", "graph_fraction", "epoch_fraction", "valid_mrr", "failed_at", "seconds", "entities", "relations",
+    "number", "graph_fraction", "epoch_fraction", "apart", "valid_mrr", "failed_at", "seconds", "entities", "relations",
     "triples", "n_valid", *(f"test_{name}" for name in TESTED), "configuration",
 )  # fmt: skip
 
 
 def table_cells(graphs: StudyGraphs) -> list[Cell]:
-    """All cells of a table: the whole graph, chain graphs in half-steps, and those that the default search visits."""
+    """All cells of a table: the whole graph, chain graphs in half-steps, and those that the default search visits; the
+    larger of them also as last rounds have them."""
     numbers, n_train = range(graphs.pool.n), len(graphs.pool.dataset.train)
     usual = [g for g in GRAPHS if g * n_train < n_train - n_valid_of(n_train)]  # above that, the chain takes it whole
     wanted: dict[float, list[float]] = {}
@@ -190,6 +207,8 @@ def table_cells(graphs: StudyGraphs) -> list[Cell]:
     for fraction in sorted({*usual, *(rounded(f) for f in wanted)}):
         also = [m for f, marks in wanted.items() if rounded(f) == fraction for m in marks]
         cells += cells_on("chain", fraction, numbers, also=also)
+        if graphs.decides_apart and fraction >= LEAST_APART:
+            cells += cells_on("apart", fraction, numbers, also=also)
     return cells
 
 
@@ -197,18 +216,28 @@ def make_table(store: Store, pool: Pool, *, rails: dict[str, float], cells: Iter
     """The table of the chain and whole-graph entries that a store has of a pool; graphs on which nobody was
     trained in full are left out (other studies train on some for a part of the epochs). cells: those of `table_cells`,
     whose graphs the table then knows to be planned."""
-    mine = [e for e in store.entries.values() if e.technique in ("chain", "whole") and 0 <= e.number < pool.n]
-    mine = [e for e in mine if e.status in ("ok", "diverged")]
-    graphs = sorted({e.fraction for e in mine if e.marks[-1] == 1})
-    mine = [e for e in mine if e.fraction in graphs]
-    if not graphs or graphs[-1] != 1:
+    mine = [e for e in store.entries.values() if e.worked and 0 <= e.number < pool.n]
+    if not any(e.technique == "whole" and e.marks[-1] == 1 for e in mine):
         raise InputError(
             f"{store.path} has no training on the whole graph yet, and a table needs all of them: run them."
         )
+    known: dict[str, Any] = {"rails": rails}
+    for name, there in (("planned_graphs", ("chain", "whole")), ("planned_apart", ("apart",))):
+        if planned := sorted({c.fraction for c in cells if c.technique in there}):
+            known[name] = planned
+    usual, apart = (
+        _of_entries([e for e in mine if e.technique in (way, "whole")], {**store.meta, **known}, pool)
+        for way in ("chain", "apart")
+    )
+    return replace(usual, apart=apart if len(apart.graph_fractions) > 1 else None)
+
+
+def _of_entries(mine: list[Entry], meta: dict[str, Any], pool: Pool) -> Table:
+    """The table of entries on different graphs, the whole one among them."""
+    graphs = sorted({e.fraction for e in mine if e.marks[-1] == 1})
+    mine = [e for e in mine if e.fraction in graphs]
     marks = sorted({m for e in mine for m in e.marks})
-    planned = sorted({c.fraction for c in cells})
-    meta = {**store.meta, "rails": rails, "device": _devices(mine)}
-    meta |= {"planned_graphs": planned} if planned else {}
+    meta = {**meta, "device": _devices(mine)}
     table = _empty(meta, [c.values for c in pool.configurations], graphs, marks)
     place = {m: f for f, m in enumerate(marks)}
     for entry in mine:
@@ -236,17 +265,30 @@ def _empty(
         meta, configurations, tuple(graphs), tuple(marks), np.full((G, F, n), np.nan), np.zeros((G, F), bool),
         np.full((G, n), np.inf),
         {name: np.full(n, np.nan) for name in TESTED}, np.full((G, n), np.nan),
-        *(np.zeros(G, np.int64) for _ in range(4)),
+        np.zeros(G, np.int64), np.zeros(G, np.int64), np.zeros(G, np.int64), np.zeros(G, np.int64),
     )  # fmt: skip
 
 
 def _from_rows(meta: dict[str, Any], not_run: dict[int, dict[str, Any]], columns: dict[str, list[Any]]) -> Table:
-    values = dict(not_run)
+    """The table, and the one beside it of graphs that hold out apart; older files have none."""
+    apart = np.asarray(columns.get("apart", [False] * len(columns["number"])), bool)
+    whole = np.asarray(columns["graph_fraction"], float) == 1
+    found = dict(not_run)
     for number, text in zip(columns["number"], columns["configuration"]):
-        if number not in values:
-            values[number] = json.loads(text)
+        if number not in found:
+            found[number] = json.loads(text)
+    values = [found[i] for i in range(len(found))]
+    usual = _of_rows(meta, values, _chosen(columns, ~apart))
+    return replace(usual, apart=_of_rows(meta, values, _chosen(columns, apart | whole))) if apart.any() else usual
+
+
+def _chosen(columns: dict[str, list[Any]], rows: NDArray[np.bool_]) -> dict[str, list[Any]]:
+    return {name: [v for v, taken in zip(values, rows) if taken] for name, values in columns.items()}
+
+
+def _of_rows(meta: dict[str, Any], values: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Table:
     graphs, marks = sorted(set(columns["graph_fraction"])), sorted(set(columns["epoch_fraction"]))
-    table = _empty(meta, [values[i] for i in range(len(values))], graphs, marks)
+    table = _empty(meta, values, graphs, marks)
     number = np.asarray(columns["number"])
     g, f = np.searchsorted(graphs, columns["graph_fraction"]), np.searchsorted(marks, columns["epoch_fraction"])
     table.valid[g, f, number], table.measured[g, f] = columns["valid_mrr"], True

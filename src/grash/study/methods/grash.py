@@ -13,7 +13,8 @@ import numpy as np
 from grash.search.state import SearchState
 from grash.study.draws import draw
 from grash.study.methods.trace import Trace
-from grash.study.recorded import Recorded, entering, first_round, round_scores, search
+from grash.study.recorded import Recorded
+from grash.study.table_search import entering, first_round, round_scores, search
 
 
 def run(

@@ -39,6 +39,7 @@ def run(
     carry: bool = True,
     continues: bool = False,
     trend: float | Sequence[float] = SearchSettings.model_fields["trend"].default,
+    apart: bool = True,
     ties: float = 0.0,
     most: float = 2.0,
     how: str = "random",
@@ -54,6 +55,7 @@ def run(
     continues: survivors of a round on the whole graph go on from their weights, if the next is on it too: what they
     have trained is not paid again, and buys more epochs.
     trend: what a rise from half of the epochs to all of them adds to a score, in all rounds or one each.
+    apart: the last round holds out as that of a search does by default, where the table has it.
     ties: those that lie within so many standard errors of the last place go on too, up to `most` times the places.
     how, first, batch, uniform: where configurations come from (`draws.draw`).
     """
@@ -62,8 +64,11 @@ def run(
     parts = _parts(budget, shares, len(wanted))
     leans, trends = (_each(name, given, len(wanted)) for name, given in (("lean", lean), ("trend", trend)))
 
+    def judge(i: int, g: float) -> Recorded:
+        return bench.judge(apart and i + 1 == len(wanted) and g < 1)
+
     def judged(i: int, g: float, e: float) -> Scores:
-        return bench.scores(g, e) + trends[i] * bench.rises(g, e)
+        return judge(i, g).scores(g, e) + trends[i] * judge(i, g).rises(g, e)
 
     scores = judged(0, *rules.split(min(1.0, parts[0] / wanted[0]), leans[0])) if how == "waves" else None
     entrants = draw(bench, rng, wanted[0], how=how, scores=scores, first=first, batch=batch, uniform=uniform)
@@ -76,7 +81,8 @@ def run(
             had = 0.0
             g, e = rules.split(min(1.0, purse / len(entrants)), leans[i])
         before = tracker.cost
-        scores = tracker.bill(entrants, judged(i, g, e), g, e, level=i, paid=had)
+        seen = judge(i, g).part_seen(g, e)
+        scores = tracker.bill(entrants, judged(i, g, e), g, e, level=i, paid=had, seen=seen)
         purse -= tracker.cost - before
         had = e if continues and g == 1 else 0.0
         entrants = _promoted(bench, entrants, scores, g, wanted[i + 1] if i + 1 < len(wanted) else 1, ties, most)

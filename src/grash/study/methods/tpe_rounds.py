@@ -12,7 +12,8 @@ import numpy as np
 
 from grash.study.methods import grash
 from grash.study.methods.trace import Trace
-from grash.study.recorded import Recorded, entering
+from grash.study.recorded import Recorded
+from grash.study.table_search import entering
 
 
 def run(bench: Recorded, rng: np.random.Generator, budget: float, *, uniform: float = 1 / 3, **settings: Any) -> Trace:

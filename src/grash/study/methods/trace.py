@@ -56,11 +56,12 @@ class Tracker:
         return self.bill(members, self.bench.full_scores, 1.0, 1.0, level=level, paid=paid)
 
     def bill(
-        self, members: Sequence[int], scores: Scores, g: float, e: float, *, level: int = 0, paid: float = 0.0
-    ) -> Scores:
+        self, members: Sequence[int], scores: Scores, g: float, e: float, *, level: int = 0, paid: float = 0.0,
+        seen: Scores | None = None,
+    ) -> Scores:  # fmt: skip
         """(m,) of all members' scores (n,), noted and paid for. paid: the part of their epochs that they had before and
-        go on from, not billed again."""
-        seen = self.bench.part_seen(g, e)
+        go on from, not billed again. seen: the part that they come to, if not as the table has it."""
+        seen = self.bench.part_seen(g, e) if seen is None else seen
         self.levels.setdefault(level, []).extend(members)
         for i in members:
             self.cost += g * max(0.0, float(seen[i]) * e - paid)
