@@ -102,7 +102,7 @@ def first_round(search: Search) -> tuple:
         assert isinstance(action, RunTrials)
         tasks: list[Task] = [driver.trial_task(action.round, n) for n in action.numbers]
         driver.ledger.close()
-    return search.graphs.subgraph(tasks[0].fractions), tasks
+    return search.graphs.subgraph(tasks[0].fractions, tasks[0].apart), tasks
 
 
 class _Nobody:

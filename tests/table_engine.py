@@ -188,7 +188,7 @@ class TableEngine:
     def _result(self, task: Task) -> Result:
         statuses = self.faults.get((task.round, task.number), ())
         status: Status = statuses[task.attempt - 1] if task.attempt <= len(statuses) else "ok"
-        n_train = self.graphs.shape(task.fractions or (1.0,)).n_train
+        n_train = self.graphs.shape(task.fractions or (1.0,), task.apart).n_train
         whole = round(task.config["epochs"] * n_train)
         before = json.loads((self.folder / task.continues / "state.json").read_text()) if task.continues else 0
         positives = whole - before if status == "ok" else (whole - before) // 3 if status == "diverged" else 0

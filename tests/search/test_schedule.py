@@ -18,6 +18,7 @@ from grash.errors import ConfigError, InputError
 from grash.search.graphs import SearchGraphs
 from grash.search.schedule import (
     APART,
+    APART_FROM,
     MIN_ENTITIES,
     MIN_VALID,
     Shape,
@@ -359,6 +360,24 @@ def test_the_whole_graph_has_a_validation_of_its_own() -> None:
     settings = quick_settings(n_trials=4, eta=4, variant="epoch", last_holdout="like_valid")
     [plan] = [r.plan for r in decide(settings, NumberGraphs(settings, apart=5_000)).rounds]
     assert plan.whole and not plan.apart
+
+
+def test_a_whole_graph_is_not_given_up_for_triples_that_lie_apart() -> None:
+    class OrWhole(NumberGraphs):
+        def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
+            found = super().shape(fractions, apart)
+            return found if apart else replace(found, whole=True)
+
+    settings = quick_settings(n_trials=4, eta=4, rails=False)
+    [plan] = [r.plan for r in decide(settings, OrWhole(settings, apart=5_000)).rounds]
+    assert plan.whole and not plan.apart and plan.graph_fraction < 1
+
+
+@pytest.mark.parametrize(("budget", "apart"), [(1.0, True), (0.9, False)])
+def test_a_small_graph_holds_out_any(budget: float, apart: bool) -> None:
+    settings = quick_settings(n_trials=16, eta=16, variant="combined", rails=False, budget=budget)
+    [plan] = [r.plan for r in decide(settings, NumberGraphs(settings, apart=5_000)).rounds]
+    assert plan.apart is apart is (plan.graph_fraction >= APART_FROM)
 
 
 def test_less_than_an_epoch_in_a_full_run_lowers_no_number_of_trials() -> None:

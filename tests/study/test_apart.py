@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grash.search import schedule
 from grash.search.graphs import SearchGraphs
+from grash.search.schedule import APART_FROM
 from grash.study.graphs import StudyGraphs, config_on
 from grash.study.methods import Method
 from grash.study.recorded import Recorded
 from grash.study.run import run_cells
-from grash.study.table import LEAST_APART, Table, make_table, table_cells
+from grash.study.table import Table, make_table, table_cells
 from grash.study.table_search import planned, round_scores, search
 from study.small_study import made_up_for, small_pool, small_study
 from study.synthetic import make_table as drawn_table
@@ -22,14 +24,15 @@ RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}
 
 @pytest.fixture
 def deciding(monkeypatch):
-    """The small graph as one whose valid lies apart."""
+    """The small graph as one whose valid lies apart, and large enough."""
     monkeypatch.setattr(SearchGraphs, "decides_apart", True)
+    monkeypatch.setattr(schedule, "MIN_VALID", 5)
 
 
 def with_apart(**changes) -> Table:
     """Scores that say little, and beside them such of last rounds that are right; the same truth."""
     usual, right = (drawn_table(correlation=c, **changes) for c in (0.0, 1.0))
-    small = [g for g, fraction in enumerate(right.graph_fractions) if fraction < LEAST_APART]
+    small = [g for g, fraction in enumerate(right.graph_fractions) if fraction < APART_FROM]
     return replace(usual, apart=right.without(small))
 
 
@@ -47,7 +50,7 @@ def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(t
     graphs, store = small_study(tmp_path, n=3)
     cells = table_cells(graphs)
     there = {way: {c.fraction for c in cells if c.technique == way} for way in ("chain", "apart", "whole")}
-    assert there["apart"] == {g for g in there["chain"] if g >= LEAST_APART} and len(there["apart"]) > 1
+    assert there["apart"] == {g for g in there["chain"] if g >= APART_FROM} and len(there["apart"]) > 1
     assert run_cells(graphs, cells, store, device="cpu", max_seconds=0).done == 0
     assert run_cells(
         graphs, [c for c in cells if c.number == 0 and c.fraction in (0.5, 1.0)], store, device="cpu"
@@ -56,6 +59,10 @@ def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(t
     assert made.graph_fractions == (0.5, 1.0) == made.apart.graph_fractions
     assert made.valid[0, -1, 0] != made.apart.valid[0, -1, 0] and made.valid[1, -1, 0] == made.apart.valid[1, -1, 0]
     assert set(made.missing_apart) == there["apart"] - {0.5}
+    for name, value in (("MIN_VALID", 1000), ("APART_FROM", 1.0)):
+        with monkeypatch.context() as other:
+            other.setattr(schedule, name, value)
+            assert not [c for c in table_cells(graphs) if c.technique == "apart"]
     monkeypatch.setattr(SearchGraphs, "decides_apart", False)
     assert not [c for c in table_cells(graphs) if c.technique == "apart"]
 
@@ -94,16 +101,30 @@ def test_only_the_last_round_is_decided_by_what_lies_apart():
 
 
 def test_the_laboratory_decides_as_the_search_does_with_and_without():
-    table = with_apart(n=64, diverged=0.2)
+    table = with_apart(n=200, diverged=0.2)
     bench, usual = Recorded(table), Recorded(replace(table, apart=None))
+    picks = set()
     for seed in range(6):
         ours = Method("it", "grash")(bench, seed, 3.0)
         assert ours.pick == Method("it", "rungs")(bench, seed, 3.0).pick
         without = Method("it", "grash", {"last_holdout": "any"})(bench, seed, 3.0)
         assert without == Method("it", "grash")(usual, seed, 3.0)
         assert without.pick == Method("it", "rungs", {"apart": False})(bench, seed, 3.0).pick
+        picks |= {(ours.pick, without.pick)}
         paper = Method("it", "grash", {"preset": "paper"})
         assert paper(bench, seed, 3.0) == paper(usual, seed, 3.0)
+    assert len(picks) > 1 and any(one != other for one, other in picks)
+
+
+def test_hyperband_ends_in_the_last_round_of_a_search():
+    table = with_apart(n=200)
+    bench, hyperband = Recorded(table), Method("it", "hyperband")
+    for seed in range(4):
+        finalists = hyperband(bench, seed, 3.0).levels[-1]
+        assert hyperband(bench, seed, 3.0).pick == max(finalists, key=lambda i: bench.truth[i])
+    few = replace(table, apart=replace(table.apart, n_valid=table.apart.n_valid * 0 + 999))
+    assert hyperband(Recorded(few), 0, 3.0) == hyperband(Recorded(replace(table, apart=None)), 0, 3.0)
+    assert Method("it", "rungs")(Recorded(few), 0, 3.0).pick == Method("it", "grash")(Recorded(few), 0, 3.0).pick
 
 
 def test_what_last_rounds_lack_takes_no_part_or_is_said():
@@ -113,7 +134,13 @@ def test_what_last_rounds_lack_takes_no_part_or_is_said():
     assert 7 not in bench.members and bench.n == 39 and bench.apart.n == 39 and not bench.notes
     table.apart.valid[0, -1, 5:30] = np.nan
     bench = Recorded(table)
-    assert bench.n == 40 and "fraction 0.25 is left out: 25 configurations" in bench.notes[0]
+    assert bench.n == 40 and "0.25 as last rounds have it (`apart`) is left out: 25 conf" in bench.notes[0]
+    table.apart.valid[:-1, -1, 5:] = np.nan  # the trainings of last rounds have just begun
+    bench = Recorded(table)
+    assert bench.n == 40 and bench.apart is None and len(bench.notes) == 2
+    older = with_apart(n=8)
+    older.meta["planned_graphs"] = list(older.graph_fractions)
+    assert "older than last rounds" in Recorded(older).notes[0]
     lacking = replace(with_apart(n=8), apart=None)
     lacking.meta["planned_apart"] = [0.25, 0.5]
     assert "0.25, 0.5 as last rounds have them" in Recorded(lacking).notes[0]

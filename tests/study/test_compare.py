@@ -267,7 +267,7 @@ def test_rounds_on_a_smaller_graph_than_asked_are_told(tmp_path):
         return tracker.trace()
 
     table, said = make_table(n=16, graphs=(1 / 64, 1 / 8, 2**-1.5, 1.0)), []
-    table.meta["planned_graphs"] = [1 / 64, 1 / 8, 2**-1.5, 0.5, 1.0]
+    table.meta.update(planned_graphs=[1 / 64, 1 / 8, 2**-1.5, 0.5, 1.0], planned_apart=[])
     bench = Recorded(table)
     found = compare(bench, (Method("epochs", "grash", {"variant": "epoch"}), Method("mine", half)), seeds=2,
                     tell=said.append)  # fmt: skip

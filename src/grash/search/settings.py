@@ -42,7 +42,7 @@ class SearchSettings(BaseModel):
     last_holdout: Literal["any", "like_valid"] = Field(
         "like_valid",
         description="Triples that the last round's subgraph holds out: any, or, where no valid triple of the dataset "
-        "has two entities that train joins besides, only such.",
+        "has two entities that train joins besides and a tenth of train has, only such (1,000 or more).",
     )
     negatives_floor: float = Field(0.0, ge=0, le=1, description="Smallest factor by which negatives are scaled.")
     rails: bool = Field(True, description="Guard rails against rounds too small to tell anything.")
@@ -50,7 +50,10 @@ class SearchSettings(BaseModel):
     trend: float = Field(
         0.5, ge=0, description="What a trial's rise in MRR, from half of its round to the end, adds to its score."
     )
-    scaled_penalties: bool = Field(True, description="A round's penalties are multiplied by its share of the triples.")
+    scaled_penalties: bool = Field(
+        True,
+        description="Penalties are multiplied by a round's share of the triples, but where it holds out like valid.",
+    )
     price: Literal["triples", "scores"] = Field("triples", description="Unit of the budget: triples seen, or scores.")
     warm_start: Literal["off", "weights"] = Field("off", description="Survivors take their rows to the next round.")
     final_train: bool = Field(True, description="Train the winner on the full graph.")

@@ -78,8 +78,9 @@ def wanted_searches(
     for key in (k for given in (common, *(c.settings for c in candidates)) for k in given):
         if ALIASES.get(key, key) in _OURS:
             raise ConfigError(f"{key} is what this study says itself of its searches: give --models and --seeds.")
+    apart = SearchGraphs(dataset, make_settings({})).decides_apart
     return [
-        _wanted(dataset, candidate, model, seed, common)
+        _wanted(dataset, candidate, model, seed, common, apart)
         for seed in range(seeds)
         for model in models
         for candidate in candidates
@@ -168,14 +169,11 @@ def record_of(
     }  # fmt: skip
 
 
-def identity(settings: SearchSettings, dataset: Dataset) -> str:
-    """12 hex digits of all that makes a search: its settings, the content of its space, its first configurations. What
-    a setting could change on other graphs only is left out."""
-    n, given = dataset.n_entities, settings.model_dump(mode="json")
-    if not SearchGraphs(dataset, settings).decides_apart:
-        given["last_holdout"] = _BEFORE["last_holdout"]
-    given["space"] = [as_dict(space_for(settings, model, n)) for model in settings.models]
-    drawn = [c.values for c in make_configurations(settings, n, settings.n_trials)]
+def identity(settings: SearchSettings, n_entities: int) -> str:
+    """12 hex digits of all that makes a search: its settings, the content of its space, its first configurations."""
+    given = settings.model_dump(mode="json")
+    given["space"] = [as_dict(space_for(settings, model, n_entities)) for model in settings.models]
+    drawn = [c.values for c in make_configurations(settings, n_entities, settings.n_trials)]
     content = _plain({"settings": given, "configurations": drawn})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -187,11 +185,15 @@ def picked_words(values: dict[str, Any]) -> str:
     return ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in found.items())
 
 
-def _wanted(dataset: Dataset, candidate: Candidate, model: str, seed: int, common: dict[str, Any]) -> Wanted:
+def _wanted(
+    dataset: Dataset, candidate: Candidate, model: str, seed: int, common: dict[str, Any], apart: bool
+) -> Wanted:
+    """apart: whether `last_holdout` can change something on this graph; if not, it stays as it was before it was."""
     fixed = {**common.get("fixed", {}), **candidate.settings.get("fixed", {})}
     given = {**common, **candidate.settings, "fixed": fixed, "models": (model,), "seed": seed, "final_train": True}
     settings = make_settings(given, preset=candidate.preset)
-    return Wanted(candidate, model, seed, settings, f"{model} seed={seed} {identity(settings, dataset)}")
+    settings = settings if apart else settings.model_copy(update={"last_holdout": _BEFORE["last_holdout"]})
+    return Wanted(candidate, model, seed, settings, f"{model} seed={seed} {identity(settings, dataset.n_entities)}")
 
 
 def _run(search: Any, max_seconds: float | None) -> tuple[SearchState, str]:

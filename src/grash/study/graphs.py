@@ -40,11 +40,6 @@ class StudyGraphs:
         """The graphs of a search with the pool's settings."""
         return self._chain
 
-    @property
-    def decides_apart(self) -> bool:
-        """Whether a default search holds out other triples in its last round."""
-        return self._chain.decides_apart
-
     def rails(self) -> dict[str, float]:
         """What the guard rails of a search ask of a graph here, and the smallest fraction that has it."""
         entities = min_entities(self._chain)

@@ -202,38 +202,50 @@ def _runs(table: Table) -> NDArray[np.bool_]:
 def _thin_graphs(table: Table) -> dict[int, int]:
     """Places of the subgraphs that lack more than a tenth of those who were trained on most graphs, with how many they
     lack; none where that would leave no subgraph."""
+    usual = _runs(table)[-1] & (_runs(table).mean(axis=0) >= 0.5)
+    thin = _all_thin(table, usual)
+    return thin if len(thin) < len(table.graph_fractions) - 1 else {}
+
+
+def _all_thin(table: Table, usual: NDArray[np.bool_] | None = None) -> dict[int, int]:
+    """The same however many they are. usual: those whom a graph should have, by default all that the whole one has."""
     run = _runs(table)
-    usual = run[-1] & (run.mean(axis=0) >= 0.5)
+    usual = run[-1] if usual is None else usual
     lacks = {g: int((usual & ~run[g]).sum()) for g in range(len(run) - 1)}
-    thin = {g: n for g, n in lacks.items() if n > _MOST_MISSING * usual.sum()}
-    return thin if len(thin) < len(lacks) else {}
+    return {g: n for g, n in lacks.items() if n > _MOST_MISSING * usual.sum()}
 
 
 def _without_thin(table: Table) -> Table:
-    """Both tables without their thin graphs."""
-    apart = None if table.apart is None else table.apart.without(_thin_graphs(table.apart))
+    """Both tables without their thin graphs; without the one of last rounds where all of its subgraphs are."""
+    apart = table.apart
+    if apart is not None:
+        thin = _all_thin(apart)
+        apart = apart.without(thin) if len(thin) < len(apart.graph_fractions) - 1 else None
     return replace(table.without(_thin_graphs(table)), apart=apart)
 
 
 def _notes(table: Table) -> tuple[str, ...]:
     """What the table lacks of its graphs, in sentences."""
-    found = []
-    if table.missing_apart:
-        fractions = ", ".join(f"{g:.3g}" for g in table.missing_apart)
+    found, to_its_end = [], "run `grash study table` to its end."
+    for missing, how in ((table.missing, ""), (table.missing_apart, " as last rounds have them (`apart`)")):
+        if missing:
+            fractions = ", ".join(f"{g:.3g}" for g in missing)
+            found.append(
+                f"The table is incomplete: nobody was trained on the graph fractions {fractions}{how}, for which the "
+                f"graphs beside them answer; {to_its_end}"
+            )
+    thin = [(table, g, n, "") for g, n in _thin_graphs(table).items()]
+    if table.apart is not None:
+        thin += [(table.apart, g, n, " as last rounds have it (`apart`)") for g, n in _all_thin(table.apart).items()]
+    for part, g, n, how in thin:
         found.append(
-            f"The table is incomplete: nobody was trained on the graph fractions {fractions} as last rounds have them, "
-            f"with held-out triples like the dataset's own; run `grash study table` to its end."
+            f"The graph fraction {part.graph_fractions[g]:.3g}{how} is left out: {n} configurations were not trained "
+            f"on it, and the graphs beside it answer instead; {to_its_end}"
         )
-    if table.missing:
-        fractions = ", ".join(f"{g:.3g}" for g in table.missing)
+    if "planned_graphs" in table.meta and "planned_apart" not in table.meta:
         found.append(
-            f"The table is incomplete: nobody was trained on the graph fractions {fractions}, for which the graphs "
-            f"beside them answer; run `grash study table` to its end."
-        )
-    for part, g, n in ((p, g, n) for p in (table, table.apart) if p for g, n in _thin_graphs(p).items()):
-        found.append(
-            f"The graph fraction {part.graph_fractions[g]:.3g} is left out: {n} configurations were not trained on "
-            f"it, and the graphs beside it answer instead; run `grash study table` to its end."
+            "The table is older than last rounds that hold out triples like the dataset's own (`apart`); if they would "
+            "here, the default search is judged without until `grash study table` is run again."
         )
     return tuple(found)
 

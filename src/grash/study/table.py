@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from grash.errors import FormatError, InputError
 from grash.files import whole_file
 from grash.reduction.holdout import n_valid_of
-from grash.search.schedule import Shape
+from grash.search.schedule import Shape, apart_shape
 from grash.study.cells import MARKS, TESTED, Cell, Entry, cells_on, rounded
 from grash.study.graphs import StudyGraphs
 from grash.study.planned import planned_fidelities
@@ -29,7 +29,6 @@ from grash.study.store import Store
 SCHEMA, VERSION = "grash-table", 2
 _READ = (1, 2)  # the first had no column `apart`
 GRAPHS = MARKS[2:-1]  # of the train triples: 1/64 … 0.71, in half-steps of 2
-LEAST_APART = 0.25  # last rounds are on larger graphs
 _CLOSE = 1e-6  # of a step between graphs: a store rounds fractions
 Floats = NDArray[np.float64]
 
@@ -207,12 +206,12 @@ def table_cells(graphs: StudyGraphs) -> list[Cell]:
     for fraction in sorted({*usual, *(rounded(f) for f in wanted)}):
         also = [m for f, marks in wanted.items() if rounded(f) == fraction for m in marks]
         cells += cells_on("chain", fraction, numbers, also=also)
-        if graphs.decides_apart and fraction >= LEAST_APART:
+        if apart_shape((fraction,), graphs.search) is not None:
             cells += cells_on("apart", fraction, numbers, also=also)
     return cells
 
 
-def make_table(store: Store, pool: Pool, *, rails: dict[str, float], cells: Iterable[Cell] = ()) -> Table:
+def make_table(store: Store, pool: Pool, *, rails: dict[str, float], cells: Sequence[Cell] = ()) -> Table:
     """The table of the chain and whole-graph entries that a store has of a pool; graphs on which nobody was
     trained in full are left out (other studies train on some for a part of the epochs). cells: those of `table_cells`,
     whose graphs the table then knows to be planned."""
@@ -222,9 +221,8 @@ def make_table(store: Store, pool: Pool, *, rails: dict[str, float], cells: Iter
             f"{store.path} has no training on the whole graph yet, and a table needs all of them: run them."
         )
     known: dict[str, Any] = {"rails": rails}
-    for name, there in (("planned_graphs", ("chain", "whole")), ("planned_apart", ("apart",))):
-        if planned := sorted({c.fraction for c in cells if c.technique in there}):
-            known[name] = planned
+    for name, there in (("planned_graphs", ("chain", "whole")), ("planned_apart", ("apart",))) if cells else ():
+        known[name] = sorted({c.fraction for c in cells if c.technique in there})
     usual, apart = (
         _of_entries([e for e in mine if e.technique in (way, "whole")], {**store.meta, **known}, pool)
         for way in ("chain", "apart")

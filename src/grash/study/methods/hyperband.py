@@ -1,14 +1,15 @@
 """Hyperband over our rounds: several searches of fewer rounds each, which all end in the same last round.
 
 Bracket k begins with round k of the search and goes through the rest of them, at their fidelities, with a part
-2/(s + 1) of their trials (s rounds): together they cost the budget. All finalists are compared on one graph.
+2/(s + 1) of their trials (s rounds): together they cost the budget. All finalists are compared on one graph, with the
+held-out triples of a search's last round.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from grash.search.schedule import round_sizes
+from grash.search.schedule import apart_shape, round_sizes
 from grash.study.draws import draw
 from grash.study.methods.rungs import split
 from grash.study.methods.trace import Trace, Tracker, best_first
@@ -34,5 +35,7 @@ def run(
             entrants = entrants[: counts[i]]
             if not entrants or not tracker.affords(g * e * len(entrants)):
                 break
-            entrants = best_first(entrants, tracker.run(entrants, g, e, level=i))
+            judge = bench.judge(i == rounds - 1 and apart_shape((g,), bench) is not None)
+            seen = judge.part_seen(g, e)
+            entrants = best_first(entrants, tracker.bill(entrants, judge.scores(g, e), g, e, level=i, seen=seen))
     return tracker.trace()

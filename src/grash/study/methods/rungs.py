@@ -13,7 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from grash.errors import ConfigError
-from grash.search.schedule import MIN_VALID, MOST_OF_A_GRAPH, least_fraction, min_entities, round_sizes
+from grash.search.schedule import (
+    MIN_VALID,
+    MOST_OF_A_GRAPH,
+    apart_shape,
+    least_fraction,
+    min_entities,
+    round_sizes,
+)
 from grash.search.settings import SearchSettings
 from grash.study.draws import draw
 from grash.study.methods.trace import Trace, Tracker, best_first
@@ -65,7 +72,7 @@ def run(
     leans, trends = (_each(name, given, len(wanted)) for name, given in (("lean", lean), ("trend", trend)))
 
     def judge(i: int, g: float) -> Recorded:
-        return bench.judge(apart and i + 1 == len(wanted) and g < 1)
+        return bench.judge(apart and i + 1 == len(wanted) and apart_shape((g,), bench) is not None)
 
     def judged(i: int, g: float, e: float) -> Scores:
         return judge(i, g).scores(g, e) + trends[i] * judge(i, g).rises(g, e)
