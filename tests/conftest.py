@@ -20,12 +20,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 @pytest.fixture(autouse=True)
 def fresh_logger():
-    """The command line listens to the `grash` logger; nothing of that reaches the next test."""
+    """The command line listens to the `grash` logger; nothing of that reaches a test, from another or from a fixture of
+    the session."""
     logger = logging.getLogger("grash")
-    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.propagate = handlers, propagate
-    logger.setLevel(level)
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
 
 
 @pytest.fixture
