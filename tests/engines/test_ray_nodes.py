@@ -67,12 +67,12 @@ class Answer:
 
 @dataclass
 class FakeRay:
-    """Every worker goes to the first node that has what it asks for and is not refused; cards have 10 GiB. A worker's
-    trial runs for ever."""
+    """Every worker goes to the first node that has what it asks for and is named, if some are; cards have 10 GiB. A
+    worker's trial runs for ever."""
 
     there: list[FakeNode] = field(default_factory=lambda: [FakeNode("north", gpus=2)])
     asked: list[tuple[float, int]] = field(default_factory=list)  # (GPUs, GiB) of every worker
-    refused: list[str] = field(default_factory=list)  # label selectors
+    named: list[str] = field(default_factory=list)  # label selectors
     killed: list[Any] = field(default_factory=list)
     probes: int = 0
     beat: Heartbeat | None = None  # what a worker says when it is asked
@@ -93,9 +93,9 @@ class FakeRay:
 
     def sized(self, *, num_cpus: int, num_gpus: float, memory: int, label_selector: Any = None) -> Any:
         self.asked.append((num_gpus, memory // GIB))
-        refused = "" if label_selector is None else label_selector["ray.io/node-id"]
-        self.refused.append(refused)
-        node = self.place(num_cpus, num_gpus, memory, refused)
+        named = "" if label_selector is None else label_selector["ray.io/node-id"]
+        self.named.append(named)
+        node = self.place(num_cpus, num_gpus, memory, named)
         begun = Answer(ready=False) if node is None else Answer(node.begin())
         methods = {
             "begin": SimpleNamespace(remote=lambda: begun),
@@ -107,9 +107,9 @@ class FakeRay:
     def heard(self) -> Answer:
         return Answer(None if self.beat is None else json.dumps(asdict(self.beat)))
 
-    def place(self, cpus: int, gpus: float, memory: int, refused: str) -> FakeNode | None:
+    def place(self, cpus: int, gpus: float, memory: int, named: str) -> FakeNode | None:
         free = [n for n in self.there if n.alive and n.cpus >= cpus and n.gpus >= gpus and n.gib * GIB >= memory]
-        return next((n for n in free if f"id-{n.name}" not in refused), None)
+        return next((n for n in free if not named or f"id-{n.name}" in named), None)
 
     def wait(self, refs: list[Any], **how: Any) -> tuple[list[Any], list[Any]]:
         return [ref for ref in refs if ref.ready], [ref for ref in refs if not ref.ready]
@@ -332,7 +332,7 @@ class TestANodeOnWhichNothingBegins:
         ray = FakeRay([FakeNode("north", fault="RuntimeError: CUDA out of memory."), FakeNode("south")])
         engine = engine_on(ray, devices="cpu")
         assert [engine.start(task_of(0)) for _ in range(5)] == [None] * 4 + ["cpu"]
-        assert ray.refused == ["", "", "", "!in(id-north)"] and engine._workers[0].node == "south"
+        assert ray.named == ["", "", "", "in(id-south)"] and engine._workers[0].node == "south"
         assert "north gets no more trials, since none could begin there: RuntimeError: CUDA out of" in caplog.text
 
     def test_is_forgiven_once_it_begins(self, engine_on: Callable[..., RayEngine]) -> None:

@@ -168,9 +168,10 @@ class RayEngine:
 
     @property
     def _elsewhere(self) -> dict[str, Any]:
-        """Tells Ray not to use the nodes that are left out."""
-        out = self._faults.left_out
-        return {"label_selector": {"ray.io/node-id": f"!in({', '.join(out)})"}} if out else {}
+        """Tells Ray which nodes to use, if some are left out: naming those it does not always heed (2.60). A node that
+        joins later gets workers that are asked for then."""
+        able = ", ".join(node.id for node in self._nodes())
+        return {"label_selector": {"ray.io/node-id": f"in({able})"}} if self._faults.left_out else {}
 
     @cached_property
     def _dataset(self) -> Dataset:
