@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from grash.errors import ConfigError, InputError
 from grash.reduction.holdout import n_valid_of
-from grash.search.schedule import Shape
+from grash.search.schedule import Shape, apart_shape
 from grash.search.settings import ALIASES, AS_BEFORE, SearchSettings, make_settings
 from grash.study.points import Points, points_of
 from grash.study.table import Table
@@ -76,6 +76,10 @@ class Recorded:
     def judge(self, apart: bool) -> Recorded:
         """Who answers for a round that holds out as the last does, or as the others."""
         return self.apart if apart and self.apart is not None else self
+
+    def last_judge(self, g: float) -> Recorded:
+        """Who answers for a last round on a graph fraction, as a search would hold out there."""
+        return self.judge(apart_shape((g,), self) is not None)
 
     def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
         return self.judge(apart)._kept_shape(fractions)

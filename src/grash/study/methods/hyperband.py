@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grash.search.schedule import apart_shape, round_sizes
+from grash.search.schedule import round_sizes
 from grash.study.draws import draw
 from grash.study.methods.rungs import split
 from grash.study.methods.trace import Trace, Tracker, best_first
@@ -35,7 +35,7 @@ def run(
             entrants = entrants[: counts[i]]
             if not entrants or not tracker.affords(g * e * len(entrants)):
                 break
-            judge = bench.judge(i == rounds - 1 and apart_shape((g,), bench) is not None)
+            judge = bench.last_judge(g) if i == rounds - 1 else bench
             seen = judge.part_seen(g, e)
             entrants = best_first(entrants, tracker.bill(entrants, judge.scores(g, e), g, e, level=i, seen=seen))
     return tracker.trace()

@@ -16,7 +16,6 @@ from grash.errors import ConfigError
 from grash.search.schedule import (
     MIN_VALID,
     MOST_OF_A_GRAPH,
-    apart_shape,
     least_fraction,
     min_entities,
     round_sizes,
@@ -72,7 +71,7 @@ def run(
     leans, trends = (_each(name, given, len(wanted)) for name, given in (("lean", lean), ("trend", trend)))
 
     def judge(i: int, g: float) -> Recorded:
-        return bench.judge(apart and i + 1 == len(wanted) and apart_shape((g,), bench) is not None)
+        return bench.last_judge(g) if apart and i + 1 == len(wanted) else bench
 
     def judged(i: int, g: float, e: float) -> Scores:
         return judge(i, g).scores(g, e) + trends[i] * judge(i, g).rises(g, e)
