@@ -1,0 +1,29 @@
+"""Golden results: the numbers of searches, trainings, rankings and exports do not change without a word."""
+
+import json
+
+import pytest
+
+import grash
+from tests.golden.record import FILE, arithmetic, compute
+
+EXPECTED = json.loads(FILE.read_text())
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return compute(grash.load_dataset("world"), tmp_path_factory.mktemp("golden"))
+
+
+@pytest.mark.slow
+def test_metrics_are_those_on_record(found):
+    for kind in ("searches", "trainings"):
+        for name, expected in EXPECTED[kind].items():
+            assert found[kind][name]["mrr"] == pytest.approx(expected["mrr"], abs=0.01), name
+
+
+@pytest.mark.slow
+def test_every_bit_is_as_on_record(found):
+    if arithmetic() != EXPECTED["arithmetic"]:
+        pytest.skip("The golden bits come from another kind of CPU, or another version of torch or NumPy.")
+    assert found == EXPECTED
