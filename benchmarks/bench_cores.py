@@ -28,11 +28,9 @@ import igraph
 import networkx
 import numpy as np
 
-from grash.data.known import KnownAnswers
-from grash.reduction.adjacency import _count_ends, _fill_rows
-from grash.reduction.chain import chain_of
-from grash.reduction.cut import cut
-from grash.reduction.peel import peel
+from grash.data.known_answers import KnownAnswers
+from grash.reduction.cores import _count_ends, _fill_rows, peel
+from grash.reduction.subgraph import chain_of, cut
 from harness import Timing, interleaved, record
 
 NETWORKX_UP_TO = 2_000_000

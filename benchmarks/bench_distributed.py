@@ -20,16 +20,14 @@ from typing import Any
 
 import torch
 
-from grash.cli.distributed import launched
-from grash.cli.train import assignment
-from grash.data.prepare import load_dataset
+from grash.cli.train import assignment, launched
+from grash.data.load import load_dataset
 from grash.engines.device import choose_device
-from grash.engines.ground import Ground
+from grash.engines.trainer import Ground
+from grash.training.checkpoint import TrainState
 from grash.training.config import make_config
 from grash.training.initial import initial_model
-from grash.training.loop import train_step
-from grash.training.pulse import Training
-from grash.training.state import TrainState
+from grash.training.loop import Training, train_step
 
 
 def main() -> None:
@@ -83,9 +81,9 @@ def stepping(
         yield "one process", plain, lambda losses: losses, lambda: 0
         return
     from grash.engines.distributed import joined
-    from grash.training.sharded_loop import sharded_step
-    from grash.training.sharded_rows import Shard
-    from grash.training.sharded_state import fresh_shard
+    from grash.training.distributed.checkpoint import fresh_shard
+    from grash.training.distributed.loop import sharded_step
+    from grash.training.distributed.tables import Shard
 
     with joined(args.device) as (company, device):
         shard, ground = Shard.of(dataset.n_entities, company), Ground(dataset, device)

@@ -25,10 +25,16 @@ from harness import Timing, device_name, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from grash.search.ledger import LEDGER_FILE, read_ledger  # noqa: E402
+from grash.search.ledger import (
+    LEDGER_FILE,
+    SearchState,  # noqa: E402
+    read_ledger,  # noqa: E402
+)
 from grash.search.settings import make_settings  # noqa: E402
-from grash.search.state import SearchState  # noqa: E402
-from table_engine import NumberGraphs, run_search  # noqa: E402
+from table_engine import (
+    NumberGraphs,
+    run_search,  # noqa: E402
+)
 
 Seconds = dict[str, list[float]]
 
@@ -92,7 +98,7 @@ def imported_views() -> dict[str, Callable[[Path], object]]:
     """What is written after a search, its packages imported (which is not measured)."""
     import optuna.importance
 
-    from grash.report.optuna_view import OptunaView
+    from grash.report.optuna import OptunaView
     from grash.report.page import write_report
     from grash.report.summary import state_of
 

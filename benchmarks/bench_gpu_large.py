@@ -23,18 +23,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grash.data.known import KnownAnswers
-from grash.engines.memory import human, plan_stack
-from grash.engines.placing import place_training
+from grash.data.known_answers import KnownAnswers
+from grash.engines.memory import human, place_training, plan_stack
 from grash.evaluation.ranking import Ranker
-from grash.kernels.far_rows import host_rows, near
+from grash.kernels.host_rows import host_rows, near
 from grash.kernels.random import key_of, permuted
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
 from grash.training.placement import Placement
-from grash.training.state import TrainState
 from harness import Timing, device_timed, record
 
 CUDA = torch.device("cuda", 0)

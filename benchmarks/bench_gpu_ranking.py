@@ -26,10 +26,9 @@ import torch
 import triton
 import triton.language as tl
 
-from grash.api import load_dataset
-from grash.data.known import AnswerIndex, KnownAnswers
-from grash.engines.ground import Ground
-from grash.engines.run import Job, run_trainings
+from grash.api.dataset import load_dataset
+from grash.data.known_answers import AnswerIndex, KnownAnswers
+from grash.engines.trainer import Ground, Job, run_trainings
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker, Ranks, ranking_bytes
 from grash.kernels.count_above import exact_scores

@@ -24,17 +24,15 @@ from pathlib import Path
 
 import torch
 
-from grash.api import load_dataset
-from grash.api_search import Search
+from grash.api.search import Search
+from grash.api.dataset import load_dataset
 from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
-from grash.engines.drive import Driver
-from grash.engines.ground import Ground
+from grash.engines.driver import Driver
 from grash.engines.memory import human
-from grash.engines.run import Job, run_trainings
-from grash.search.claim import claim_folder
-from grash.search.folder import RunFolder
+from grash.engines.trainer import Ground, Job, run_trainings
 from grash.search.halving import RunTrials
+from grash.search.run_folder import RunFolder, claim_folder
 from grash.search.trial import Task
 from grash.training.config import TrainConfig, make_config
 from harness import Timing, record

@@ -28,13 +28,12 @@ import torch
 from grash.engines.memory import human, plan_stack
 from grash.kernels.step import WINDOW
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
-from grash.training.fused import FusedSteps
+from grash.training.fused import FusedSteps, stack_states
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
 from grash.training.optimizers import ADAGRAD_EPS
-from grash.training.stack import stack_states
-from grash.training.state import TrainState
 from harness import Timing, device_timed, record
 from peers import Setting, autograd_step, pyg_steps, pykeen_step
 
@@ -244,10 +243,10 @@ def parts_of(fused: FusedSteps) -> dict[str, float]:
 
 def launches(fused: FusedSteps) -> dict[str, Callable[[], object]]:
     """The launches of `step_launch_triton.launch_step`, each alone."""
-    from grash.kernels import step_distance_triton as distance
-    from grash.kernels import step_dot_triton as dot
     from grash.kernels import step_draw_triton as drawing
-    from grash.kernels import step_ends_triton as ending
+    from grash.kernels import step_score_triton as distance
+    from grash.kernels import step_score_triton as dot
+    from grash.kernels import step_update_triton as ending
     from grash.kernels import step_update_triton as updating
 
     space, plan, trials, factors, tables = fused.space, fused.plan, fused.trials, fused.factors, fused.tables
@@ -263,10 +262,10 @@ def launches(fused: FusedSteps) -> dict[str, Callable[[], object]]:
         }
     else:
         calls |= {
-            "score": lambda: distance.score(space, trials, factors),
+            "score": lambda: distance.score_step_distance_triton(space, trials, factors),
             "weigh": lambda: distance.weigh(space, plan, trials, factors),
             "pulls": lambda: distance.pulls(space, trials),
-            "spread": lambda: distance.spread(space, trials),
+            "spread": lambda: distance.spread_step_distance_triton(space, trials),
         }
     return calls | {
         "ends": lambda: ending.ends(space, plan, trials, factors, *tables),

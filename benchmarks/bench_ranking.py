@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from grash.data.dataset import Dataset
-from grash.data.known import KnownAnswers
-from grash.data.prepare import load_dataset
-from grash.engines.run import run_training
+from grash.data.known_answers import KnownAnswers
+from grash.data.load import load_dataset
+from grash.engines.trainer import run_training
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.kernels.pair_scores import pair_scores

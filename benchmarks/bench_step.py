@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 
 from grash.data.dataset import Dataset
-from grash.data.prepare import load_dataset
+from grash.data.load import load_dataset
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
-from grash.training.state import TrainState
 from harness import interleaved, record
 from peers import pykeen_step
 

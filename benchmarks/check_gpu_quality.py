@@ -66,14 +66,14 @@ def trained_in_turn(trainings: list[Training]) -> dict[tuple[str, str, int, str]
 def _trained(folder: Path, model: str, seed: int, epochs: float, path: str) -> float:
     import torch
 
-    from grash.data.known import KnownAnswers
+    from grash.data.known_answers import KnownAnswers
     from grash.evaluation.metrics import mrr
     from grash.evaluation.ranking import Ranker
     from grash.training.batches import Batches
+    from grash.training.checkpoint import TrainState
     from grash.training.config import TrainConfig
     from grash.training.initial import initial_model
     from grash.training.loop import train
-    from grash.training.state import TrainState
 
     torch.set_num_threads(1)
     os.environ["GRASH_KERNELS"] = "reference" if path == "plain" else "triton"

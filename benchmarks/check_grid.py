@@ -14,11 +14,10 @@ import time
 
 import yaml
 
-from grash.api import load_dataset
-from grash.data.known import KnownAnswers
+from grash.api.dataset import load_dataset
+from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.ground import Ground
-from grash.engines.run import Job, Outcome, run_trainings
+from grash.engines.trainer import Ground, Job, Outcome, run_trainings
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker
 from grash.training.config import TrainConfig

@@ -17,20 +17,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grash.api import load_dataset
+from grash.api.dataset import load_dataset
 from grash.data.dataset import Dataset
-from grash.data.known import KnownAnswers
-from grash.data.leakage import pairs_of
-from grash.engines.run import Job, Outcome, run_trainings
+from grash.data.known_answers import KnownAnswers
+from grash.data.profile import pairs_of
+from grash.engines.trainer import Job, Outcome, run_trainings
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker
 from grash.models import KgeModel
 from grash.reduction.subgraph import Subgraph
-from grash.study.graphs import StudyGraphs, config_on
-from grash.study.pool import make_pool
-from grash.study.statistics import spearman
-from grash.study.table import Table
-from grash.study.train import GraphTrainer
+from grash_study.graphs import StudyGraphs, config_on
+from grash_study.pool import make_pool
+from grash_study.run import GraphTrainer
+from grash_study.statistics import spearman
+from grash_study.table import Table
 
 WAYS = ("held out", "free", "own")
 

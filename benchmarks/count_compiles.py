@@ -25,13 +25,12 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from grash.engines.run import likeness
+from grash.engines.trainer import likeness
 from grash.kernels import compile_ahead
-from grash.search.configurations import make_configurations
+from grash.search.proposals import make_configurations
 from grash.search.settings import SearchSettings
 from grash.training.config import TrainConfig, make_config
-from grash.training.fusable import why_not
-from grash.training.fused import compile_stacks
+from grash.training.fused import compile_stacks, why_not
 
 
 @dataclass(eq=False)

@@ -68,8 +68,8 @@ def run_one(data: Path, name: str, out: Path, device: str) -> None:
     sys.path.insert(0, str(ROOT / "src"))
     import yaml
 
-    from grash.data.prepare import load_dataset
-    from grash.engines.run import run_training
+    from grash.data.load import load_dataset
+    from grash.engines.trainer import run_training
     from grash.evaluation.evaluate import evaluate
     from grash.training.config import read_config
 

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grash.data import gather, repeats, text, unite
 from grash.data.dataset import SPLITS, Dataset
-from grash.data.large import prepare_large
-from grash.data.layouts import recognise
-from grash.data.options import SourceOptions
+from grash.data.external import names as gather
+from grash.data.external import names as unite
+from grash.data.external import prepare as repeats
+from grash.data.external.prepare import prepare_large
+from grash.data.readers import text
+from grash.data.readers.folders import recognise
+from grash.data.readers.options import SourceOptions
 from grash.data.vocabulary import Vocabulary
 
 TINY = 1 << 12  # bytes of room: a generation for every block, many parts

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from grash.api.model import Model
 from grash.cli import main
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.models import model_class
-from grash.predict import Model
 from grash.training.config import make_config
 
 

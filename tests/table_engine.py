@@ -18,12 +18,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from grash.engines.drive import Driver
-from grash.search.folder import SEARCH_FILE, RunFolder
+from grash.engines.driver import Driver
 from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTrials, TrainWinner, Win, next_action
+from grash.search.ledger import SearchState
+from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.schedule import Shape, cost_of, fitting_trials, round_sizes
 from grash.search.settings import SearchSettings, make_settings
-from grash.search.state import SearchState
 from grash.search.trial import Configuration, Heartbeat, Result, Status, Task
 
 Score = Callable[[int, int], float]
@@ -221,7 +221,7 @@ def run_search(
 @contextmanager
 def without_waits() -> Iterator[None]:
     """No pause before a retry, and no wait for the disk: these tests lose no power."""
-    with mock.patch("grash.engines.drive.time.sleep"), mock.patch("os.fsync"):
+    with mock.patch("grash.engines.driver.time.sleep"), mock.patch("os.fsync"):
         yield
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import grash
-from grash.api import checkpoint_of, configure, free_folder
+from grash.api.training import checkpoint_of, configure, free_folder
 from grash.errors import ConfigError, InputError
 from small_graph import rings, write_tsv
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from grash.api.model import Model
 from grash.errors import Diverged, MemoryPlanError, OutputError
-from grash.predict import Model
 from small_graph import grash, rings, write_tsv
 
 QUICK = ("--dim", 8, "--epochs", 2, "-b", 16, "--device", "cpu", "--threads", 1, "-n", 4, "--quiet")
@@ -269,7 +269,7 @@ def test_results_onto_a_full_disk(saved):
 
 
 def test_what_does_not_fit_into_memory(graph, monkeypatch):
-    monkeypatch.setattr("grash.engines.placing.free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr("grash.engines.memory.free_bytes", lambda device: 1 << 20)
     sentence = refused("train", graph, "-o", graph.with_name("m"), "--quiet", code=MemoryPlanError.exit_code)
     assert "are free" in sentence and "Try " in sentence
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from grash.cli.entry import app
-from grash.cli.progress import progress_line
+from grash.cli.app import app
 from grash.cli.settings import reference_page, setting_rows
+from grash.cli.train import progress_line
 from grash.training.config import TrainConfig
-from grash.training.pulse import Progress
+from grash.training.loop import Progress
 from small_graph import grash, rings, write_tsv
 
 DOCS = Path(__file__).parents[1] / "docs" / "reference"
@@ -353,7 +353,7 @@ def test_an_interrupted_verb_says_so(verb: str, monkeypatch: pytest.MonkeyPatch,
         raise KeyboardInterrupt
 
     for name in ("load_dataset", "prepare"):
-        monkeypatch.setattr(f"grash.api.{name}", press)
+        monkeypatch.setattr(f"grash.api.training.{name}", press)
     ran = grash(verb, "world", *(["-o", tmp_path / "g"] if verb == "prepare" else []))
     assert ran.code == 130 and ran.out == ""
     assert ran.err == ("interrupted: give the same command again.\n" if verb == "prepare" else "interrupted.\n")

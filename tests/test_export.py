@@ -7,10 +7,10 @@ import polars
 import pytest
 
 from grash.data.dataset import SPLITS, Dataset
-from grash.data.prepare import load_dataset
+from grash.data.load import load_dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
-from grash.export import export
+from grash.interop.embeddings import export
 from small_graph import model_of, rings
 
 
@@ -74,7 +74,7 @@ def test_words_that_would_become_equal_are_refused(tmp_path, names):
 
 
 def test_parquet_has_ids_names_and_lists(tmp_path, monkeypatch):
-    monkeypatch.setattr("grash.export._ROWS", 5)  # several blocks
+    monkeypatch.setattr("grash.interop.embeddings._ROWS", 5)  # several blocks
     model = model_of(rings())
     export(model, tmp_path / "out", "parquet")
     frame = polars.read_parquet(tmp_path / "out" / "entities.parquet")
@@ -88,8 +88,8 @@ def test_parquet_has_ids_names_and_lists(tmp_path, monkeypatch):
 def test_rows_of_inverse_relations_are_named(tmp_path):
     import torch
 
+    from grash.api.model import Model
     from grash.models import model_class
-    from grash.predict import Model
 
     plain = model_of(rings())
     kge = model_class("complex")(plain.kge.entity, torch.zeros(6, 4), reciprocal=True)

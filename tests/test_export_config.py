@@ -11,13 +11,12 @@ import yaml
 
 from grash.data.catalog import CATALOG
 from grash.errors import ConfigError, InputError
-from grash.export_config import config_to_libkge, config_to_pykeen, export_config, find_config
-from grash.export_config.libkge import libkge_dataset
-from grash.export_config.pykeen import pykeen_dataset
+from grash.interop.config import config_to_libkge, config_to_pykeen, export_config, find_config
+from grash.interop.libkge import libkge_dataset
+from grash.interop.pykeen import pykeen_dataset
 from grash.models import MODELS
-from grash.search.folder import SCHEMA, VERSION
-from grash.search.libkge import read_libkge_config
-from grash.search.libkge_words import flat
+from grash.search.libkge import flat, read_libkge_config
+from grash.search.run_folder import SCHEMA, VERSION
 from grash.training.config import TrainConfig, make_config
 from small_graph import grash, model_of, rings, write_tsv
 

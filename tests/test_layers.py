@@ -7,7 +7,7 @@ SRC = Path(__file__).parents[1] / "src" / "grash"
 
 # A layer imports only from the layers before it, and freely within itself.
 LAYERS = [
-    ("version", "errors", "files"),
+    ("errors", "files"),
     ("kernels",),
     ("data",),
     ("reduction",),
@@ -16,9 +16,7 @@ LAYERS = [
     ("evaluation",),
     ("search",),
     ("engines",),
-    ("predict", "export", "export_config", "report"),
-    ("study",),
-    ("api", "api_result", "api_given", "api_search"),
+    ("interop", "report", "api"),
     ("cli", "__main__"),
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
@@ -33,7 +31,9 @@ def imports_of(source: str) -> list[tuple[int, str]]:
             modules = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
-        found += [(node.lineno, m.split(".")[1]) for m in modules if m.startswith("grash.")]
+        found += [
+            (node.lineno, m.split(".")[1]) for m in modules if m.startswith("grash.") and m != "grash.__version__"
+        ]
     return found
 
 

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grash.api.model import Model
 from grash.data.dataset import Dataset
-from grash.data.lookup import known_answers, known_relations
+from grash.data.known_answers import known_answers, known_relations
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
 from grash.kernels.best_candidates import best_candidates
 from grash.kernels.count_above import exact_scores
 from grash.models import MODELS
-from grash.predict import Model
 from small_graph import model_of, rings
 
 NO_IDS = torch.empty(0, dtype=torch.int64)
@@ -272,7 +272,7 @@ def test_no_tile_of_scores_is_larger_than_planned(monkeypatch):
 
     pair_scores = kernel.pair_scores
     monkeypatch.setattr(kernel, "pair_scores", recorded)
-    monkeypatch.setattr("grash.predict._WORK_BYTES", 1 << 20)
+    monkeypatch.setattr("grash.api.model._WORK_BYTES", 1 << 20)
     triples, none = np.array([[0, 0, 1]], np.int32), np.empty((0, 3), np.int32)
     model = model_of(Dataset(triples, none, none, 20_000, 1))
     answers = model.predict_many([(i, 0, None) for i in range(300)], 2)

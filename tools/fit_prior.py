@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from grash.files import whole_file
-from grash.search.portfolio import good_winners, shipped_winners
+from grash.search.proposals import good_winners, shipped_winners
 
 PORTFOLIO = Path(__file__).parents[1] / "src" / "grash" / "search" / "portfolio.json"
 GOOD_SHARE = 0.1

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import grash
-from grash.data import describe, in_memory
-from grash.data.options import SourceOptions
+from grash.data import load as in_memory
+from grash.data import profile as describe
+from grash.data.readers.options import SourceOptions
 from grash.errors import ConfigError
 from grash.evaluation.evaluate import evaluate
 

@@ -9,31 +9,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from grash.errors import GrashError
-from grash.version import __version__
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from grash.api import describe, evaluate, load_model, train
-    from grash.api_result import SearchResult
-    from grash.api_search import Search
+    from grash.api.dataset import describe, from_triples, load_dataset, prepare
+    from grash.api.model import Model, Prediction, evaluate, load_model
+    from grash.api.result import SearchResult
+    from grash.api.search import Search
+    from grash.api.training import train
     from grash.data.dataset import Dataset
-    from grash.data.prepare import from_triples, load_dataset, prepare
-    from grash.predict import Model, Prediction
     from grash.training.config import TrainConfig
 
 _HOMES = {
     "Dataset": "grash.data.dataset",
-    "Model": "grash.predict",
-    "Prediction": "grash.predict",
-    "Search": "grash.api_search",
-    "SearchResult": "grash.api_result",
+    "Model": "grash.api.model",
+    "Prediction": "grash.api.model",
+    "Search": "grash.api.search",
+    "SearchResult": "grash.api.result",
     "TrainConfig": "grash.training.config",
-    "describe": "grash.api",
-    "evaluate": "grash.api",
-    "from_triples": "grash.data.prepare",
-    "load_dataset": "grash.data.prepare",
-    "load_model": "grash.api",
-    "prepare": "grash.data.prepare",
-    "train": "grash.api",
+    "describe": "grash.api.dataset",
+    "evaluate": "grash.api.model",
+    "from_triples": "grash.api.dataset",
+    "load_dataset": "grash.api.dataset",
+    "load_model": "grash.api.model",
+    "prepare": "grash.api.dataset",
+    "train": "grash.api.training",
 }
 
 __all__ = [

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from engines.searches import small_search
-from grash.api_result import SearchResult
-from grash.api_search import Search
+from grash.api.result import SearchResult
+from grash.api.search import Search
 from grash.errors import InputError
-from grash.reduction.holdout import lie_apart
+from grash.reduction.subgraph import lie_apart
 from grash.search import schedule
 from grash.search.graphs import SearchGraphs
 

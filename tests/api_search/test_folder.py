@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engines.searches import SMALL, shifts, small_search
-from grash.api_result import SearchResult
-from grash.api_search import Search, search_folder
+from grash.api.result import SearchResult
+from grash.api.search import Search, search_folder
 from grash.errors import ConfigError, InputError, OutputError
 from grash.search.settings import make_settings
 
@@ -47,7 +47,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_had_is_refused_before_anything_is_planned(
     tmp_path: Path, finished: SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grash.api_search.plan_search", lambda *given, **options: pytest.fail("was planned"))
+    monkeypatch.setattr("grash.api.search.plan_search", lambda *given, **options: pytest.fail("was planned"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("important")
     with pytest.raises(InputError, match="holds other files, so no search is begun there"):

@@ -66,7 +66,7 @@ def test_a_plan_looks_at_the_disk_of_the_run_folder_and_at_the_placement(
         asked.append(Path(folder))
         return 1 << 40
 
-    monkeypatch.setattr("grash.engines.placing.free_disk", free)
+    monkeypatch.setattr("grash.engines.memory.free_disk", free)
     plan = small_search(tmp_path / "there", placement="disk").plan(probe=False)
     assert asked and set(asked) == {tmp_path / "there"}
     assert any(note.startswith("final: placement=disk") for note in plan.notes)

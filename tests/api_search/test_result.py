@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grash.api_result import SearchResult
+from grash.api.result import SearchResult
 from grash.training.config import make_config
 
 
@@ -29,6 +29,6 @@ def test_the_best_yaml_is_a_configuration_to_train(finished: SearchResult) -> No
 
 
 def test_a_run_folder_answers_like_its_model(finished: SearchResult) -> None:
-    from grash.api import load_model
+    from grash.api.model import load_model
 
     assert load_model(finished.folder).config == finished.model.config

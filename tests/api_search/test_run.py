@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from engines.searches import SPACE, essence, events_of, small_search
-from grash.api_result import SearchResult
-from grash.api_search import Search
+from grash.api.result import SearchResult
+from grash.api.search import Search
 from grash.errors import ConfigError, SearchFailed
-from grash.kernels.threads import use_torch_threads
+from grash.kernels.device import use_torch_threads
 
 
 def test_several_models_share_the_rounds(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_search_can_be_extended_and_mistakes_leave_no_engine_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[bool] = []
-    monkeypatch.setattr("grash.engines.sequential.SequentialEngine.close", lambda self: closed.append(True))
+    monkeypatch.setattr("grash.engines.local.SequentialEngine.close", lambda self: closed.append(True))
     search = small_search(tmp_path / "run", n_trials=4, final_train=False)
     search.run()
     before = len(closed)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grash.cli.distributed import launched
+from grash.cli.train import launched
 from grash.engines import distributed
 from grash.errors import ConfigError
 from grash.models.store import load_model
@@ -114,8 +114,8 @@ def test_ranks_that_share_a_memory_share_what_is_free(
     source: str, tmp_path: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    monkeypatch.setattr("grash.engines.rank_checks.free_bytes", lambda _: 4 << 20)
-    monkeypatch.setattr("grash.engines.rank_checks.needed_bytes", lambda *_: 2 << 20)
+    monkeypatch.setattr("grash.engines.distributed.free_bytes", lambda _: 4 << 20)
+    monkeypatch.setattr("grash.engines.distributed.needed_bytes", lambda *_: 2 << 20)
     ran = grash("train", source, "-o", str(tmp_path / "m"), *SMALL)
     assert ran.code == 3 and "The 3 ranks that share cpu on this machine need 6.0 MiB together" in ran.err
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grash.api_result import SearchResult
+from grash.api.result import SearchResult
 from grash.cli import live, main
 from grash.cli.live import live_display, picture
 from grash.cli.search import _show_result
-from grash.search.ledger import read_ledger
-from grash.search.state import SearchState
+from grash.search.ledger import SearchState, read_ledger
 from grash.search.trial import Heartbeat
 from report.runs import MISHAPS, RISING, write_run
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from grash.cli import shares
-from grash.cli.shares import share_display, share_line
+from grash.cli import console as shares
+from grash.cli.console import share_display, share_line
 
 
 class Terminal(io.StringIO):

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from grash.cli.study_confirm import read_candidate
 from grash.errors import ConfigError
+from grash_study.cli import read_candidate
 from small_graph import grash
 from study.small_study import SPACE, small_graph
 

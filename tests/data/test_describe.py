@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.data import describe as describe_module
-from grash.data import leakage as leakage_module
+from grash.data import profile as describe_module
+from grash.data import profile as leakage_module
 from grash.data.dataset import Dataset
-from grash.data.describe import CARDINALITIES, describe, relation_cardinalities
-from grash.data.leakage import find_leakage
-from grash.data.lookalikes import variant_warnings
-from grash.data.prepare import load_dataset, prepare
+from grash.data.load import load_dataset, prepare
+from grash.data.profile import CARDINALITIES, describe, find_leakage, relation_cardinalities, variant_warnings
 from grash.data.vocabulary import Vocabulary
 
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
-from grash.data.options import FORMATS
-from grash.data.prepare import load_dataset
+from grash.data.load import load_dataset
+from grash.data.readers.options import FORMATS
 from grash.errors import GrashError
 
 QUIET = settings(

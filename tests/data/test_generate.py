@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 import grash
 from grash.data import generate as module
 from grash.data.dataset import Dataset
-from grash.data.duplicates import TripleSet
-from grash.data.generate import generate, generate_text
-from grash.data.lines import as_lines
-from grash.data.planted import GROUP_SIZE, PlantedGraph, oracle_tail_mrr
+from grash.data.generate import GROUP_SIZE, PlantedGraph, as_lines, generate, generate_text, oracle_tail_mrr
+from grash.data.triple_set import TripleSet
 from grash.errors import ConfigError, InputError
 from small_graph import grash as run_grash
 

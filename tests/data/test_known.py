@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.known import KnownAnswers, expand
+from grash.data.known_answers import KnownAnswers, expand
 
 TRIPLES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 6)), max_size=30)
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data import gather
-from grash.data import large as large_module
-from grash.data.prepare import read_source
+from grash.data.external import names as gather
+from grash.data.external import prepare as large_module
+from grash.data.load import read_source
 from large_sources import TINY, check_same, large, lines, shrink, stopped
 
 CHARACTERS = st.characters(
@@ -109,7 +109,7 @@ def test_valid_triples_that_stand_in_test_are_counted_in_either_way(
 
 
 def test_rdf_with_literals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from grash.data import rdf
+    from grash.data.readers import rdf
 
     monkeypatch.setattr(rdf, "_BLOCK", 7)
     rows = [f"<http://e/{i % 13}> <http://r/{i % 3}> <http://e/{i * i % 17}> .\n" for i in range(150)]

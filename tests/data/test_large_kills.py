@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from grash.data.dataset import Dataset
-from grash.data.prepare import prepare, read_source
-from grash.data.spill import Spill
+from grash.data.external.spill import Spill
+from grash.data.load import prepare, read_source
 from grash.errors import FormatError, InputError, OutputError
 from large_sources import check_same, large, lines, stopped
 

@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from grash.data.layouts import dataset_name, recognise
-from grash.data.prepare import read_source
+from grash.data.load import read_source
+from grash.data.readers.folders import dataset_name, recognise
 from grash.errors import InputError
 
 TRAIN = [("anna", "knows", "bob"), ("bob", "knows", "carl"), ("carl", "likes", "anna"), ("dora", "likes", "dora")]

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grash.data import large as large_module
-from grash.data import limit as limit_module
-from grash.data import prepare as prepare_module
-from grash.data import tables
-from grash.data.large import prepare_large
-from grash.data.layouts import recognise
-from grash.data.limit import check_limit, machine_bytes, memory_limit, needed_at_once, read_in_parts
-from grash.data.prepare import prepare
+from grash.data import load as prepare_module
+from grash.data.external import memory as limit_module
+from grash.data.external import prepare as large_module
+from grash.data.external.memory import check_limit, machine_bytes, memory_limit, needed_at_once, read_in_parts
+from grash.data.external.prepare import prepare_large
+from grash.data.load import prepare
+from grash.data.readers import tables
+from grash.data.readers.folders import recognise
 from grash.errors import ConfigError, InputError
 from large_sources import check_same, large, lines, stopped
 from small_graph import grash as run_grash

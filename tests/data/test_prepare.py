@@ -6,9 +6,9 @@ import logging
 import numpy as np
 import pytest
 
-from grash.data import prepare as module
+from grash.data import load as module
 from grash.data.dataset import Dataset
-from grash.data.prepare import load_dataset, prepare, read_source
+from grash.data.load import load_dataset, prepare, read_source
 from grash.errors import ConfigError, FormatError, InputError
 
 

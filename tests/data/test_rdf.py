@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from grash.data.prepare import read_source
+from grash.data.load import read_source
 from grash.errors import InputError
 
 NT = """<http://x/a> <http://x/knows> <http://x/b> .

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.duplicates import TripleSet
 from grash.data.split import rows_where, split_triples
+from grash.data.triple_set import TripleSet
 from grash.errors import InputError
 
 row = st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 5))

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from grash.data import tables
-from grash.data.prepare import read_source
+from grash.data.load import read_source
+from grash.data.readers import tables
 from grash.errors import InputError
 
 ROWS = {"head": ["a", 'q"uo,te', "two\nlines"], "relation": ["r", "r", "s"], "tail": ["b", "ü", "a"]}

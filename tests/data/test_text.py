@@ -12,10 +12,10 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grash.data import text
-from grash.data.dialect import guess_dialect, header_in_doubt
-from grash.data.encode import Encoder
-from grash.data.options import SourceOptions
+from grash.data.encoder import Encoder
+from grash.data.readers import text
+from grash.data.readers.options import SourceOptions
+from grash.data.readers.text import guess_dialect, header_in_doubt
 from grash.errors import ConfigError, InputError
 
 ABC = [("a", "r", "b"), ("b", "s", "c")]

@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.intern import Interner
-from grash.data.suggest import nearest_names
-from grash.data.vocabulary import Vocabulary
-from grash.data.words import SLACK, hash_name
+from grash.data.interning import SLACK, Interner, hash_name
+from grash.data.vocabulary import Vocabulary, nearest_names
 from grash.errors import FormatError, UnknownName
 
 ODD_NAMES = ["", " ", 'a"b', "'", "ünï", "日本語", "\x00", "x" * 5000, "a b", "http://x.org/#y", "𝄞", "\ufeff"]
@@ -41,7 +39,7 @@ def test_the_interner_agrees_with_a_dict_while_its_tables_grow():
 
 def test_names_with_the_same_hash_are_told_apart(monkeypatch):
     """Correctness rests on bytes alone: with all hashes equal, only the speed is lost."""
-    import grash.data.intern as intern
+    from grash.data import interning as intern
 
     def all_equal(buffer, starts, lengths):
         return intern.HashedFields(buffer, starts, lengths, np.full(len(starts), 7, np.uint32))

@@ -11,7 +11,7 @@ import typer.main
 
 import grash
 from docs.pages import BLOCK, HOW_TO, LINK, PAGES, ROOT, SHOWN, TINY_SEARCH, blocks_of, commands_of, page_id
-from grash.cli.entry import app
+from grash.cli.app import app
 from grash.data.dataset import Dataset
 from grash.errors import GrashError
 from small_graph import grash as run_grash

@@ -22,9 +22,9 @@ import grash.errors
 from docs.pages import REFERENCE, ROOT, blocks_of
 from grash.evaluation.metrics import Evaluation, Metrics
 from grash.models import MODELS
+from grash.search.ledger import SearchState
 from grash.search.schedule import round_sizes
 from grash.search.settings import PRESETS, SearchSettings
-from grash.search.state import SearchState
 from grash.search.trial import Configuration, Result, Round
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from grash.engines.ray_worker import versions
+from grash.engines.ray import versions
 from grash.search.trial import Heartbeat, Task
 
 GIB = 1 << 30

@@ -95,12 +95,12 @@ def _losses(launch: dict[str, Any]) -> None:
 
     from engines.planted import circle
     from grash.engines.distributed import joined
-    from grash.engines.ground import Ground
+    from grash.engines.trainer import Ground
     from grash.training.config import make_config
-    from grash.training.pulse import Training
-    from grash.training.sharded_loop import sharded_step
-    from grash.training.sharded_rows import Shard
-    from grash.training.sharded_state import fresh_shard
+    from grash.training.distributed.checkpoint import fresh_shard
+    from grash.training.distributed.loop import sharded_step
+    from grash.training.distributed.tables import Shard
+    from grash.training.loop import Training
 
     dataset, found = circle(), []
     with joined("cpu") as (company, device), torch.no_grad():
@@ -118,8 +118,8 @@ def _losses(launch: dict[str, Any]) -> None:
 def _train(launch: dict[str, Any]) -> None:
     from engines.planted import circle
     from grash.engines.distributed import joined, train_together
-    from grash.training import sharded_loop
     from grash.training.config import make_config
+    from grash.training.distributed import loop as sharded_loop
 
     happens, plain_step, plain_rename = launch.get("happens"), sharded_loop.sharded_step, Path.rename
     mine = bool(happens) and os.environ["RANK"] in happens["ranks"]

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from grash.api_search import Search
+from grash.api.search import Search
 from grash.data.dataset import Dataset
-from grash.search.ledger import Event, read_ledger
-from grash.search.state import SearchState
+from grash.search.ledger import Event, SearchState, read_ledger
 from grash.search.trial import Result
 
 SPACE: dict[str, Any] = {

@@ -109,7 +109,7 @@ def _arm(where: str, what: str, count: float) -> None:
     elif where in ("renaming", "renamed"):
         _arm_renames(where, met)
     elif where == "step":
-        import grash.training.loop as loop
+        from grash.training import loop
 
         real = loop.train_step
 
@@ -149,7 +149,7 @@ def _arm_ledger(where: str, met: Callable[[str], bool]) -> None:
 
 def _arm_renames(where: str, met: Callable[[str], bool]) -> None:
     """Files of ours get their names by Path.replace, folders by Path.rename; checkpoints are written at every step."""
-    import grash.training.loop as loop
+    from grash.training import loop
 
     (loop.train_stack.__kwdefaults__ or {})["save_every_seconds"] = 0.0
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-import grash.engines.drive as drive_module
-import grash.engines.trial as trial_module
-import grash.training.loop as loop
 from engines.searches import SPACE, essence, events_of, small_search, state_of
-from grash.api_search import Search
-from grash.engines.drive import Driver, interrupts_passed_on
-from grash.engines.run import run_trainings
+from grash.api.search import Search
+from grash.engines import driver as drive_module
+from grash.engines import trial as trial_module
+from grash.engines.driver import Driver, interrupts_passed_on
+from grash.engines.trainer import run_trainings
 from grash.errors import OutputError, SearchFailed
-from grash.search.state import SearchState
+from grash.search.ledger import SearchState
 from grash.search.trial import Heartbeat
-from grash.training.pulse import Pulse
+from grash.training import loop
+from grash.training.loop import Pulse
 
 WILD = {**SPACE, "lr": {"type": "categorical", "choices": [0.3, 1e25]}}
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry waits a little; not here."""
-    monkeypatch.setattr("grash.engines.drive.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("grash.engines.driver.time.sleep", lambda seconds: None)
 
 
 @pytest.fixture(scope="module")
@@ -288,9 +288,9 @@ def test_a_full_disk_stops_a_search_where_it_goes_on(tmp_path: Path, monkeypatch
         room -= 1
         real(*given)
 
-    from grash.training.state import write_tensors as real
+    from grash.training.checkpoint import write_tensors as real
 
-    monkeypatch.setattr("grash.training.state.write_tensors", save)
+    monkeypatch.setattr("grash.training.checkpoint.write_tensors", save)
     with pytest.raises(OutputError, match="No space left on device"):
         small_search(folder, variant="epoch").run()
     assert sorted(state_of(folder).rounds[0].results) == [0, 1]

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-import grash.api_search as api_search
-import grash.engines.processes as processes
-import grash.engines.silence as silence
 from engines.searches import bare, essence, events_of, small_search, state_of
+from grash.api import search as api_search
+from grash.engines import processes
+from grash.engines import processes as silence
 from grash.engines.choose import choose_engine, device_slots
+from grash.engines.local import SequentialEngine
 from grash.engines.processes import ProcessEngine
-from grash.engines.sequential import SequentialEngine
 from grash.errors import ConfigError, GrashError, OutputError
-from grash.search.state import SearchState
+from grash.search.ledger import SearchState
 from grash.search.trial import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from engines.searches import shifts, small_search
 from grash.data.dataset import Dataset
-from grash.engines.lineage import fill_new_entities, keep_state, take_over, take_over_rows
-from grash.engines.run import run_training
+from grash.engines.trainer import run_training
+from grash.engines.trial import fill_new_entities, keep_state, take_over, take_over_rows
 from grash.errors import FormatError
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
 from grash.training.batches import Plan
+from grash.training.checkpoint import TrainState, state_tensors
 from grash.training.config import TrainConfig, make_config
 from grash.training.initial import initial_model
-from grash.training.state import TrainState, state_tensors
 
 KINDS: dict[str, dict[str, Any]] = {
     "negatives, adagrad": {},

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from engines.searches import shifts, small_search
-from grash.engines.ground import Ground
-from grash.engines.paths import largest_stack, paths_of, probe_step, probe_validation
+from grash.engines.plan import largest_stack, paths_of, probe_step, probe_validation
+from grash.engines.trainer import Ground
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.training.config import TrainConfig, make_config
 from grash.training.fused import work_bytes
@@ -25,7 +25,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("paths", "run", "memory", "estimate"):
         monkeypatch.setattr(f"grash.engines.{module}.serves", lambda config, device: config.loss == "softmax")
     monkeypatch.setattr(
-        "grash.engines.paths.why_not",
+        "grash.engines.plan.why_not",
         lambda config, device: [] if config.loss == "softmax" else [f"loss={config.loss} is not softmax"],
     )
 
@@ -68,10 +68,10 @@ def test_a_stack_takes_its_tables_and_one_work_space(served: None) -> None:
 def test_the_probe_measures_as_many_together_as_fit(served: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ground = Ground(shifts(), CPU)
     monkeypatch.setattr(
-        "grash.engines.run.fits", lambda plan, device: plan.tables <= 2 * ground.plan([config_of(0)]).tables
+        "grash.engines.trainer.fits", lambda plan, device: plan.tables <= 2 * ground.plan([config_of(0)]).tables
     )
     assert [c.variation for c in largest_stack(ground, [config_of(i) for i in range(5)])] == [4, 3]
-    monkeypatch.setattr("grash.engines.paths._PROBE_SECONDS", 0.01)
+    monkeypatch.setattr("grash.engines.plan._PROBE_SECONDS", 0.01)
     assert 0 < probe_step(ground, [config_of(0), config_of(1)]) < 5
     assert 0 < probe_validation(ground, config_of(0)) < 60
 
@@ -95,7 +95,7 @@ def test_a_plan_with_kernels_names_the_stacks_of_each_round(
     search = small_search(tmp_path / "run", final_train=False)
     lines = str(search.plan(probe=False)).splitlines()
     assert "round 1: 6 by the fused step, 6 together" in lines
-    monkeypatch.setattr("grash.engines.paths._PROBE_SECONDS", 0.01)
+    monkeypatch.setattr("grash.engines.plan._PROBE_SECONDS", 0.01)
     assert search.plan().seconds
 
 

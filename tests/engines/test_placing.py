@@ -10,12 +10,12 @@ import torch
 
 from engines.planted import circle
 from engines.searches import essence, small_search
-from grash.engines import memory, placing
-from grash.engines.ground import Ground
-from grash.engines.memory import plan_stack
-from grash.engines.placing import Placed, place_training
+from grash.engines import memory
+from grash.engines import memory as placing
+from grash.engines.memory import Placed, place_training, plan_stack
+from grash.engines.trainer import Ground
 from grash.errors import ConfigError, MemoryPlanError
-from grash.kernels.far_rows import is_far
+from grash.kernels.host_rows import is_far
 from grash.training.config import make_config
 from grash.training.optimizers import TableOptimizer
 from grash.training.placement import Placement
@@ -159,7 +159,7 @@ def test_the_command_line_places_and_says_so(tmp_path: Path) -> None:
 def test_a_final_training_that_does_not_fit_is_noted_in_the_plan_of_a_search(
     machine: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grash.api_search import Search
+    from grash.api.search import Search
 
     machine["cpu"] = 1000
     monkeypatch.setattr(placing, "free_disk", lambda folder: 1 << 40)

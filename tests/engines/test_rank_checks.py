@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from grash.engines.rank_checks import check_alike, check_same_step, ranks_on
+from grash.engines.distributed import check_alike, check_same_step, ranks_on
 from grash.errors import InputError
-from grash.training.sharded_company import Company
+from grash.training.distributed.communication import Company
 from training.thread_company import in_threads
 
 SAME = {"its settings": {"dim": 4}, "--test-sample": None, "grash": "1"}

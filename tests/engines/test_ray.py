@@ -17,20 +17,18 @@ from typing import Any
 
 import pytest
 
-import grash.api_search as api_search
-import grash.engines.ray_cluster as ray_cluster
-import grash.engines.ray_worker as ray_worker
 from engines.searches import essence, events_of, shifts, small_search, state_of
 from engines.storm import Life, storm
+from grash.api import search as api_search
+from grash.engines import ray as ray_cluster
+from grash.engines import ray as ray_worker
 from grash.engines.choose import check_engine, choose_engine
-from grash.engines.ray_cluster import Share, alive_nodes
-from grash.engines.ray_engine import RayEngine
-from grash.engines.ray_worker import RayWorker, versions
-from grash.engines.run import run_training
+from grash.engines.ray import RayEngine, RayWorker, Share, alive_nodes, versions
+from grash.engines.trainer import run_training
 from grash.errors import ConfigError, GrashError
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
-from grash.search.state import SearchState
+from grash.search.ledger import SearchState
 from grash.search.trial import Heartbeat, Task
 from grash.training.config import make_config
 

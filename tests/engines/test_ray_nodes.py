@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-import grash.engines.ray_cluster as ray_cluster
-import grash.engines.ray_engine as ray_engine
-import grash.engines.ray_worker as ray_worker
-import grash.engines.silence as silence
 from engines.fake_ray import GIB, FakeNode, FakeRay, task_of
 from engines.searches import shifts
 from grash.data.dataset import Dataset
+from grash.engines import processes as silence
+from grash.engines import ray as ray_cluster
+from grash.engines import ray as ray_engine
+from grash.engines import ray as ray_worker
 from grash.engines.memory import plan_stack
-from grash.engines.ray_cluster import Node, Share, able_nodes, node_of, plan_final, share_of
-from grash.engines.ray_engine import RayEngine
-from grash.engines.ray_worker import RayWorker
+from grash.engines.ray import Node, RayEngine, RayWorker, Share, able_nodes, node_of, plan_final, share_of
 from grash.errors import GrashError
 from grash.search.trial import Heartbeat
 from grash.training.config import make_config

@@ -15,9 +15,8 @@ from engines.planted import circle, classes, grid
 from grash.data.dataset import Dataset
 from grash.engines import device as device_module
 from grash.engines.device import _container_free, choose_device, free_bytes, used_bytes
-from grash.engines.ground import Ground, Validator
 from grash.engines.memory import human, plan_memory
-from grash.engines.run import Job, run_training, run_trainings
+from grash.engines.trainer import Ground, Job, Validator, run_training, run_trainings
 from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.evaluate import evaluate
 from grash.training.config import TrainConfig, make_config
@@ -82,7 +81,7 @@ def test_nothing_to_train_on_is_said() -> None:
 
 
 def test_a_plan_that_does_not_fit_says_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.engines.placing.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("grash.engines.memory.free_bytes", lambda device: 1000)
     for values, advice in (
         (
             {"dim": 512, "batch_size": 1, "negatives_head": 1, "negatives_tail": 1},
@@ -96,7 +95,7 @@ def test_a_plan_that_does_not_fit_says_what_to_change(monkeypatch: pytest.Monkey
 
 
 def test_nothing_large_is_made_before_the_plan_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.engines.run.initial_model", lambda *a, **k: pytest.fail("tables were made"))
+    monkeypatch.setattr("grash.engines.trainer.initial_model", lambda *a, **k: pytest.fail("tables were made"))
     dataset = Dataset(*(np.zeros((n, 3), np.int32) for n in (1, 0, 0)), n_entities=2**31 - 1, n_relations=1)
     with pytest.raises(MemoryPlanError, match="TiB"):
         run_training(dataset, make_config({"dim": 4096}), device="cpu")
@@ -245,8 +244,8 @@ def overfitting():
 
 
 def test_a_disk_without_room_for_checkpoints_is_said_once_and_training_goes_on(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("grash.engines.run.free_disk", lambda folder: 1000)
-    monkeypatch.setattr("grash.training.pulse.Pulse._save_after", lambda pulse: 0.0)
+    monkeypatch.setattr("grash.engines.trainer.free_disk", lambda folder: 1000)
+    monkeypatch.setattr("grash.training.loop.Pulse._save_after", lambda pulse: 0.0)
     config = TrainConfig(dim=8, epochs=4, valid_every=1, batch_size=64)
     with caplog.at_level(logging.WARNING):
         [[(_, ended)]] = run_trainings(

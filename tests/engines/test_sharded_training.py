@@ -19,14 +19,13 @@ from safetensors.numpy import load_file
 
 from engines.planted import circle
 from engines.ranks import launches
-from grash.engines.ground import Ground
-from grash.engines.run import run_identity, run_training
+from grash.engines.trainer import Ground, run_identity, run_training
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
+from grash.training.checkpoint import TrainState, load_state
 from grash.training.config import TrainConfig, make_config
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
-from grash.training.state import TrainState, load_state
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.slow

@@ -12,28 +12,25 @@ from typing import Any
 import pytest
 import torch
 
-import grash.api_search as api_search
-import grash.engines.run as run_module
-import grash.engines.trial as trial_module
 from engines.searches import SPACE, bare, essence, shifts, small_search, state_of
 from engines.storm import Life, storm
 from engines.test_engines import decisions, trials
 from engines.test_trial import quiet, task
+from grash.api import search as api_search
+from grash.engines import trainer as run_module
+from grash.engines import trial as trial_module
 from grash.engines.choose import choose_engine
-from grash.engines.drive import Driver
-from grash.engines.ground import Ground
+from grash.engines.driver import Driver
+from grash.engines.local import SequentialEngine, StackedEngine
 from grash.engines.processes import ProcessEngine
-from grash.engines.run import Job, Outcome, run_training, run_trainings
-from grash.engines.sequential import SequentialEngine
-from grash.engines.stacked import StackedEngine
+from grash.engines.trainer import Ground, Job, Outcome, run_training, run_trainings
 from grash.engines.trial import TrialRunner
 from grash.errors import ConfigError, Diverged, FormatError
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
 from grash.search.trial import Heartbeat, Result
 from grash.training.config import TrainConfig, make_config
-from grash.training.loop import PlainSteps
-from grash.training.pulse import Pulse
+from grash.training.loop import PlainSteps, Pulse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -154,7 +151,7 @@ class TestWhoSharesAStack:
 
         with pytest.MonkeyPatch.context() as patch:
             clock = iter(range(10**9))
-            patch.setattr("grash.training.pulse.time.monotonic", lambda: float(next(clock)))
+            patch.setattr("grash.training.loop.time.monotonic", lambda: float(next(clock)))
             with pytest.raises(KeyboardInterrupt):
                 list(run_trainings(Ground(shifts(), CPU), [Job(jobs[1].config, jobs[1].checkpoint, stop)]))
         stacks.clear()

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-import grash.engines.trial as trial_module
 from engines.searches import bare, shifts
+from grash.engines import trial as trial_module
+from grash.engines.local import SequentialEngine, StackedEngine
 from grash.engines.memory import is_memory_error
-from grash.engines.run import run_training
-from grash.engines.sequential import SequentialEngine
-from grash.engines.stacked import StackedEngine
+from grash.engines.trainer import run_training
 from grash.engines.trial import TrialRunner
 from grash.errors import Diverged, GrashError, MemoryPlanError, OutputError
 from grash.evaluation.evaluate import evaluate

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from grash.engines.watching import heeded
-from grash.search.state import SearchState
+from grash.engines.driver import heeded
+from grash.search.ledger import SearchState
 
 
 class Slip(Exception):

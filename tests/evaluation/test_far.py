@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from grash.data.known import KnownAnswers
+from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged
-from grash.evaluation import far
+from grash.evaluation import ranking as far
 from grash.evaluation.ranking import Ranker, Ranks
-from grash.kernels.far_rows import file_rows
+from grash.kernels.host_rows import file_rows
 from grash.models import MODELS, KgeModel
 from triton_interpreter import interpret, needs_triton
 

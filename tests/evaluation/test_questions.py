@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.known import KnownAnswers
+from grash.data.known_answers import KnownAnswers
 from grash.errors import ConfigError
-from grash.evaluation.questions import Question
-from grash.evaluation.ranking import default_work_bytes, ranking_bytes
+from grash.evaluation.ranking import Question, default_work_bytes, ranking_bytes
 from grash.kernels.count_above import serves, why_not
 from oracles import random_triples
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.known import KnownAnswers
+from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged
 from grash.evaluation.ranking import Ranker, Ranks, plan_tiles, rank_against_sample
 from grash.models import MODELS, KgeModel

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
-from grash.data.known import KnownAnswers
+from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged
+from grash.evaluation.distributed import ShardedRanker, evaluate_shard
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import Ranker, Ranks
-from grash.evaluation.sharded_ranking import ShardedRanker, evaluate_shard
 from grash.models import MODELS, KgeModel
-from grash.training.sharded_company import Company
-from grash.training.sharded_rows import Shard
+from grash.training.distributed.communication import Company
+from grash.training.distributed.tables import Shard
 from oracles import random_triples
 from training.thread_company import in_threads
 
@@ -73,7 +73,7 @@ def test_ranks_are_those_of_one_process(
 
 
 def test_batches_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.evaluation.sharded_ranking.default_work_bytes", lambda _: 4 * 7 * 3)
+    monkeypatch.setattr("grash.evaluation.distributed.default_work_bytes", lambda _: 4 * 7 * 3)
     monkeypatch.setattr("grash.evaluation.ranking._MIN_TILE", 3)
     model = model_of("complex", 1, 50, reciprocal=False, seed=1, integers=False)
     test = random_triples(3, 40, 50, 3)

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from tests.golden.record import FILE, arithmetic, compute
 
 import grash
-from tests.golden.record import FILE, arithmetic, compute
 
 EXPECTED = json.loads(FILE.read_text())
 

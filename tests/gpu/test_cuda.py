@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from grash.data.known import KnownAnswers
+from grash.data.known_answers import KnownAnswers
 from grash.evaluation.ranking import Ranker
 from grash.kernels import random
 from grash.kernels.pair_scores import pair_gradients, pair_scores, tile_bytes
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
 from grash.training.gradients import step_gradients
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
 from grash.training.optimizers import dense_gradient
-from grash.training.state import TrainState
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,13 +5,11 @@ import pytest
 import torch
 
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
-from grash.training.fusable import serves, why_not
-from grash.training.fused import FusedSteps
+from grash.training.fused import FusedSteps, serves, stack_states, why_not
 from grash.training.initial import initial_model
 from grash.training.loop import train, train_step
-from grash.training.stack import stack_states
-from grash.training.state import TrainState
 
 pytestmark = [
     pytest.mark.gpu,

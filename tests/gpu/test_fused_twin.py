@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
-from grash.training.fusable import serves
-from grash.training.fused import FusedSteps
+from grash.training.fused import FusedSteps, serves
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
-from grash.training.state import TrainState
 
 pytestmark = [
     pytest.mark.gpu,

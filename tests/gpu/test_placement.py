@@ -11,26 +11,23 @@ import pytest
 import torch
 
 from gpu.test_stack import graph
-from grash.api import load_dataset, train
-from grash.data.generate import generate
-from grash.data.known import KnownAnswers
-from grash.data.planted import PlantedGraph
+from grash import load_dataset, train
+from grash.data.generate import PlantedGraph, generate
+from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.ground import Ground
-from grash.engines.run import Job, Outcome, run_training, run_trainings
+from grash.engines.trainer import Ground, Job, Outcome, run_training, run_trainings
 from grash.evaluation.ranking import Ranker
-from grash.kernels import far_rows
-from grash.kernels.far_rows import copy_rows, host_rows, is_far, near, pieces
+from grash.kernels import host_rows as far_rows
+from grash.kernels.host_rows import copy_rows, host_rows, is_far, near, pieces
 from grash.models import MODELS
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
-from grash.training.loop import steps_for
+from grash.training.loop import Training, steps_for
 from grash.training.loop import train as train_one
 from grash.training.placement import Placement
-from grash.training.pulse import Training
-from grash.training.state import TrainState, load_state, save_state, state_tensors
 
 pytestmark = [
     pytest.mark.gpu,
@@ -142,7 +139,7 @@ def test_a_checkpoint_of_one_placement_goes_on_in_another(
 
     with monkeypatch.context() as patch:
         clock = iter(range(10**9))
-        patch.setattr("grash.training.pulse.time.monotonic", lambda: float(next(clock)))
+        patch.setattr("grash.training.loop.time.monotonic", lambda: float(next(clock)))
         with pytest.raises(KeyboardInterrupt):
             list(run_trainings(ground, [Job(config, tmp_path / "c", stop, placement=order[0])]))
     assert (tmp_path / "c" / "state.json").is_file()

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from grash.data.known import KnownAnswers
+from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged
-from grash.evaluation.counting import Counting
-from grash.evaluation.ranking import Ranker, Ranks, ranking_bytes
+from grash.evaluation.ranking import Counting, Ranker, Ranks, ranking_bytes
 from grash.models import MODELS, KgeModel
 
 pytestmark = [

@@ -11,11 +11,10 @@ import torch
 
 from engines.searches import essence, small_search
 from grash.data.dataset import Dataset
-from grash.engines.ground import Ground
-from grash.engines.run import Job, run_trainings
+from grash.engines.trainer import Ground, Job, run_trainings
 from grash.errors import Diverged
 from grash.training.config import TrainConfig
-from grash.training.fusable import serves
+from grash.training.fused import serves
 
 pytestmark = [
     pytest.mark.gpu,
@@ -96,7 +95,7 @@ def test_a_stack_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkey
     jobs = [Job(c, checkpoint=tmp_path / str(c.variation), watch=stop) for c in configs]
     with monkeypatch.context() as patch:
         clock = iter(range(10**9))
-        patch.setattr("grash.training.pulse.time.monotonic", lambda: float(next(clock)))
+        patch.setattr("grash.training.loop.time.monotonic", lambda: float(next(clock)))
         with pytest.raises(KeyboardInterrupt):
             list(run_trainings(ground, jobs))
     assert len(list(tmp_path.glob("*/state.json"))) == 5

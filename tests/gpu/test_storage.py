@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from grash.data.known import KnownAnswers
+from grash.data.known_answers import KnownAnswers
 from grash.evaluation.ranking import Ranker
-from grash.kernels.far_rows import host_rows, is_far, near, pieces
 from grash.kernels.half_rows import rounded
+from grash.kernels.host_rows import host_rows, is_far, near, pieces
 from grash.models import MODELS
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState, state_tensors
 from grash.training.config import TrainConfig
-from grash.training.fusable import serves
-from grash.training.fused import FusedSteps
+from grash.training.fused import FusedSteps, serves, stack_states
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
 from grash.training.placement import Placement
-from grash.training.stack import stack_states
-from grash.training.state import TrainState, state_tensors
 
 pytestmark = [
     pytest.mark.gpu,

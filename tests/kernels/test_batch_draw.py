@@ -6,8 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.kernels.batch_draw import BatchDraw
-from grash.kernels.random import key_at, permuted
+from grash.kernels.random import BatchDraw, key_at, permuted
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -9,8 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.kernels.complex_ends import Ends, end_gradients, end_gradients_plain, end_queries, end_queries_plain
-from grash.kernels.complex_product import product_plain
+from grash.kernels.complex_product import (
+    Ends,
+    end_gradients,
+    end_gradients_plain,
+    end_queries,
+    end_queries_plain,
+    product_plain,
+)
 
 
 def ends_of(n: int, dim: int, *, conjugate: bool, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ends:

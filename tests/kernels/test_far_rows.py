@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.errors import OutputError
-from grash.kernels import far_rows
-from grash.kernels.far_rows import copy_rows, file_rows, host_rows, is_far, near, pieces
+from grash.kernels import host_rows as far_rows
+from grash.kernels.host_rows import copy_rows, file_rows, host_rows, is_far, near, pieces
 
 CPU = torch.device("cpu")
 

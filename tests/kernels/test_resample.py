@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.kernels.resample import resampled_means, resampled_means_plain
+from grash.kernels.bootstrap import resampled_means, resampled_means_plain
 
 
 @given(st.integers(1, 50), st.integers(0, 9), st.integers(0, 99))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from grash.data.known import KnownAnswers
+from grash.data.known_answers import KnownAnswers
 from grash.evaluation.ranking import Ranker
 from grash.models import MODELS, KgeModel
 from oracles import random_triples

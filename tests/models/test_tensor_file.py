@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.kernels.far_rows import file_rows
-from grash.models import tensor_file
-from grash.models.tensor_file import read_tensors, write_tensors
+from grash.kernels.host_rows import file_rows
+from grash.models import store as tensor_file
+from grash.models.store import read_tensors, write_tensors
 
 NAMES = st.sampled_from(["entity", "relation", "entity.squares", "best.entity", "ü"])
 SHAPES = st.one_of(st.tuples(), st.tuples(st.integers(0, 9)), st.tuples(st.integers(0, 9), st.integers(0, 5)))

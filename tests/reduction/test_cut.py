@@ -12,11 +12,20 @@ from hypothesis import strategies as st
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
-from grash.reduction.chain import chain_of, first_with, occurring_in
-from grash.reduction.cut import cut, smallest_fraction
-from grash.reduction.holdout import Holdout, most_triples, n_valid_of, split_off, target_of
-from grash.reduction.peel import Peeling, peel
-from grash.reduction.subgraph import Subgraph
+from grash.reduction.cores import Peeling, peel
+from grash.reduction.subgraph import (
+    Holdout,
+    Subgraph,
+    chain_of,
+    cut,
+    first_with,
+    most_triples,
+    n_valid_of,
+    occurring_in,
+    smallest_fraction,
+    split_off,
+    target_of,
+)
 from reduction.graphs import as_set, dataset_of, datasets, names_in, random_dataset
 
 COUNTS = st.sampled_from(["neighbours", "triples"])

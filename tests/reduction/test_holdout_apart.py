@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
-from grash.reduction import holdout
-from grash.reduction.cut import cut
-from grash.reduction.holdout import Holdout, joined_share, joined_twice, lie_apart, split_off
-from grash.reduction.peel import peel
+from grash.reduction import subgraph as holdout
+from grash.reduction.cores import peel
+from grash.reduction.subgraph import Holdout, cut, joined_share, joined_twice, lie_apart, split_off
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
 from reduction.graphs import as_set, datasets, random_dataset

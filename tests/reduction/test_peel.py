@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
-from grash.reduction import peel as peel_module
-from grash.reduction.adjacency import adjacency_of, incident_rows
-from grash.reduction.peel import peel
-from grash.reduction.stored import peeling_of
+from grash.reduction import cores as peel_module
+from grash.reduction.cores import adjacency_of, incident_rows, peel, peeling_of
 from reduction.graphs import dataset_of, datasets, random_dataset
 
 networkx = pytest.importorskip("networkx", reason="networkx is an oracle for core numbers")
@@ -139,7 +137,7 @@ def test_a_stored_peeling_is_read_and_not_computed_again(tmp_path: Path, monkeyp
         written = peeling_of(dataset, count, path)  # the second definition replaces the first
         assert path.stat().st_size < 4 * 80 + 4 * (written.k_max + 13) + 200
         with monkeypatch.context() as patch:
-            patch.setattr("grash.reduction.stored.peel", None)
+            patch.setattr("grash.reduction.cores.peel", None)
             again = peeling_of(dataset, count, path)
         assert np.array_equal(written.order, again.order)
         assert np.array_equal(written.core_starts, again.core_starts)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from grash.data.dataset import Dataset
-from grash.data.prepare import load_dataset
-from grash.reduction.cut import cut
-from grash.reduction.peel import peel
+from grash.data.load import load_dataset
+from grash.reduction.cores import peel
+from grash.reduction.subgraph import cut
 from small_graph import grash, rings, write_tsv
 
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.errors import InputError
-from grash.reduction.samples import sample_triples
-from grash.reduction.walks import kgtuner_walk, random_walks
+from grash.reduction.sampling import kgtuner_walk, random_walks, sample_triples
 from reduction.graphs import as_set, dataset_of, datasets, names_in, random_dataset
 from reduction.test_cut import FRACTIONS, check_subgraph
 
@@ -117,7 +116,7 @@ def test_what_cannot_be_is_said(call, sentence):
 
 
 def test_a_walk_that_cannot_reach_its_target_says_so(caplog, monkeypatch):
-    monkeypatch.setattr("grash.reduction.walks._STEPS_PER_TRIPLE", 1)
+    monkeypatch.setattr("grash.reduction.sampling._STEPS_PER_TRIPLE", 1)
     dataset = random_dataset(0, 3000, 400)
     walk = random_walks(dataset, 0.7, seed=0)
     assert "The walks found" in caplog.text

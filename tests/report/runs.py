@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTrials, TrainWinner, Win, next_action
-from grash.search.ledger import SCHEMA, VERSION, Ledger, read_ledger
+from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState, read_ledger
 from grash.search.schedule import Shape, round_sizes
 from grash.search.settings import SearchSettings, make_settings
-from grash.search.state import SearchState
 from grash.search.trial import Configuration, Result, Round
 from grash.training.config import make_config
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from grash.errors import InputError
-from grash.report import dashboard
-from grash.report.dashboard import dashboard_server
+from grash.report import optuna as dashboard
+from grash.report.optuna import dashboard_server
 from report.runs import write_run
 
 pytest.importorskip("optuna_dashboard", reason="optuna-dashboard is an extra")

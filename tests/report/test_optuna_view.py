@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from grash.report import optuna_view
-from grash.report.optuna_view import VIEW_FILE, OptunaView
+from grash.report import optuna as optuna_view
+from grash.report.optuna import VIEW_FILE, OptunaView
 from grash.report.summary import state_of
-from grash.search.ledger import read_ledger
-from grash.search.state import SearchState
+from grash.search.ledger import SearchState, read_ledger
 from report.runs import MISHAPS, write_run
 
 optuna = pytest.importorskip("optuna", reason="the view is Optuna's")

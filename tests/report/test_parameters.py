@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.report.correlation import correlations, mean_ranks, spearman
-from grash.report.importances import importances
-from grash.report.parameters import searched
+from grash.report.importance import correlations, importances, mean_ranks, searched, spearman
 from grash.report.summary import state_of
 from report.runs import write_run
 

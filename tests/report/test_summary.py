@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from grash.errors import InputError
-from grash.report.rows import trial_rows
-from grash.report.summary import _LOCK_FILE, abandoned, state_of, summarise
-from grash.search.folder import LOCK_FILE
+from grash.report.summary import _LOCK_FILE, abandoned, state_of, summarise, trial_rows
+from grash.search.run_folder import LOCK_FILE
 from report.runs import BEGIN, RISING, write_run
 
 SOON = BEGIN + timedelta(hours=1)

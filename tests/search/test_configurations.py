@@ -11,7 +11,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError
-from grash.search.configurations import make_configurations, score_count
+from grash.search.proposals import make_configurations, score_count
 from grash.search.settings import make_settings
 from grash.training.config import make_config
 from table_engine import quick_settings

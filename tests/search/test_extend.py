@@ -14,9 +14,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError
-from grash.search.extend import extension
-from grash.search.ledger import LEDGER_FILE
-from grash.search.state import SearchState
+from grash.search.halving import extension
+from grash.search.ledger import LEDGER_FILE, SearchState
 from grash.search.trial import Configuration
 from table_engine import NumberGraphs, bill, decide, essence, quick_settings, run_search, without_waits
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import yaml
 
-from grash.api_search import Search
+from grash.api.search import Search
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, GrashError, InputError, OutputError
-from grash.search.folder import (
+from grash.search.ledger import LEDGER_FILE, RoundState, SearchState
+from grash.search.run_folder import (
     BEST_FILE,
     SEARCH_FILE,
     RunFolder,
@@ -26,8 +27,6 @@ from grash.search.folder import (
     settings_difference,
     write_search,
 )
-from grash.search.ledger import LEDGER_FILE
-from grash.search.state import RoundState, SearchState
 from grash.training.config import read_config
 from small_graph import rings
 from table_engine import NumberGraphs, quick_settings, run_search
@@ -233,7 +232,7 @@ def test_a_kill_while_a_checkpoint_is_removed_leaves_no_half_of_it(
         (place / "checkpoint").mkdir(parents=True, exist_ok=True)
         (place / "checkpoint" / name).touch()
     with monkeypatch.context() as patch:
-        patch.setattr("grash.search.folder.shutil.rmtree", lambda path, **_: (path / "state.json").unlink())
+        patch.setattr("grash.search.run_folder.shutil.rmtree", lambda path, **_: (path / "state.json").unlink())
         folder.forget(round_number, 3)
     assert place.is_dir() and not (place / "checkpoint").exists()
     folder.forget(round_number, 3)

@@ -18,11 +18,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import SearchFailed
-from grash.search.folder import BEST_FILE
 from grash.search.halving import next_action, shares
+from grash.search.ledger import SearchState, select_best
+from grash.search.run_folder import BEST_FILE
 from grash.search.schedule import cost_of, plan_round, round_sizes
 from grash.search.settings import make_settings
-from grash.search.state import SearchState, select_best
 from grash.search.trial import Result, Round
 from grash.training.config import read_config
 from table_engine import (
@@ -175,7 +175,7 @@ def test_no_retry_is_lost_between_two_looks_at_the_clock(step: float, tmp_path: 
     clock = itertools.count(0.0, step)
     _, graphs = small(n_trials=2)
     with (
-        mock.patch("grash.engines.drive.time.monotonic", side_effect=lambda: next(clock)),
+        mock.patch("grash.engines.driver.time.monotonic", side_effect=lambda: next(clock)),
         mock.patch.object(TableEngine, "start", autospec=True, side_effect=TableEngine.start) as start,
     ):
         run_search(tmp_path, graphs, faults={(1, 0): ["memory", "memory"]})

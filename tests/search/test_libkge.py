@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from grash.errors import ConfigError, InputError
-from grash.search.libkge import libkge_search, read_libkge_config, read_libkge_search
-from grash.search.libkge_words import flat
-from grash.search.spaces import space_of
+from grash.search.libkge import flat, libkge_search, read_libkge_config, read_libkge_search
+from grash.search.named_spaces import space_of
 from grash.training.config import make_config
 
 from .libkge_files import EPOCHS, MODELS, published_search, selected_trial
@@ -189,8 +188,7 @@ def test_a_key_that_is_searched_twice_gets_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["complex", "rotate", "transe"])
 @pytest.mark.parametrize("variant", ["combined", "graph", "epoch"])
 def test_a_published_search_is_planned_as_published(model: str, variant: str, tmp_path: Path) -> None:
-    from grash.api_given import settings_of_file
-    from grash.api_search import Search
+    from grash.api.search import Search, settings_of_file
 
     file = tmp_path / "search.yaml"
     file.write_text(yaml.safe_dump(published_search(model, "yago3-10", variant)))

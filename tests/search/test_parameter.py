@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError
-from grash.search.parameter import Parameter, same
+from grash.search.space import Parameter, same
 
 POINTS = st.floats(0, math.nextafter(1.0, 0.0))
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from grash.models import MODELS
-from grash.search import portfolio
-from grash.search.portfolio import from_prior, good_winners, shipped_winners, winners_in
-from grash.search.space_file import make_space
-from grash.search.spaces import SPACES, space_of
+from grash.search import proposals as portfolio
+from grash.search.named_spaces import SPACES, space_of
+from grash.search.proposals import from_prior, good_winners, shipped_winners, winners_in
+from grash.search.space import make_space
 from grash.training.config import make_config
 
 ROOT = Path(__file__).parents[2]

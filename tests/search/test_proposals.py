@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError
+from grash.search.named_spaces import space_of
 from grash.search.proposals import Proposal, initial, propose
-from grash.search.spaces import space_of
 
 HOW = ("random", "sobol", "portfolio")
 

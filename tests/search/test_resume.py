@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from grash.errors import SearchFailed
-from grash.search.folder import BEST_FILE
-from grash.search.ledger import LEDGER_FILE, read_ledger
-from grash.search.state import SearchState
+from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
+from grash.search.run_folder import BEST_FILE
 from grash.training.config import read_config
 from table_engine import NumberGraphs, essence, quick_settings, run_search, without_waits
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, InputError
 from grash.search.graphs import SearchGraphs
+from grash.search.ledger import SearchState
 from grash.search.schedule import (
     APART,
     APART_FROM,
@@ -31,7 +32,6 @@ from grash.search.schedule import (
     scaled_negatives,
 )
 from grash.search.settings import SearchSettings
-from grash.search.state import SearchState
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
 from table_engine import NumberGraphs, bill, decide, quick_settings

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError
-from grash.search.space import Space
-from grash.search.space_file import make_space
-from grash.search.spaces import SPACES, space_of
+from grash.search.named_spaces import SPACES, space_of
+from grash.search.space import Space, make_space
 from grash.training.config import make_config
 
 SMALL = {

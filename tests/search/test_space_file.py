@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError, GrashError, InputError
-from grash.search.space_file import as_dict, as_yaml, make_space, read_space
-from grash.search.spaces import SPACES, space_of
+from grash.search.named_spaces import SPACES, space_of
+from grash.search.space import as_dict, as_yaml, make_space, read_space
 
 OPTUNA = """
 lr: {type: float, low: 3e-4, high: 1.0, log: true}

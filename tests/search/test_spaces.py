@@ -10,11 +10,11 @@ import torch
 
 from grash.errors import ConfigError, UnknownName
 from grash.models import MODELS
-from grash.search.portfolio import shipped_winners
-from grash.search.space_file import as_dict
-from grash.search.spaces import SPACES, space_of
+from grash.search.named_spaces import SPACES, space_of
+from grash.search.proposals import shipped_winners
+from grash.search.space import as_dict
 from grash.training.config import make_config
-from grash.training.fusable import why_not
+from grash.training.fused import why_not
 
 PUBLISHED = [w for w in shipped_winners() if w["name"].startswith("grash-")]
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from grash.search.ledger import LEDGER_FILE, read_ledger
-from grash.search.state import SearchState
+from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.trial import FAULTS, Configuration, Result, Round, Task
 from table_engine import NumberGraphs, decide, essence, quick_settings, run_search
 

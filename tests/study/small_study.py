@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from grash.data.dataset import Dataset
-from grash.study.cells import Cell, Entry, Technique
-from grash.study.graphs import StudyGraphs
-from grash.study.pool import Pool, make_pool
-from grash.study.store import Store
+from grash_study.cells import Cell, Entry, Technique
+from grash_study.graphs import StudyGraphs
+from grash_study.pool import Pool, make_pool
+from grash_study.store import Store
 
 SPACE = {
     "lr": {"type": "float", "low": 0.01, "high": 0.5, "log": True},

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from grash.search.configurations import make_configurations
+from grash.search.proposals import make_configurations
 from grash.search.settings import make_settings
-from grash.study.table import Table
+from grash_study.table import Table
 
 GRAPHS = tuple(2.0**-i for i in range(6, -1, -1))
 EPOCHS = tuple(2.0 ** (-i / 2) for i in range(14, -1, -1))

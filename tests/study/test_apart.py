@@ -10,12 +10,12 @@ import pytest
 from grash.search import schedule
 from grash.search.graphs import SearchGraphs
 from grash.search.schedule import APART_FROM
-from grash.study.graphs import StudyGraphs, config_on
-from grash.study.methods import Method
-from grash.study.recorded import Recorded
-from grash.study.run import run_cells
-from grash.study.table import Table, make_table, table_cells
-from grash.study.table_search import planned, round_scores, search
+from grash_study.graphs import StudyGraphs, config_on
+from grash_study.methods import Method
+from grash_study.recorded import Recorded
+from grash_study.run import run_cells
+from grash_study.table import Table, make_table, table_cells
+from grash_study.table_search import planned, round_scores, search
 from study.small_study import made_up_for, small_pool, small_study
 from study.synthetic import make_table as drawn_table
 

@@ -8,16 +8,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from grash.cli.study_methods import methods as methods_verb
 from grash.errors import ConfigError
-from grash.study.compare import anytime, compare
-from grash.study.methods import METHODS, Method
-from grash.study.methods.trace import Trace, Tracker
-from grash.study.methods_page import _points, write_methods_page, write_overview
-from grash.study.methods_words import legend
-from grash.study.recorded import Recorded
-from grash.study.sweep import SWEEP, read_methods
-from grash.study.table_search import planned, search
+from grash_study.cli import methods as methods_verb
+from grash_study.compare import anytime, compare
+from grash_study.methods import METHODS, Method, Trace, Tracker
+from grash_study.methods_page import _points, legend, write_methods_page, write_overview
+from grash_study.recorded import Recorded
+from grash_study.sweep import SWEEP, read_methods
+from grash_study.table_search import planned, search
 from study.synthetic import make_table
 
 FEW = (Method("default", "grash"), Method("random", "random"), Method("eta 2", "grash", {"eta": 2}))

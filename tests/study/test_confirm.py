@@ -8,19 +8,25 @@ from xml.etree import ElementTree
 
 import pytest
 
-from grash.api_search import Search
+from grash.api.search import Search
 from grash.errors import ConfigError, GrashError, SearchFailed
 from grash.search.graphs import SearchGraphs
-from grash.search.ledger import LEDGER_FILE, read_ledger
-from grash.search.state import RoundState, SearchState
+from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
 from grash.search.trial import Result, Round
-from grash.study import confirm
-from grash.study.confirm import Candidate, folder_of, identity, opened, run_wanted, store_of, wanted_searches
-from grash.study.confirm_page import columns_of, confirm_page, differences
-from grash.study.confirm_plan import plan_wanted
-from grash.study.pages import write_page
-from grash.study.published import figures, goal, is_of, known_before
-from grash.study.store import merge_stores
+from grash_study import confirm
+from grash_study.confirm import (
+    Candidate,
+    folder_of,
+    identity,
+    opened,
+    plan_wanted,
+    run_wanted,
+    store_of,
+    wanted_searches,
+)
+from grash_study.confirm_page import columns_of, confirm_page, differences, figures, goal, is_of, known_before
+from grash_study.pages import write_page
+from grash_study.store import merge_stores
 from study.small_study import SPACE, small_graph
 
 COMMON = {"dim": 4, "max_epochs": 8.0, "n_trials": 4, "eta": 2, "space": SPACE, "proposals": "random"}

@@ -12,9 +12,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError, UnknownName
-from grash.study.methods import METHODS, RUNS, Method, rungs
-from grash.study.recorded import Recorded
-from grash.study.sweep import SWEEP, fitting, read_methods
+from grash_study import methods as rungs
+from grash_study.methods import METHODS, RUNS, Method
+from grash_study.recorded import Recorded
+from grash_study.sweep import SWEEP, fitting, read_methods
 from study.synthetic import make_table
 
 ALL = {m.name: m for m in (*METHODS, *SWEEP)}

@@ -9,11 +9,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import UnknownName
-from grash.study.draws import draw
-from grash.study.gaussian import Process, matern
-from grash.study.parzen import next_member, promise, propose_in_turn
-from grash.study.points import points_of
-from grash.study.recorded import Recorded
+from grash_study.draws import Process, draw, matern, next_member, promise, propose_in_turn
+from grash_study.recorded import Recorded, points_of
 from study.synthetic import make_table, pool_values
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from grash.errors import ConfigError, InputError
 from grash.search.schedule import MIN_VALID, cost_of, min_entities
-from grash.study.methods import Method
-from grash.study.recorded import Recorded
-from grash.study.table_search import entering, first_round, search
+from grash_study.methods import Method
+from grash_study.recorded import Recorded
+from grash_study.table_search import entering, first_round, search
 from study.synthetic import EPOCHS, make_table
 from table_engine import bill, decide
 

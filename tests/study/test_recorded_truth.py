@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from grash.engines.drive import Driver
-from grash.engines.sequential import SequentialEngine
+from grash.engines.driver import Driver
+from grash.engines.local import SequentialEngine
 from grash.engines.trial import TrialRunner
-from grash.search.folder import SEARCH_FILE, RunFolder
 from grash.search.graphs import SearchGraphs
+from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.settings import make_settings
-from grash.study.cells import cells_on
-from grash.study.planned import planned_fidelities
-from grash.study.recorded import Recorded
-from grash.study.run import run_cells
-from grash.study.table import make_table
-from grash.study.table_search import search
+from grash_study.cells import cells_on
+from grash_study.recorded import Recorded
+from grash_study.run import planned_fidelities, run_cells
+from grash_study.table import make_table
+from grash_study.table_search import search
 from study.small_study import SPACE, small_study
 from table_engine import without_waits
 

@@ -7,17 +7,14 @@ import sys
 
 import pytest
 
-from grash.engines import run as runs
-from grash.engines.run import run_training
+from grash.engines import trainer as runs
+from grash.engines.trainer import run_training
 from grash.errors import ConfigError, GrashError
 from grash.search.graphs import SearchGraphs
-from grash.study.cells import Cell, cells_on
-from grash.study.estimate import Pace
-from grash.study.graphs import StudyGraphs, config_on
-from grash.study.plan import plan_cells
-from grash.study.run import missing, run_cells
-from grash.study.store import Store
-from grash.study.train import GraphTrainer
+from grash_study.cells import Cell, cells_on
+from grash_study.graphs import StudyGraphs, config_on
+from grash_study.run import GraphTrainer, Pace, missing, plan_cells, run_cells
+from grash_study.store import Store
 from study.small_study import made_up, small_pool, small_study
 
 TECHNIQUES = ("chain", "ladder", "triples", "walk", "kgtuner")

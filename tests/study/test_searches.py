@@ -8,16 +8,16 @@ import signal
 
 import pytest
 
-from grash.engines import run as runs
-from grash.engines.drive import Driver
-from grash.search.configurations import make_configurations
+from grash.engines import trainer as runs
+from grash.engines.driver import Driver
 from grash.search.ledger import LEDGER_FILE, read_ledger
+from grash.search.proposals import make_configurations
 from grash.search.settings import AS_BEFORE
-from grash.study import resources, searches, variants
-from grash.study.cells import cells_on
-from grash.study.pool import DEFAULT
-from grash.study.searches import Asked, folder_of, print_searches, run_search, run_searches
-from grash.study.store import Store
+from grash_study import resources, searches, variants
+from grash_study.cells import cells_on
+from grash_study.pool import DEFAULT
+from grash_study.searches import Asked, folder_of, print_searches, run_search, run_searches
+from grash_study.store import Store
 from small_graph import grash
 from study.small_study import small_graph, small_pool, small_study
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.report.correlation import spearman as plain_spearman
-from grash.study.statistics import mean_interval, spearman, student, weighted_rho
+from grash.report.importance import spearman as plain_spearman
+from grash_study.statistics import mean_interval, spearman, student, weighted_rho
 
 values = st.integers(0, 6).map(float)  # few, so that ties are many
 pairs = st.lists(st.tuples(values, values), min_size=3, max_size=12)

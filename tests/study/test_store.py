@@ -10,9 +10,9 @@ import pytest
 
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
-from grash.study.cells import Cell, cells_on
-from grash.study.run import missing
-from grash.study.store import Store, merge_stores
+from grash_study.cells import Cell, cells_on
+from grash_study.run import missing
+from grash_study.store import Store, merge_stores
 from study.small_study import made_up, made_up_for, small_pool, small_study
 
 

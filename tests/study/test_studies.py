@@ -10,15 +10,24 @@ import polars as pl
 import pytest
 
 from grash.errors import ConfigError, InputError
-from grash.study import resources, rounds, variants
-from grash.study.foretell import differences, full_valid
-from grash.study.pages import Page, Rows, share_words, write_page
-from grash.study.plots import Series, bar_plot, line_plot
-from grash.study.pool import DEFAULT, make_pool
-from grash.study.run import run_cells
-from grash.study.searches import run_searches
-from grash.study.statistics import spearman
-from grash.study.transfer import BUDGETS, REDUCTIONS, analyse, check_reductions, transfer_cells, transfer_page
+from grash_study import resources, variants
+from grash_study import variants as rounds
+from grash_study.pages import Page, Rows, share_words, write_page
+from grash_study.plots import Series, bar_plot, line_plot
+from grash_study.pool import DEFAULT, make_pool
+from grash_study.run import run_cells
+from grash_study.searches import run_searches
+from grash_study.statistics import spearman
+from grash_study.transfer import (
+    BUDGETS,
+    REDUCTIONS,
+    analyse,
+    check_reductions,
+    differences,
+    full_valid,
+    transfer_cells,
+    transfer_page,
+)
 from small_graph import grash
 from study.small_study import SPACE, made_up, small_graph, small_study
 
@@ -156,7 +165,7 @@ def test_rotate_s_own_loss_is_searched_with_its_margin_and_temperature():
 
 def test_rounds_compares_etas_at_one_budget_and_one_round_at_a_third(tmp_path):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    asked = rounds.asked_searches(["epoch"], n=4, preset="paper")
+    asked = rounds.asked_searches_rounds(["epoch"], n=4, preset="paper")
     assert [(dict(a.changes)["eta"], dict(a.changes)["budget"]) for a in asked] == [(2, 3), (4, 3), (8, 3), (4, 1)]
     page = rounds.rounds_page(store, asked, command="grash study rounds small")
     assert write_page(page, tmp_path).read_text().count("not run yet") == 4 * 6 + 1

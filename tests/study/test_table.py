@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.errors import FormatError, InputError
-from grash.study import planned
-from grash.study.cells import MARKS, has_mark
-from grash.study.planned import planned_fidelities
-from grash.study.pool import DEFAULT
-from grash.study.recorded import Recorded
-from grash.study.run import run_cells
-from grash.study.table import GRAPHS, Table, make_table, table_cells
-from grash.study.transfer import transfer_cells
+from grash_study import run as planned
+from grash_study.cells import MARKS, has_mark
+from grash_study.pool import DEFAULT
+from grash_study.recorded import Recorded
+from grash_study.run import planned_fidelities, run_cells
+from grash_study.table import GRAPHS, Table, make_table, table_cells
+from grash_study.transfer import transfer_cells
 from study.small_study import made_up, made_up_for, small_study
 
 RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}

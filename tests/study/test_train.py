@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.engines.run import Job, Outcome, run_trainings
+from grash.engines.trainer import Job, Outcome, run_trainings
 from grash.errors import Diverged
-from grash.study.graphs import StudyGraphs, config_on
-from grash.study.train import GraphTrainer
 from grash.training.batches import Batches, Plan
 from grash.training.config import make_config
 from grash.training.loop import next_validation
+from grash_study.graphs import StudyGraphs, config_on
+from grash_study.run import GraphTrainer
 from study.small_study import small_graph, small_pool
 
 

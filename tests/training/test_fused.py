@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.kernels.step import TILE, StepShape
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
-from grash.training.fusable import serves, why_not
-from grash.training.fused import work_bytes
+from grash.training.fused import serves, stack_states, why_not, work_bytes
 from grash.training.initial import initial_model
-from grash.training.stack import stack_states
-from grash.training.state import TrainState
 
 CPU = torch.device("cpu")
 

@@ -16,17 +16,16 @@ import pytest
 import torch
 
 from grash.data.dataset import Dataset
-from grash.engines.run import Outcome, run_training
+from grash.engines.trainer import Outcome, run_training
 from grash.errors import Diverged, FormatError, InputError
 from grash.models import KgeModel
 from grash.training import loop
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
 from grash.training.initial import initial_model
-from grash.training.loop import train
+from grash.training.loop import Progress, train
 from grash.training.optimizers import TableOptimizer
-from grash.training.pulse import Progress
-from grash.training.state import TrainState
 from oracles import random_triples
 
 CPU = torch.device("cpu")
@@ -108,7 +107,7 @@ def test_stopping_again_and_again_changes_nothing(tmp_path: Path, eager: None) -
 def test_an_interrupt_during_a_validation_does_not_lose_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings_of()
     whole = run(config)
-    monkeypatch.setattr("grash.engines.ground.mrr", lambda ranks: (_ for _ in ()).throw(KeyboardInterrupt()))
+    monkeypatch.setattr("grash.engines.trainer.mrr", lambda ranks: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "c")
     monkeypatch.undo()
@@ -293,7 +292,7 @@ def test_a_failing_save_leaves_the_checkpoint_before_it(
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "c", watch=stopper(3))
     monkeypatch.setattr(
-        "grash.training.state.write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
+        "grash.training.checkpoint.write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
     )
     with pytest.raises(Exception, match="could not be written: No space left"):
         run(config, tmp_path / "c", watch=stopper(5))

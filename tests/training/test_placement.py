@@ -11,18 +11,17 @@ import pytest
 import torch
 
 from engines.planted import circle
-from grash.engines.ground import Ground
-from grash.engines.run import Job, Outcome, run_training, run_trainings
+from grash.engines.trainer import Ground, Job, Outcome, run_training, run_trainings
 from grash.errors import ConfigError
 from grash.evaluation.evaluate import evaluate
-from grash.kernels.far_rows import is_far
+from grash.kernels.host_rows import is_far
 from grash.models.store import StoredModel, load_model, save_model
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
 from grash.training.initial import initial_model
+from grash.training.loop import Pulse, Training
 from grash.training.placement import Placement, check_placement
-from grash.training.pulse import Pulse, Training
-from grash.training.state import TrainState, load_state, save_state, state_tensors
 from triton_interpreter import interpret, needs_triton
 
 CPU = torch.device("cpu")
@@ -149,7 +148,7 @@ def test_large_tables_are_not_saved_before_a_saving_is_a_tenth_of_the_time(monke
     config, data = config_of(), circle()
     state = TrainState.fresh(initial_model(config, 40, 5), config)
     training = Training(state, Batches(data.train, 40, 5, config, CPU), config, save=lambda s: saved.append(now[0]))
-    monkeypatch.setattr("grash.training.pulse._DISK_RATE", state.nbytes / 50)  # a saving is thought to take 50 s
+    monkeypatch.setattr("grash.training.loop._DISK_RATE", state.nbytes / 50)  # a saving is thought to take 50 s
     pulse = Pulse([training], 120)
     for moment in (16, 63, 499, 501):
         now[0] = moment

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.training.config import make_config
-from grash.training.rates import Plateau, rate_at
+from grash.training.optimizers import Plateau, rate_at
 
 
 def rates(epochs: list[float], plateau: Plateau | None = None, **values: object) -> list[float]:

@@ -16,16 +16,14 @@ from torch import Tensor
 from grash.errors import Diverged, FormatError, InputError, OutputError
 from grash.models.base import KgeModel
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
+from grash.training.distributed.checkpoint import fresh_shard, load_shard, save_shard
+from grash.training.distributed.communication import Company
+from grash.training.distributed.loop import train_shard
+from grash.training.distributed.tables import Shard
 from grash.training.initial import initial_model
-from grash.training.loop import train
-from grash.training.pulse import Progress, Training
-from grash.training.sharded_checkpoint import load_shard, save_shard
-from grash.training.sharded_company import Company
-from grash.training.sharded_loop import train_shard
-from grash.training.sharded_rows import Shard
-from grash.training.sharded_state import fresh_shard
-from grash.training.state import TrainState, load_state, save_state, state_tensors
+from grash.training.loop import Progress, Training, train
 from oracles import random_triples
 from training.thread_company import in_threads
 
@@ -221,7 +219,7 @@ def test_divergence_is_seen_by_all_ranks_at_the_same_step() -> None:
 
 
 def test_watchers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.training.sharded_loop._MOST_STEPS", 1)
+    monkeypatch.setattr("grash.training.distributed.loop._MOST_STEPS", 1)
     told: list[Progress] = []
 
     def work(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
@@ -245,7 +243,7 @@ def test_a_disk_that_refuses_is_said_on_all_ranks(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_of_one_rank_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from grash.training import sharded_tables
+    from grash.training.distributed import tables as sharded_tables
 
     config, write = settings_of(), sharded_tables._write_rows
 
@@ -310,7 +308,7 @@ def test_the_end_is_saved_once_and_what_was_resumed_there_not_again(tmp_path: Pa
 
 
 def test_a_ctrl_c_while_the_end_is_saved_is_heard_by_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.training.sharded_loop._patient", _pressed_at_the_end)
+    monkeypatch.setattr("grash.training.distributed.loop._patient", _pressed_at_the_end)
     config = settings_of(epochs=0.5)
 
     def work(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
@@ -334,7 +332,7 @@ def _pressed_at_the_end(wishes: Any) -> Iterator[None]:
 def test_a_checkpoint_that_takes_long_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("grash.training.sharded_loop._LONG_SAVING", 0.01)
+    monkeypatch.setattr("grash.training.distributed.loop._LONG_SAVING", 0.01)
     config = settings_of()
 
     def work(state: TrainState, training: Training, shard: Shard, company: Company) -> None:

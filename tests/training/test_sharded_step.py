@@ -14,13 +14,18 @@ from torch import Tensor
 from grash.models import KgeModel
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig, make_config
+from grash.training.distributed.communication import Company
+from grash.training.distributed.step import (
+    joint_reach,
+    negative_part,
+    positive_part,
+    reach_of,
+    sharded_gradients,
+    sharded_questions,
+)
+from grash.training.distributed.tables import Route, Shard
 from grash.training.gradients import Step, step_gradients
 from grash.training.losses import slot_loss
-from grash.training.sharded_company import Company
-from grash.training.sharded_losses import joint_reach, negative_part, positive_part, reach_of
-from grash.training.sharded_questions import sharded_questions
-from grash.training.sharded_rows import Route, Shard
-from grash.training.sharded_step import sharded_gradients
 from oracles import random_triples, relative_distance
 from training.test_gradients import LOSSES, PENALTIES, TRAININGS, VARIANTS, dense, random_model, variant_settings
 from training.thread_company import in_threads

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from grash.errors import OutputError
-from grash.training import sharded_tables
-from grash.training.sharded_company import Company
-from grash.training.sharded_tables import check_shared, shared_folder, write_together
+from grash.training.distributed import tables as sharded_tables
+from grash.training.distributed.communication import Company
+from grash.training.distributed.tables import check_shared, shared_folder, write_together
 from training.thread_company import in_threads
 
 

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from grash.errors import Diverged, OutputError
 from grash.models import KgeModel
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState, state_tensors
 from grash.training.config import TrainConfig, make_config
+from grash.training.fused import stack_states, swap, take_out
 from grash.training.initial import initial_model
-from grash.training.loop import PlainSteps, train_stack
-from grash.training.pulse import Pulse, Training
-from grash.training.stack import stack_states, swap, take_out
-from grash.training.state import TrainState, state_tensors
+from grash.training.loop import PlainSteps, Pulse, Training, train_stack
 from oracles import random_triples
 
 CPU = torch.device("cpu")

@@ -13,21 +13,20 @@ import torch
 
 from engines.planted import circle
 from engines.searches import small_search
+from grash.api.model import Model
 from grash.engines.distributed import train_together
-from grash.engines.ground import Ground
-from grash.engines.run import Job, Outcome, likeness, run_training, run_trainings
+from grash.engines.trainer import Ground, Job, Outcome, likeness, run_training, run_trainings
 from grash.errors import ConfigError
 from grash.evaluation.evaluate import evaluate
 from grash.kernels import row_update
 from grash.kernels.random import key_at, random_bits
 from grash.models import MODELS, KgeModel
 from grash.models.store import load_model
-from grash.predict import Model
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
 from grash.training.gradients import Gradient
 from grash.training.initial import initial_model
 from grash.training.optimizers import ADAGRAD_EPS, ADAM_EPS, BETAS, TableOptimizer, rounding_key
-from grash.training.state import TrainState
 from kernels.test_half_rows import rounded_by_hand
 from small_graph import rings
 from training.thread_company import in_threads
@@ -251,7 +250,7 @@ def test_a_model_folder_keeps_two_bytes_a_float_and_gives_the_same_scores(tmp_pa
 
 def test_a_checkpoint_of_the_other_storage_is_another_run(tmp_path: Path) -> None:
     from grash.errors import InputError
-    from grash.training.state import load_state, save_state
+    from grash.training.checkpoint import load_state, save_state
 
     half, whole = config_of(), config_of(storage="float32")
     states = [TrainState.fresh(initial_model(c, 12, 3), c) for c in (half, whole)]

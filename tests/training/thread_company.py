@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from grash.training.sharded_company import Company
+from grash.training.distributed.communication import Company
 
 Result = TypeVar("Result")
 

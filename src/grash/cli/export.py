@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grash.cli.show import command, listen, say
+from grash.cli.console import command, listen, say
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,9 +40,10 @@ def export(
     name. pykeen: pykeen.json, a pipeline. libkge: libkge.yaml, a training. What a configuration cannot carry over is
     said, and stands in the file.
     """
-    from grash import api
-    from grash.export import check_format, export_splits
-    from grash.export_config import CONFIG_FILES, export_config, find_config
+    from grash.api import dataset as datasets_api
+    from grash.api import model as model_api
+    from grash.interop.config import CONFIG_FILES, export_config, find_config
+    from grash.interop.embeddings import check_format, export_splits
 
     listen()
     check_format(format, dataset)
@@ -56,8 +57,8 @@ def export(
             say(line)
         written = [path]
     elif format == "splits":
-        written = export_splits(api.find_dataset(model), out, overwrite=overwrite)
+        written = export_splits(datasets_api.find_dataset(model), out, overwrite=overwrite)
     else:
-        written = api.load_model(model, device="cpu").export(out, format, overwrite=overwrite)  # type: ignore[arg-type]
+        written = model_api.load_model(model, device="cpu").export(out, format, overwrite=overwrite)  # type: ignore[arg-type]
     for path in written:
         print(path)

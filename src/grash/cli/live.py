@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from grash.cli.show import say
+from grash.cli.console import say
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from grash.search.state import SearchState
+    from grash.search.ledger import SearchState
     from grash.search.trial import Heartbeat
 
     Watch = Callable[[SearchState, dict[tuple[int, int], Heartbeat], Sequence[str]], None]
@@ -32,7 +32,7 @@ def live_display(quiet: bool = False) -> Iterator[Watch]:
         with _Table() as drawn:
             yield drawn.watch
     else:
-        from grash.report.lines import Lines
+        from grash.report.summary import Lines
 
         yield Lines(say).watch
 

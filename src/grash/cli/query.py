@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 from json import dumps as encode
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from grash.cli.options import Count, Device, Json, ModelFolder, Threads
-from grash.cli.show import as_json, listen, say, table
+from grash.cli.console import as_json, listen, say, table
+from grash.cli.options import Count, Device, Json, ModelFolder, Threads, option_of, takes_source_options
 from grash.errors import ConfigError, InputError, UnknownName
 
 if TYPE_CHECKING:
-    from grash.predict import Model, Query
+    from grash.api.model import Model, Query
+
 
 Head = Annotated[str | None, typer.Option("--head", help="Name (or id) of the head.", show_default=False)]
 Relation = Annotated[str | None, typer.Option("--relation", help="Name of the relation.", show_default=False)]
@@ -33,6 +34,7 @@ _TOLD = 20  # lines that are left out, each by a sentence
 def add_to(app: typer.Typer) -> None:
     for verb in (predict, score, neighbours):
         app.command()(verb)
+    app.command()(takes_source_options(evaluate))
 
 
 def predict(
@@ -59,15 +61,15 @@ def predict(
     by tabs, or by commas where no line has a tab; head and relation alone ask for the tail too. Answers to a file are
     lines of head, relation, tail, score, known, separated by tabs; with --json, a JSON object per question.
     """
-    from grash import api
-    from grash.engines.run import use_threads
+    from grash.api import model as model_api
+    from grash.engines.trainer import use_threads
 
     listen()
     use_threads(threads)
     given = (head, relation, tail)
     if queries is not None and any(part is not None for part in given):
         raise InputError("A question and a file of questions are given: give one of them.")
-    loaded = api.load_model(model, device=device)
+    loaded = model_api.load_model(model, device=device)
     if queries is not None:
         _answer_file(loaded, queries, count, new_only, skip_unknown, json)
         return
@@ -98,15 +100,15 @@ def score(
     """
     import numpy as np
 
-    from grash import api
-    from grash.engines.run import use_threads
+    from grash.api import model as model_api
+    from grash.engines.trainer import use_threads
 
     one = (head, relation, tail)
     if (triples is None) == (None in one):
         raise InputError("Give a file of triples, or all of --head, --relation and --tail.")
     listen()
     use_threads(threads)
-    loaded = api.load_model(model, device=device)
+    loaded = model_api.load_model(model, device=device)
     if triples is None:
         _check_skip(skip_unknown)
         rows, ids = [[str(head), str(relation), str(tail)]], [_by_id(loaded, [str(head), str(relation), str(tail)])]
@@ -130,12 +132,12 @@ def neighbours(
     json: Json = False,
 ) -> None:
     """Show the entities whose embeddings are nearest."""
-    from grash import api
-    from grash.engines.run import use_threads
+    from grash.api import model as model_api
+    from grash.engines.trainer import use_threads
 
     listen()
     use_threads(threads)
-    answers = api.load_model(model, device=device).neighbours(entity, count, metric)  # type: ignore[arg-type]
+    answers = model_api.load_model(model, device=device).neighbours(entity, count, metric)  # type: ignore[arg-type]
     if json:
         found = [{"name": a.name, "id": a.id, "score": a.score} for a in answers]
         as_json({"entity": entity, "metric": metric, "neighbours": found})
@@ -161,7 +163,7 @@ def _answer_file(model: Model, path: Path, count: int, new_only: bool, skip_unkn
 
 def _read_rows(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
     """Line number → fields of a file with tabs, or with commas where no line has a tab; empty lines are skipped."""
-    from grash.data.dialect import split_line
+    from grash.data.readers.text import split_line
 
     try:
         content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -224,3 +226,104 @@ def _question(model: Model, row: list[str]) -> Query:
 
 def _by_id(model: Model, row: list[str]) -> tuple[int, int, int]:
     return model.entity_id(row[0]), model.relation_id(row[1]), model.entity_id(row[2])
+
+
+# = grash evaluate: filtered ranking of a split, as a table or JSON.
+
+_COLUMNS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
+
+
+def evaluate(
+    model: ModelFolder,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset", help="Another graph, matched by names; the model's own by default.", show_default=False
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="valid or test.")] = "test",
+    sample: Annotated[
+        int | None, typer.Option("--sample", help="Rank a seeded sample of that many triples, for large graphs.")
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option("--candidates", help="Rank among that many drawn entities; other names, as mrr@1000neg."),
+    ] = None,
+    unseen: Annotated[
+        str, typer.Option("--unseen", help="Triples with something that train has not: keep, or drop (counted).")
+    ] = "keep",
+    per_relation: Annotated[bool, typer.Option("--per-relation", help="Metrics of every relation too.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Of the sample and of the interval.")] = 0,
+    device: Device = "auto",
+    threads: Threads = None,
+    json: Json = False,
+    *,
+    reading: dict[str, Any],
+) -> None:
+    """Rank the true answers of a split: MRR, Hits@k and more.
+
+    Every triple asks for its head and for its tail, each ranked among all entities, known answers left out.
+    """
+    for name, value, choices in (("split", split, ("valid", "test")), ("unseen", unseen, ("keep", "drop"))):
+        if value not in choices:
+            raise ConfigError(f"{name}={value!r} is unknown: give {' or '.join(choices)}.")
+    if candidates is not None and candidates < 1:
+        raise ConfigError(f"candidates={candidates}: give 1 or more.")
+    if reading and dataset is None:
+        raise ConfigError(f"{option_of(next(iter(reading)))} says how to read a graph: give --dataset with it.")
+    from grash.api import dataset as datasets_api
+    from grash.api import model as model_api
+    from grash.engines.trainer import use_threads
+
+    listen()
+    use_threads(threads)
+    loaded = model_api.load_model(model, device=device)
+    other = None if dataset is None else datasets_api.load_dataset(dataset, **reading)
+    result = model_api.evaluate(
+        loaded, other, split=split, sample=sample, candidates=candidates, unseen=unseen, seed=seed
+    ).to_dict()
+    if json:
+        as_json(result)
+    else:
+        show_evaluation(result, per_relation=per_relation)
+
+
+def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> None:
+    """Tables of an Evaluation as a dict, with what exactly was measured."""
+    suffix = "" if result["candidates"] is None else f"@{result['candidates']}neg"
+    low, high = result[f"mrr_interval{suffix}"]
+    columns = tuple(f">{name}{suffix}" for name in _COLUMNS)
+    rows = [(_slot_word(slot), *_numbers(result[slot], suffix)) for slot in ("both", "head", "tail")]
+    print(f"\n{_measured(result)}\n")
+    table(("asked for", *columns), rows)
+    print(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
+    groups = [("per_cardinality", "kind of relation")] + ([("per_relation", "relation")] if per_relation else [])
+    for key, word in groups:
+        if result[key]:
+            rows = [(name, m["n"], *_numbers(m, suffix)) for name, m in result[key].items()]
+            print()
+            table((word, ">questions", *columns), rows)
+
+
+def _measured(result: dict[str, Any]) -> str:
+    n, of = result["n_triples"], result["n_triples_in_split"]
+    which = f"all {n:,}" if n == of else f"{n:,} of {of:,}"
+    against = "all entities" if result["candidates"] is None else f"{result['candidates']:,} drawn entities"
+    unseen = ""
+    if result["n_unseen"]:
+        what = "left out" if result["unseen"] == "drop" else "kept"
+        unseen = f"; {result['n_unseen']:,} with something that train has not, {what}"
+    if result.get("n_trained"):
+        unseen += f"; the model was trained with {result['n_trained']:,} of them"
+    return (
+        f"{result['split']}: {which} triples ranked against {against}, filtered by "
+        f"{', '.join(result['filter'])}{unseen}"
+    )
+
+
+def _slot_word(slot: str) -> str:
+    return "head and tail" if slot == "both" else slot
+
+
+def _numbers(metrics: dict[str, Any], suffix: str) -> list[float]:
+    return [float(metrics[f"{name}{suffix}"]) for name in _COLUMNS]

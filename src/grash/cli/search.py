@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grash.cli.console import as_json, command, listen, say, table
+from grash.cli.live import ROUND_COLUMNS, round_cells, summary_lines
 from grash.cli.options import Json, Source, takes, takes_source_options
-from grash.cli.show import as_json, command, listen, say
 from grash.cli.train import assignment
 from grash.errors import ConfigError
 
 if TYPE_CHECKING:
-    from grash.api_result import SearchResult
-    from grash.api_search import Search
+    from grash.api.result import SearchResult
+    from grash.api.search import Search
     from grash.search.trial import Result
     from grash.training.config import TrainConfig
+
 
 RESUMABLE = 7  # exit code of a search that was stopped and goes on with `grash resume`
 
@@ -121,6 +124,8 @@ def add_to(app: typer.Typer) -> None:
     app.command()(takes_source_options(runs(asks(search))))
     app.command()(takes_source_options(asks(plan)))
     app.command()(runs(resume))
+    for verb in (status, report, dashboard):
+        app.command()(verb)
 
 
 def search(
@@ -142,7 +147,7 @@ def search(
     The run folder is the whole truth: the same command, or grash resume, goes on after Ctrl-C, a crash or a kill.
     Ctrl-C once finishes the running trials first; twice saves and stops at once. Defaults stand in [brackets].
     """
-    from grash.api_search import Search
+    from grash.api.search import Search
 
     listen()
     if (Path(source) / "search.yaml").is_file():
@@ -195,7 +200,7 @@ def resume(
     running: dict[str, Any],
 ) -> None:
     """Go on with a search, from wherever it stopped. The same as grash search with its settings."""
-    from grash.api_search import Search
+    from grash.api.search import Search
 
     listen()
     _run(Search.open(folder, **running), max_seconds, quiet, json)
@@ -204,9 +209,8 @@ def resume(
 def _search(
     source: str, out: Path | None, asked: dict[str, Any], running: dict[str, Any], reading: dict[str, Any]
 ) -> Search:
-    from grash import api
-    from grash.api_given import settings_of_file
-    from grash.api_search import Search
+    from grash.api import dataset as datasets_api
+    from grash.api.search import Search, settings_of_file
 
     asked = dict(asked)
     preset = asked.pop("preset", None)
@@ -224,7 +228,7 @@ def _search(
     preset = preset or settings.get("preset", "default")
     settings.pop("preset", None)
     return Search(
-        api.load_dataset(source, **reading), source=source, out=out, preset=preset, initial_configs=initial,
+        datasets_api.load_dataset(source, **reading), source=source, out=out, preset=preset, initial_configs=initial,
         from_run=from_run, **running, **settings,
     )  # fmt: skip
 
@@ -293,3 +297,100 @@ def _early_stop(final: Result, config: TrainConfig) -> str:
 
 def _names(*given: dict[str, Any]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for part in given for name in part)
+
+
+# = grash status, report, dashboard: looking at a search, while it runs and after. None of them changes it.
+
+Run = Annotated[Path, typer.Argument(help="A run folder, from grash search.", show_default=False)]
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run folders, from grash search.", show_default=False)
+]
+_COMPARED = ("run", "dataset", "model", ">n", ">E", "state", ">valid MRR", ">test MRR", ">cost", ">seconds")
+
+
+def status(runs: Runs, json: Json = False) -> None:
+    """Show where a search stands: rounds, the best configuration, budget, time left, failures. Several: a row for each.
+
+    Reads the ledger of the run folder only, so that it can be asked at any time, on any machine that sees the folder.
+    """
+    from grash.report.summary import abandoned, state_of, summarise
+
+    listen()
+    found = [summarise(state_of(run), datetime.now(timezone.utc), alive=not abandoned(run)) for run in runs]
+    if json:
+        as_json(found[0] if len(runs) == 1 else [{"run": str(run), **entry} for run, entry in zip(runs, found)])
+    elif len(runs) == 1:
+        _print_status(found[0], runs[0])
+    else:
+        table(_COMPARED, [_compared(entry, run) for run, entry in zip(runs, found)])
+
+
+def report(
+    run: Run,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Write report.html of a search anew: one file with charts of rounds, ranks, parameters and costs.
+
+    A search writes it too, at the end of each round; it needs no network and can be sent to others.
+    """
+    from grash.report.page import write_report
+
+    listen()
+    path = write_report(run)
+    print(path)
+    if open_it:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+
+
+def dashboard(
+    run: Run,
+    port: Annotated[int, typer.Option("--port", help="Port on this machine; 0 takes a free one.")] = 8080,
+) -> None:
+    """Start optuna-dashboard on a search; it shows rounds that go on as they do. Ctrl-C ends it.
+
+    It listens on 127.0.0.1 only.
+    """
+    from grash.report.optuna import dashboard_server
+
+    listen()
+    with dashboard_server(run, port) as server:
+        say(f"http://127.0.0.1:{server.server_port}/dashboard  (Ctrl-C ends it)")
+        server.serve_forever()
+
+
+def _print_status(summary: dict[str, Any], run: Path) -> None:
+    words = f"{summary['dataset'].get('name', '')}, {', '.join(summary['models'])}: {summary['status']}"
+    print(f"{words}\n")
+    table(ROUND_COLUMNS, [round_cells(entry) for entry in summary["rounds"]])
+    print()
+    for line in summary_lines(summary):
+        print(line)
+    _print_rest(summary, run)
+
+
+def _compared(summary: dict[str, Any], run: Path) -> list[object]:
+    """A run beside others: MRRs are those of the winner trained in full, since rounds have graphs of their own."""
+    winner = summary["winner"] or {}
+    models, epochs = ", ".join(summary["models"]), summary["max_epochs"]
+    mrrs = [(winner.get("final") or {}).get("valid_mrr"), (winner.get("test") or {}).get("mrr")]
+    return [
+        str(run), summary["dataset"].get("name", ""), models, summary["n_trials"],
+        None if epochs is None else f"{epochs:g}", summary["status"],
+        *mrrs, f"{summary['budget']['spent']:.3g}", f"{summary['seconds']:.0f}",
+    ]  # fmt: skip
+
+
+def _print_rest(summary: dict[str, Any], run: Path) -> None:
+    for failure in summary["failures"]:
+        first = failure["message"].splitlines()[0] if failure["message"] else ""
+        print(f"failed  {failure['count']} {failure['kind']}, first cfg {failure['configuration']}: {first}")
+    if summary["why"]:
+        print(f"\n{summary['why']}")
+    if summary["status"] == "interrupted":
+        print("\nThe process that ran it has gone; nothing that the ledger has is lost.")
+    if summary["status"] in ("stopped", "interrupted"):
+        print(f"Go on with: {command('grash', 'resume', run)}")
+    elif summary["winner"] and summary["winner"]["test"]:
+        print(f"The model: {Path(run) / 'model'}; its configuration: {Path(run) / 'best.yaml'}")

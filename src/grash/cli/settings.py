@@ -1,12 +1,53 @@
-"""Every field of TrainConfig as a row: `grash settings` shows them, docs/reference/config.md holds them."""
+"""grash models, settings: what can be trained, and with which settings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+import typer
+
+from grash.cli.console import as_json, table
+from grash.cli.options import Json
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(models)
+    app.command()(settings)
+
+
+def models(json: Json = False) -> None:
+    """List the models with their score functions."""
+    import sys
+
+    from grash.models import MODELS
+
+    rows = {name: _formula(sys.modules[cls.__module__].__doc__ or "") for name, cls in MODELS.items()}
+    if json:
+        as_json(rows)
+        return
+    table(("model", "score of (head, relation, tail)"), list(rows.items()))
+    print("\nHigher scores are more plausible. Train one with: grash train SOURCE --model NAME")
+
+
+def settings(json: Json = False) -> None:
+    """List every setting of a training and its meaning."""
+    rows = setting_rows()
+    if json:
+        as_json([row.__dict__ for row in rows])
+        return
+    table(("setting", "values", "default", "meaning"), [(r.name, r.values, r.default, r.meaning) for r in rows])
+    print("\nGive them as --set name=value, or as lines `name: value` in a file for --config.")
+
+
+def _formula(doc: str) -> str:
+    return " ".join(doc.split("\n\n")[0].split())
+
+
+# = Every field of TrainConfig as a row: `grash settings` shows them, docs/reference/config.md holds them.
 
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import shutil
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grash.cli.distributed import launched, train_as_rank
+from grash.cli.console import as_json, command, listen, say
 from grash.cli.options import Device, Json, Source, Threads, takes_source_options
-from grash.cli.progress import progress_display
-from grash.cli.show import as_json, command, listen, say
 from grash.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
+    from grash.api.model import Model
     from grash.data.dataset import Dataset
-    from grash.predict import Model
+    from grash.engines.distributed import Finished
     from grash.training.config import TrainConfig
+    from grash.training.distributed.communication import Company
+    from grash.training.loop import Progress
+
 
 _OWN_OPTIONS = (
     "model", "dim", "reciprocal", "training", "loss", "epochs", "lr", "batch_size", "optimizer", "penalty",
@@ -99,36 +109,37 @@ def train(
     goes on from it, to the same result.
     Defaults stand in [brackets]; --config gives others, and options change those.
     """
-    from grash import api
-    from grash.engines.run import use_threads
+    from grash.api import dataset as datasets_api
+    from grash.api import training as training_api
+    from grash.engines.trainer import use_threads
 
     listen()
     use_threads(threads)
-    chosen = api.configure(config, **_settings(locals(), settings))
-    dataset = api.load_dataset(source, **reading)
+    chosen = training_api.configure(config, **_settings(locals(), settings))
+    dataset = datasets_api.load_dataset(source, **reading)
     if launched():
         train_as_rank(
             dataset, chosen, out=out, device=device, restart=restart, json=json, quiet=quiet, overwrite=overwrite,
             evaluate=not no_test, valid_sample=valid_sample, test_sample=test_sample, placement=placement,
         )  # fmt: skip
         return
-    folder = out if out is not None else api.free_folder(dataset, chosen, valid_sample=valid_sample)
-    api.check_place(folder, overwrite=overwrite, test_sample=test_sample)
+    folder = out if out is not None else training_api.free_folder(dataset, chosen, valid_sample=valid_sample)
+    training_api.check_place(folder, overwrite=overwrite, test_sample=test_sample)
     plan = _plan(dataset, chosen, device, placement, folder, valid_sample)
     if restart:  # nothing is removed before all that can be refused
-        shutil.rmtree(api.checkpoint_of(folder), ignore_errors=True)
+        shutil.rmtree(training_api.checkpoint_of(folder), ignore_errors=True)
     started = time.monotonic()
     if not quiet:
-        goes_on = api.goes_on_from(api.checkpoint_of(folder), dataset, chosen, valid_sample)
+        goes_on = training_api.goes_on_from(training_api.checkpoint_of(folder), dataset, chosen, valid_sample)
         _say_plan(dataset, chosen, plan, folder, goes_on)
     try:
         with progress_display(chosen, device, quiet=quiet) as watch:
-            trained = api.train(
+            trained = training_api.train(
                 dataset, chosen, out=folder, device=device, threads=threads, watch=watch, overwrite=overwrite,
                 evaluate=not no_test, valid_sample=valid_sample, test_sample=test_sample, placement=placement,
             )  # fmt: skip
     except KeyboardInterrupt:
-        raise typer.Exit(interrupted(api.checkpoint_of(folder))) from None
+        raise typer.Exit(interrupted(training_api.checkpoint_of(folder))) from None
     if not quiet:
         _say_best(trained, time.monotonic() - started)
     if json:
@@ -164,7 +175,7 @@ def assignment(text: str) -> tuple[str, Any]:
 def _plan(dataset: Dataset, config: TrainConfig, device: str, placement: str, folder: Path, sample: int | None) -> str:
     """What the run takes on its device; refuses what does not fit."""
     from grash.engines.device import choose_device
-    from grash.engines.ground import Ground
+    from grash.engines.trainer import Ground
 
     where = choose_device(device)
     placed = Ground(dataset, where, valid_sample=sample).place(config, asked=placement, folder=folder.absolute().parent)
@@ -187,7 +198,7 @@ def _say_best(model: Model, seconds: float) -> None:
 
 def interrupted(checkpoint: Path) -> int:
     """Says what a Ctrl-C leaves; the exit code. A disk without room keeps the checkpoint of an earlier step."""
-    from grash.training.state import step_of
+    from grash.training.checkpoint import step_of
 
     step = step_of(checkpoint)
     if step is not None:
@@ -214,7 +225,7 @@ def _summary(model: Model, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def _show_result(model: Model, folder: Path) -> None:
-    from grash.cli.evaluate import show_evaluation
+    from grash.cli.query import show_evaluation
 
     if model.evaluation:
         show_evaluation(model.evaluation)
@@ -227,3 +238,185 @@ def _show_result(model: Model, folder: Path) -> None:
     print(f"  {command('grash', 'neighbours', folder, names[0])}")
     if len(model.dataset.test):
         print(f"  {command('grash', 'evaluate', folder, '--per-relation')}")
+
+
+# = grash train under torchrun: every process is a rank of one training. Rank 0 says what goes well, and
+# = each what goes wrong.
+
+
+def launched() -> bool:
+    """Whether torchrun, or something that speaks like it, started this process as one of several."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def several() -> bool:
+    """Whether there are other ranks."""
+    return launched() and os.environ["WORLD_SIZE"] != "1"
+
+
+def train_as_rank(
+    dataset: Dataset,
+    config: TrainConfig,
+    *,
+    out: Path | None,
+    device: str,
+    restart: bool,
+    json: bool,
+    quiet: bool,
+    placement: str,
+    **options: Any,
+) -> None:
+    """`grash train` of one rank; options: overwrite, evaluate, valid_sample, test_sample."""
+    from grash.engines.distributed import joined
+    from grash.errors import ConfigError, GrashError
+    from grash.training.distributed.communication import RankLost
+
+    rank, first = os.environ["RANK"], os.environ["RANK"] == "0"
+    if not first:
+        logging.getLogger("grash").setLevel(logging.ERROR)
+    try:
+        if placement not in ("auto", "device"):
+            raise ConfigError(
+                f"--placement {placement} is for a training in one process, and ranks keep their rows on their own "
+                f"devices: leave it out, and start more ranks where the rows do not fit."
+            )
+        with joined(device) as (company, where):
+            _train(dataset, config, company, where, out, restart, json, quiet or not first, options)
+    except RankLost:
+        raise  # says which rank it is
+    except GrashError as error:  # each for itself: the first rank to end ends those that would have said the same
+        if several():
+            error.args = (f"rank {rank}: {error}",)
+        raise
+
+
+def _train(
+    dataset: Dataset,
+    config: TrainConfig,
+    company: Company,
+    where: torch.device,
+    out: Path | None,
+    restart: bool,
+    json: bool,
+    quiet: bool,
+    options: dict[str, Any],
+) -> None:
+    from grash.api import training as training_api
+    from grash.engines.distributed import train_together
+
+    first, sample = company.rank == 0, options["valid_sample"]
+    chosen = "" if not first else str(out or training_api.free_folder(dataset, config, valid_sample=sample))
+    folder = Path(company.text(chosen))
+    checkpoint = training_api.checkpoint_of(folder)
+    started = time.monotonic()
+    if not quiet:
+        _say_plan_distributed(dataset, config, company.size, where, folder)
+        if not restart and training_api.goes_on_from(checkpoint, dataset, config, sample):
+            say("A checkpoint of this run is there: it goes on from it.")
+    try:
+        with progress_display(config, str(where), quiet=quiet) as watch:
+            given = {"out": folder, "checkpoint": checkpoint, "restart": restart, "watch": watch, **options}
+            found = train_together(dataset, config, company, where, **given)
+    except KeyboardInterrupt:
+        raise typer.Exit(interrupted(checkpoint) if first else 130) from None
+    if first:
+        _show(dataset, config, found, folder, time.monotonic() - started, json=json, quiet=quiet)
+
+
+def _say_plan_distributed(dataset: Dataset, config: TrainConfig, size: int, where: torch.device, folder: Path) -> None:
+    say(repr(dataset))
+    rows = -(-dataset.n_entities // size)
+    ranks = f"{size} ranks, {rows:,} entities each" if size > 1 else "one rank"
+    say(f"{config.model}, {config.dim} floats per entity, {config.training}, {config.epochs:g} epochs → {folder}")
+    say(f"{ranks}; rank 0 on {where}")
+
+
+def _show(
+    dataset: Dataset, config: TrainConfig, found: Finished, folder: Path, seconds: float, *, json: bool, quiet: bool
+) -> None:
+    from grash.cli.query import show_evaluation
+
+    best = max(found.history, key=lambda v: v["mrr"], default=None)
+    if not quiet:
+        reached = "" if best is None else f"; best valid MRR {best['mrr']:.4f} at epoch {best['epoch']:g}"
+        say(f"done in {seconds:.1f} s{reached}")
+    if json:
+        about = {"name": dataset.name, "fingerprint": dataset.fingerprint}
+        as_json(
+            {
+                "model_folder": str(folder),
+                "dataset": about,
+                "config": config.model_dump(),
+                "best_validation": best,
+                "history": found.history,
+                "evaluation": found.evaluation or None,
+                "seconds": seconds,
+            }
+        )
+        return
+    if found.evaluation:
+        show_evaluation(found.evaluation)
+    with contextlib.suppress(BrokenPipeError):
+        print(f"\nSaved as {folder}. Try:\n  {command('grash', 'evaluate', folder, '--per-relation')}")
+
+
+# = The progress of a training: one line that is rewritten in a terminal, a line per validation elsewhere.
+
+
+@contextmanager
+def progress_display(
+    config: TrainConfig, device: str, *, quiet: bool = False
+) -> Iterator[Callable[[Progress], None] | None]:
+    """Yields what to give to `train` as `watch`; a terminal's line is ended when training is."""
+    if quiet:
+        yield None
+        return
+    from grash.engines.device import choose_device, used_bytes
+    from grash.engines.memory import human
+
+    where = choose_device(device)
+    terminal = sys.stderr.isatty()
+    validations = 0
+    shown = False
+
+    def watch(progress: Progress) -> None:
+        nonlocal validations, shown
+        passed = int(progress.epoch / config.valid_every)
+        if not terminal and passed == validations:
+            return
+        validations, shown = passed, True
+        line = progress_line(progress, config.epochs, human(used_bytes(where)))
+        print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    try:
+        yield watch
+    finally:
+        if terminal and shown:
+            print(file=sys.stderr, flush=True)
+
+
+def progress_line(progress: Progress, epochs: float, memory: str) -> str:
+    parts = [
+        f"epoch {progress.epoch:.1f}/{epochs:g}",
+        f"loss {progress.loss:.4g}",
+        f"{_short(progress.examples_per_second)} triples/s",
+        memory,
+        f"ETA {_clock(progress.seconds_left)}",
+    ]
+    if progress.best_mrr is not None:
+        parts.append(f"best valid MRR {progress.best_mrr:.4f}")
+    return "  ".join(parts)
+
+
+def _short(value: float) -> str:
+    for unit in ("", " k", " M"):
+        if value < 1000 or unit == " M":
+            return f"{value:.3g}{unit}" if value < 1000 else f"{value:,.0f}{unit}"
+        value /= 1000
+    raise AssertionError
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from grash.data.arrays import in_blocks
-from grash.data.words import Whole
+from grash.data.interning import Whole
 from grash.errors import InputError
 
 Triples = NDArray[np.int32]

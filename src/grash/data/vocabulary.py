@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from grash.data.arrays import in_blocks, map_array
-from grash.data.intern import Interner, hashed_fields
-from grash.data.suggest import nearest_names
-from grash.data.vocabulary_file import lay_out
-from grash.data.words import SLACK, Whole, hash_name
-from grash.errors import FormatError, UnknownName
+from grash.data.arrays import ArrayWriter, give_back, in_blocks, map_array
+from grash.data.interning import MAX_NAMES, SLACK, HashedFields, Interner, Whole, hash_name, hashed_fields
+from grash.errors import FormatError, InputError, UnknownName
 
 _ABSENT, _DAMAGED = -1, -2
 _BLOCK = 1 << 22
@@ -188,3 +186,224 @@ def _check_offsets(offsets: NDArray[np.int64], n_bytes: int, source: str) -> Non
         block = offsets[start : start + _BLOCK + 1]
         if (block[1:] < block[:-1]).any():
             raise FormatError(f"{source} is damaged: its offsets are out of order.")
+
+
+# = The files of a vocabulary (vocabulary.py), written without holding it in memory. Used by unite.py.
+
+_LOAD = 0.6
+_HASHES = 1 << 22
+
+
+class VocabularyWriter:
+    """Names in the order of their ids, appended in blocks of distinct ones; then the index."""
+
+    def __init__(self, folder: Path, stem: str, work: Path) -> None:
+        self._folder, self._stem = folder, stem
+        self._hash_file = work / f"{stem}.hashes"
+        self.n_names, self._n_bytes = 0, 0
+
+    def __enter__(self) -> VocabularyWriter:
+        self._names = ArrayWriter(self._folder / f"{self._stem}.names.npy", np.uint8)
+        self._offsets = ArrayWriter(self._folder / f"{self._stem}.offsets.npy", np.int64)
+        self._offsets.append(np.zeros(1, np.int64))
+        self._hashes = self._hash_file.open("wb")
+        return self
+
+    def append(self, block: HashedFields) -> None:
+        text, lengths = end_to_end(block.buffer, block.starts, block.lengths)
+        self._names.append(text)
+        self._offsets.append(self._n_bytes + np.cumsum(lengths))
+        self._hashes.write(np.ascontiguousarray(block.hashes).data)
+        self.n_names, self._n_bytes = self.n_names + len(lengths), self._n_bytes + len(text)
+        if self.n_names > MAX_NAMES:
+            raise InputError(f"There are more than {MAX_NAMES:,} distinct names, and ids are 32-bit numbers.")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hashes.close()
+        self._names.__exit__(kind, error, trace)
+        self._offsets.__exit__(kind, error, trace)
+
+    def index(self, room: int) -> None:
+        """Writes the index, after all names: one stretch of slots after the other, each at most `room` bytes."""
+        size = 1 << max(10, int(np.ceil(self.n_names / _LOAD)).bit_length())
+        path = self._folder / f"{self._stem}.index.npy"
+        slots = np.lib.format.open_memmap(path, "w+", np.int32, (size,))
+        stretch = max(1024, room // 8)
+        for low in range(0, size, stretch):
+            with self._hash_file.open("rb") as file:
+                for first in range(0, self.n_names, _HASHES):
+                    hashes = np.frombuffer(file.read(4 * min(_HASHES, self.n_names - first)), np.uint32)
+                    _fill_index(hashes, first, np.asarray(slots), low, min(low + stretch, size))
+            give_back(slots)
+        slots.flush()
+        self._hash_file.unlink()
+
+
+def end_to_end(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of some names without what lies between them, and their lengths."""
+    text = np.empty(int(lengths.sum()), np.uint8)
+    lay_out(buffer, starts, lengths, text)
+    return text, lengths
+
+
+@njit(cache=True, nogil=True)
+def lay_out(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], text: NDArray[np.uint8]
+) -> None:
+    """Lays pieces of a buffer end to end."""
+    to = 0
+    for i in range(starts.size):
+        for at in range(starts[i], starts[i] + lengths[i]):
+            text[to] = buffer[at]
+            to += 1
+
+
+@njit(cache=True, nogil=True)
+def _fill_index(hashes: NDArray[np.uint32], first: int, slots: NDArray[np.int32], low: int, high: int) -> None:
+    """Puts the names whose place is between low and high into the next free slot from there on."""
+    mask = slots.size - 1
+    for i in range(hashes.size):
+        at = np.int64(hashes[i]) & mask
+        if low <= at < high:
+            while slots[at] != 0:
+                at = (at + 1) & mask
+            slots[at] = first + i + 1
+
+
+# = Which names one may have meant: a scan over all names for near misses. Used by vocabulary.py.
+# =
+# = The price of a name, in tenths of a typing error (ASCII case is free): the edit distance where it is small;
+# = a bit more than one error for a name that ends in the query after a separator (the last part of an IRI); more
+# = than that, and growing with the length of the rest, for a name that begins with it.
+
+_ERROR, _IRI_END, _BEGINNING = 10, 12, 14
+_FAR = 1 << 30
+_MAX_DISTANCE = 4
+
+
+def nearest_names(
+    names: NDArray[np.uint8], offsets: NDArray[np.int64], query: NDArray[np.uint8], k: int
+) -> NDArray[np.int64]:
+    """The ids of up to k names with the lowest price for a query (bytes), best first, then by id.
+
+    O(bytes of all names), most of them left after their first bytes.
+    """
+    if k < 1 or len(query) == 0:
+        return np.empty(0, np.int64)
+    prices = np.full(k, _FAR, np.int64)
+    ids = np.full(k, -1, np.int64)
+    _scan(names, offsets, _lowered(query), min(_MAX_DISTANCE, max(1, len(query) // 3)), prices, ids)
+    return ids[prices < _FAR]
+
+
+def _lowered(query: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.frombuffer(query.tobytes().lower(), np.uint8)
+
+
+@njit(cache=True, nogil=True)
+def _scan(
+    names: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    query: NDArray[np.uint8],
+    limit: Whole,
+    prices: NDArray[np.int64],
+    ids: NDArray[np.int64],
+) -> None:
+    """Keeps the lowest prices, sorted."""
+    rows = np.empty((2, 2 * limit + 1), np.int64)
+    k = prices.size
+    for i in range(offsets.size - 1):
+        price = _price(names, offsets[i], offsets[i + 1], query, limit, rows)
+        if price >= prices[k - 1]:
+            continue
+        at = k - 1
+        while at > 0 and prices[at - 1] > price:
+            prices[at], ids[at] = prices[at - 1], ids[at - 1]
+            at -= 1
+        prices[at], ids[at] = price, i
+
+
+@njit(cache=True, nogil=True)
+def _price(
+    names: NDArray[np.uint8],
+    start: Whole,
+    stop: Whole,
+    query: NDArray[np.uint8],
+    limit: Whole,
+    rows: NDArray[np.int64],
+) -> Whole:
+    length, wanted = stop - start, query.size
+    same = 0  # length of the common beginning
+    while same < min(length, wanted) and _lower(names[start + same]) == query[same]:
+        same += 1
+    if same == wanted:
+        if length == wanted:
+            return 0
+        beginning = _BEGINNING + min(length - wanted, 20 * _ERROR)
+        return min(beginning, (length - wanted) * _ERROR) if length - wanted <= limit else beginning
+    tail = 0  # length of the common end of what is left
+    while tail < min(length, wanted) - same and _lower(names[stop - 1 - tail]) == query[wanted - 1 - tail]:
+        tail += 1
+    if tail == wanted and _is_separator(names[stop - 1 - tail]):
+        return _IRI_END
+    if abs(length - wanted) > limit:
+        return _FAR
+    left, right = length - same - tail, wanted - same - tail
+    distance = _bounded_distance(names, start + same, left, query, same, right, limit, rows)
+    return distance * _ERROR if distance <= limit else _FAR
+
+
+@njit(cache=True, nogil=True)
+def _bounded_distance(
+    a: NDArray[np.uint8],
+    a_start: Whole,
+    n: Whole,
+    b: NDArray[np.uint8],
+    b_start: Whole,
+    m: Whole,
+    limit: Whole,
+    rows: NDArray[np.int64],
+) -> Whole:
+    """The edit distance of a[a_start:][:n] and b[b_start:][:m], or limit + 1 if it is larger.
+
+    Only the cells within `limit` of the diagonal are computed: column j of row i stands at j - i + limit.
+    """
+    if n == 0 or m == 0:
+        return max(n, m)
+    width = 2 * limit + 1
+    above, here = rows[0], rows[1]
+    for at in range(width):
+        above[at] = at - limit if at >= limit else limit + 1
+    for i in range(1, n + 1):
+        best = limit + 1
+        for at in range(width):
+            j = i + at - limit
+            value = limit + 1
+            if j == 0:
+                value = i
+            elif 0 < j <= m:
+                value = above[at] + (_lower(a[a_start + i - 1]) != b[b_start + j - 1])
+                if at + 1 < width:
+                    value = min(value, above[at + 1] + 1)
+                if at > 0:
+                    value = min(value, here[at - 1] + 1)
+            here[at] = min(value, limit + 1)
+            best = min(best, here[at])
+        if best > limit:
+            return limit + 1
+        above, here = here, above
+    return above[m - n + limit]
+
+
+@njit(cache=True, nogil=True)
+def _lower(byte: Any) -> Any:
+    return byte + 32 if 65 <= byte <= 90 else np.int64(byte)
+
+
+@njit(cache=True, nogil=True)
+def _is_separator(byte: Any) -> bool:
+    return byte == 47 or byte == 35 or byte == 58 or byte == 95  # / # : _

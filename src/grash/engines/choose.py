@@ -8,10 +8,9 @@ from pathlib import Path
 import torch
 
 from grash.engines.device import choose_device
+from grash.engines.local import SequentialEngine, StackedEngine
 from grash.engines.processes import ProcessEngine
-from grash.engines.ray_cluster import check_cluster
-from grash.engines.sequential import SequentialEngine
-from grash.engines.stacked import StackedEngine
+from grash.engines.ray import check_cluster
 from grash.engines.trial import TrialRunner
 from grash.errors import ConfigError
 from grash.search.graphs import SearchGraphs
@@ -38,7 +37,7 @@ def choose_engine(
     threads = graphs.settings.threads
     slots = check_engine(name, devices, workers, threads=threads, address=address)
     if name == "ray":
-        from grash.engines.ray_engine import RayEngine
+        from grash.engines.ray import RayEngine
 
         return RayEngine(
             folder, address=address, devices=devices, threads=threads, workers=workers, timeout=timeout,

@@ -6,10 +6,15 @@ steps as `run`, for one training.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -18,35 +23,30 @@ from typing import Any
 
 import torch
 
+from grash import __version__
 from grash.data.dataset import Dataset
-from grash.data.known import KnownAnswers
-from grash.engines.device import choose_device
-from grash.engines.farewell import farewell
-from grash.engines.ground import Ground
-from grash.engines.memory import human, plan_memory
-from grash.engines.placing import free_disk
-from grash.engines.rank_checks import check_alike, check_memory_of_ranks, check_same_step
-from grash.engines.run import LEFT_FREE, run_identity
-from grash.errors import ConfigError, InputError
+from grash.data.known_answers import KnownAnswers
+from grash.engines.device import choose_device, free_bytes
+from grash.engines.memory import MemoryPlan, advice, check_memory, free_disk, human, needed_bytes, plan_memory
+from grash.engines.trainer import LEFT_FREE, Ground, run_identity
+from grash.errors import ConfigError, InputError, MemoryPlanError
+from grash.evaluation.distributed import ShardedRanker, evaluate_shard
 from grash.evaluation.evaluate import check_sample, sampled
 from grash.evaluation.metrics import mrr
-from grash.evaluation.sharded_ranking import ShardedRanker, evaluate_shard
 from grash.files import mend_folder
 from grash.models import KgeModel
 from grash.models.store import check_free
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
-from grash.training.pulse import Progress, Training
-from grash.training.sharded_checkpoint import load_shard, save_shard
-from grash.training.sharded_company import Company, Processes, RankLost
-from grash.training.sharded_loop import train_shard
-from grash.training.sharded_model import save_model_shard
-from grash.training.sharded_rows import Shard
-from grash.training.sharded_state import fresh_shard
-from grash.training.sharded_tables import check_shared
-from grash.training.state import TrainState
-from grash.version import __version__
+from grash.training.distributed.checkpoint import fresh_shard, load_shard, save_model_shard, save_shard
+from grash.training.distributed.communication import Company, Processes, RankLost
+from grash.training.distributed.loop import train_shard
+from grash.training.distributed.tables import Shard, check_shared
+from grash.training.loop import Progress, Training
 
 log = logging.getLogger(__name__)
+
+
 _PATIENCE = timedelta(minutes=10)  # with a rank that is alive and says nothing
 _NAMES = {"config": "its settings", "dataset": "its graph", "valid_sample": "--valid-sample"}
 
@@ -215,3 +215,92 @@ def _validator(
     known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
     ranker = ShardedRanker(triples, known, shard, company, device)
     return lambda model: mrr(ranker.rank(model))
+
+
+# = What the ranks of one training make sure of together, before hours are spent: the same command, memory for all of
+# = them, a disk that all see, the same checkpoint.
+# =
+# = Comes from `distributed`. Ranks that differ in any of it would wait for each other, or train something else.
+
+
+def check_alike(given: Mapping[str, Any], company: Company) -> None:
+    """given: what all ranks must have been given alike, by the names that a person knows it by."""
+    digests = [hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest() for value in given.values()]
+    told = company.gather(torch.tensor([list(digest) for digest in digests], dtype=torch.uint8))
+    differs = (told != told[0]).any(2)  # (ranks, names)
+    ranks = differs.any(1).nonzero()[:, 0].tolist()
+    if ranks:
+        names = [name for name, other in zip(given, differs[ranks[0]].tolist()) if other]
+        raise InputError(
+            f"Rank {ranks[0]} differs from rank 0 in {', '.join(names)}: give every machine the same command, the same "
+            f"graph and the same grash."
+        )
+
+
+def check_memory_of_ranks(plan: MemoryPlan, config: TrainConfig, device: torch.device, company: Company) -> None:
+    """`check_memory` for all ranks that take from the same memory; nobody allocates before all have looked."""
+    sharing = ranks_on(device, company)
+    if sharing == 1:
+        check_memory(plan, config, device)
+    else:
+        free, need = free_bytes(device), sharing * needed_bytes(plan, device)
+        if need > free:
+            raise MemoryPlanError(
+                f"The {sharing} ranks that share {device} on this machine need {human(need)} together, and "
+                f"{human(free)} are free; for each: {plan.sentence()}. Try {advice(plan, config)}."
+            )
+    company.any(False)
+
+
+def ranks_on(device: torch.device, company: Company) -> int:
+    """How many ranks of this machine take from the device's memory: all of them from that of a CPU."""
+    shared = device.type == "cpu" or company.staged
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if shared else 1
+
+
+def check_same_step(step: int, checkpoint: Path, company: Company) -> None:
+    """All ranks go on from the same checkpoint, or all begin."""
+    steps = company.gather(torch.tensor([step]))[:, 0].tolist()
+    if len(set(steps)) > 1:
+        rank = next(rank for rank, other in enumerate(steps) if other != steps[0])
+        raise InputError(
+            f"Not all ranks see {checkpoint}: rank 0 stands at step {steps[0]:,} and rank {rank} at step "
+            f"{steps[rank]:,}. Give a model folder on a disk that all of them share."
+        )
+
+
+# = A sentence and an exit code when a rank is told to end (SIGTERM), even while it waits for others.
+# =
+# = torchrun ends all ranks as soon as one has died. The main thread may then stand in a call that never comes back and
+# = runs no signal handler, so a thread of its own listens to the pipe into which the interpreter writes signals.
+
+
+@contextmanager
+def farewell(rank: int, size: int, exit_code: int) -> Iterator[None]:
+    """Inside, SIGTERM ends this process with a sentence on stderr and that code."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    sentence = (
+        f"error: Rank {rank} of {size} was told to end, as all are when one of them or the launcher has ended. "
+        f"The same command goes on from its last checkpoint, if there is one.\n"
+    )
+    threading.Thread(target=_listen, args=(here, sentence.encode(), exit_code), daemon=True).start()
+    before_fd = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # without a handler nothing is written to the pipe
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.set_wakeup_fd(before_fd)
+        there.close()
+
+
+def _listen(pipe: socket.socket, sentence: bytes, exit_code: int) -> None:
+    with pipe:
+        while numbers := pipe.recv(64):
+            if signal.SIGTERM in numbers:
+                os.write(2, sentence)
+                os._exit(exit_code)

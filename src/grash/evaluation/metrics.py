@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grash.evaluation.ranking import Ranks, SlotRanks
-from grash.kernels.resample import resampled_means
+from grash.kernels.bootstrap import resampled_means
 
 HITS = (1, 3, 10, 100)
 _RESAMPLES = 1000

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.errors import ConfigError, Diverged
+from grash.kernels.device import use_torch_threads
 from grash.kernels.half_rows import wide
 from grash.kernels.pair_scores import Pair, pair_scores, row_scores
-from grash.kernels.threads import use_torch_threads
 
 NO_ORDER = "The model's scores leave the range of float32, so they have no order: train it anew."
 WIDEST = 1024  # floats of a row that the kernels take

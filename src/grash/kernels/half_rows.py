@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grash.kernels.device import use_torch_threads
 from grash.kernels.random import _GOLDEN, _mix_u32, _row_keys, random_bits
-from grash.kernels.threads import use_torch_threads
 
 
 def is_half(table: Tensor) -> bool:

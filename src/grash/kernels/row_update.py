@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grash.kernels.device import use_torch_threads
 from grash.kernels.half_rows import is_half, rounded, wide
-from grash.kernels.threads import use_torch_threads
 
 _CHUNKS = 16
 

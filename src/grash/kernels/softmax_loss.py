@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grash.kernels.threads import use_torch_threads
+from grash.kernels.device import use_torch_threads
 
 Graded = tuple[Tensor, Tensor, Tensor]
 

@@ -16,10 +16,20 @@ import triton.language as tl
 from torch import Tensor
 
 from grash.kernels.compile_ahead import launch
-from grash.kernels.keys_triton import key_at, load_key, permuted
-from grash.kernels.rows_triton import batch_masks, candidate_mask, compose, load_halves, pair_score, store_halves
+from grash.kernels.random_triton import key_at, load_key, permuted
 from grash.kernels.step import NO_ID, StepSpace
-from grash.kernels.step_slots_triton import EXACT, FACTORS, PER_TRIAL, bounds
+from grash.kernels.step_rows_triton import (
+    EXACT,
+    FACTORS,
+    PER_TRIAL,
+    batch_masks,
+    bounds,
+    candidate_mask,
+    compose,
+    load_halves,
+    pair_score,
+    store_halves,
+)
 
 ROWS, DRAWN = 8, 32  # positives, candidates of a program; of wide rows half as many
 _SORTED, _AGAINST = 8, 256

@@ -8,15 +8,16 @@ from __future__ import annotations
 import fcntl
 import math
 import socket
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from grash.errors import InputError
-from grash.report.lead import higher_than, highest
-from grash.search.ledger import LEDGER_FILE, read_ledger
-from grash.search.state import SearchState
-from grash.search.trial import Result
+from grash.report.importance import ranking
+from grash.report.svg import duration
+from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
+from grash.search.trial import Configuration, Heartbeat, Result
 
 _LOCK_FILE = ".lock"  # as in search/folder.py, whose import would load what a status does not need
 
@@ -240,3 +241,231 @@ def _since(event: dict[str, Any], now: datetime) -> float:
 
 def _share(part: float, whole: float) -> float | None:
     return part / whole if whole and math.isfinite(whole) else None
+
+
+# = Who goes first in a round, and why: MRR decides, and how it was still rising (docs/decisions/0033).
+# =
+# = The two can disagree. What people read then says both: whose MRR is the highest, and why another goes before it.
+
+
+def highest(past: RoundState) -> Result | None:
+    """The trial with the highest MRR of a round; of equals the one that goes first."""
+    ranked = [past.results[n] for n in ranking(past)]
+    return max(ranked, key=lambda result: result.mrr or 0.0, default=None)
+
+
+def higher_than(past: RoundState, first: Result) -> Result | None:
+    """The trial with the highest MRR of the round, where `first` goes before it because it was still rising."""
+    best = highest(past)
+    if best is None or (best.mrr or 0.0) <= (first.mrr or 0.0) or best.rise >= first.rise:
+        return None
+    return best
+
+
+def difference(past: RoundState) -> str:
+    """On the best of a round beside the others: by how much, whether that may be chance, and what decided."""
+    order = ranking(past)
+    first = past.results[order[0]]
+    said = f"MRR {first.mrr:.4f} in round {past.plan.number}, on {past.plan.n_valid:,} validation triples."
+    if len(order) < 2 or first.interval is None:
+        return said + _why(past, first)
+    others = [past.results[n] for n in order[1:]]
+    lead = (first.mrr or 0.0) - (others[0].mrr or 0.0)
+    by = f"is {lead:.4f} behind" if lead >= 0 else f"has {-lead:.4f} more"
+    said += f" The runner-up, configuration {others[0].number}, {by}"
+    close = sum(other.interval is not None and other.interval[1] >= first.interval[0] for other in others)
+    if close:
+        are = "is" if close == 1 else "are"
+        said += f"; {close} of the {len(others)} others {are} within the intervals, so the lead may be chance."
+    else:
+        said += ", and its interval lies below the winner's." if lead >= 0 else "."
+    return said + _why(past, first)
+
+
+def _why(past: RoundState, first: Result) -> str:
+    """Why another with a higher MRR does not go first; nothing where none has."""
+    higher = higher_than(past, first)
+    if higher is None:
+        return ""
+    return (
+        f" Configuration {first.number} goes before configuration {higher.number} ({higher.mrr:.4f}) because its MRR "
+        f"was still rising: {past.plan.trend:g} of the rise between the last two validations counts (`trend`)."
+    )
+
+
+# = One row per trial and round: the table that the report sorts and that `trials_dataframe()` becomes.
+
+FINAL = 0  # the round of the final training, as in the ledger
+
+
+def trial_rows(state: SearchState) -> list[dict[str, Any]]:
+    """Rows in the order of rounds and numbers, the final training (round 0) last; all have the same keys.
+
+    `status` is ok, a kind of failure, `running` or `waiting`; the configuration's values stand behind `config.`.
+    """
+    rows = []
+    for past in state.rounds:
+        entrants = _entrants(state, past.plan.number)
+        for number in sorted({*entrants, *past.results, *past.running}):
+            made, result = state.configurations[number], past.results.get(number)
+            status = "running" if number in past.running else "waiting"
+            kept = number in past.survivors if past.survivors is not None else None
+            attempts = len(past.attempts.get(number, []))
+            rows.append(_row(made, past.plan.number, result, status=status, attempts=attempts, survived=kept))
+    if state.winner is not None and (state.final is not None or state.final_running is not None):
+        attempts = len(state.finals.get(state.winner, []))
+        made = state.configurations[state.winner]
+        rows.append(_row(made, FINAL, state.final, status="running", attempts=attempts, survived=None))
+    _rank(rows, state)
+    return rows
+
+
+def _entrants(state: SearchState, number: int) -> list[int]:
+    """Those who entered; after an extension a round may be open before the one under it is complete again."""
+    if number > 1 and state.rounds[number - 2].survivors is None:
+        return []
+    return state.entrants(number)
+
+
+def _row(
+    made: Configuration, round_: int, result: Result | None, *, status: str, attempts: int, survived: bool | None
+) -> dict[str, Any]:
+    low, high = result.interval if result is not None and result.interval is not None else (None, None)
+    return {
+        "round": round_,
+        "configuration": made.number,
+        "model": made.values.get("model"),
+        "origin": made.origin,
+        "status": status if result is None else result.status,
+        "rank": None,
+        "mrr": None if result is None else result.mrr,
+        "low": low,
+        "high": high,
+        "survived": survived,
+        "cost": None if result is None else result.cost,
+        "seconds": None if result is None else result.seconds,
+        "positives": None if result is None else result.positives,
+        "scores": None if result is None else result.scores,
+        "peak_bytes": None if result is None else result.peak_bytes,
+        "device": None if result is None else result.device,
+        "attempts": attempts,
+        "message": "" if result is None else result.message,
+        **{f"config.{name}": value for name, value in made.values.items()},
+    }
+
+
+def _rank(rows: list[dict[str, Any]], state: SearchState) -> None:
+    """Fills in the rank inside the round, 1 the best, by the rule of promotion; the final training is its only one."""
+    places = {
+        (past.plan.number, number): rank
+        for past in state.rounds
+        for rank, number in enumerate(past.best(len(past.results)), 1)
+    }
+    for row in rows:
+        if row["round"] == FINAL and row["mrr"] is not None and row["status"] == "ok":
+            row["rank"] = 1
+        elif (row["round"], row["configuration"]) in places:
+            row["rank"] = places[row["round"], row["configuration"]]
+
+
+# = A search as plain lines: in a log, and on a screen that is no terminal.
+
+
+class Lines:
+    """Says a round when it opens, every trial when it has ended, a round when it is closed, the winner."""
+
+    def __init__(self, say: Callable[[str], None], *, of_nothing: bool = True) -> None:
+        """of_nothing: whether a search that is over already says so; a log would fill with it."""
+        self._say, self._of_nothing = say, of_nothing
+        self._begun = False
+        self._said: dict[int, set[int]] = {}  # by round, the configurations whose end was said
+        self._closed: dict[int, bool] = {}
+        self._winner: int | None = None
+        self._final = False
+
+    def watch(self, state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], devices: Sequence[str]) -> None:
+        if not self._begun:
+            self._catch_up(state)
+        for past in state.rounds:
+            self._say_round(state, past)
+        if state.winner is not None and state.winner != self._winner:
+            self._say(f"the winner is configuration {state.winner}")
+        self._winner = state.winner
+        if state.final is not None and not self._final:
+            self._say(f"final training: {_outcome(state.final)}{_test_words(state.final)}")
+            self._final = True
+
+    def _catch_up(self, state: SearchState) -> None:
+        """What an earlier driver has said is not said again."""
+        self._begun = True
+        done = sum(len(past.results) for past in state.rounds)
+        if not done and state.winner is None:
+            return
+        self._said = {past.plan.number: set(past.results) for past in state.rounds}
+        self._closed = {past.plan.number: past.survivors is not None for past in state.rounds}
+        self._winner, self._final = state.winner, state.final is not None
+        if not state.finished:
+            self._say(_goes_on(state, done))
+        elif self._of_nothing:
+            self._say("finished already, nothing to do")
+
+    def _say_round(self, state: SearchState, past: RoundState) -> None:
+        plan, number = past.plan, past.plan.number
+        if number not in self._said:
+            self._said[number], self._closed[number] = set(), False
+            graph = f"{plan.n_entities:,} entities and {plan.n_train:,} triples"
+            trials = f"{_trials(entering(state, number))} of {plan.epochs:.3g} epochs"
+            self._say(f"round {number}: {trials} on {graph}, {plan.cost:.3g} full runs each")
+        said = self._said[number]
+        if len(said) < len(past.results):
+            for n, result in past.results.items():
+                if n not in said:
+                    said.add(n)
+                    self._say(f"round {number}  {len(said)}/{entering(state, number)}  cfg {n}  {_outcome(result)}")
+        closed = past.survivors is not None
+        if closed and not self._closed[number] and past.survivors:
+            go = "goes" if len(past.survivors) == 1 else "go"
+            self._say(f"round {number} closed: {len(past.survivors)} {go} on, {_first(past, past.survivors[0])}")
+        self._closed[number] = closed
+
+
+def _goes_on(state: SearchState, done: int) -> str:
+    """Where a search stands that goes on: an extension opens the first rounds again."""
+    number = next((past.plan.number for past in state.rounds if past.survivors is None), len(state.rounds) + 1)
+    if number <= len(state.sizes):
+        return f"goes on in round {number}: {_trials(done)} {'has' if done == 1 else 'have'} ended before"
+    if state.settings.get("final_train", True) and state.final is None:
+        return "goes on with the final training"
+    return "goes on to its end: all is trained"
+
+
+def _first(past: RoundState, number: int) -> str:
+    """Who leads the survivors, and why if another has a higher MRR."""
+    first = past.results[number]
+    higher = higher_than(past, first)
+    if higher is None:
+        return f"the best is cfg {number}, {_score(first)}"
+    return (
+        f"cfg {number} goes first: {_score(first)} and still rising, before cfg {higher.number} with {higher.mrr:.4f}"
+    )
+
+
+def _trials(count: int) -> str:
+    return f"{count} trial" if count == 1 else f"{count} trials"
+
+
+def _outcome(result: Result) -> str:
+    billed = f"  {result.cost:.3g} full runs" if result.round else ""  # the final training is outside the budget
+    return f"{_score(result)}{billed}  {duration(result.seconds)}"
+
+
+def _score(result: Result) -> str:
+    if result.status != "ok" or result.mrr is None:
+        return f"{result.status}: {result.message.splitlines()[0]}" if result.message else result.status
+    span = f" [{result.interval[0]:.4f}, {result.interval[1]:.4f}]" if result.interval is not None else ""
+    return f"MRR {result.mrr:.4f}{span}"
+
+
+def _test_words(result: Result) -> str:
+    test = final_metrics(result)
+    return f"  test MRR {test['mrr']:.4f}" if test is not None and test.get("mrr") is not None else ""

@@ -11,12 +11,17 @@ import numpy as np
 from grash.data.dataset import Dataset
 from grash.errors import InputError
 from grash.kernels.random import key_of
-from grash.reduction.chain import Chain, chain_of
-from grash.reduction.cut import cut, smallest_fraction
-from grash.reduction.holdout import joined_share, lie_apart, n_valid_of
-from grash.reduction.peel import Peeling
-from grash.reduction.stored import peeling_of, store_peeling
-from grash.reduction.subgraph import Subgraph
+from grash.reduction.cores import Peeling, peeling_of, store_peeling
+from grash.reduction.subgraph import (
+    Chain,
+    Subgraph,
+    chain_of,
+    cut,
+    joined_share,
+    lie_apart,
+    n_valid_of,
+    smallest_fraction,
+)
 from grash.search.schedule import Shape
 from grash.search.settings import SearchSettings
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import zlib
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grash.errors import FormatError, InputError, OutputError
 from grash.files import sync_folder
+from grash.search.trial import FAULTS, Configuration, Result, Round
 
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
@@ -136,3 +140,175 @@ def _truncate(path: Path, size: int) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise OutputError(path, error.strerror or str(error)) from error
+
+
+# = Where a search stands: a fold over the events of its ledger. Deciding and showing both start from here.
+
+
+@dataclass
+class RoundState:
+    """One round: its plan, and for each configuration the result that counts and every attempt."""
+
+    plan: Round
+    results: dict[int, Result] = field(default_factory=dict)  # settled: ok, or failed for good
+    attempts: dict[int, list[Result]] = field(default_factory=dict)
+    running: dict[int, dict[str, Any]] = field(default_factory=dict)  # started and not ended: device, at, attempt
+    survivors: list[int] | None = None  # once the round is closed
+
+    @property
+    def cost(self) -> float:
+        return math.fsum(r.cost for r in self.results.values())
+
+    def best(self, count: int, among: Iterable[int] | None = None) -> list[int]:
+        """The best configurations so far; of all, or of some that all have a result."""
+        results = self.results.values() if among is None else [self.results[n] for n in among]
+        return select_best(results, count, self.plan.trend)
+
+    @property
+    def seconds(self) -> float:
+        return sum(r.seconds for tries in self.attempts.values() for r in tries)
+
+
+@dataclass
+class SearchState:
+    settings: dict[str, Any] = field(default_factory=dict)
+    dataset: dict[str, Any] = field(default_factory=dict)  # name, fingerprint, counts
+    sizes: list[int] = field(default_factory=list)  # trials that enter each round
+    planned_trials: int = 1  # of the first round when the search began; fixes the fidelities
+    budget: float = 0.0
+    configurations: dict[int, Configuration] = field(default_factory=dict)
+    rounds: list[RoundState] = field(default_factory=list)
+    winner: int | None = None
+    finals: dict[int, list[Result]] = field(default_factory=dict)  # attempts at the final training, by configuration
+    modelled: int | None = None  # the configuration that was last trained in full: whose model there is
+    final_running: dict[str, Any] | None = None
+    finished: bool = False
+    failed: str = ""  # why the search ended without a winner
+    stopped: str = ""  # why it last stopped before its end
+    started_at: str = ""
+    seconds: float = 0.0  # of all drivers so far, measured
+    max_retries: int = 2
+
+    @classmethod
+    def replay(cls, events: Iterable[Event]) -> SearchState:
+        state = cls()
+        for event in events:
+            state.see(event)
+        return state
+
+    def see(self, event: Event) -> None:
+        """Takes one more event into account."""
+        getattr(self, f"_see_{event['event']}")(event)
+        self.seconds = max(self.seconds, event.get("elapsed", 0.0))
+
+    def entrants(self, number: int) -> list[int]:
+        """The configurations of a round, best of the round before first; all of them in round 1."""
+        if number == 1:
+            return sorted(self.configurations)[: self.sizes[0]]
+        return self.rounds[number - 2].best(self.sizes[number - 1], self.entrants(number - 1))
+
+    def incumbent(self) -> Result | None:
+        """The best trial of the highest round that has one."""
+        for past in reversed(self.rounds):
+            best = past.best(1)
+            if best:
+                return past.results[best[0]]
+        return None
+
+    @property
+    def final(self) -> Result | None:
+        """The settled final training of the winner."""
+        attempts = self.finals.get(self.winner, []) if self.winner is not None and self.winner == self.modelled else []
+        return attempts[-1] if attempts and self._settles(attempts[-1], attempts) else None
+
+    @property
+    def spent(self) -> float:
+        return math.fsum(past.cost for past in self.rounds)
+
+    def _see_search(self, event: Event) -> None:
+        self.settings, self.dataset = event["settings"], event["dataset"]
+        self.sizes, self.budget = list(event["sizes"]), event["budget"]
+        self.planned_trials = self.sizes[0] if self.sizes else 1
+        self.max_retries = event["settings"].get("max_retries", self.max_retries)
+        self.started_at = event["at"]
+
+    def _see_proposed(self, event: Event) -> None:
+        for content in event["configurations"]:
+            made = Configuration(**content)
+            self.configurations[made.number] = made
+
+    def _see_round(self, event: Event) -> None:
+        self.rounds.append(RoundState(Round.from_json(event["plan"])))
+
+    def _see_started(self, event: Event) -> None:
+        self.stopped = ""
+        if event["round"] == 0:
+            self.final_running = event
+        else:
+            self.rounds[event["round"] - 1].running[event["number"]] = event
+
+    def _see_ended(self, event: Event) -> None:
+        result = Result.from_json(event["result"])
+        if result.round == 0:
+            self.final_running = None
+            self.finals.setdefault(result.number, []).append(result)
+            self.modelled = result.number
+            return
+        past = self.rounds[result.round - 1]
+        past.running.pop(result.number, None)
+        past.attempts.setdefault(result.number, []).append(result)
+        if self._settles(result, past.attempts[result.number]):
+            past.results[result.number] = result
+
+    def _settles(self, result: Result, attempts: list[Result]) -> bool:
+        """Machine faults are tried again; everything else, and a fault that outlasts its retries, stands."""
+        return result.status not in FAULTS or sum(r.status in FAULTS for r in attempts) > self.max_retries
+
+    def _see_closed(self, event: Event) -> None:
+        self.rounds[event["round"] - 1].survivors = list(event["survivors"])
+
+    def _see_extended(self, event: Event) -> None:
+        """More trials or more survivors: rounds that were closed open again, with the fidelities that they had."""
+        self.sizes, self.budget = list(event["sizes"]), event["budget"]
+        self.settings = {**self.settings, **event["settings"]}
+        self.finished, self.winner, self.failed = False, None, ""
+        for past in self.rounds:
+            past.survivors = None
+
+    def _see_stopped(self, event: Event) -> None:
+        self.stopped = event["reason"]
+        self._nothing_runs()
+
+    def _see_resumed(self, event: Event) -> None:
+        """A search that failed for its machine's faults tries them again: whoever resumes it has seen to that."""
+        self.stopped = ""
+        self._nothing_runs()
+        if not self.failed:
+            return
+        for attempts in self.finals.values():
+            attempts[:] = [r for r in attempts if r.status not in FAULTS]
+        for past in self.rounds:
+            for n in [n for n, r in past.results.items() if r.status in FAULTS]:
+                del past.results[n], past.attempts[n]
+        self.finished, self.failed = False, ""
+
+    def _nothing_runs(self) -> None:
+        self.final_running = None
+        for past in self.rounds:
+            past.running = {}
+
+    def _see_won(self, event: Event) -> None:
+        self.winner = event["number"]
+
+    def _see_finished(self, event: Event) -> None:
+        self.finished, self.failed, self.stopped = True, event.get("failed", ""), ""
+
+
+def select_best(results: Iterable[Result], count: int, trend: float) -> list[int]:
+    """The configurations of the `count` best, by MRR and by how it was still rising (docs/decisions/0033); ties go to
+    the cheaper, then to the lower number (D8)."""
+    found = [
+        (-(r.mrr + trend * r.rise), r.cost, r.scores, r.number)
+        for r in results if r.mrr is not None and r.status == "ok"
+    ]  # fmt: skip
+    return [key[-1] for key in sorted(found)[:count]]

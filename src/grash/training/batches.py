@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grash.data.known import AnswerIndex, KnownAnswers, expand
-from grash.kernels.batch_draw import BatchDraw
-from grash.kernels.random import key_at, key_of, permuted, permuted_rows, uniform
+from grash.data.known_answers import AnswerIndex, KnownAnswers, expand
+from grash.kernels.random import BatchDraw, key_at, key_of, permuted, permuted_rows, uniform
 from grash.models.base import SLOTS, Slot
 from grash.training.config import TrainConfig
 

@@ -8,24 +8,25 @@ size, tables of the same shape, and all that `_shape` takes from the first of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from grash.errors import ConfigError
 from grash.kernels.compile_ahead import rehearsal
 from grash.kernels.random import key_of
 from grash.kernels.step import PENALTIES, WINDOW, Compose, Pair, Products, StepShape, StepSpace
 from grash.models.base import Slot
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState, state_tensors
 from grash.training.config import TrainConfig
 from grash.training.initial import STORED
-from grash.training.optimizers import ADAGRAD_EPS, rounding_key
-from grash.training.penalties import complex_rows
-from grash.training.rates import rate_at
-from grash.training.stack import swap, take_out
-from grash.training.state import TrainState
+from grash.training.losses import complex_rows
+from grash.training.optimizers import ADAGRAD_EPS, rate_at, rounding_key
 
 _COMPOSE: dict[str, Compose] = {"complex": "complex", "distmult": "product", "transe": "sum", "rotate": "rotation"}
 _PRODUCTS: dict[str, Products] = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
@@ -127,7 +128,7 @@ class FusedSteps:
         return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
     def _launch(self) -> None:
-        from grash.kernels.step_launch_triton import launch_step
+        from grash.kernels.step_triton import launch_step
 
         given = self.plan, self.keys, self.trials, self.factors, self.batches.train
         launch_step(self.space, *given, self.tables, self.squares, ADAGRAD_EPS, self.side)
@@ -161,7 +162,7 @@ def compile_stacks(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_r
     order, and the validations between them. Of each stack how many of its kernels are not in memory. All are such as
     the fused step serves (`fusable`)."""
     from grash.kernels import count_above_triton as counting
-    from grash.kernels import step_launch_triton as stepping
+    from grash.kernels import step_triton as stepping
 
     lacks = [0] * len(stacks)
     with rehearsal() as lacking:
@@ -263,3 +264,119 @@ def _halves(key: int) -> tuple[int, int]:
 def _integers(values: Any, device: torch.device) -> Tensor:
     """32 bits each, those above 2³¹ read as negative."""
     return torch.tensor(values, dtype=torch.int64).to(torch.int32).to(device)
+
+
+# = Whether the fused step (`fused`) serves a configuration on a device, and if not, why.
+
+_MODELS = ("complex", "distmult", "transe", "rotate")
+_OLDEST = (9, 0)  # compute capability of the devices that this was tried on
+_WIDEST = 512  # floats of a row whose tiles fit into a multiprocessor
+_WIDEST_FLOAT32 = 128  # of three tf32 products for one
+_SERVED: dict[str, tuple[Any, ...]] = {
+    "model": _MODELS,
+    "training": ("negative_sampling", "1vsall"),
+    "loss": ("softmax", "self_adversarial"),
+    "negatives_shared": (True,),
+    "negatives_replacement": (False,),
+    "negatives_sampling": ("uniform",),
+    "negatives_filtered": (False,),
+    "optimizer": ("adagrad", "row_adagrad"),
+    "penalty": ("none", "l1", "l2", "l3", "n3"),
+}
+
+
+def why_not(config: TrainConfig, device: torch.device) -> list[str]:
+    """What keeps this configuration from the fused step on this device; empty if nothing does."""
+    reasons = []
+    if device.type != "cuda":
+        reasons.append(f"the device is {device.type}, not cuda")
+    elif torch.cuda.get_device_capability(device) < _OLDEST:
+        reasons.append(f"its compute capability is below {'.'.join(map(str, _OLDEST))}")
+    if importlib.util.find_spec("triton") is None:
+        reasons.append("Triton is not installed")
+    multiplies = config.model in ("complex", "distmult")
+    widest = _WIDEST_FLOAT32 if multiplies and config.precision == "float32" else _WIDEST
+    if config.dim % 2 or config.dim > widest:
+        reasons.append(f"dim={config.dim} is not an even number up to {widest} (precision={config.precision})")
+    for name, served in _SERVED.items():
+        if getattr(config, name) not in served:
+            reasons.append(f"{name}={getattr(config, name)} is not {' or '.join(map(str, served))}")
+    if not multiplies and config.training == "1vsall":
+        reasons.append(f"training=1vsall of distances (model={config.model}) would keep a score for every entity")
+    if config.relation_prediction and config.model == "rotate":
+        reasons.append("relation_prediction is above 0 with model=rotate")
+    if config.penalty != "none" and not config.penalty_weighted:
+        reasons.append("penalty_weighted is false")
+    return reasons
+
+
+def serves(config: TrainConfig, device: torch.device) -> bool:
+    """Whether the fused step runs; GRASH_KERNELS=reference keeps the plain one, GRASH_KERNELS=triton demands this."""
+    choice = os.environ.get("GRASH_KERNELS", "")
+    reasons = why_not(config, device)
+    if choice == "triton" and reasons and device.type == "cuda":
+        raise ConfigError(f"GRASH_KERNELS=triton, but the fused step cannot serve this: {'; '.join(reasons)}.")
+    return choice != "reference" and not reasons
+
+
+# = Where the trainings of a stack lie: their tables and optimizer states side by side, a slab each of one tensor.
+# =
+# = The fused step (`fused`) makes steps of all of them with the same launches; the loop does not care.
+
+_ROWS = 1 << 16  # rows that lie aside while two slabs are exchanged
+
+
+def stack_states(states: Iterable[TrainState], *, n: int) -> list[TrainState]:
+    """The states, their tables and optimizer states moved into n slabs, (n, rows, width), of which they become views.
+
+    They are taken one after the other: at most the whole stack and one model lie in memory. One alone stays as it is.
+    """
+    slabs: dict[str, Tensor] = {}
+    found: list[TrainState] = []
+    for state in states:
+        if n > 1:
+            _move(state, slabs, len(found), n)
+        found.append(state)
+    return found
+
+
+def _move(state: TrainState, slabs: dict[str, Tensor], place: int, n: int) -> None:
+    """A function of its own, so that no name holds the model's first tables when the next model is made."""
+    for name, tensor in _tensors(state).items():
+        if name not in slabs:
+            slabs[name] = tensor.new_empty((n, *tensor.shape))
+        slabs[name][place].copy_(tensor)
+        _put(state, name, slabs[name][place])
+
+
+def swap(one: TrainState, other: TrainState) -> None:
+    """Exchanges the places of two states' tensors; the values stay with their states."""
+    theirs = _tensors(other)
+    for name, mine in _tensors(one).items():
+        for here, there in zip(mine.split(_ROWS), theirs[name].split(_ROWS)):
+            aside = here.clone()
+            here.copy_(there)
+            there.copy_(aside)
+        _put(one, name, theirs[name])
+        _put(other, name, mine)
+
+
+def take_out(row: list[Any], places: Sequence[int]) -> None:
+    """From the last place to the first: what stands last moves to the free place."""
+    for place in sorted(places, reverse=True):
+        row[place] = row[-1]
+        row.pop()
+
+
+def _tensors(state: TrainState) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state_tensors(state).items() if not name.startswith("best.")}
+
+
+def _put(state: TrainState, name: str, tensor: Tensor) -> None:
+    table, _, kept = name.partition(".")
+    if not kept:
+        setattr(state.model, table, tensor)
+    elif table == "entity":
+        state.entity_optimizer.state[kept] = tensor
+    else:
+        state.relation_optimizer.state[kept] = tensor

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from grash.kernels.complex_ends import Ends, end_gradients, end_queries
+from grash.kernels.complex_product import Ends, end_gradients, end_queries
 from grash.kernels.half_rows import gathered, is_half, wide
 from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask, key_at
@@ -23,8 +23,7 @@ from grash.models.base import KgeModel, Slot
 from grash.models.complex import ComplEx
 from grash.training.batches import Batch, Negatives, Questions
 from grash.training.config import TrainConfig
-from grash.training.losses import label_loss, slot_loss
-from grash.training.penalties import complex_rows, power_penalty
+from grash.training.losses import complex_rows, label_loss, power_penalty, slot_loss
 
 _ENDS: tuple[Slot, Slot] = ("tail", "head")  # in the order of `end_queries`
 

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from grash.kernels.far_rows import near
+from grash.kernels.host_rows import near
 from grash.kernels.random import normal, uniform
 from grash.models import KgeModel, model_class
 from grash.training.config import TrainConfig

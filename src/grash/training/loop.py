@@ -7,25 +7,31 @@ depend on the others. The loop is given the functions that validate, so it knows
 from __future__ import annotations
 
 import functools
+import signal
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from types import FrameType
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from grash.kernels.precision import products
+from grash.errors import Diverged, OutputError
+from grash.kernels.device import products
 from grash.kernels.random import key_at
 from grash.models import KgeModel
 from grash.training.batches import Batches
+from grash.training.checkpoint import TrainState, Validation
 from grash.training.config import TrainConfig
-from grash.training.fusable import serves
-from grash.training.fused import FusedSteps
+from grash.training.fused import FusedSteps, serves, take_out
 from grash.training.gradients import step_gradients
-from grash.training.pulse import Begins, Progress, Pulse, Training, one_handler, undisturbed
-from grash.training.rates import rate_at
-from grash.training.stack import take_out
-from grash.training.state import TrainState, Validation
+from grash.training.optimizers import rate_at
 
 _UNREAD = 64  # plain steps on a device before the host looks at their losses
 
@@ -276,3 +282,245 @@ def _validated(training: Training, mrr: float) -> None:
 
 def _out_of_patience(state: TrainState, config: TrainConfig) -> bool:
     return config.patience is not None and state.validations_since_best >= config.patience
+
+
+# = Beside the training loop: reads losses, spots divergence, tells watchers, saves now and then.
+
+EXPLODED = 1e3  # times (1 + the first loss)
+_STEPS = 63  # whose losses may be unread on a CPU
+_DISK_RATE = 2e9  # bytes per second that a disk is thought to take, before the first saving shows it
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher is told while training goes on."""
+
+    step: int
+    n_steps: int
+    epoch: float
+    loss: float
+    examples_per_second: float
+    seconds: float
+    seconds_left: float
+    best_mrr: float | None
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """A validation of which several can be under way before the first is waited for."""
+
+    def begin(self, model: KgeModel) -> Callable[[], float]:
+        """Begins, and gives what waits for the MRR; the model stays as it is until then."""
+
+
+@dataclass(eq=False)
+class Training:
+    """One training of a stack: where it stands, what it follows, whom it calls; `error` once something failed it.
+
+    save is called between two steps, from time to time and on an interrupt: the state it sees continues exactly. keep
+    is given the state from which a longer run would go on. valid_at: epochs after which to validate, instead of
+    every `valid_every`. weights: whether the tables of the best validation are kept, and are the state's at the end; a
+    trial of which only the scores are wanted need not copy them."""
+
+    state: TrainState
+    batches: Batches
+    config: TrainConfig
+    validate: Callable[[KgeModel], float] | None = None
+    watch: Callable[[Progress], None] | None = None
+    save: Callable[[TrainState], None] | None = None
+    keep: Callable[[TrainState], None] | None = None
+    valid_at: Sequence[float] = ()
+    weights: bool = True
+    error: Exception | None = None
+
+    def blame(self, error: Exception) -> None:
+        """What a training's own calls raise ends it and no other; a full disk is nobody's fault and stops all."""
+        if isinstance(error, OutputError):
+            raise error
+        if isinstance(error, Diverged):
+            error.epoch, error.history = self.batches.plan.epoch_after(self.state.step), list(self.state.history)
+            error.__traceback__ = None  # nothing to look for there, and it would keep the tables alive
+        self.error = error
+
+
+class Pulse:
+    """Of a stack. Losses of some steps (a window) are copied to the host while the next window is under way, so that a
+    device never waits; on a CPU, where a window is one step, they are looked at together now and then, for less work.
+    `live` is the loop's own list of trainings, in the order of the losses' columns."""
+
+    def __init__(self, live: list[Training], save_every_seconds: float) -> None:
+        self.live, self.save_every_seconds = live, save_every_seconds
+        self.plan, device = live[0].batches.plan, live[0].batches.device
+        self.most, self.ahead = (_STEPS, 0) if device.type == "cpu" else (1, 1)  # unread windows: most, and afterwards
+        self.windows: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
+        self.start_step = live[0].state.step
+        self.start = self.counted = self.saved = self.told = time.monotonic()
+        self.saving = sum(t.state.nbytes for t in live if t.save is not None) / _DISK_RATE  # later: the last one's
+
+    def add(self, losses: Tensor) -> None:
+        """losses (steps, T) of the last steps, on the device: their way to the host begins."""
+        first = self.live[0].state.step - len(losses)
+        arrived = None
+        if losses.is_cuda:
+            losses = losses.to("cpu", non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self.windows.append((first, losses, arrived))
+
+    def see(self) -> None:
+        """Between two windows: reads what has arrived, tells watchers, saves."""
+        now = time.monotonic()
+        if now - self.told > 0.1:
+            self.told = now
+            self._read()
+            self._tell()
+        elif len(self.windows) > self.most:
+            self._read()
+        if now - self.saved > self._save_after():
+            self.flush()
+            self.save()
+
+    def flush(self) -> None:
+        """Reads all losses; a training whose loss is none any more gets its error."""
+        self._read(ahead=0)
+        self._count_seconds()
+
+    def validated(self) -> None:
+        """A validation is worth keeping, unless everything up to it could be done again in a moment, or saving takes
+        long."""
+        if time.monotonic() - self.saved > self._save_after() / (8 if self.saving <= 1 else 1):
+            self.save()
+
+    def save(self) -> None:
+        began = time.monotonic()
+        for training in self.live:
+            if training.save is not None and training.error is None:
+                training.save(training.state)
+        self.saved = time.monotonic()
+        self.saving = self.saved - began
+
+    def _save_after(self) -> float:
+        """Seconds between two savings. Tables of many gigabytes take their time: no more than a tenth of it all."""
+        return max(self.save_every_seconds, 10 * self.saving if self.saving > 1 else 0.0)
+
+    def _read(self, ahead: int | None = None) -> None:
+        """Reads all windows but the last `ahead`."""
+        n = len(self.windows) - (self.ahead if ahead is None else ahead)
+        if n <= 0:
+            return
+        arrived = self.windows[n - 1][2]
+        if arrived is not None:
+            arrived.synchronize()
+        with undisturbed():
+            taken = [self.windows.popleft() for _ in range(n)]
+            self._take(taken[0][0], np.concatenate([losses.numpy() for _, losses, _ in taken]).astype(np.float64))
+
+    def _take(self, first: int, losses: NDArray[np.float64]) -> None:
+        """Adds up losses (steps, T), each trial's in the order of its steps, as Python would one by one."""
+        states = [training.state for training in self.live]
+        begun = [loss if s.first_loss is None else s.first_loss for s, loss in zip(states, losses[0].tolist())]
+        with np.errstate(invalid="ignore", over="ignore"):
+            bad = ~np.isfinite(losses) | (losses > EXPLODED * (1 + np.abs(np.asarray(begun))))
+            sums = np.cumsum(np.concatenate([[[s.loss_sum for s in states]], losses]), axis=0)[-1].tolist()
+        failed = bad.any(0).tolist()
+        for i, (training, state) in enumerate(zip(self.live, states)):
+            state.first_loss = begun[i]
+            if failed[i] and training.error is None:
+                number = int(bad[:, i].argmax())
+                training.error = self._diverged(training, first + number + 1, losses[number, i])
+            state.loss_sum = sums[i]
+            state.loss_steps += len(losses)
+
+    def _diverged(self, training: Training, step: int, loss: float) -> Diverged:
+        error = Diverged(
+            f"Training diverged at step {step}: the loss is {loss:.4g} (it began at {training.state.first_loss:.4g}). "
+            f"Try a lower learning rate."
+        )
+        error.epoch = self.plan.epoch_after(step)  # also where it is noticed later
+        error.history = list(training.state.history)
+        return error
+
+    def _count_seconds(self) -> None:
+        """A training is charged its share of the time that it spends in company."""
+        now = time.monotonic()
+        for training in self.live:
+            training.state.seconds += (now - self.counted) / len(self.live)
+        self.counted = now
+
+    def _tell(self) -> None:
+        self._count_seconds()
+        for training in self.live:
+            if training.watch is not None and training.error is None:
+                try:
+                    training.watch(self.progress(training.state))
+                except Exception as error:
+                    training.blame(error)
+
+    def progress(self, state: TrainState) -> Progress:
+        plan = self.plan
+        seconds = max(time.monotonic() - self.start, 1e-9)
+        seen = plan.examples_before(state.step) - plan.examples_before(self.start_step)
+        rate = seen / seconds
+        best = state.best_validation
+        return Progress(
+            step=state.step,
+            n_steps=plan.n_steps,
+            epoch=plan.examples_before(state.step) / plan.n_examples,
+            loss=state.loss_sum / max(1, state.loss_steps),
+            examples_per_second=rate,
+            seconds=state.seconds,
+            seconds_left=(plan.total - plan.examples_before(state.step)) / max(rate, 1e-9),
+            best_mrr=None if best is None else best.mrr,
+        )
+
+
+class undisturbed:  # noqa: N801 (reads as a word in `with undisturbed():`)
+    """Inside `one_handler`, Ctrl-C waits until the (outermost) block is done: no state is saved in the middle of a
+    change.
+
+    It only counts: handlers set and put back at every step would cost a few per cent of one."""
+
+    def __enter__(self) -> None:
+        if _Patient.current is not None:
+            _Patient.current.busy += 1
+
+    def __exit__(self, *_: object) -> None:
+        if _Patient.current is not None:
+            _Patient.current.busy -= 1
+            _Patient.current.hand_on()
+
+
+class _Patient:
+    """A handler of SIGINT that waits while `busy`, then hands on to the one before it."""
+
+    current: _Patient | None = None
+
+    def __init__(self, before: Callable[[int, FrameType | None], object]) -> None:
+        self.before, self.busy = before, 0
+        self.pressed: list[tuple[int, FrameType | None]] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.pressed.append((number, frame))
+        self.hand_on()
+
+    def hand_on(self) -> None:
+        while self.pressed and not self.busy:
+            self.before(*self.pressed.pop(0))
+
+
+@contextmanager
+def one_handler() -> Iterator[None]:
+    """One handler of SIGINT for all `undisturbed` blocks inside, in the main thread."""
+    before = signal.getsignal(signal.SIGINT)
+    nested = _Patient.current is not None
+    if nested or threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    patient = _Patient.current = _Patient(before)
+    signal.signal(signal.SIGINT, patient)
+    try:
+        yield
+    finally:
+        _Patient.current = None
+        signal.signal(signal.SIGINT, before)
+        patient.hand_on()

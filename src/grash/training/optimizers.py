@@ -9,6 +9,9 @@ row and the column; its state is float32.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -116,3 +119,42 @@ def state_bytes(config: TrainConfig, table_rows: int, width: int) -> int:
     """Bytes of optimizer state and work space for a table (table_rows, width)."""
     per_row = {"adagrad": width, "row_adagrad": 1, "adam": 2 * width, "lazy_adam": 2 * width, "sgd": 0}
     return 4 * table_rows * (per_row[config.optimizer] + 1)
+
+
+# = The learning rate of every step: a schedule's factor, times the warm-up.
+
+_GAIN = 1e-4  # a plateau ends with a relative gain above this
+
+
+@dataclass
+class Plateau:
+    """Multiplies the rate by `factor` after more than `patience` validations without gain."""
+
+    factor: float
+    patience: int
+    scale: float = 1.0
+    best: float = -math.inf
+    waited: int = 0
+
+    def see(self, metric: float) -> None:
+        if metric > self.best * (1 + _GAIN) or self.best == -math.inf:
+            self.best, self.waited = metric, 0
+            return
+        self.waited += 1
+        if self.waited > self.patience:
+            self.scale, self.waited = self.scale * self.factor, 0
+
+
+def rate_at(config: TrainConfig, epoch: float, plateau: Plateau) -> float:
+    """The learning rate after `epoch` epochs (a fraction inside an epoch)."""
+    rate = config.lr
+    if config.warmup_epochs:
+        rate *= min(1.0, epoch / config.warmup_epochs) or 1e-3 / max(1.0, config.warmup_epochs)
+    done = min(1.0, epoch / config.epochs)
+    if config.schedule == "cosine":
+        rate *= 0.5 * (1 + math.cos(math.pi * done))
+    elif config.schedule == "linear":
+        rate *= 1 - done
+    elif config.schedule == "plateau":
+        rate *= plateau.scale
+    return rate

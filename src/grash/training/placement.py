@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grash.errors import ConfigError
-from grash.kernels.far_rows import file_rows, host_rows
+from grash.kernels.host_rows import file_rows, host_rows
 
 Kind = Literal["device", "host", "disk"]
 PLACEMENTS = ("auto", "device", "host", "disk")

@@ -1,0 +1,36 @@
+"""Load, prepare and describe graphs in Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grash.data import profile as profiles
+from grash.data.dataset import Dataset
+from grash.data.load import from_triples, load_dataset, prepare
+from grash.search.run_folder import SEARCH_FILE, read_dataset
+
+__all__ = ["Source", "as_dataset", "describe", "find_dataset", "from_triples", "load_dataset", "prepare"]
+
+Source = Dataset | str | Path
+
+
+def describe(dataset: Source, **options: Any) -> profiles.Profile:
+    """The profile of a graph: counts, degrees, kinds of relations, and what would mislead.
+
+    options: threshold, as in `grash.data.profile`.
+    """
+    return profiles.describe(as_dataset(dataset), **options)
+
+
+def find_dataset(source: str | Path) -> Dataset:
+    """The graph of a model folder or of a search's run folder, or what `load_dataset` makes of another source."""
+    folder = Path(source)
+    for model in (folder, folder / "model"):
+        if (model / "model.json").is_file():
+            return Dataset.load(model / "dataset")
+    return read_dataset(folder) if (folder / SEARCH_FILE).is_file() else load_dataset(source)
+
+
+def as_dataset(source: Source) -> Dataset:
+    return source if isinstance(source, Dataset) else load_dataset(source)

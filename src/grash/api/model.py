@@ -1,0 +1,353 @@
+"""Using a model: answers by name, scores of triples, neighbours, evaluation.
+
+Comes from training or from a model folder; what the command line shows is one call of `Model` each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from grash.api.dataset import Source, as_dataset
+from grash.data.dataset import Dataset
+from grash.data.known_answers import known_answers, known_relations
+from grash.data.vocabulary import Vocabulary
+from grash.engines.device import choose_device
+from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
+from grash.evaluation.evaluate import evaluate as evaluate_own
+from grash.evaluation.evaluate import evaluate_other
+from grash.evaluation.metrics import Evaluation
+from grash.interop.embeddings import Format, export
+from grash.kernels.best_candidates import best_candidates
+from grash.kernels.count_above import exact_scores
+from grash.kernels.half_rows import wide
+from grash.kernels.pair_scores import Pair
+from grash.models import KgeModel
+from grash.models.base import Slot
+from grash.models.store import StoredModel, save_model
+from grash.models.store import load_model as read_model
+from grash.training.config import TrainConfig, make_config
+
+Name = str | int  # an entity or relation by its name or its id
+Metric = Literal["cosine", "euclidean", "dot"]
+METRICS: tuple[Metric, ...] = ("cosine", "euclidean", "dot")
+
+_WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
+_QUERIES = 256  # asked together
+_TRIPLES = 1 << 16  # scored together
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """An answer: the entity or relation, its score, and whether the triple stands in the dataset."""
+
+    name: str
+    id: int
+    score: float
+    known: bool = False
+
+
+@dataclass(frozen=True)
+class Query:
+    """A question by ids: the part that is None is asked for."""
+
+    head: int | None
+    relation: int | None
+    tail: int | None
+
+    @property
+    def asked(self) -> Literal["head", "relation", "tail"]:
+        return "head" if self.head is None else "relation" if self.relation is None else "tail"
+
+
+class Model:
+    """A trained model with its dataset.
+
+    kge: the tables and score functions; config: TrainConfig; history: the validations as dicts; evaluation: the
+    Evaluation of the test split as a dict, empty if there was none.
+    """
+
+    def __init__(
+        self,
+        kge: KgeModel,
+        dataset: Dataset,
+        config: TrainConfig,
+        *,
+        evaluation: dict[str, Any] | None = None,
+        history: Iterable[dict[str, Any]] = (),
+    ) -> None:
+        self.kge, self.dataset, self.config = kge, dataset, config
+        self.evaluation, self.history = dict(evaluation or {}), list(history)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto") -> Model:
+        """The model of a folder that `save` or `grash train` wrote."""
+        stored = read_model(Path(folder), device=choose_device(device))
+        try:
+            config = make_config(stored.config)
+        except (ConfigError, UnknownName, TypeError) as error:
+            raise FormatError(f"{folder} is a damaged model folder: its config says {error}") from error
+        return cls(stored.model, stored.dataset, config, evaluation=stored.evaluation, history=stored.history)
+
+    def save(self, folder: str | Path, overwrite: bool = False) -> None:
+        """Writes the model folder, wholly or not at all."""
+        stored = StoredModel(self.kge, self.dataset, self.config.model_dump(), self.evaluation, self.history)
+        save_model(stored, Path(folder), overwrite=overwrite)
+
+    def export(
+        self,
+        folder: str | Path,
+        format: Format = "npy",
+        *,
+        dataset: str | Path | None = None,
+        overwrite: bool = False,
+    ) -> list[Path]:
+        """Writes the embeddings, splits or configuration for other programs; the files written.
+
+        grash.export has the formats. dataset, with pykeen and libkge: the graph as that tool knows it.
+        """
+        return export(self, folder, format, dataset=dataset, overwrite=overwrite)
+
+    def __repr__(self) -> str:
+        return f"Model({self.kge.name}, dim={self.kge.dim}, {self.dataset!r})"
+
+    @property
+    def entity_embeddings(self) -> NDArray[np.float32]:
+        """(E, D): row i belongs to entity i. Complex numbers: first all real parts, then all imaginary parts."""
+        return wide(self.kge.entity).cpu().numpy()
+
+    @property
+    def relation_embeddings(self) -> NDArray[np.float32]:
+        """(R, width), or with reciprocals (2R, width), where row r + R is the inverse of r. RESCAL: D·D floats,
+        row by row; RotatE: D/2 phases."""
+        return self.kge.relation.cpu().numpy()
+
+    def predict(
+        self,
+        head: Name | None = None,
+        relation: Name | None = None,
+        tail: Name | None = None,
+        *,
+        k: int = 10,
+        new_only: bool = False,
+    ) -> list[Prediction]:
+        """The k best answers for the one part that is not given, best first; equal scores by ascending id.
+
+        new_only leaves out the answers that the dataset (train, valid or test) has already.
+        """
+        return self.predict_many([(head, relation, tail)], k, new_only=new_only)[0]
+
+    @torch.no_grad()
+    def predict_many(
+        self,
+        queries: Iterable[Sequence[Name | None] | Query],
+        k: int = 10,
+        *,
+        new_only: bool = False,
+    ) -> list[list[Prediction]]:
+        """`predict` for each (head, relation, tail), one of them None."""
+        _check_count(k, "answers")
+        questions = [q if isinstance(q, Query) else self.query(*_three(q, i)) for i, q in enumerate(queries)]
+        answers: list[list[Prediction]] = [[] for _ in questions]
+        for slot in ("head", "tail"):
+            chosen = [i for i, q in enumerate(questions) if q.asked == slot]
+            for start in range(0, len(chosen), _QUERIES):
+                part = chosen[start : start + _QUERIES]
+                found = self._best_entities([questions[i] for i in part], slot, k, new_only)
+                for i, predictions in zip(part, found):
+                    answers[i] = predictions
+        for i, question in enumerate(questions):
+            if question.asked == "relation":
+                answers[i] = self._best_relations(question, k, new_only)
+        return answers
+
+    @torch.no_grad()
+    def score(self, triples: Iterable[Sequence[Name]] | NDArray[Any], *, slot: Slot = "tail") -> NDArray[np.float32]:
+        """(n,) scores of triples (n, 3), by names or ids; higher is more plausible.
+
+        With reciprocals a triple has two scores: the one under which `slot` is ranked is given.
+        """
+        ids = self._ids(triples)
+        scores = []
+        for start in range(0, len(ids), _TRIPLES):
+            heads, relations, tails = self._on_device(ids[start : start + _TRIPLES].T)
+            known, answers = (heads, tails) if slot == "tail" else (tails, heads)
+            queries, seen = self.kge.queries(known, relations, slot)
+            rows = self.kge.candidate(self.kge.entity[answers], seen)
+            scores.append(exact_scores(queries, rows, self.kge.pair).cpu().numpy())
+        return np.concatenate(scores) if scores else np.empty(0, np.float32)
+
+    @torch.no_grad()
+    def neighbours(self, entity: Name, k: int = 10, metric: Metric = "cosine") -> list[Prediction]:
+        """The k entities whose embeddings are nearest, itself left out; euclidean scores are minus the distance."""
+        if metric not in METRICS:
+            raise ConfigError(f"metric={metric!r} is unknown: give {', '.join(METRICS)}.")
+        _check_count(k, "neighbours")
+        center = self.entity_id(entity)
+        table = self.kge.entity
+
+        def rows(start: int, stop: int) -> torch.Tensor:
+            part = wide(table[start:stop])
+            return torch.nn.functional.normalize(part, dim=1) if metric == "cosine" else part
+
+        own = torch.tensor([center], device=table.device)
+        pair: Pair = "l2" if metric == "euclidean" else "dot"
+        _, ids, scores = best_candidates(
+            rows(center, center + 1), rows, len(table), k, pair,
+            skip_rows=torch.zeros_like(own), skip_columns=own, tile=_tile(1, table.shape[1]),
+        )  # fmt: skip
+        return [Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist())]
+
+    def evaluate(self, dataset: Dataset | None = None, **options: Any) -> Evaluation:
+        """Filtered ranking of a split (`evaluation.evaluate` has the options): of the model's own dataset, or of
+        another one, whose names are looked up among the model's."""
+        if dataset is None or dataset.fingerprint == self.dataset.fingerprint:
+            return evaluate_own(self.kge, self.dataset, **options)
+        return evaluate_other(self.kge, self.dataset, dataset, **options)
+
+    def query(self, head: Name | None, relation: Name | None, tail: Name | None) -> Query:
+        """The question by ids; exactly one part must be None."""
+        given = {"head": head, "relation": relation, "tail": tail}
+        missing = [name for name, value in given.items() if value is None]
+        if len(missing) != 1:
+            raise InputError(
+                f"A question gives two of head, relation and tail, and asks for the third: "
+                f"{'all three are' if not missing else 'no ' + ' and no '.join(missing) + ' is'} given."
+            )
+        return Query(
+            None if head is None else self.entity_id(head),
+            None if relation is None else self.relation_id(relation),
+            None if tail is None else self.entity_id(tail),
+        )
+
+    def entity_id(self, entity: Name) -> int:
+        return _id_of(entity, self.dataset.entities, self.dataset.n_entities, "entity")
+
+    def relation_id(self, relation: Name) -> int:
+        return _id_of(relation, self.dataset.relations, self.dataset.n_relations, "relation")
+
+    def entity_name(self, i: int) -> str:
+        return str(i) if self.dataset.entities is None else self.dataset.entities.name(i)
+
+    def relation_name(self, i: int) -> str:
+        return str(i) if self.dataset.relations is None else self.dataset.relations.name(i)
+
+    def _ids(self, triples: Iterable[Sequence[Name]] | NDArray[Any]) -> NDArray[np.int64]:
+        if isinstance(triples, np.ndarray) and np.issubdtype(triples.dtype, np.integer):
+            sizes = (self.dataset.n_entities, self.dataset.n_relations, self.dataset.n_entities)
+            if triples.ndim != 2 or triples.shape[1] != 3:
+                raise InputError(f"triples have the shape {triples.shape}, and (n, 3) is needed.")
+            outside = (triples < 0) | (triples >= np.array(sizes))
+            if outside.any():
+                row, column = np.argwhere(outside)[0]
+                what = ("head", "relation", "tail")[column]
+                raise InputError(
+                    f"Row {row} has the {what} id {triples[row, column]}, and ids from 0 to {sizes[column] - 1} exist."
+                )
+            return triples.astype(np.int64)
+        named = (_three(row, i) for i, row in enumerate(triples))
+        rows = [(self.entity_id(h), self.relation_id(r), self.entity_id(t)) for h, r, t in named]
+        return np.array(rows, np.int64).reshape(-1, 3)
+
+    def _on_device(self, ids: Any) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.kge.entity.device)
+
+    def _best_entities(self, questions: list[Query], slot: Slot, k: int, new_only: bool) -> list[list[Prediction]]:
+        relations = np.array([q.relation for q in questions], np.int64)
+        ends = np.array([q.head if slot == "tail" else q.tail for q in questions], np.int64)
+        known = known_answers(self.dataset, ends, relations, slot)
+        queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), slot)
+        if not torch.isfinite(queries).all():
+            raise Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it anew.")
+        skip_rows, skip_columns = _pairs(known) if new_only else (np.empty(0, np.int64),) * 2
+        found = best_candidates(
+            queries,
+            lambda start, stop: self.kge.candidate(wide(self.kge.entity[start:stop]), seen),
+            self.kge.n_entities,
+            k,
+            self.kge.pair,
+            skip_rows=self._on_device(skip_rows),
+            skip_columns=self._on_device(skip_columns),
+            tile=_tile(len(questions), queries.shape[1]),
+        )
+        answers: list[list[Prediction]] = [[] for _ in questions]
+        for row, i, score in zip(*(x.tolist() for x in found)):
+            answers[row].append(Prediction(self.entity_name(i), i, score, _holds(known[row], i)))
+        return answers
+
+    def _best_relations(self, question: Query, k: int, new_only: bool) -> list[Prediction]:
+        n = self.dataset.n_relations
+        ends = [end for end in (question.head, question.tail) if end is not None]
+        triples = np.empty((n, 3), np.int64)
+        triples[:, 0], triples[:, 1], triples[:, 2] = ends[0], np.arange(n), ends[1]
+        scores = self.score(triples)
+        known = known_relations(self.dataset, *ends)
+        order = np.lexsort((np.arange(n), -scores))
+        if new_only:
+            order = order[~known[order]]
+        return [Prediction(self.relation_name(r), r, float(scores[r]), bool(known[r])) for r in order[:k].tolist()]
+
+
+def _id_of(name: Name, vocabulary: Vocabulary | None, count: int, kind: str) -> int:
+    if isinstance(name, str) and vocabulary is not None:
+        return vocabulary.id(name)
+    if isinstance(name, str) and not name.isdecimal():
+        raise InputError(f"The dataset has no names, so {kind} {name!r} is unknown: give its id, 0 to {count - 1:,}.")
+    if isinstance(name, bool) or not isinstance(name, str | int | np.integer):
+        raise InputError(f"{name!r} is no {kind}: give a name or an id.")
+    if not 0 <= int(name) < count:
+        raise UnknownName(f"{kind} id", str(name), hint=f"Ids go from 0 to {count - 1:,}.")
+    return int(name)
+
+
+def _check_count(k: object, what: str) -> None:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise InputError(f"k={k!r} {what} were asked for: give 1 or more, a whole number.")
+
+
+def _three(row: Any, number: int) -> tuple[Any, Any, Any]:
+    """The head, relation and tail of a row; InputError with its number, counted from 0, if it is none."""
+    parts = tuple(row) if isinstance(row, Iterable) and not isinstance(row, str | bytes) else ()
+    if len(parts) != 3:
+        raise InputError(f"Row {number} is {row!r}: three parts are needed, (head, relation, tail).")
+    return parts
+
+
+def _tile(n_queries: int, width: int) -> int:
+    """Candidates scored at a time: their scores, and their rows where these are made anew, fit the work space."""
+    return max(1024, _WORK_BYTES // (4 * max(n_queries, width)))
+
+
+def _pairs(answers: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(row, answer) of all answers, by ascending answer."""
+    rows = np.repeat(np.arange(len(answers)), [len(a) for a in answers])
+    columns = np.concatenate(answers) if answers else np.empty(0, np.int64)
+    order = np.argsort(columns, kind="stable")
+    return rows[order], columns[order]
+
+
+def _holds(ascending: NDArray[np.int64], value: int) -> bool:
+    place = int(np.searchsorted(ascending, value))
+    return place < len(ascending) and int(ascending[place]) == value
+
+
+def load_model(folder: str | Path, *, device: str = "auto") -> Model:
+    """Load the model of a folder that `train` or `Model.save` wrote."""
+    return Model.load(folder, device=device)
+
+
+def evaluate(
+    model: Model | str | Path, dataset: Source | None = None, *, device: str = "auto", **options: Any
+) -> Evaluation:
+    """Evaluate a model or a model folder, on its own dataset or, matched by names, on another.
+
+    options: split, sample, candidates, unseen, detail, seed, work_bytes, as in `grash.evaluation.evaluate`.
+    """
+    loaded = model if isinstance(model, Model) else load_model(model, device=device)
+    return loaded.evaluate(None if dataset is None else as_dataset(dataset), **options)

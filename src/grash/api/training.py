@@ -1,0 +1,124 @@
+"""Everything that the command line does, as one call in Python under the same name.
+
+dataset = grash.load_dataset("world")
+model = grash.train(dataset, model="complex", epochs=20, out="runs/world")
+model.predict(head="Egypt", relation="neighbour_of")
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grash.api.dataset import Source, as_dataset
+from grash.api.model import Model
+from grash.data.dataset import Dataset
+from grash.engines.trainer import run_identity, run_training
+from grash.evaluation.evaluate import check_sample
+from grash.files import check_writable, mend_folder
+from grash.models.store import check_free
+from grash.training.config import TrainConfig, make_config, read_config
+from grash.training.loop import Progress
+
+Settings = TrainConfig | Mapping[str, Any] | str | Path
+
+
+def train(
+    dataset: Source,
+    config: Settings | None = None,
+    *,
+    out: str | Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    checkpoint: str | Path | None = None,
+    watch: Callable[[Progress], None] | None = None,
+    overwrite: bool = False,
+    evaluate: bool = True,
+    valid_sample: int | None = None,
+    test_sample: int | None = None,
+    placement: str = "auto",
+    **settings: Any,
+) -> Model:
+    """The model of the best validation, evaluated on test (if it has triples) and saved to `out` (if given).
+
+    config: a TrainConfig, a mapping or a YAML file; `settings` change its fields. checkpoint: a folder to go on
+    from and to save to; with `out` it lies beside it by default and goes when the model is saved. On Ctrl-C the
+    step is finished and the checkpoint saved: the same call goes on from there. watch is told the progress.
+    placement: where the entities' rows lie, auto, device, host or disk; results do not depend on it.
+    """
+    data = as_dataset(dataset)
+    chosen = configure(config, **settings)
+    folder = None if out is None else Path(out)
+    place = Path(checkpoint) if checkpoint is not None else None if folder is None else checkpoint_of(folder)
+    if folder is not None:
+        check_place(folder, overwrite=overwrite, test_sample=test_sample)
+    outcome = run_training(
+        data, chosen, device=device, threads=threads, checkpoint=place, valid_sample=valid_sample, watch=watch,
+        placement=placement,
+    )  # fmt: skip
+    model = Model(outcome.model, data, chosen, history=[asdict(v) for v in outcome.history])
+    if evaluate and len(data.test):
+        model.evaluation = model.evaluate(sample=test_sample, seed=chosen.seed).to_dict()
+    if folder is not None:
+        model.save(folder, overwrite=overwrite)
+        if checkpoint is None and place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+    return model
+
+
+def check_place(folder: Path, *, overwrite: bool, test_sample: int | None) -> None:
+    """Says before a training what testing and saving would say after it."""
+    check_free(folder, overwrite=overwrite)
+    check_sample(test_sample)
+    check_writable(folder)
+
+
+def configure(config: Settings | None = None, **settings: Any) -> TrainConfig:
+    """The TrainConfig of a mapping, a YAML file or another one, with `settings` changed; defaults else."""
+    if config is None:
+        return make_config(settings)
+    if isinstance(config, TrainConfig):
+        return config.changed(**settings)
+    if isinstance(config, Mapping):
+        return make_config({**config, **settings})
+    return read_config(Path(config)).changed(**settings)
+
+
+def checkpoint_of(folder: str | Path) -> Path:
+    """Where a training into this model folder keeps its checkpoint: beside it."""
+    folder = Path(folder)
+    return folder.with_name(f"{folder.name}.checkpoint")
+
+
+def free_folder(
+    dataset: Dataset, config: TrainConfig, *, parent: str | Path = "runs", valid_sample: int | None = None
+) -> Path:
+    """PARENT/DATASET-MODEL, or the same with -2, -3, …: the first that holds no model and no other run's checkpoint.
+
+    The checkpoint of an interrupted run with these settings on this dataset is found again.
+    """
+    base = Path(parent) / f"{dataset.name}-{config.model}".replace("/", "-")
+    number = 1
+    while True:
+        folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        checkpoint = checkpoint_of(folder)
+        if not folder.exists() and (not checkpoint.exists() or goes_on_from(checkpoint, dataset, config, valid_sample)):
+            return folder
+        number += 1
+
+
+def goes_on_from(
+    checkpoint: str | Path, dataset: Dataset, config: TrainConfig, valid_sample: int | None = None
+) -> bool:
+    """Whether there is a checkpoint of a training with these settings on this dataset."""
+    mend_folder(Path(checkpoint))
+    try:
+        record = json.loads((Path(checkpoint) / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    mine = run_identity(dataset, config, valid_sample)
+    return isinstance(record, dict) and record.get("belongs_to") == mine

@@ -1,0 +1,289 @@
+"""Rows inside the step's Triton kernels: loaded in halves, composed into queries, compared with answers, and back.
+
+A block of rows is two blocks (n, PAD), first and second half (for complex numbers the real and imaginary parts),
+filled up with zeros. A row of phases, which is half as long, has no second half.
+    compose  product known·relation; complex the same of complex numbers; sum known + relation; rotation by phases
+    BACK     the head is asked: the relation conjugated, subtracted, turned the other way (product: the same)
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from grash.kernels.random_triton import kept, key_at, load_key, random_bits
+from grash.kernels.step import FLOATS, INTS
+
+_TINY: tl.constexpr = tl.constexpr(1e-30)  # in place of a length of 0, where the difference is 0 too
+
+
+@triton.jit
+def load_halves(table, ids, live, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """table (rows, WIDTH), ids (n,) → two blocks (n, PAD) of float32; zeros where not `live`."""
+    c = tl.arange(0, PAD)
+    at = table + ids.to(tl.int64)[:, None] * WIDTH + c[None, :]
+    inside = live[:, None] & (c[None, :] < HALF)
+    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    if WIDTH > HALF:
+        second = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
+    else:
+        second = tl.zeros_like(first)
+    return first, second
+
+
+@triton.jit
+def store_halves(table, ids, first, second, live, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    c = tl.arange(0, PAD)
+    at = table + ids.to(tl.int64)[:, None] * WIDTH + c[None, :]
+    inside = live[:, None] & (c[None, :] < HALF)
+    tl.store(at, first.to(table.dtype.element_ty), mask=inside)
+    if WIDTH > HALF:
+        tl.store(at + HALF, second.to(table.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def round_halves(first, second, ids, low, high, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`half_rows.rounded`: both blocks at neighbours in bf16, by the random bits of rows and columns."""
+    c = tl.arange(0, PAD)
+    return _rounded(first, random_bits(ids, c, low, high)), _rounded(second, random_bits(ids, c + HALF, low, high))
+
+
+@triton.jit
+def _rounded(x, random):  # type: ignore[no-untyped-def]
+    bits = (x.to(tl.uint32, bitcast=True) + (random & 0xFFFF)) & 0xFFFF0000
+    return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+
+
+@triton.jit
+def compose(kr, ki, rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Known rows and relation rows → queries."""
+    if COMPOSE == "product":
+        return kr * rr, ki * ri
+    if COMPOSE == "sum":
+        if BACK:
+            return kr - rr, ki - ri
+        return kr + rr, ki + ri
+    a, b = _factor(rr, ri, COMPOSE, BACK)
+    return kr * a - ki * b, kr * b + ki * a
+
+
+@triton.jit
+def compose_gradient(ur, ui, kr, ki, rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Upstream of the queries → gradients of known rows and of relation rows, four blocks."""
+    if COMPOSE == "product":
+        return ur * rr, ui * ri, ur * kr, ui * ki
+    if COMPOSE == "sum":
+        if BACK:
+            return ur, ui, -ur, -ui
+        return ur, ui, ur, ui
+    a, b = _factor(rr, ri, COMPOSE, BACK)
+    along, across = ur * kr + ui * ki, ui * kr - ur * ki
+    if COMPOSE == "rotation":
+        across = across * a - along * b
+        along = tl.zeros_like(across)
+        if BACK:
+            return ur * a + ui * b, ui * a - ur * b, -across, along
+        return ur * a + ui * b, ui * a - ur * b, across, along
+    if BACK:
+        return ur * a + ui * b, ui * a - ur * b, along, -across
+    return ur * a + ui * b, ui * a - ur * b, along, across
+
+
+@triton.jit
+def _factor(rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The complex number that a known coordinate is multiplied with."""
+    if COMPOSE == "rotation":
+        a, b = tl.cos(rr), tl.sin(rr)
+    else:
+        a, b = rr, ri
+    if BACK:
+        return a, -b
+    return a, b
+
+
+@triton.jit
+def pair_score(qr, qi, cr, ci, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Queries and candidates row by row, (n, PAD) four times → (n,) scores."""
+    if PAIR == "dot":
+        return tl.sum(qr * cr + qi * ci, 1)
+    dr, di = qr - cr, qi - ci
+    if PAIR == "l1":
+        return -tl.sum(tl.abs(dr) + tl.abs(di), 1)
+    if PAIR == "l2":
+        return -tl.sqrt_rn(tl.sum(dr * dr + di * di, 1))
+    return -tl.sum(tl.sqrt_rn(dr * dr + di * di), 1)
+
+
+@triton.jit
+def pair_gradient(weight, qr, qi, cr, ci, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Gradients of Σ weight·score for queries and candidates: weight (n,) → four blocks. No distance, no gradient."""
+    w = weight[:, None]
+    if PAIR == "dot":
+        return w * cr, w * ci, w * qr, w * qi
+    dr, di = qr - cr, qi - ci
+    if PAIR == "l1":
+        gr, gi = w * _sign(dr), w * _sign(di)
+    elif PAIR == "l2":
+        length = tl.sqrt_rn(tl.sum(dr * dr + di * di, 1))[:, None]
+        share = w / tl.maximum(length, _TINY)
+        gr, gi = share * dr, share * di
+    else:
+        share = w / tl.maximum(tl.sqrt_rn(dr * dr + di * di), _TINY)
+        gr, gi = share * dr, share * di
+    return -gr, -gi, gr, gi
+
+
+@triton.jit
+def _sign(x):  # type: ignore[no-untyped-def]
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
+
+
+@triton.jit
+def batch_masks(row, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexpr, RECIPROCAL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Dropout factors of the batch's heads, tails, relations and backward relations: eight blocks (n, PAD). Every
+    occurrence has its own; without reciprocals both directions see the same relation row."""
+    low, high = load_key(trials, 2)
+    low, high = key_at(low, high, step)
+    entity_bound = tl.load(trials + 6).to(tl.uint32, bitcast=True)
+    relation_bound = tl.load(trials + 7).to(tl.uint32, bitcast=True)
+    entity_scale, relation_scale = tl.load(factors), tl.load(factors + 1)
+    hr, hi = _mask(row, low, high, step * 0, entity_bound, entity_scale, HALF, PAD)
+    tr, ti = _mask(row, low, high, step * 0 + 1, entity_bound, entity_scale, HALF, PAD)
+    rr, ri = _mask(row, low, high, step * 0 + 2, relation_bound, relation_scale, HALF, PAD)
+    if RECIPROCAL:
+        br, bi = _mask(row, low, high, step * 0 + 3, relation_bound, relation_scale, HALF, PAD)
+    else:
+        br, bi = rr, ri
+    return hr, hi, tr, ti, rr, ri, br, bi
+
+
+@triton.jit
+def candidate_mask(ids, slot, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Dropout factors of candidates, two blocks (n, PAD): every entity has one a step and slot that is asked."""
+    low, high = load_key(trials, 2)
+    low, high = key_at(low, high, step)
+    bound = tl.load(trials + 6).to(tl.uint32, bitcast=True)
+    number = tl.where(tl.load(trials) > 0, slot, 0)
+    return _mask(ids, low, high, step * 0 + 4 + number, bound, tl.load(factors), HALF, PAD)
+
+
+@triton.jit
+def _mask(rows, low, high, stream, bound, scale, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    c = tl.arange(0, PAD)
+    low, high = key_at(low, high, stream)
+    return kept(rows, c, low, high, bound, scale), kept(rows, c + HALF, low, high, bound, scale)
+
+
+# = What the step's Triton kernels share: the positives of a step, a program's part of a slot's candidates, and how the
+# = parts of a softmax become a loss.
+# =
+# = A slot is 0 (heads), 1 (tails) or 2 (relations, by the softmax whatever the loss). Exponents are kept in base 2.
+# =     softmax            log Σ exp(score) − positive, the positive among the scores
+# =     self-adversarial   softplus(−γ − positive) + Σ w·softplus(γ + score), w = softmax(α·score) without the positive
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
+PER_TRIAL: tl.constexpr = tl.constexpr(INTS)
+FACTORS: tl.constexpr = tl.constexpr(FLOATS)
+# No product is fused with a sum where a neighbour in the stack (its dropout, its predicted relations) changes the code
+# around it: a factor of 1 and an added 0 then change no bit.
+EXACT = {"enable_fp_fusion": False}
+REACH = 2**31  # elements that an offset of 32 bits reaches
+_LOWEST: tl.constexpr = tl.constexpr(-1e30)  # below every exponent, and finite
+
+
+@triton.jit
+def bounds(plan, step, batch):  # type: ignore[no-untyped-def]
+    """(epoch, first, last): the places in the epoch's order that the step sees (`Plan.places`)."""
+    n, total, per_epoch = tl.load(plan), tl.load(plan + 1), tl.load(plan + 2)
+    epoch = step // per_epoch
+    first = (step - epoch * per_epoch) * batch
+    last = tl.minimum(tl.minimum(first + batch, n), total - epoch * n)
+    return epoch, first, last
+
+
+@triton.jit
+def beginning(slot, first_tail, first_relation):  # type: ignore[no-untyped-def]
+    """Where a slot's candidates begin."""
+    return tl.where(slot == 2, first_relation, slot * first_tail)
+
+
+@triton.jit
+def slot_at(place, first_tail, first_relation):  # type: ignore[no-untyped-def]
+    """The slot of the candidate at this place."""
+    return tl.where(place >= first_relation, 2, tl.where(place >= first_tail, 1, 0))
+
+
+@triton.jit
+def own_part(trials, splits):  # type: ignore[no-untyped-def]
+    """(trial, slot, split, begin, end) of a program with ids (tile, slot and split, trial): its candidates."""
+    part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    slot, split = part // splits, part % splits
+    n, chunk = tl.load(trials + trial * PER_TRIAL + slot), tl.load(trials + trial * PER_TRIAL + 3)
+    return trial, slot, split, split * chunk, tl.minimum(split * chunk + chunk, n)
+
+
+@triton.jit
+def move_on(clock):  # type: ignore[no-untyped-def]
+    """The next step, by the first of all programs."""
+    if (tl.program_id(0) == 0) & (tl.program_id(1) == 0) & (tl.program_id(2) == 0):
+        tl.store(clock, tl.load(clock) + 1)
+
+
+@triton.jit
+def opening(positive, slot, factors, ADVERSARIAL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(top, alpha, gamma, alone): the exponent from which a row's maximum starts, the scores' factor, what is added to
+    them, and whether the negatives are weighed without the positive (a trial by the softmax has α below 0)."""
+    top = positive * LOG2E
+    if ADVERSARIAL:
+        alpha = tl.load(factors + 6)
+        alone = (alpha >= 0) & (slot < 2)
+        return tl.where(alone, _LOWEST, top), tl.where(alone, alpha, 1.0), tl.load(factors + 5), alone
+    return top, 1.0, 0.0, False
+
+
+@triton.jit
+def own_shares(score, alone, gamma):  # type: ignore[no-untyped-def]
+    """Of the self-adversarial loss: what a negative's weight is multiplied with in the gradient; else 1."""
+    return tl.where(alone, tl.sigmoid(score + gamma), 1.0)
+
+
+@triton.jit
+def softplus(x):  # type: ignore[no-untyped-def]
+    return tl.maximum(x, 0.0) + tl.log2(1.0 + tl.exp2(-tl.abs(x) * LOG2E)) * LN2
+
+
+@triton.jit
+def joined(  # type: ignore[no-untyped-def]
+    at, row, slot, trials, factors, positive, maxima, sums, costs, splits, BATCH: tl.constexpr,
+    ADVERSARIAL: tl.constexpr,
+):  # fmt: skip
+    """The parts of slot `at` = trial·S + slot in their order → (top, bound, inverse, pull, loss), each (n,): the
+    highest exponent, the logarithm in base 2 by which weights are normalised, 1 / Σ exp2(exponent − top), the gradient
+    of the positive's score, the loss."""
+    truth = tl.load(positive + at * BATCH + row)
+    top, _, gamma, alone = opening(truth, slot, factors, ADVERSARIAL)
+    n = tl.load(trials + slot)
+    used = tl.cdiv(n, tl.load(trials + 3))
+    here = at * splits * BATCH + row
+    own = top
+    for split in range(used):
+        top = tl.maximum(top, tl.load(maxima + here + split * BATCH))
+    others, cost = tl.zeros_like(truth), tl.zeros_like(truth)
+    for split in range(used):
+        part = tl.exp2(tl.load(maxima + here + split * BATCH) - top)
+        others += part * tl.load(sums + here + split * BATCH)
+        if ADVERSARIAL:
+            cost += part * tl.load(costs + here + split * BATCH)
+    total = tl.exp2(own - top) + others
+    bound, inverse, pull = top + tl.log2(total), 1.0 / total, -others / total
+    loss = (bound - own) * LN2
+    if ADVERSARIAL:
+        asked = n > 0
+        share = tl.where(others > 0, 1.0 / tl.where(others > 0, others, 1.0), 0.0)
+        share = tl.where(others == others, share, others)  # a trial that has diverged stays so
+        away = tl.where(asked, softplus(-truth - gamma), 0.0) + cost * share
+        bound = tl.where(alone, tl.where(others > 0, top + tl.log2(tl.maximum(others, 1e-38)), float("inf")), bound)
+        inverse, loss = tl.where(alone, share, inverse), tl.where(alone, away, loss)
+        pull = tl.where(alone, tl.where(asked, tl.sigmoid(truth + gamma) - 1.0, 0.0), pull)
+    return top, bound, inverse, pull, loss

@@ -1,0 +1,418 @@
+"""Scores, softmax and both gradients of the step for dot products, as flash attention does it: no B × N matrix.
+
+    score    per chunk of candidates: the running maximum, the sum of exponentials and their sum times candidates
+    spread   per tile of candidates: scores again, their shares of the softmax, and those times queries
+8·B·N·D FLOP of matrix products (6 without the second look at the scores); the factors in bf16 or tf32, sums in float32.
+Exponents are kept in base 2. A share enters its product times 2¹⁵, so that a small one keeps its digits.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grash.kernels.compile_ahead import launch
+from grash.kernels.step import TILE, StepSpace
+from grash.kernels.step_rows_triton import (
+    FACTORS,
+    LOG2E,
+    PER_TRIAL,
+    REACH,
+    beginning,
+    bounds,
+    joined,
+    move_on,
+    opening,
+    own_part,
+    own_shares,
+    slot_at,
+    softplus,
+)
+
+
+def score(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
+    """Fills maxima, sums, costs (T, S, splits, B) and partial (T, S, splits, B, P); moves the clock on."""
+    shape, tile = space.shape, tiles(space)
+    launch(
+        _score, (shape.rows // tile["LONG"], shape.slots * space.splits, shape.trials),
+        space.clock, trials, factors, space.truths, space.positive, space.queries, space.block,
+        space.maxima, space.sums, space.costs, space.partial, space.splits,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, P=shape.padded, ADVERSARIAL=shape.adversarial,
+        FAR=shape.candidates * shape.padded >= REACH, PRECISION=_precision(space), **tile,
+    )  # fmt: skip
+
+
+def spread(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
+    """Fills for_candidates (T, 1, N, P), yet to be divided by the number of positives."""
+    shape, tile = space.shape, tiles(space)
+    launch(
+        _spread, (shape.candidates // tile["LONG"], shape.trials),
+        trials, factors, space.truths, space.normaliser, space.queries, space.block, space.for_candidates,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, SHARED=shape.shared, P=shape.padded, ADVERSARIAL=shape.adversarial,
+        PRECISION=_precision(space), **tile,
+    )  # fmt: skip
+
+
+def tiles(space: StepSpace) -> dict[str, int]:
+    """LONG rows stay, SHORT ones pass by; by the width of a row and of its floats, never by the number of trials."""
+    shape = space.shape
+    wide = shape.padded > 128
+    if shape.products == "bf16":
+        short = 32 if shape.wide else 64
+        return {"LONG": 64, "SHORT": short, "num_warps": 8 if wide else 4, "num_stages": 2 if shape.wide else 3}
+    if shape.wide:
+        return {"LONG": 64, "SHORT": 16, "num_warps": 8, "num_stages": 2}
+    short = 32 if wide or shape.products == "tf32x3" else 64
+    return {"LONG": 128, "SHORT": short, "num_warps": 8, "num_stages": 2}
+
+
+def _precision(space: StepSpace) -> str:
+    return "tf32" if space.shape.products == "bf16" else space.shape.products
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _score(  # type: ignore[no-untyped-def]
+    clock, trials, factors, truths, positive, queries, block, maxima, sums, costs, partial, splits,
+    first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr, FAR: tl.constexpr,
+    PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
+):  # fmt: skip
+    """FAR: the candidates' floats are more than 32 bits count (1vsAll of 4.6 million entities with 512 each)."""
+    move_on(clock)
+    trial, slot, split, begin, end = own_part(trials, splits)
+    if begin < end:
+        row, c = tl.program_id(0) * LONG + tl.arange(0, LONG), tl.arange(0, P)
+        at = (trial * SLOTS + slot) * BATCH
+        q = tl.load(queries + (at + row)[:, None] * P + c[None, :])
+        truth = tl.load(truths + slot * BATCH + row)
+        top, alpha, gamma, alone = opening(tl.load(positive + at + row), slot, factors + trial * FACTORS, ADVERSARIAL)
+        total, cost = tl.zeros((LONG,), tl.float32), tl.zeros((LONG,), tl.float32)
+        pull = tl.zeros((LONG, P), tl.float32)
+        block += (trial * candidates + beginning(slot, first_tail, first_relation)) * P
+        for first in range(begin, end, SHORT):
+            place = first + tl.arange(0, SHORT)
+            line = place
+            if FAR:
+                line = place.to(tl.int64)
+            e = tl.load(block + line[:, None] * P + c[None, :])
+            s = tl.dot(q, tl.trans(e), input_precision=PRECISION)
+            exponent = s * (alpha * LOG2E)
+            other = (place[None, :] < end) & (place[None, :] != truth[:, None])
+            exponent = tl.where(other, exponent, -float("inf"))
+            higher = tl.maximum(top, tl.max(exponent, 1))
+            share = tl.exp2(exponent - higher[:, None])
+            shrink = tl.exp2(top - higher)
+            total = total * shrink + tl.sum(share, 1)
+            if ADVERSARIAL:
+                cost = cost * shrink + tl.sum(share * softplus(s + gamma), 1)
+                share *= own_shares(s, alone, gamma)
+            pull = tl.dot(share.to(e.dtype), e, pull * shrink[:, None], input_precision=PRECISION)
+            top = higher
+        at = ((trial * SLOTS + slot) * splits + split) * BATCH
+        tl.store(maxima + at + row, top)
+        tl.store(sums + at + row, total)
+        if ADVERSARIAL:
+            tl.store(costs + at + row, cost)
+        tl.store(partial + (at + row)[:, None] * P + c[None, :], pull)
+
+
+@triton.jit
+def _spread(  # type: ignore[no-untyped-def]
+    trials, factors, truths, normaliser, queries, block, out, first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, SHARED: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
+):  # fmt: skip
+    tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    slot = slot_at(tile * LONG, first_tail, first_relation)
+    j = tile * LONG + tl.arange(0, LONG)
+    place, c = j - beginning(slot, first_tail, first_relation), tl.arange(0, P)
+    if tile * LONG - beginning(slot, first_tail, first_relation) < tl.load(trials + trial * PER_TRIAL + slot):
+        e = tl.load(block + (trial * candidates + j)[:, None] * P + c[None, :])
+        _, alpha, gamma, alone = opening(tl.zeros((SHORT,), tl.float32), slot, factors + trial * FACTORS, ADVERSARIAL)
+        at = trial * SLOTS * BATCH
+        mine = _spread_from(slot * BATCH, slot * BATCH + BATCH, e, place, alone, alpha, gamma, truths, normaliser + at,
+                            queries + at * P, P, ADVERSARIAL, PRECISION, LONG, SHORT)  # fmt: skip
+        if SHARED:  # heads are asked for the same candidates; summed apart, as where they are not the same
+            mine += _spread_from(0, tl.where(slot == 1, BATCH, 0), e, place, alone, alpha, gamma, truths,
+                                 normaliser + at, queries + at * P, P, ADVERSARIAL, PRECISION, LONG, SHORT)  # fmt: skip
+        tl.store(out + (trial * candidates + j)[:, None] * P + c[None, :], mine * (2.0**-15))
+
+
+@triton.jit
+def _spread_from(  # type: ignore[no-untyped-def]
+    begin, end, e, place, alone, alpha, gamma, truths, normaliser, queries,
+    P: tl.constexpr, ADVERSARIAL: tl.constexpr, PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
+):  # fmt: skip
+    """What arrives at a tile of candidates from the queries begin … end − 1: (LONG, P)."""
+    c = tl.arange(0, P)
+    total = tl.zeros((LONG, P), tl.float32)
+    for first in range(begin, end, SHORT):
+        row = first + tl.arange(0, SHORT)
+        q = tl.load(queries + row[:, None] * P + c[None, :])
+        truth = tl.load(truths + row)
+        bound = tl.load(normaliser + row) - 15
+        s = tl.dot(e, tl.trans(q), input_precision=PRECISION)
+        share = tl.exp2(s * (alpha * LOG2E) - bound[None, :])
+        if ADVERSARIAL:
+            share *= own_shares(s, alone, gamma)
+        share = tl.where(place[:, None] != truth[None, :], share, 0.0)
+        total = tl.dot(share.to(q.dtype), q, total, input_precision=PRECISION)
+    return total
+
+
+# = Scores and gradients of the step for distances: l1, l2 and modulus, in float32 on the plain arithmetic units.
+# =
+# =     score    a tile of B × N distances, coordinate by coordinate; the scores are kept
+# =     weigh    their normalisers, and the scores become weights, kept both ways round (8·B·N bytes)
+# =     pulls    a tile of queries against a chunk of candidates, one candidate at a time: gradients of the queries
+# =     spread   a tile of candidates against a part of the batch, one query at a time: gradients of the candidates
+# = Per pair and coordinate: 2 operations forward and 4 to 6 backward, twice; a modulus adds one special function each time.
+
+SCORE = {"BM": 8, "BN": 128, "num_warps": 1}  # a thread's 8 × 4 pairs take 12 loads a coordinate
+GRADIENT = {"BM": 32, "BK": 64, "num_warps": 4}
+_UNROLLED: tl.constexpr = tl.constexpr(4)  # loads of so many turns are under way together
+_TINY: tl.constexpr = tl.constexpr(1e-30)  # keeps a square root's inverse finite: no distance, no gradient
+_WEIGHED = 32
+
+
+def score_step_distance_triton(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
+    """Fills scores (T, B, N), maxima, sums and costs (T, S, splits, B); moves the clock on."""
+    shape = space.shape
+    launch(
+        _score_step_distance_triton, (shape.rows // SCORE["BM"], shape.slots * space.splits, shape.trials),
+        space.clock, trials, factors, space.truths, space.positive, space.queries_across, space.block_across,
+        space.scores, space.maxima, space.sums, space.costs, space.splits,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, PAD=shape.padded_half, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
+        BM=SCORE["BM"], BN=SCORE["BN"], num_warps=SCORE["num_warps"],
+    )  # fmt: skip
+
+
+def weigh(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor) -> None:
+    """Turns scores into weights of the gradient (for l2 over the distance), here and across (T, N, B); fills pull, the
+    gradient of the positive's score, and slot_losses, both (T, S, B), yet to be divided by the number of positives."""
+    shape = space.shape
+    launch(
+        _weigh, (shape.rows // _WEIGHED, shape.candidates // TILE, shape.trials),
+        space.clock, plan, trials, factors, space.positive, space.maxima, space.sums, space.costs,
+        space.scores, space.scores_across, space.slot_losses, space.pull, shape.batch, space.splits,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
+        ROWS=_WEIGHED, COLUMNS=TILE, num_warps=4,
+    )  # fmt: skip
+
+
+def pulls(space: StepSpace, trials: Tensor) -> None:
+    """Fills partial (T, S, splits, B, P), yet to be divided by the number of positives."""
+    shape = space.shape
+    columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
+    launch(
+        _pulls, (shape.rows // GRADIENT["BM"] * columns, shape.slots * space.splits, shape.trials),
+        trials, space.queries, space.block, space.scores_across, space.partial, space.splits,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, PAD=shape.padded_half, PAIR=shape.pair,
+        BM=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half), num_warps=GRADIENT["num_warps"],
+    )  # fmt: skip
+
+
+def spread_step_distance_triton(space: StepSpace, trials: Tensor) -> None:
+    """Fills for_candidates (T, spreads, N, P), yet to be divided by the number of positives."""
+    shape = space.shape
+    columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
+    launch(
+        _spread_step_distance_triton, (shape.candidates // GRADIENT["BM"] * columns, shape.spreads, shape.trials),
+        trials, space.queries, space.block, space.scores, space.for_candidates,
+        shape.first_tail, shape.first_relation, shape.candidates,
+        BATCH=shape.rows, SLOTS=shape.slots, SPREADS=shape.spreads, PAD=shape.padded_half, PAIR=shape.pair,
+        FAR=shape.rows * shape.candidates >= REACH,
+        BN=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half), num_warps=GRADIENT["num_warps"],
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _score_step_distance_triton(  # type: ignore[no-untyped-def]
+    clock, trials, factors, truths, positive, queries, block, scores, maxima, sums, costs, splits,
+    first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    move_on(clock)
+    trial, slot, split, begin, end = own_part(trials, splits)
+    if begin < end:
+        row = tl.program_id(0) * BM + tl.arange(0, BM)
+        at = trial * SLOTS + slot
+        truth = tl.load(truths + slot * BATCH + row)
+        top, alpha, gamma, alone = opening(
+            tl.load(positive + at * BATCH + row), slot, factors + trial * FACTORS, ADVERSARIAL
+        )
+        total, cost = tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32)
+        q = queries + at * 2 * PAD * BATCH + row
+        here = beginning(slot, first_tail, first_relation)
+        for first in range(begin, end, BN):
+            place = first + tl.arange(0, BN)
+            j = here + place
+            away = _distances(q, block + trial * 2 * PAD * candidates + j,
+                              BATCH, candidates, PAD, PAIR, BM, BN)  # fmt: skip
+            other = (place[None, :] < end) & (place[None, :] != truth[:, None])
+            s = tl.where(other, -away * LOG2E, -float("inf"))
+            tl.store(scores + (trial * BATCH + row)[:, None] * candidates + j[None, :], s)
+            if ADVERSARIAL:
+                s = tl.where(other, -away * (alpha * LOG2E), -float("inf"))
+            higher = tl.maximum(top, tl.max(s, 1))
+            share, shrink = tl.exp2(s - higher[:, None]), tl.exp2(top - higher)
+            total = total * shrink + tl.sum(share, 1)
+            if ADVERSARIAL:
+                cost = cost * shrink + tl.sum(share * softplus(gamma - away), 1)
+            top = higher
+        at = (at * splits + split) * BATCH
+        tl.store(maxima + at + row, top)
+        tl.store(sums + at + row, total)
+        if ADVERSARIAL:
+            tl.store(costs + at + row, cost)
+
+
+@triton.jit
+def _distances(  # type: ignore[no-untyped-def]
+    queries, block, BATCH: tl.constexpr, candidates, PAD: tl.constexpr,
+    PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """queries (BM,), block (BN,): where their first coordinates lie → (BM, BN)."""
+    total = tl.zeros((BM, BN), tl.float32)
+    for first in range(0, PAD, _UNROLLED):
+        for k in tl.static_range(_UNROLLED):
+            q, e = queries + (first + k) * BATCH, block + (first + k) * candidates
+            dr = tl.load(q)[:, None] - tl.load(e)[None, :]
+            di = tl.load(q + PAD * BATCH)[:, None] - tl.load(e + PAD * candidates)[None, :]
+            if PAIR == "l1":
+                total += tl.abs(dr)
+                total += tl.abs(di)
+            elif PAIR == "l2":
+                total += dr * dr
+                total += di * di
+            else:
+                square = dr * dr + (di * di + _TINY)
+                total += square * tl.rsqrt(square)
+    return tl.sqrt_rn(total) if PAIR == "l2" else total
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _weigh(  # type: ignore[no-untyped-def]
+    clock, plan, trials, factors, positive, maxima, sums, costs, scores, across, slot_losses, pull, batch, splits,
+    first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    column, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    row, j = tl.program_id(0) * ROWS + tl.arange(0, ROWS), column * COLUMNS + tl.arange(0, COLUMNS)
+    slot = slot_at(column * COLUMNS, first_tail, first_relation)
+    trials += trial * PER_TRIAL
+    factors += trial * FACTORS
+    place = column * COLUMNS - beginning(slot, first_tail, first_relation)
+    if place < tl.load(trials + slot):
+        _, first, last = bounds(plan, tl.load(clock) - 1, batch)
+        live = (row < batch) & (first + row < last)
+        at = trial * SLOTS + slot
+        _, bound, _, weight, loss = joined(
+            at, row, slot, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
+        )
+        bound = tl.where(live, bound, float("inf"))
+        if place == 0:
+            tl.store(slot_losses + at * BATCH + row, tl.where(live, loss, 0.0))
+            tl.store(pull + at * BATCH + row, tl.where(live, weight, 0.0))
+        where = scores + (trial * BATCH + row)[:, None] * candidates + j[None, :]
+        s = tl.load(where)
+        if ADVERSARIAL:
+            _, alpha, gamma, alone = opening(tl.zeros((ROWS,), tl.float32), slot, factors, ADVERSARIAL)
+            weight = tl.where(s > -float("inf"), tl.exp2(s * alpha - bound[:, None]), 0.0)
+            weight *= own_shares(s * (1 / LOG2E), alone, gamma)
+        else:
+            weight = tl.exp2(s - bound[:, None])
+        if PAIR == "l2":
+            weight = tl.where((s < 0) & (weight > 0), weight / tl.maximum(s * (-1 / LOG2E), _TINY), 0.0)
+        tl.store(where, weight)
+        tl.store(across + (trial * candidates + j)[None, :] * BATCH + row[:, None], weight)
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _pulls(  # type: ignore[no-untyped-def]
+    trials, queries, block, weights, partial, splits, first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    tile, column = tl.program_id(0) // (PAD // BK), tl.program_id(0) % (PAD // BK)
+    trial, slot, split, begin, end = own_part(trials, splits)
+    if begin < end:
+        row, c = tile * BM + tl.arange(0, BM), column * BK + tl.arange(0, BK)
+        at = trial * SLOTS + slot
+        q = queries + (at * BATCH + row)[:, None] * (2 * PAD) + c[None, :]
+        qr, qi = tl.load(q), tl.load(q + PAD)
+        gr, gi = tl.zeros((BM, BK), tl.float32), tl.zeros((BM, BK), tl.float32)
+        here = trial * candidates + beginning(slot, first_tail, first_relation)
+        for first in range(begin, end, _UNROLLED):
+            for k in tl.static_range(_UNROLLED):
+                place = first + k
+                weight = tl.load(weights + (here + place) * BATCH + row, mask=place + row * 0 < end, other=0.0)
+                e = block + (here + place) * (2 * PAD) + c
+                dr, di = qr - tl.load(e)[None, :], qi - tl.load(e + PAD)[None, :]
+                gr, gi = _pulled(gr, gi, dr, di, weight[:, None], PAIR)
+        out = partial + ((at * splits + split) * BATCH + row)[:, None] * (2 * PAD) + c[None, :]
+        tl.store(out, -gr)
+        tl.store(out + PAD, -gi)
+
+
+@triton.jit
+def _spread_step_distance_triton(  # type: ignore[no-untyped-def]
+    trials, queries, block, weights, out, first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SLOTS: tl.constexpr, SPREADS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
+    FAR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """FAR: the weights B × N are more than 32 bits count."""
+    part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    tile, column = tl.program_id(0) // (PAD // BK), tl.program_id(0) % (PAD // BK)
+    slot = slot_at(tile * BN, first_tail, first_relation)
+    j, c = tile * BN + tl.arange(0, BN), column * BK + tl.arange(0, BK)
+    if tile * BN - beginning(slot, first_tail, first_relation) < tl.load(trials + trial * PER_TRIAL + slot):
+        e = block + (trial * candidates + j)[:, None] * (2 * PAD) + c[None, :]
+        er, ei = tl.load(e), tl.load(e + PAD)
+        gr, gi = tl.zeros((BN, BK), tl.float32), tl.zeros((BN, BK), tl.float32)
+        queries += (trial * SLOTS + slot) * BATCH * 2 * PAD
+        weights += trial * BATCH * candidates
+        for first in range(part * (BATCH // SPREADS), (part + 1) * (BATCH // SPREADS), _UNROLLED):
+            for k in tl.static_range(_UNROLLED):
+                line = first + k
+                if FAR:
+                    line = line.to(tl.int64)
+                weight = tl.load(weights + line * candidates + j)
+                q = queries + (first + k) * (2 * PAD) + c
+                dr, di = tl.load(q)[None, :] - er, tl.load(q + PAD)[None, :] - ei
+                gr, gi = _pulled(gr, gi, dr, di, weight[:, None], PAIR)
+        put = out + ((trial * SPREADS + part) * candidates + j)[:, None] * (2 * PAD) + c[None, :]
+        tl.store(put, gr)
+        tl.store(put + PAD, gi)
+
+
+@triton.jit
+def _pulled(gr, gi, dr, di, weight, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Adds the direction of (dr, di) times the weight. Where there is no distance: nothing, but l1 takes the sign of
+    +0 as positive; equal floats are one pair in millions, and coordinates that dropout made equal get no gradient."""
+    if PAIR == "l1":
+        gr += _signed(weight, dr)
+        gi += _signed(weight, di)
+    elif PAIR == "l2":
+        gr += weight * dr
+        gi += weight * di
+    else:
+        share = weight * tl.rsqrt(dr * dr + (di * di + _TINY))
+        gr += share * dr
+        gi += share * di
+    return gr, gi
+
+
+@triton.jit
+def _signed(weight, x):  # type: ignore[no-untyped-def]
+    """The weight (0 or more) with the sign of x: one operation on bits."""
+    bits = weight.to(tl.int32, bitcast=True) | (x.to(tl.int32, bitcast=True) & -2147483648)
+    return bits.to(tl.float32, bitcast=True)

@@ -1,0 +1,383 @@
+"""The page of real searches: candidates beside each other, seed by seed, beside what others report, with every pick.
+
+Comes from the records of confirm.py; goes to docs/results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grash.search.proposals import shipped_winners
+from grash.search.settings import SearchSettings
+from grash_study.confirm import Candidate, Wanted, picked_words
+from grash_study.pages import Page, Rows, Value, with_interval
+from grash_study.plots import bar_plot
+from grash_study.statistics import mean_interval
+from grash_study.store import Store
+
+ALL = "all"
+_KNOWN = {
+    "winner of this graph": "published winners of this very graph, which the portfolio proposes",
+    "winner of a sibling": "published winners of a sibling of this graph, with shared entities and relations",
+    "winner of another graph": "published winners of other graphs",
+    "prior, fitted here too": "drawn from the prior, which is fitted to published trials and winners, some of this "
+    "graph or its siblings",
+    "prior": "drawn from the prior, which is fitted to published trials and winners of other graphs",
+}
+_ENDS = 0.99  # of the epochs: a best validation after that says that E was too small for it
+
+
+@dataclass(frozen=True)
+class Column:
+    """The searches of one candidate and model: records by seed, and how many seeds are asked for."""
+
+    candidate: Candidate
+    model: str
+    settings: SearchSettings
+    records: dict[int, dict[str, Any]]
+    seeds: int
+
+    def values(self, name: str) -> list[float]:
+        """A number of every record, by its name in it or in its test."""
+        found = (r["test"][name] if name in r["test"] else r[name] for r in self.records.values())
+        return [float(v) for v in found if v is not None]
+
+
+def columns_of(wanted: Sequence[Wanted], store: Store) -> list[Column]:
+    """Model by model, the candidates in their order."""
+    grouped: dict[tuple[str, str], list[Wanted]] = {}
+    for one in wanted:
+        grouped.setdefault((one.model, one.candidate.name), []).append(one)
+    found = []
+    for model in dict.fromkeys(one.model for one in wanted):
+        for name in dict.fromkeys(one.candidate.name for one in wanted):
+            mine = grouped[model, name]
+            records = {one.seed: store.searches[one.name] for one in mine if one.name in store.searches}
+            found.append(Column(mine[0].candidate, model, mine[0].settings, records, len(mine)))
+    return found
+
+
+def confirm_page(wanted: Sequence[Wanted], store: Store, *, label: str, command: str) -> Page:
+    """One page for all models, with a table of differences if there are candidates to compare."""
+    columns, first = columns_of(wanted, store), wanted[0]
+    dataset, s = str(store.meta["dataset"]), first.settings
+    models = list(dict.fromkeys(c.model for c in columns))
+    ending = re.sub(r"[^\w.-]+", "_", label)
+    name = f"confirm-{dataset}-{'-'.join(models)}-d{s.dim}-e{s.max_epochs:g}-{ending}"
+    devices = sorted({r["device"] for c in columns for r in c.records.values()})
+    title = f"Real searches with final training: {dataset}, " + ", ".join(models)
+    page = Page(name, title, command, ", ".join(devices), raw=_raw(columns))
+    seeds = "1 seed" if columns[0].seeds == 1 else f"{columns[0].seeds} seeds"
+    page.add(
+        f"Each search is one `grash search` at B = {s.budget:g} (E = {s.max_epochs:g}, d = {s.dim}) with the final "
+        f"training of its pick, which is outside B; {seeds} each. The test triples were ranked once, by the final "
+        f"model. Means over seeds with Student's 95 % interval; a search that ended without a model counts as 0. "
+        f"`runs` is what the search was billed, in full trainings.",
+        _candidates(columns),
+        "## What is found",
+        _summary(columns),
+        *_known_here(dataset, columns),
+    )
+    shown = _bars(dataset, columns)
+    if shown:
+        page.add(
+            (
+                name,
+                bar_plot(
+                    shown,
+                    title="The final model",
+                    x_label="test MRR",
+                    apart=[r[0] for r in shown if r[0].endswith(", goal")],
+                ),
+                "Test MRR, mean over seeds",
+            )
+        )
+    if len(dict.fromkeys(c.candidate.name for c in columns)) > 1:
+        about = "Test MRR less that of the same model and seed; `all` takes every model and seed as one pair."
+        page.add(f"## Against {first.candidate.name}, seed by seed", about, _differences(columns))
+    page.add(
+        *_beside(dataset, columns), "## Every search", _every(dataset, columns), "## What was picked", _picks(columns)
+    )
+    return page
+
+
+def differences(columns: Sequence[Column], model: str, name: str) -> list[float]:
+    """Test MRR of a candidate less that of the first one, for every seed that both have; `all`: over all models."""
+    reference = columns[0].candidate.name
+    found = []
+    for each in dict.fromkeys(c.model for c in columns) if model == ALL else (model,):
+        base, mine = (
+            next(c.records for c in columns if (c.model, c.candidate.name) == (each, n)) for n in (reference, name)
+        )
+        found += [float(mine[s]["test"]["mrr"] - base[s]["test"]["mrr"]) for s in sorted(mine) if s in base]
+    return found
+
+
+def _candidates(columns: Sequence[Column]) -> Rows:
+    rows = {c.candidate.name: (c.candidate.name, c.candidate.preset, c.candidate.words or "–") for c in columns}
+    return Rows(("candidate", "preset", "settings on top of it"), tuple(rows.values()))
+
+
+def _summary(columns: Sequence[Column]) -> Rows:
+    headings = ("model", "candidate", "seeds", "test MRR", "lowest", "Hits@1", "Hits@3", "Hits@10", "valid MRR",
+                "runs", "search, s", "final, s")  # fmt: skip
+    rows: list[tuple[Value, ...]] = []
+    for c in columns:
+        mrr = c.values("mrr")
+        rest = ("hits@1", "hits@3", "hits@10", "valid", "spent", "seconds", "final_seconds")
+        rows.append((
+            c.model, c.candidate.name, f"{len(c.records)} of {c.seeds}", with_interval(*mean_interval(mrr), digits=4),
+            min(mrr, default=None), *(mean_interval(c.values(n))[0] for n in rest),
+        ))  # fmt: skip
+    return Rows(headings, tuple(rows))
+
+
+def _known_here(dataset: str, columns: Sequence[Column]) -> list[str]:
+    """Says what the picks knew of this graph beforehand: a search that is handed its answer shows little."""
+    picks = [known_before(r["origin"], dataset) for c in columns for r in c.records.values()]
+    found = [
+        f"{picks.count(kind)} of these {len(picks)} picks are {words}"
+        for kind, words in _KNOWN.items()
+        if kind in picks
+    ]
+    if not found:
+        return []
+    return [
+        f"What was known before: {'; '.join(found)}. What a search finds without that is shown by a candidate with "
+        f"`proposals=sobol` or `proposals=random`."
+    ]
+
+
+def _differences(columns: Sequence[Column]) -> Rows:
+    models = list(dict.fromkeys(c.model for c in columns))
+    names = list(dict.fromkeys(c.candidate.name for c in columns))[1:]
+    rows: list[tuple[Value, ...]] = []
+    for model in [*models, *([ALL] if len(models) > 1 else [])]:
+        for name in names:
+            found = differences(columns, model, name)
+            mean, low, high = mean_interval(found)
+            span = None if mean is None else "–" if low is None else f"{low:+.4f} … {high:+.4f}"
+            better = f"{sum(d > 0 for d in found)} of {len(found)}" if found else None
+            rows.append((model, name, None if mean is None else f"{mean:+.4f}", span, better))
+    return Rows(("model", "candidate", "test MRR, difference", "95 %", "better"), tuple(rows))
+
+
+def _beside(dataset: str, columns: Sequence[Column]) -> list[str | Rows]:
+    """What others report for the models of the page; nothing where nothing is known."""
+    rows: list[tuple[Value, ...]] = []
+    missed = [words for c in columns if (words := _missed(dataset, c))]
+    for model in dict.fromkeys(c.model for c in columns):
+        aim = goal(dataset, model)
+        if aim is not None:
+            rows.append((model, "our goal for one default search", "≤ 512", f"{aim:.3f}", "", "", ""))
+        for f in figures(dataset, model):
+            hits = ("" if h is None else f"{h:g}" for h in (f.hits1, f.hits3, f.hits10))
+            rows.append((model, f.source, "" if f.dim is None else str(f.dim), f"{f.mrr:g}", *hits))
+    if not rows:
+        return []
+    headings = ("model", "source", "d, floats", "test MRR", "Hits@1", "Hits@3", "Hits@10")
+    return ["## What others report", *(["\n".join(missed)] if missed else []), Rows(headings, tuple(rows))]
+
+
+def _missed(dataset: str, column: Column) -> str:
+    """By how much the mean over seeds lies below the goal; nothing where it is reached, not known or not run."""
+    aim, mean = goal(dataset, column.model), mean_interval(column.values("mrr"))[0]
+    if aim is None or mean is None or mean >= aim:
+        return ""
+    return (
+        f"- {column.model}, {column.candidate.name}: our goal of {aim:.3f} is missed by {aim - mean:.4f} "
+        f"([why](README.md))."
+    )
+
+
+def _every(dataset: str, columns: Sequence[Column]) -> Rows:
+    headings = ("model", "candidate", "seed", "test MRR", "Hits@10", "valid MRR", "best at epoch", "runs", "search, s",
+                "final, s", "pick known before as")  # fmt: skip
+    rows: list[tuple[Value, ...]] = []
+    for c in columns:
+        for seed in range(c.seeds):
+            r = c.records.get(seed)
+            head = (c.model, c.candidate.name, str(seed))
+            rows.append((*head, *(None,) * 8) if r is None else (
+                *head, r["test"]["mrr"], r["test"]["hits@10"], "–" if r["valid"] is None else r["valid"],
+                _best_epoch(r, c.settings.max_epochs), r["spent"], r["seconds"], r["final_seconds"],
+                known_before(r["origin"], dataset) or "–",
+            ))  # fmt: skip
+    return Rows(headings, tuple(rows))
+
+
+def _best_epoch(record: dict[str, Any], epochs: float) -> str:
+    """With a note where training was still getting better at its end."""
+    if not record["validations"]:
+        return "–"
+    epoch = max(record["validations"], key=lambda v: v[1])[0]
+    return f"{epoch:.3g} (the last)" if epoch >= _ENDS * epochs else f"{epoch:.3g}"
+
+
+def _picks(columns: Sequence[Column]) -> Rows:
+    rows = [
+        (c.model, c.candidate.name, str(seed), r["failed"] or f"{r['winner']} ({r['origin']})",
+         picked_words(r["values"]))
+        for c in columns for seed, r in sorted(c.records.items())
+    ]  # fmt: skip
+    return Rows(("model", "candidate", "seed", "configuration", "settings that are not the training's default"),
+                tuple(rows))  # fmt: skip
+
+
+def _bars(dataset: str, columns: Sequence[Column]) -> list[tuple[str, float, float | None, float | None]]:
+    rows: list[tuple[str, float, float | None, float | None]] = []
+    for model in dict.fromkeys(c.model for c in columns):
+        for c in (c for c in columns if c.model == model and c.records):
+            mean, low, high = mean_interval(c.values("mrr"))
+            assert mean is not None
+            rows.append((f"{model}, {c.candidate.name}", mean, low, high))
+        aim = goal(dataset, model)
+        if aim is not None and any(c.records for c in columns if c.model == model):
+            rows.append((f"{model}, goal", aim, None, None))
+    return rows
+
+
+def _raw(columns: Sequence[Column]) -> Rows:
+    numbers = ("score", "valid", "spent", "seconds", "final_seconds", "final_peak_bytes")
+    tested = ("mrr", "hits@1", "hits@3", "hits@10")
+    headings = ("model", "candidate", "seed", *(f"test_{m}" for m in tested), *numbers, "device", "failed",
+                "configuration", "settings")  # fmt: skip
+    rows: list[tuple[Value, ...]] = [
+        (c.model, c.candidate.name, seed, *(r["test"][m] for m in tested), *(r[n] for n in numbers), r["device"],
+         r["failed"], json.dumps(r["values"], sort_keys=True), json.dumps(r["settings"], sort_keys=True))
+        for c in columns for seed, r in sorted(c.records.items())
+    ]  # fmt: skip
+    return Rows(headings, tuple(rows))
+
+
+# = What others report on graphs with a published split, and what our default search is to reach: beside our own numbers.
+# =
+# = Goes to confirm_page.py. Test triples, filtered with train, valid and test, all entities as candidates; where a source
+# = gives no more digits, there are none. dim counts floats per entity (a complex number has two); None: not stated there.
+
+LIBKGE = "LibKGE, its README"
+SEARCHED = "LibKGE, 200 trials trained in full (Ruffinelli et al., 2020)"
+CODEX = "LibKGE (Safavi and Koutra, 2020)"
+KGTUNER = "KGTuner (Zhang et al., 2022)"
+ROTATE = "RotatE's authors (Sun et al., 2019)"
+N3 = "1vsAll with N3 (Lacroix et al., 2018)"
+RELATIONS = "N3 and relation prediction (Chen et al., 2021)"
+WITHOUT = "N3 without relation prediction (Chen et al., 2021)"
+GRASH = "GraSH, combined (Kochsiek et al., 2022)"
+SELF_ADVERSARIAL = "GraSH with a self-adversarial loss"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A reported result: MRR and Hits@1, 3, 10, None where they were not given."""
+
+    source: str
+    dim: int | None
+    mrr: float
+    hits1: float | None = None
+    hits3: float | None = None
+    hits10: float | None = None
+
+
+PUBLISHED: dict[str, dict[str, tuple[Figure, ...]]] = {
+    "fb15k237": {
+        "complex": (
+            Figure(SEARCHED, 256, 0.348, 0.253, 0.384, 0.536),
+            Figure(KGTUNER, 2000, 0.352, 0.263, None, 0.530),
+            Figure(N3, 200, 0.35, 0.26, 0.39, 0.54),
+            Figure(N3, 2000, 0.37, 0.27, 0.40, 0.56),
+            Figure(RELATIONS, 2000, 0.388, 0.298, 0.425, 0.568),
+        ),
+        "rotate": (
+            Figure(LIBKGE, None, 0.333, 0.240, 0.368, 0.522),
+            Figure(KGTUNER, 2000, 0.338, 0.243, None, 0.527),
+            Figure(ROTATE, 2000, 0.337, 0.241, 0.375, 0.533),
+        ),
+        "transe": (
+            Figure(LIBKGE, None, 0.313, 0.221, 0.347, 0.497),
+            Figure(KGTUNER, 1000, 0.327, 0.228, None, 0.522),
+        ),
+    },
+    "wn18rr": {
+        "complex": (
+            Figure(SEARCHED, 128, 0.475, 0.438, 0.490, 0.547),
+            Figure(KGTUNER, 2000, 0.484, 0.440, None, 0.562),
+            Figure(N3, 200, 0.47, 0.43, None, 0.56),
+            Figure(N3, 4000, 0.49, 0.44, None, 0.58),
+            Figure(RELATIONS, 2000, 0.488, 0.443, None, 0.578),
+        ),
+        "rotate": (
+            Figure(LIBKGE, None, 0.478, 0.439, 0.494, 0.553),
+            Figure(KGTUNER, 1000, 0.480, 0.427, None, 0.582),
+        ),
+        "transe": (Figure(LIBKGE, 512, 0.228, 0.053, 0.368, 0.520), Figure(KGTUNER, None, 0.233)),
+    },
+    "codexs": {
+        "complex": (
+            Figure(CODEX, 512, 0.465, 0.372, None, 0.646),
+            Figure(WITHOUT, 2000, 0.472),
+            Figure(RELATIONS, 2000, 0.473),
+        ),
+        "transe": (Figure(CODEX, 512, 0.354, 0.219, None, 0.634),),
+    },
+    "yago310": {
+        "complex": (
+            Figure(GRASH, 128, 0.528, 0.455, None, 0.660),
+            Figure(GRASH, 512, 0.552),
+            Figure(LIBKGE, 128, 0.551, 0.476, 0.596, 0.682),
+            Figure(N3, 2000, 0.58, 0.50, 0.62, 0.71),
+        ),
+        "rotate": (Figure(GRASH, 512, 0.453), Figure(SELF_ADVERSARIAL, 512, 0.494)),
+        "transe": (Figure(GRASH, 128, 0.499, 0.406, None, 0.661),),
+    },
+}  # fmt: skip
+GOALS: dict[str, dict[str, float]] = {  # test MRR of one default search at B = 3, d ≤ 512
+    "fb15k237": {"complex": 0.355, "rotate": 0.338, "transe": 0.327},
+    "wn18rr": {"complex": 0.484, "rotate": 0.480, "transe": 0.233},
+    "codexs": {"complex": 0.470},
+}
+
+
+def figures(dataset: str, model: str) -> tuple[Figure, ...]:
+    """What is reported for a graph by its name, however that is written; nothing where we know of nothing."""
+    return PUBLISHED.get(_plain(dataset), {}).get(model, ())
+
+
+def goal(dataset: str, model: str) -> float | None:
+    """The test MRR that a default search is to reach there."""
+    return GOALS.get(_plain(dataset), {}).get(model)
+
+
+def is_of(origin: str, dataset: str) -> bool:
+    """Whether a configuration's origin is a published winner of this very graph, which the portfolio proposes."""
+    return origin.startswith("portfolio:") and bool(_plain(dataset)) and _plain(dataset) in _plain(origin)
+
+
+def known_before(origin: str, dataset: str) -> str:
+    """What of this graph was in a pick before the search began, in words; nothing where it came without."""
+    here, family = _plain(dataset), _family(dataset)
+    if is_of(origin, dataset):
+        return "winner of this graph"
+    if origin.startswith("portfolio:"):
+        alike = family != here and family in _plain(origin)
+        return "winner of a sibling" if alike else "winner of another graph"
+    if origin != "prior":
+        return ""
+    fitted = {_plain(w["dataset"]) for w in shipped_winners()}
+    near = here in fitted or (family != here and any(name.startswith(family) for name in fitted))
+    return "prior, fitted here too" if near else "prior"
+
+
+def _family(dataset: str) -> str:
+    """What a graph shares its entities and relations with: CoDEx comes in three sizes."""
+    name = _plain(dataset)
+    return "codex" if name in ("codexs", "codexm", "codexl") else name
+
+
+def _plain(name: str) -> str:
+    """FB15k-237 and fb15k_237 alike."""
+    return "".join(c for c in name.lower() if c.isalnum())
