@@ -5,7 +5,7 @@
 
 FOLDER has train.npy (n, 3). One run measures, on each graph: grash by both definitions, igraph and networkx, all from
 the array of triples to core numbers, building their graph included; networkx only below two million triples and by
-neighbours, since it has no multigraphs. Core numbers are compared. Then the generated power-law graph, in a process
+neighbors, since it has no multigraphs. Core numbers are compared. Then the generated power-law graph, in a process
 of its own, so that its peak memory is seen. With --dataset only that: an encoded dataset (from grash generate), mapped:
 the scatter passes that build its adjacency (the floor), core numbers and peel order, the chain, and the subgraphs of
 a search's default rounds with their splits; the filter index of its test set.
@@ -67,13 +67,13 @@ def main() -> None:
 def compare(name: str, train: np.ndarray, repeats: int) -> None:
     n_entities = int(train[:, ::2].max()) + 1
     calls: dict[str, Callable[[], np.ndarray]] = {}
-    for count in ("neighbours", "triples"):
+    for count in ("neighbors", "triples"):
         calls[f"grash, {count}"] = lambda count=count: peel(train, n_entities, count).core_numbers()
         calls[f"igraph, {count}"] = lambda count=count: np.array(igraph_of(train, n_entities, count).coreness())
         built = igraph_of(train, n_entities, count)
         calls[f"igraph, {count}, graph at hand"] = lambda built=built: np.array(built.coreness())
     if len(train) <= NETWORKX_UP_TO:
-        calls["networkx, neighbours"] = lambda: by_networkx(train, n_entities)
+        calls["networkx, neighbors"] = lambda: by_networkx(train, n_entities)
     cores = {variant: call() for variant, call in calls.items()}
     for variant in cores:
         assert np.array_equal(cores[variant], cores[f"grash, {variant.split(', ')[1]}"]), variant
@@ -87,7 +87,7 @@ def compare(name: str, train: np.ndarray, repeats: int) -> None:
 def igraph_of(train: np.ndarray, n_entities: int, count: str) -> igraph.Graph:
     edges = zip(train[:, 0].tolist(), train[:, 2].tolist())  # tuples: faster than lists, arrays and memory views
     graph = igraph.Graph(n=n_entities, edges=edges)
-    if count == "neighbours":
+    if count == "neighbors":
         graph.simplify()
     return graph
 
@@ -101,7 +101,7 @@ def by_networkx(train: np.ndarray, n_entities: int) -> np.ndarray:
 
 
 def generate(path: Path, n_triples: int, n_entities: int) -> None:
-    """Power-law degrees (cube of a uniform number) over shuffled ids, so that neighbours in memory are strangers."""
+    """Power-law degrees (cube of a uniform number) over shuffled ids, so that neighbors in memory are strangers."""
     random = np.random.default_rng(0)
     names = random.permutation(n_entities).astype(np.int32)
     train = np.lib.format.open_memmap(path, "w+", np.int32, (n_triples, 3))
@@ -116,11 +116,11 @@ def generate(path: Path, n_triples: int, n_entities: int) -> None:
 def measure_alone(path: Path, n_entities: int) -> None:
     """Seconds, and the peak of memory above the input once it has been read."""
     warm = np.array([[0, 0, 1], [1, 0, 1]], np.int32)
-    for count in ("neighbours", "triples"):
+    for count in ("neighbors", "triples"):
         peel(warm, 2, count)
     train = np.load(path)
     print(f"\ngenerated: {len(train):,} triples, {n_entities:,} entities")
-    for count in ("triples", "neighbours"):
+    for count in ("triples", "neighbors"):
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts anew
         start = time.perf_counter()

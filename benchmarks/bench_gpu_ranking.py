@@ -33,7 +33,7 @@ from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker, Ranks, ranking_bytes
 from grash.kernels.count_above import exact_scores
 from grash.models import MODELS, KgeModel
-from grash.models.base import SLOTS, Slot
+from grash.models.base import SIDES, Side
 from grash.training.config import TrainConfig
 from harness import Timing, device_timed, record
 
@@ -176,23 +176,23 @@ def trained(ground: Ground, name: str, epochs: float) -> KgeModel:
 def differences(ranker: Ranker, model: KgeModel, one: Ranks, other: Ranks) -> list[tuple[str, bool]]:
     """Of each rank whose counts differ: what they are, and whether both follow from how near candidates are."""
     found = []
-    for slot in SLOTS:
-        a, b = getattr(one, slot), getattr(other, slot)
+    for side in SIDES:
+        a, b = getattr(one, side), getattr(other, side)
         for row in np.flatnonzero((a.above != b.above) | (a.ties != b.ties)).tolist():
-            above, near = around(ranker, model, slot, row)
+            above, near = around(ranker, model, side, row)
             explained = all(above <= s.above[row] and s.above[row] + s.ties[row] <= above + near for s in (a, b))
             seen = " and ".join(f"{s.above[row]} above, {s.ties[row]} ties" for s in (a, b))
             found.append(
-                (f"{slot} of {one.triples[row].tolist()}: {seen}; {above} clearly above, {near} near", explained)
+                (f"{side} of {one.triples[row].tolist()}: {seen}; {above} clearly above, {near} near", explained)
             )
     return found
 
 
-def around(ranker: Ranker, model: KgeModel, slot: Slot, row: int) -> tuple[int, int]:
+def around(ranker: Ranker, model: KgeModel, side: Side, row: int) -> tuple[int, int]:
     """How many candidates score above the truth by more than NEAR of its score, and how many are nearer."""
-    (question,) = ranker.questions[slot]
+    (question,) = ranker.questions[side]
     part, runs = slice(row, row + 1), question.runs(row, row + 1)
-    queries, seen = model.queries(question.known[part], question.relations[part], slot)
+    queries, seen = model.queries(question.known[part], question.relations[part], side)
     candidates = model.candidate(model.entity, seen)
     scores = exact_scores(queries.expand(len(candidates), -1), candidates, model.pair)
     truth = int(question.truth[row])
@@ -214,8 +214,8 @@ def timed(ranker: Ranker, model: KgeModel, kernels: str) -> tuple[Ranks, float]:
 
 
 def counts(one: Ranks, other: Ranks) -> list[tuple[np.ndarray, np.ndarray]]:
-    slots = ((one.head, other.head), (one.tail, other.tail))
-    return [pair for a, b in slots for pair in ((a.above, b.above), (a.ties, b.ties))]
+    sides = ((one.head, other.head), (one.tail, other.tail))
+    return [pair for a, b in sides for pair in ((a.above, b.above), (a.ties, b.ties))]
 
 
 def model_of(case: Case, seed: int = 0) -> KgeModel:
@@ -231,7 +231,7 @@ def model_of(case: Case, seed: int = 0) -> KgeModel:
 def questions(case: Case, packed: Path | None) -> tuple[np.ndarray, KnownAnswers]:
     if packed is not None:
         content = np.load(packed)
-        head, tail = (_unpacked(content, slot, case.relations) for slot in ("head", "tail"))
+        head, tail = (_unpacked(content, side, case.relations) for side in ("head", "tail"))
         return content["test"], KnownAnswers(head, tail)
     rng = np.random.default_rng(0)
     n = max(10 * case.triples, 2 * case.entities)
@@ -246,17 +246,17 @@ def pack(train: np.ndarray, valid: np.ndarray, test: np.ndarray, n_relations: in
     graph to rank on it."""
     known = KnownAnswers.of(train, valid, test, n_relations=n_relations, asked=test)
     content = {"test": test}
-    for slot, index in (("head", known.head), ("tail", known.tail)):
+    for side, index in (("head", known.head), ("tail", known.tail)):
         deltas = np.diff(index.answers, prepend=0)
         deltas[index.starts[:-1]] = index.answers[index.starts[:-1]]
         bytes_ = np.ascontiguousarray(deltas.astype(np.uint32).view(np.uint8).reshape(-1, 4).T)
-        content |= {f"{slot}_keys": index.keys, f"{slot}_starts": index.starts, f"{slot}_deltas": bytes_}
+        content |= {f"{side}_keys": index.keys, f"{side}_starts": index.starts, f"{side}_deltas": bytes_}
     np.savez_compressed(file, **content)
 
 
-def _unpacked(content: dict[str, np.ndarray], slot: str, n_relations: int) -> AnswerIndex:
-    keys, starts = content[f"{slot}_keys"], content[f"{slot}_starts"]
-    deltas = np.ascontiguousarray(content[f"{slot}_deltas"].T).view(np.uint32).reshape(-1).astype(np.int64)
+def _unpacked(content: dict[str, np.ndarray], side: str, n_relations: int) -> AnswerIndex:
+    keys, starts = content[f"{side}_keys"], content[f"{side}_starts"]
+    deltas = np.ascontiguousarray(content[f"{side}_deltas"].T).view(np.uint32).reshape(-1).astype(np.int64)
     sums = np.cumsum(deltas)
     before = np.where(starts[:-1] > 0, sums[starts[:-1] - 1], 0)
     return AnswerIndex(keys, starts, (sums - np.repeat(before, np.diff(starts))).astype(np.int32), n_relations)

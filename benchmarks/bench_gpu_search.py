@@ -24,8 +24,8 @@ from pathlib import Path
 
 import torch
 
-from grash.api.search import Search
 from grash.api.dataset import load_dataset
+from grash.api.search import Search
 from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
 from grash.engines.driver import Driver
@@ -33,7 +33,7 @@ from grash.engines.memory import human
 from grash.engines.trainer import Ground, Job, run_trainings
 from grash.search.halving import RunTrials
 from grash.search.run_folder import RunFolder, claim_folder
-from grash.search.trial import Task
+from grash.search.trial import Trial
 from grash.training.config import TrainConfig, make_config
 from harness import Timing, record
 
@@ -59,9 +59,9 @@ def main() -> None:
         MODES[mode](data, args)
 
 
-def search_of(data: Dataset | str, args: argparse.Namespace, folder: Path, *, rails: bool = True) -> Search:
+def search_of(data: Dataset | str, args: argparse.Namespace, folder: Path, *, guard_rails: bool = True) -> Search:
     return Search(
-        data, out=folder, rails=rails, model="complex", n_trials=args.trials, eta=4, budget=3, variant="combined",
+        data, out=folder, guard_rails=guard_rails, model="complex", n_trials=args.trials, eta=4, budget=3, variant="combined",
         max_epochs=args.epochs, dim=args.dim, space="paper", fixed={"precision": args.precision}, final_train=False,
         devices=args.device,
     )  # fmt: skip
@@ -98,7 +98,7 @@ def first_round(search: Search) -> tuple:
         driver.begin()
         action = driver.advance()
         assert isinstance(action, RunTrials)
-        tasks: list[Task] = [driver.trial_task(action.round, n) for n in action.numbers]
+        tasks: list[Trial] = [driver.trial_task(action.round, n) for n in action.numbers]
         driver.ledger.close()
     return search.graphs.subgraph(tasks[0].fractions, tasks[0].apart), tasks
 
@@ -178,8 +178,8 @@ def project(data: Dataset, args: argparse.Namespace) -> None:
         seen = []
         for share in (0.03, 0.09):
             short = argparse.Namespace(**{**vars(args), "epochs": args.epochs * share})
-            search = search_of(args.graph, short, Path(place) / str(share), rails=False)
-            search.graphs.__dict__ |= {"peeling": peeling, "chain": chain}
+            search = search_of(args.graph, short, Path(place) / str(share), guard_rails=False)
+            search.graphs.__dict__ |= {"peeling": peeling, "core-order": chain}
             print(f"{short.epochs:g} epochs instead of {args.epochs:g}:", flush=True)
             seen.append((share, *timed_search(search)))
     (low, seconds, rounds), (high, more_seconds, more_rounds) = seen

@@ -74,7 +74,7 @@ def compare(name: str, model: KgeModel, dataset: Dataset, known: KnownAnswers) -
         f"{len(differ)} of {2 * len(dataset.test)} ranks differ"
     )
     if differ:
-        worst = max(_gap(model, ranks.triples[i], slot, abs(a - b)) for i, slot, a, b in differ)
+        worst = max(_gap(model, ranks.triples[i], side, abs(a - b)) for i, side, a, b in differ)
         print(f"          largest relative distance between the truth and a candidate that changes sides: {worst:.1e}")
 
 
@@ -121,18 +121,18 @@ def _pykeen(model: KgeModel, dataset: Dataset) -> tuple[dict[str, np.ndarray], f
 
 def _differences(ours: Ranks, theirs: dict[str, np.ndarray]) -> list[tuple[int, str, float, float]]:
     found = []
-    for slot in ("head", "tail"):
-        mine = getattr(ours, slot).mean
-        for i in np.flatnonzero(mine != theirs[slot]).tolist():
-            found.append((i, slot, float(mine[i]), float(theirs[slot][i])))
+    for side in ("head", "tail"):
+        mine = getattr(ours, side).mean
+        for i in np.flatnonzero(mine != theirs[side]).tolist():
+            found.append((i, side, float(mine[i]), float(theirs[side][i])))
     return found
 
 
-def _gap(model: KgeModel, triple: np.ndarray, slot: str, moved: float) -> float:
+def _gap(model: KgeModel, triple: np.ndarray, side: str, moved: float) -> float:
     """Relative distance of the ⌈moved⌉-th nearest candidate's exact score from the truth's."""
     h, r, t = (torch.tensor([int(x)]) for x in triple)
-    known, answer = (h, t) if slot == "tail" else (t, h)
-    queries, seen = model.queries(known, r, slot)  # type: ignore[arg-type]
+    known, answer = (h, t) if side == "tail" else (t, h)
+    queries, seen = model.queries(known, r, side)  # type: ignore[arg-type]
     scores = pair_scores(queries.double(), model.candidate(model.entity, seen).double(), "dot")[0]
     distance = (scores - scores[answer]).abs().sort().values
     return float(distance[int(np.ceil(moved))] / scores.abs().max())

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from grash.api.search import Search
 from grash.api.dataset import load_dataset
+from grash.api.search import Search
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
 from grash.engines.trainer import Ground, Job, Outcome, run_trainings

@@ -4,7 +4,7 @@
 
 `stored` is the setting storage=bf16. Others are simulated: the rows that a step has moved are rounded to 16 bits and
 kept as float32, so that every number is what such a table would hold. bf16 and fp16 round to the nearest, stochastic to
-either neighbour in bf16, by distance, as `stored` does by other random numbers.
+either neighbor in bf16, by distance, as `stored` does by other random numbers.
 Prints test MRR of every seed at the learning rate whose validation is best.
 """
 

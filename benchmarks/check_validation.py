@@ -54,7 +54,7 @@ def main() -> None:
     )  # fmt: skip
     chosen = [int(n) for n in args.numbers.split(",") if n] or list(np.argsort(-table.test["mrr"])[: args.best])
     graphs = StudyGraphs(pool)
-    graph = graphs.graph("chain", args.graph)
+    graph = graphs.graph("core-order", args.graph)
     trainer, judges = GraphTrainer(graph, device=args.device), Judges(data, graph, args.device)
     print(f"{graph.dataset!r}; {judges.words}")
     foretold(table, args.best)

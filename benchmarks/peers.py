@@ -98,9 +98,9 @@ def _pyg_step(setting: Setting, *, sparse: bool, every: bool) -> Step:
     def of_every() -> Tensor:
         ids = draw()
         positive, losses = model(*ids), []
-        for slot, count in zip((0, 2), s.negatives):
+        for side, count in zip((0, 2), s.negatives):
             triples = list(ids.repeat_interleave(count, 1))
-            triples[slot] = s.others(count).repeat(s.batch)
+            triples[side] = s.others(count).repeat(s.batch)
             losses.append(_softmax_loss(positive, model(*triples).reshape(s.batch, count)))
         return losses[0] + losses[1]
 

@@ -14,7 +14,7 @@ from grash.data.external import names as unite
 from grash.data.external import prepare as repeats
 from grash.data.external.prepare import prepare_large
 from grash.data.readers import text
-from grash.data.readers.folders import recognise
+from grash.data.readers.folders import recognize
 from grash.data.readers.options import SourceOptions
 from grash.data.vocabulary import Vocabulary
 
@@ -36,7 +36,7 @@ def lines(seed: int = 0, n: int = 400, n_names: int = 60) -> str:
 
 
 def large(source: Path, out: Path, *, room: int = TINY, watch=None, overwrite: bool = False, **options) -> Dataset:
-    prepare_large(recognise(source), out, SourceOptions(**options), room=room, overwrite=overwrite, watch=watch)
+    prepare_large(recognize(source), out, SourceOptions(**options), room=room, overwrite=overwrite, watch=watch)
     return Dataset.load(out, verify=True)
 
 

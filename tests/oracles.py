@@ -46,9 +46,9 @@ def as_complex(rows: Tensor) -> Tensor:
     return torch.complex(rows[..., :half].contiguous(), rows[..., half:].contiguous())
 
 
-def asked_score(config: TrainConfig, known: Tensor, relation: Tensor, candidate: Tensor, slot: str) -> Tensor:
-    """The score under which `slot` is asked; with reciprocals the known entity is always the head."""
-    if slot == "tail" or config.reciprocal:
+def asked_score(config: TrainConfig, known: Tensor, relation: Tensor, candidate: Tensor, side: str) -> Tensor:
+    """The score under which `side` is asked; with reciprocals the known entity is always the head."""
+    if side == "tail" or config.reciprocal:
         return score(config.model, config.norm, known, relation, candidate)
     return score(config.model, config.norm, candidate, relation, known)
 
@@ -84,25 +84,25 @@ def _positives_loss(
     tail = _dropped(entity[tails], config.dropout_entity, key_at(key, 1))
     total = entity.new_zeros(())
     used: dict[int, Tensor] = {}
-    for number, slot in enumerate(tuple(batch.negatives) or ("head", "tail")):
-        inverse = int(config.reciprocal and slot == "head")
+    for number, side in enumerate(tuple(batch.negatives) or ("head", "tail")):
+        inverse = int(config.reciprocal and side == "head")
         used[inverse] = relation[relations + inverse * n_relations]
         rel = _dropped(used[inverse], config.dropout_relation, key_at(key, 2 + inverse))
-        given, answer = (head, tail) if slot == "tail" else (tail, head)
-        truth = tails if slot == "tail" else heads
-        negatives = batch.negatives.get(slot)  # None: every entity
+        given, answer = (head, tail) if side == "tail" else (tail, head)
+        truth = tails if side == "tail" else heads
+        negatives = batch.negatives.get(side)  # None: every entity
         ids = torch.arange(n_entities) if negatives is None else negatives.ids
         rows = _dropped(entity, config.dropout_entity, key_at(key, 4 + number))[ids]  # one mask per entity
         ids = ids.expand(size, -1)
-        scores = asked_score(config, given[:, None], rel[:, None], rows, slot)
+        scores = asked_score(config, given[:, None], rel[:, None], rows, side)
         if negatives is None:
             positive = scores[torch.arange(size), truth]
         else:
-            positive = asked_score(config, given, rel, answer, slot)
-        real = _real_negatives(triples, ids, slot, known if config.negatives_filtered else set())
+            positive = asked_score(config, given, rel, answer, side)
+        real = _real_negatives(triples, ids, side, known if config.negatives_filtered else set())
         total = total + _slot_loss(positive, scores, real, config) / size
         if config.penalty == "dura":
-            total = total + config.penalty_entity * _dura(config, given, rel, answer, slot) / size
+            total = total + config.penalty_entity * _dura(config, given, rel, answer, side) / size
     if config.relation_prediction:
         every = score(config.model, config.norm, head[:, None], relation[None, :n_relations], tail[:, None])
         total = total + config.relation_prediction * F.cross_entropy(every, relations)
@@ -120,12 +120,12 @@ def _questions_loss(
     n_labels = sum(len(g.answers) for g in groups)
     total = entity.new_zeros(())
     for number, group in enumerate(groups):
-        inverse = int(config.reciprocal and group.slot == "head")
+        inverse = int(config.reciprocal and group.side == "head")
         row_ids = group.relations + inverse * n_relations
         given = _dropped(entity[group.known], config.dropout_entity, key_at(key, 3 * number))
         rel = _dropped(relation[row_ids], config.dropout_relation, key_at(key, 3 * number + 1))
         everyone = _dropped(entity, config.dropout_entity, key_at(key, 3 * number + 2))
-        scores = asked_score(config, given[:, None], rel[:, None], everyone[None], group.slot)
+        scores = asked_score(config, given[:, None], rel[:, None], everyone[None], group.side)
         labels = torch.zeros_like(scores)
         for row, answer in zip(group.rows.tolist(), group.answers.tolist()):
             labels[row, answer] = 1.0
@@ -151,12 +151,12 @@ def _dropped(rows: Tensor, rate: float, key: int) -> Tensor:
     return rows * keep_mask(torch.arange(len(rows)), rows.shape[1], rate, key).to(rows.dtype)
 
 
-def _real_negatives(triples: Tensor, ids: Tensor, slot: str, known: Known) -> Tensor:
+def _real_negatives(triples: Tensor, ids: Tensor, side: str, known: Known) -> Tensor:
     """(B, N) whether the entity makes a negative of the triple: it is not the answer, nor a known one."""
     real = torch.ones(ids.shape, dtype=torch.bool)
     for i, (h, r, t) in enumerate(triples.tolist()):
         for j, e in enumerate(ids[i].tolist()):
-            made = (h, r, e) if slot == "tail" else (e, r, t)
+            made = (h, r, e) if side == "tail" else (e, r, t)
             real[i, j] = made != (h, r, t) and made not in known
     return real
 
@@ -191,9 +191,9 @@ def _size(rows: Tensor, config: TrainConfig, table: str) -> Tensor:
     return rows.abs().pow(p).sum() / p
 
 
-def _dura(config: TrainConfig, given: Tensor, relation: Tensor, answer: Tensor, slot: str) -> Tensor:
+def _dura(config: TrainConfig, given: Tensor, relation: Tensor, answer: Tensor, side: str) -> Tensor:
     """Σ ‖what the known end and the relation ask for‖² + ‖answer‖²."""
-    towards_tail = slot == "tail" or config.reciprocal
+    towards_tail = side == "tail" or config.reciprocal
     if config.model == "complex":
         asked = torch.view_as_real(as_complex(given) * as_complex(relation))
     elif config.model == "cp":
@@ -228,15 +228,15 @@ def places_by_sort(scores: list[float], truth: int, skip: set[int]) -> tuple[int
 
 
 def rank_by_sort(
-    config: TrainConfig, entity: Tensor, relation: Tensor, triple: tuple[int, int, int], slot: str, known: Known
+    config: TrainConfig, entity: Tensor, relation: Tensor, triple: tuple[int, int, int], side: str, known: Known
 ) -> tuple[int, int]:
     """(above, ties) of one triple's head or tail among all entities, known answers left out."""
     h, r, t = triple
     n_relations = len(relation) // (2 if config.reciprocal else 1)
-    row = relation[r + n_relations * int(config.reciprocal and slot == "head")].double()
-    given, truth = (entity[h], t) if slot == "tail" else (entity[t], h)
-    scores = asked_score(config, given.double(), row, entity.double(), slot).float().tolist()
-    others = {e for e in range(len(entity)) if ((h, r, e) if slot == "tail" else (e, r, t)) in known}
+    row = relation[r + n_relations * int(config.reciprocal and side == "head")].double()
+    given, truth = (entity[h], t) if side == "tail" else (entity[t], h)
+    scores = asked_score(config, given.double(), row, entity.double(), side).float().tolist()
+    others = {e for e in range(len(entity)) if ((h, r, e) if side == "tail" else (e, r, t)) in known}
     return places_by_sort(scores, truth, others - {truth})
 
 

@@ -24,7 +24,7 @@ from grash.search.ledger import SearchState
 from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.schedule import Shape, cost_of, fitting_trials, round_sizes
 from grash.search.settings import SearchSettings, make_settings
-from grash.search.trial import Configuration, Heartbeat, Result, Status, Task
+from grash.search.trial import Configuration, Heartbeat, Status, Trial, TrialResult
 
 Score = Callable[[int, int], float]
 Faults = Mapping[tuple[int, int], Sequence[Status]]  # (round, number): how its attempts end; after them, ok
@@ -119,7 +119,7 @@ def decide(
             case Win(number):
                 state.see({"event": "won", "number": number})
             case TrainWinner(number):
-                state.see({"event": "ended", "result": Result(0, number, 1, "ok", mrr=0.5).to_json()})
+                state.see({"event": "ended", "result": TrialResult(0, number, 1, "ok", mrr=0.5).to_json()})
             case Finish(failed):
                 state.see({"event": "finished", "failed": failed})
                 return state
@@ -128,22 +128,22 @@ def decide(
 def _result(
     state: SearchState, settings: SearchSettings, graphs: Any, round_number: int, number: int, status: Status,
     part_seen: Fraction, score: Score, kept: bool,
-) -> Result:  # fmt: skip
+) -> TrialResult:  # fmt: skip
     """What an engine would say that does just what the round planned."""
     plan = state.rounds[round_number - 1].plan
     before = state.rounds[round_number - 2].plan.positives if plan.continues and kept else 0
     positives = plan.positives - before
     positives = positives if status == "ok" else int(positives * part_seen) if status == "diverged" else 0
-    cost = cost_of(positives, settings, graphs.n_train) * Fraction(state.configurations[number].price)
+    cost = cost_of(positives, settings, graphs.n_train) * Fraction(state.configurations[number].relative_cost)
     mrr = score(round_number, number) if status == "ok" else None
-    return Result(round_number, number, 1, status, mrr=mrr, positives=positives, cost=float(cost), message=status)
+    return TrialResult(round_number, number, 1, status, mrr=mrr, positives=positives, cost=float(cost), message=status)
 
 
 def bill(state: SearchState, settings: SearchSettings, n_train: int) -> Fraction:
     """What the results of all rounds are billed, exactly."""
     return sum(
         (
-            cost_of(result.positives, settings, n_train) * Fraction(state.configurations[number].price)
+            cost_of(result.positives, settings, n_train) * Fraction(state.configurations[number].relative_cost)
             for past in state.rounds
             for number, result in past.results.items()
         ),
@@ -162,17 +162,17 @@ class TableEngine:
         self.n_slots, self.devices = n_slots, tuple(["cpu"] * n_slots)
         self.ran: list[tuple[int, int, int]] = []  # (round, number, attempt)
         self._random = random.Random(order)
-        self._running: list[Task] = []
+        self._running: list[Trial] = []
         self._stopping = False
 
-    def start(self, task: Task) -> str | None:
+    def start(self, task: Trial) -> str | None:
         if len(self._running) >= self.n_slots:
             return None
         self._running.append(task)
         self.ran.append((task.round, task.number, task.attempt))
         return "cpu"
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
         if not self._running:
             return []
         task = self._running.pop(self._random.randrange(len(self._running)))
@@ -185,14 +185,14 @@ class TableEngine:
     def close(self) -> None:
         pass
 
-    def _result(self, task: Task) -> Result:
+    def _result(self, task: Trial) -> TrialResult:
         statuses = self.faults.get((task.round, task.number), ())
         status: Status = statuses[task.attempt - 1] if task.attempt <= len(statuses) else "ok"
         n_train = self.graphs.shape(task.fractions or (1.0,), task.apart).n_train
         whole = round(task.config["epochs"] * n_train)
         before = json.loads((self.folder / task.continues / "state.json").read_text()) if task.continues else 0
         positives = whole - before if status == "ok" else (whole - before) // 3 if status == "diverged" else 0
-        ended = Result(task.round, task.number, task.attempt, status, positives=positives, message=f"It {status}.")
+        ended = TrialResult(task.round, task.number, task.attempt, status, positives=positives, message=f"It {status}.")
         if status == "ok":
             ended = replace(ended, mrr=self.score(task.round, task.number), message="")
         if status == "ok" and task.keep:
@@ -201,7 +201,7 @@ class TableEngine:
             (place / "state.json").write_text(str(whole))
         if task.final:
             return replace(ended, evaluation={})
-        cost = cost_of(positives, self.graphs.settings, self.graphs.n_train) * Fraction(task.price)
+        cost = cost_of(positives, self.graphs.settings, self.graphs.n_train) * Fraction(task.relative_cost)
         return replace(ended, cost=float(cost))
 
 

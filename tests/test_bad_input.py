@@ -151,7 +151,7 @@ def test_an_unknown_model_gets_suggestions(graph):
 def test_an_unknown_name_gets_suggestions(saved):
     assert "Did you mean 'person 1" in refused("predict", saved, "--head", "persn 1", "--relation", "next")
     assert "Did you mean 'next'" in refused("predict", saved, "--head", "person 1", "--relation", "nexd")
-    assert "person 99" in refused("neighbours", saved, "person 99")
+    assert "person 99" in refused("neighbors", saved, "person 99")
     assert "wn18rr" in refused("datasets", "get", "wn18-rr")
     assert "Did you mean" in refused("datasets", "get", "wn18r")
 
@@ -326,7 +326,7 @@ def test_ctrl_c_and_the_same_command_again_end_in_the_same_weights(graph, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "words", [("evaluate",), ("predict", "--head", "person 1"), ("score", "t.tsv"), ("neighbours", "person 1")]
+    "words", [("evaluate",), ("predict", "--head", "person 1"), ("score", "t.tsv"), ("neighbors", "person 1")]
 )
 def test_threads_are_checked_by_every_verb_that_computes(saved, words):
     assert "threads=0: give a whole number from 1" in refused(words[0], saved, *words[1:], "--threads", 0)

@@ -228,10 +228,10 @@ def test_score_one_and_a_file(folder, tmp_path):
     assert len(json.loads(grash("score", folder / "m", path, "--json").out)) == 2
 
 
-def test_neighbours_export_models_settings_datasets(folder, tmp_path):
-    assert len(grash("neighbours", folder / "m", "person 1", "-k", 3).out.splitlines()) == 4
-    found = json.loads(grash("neighbours", folder / "m", "person 1", "--metric", "euclidean", "--json").out)
-    assert "person 1" not in [n["name"] for n in found["neighbours"]]
+def test_neighbors_export_models_settings_datasets(folder, tmp_path):
+    assert len(grash("neighbors", folder / "m", "person 1", "-k", 3).out.splitlines()) == 4
+    found = json.loads(grash("neighbors", folder / "m", "person 1", "--metric", "euclidean", "--json").out)
+    assert "person 1" not in [n["name"] for n in found["neighbors"]]
     refused = grash("export", folder / "m", "-o", tmp_path / "e", "--format", "csv")
     assert refused.code != 0 and "give npy, word2vec, parquet, splits, pykeen, libkge" in refused.err
     assert "-f splits" in grash("export", folder / "m", "-o", tmp_path / "p", "--format", "pykeen").err
@@ -338,7 +338,7 @@ def test_commas_belong_to_names_where_a_line_has_a_tab(folder, tmp_path):
         ("evaluate",),
         ("predict", "--head", "person 1", "--relation", "next"),
         ("score", "--head", "person 1", "--relation", "next", "--tail", "person 2"),
-        ("neighbours", "person 1"),
+        ("neighbors", "person 1"),
     ],
 )
 def test_threads_are_set_by_every_verb_that_computes(folder, words):

@@ -60,7 +60,7 @@ PYKEEN_CONFIGS = {
     "complex, n3": config_of(penalty="n3", penalty_entity=0.1, optimizer="adam", schedule="cosine"),
     "rotate, l3": config_of(model="rotate", norm=2, penalty="l3", penalty_entity=0.1, loss="self_adversarial"),
     "transe, margin": config_of(model="transe", norm=2, loss="margin", schedule="linear", optimizer="sgd"),
-    "one slot, filtered": config_of(negatives_head=0, negatives_filtered=True, loss="bce", patience=None),
+    "one side, filtered": config_of(negatives_head=0, negatives_filtered=True, loss="bce", patience=None),
     "1vsall": config_of(training="1vsall", reciprocal=True, schedule="plateau"),
     "kvsall": config_of(training="kvsall", reciprocal=True, label_smoothing=0.1),
     "kvsall without reciprocals": config_of(training="kvsall", loss="bce"),

@@ -1,4 +1,4 @@
-"""Predictions, scores and neighbours against full sorts of plain scores."""
+"""Predictions, scores and neighbors against full sorts of plain scores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_predictions_are_the_sorted_scores_of_all_triples(name):
         answers = model.predict(head="person 3", relation=relation, k=12)
         assert [a.id for a in answers] == np.lexsort((np.arange(12), -scores)).tolist()
         assert [a.score for a in answers] == pytest.approx(np.sort(scores)[::-1].tolist(), rel=1e-6)
-    heads = model.score([(f"person {i}", "next", "person 3") for i in range(12)], slot="head")
+    heads = model.score([(f"person {i}", "next", "person 3") for i in range(12)], side="head")
     answers = model.predict(relation="next", tail="person 3", k=12)
     assert [a.id for a in answers] == np.lexsort((np.arange(12), -heads)).tolist()
 
@@ -163,21 +163,21 @@ def test_scores_take_names_ids_and_arrays_alike():
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean", "dot"])
-def test_neighbours_are_the_nearest_of_a_full_sort(metric):
+def test_neighbors_are_the_nearest_of_a_full_sort(metric):
     model = model_of(rings())
     table = model.entity_embeddings.astype(np.float64)
     if metric == "cosine":
         table = table / np.linalg.norm(table, axis=1, keepdims=True)
     closeness = -np.linalg.norm(table - table[2], axis=1) if metric == "euclidean" else table @ table[2]
     expected = [i for i in np.argsort(-closeness).tolist() if i != 2]
-    found = model.neighbours("person 2", 20, metric)
+    found = model.neighbors("person 2", 20, metric)
     assert [a.id for a in found] == expected
     assert [a.score for a in found] == pytest.approx(closeness[expected].tolist(), abs=1e-5)
 
 
 def test_an_unknown_metric_is_a_sentence():
     with pytest.raises(ConfigError, match="give cosine, euclidean, dot"):
-        model_of(rings()).neighbours(0, 3, "manhattan")
+        model_of(rings()).neighbors(0, 3, "manhattan")
 
 
 def test_a_model_of_nan_is_not_asked():
@@ -203,8 +203,8 @@ def test_a_saved_model_answers_the_same(tmp_path):
 def test_a_model_folder_with_another_config_is_damaged(tmp_path):
     model_of(rings()).save(tmp_path / "m")
     record = (tmp_path / "m" / "model.json").read_text()
-    (tmp_path / "m" / "model.json").write_text(record.replace('"optimizer"', '"optimiser"'))
-    with pytest.raises(FormatError, match="optimiser"):
+    (tmp_path / "m" / "model.json").write_text(record.replace('"optimizer"', '"optimizer"'))
+    with pytest.raises(FormatError, match="optimizer"):
         Model.load(tmp_path / "m", device="cpu")
 
 
@@ -284,8 +284,8 @@ def test_a_count_that_is_none_is_refused(k):
     model = model_of(rings())
     with pytest.raises(InputError, match="answers were asked for: give 1 or more"):
         model.predict(head="person 1", relation="next", k=k)
-    with pytest.raises(InputError, match="neighbours were asked for: give 1 or more"):
-        model.neighbours("person 1", k=k)
+    with pytest.raises(InputError, match="neighbors were asked for: give 1 or more"):
+        model.neighbors("person 1", k=k)
 
 
 def test_counts_and_ids_of_numpy_are_taken():

@@ -115,7 +115,7 @@ def values_of(row: dict[str, str]) -> dict[str, Any]:
     values |= {"init_std": float(row["emb_initialize_normal_std"])} if values["init"] == "normal" else {}
     values |= {"init_low": float(row["emb_initialize_uniform_interval"])} if values["init"] == "uniform" else {}
     if values["penalty"] != "none":
-        twice = 1 if row["emb_regularize_weighted"] == "1" else 2  # LibKGE penalises an unweighted table twice
+        twice = 1 if row["emb_regularize_weighted"] == "1" else 2  # LibKGE penalizes an unweighted table twice
         values["penalty_weighted"] = row["emb_regularize_weighted"] == "1"
         values["penalty_entity"] = twice * float(row["emb_e_regularize_weight"])
         values["penalty_relation"] = float(row["emb_r_regularize_weight"])

@@ -103,7 +103,7 @@ def country_facts(countries: dict[str, Any], lands: dict[str, Thing], continents
     for code, data in countries.items():
         continent = continents[data["continentcode"]]["name"]
         facts.append((lands[code], "in_continent", Thing("continent", continent, continent)))
-        for other in filter(None, data["neighbours"].split(",")):
+        for other in filter(None, data["neighbors"].split(",")):
             if other in lands:  # a border has two sides: both directions, whichever side lists it
                 facts.append((lands[code], "neighbour_of", lands[other]))
                 facts.append((lands[other], "neighbour_of", lands[code]))

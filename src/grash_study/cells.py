@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-Technique = Literal["chain", "apart", "ladder", "triples", "walk", "kgtuner", "whole"]
+Technique = Literal["core-order", "isolated", "k-core", "triples", "walk", "kgtuner", "whole"]
 EntryStatus = Literal["ok", "diverged", "memory", "error", "impossible"]
 _TRIES = 2  # what failed so often is not tried again
 
@@ -107,7 +107,7 @@ class Entry:
 
 
 def _check(content: dict[str, Any]) -> None:
-    """Refuses what tells entries apart, or what they came to, if it is of another kind."""
+    """Refuses what tells entries isolated, or what they came to, if it is of another kind."""
     marks = content["marks"]
     fitting = {
         "number": type(content["number"]) is int,

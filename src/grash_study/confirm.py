@@ -41,7 +41,7 @@ from grash_study.store import Store
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, devices=, source=, **settings)
 _OURS = ("models", "seed", "final_train")  # what the study itself says of a search
 _BEFORE = {**searching.AS_BEFORE, **training.AS_BEFORE}
-_DIGITS = 6  # of numbers that tell searches apart: the last bits of a draw differ between machines
+_DIGITS = 6  # of numbers that tell searches isolated: the last bits of a draw differ between machines
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def wanted_searches(
     for key in (k for given in (common, *(c.settings for c in candidates)) for k in given):
         if ALIASES.get(key, key) in _OURS:
             raise ConfigError(f"{key} is what this study says itself of its searches: give --models and --seeds.")
-    apart = SearchGraphs(dataset, make_settings({})).decides_apart
+    isolated = SearchGraphs(dataset, make_settings({})).decides_apart
     return [
-        _wanted(dataset, candidate, model, seed, common, apart)
+        _wanted(dataset, candidate, model, seed, common, isolated)
         for seed in range(seeds)
         for model in models
         for candidate in candidates
@@ -186,13 +186,15 @@ def picked_words(values: dict[str, Any]) -> str:
 
 
 def _wanted(
-    dataset: Dataset, candidate: Candidate, model: str, seed: int, common: dict[str, Any], apart: bool
+    dataset: Dataset, candidate: Candidate, model: str, seed: int, common: dict[str, Any], isolated: bool
 ) -> Wanted:
-    """apart: whether `last_holdout` can change something on this graph; if not, it stays as it was before it was."""
+    """isolated: whether `last_round_holdout` can change something on this graph; if not, it stays as it was before it was."""
     fixed = {**common.get("fixed", {}), **candidate.settings.get("fixed", {})}
     given = {**common, **candidate.settings, "fixed": fixed, "models": (model,), "seed": seed, "final_train": True}
     settings = make_settings(given, preset=candidate.preset)
-    settings = settings if apart else settings.model_copy(update={"last_holdout": _BEFORE["last_holdout"]})
+    settings = (
+        settings if isolated else settings.model_copy(update={"last_round_holdout": _BEFORE["last_round_holdout"]})
+    )
     return Wanted(candidate, model, seed, settings, f"{model} seed={seed} {identity(settings, dataset.n_entities)}")
 
 

@@ -91,7 +91,7 @@ def confirm_page(wanted: Sequence[Wanted], store: Store, *, label: str, command:
                     shown,
                     title="The final model",
                     x_label="test MRR",
-                    apart=[r[0] for r in shown if r[0].endswith(", goal")],
+                    isolated=[r[0] for r in shown if r[0].endswith(", goal")],
                 ),
                 "Test MRR, mean over seeds",
             )

@@ -164,8 +164,8 @@ class Process:
             return np.zeros(n), np.ones(n)
         members, graphs = (np.array(column) for column in zip(*self._seen))
         scores = np.array(self._scores)
-        centre, scale = scores.mean(), scores.std() or 1.0
-        observed = (scores - centre) / scale
+        center, scale = scores.mean(), scores.std() or 1.0
+        observed = (scores - center) / scale
         best: tuple[float, Matrix, Matrix] | None = None
         for near in self._members:
             for alike in self._graphs:
@@ -177,7 +177,7 @@ class Process:
                     reach = np.linalg.solve(factor, (near[:, members] * alike[graph, graphs]).T)  # (m, n)
                     best = (likelihood, reach.T @ half, 1.0 - np.square(reach).sum(axis=0))
         assert best is not None
-        return centre + scale * best[1], scale * np.sqrt(np.maximum(best[2], 1e-12))
+        return center + scale * best[1], scale * np.sqrt(np.maximum(best[2], 1e-12))
 
 
 def matern(distances: Matrix) -> Matrix:

@@ -29,7 +29,7 @@ class StudyGraphs:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self._chain = SearchGraphs(pool.dataset, pool.settings)
-        self._ladder = SearchGraphs(pool.dataset, pool.settings.model_copy(update={"way": "ladder"}))
+        self._ladder = SearchGraphs(pool.dataset, pool.settings.model_copy(update={"reduction": "k-core"}))
         small = len(pool.dataset.train) < _SMALL
         self.graph = lru_cache(maxsize=64 if small else 2)(self._graph)  # to plan and to run without cutting twice
 
@@ -50,13 +50,13 @@ class StudyGraphs:
         data, seed = self.pool.dataset, self._chain.split_seed
         if technique == "whole":
             return self._chain.subgraph(())
-        if technique == "chain":
+        if technique == "core-order":
             return self._chain.subgraph((fraction,))
-        if technique == "apart":
+        if technique == "isolated":
             return self._chain.subgraph((fraction,), True)
-        if technique == "ladder":
+        if technique == "k-core":
             self._ladder.__dict__.setdefault("peeling", self._chain.peeling)
-            self._ladder.__dict__.setdefault("chain", self._chain.chain)
+            self._ladder.__dict__.setdefault("core-order", self._chain.chain)
             return self._ladder.subgraph((fraction,))
         if technique == "triples":
             return sample_triples(data, fraction, seed=seed)
@@ -100,10 +100,12 @@ def config_on(graph: Subgraph, pool: Pool, number: int, upto: float) -> TrainCon
 def _as_round(graph: Subgraph, pool: Pool) -> Round:
     data = graph.dataset
     how = data.provenance.get("reduction", {})
-    share = graph.target if how.get("way") == "chain" else graph.fraction  # but for one entity the same, as in tables
+    share = (
+        graph.target if how.get("reduction") == "core-order" else graph.fraction
+    )  # but for one entity the same, as in tables
     return Round(
         number=1, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=share, epoch_fraction=1.0, fractions=(),
         whole=graph.whole, k=graph.k, n_entities=data.n_entities, n_relations=data.n_relations,
         n_train=len(data.train), n_valid=len(data.valid), entity_share=data.n_entities / pool.dataset.n_entities,
-        positives=len(data.train), continues=False, cost=0.0, apart=how.get("apart", False),
+        positives=len(data.train), continues=False, cost=0.0, isolated=how.get("isolated", False),
     )  # fmt: skip

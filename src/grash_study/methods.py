@@ -103,7 +103,7 @@ def best_first(members: Sequence[int], scores: Scores) -> list[int]:
 
 # = GraSH as it is: the decisions of `search.halving` on recorded results, under any preset and settings.
 # =
-# = `preset="paper"` has no rails and carries nothing; that it cuts whole cores (ladder) and how it scales negatives are no
+# = `preset="paper"` has no guard_rails and carries nothing; that it cuts whole cores (ladder) and how it scales negatives are no
 # = part of a table, whose graphs are cut by the chain.
 
 
@@ -170,7 +170,7 @@ def _changes(settings: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def run_hyperband(
-    bench: Recorded, rng: np.random.Generator, budget: float, *, n: int = 64, eta: int = 4, rails: bool = True
+    bench: Recorded, rng: np.random.Generator, budget: float, *, n: int = 64, eta: int = 4, guard_rails: bool = True
 ) -> Trace:
     """The brackets one after the other, the one with most configurations first."""
     sizes = round_sizes(min(n, bench.n), eta)
@@ -184,7 +184,7 @@ def run_hyperband(
         at += len(entrants)
         tracker.first += entrants
         for i in range(bracket, rounds):
-            g, e = split(bench, fidelities[i], rails=rails)
+            g, e = split(bench, fidelities[i], guard_rails=guard_rails)
             entrants = entrants[: counts[i]]
             if not entrants or not tracker.affords(g * e * len(entrants)):
                 break
@@ -327,7 +327,7 @@ def run_tpe(bench: Recorded, rng: np.random.Generator, budget: float, *, first: 
 # = Halving as it could be: the laboratory for rounds that the search does not know yet.
 # =
 # = With its defaults it decides as GraSH does. What can be changed: the sizes and shares of the rounds, how a fidelity is
-# = split between graph and epochs (`lean`), how large the rails want a graph, and promotion of ties.
+# = split between graph and epochs (`lean`), how large the guard_rails want a graph, and promotion of ties.
 
 _DEVIATION = 0.35  # of a reciprocal rank, about; two ranks per validation triple
 
@@ -342,14 +342,14 @@ def run_rungs(
     sizes: Sequence[int] | None = None,
     shares: Sequence[float] | None = None,
     lean: float | Sequence[float] = 0.5,
-    rails: bool = True,
+    guard_rails: bool = True,
     entities: int | None = None,
     valid: int = MIN_VALID,
     whole_above: float = MOST_OF_A_GRAPH,
     carry: bool = True,
     continues: bool = False,
     trend: float | Sequence[float] = SearchSettings.model_fields["trend"].default,
-    apart: bool = True,
+    isolated: bool = True,
     ties: float = 0.0,
     most: float = 2.0,
     how: str = "random",
@@ -360,22 +360,22 @@ def run_rungs(
     """sizes of the rounds instead of n and eta; shares of the budget (equal ones by default).
 
     lean: the exponent of the graph fraction, g = f^lean, for all rounds or one each: 0 is epochs only, 1 graph only.
-    rails: at least so many entities (as the search has it by default) and validation triples, and one epoch; the whole
+    guard_rails: at least so many entities (as the search has it by default) and validation triples, and one epoch; the whole
     graph where that takes more of it than whole_above.
     continues: survivors of a round on the whole graph go on from their weights, if the next is on it too: what they
     have trained is not paid again, and buys more epochs.
     trend: what a rise from half of the epochs to all of them adds to a score, in all rounds or one each.
-    apart: the last round holds out as that of a search does by default, where the table has it.
+    isolated: the last round holds out as that of a search does by default, where the table has it.
     ties: those that lie within so many standard errors of the last place go on too, up to `most` times the places.
     how, first, batch, uniform: where configurations come from (`draws.draw`).
     """
-    rules = _Rules(bench, rails, entities, valid, whole_above)
+    rules = _Rules(bench, guard_rails, entities, valid, whole_above)
     wanted = list(sizes) if sizes is not None else rules.fitting(min(n, bench.n), eta, budget)
     parts = _parts(budget, shares, len(wanted))
     leans, trends = (_each(name, given, len(wanted)) for name, given in (("lean", lean), ("trend", trend)))
 
     def judge(i: int, g: float) -> Recorded:
-        return bench.last_judge(g) if apart and i + 1 == len(wanted) else bench
+        return bench.last_judge(g) if isolated and i + 1 == len(wanted) else bench
 
     def judged(i: int, g: float, e: float) -> Scores:
         return judge(i, g).scores(g, e) + trends[i] * judge(i, g).rises(g, e)
@@ -403,17 +403,17 @@ def run_rungs(
 
 @dataclass(frozen=True, eq=False)
 class _Rules:
-    """The guard rails, if any: how a fidelity is split, and how many trials the first round can have."""
+    """The guard guard_rails, if any: how a fidelity is split, and how many trials the first round can have."""
 
     bench: Recorded
-    rails: bool
+    guard_rails: bool
     entities: int | None
     valid: int
     whole_above: float
 
     def split(self, fidelity: float, lean: float) -> tuple[float, float]:
         return split(
-            self.bench, fidelity, lean=lean, rails=self.rails, entities=self.entities, valid=self.valid,
+            self.bench, fidelity, lean=lean, guard_rails=self.guard_rails, entities=self.entities, valid=self.valid,
             whole_above=self.whole_above,
         )  # fmt: skip
 
@@ -421,7 +421,7 @@ class _Rules:
         """Sizes of the rounds; fewer trials where one epoch on the smallest graph would cost more, as in the search."""
         wanted = self.entities or min_entities(self.bench)
         least = least_fraction(self.bench, wanted, self.valid, self.whole_above) / self.bench.max_epochs
-        if not self.rails or self.bench.max_epochs < 1:
+        if not self.guard_rails or self.bench.max_epochs < 1:
             return round_sizes(n, eta)
         for fewer in range(n, 1, -1):
             sizes = round_sizes(fewer, eta)
@@ -435,14 +435,14 @@ def split(
     fidelity: float,
     *,
     lean: float = 0.5,
-    rails: bool = True,
+    guard_rails: bool = True,
     entities: int | None = None,
     valid: int = MIN_VALID,
     whole_above: float = MOST_OF_A_GRAPH,
 ) -> tuple[float, float]:
     """(g, e) of a fidelity, as `search.schedule` splits it for lean = 1/2."""
     g = fidelity**lean
-    if rails:
+    if guard_rails:
         g = max(g, least_fraction(bench, entities or min_entities(bench), valid, whole_above))
         g = min(g, fidelity * bench.max_epochs) if bench.max_epochs >= 1 else g
     g = min(1.0, g)

@@ -189,8 +189,8 @@ def _gains(found: Comparison) -> str:
     shown_rows = [r for r in (*found.rows, *found.ceilings[:1]) if r.name != found.reference and r.ran]
     rows = [(r.name, r.gain, *r.gain_interval) for r in shown_rows]
     title = f"{found.bench.name}: gain over {found.reference}, paired"
-    apart = [r.name for r in found.ceilings]
-    return bar_plot(rows, title=title, x_label="gain in test MRR", mark=0.0, width=860, apart=apart)
+    isolated = [r.name for r in found.ceilings]
+    return bar_plot(rows, title=title, x_label="gain in test MRR", mark=0.0, width=860, isolated=isolated)
 
 
 def _rounds(found: Comparison) -> Rows:
@@ -275,7 +275,7 @@ _LEGEND = (
     (("trend",), "*trend*: that part of a trial's rise, from half of its epochs to all, is added to its score (1/2)."),
     (("rail",), "*rails*: the least of entities, validation triples and epochs that a round may have; *at … entities*: "
                 "another least; *never take the whole graph*: not even where that least is most of it."),
-    (("carry",), "*carry*: what a round has not spent goes to the next."),
+    (("carry_over",), "*carry*: what a round has not spent goes to the next."),
     (("variant",), "*variant*: what is reduced; epochs alone, the graph alone, or both (`combined`, the default)."),
     (("portfolio",), "*portfolio*: the members nearest to the portfolio's proposals enter, instead of random ones."),
     (("second wave",), "*second wave of 1/4*: so many of the first round's configurations are not drawn but proposed, "

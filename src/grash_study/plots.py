@@ -66,11 +66,11 @@ def bar_plot(
     x_label: str,
     width: int = 720,
     mark: float | None = None,
-    apart: Collection[str] = (),
+    isolated: Collection[str] = (),
     form: str = ".4f",
 ) -> str:
     """A dot with its interval per row (name, value, low, high), under each other; beside a line at `mark`. apart:
-    names of rows in another colour than all others, since they are of another kind; form: of the values in words."""
+    names of rows in another color than all others, since they are of another kind; form: of the values in words."""
     left, row = 16 + max([7 * len(name) for name, *_ in rows], default=40), 26.0
     values = [v for _, *three in rows for v in three if v is not None]
     x = scale_over([*values, mark] if mark is not None else values, left, width - 70)
@@ -79,11 +79,11 @@ def bar_plot(
     if mark is not None:
         drawn.append(line(x(mark), 40, x(mark), 40 + row * len(rows), cls="grid"))
     for i, (name, value, lower, upper) in enumerate(rows):
-        place, colour = 40 + row * (i + 0.5), int(name not in apart)
+        place, color = 40 + row * (i + 0.5), int(name not in isolated)
         drawn.append(label(name, 0, place + 4))
         if lower is not None and upper is not None:
-            drawn.append(line(x(lower), place, x(upper), place, cls=f"whisker s{colour}"))
-        drawn.append(dot(x(value), place, 4.5, f"f{colour}"))
+            drawn.append(line(x(lower), place, x(upper), place, cls=f"whisker s{color}"))
+        drawn.append(dot(x(value), place, 4.5, f"f{color}"))
         said = format(value, form if mark is None else f"+{form}")
         drawn.append(label(said, max(x(value), x(value if upper is None else upper)) + 8, place + 4))
     drawn.append(label(x_label, width - 70, y.start + 36, text_anchor="end"))
@@ -99,14 +99,14 @@ def _y_scale(series: Sequence[Series], start: float, end: float, given: tuple[fl
 def _curve(series: Series, x: Scale, y: Scale, i: int, aside: float) -> list[str]:
     """aside: so far beside their place, so that intervals of several series do not cover each other; a series without
     intervals stays where it is, since a place is a number to be read."""
-    colour, drawn = f"s{i % len(_COLOURS)}", []
+    color, drawn = f"s{i % len(_COLOURS)}", []
     bounded = [(px, low, high) for px, _, low, high in series.points if low is not None and high is not None]
     aside = aside if bounded else 0.0
     for px, low, high in bounded:
         place = x(px) + aside
-        drawn.append(line(place, _within(y, low), place, _within(y, high), cls=f"whisker {colour}"))
+        drawn.append(line(place, _within(y, low), place, _within(y, high), cls=f"whisker {color}"))
     points = [(x(px) + aside, _within(y, py)) for px, py, _, _ in series.points]
-    drawn.append(path(points, f"curve {colour}", stroke_dasharray=_dash(i)))
+    drawn.append(path(points, f"curve {color}", stroke_dasharray=_dash(i)))
     if len(points) <= 40:
         drawn += [dot(px, py, 3.4, f"f{i % len(_COLOURS)}") for px, py in points]
     return drawn

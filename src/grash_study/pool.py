@@ -60,7 +60,7 @@ class Pool:
             "n_valid": len(data.valid), "n_test": len(data.test),
             "model": s.models[0], "dim": s.dim, "epochs": s.max_epochs, "seed": s.seed,
             "space": s.space, "label": self.label, "fixed": dict(s.fixed),
-            "negatives_floor": s.negatives_floor, "guarded_split": s.guarded_split, "count": s.count,
+            "negatives_floor": s.negatives_floor, "guarded_split": s.guarded_split, "degree": s.degree,
             **newer,
         }  # fmt: skip
 

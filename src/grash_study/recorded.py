@@ -29,7 +29,7 @@ _MOST_MISSING = 0.1  # of the members: a graph that lacks more of them is left o
 _HALF_STEP = 2**0.5  # between a table's graphs
 _CLOSE = 1e-6
 _JUDGED = {  # settings that a table can judge
-    "n_trials", "eta", "budget", "variant", "rails", "carry", "trend", "last_holdout", "seed",
+    "n_trials", "eta", "budget", "variant", "guard_rails", "carry_over", "trend", "last_round_holdout", "seed",
 }  # fmt: skip
 
 
@@ -38,7 +38,7 @@ class Recorded:
 
     Only members that have been trained in full on every graph take part (`members` are their numbers in the pool); a
     subgraph that lacks more than a tenth of them is left out instead. notes: sentences on what is left out or missing.
-    asked: the graph fractions that scores were asked for. apart: the same members on graphs that hold out as a last
+    asked: the graph fractions that scores were asked for. isolated: the same members on graphs that hold out as a last
     round does, where the table has these.
     """
 
@@ -68,22 +68,22 @@ class Recorded:
         self.rises = lru_cache(maxsize=4096)(self._rises)
         self.part_seen = lru_cache(maxsize=4096)(self._part_seen)
         self._settings = lru_cache(maxsize=256)(self._make_settings)
-        self.apart = None if table.apart is None else Recorded(table.apart, self)
+        self.isolated = None if table.isolated is None else Recorded(table.isolated, self)
 
     @property
     def decides_apart(self) -> bool:
-        return self.apart is not None
+        return self.isolated is not None
 
-    def judge(self, apart: bool) -> Recorded:
+    def judge(self, isolated: bool) -> Recorded:
         """Who answers for a round that holds out as the last does, or as the others."""
-        return self.apart if apart and self.apart is not None else self
+        return self.isolated if isolated and self.isolated is not None else self
 
     def last_judge(self, g: float) -> Recorded:
         """Who answers for a last round on a graph fraction, as a search would hold out there."""
         return self.judge(apart_shape((g,), self) is not None)
 
-    def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
-        return self.judge(apart)._kept_shape(fractions)
+    def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
+        return self.judge(isolated)._kept_shape(fractions)
 
     def scores(self, g: float, e: float) -> Scores:
         """(n,) what trials on that graph score after e of a full run's epochs; NaN where they have diverged by then.
@@ -94,7 +94,7 @@ class Recorded:
         return self._kept_scores(g, e)
 
     def _scores(self, g: float, e: float) -> Scores:
-        near, _, _ = self.table.neighbours(g)
+        near, _, _ = self.table.neighbors(g)
         return np.where(self.failed[near] <= e, np.nan, np.maximum(*self._validations(g, e)))
 
     def answered_by(self, g: float) -> float | None:
@@ -124,7 +124,7 @@ class Recorded:
         return np.where(self.failed[-1] <= 1, np.nan, self.curves[-1].max(axis=0))
 
     def _at(self, g: float, e: float) -> Scores:
-        near, far, share = self.table.neighbours(g)
+        near, far, share = self.table.neighbors(g)
         there, beyond = self._at_epoch(self.curves[near], e), self._at_epoch(self.curves[far], e)
         return np.where(self.failed[far] <= e, there, (1 - share) * there + share * beyond)
 
@@ -136,7 +136,7 @@ class Recorded:
 
     def _part_seen(self, g: float, e: float) -> Scores:
         """(n,) the share of a trial's positives that are seen: 1, or less where it diverges."""
-        return np.minimum(1.0, self.failed[self.table.neighbours(g)[0]] / e)
+        return np.minimum(1.0, self.failed[self.table.neighbors(g)[0]] / e)
 
     @cached_property
     def points(self) -> Points:
@@ -155,7 +155,7 @@ class Recorded:
     def _smallest_fraction(self, n_entities: int, n_valid: int) -> float:
         """The smallest fraction with so many entities and validation triples: known for the rails of the search, else
         between recorded sizes in logarithms."""
-        rails = self.table.meta.get("rails", {})
+        rails = self.table.meta.get("guard_rails", {})
         if (rails.get("n_entities"), rails.get("n_valid")) == (n_entities, n_valid):
             return float(rails["fraction"])
         if n_entities > self.n_entities:
@@ -180,7 +180,7 @@ class Recorded:
     def _trained(self) -> SearchSettings:
         """Those of a search whose trainings the table has."""
         meta = self.table.meta
-        named = ("dim", "space", "fixed", "count", "guarded_split", "negatives_floor", "scaled_penalties")
+        named = ("dim", "space", "fixed", "degree", "guarded_split", "negatives_floor", "scaled_penalties")
         known = {**AS_BEFORE, **{name: meta[name] for name in named if name in meta}}  # older tables lack the newer
         own = {"models": (meta["model"],), "max_epochs": self.max_epochs, "proposals": "random", "final_train": False}
         return make_settings({**known, **own})
@@ -193,7 +193,7 @@ class Recorded:
 
 def _run_in_full(table: Table) -> NDArray[np.bool_]:
     """(n,) who was trained in full on every graph."""
-    several = [_runs(table)] if table.apart is None else [_runs(table), _runs(table.apart)]
+    several = [_runs(table)] if table.isolated is None else [_runs(table), _runs(table.isolated)]
     return np.logical_and.reduce(np.concatenate(several))
 
 
@@ -222,11 +222,11 @@ def _all_thin(table: Table, usual: NDArray[np.bool_] | None = None) -> dict[int,
 
 def _without_thin(table: Table) -> Table:
     """Both tables without their thin graphs; without the one of last rounds where all of its subgraphs are."""
-    apart = table.apart
-    if apart is not None:
-        thin = _all_thin(apart)
-        apart = apart.without(thin) if len(thin) < len(apart.graph_fractions) - 1 else None
-    return replace(table.without(_thin_graphs(table)), apart=apart)
+    isolated = table.isolated
+    if isolated is not None:
+        thin = _all_thin(isolated)
+        isolated = isolated.without(thin) if len(thin) < len(isolated.graph_fractions) - 1 else None
+    return replace(table.without(_thin_graphs(table)), isolated=isolated)
 
 
 def _notes(table: Table) -> tuple[str, ...]:
@@ -240,8 +240,10 @@ def _notes(table: Table) -> tuple[str, ...]:
                 f"graphs beside them answer; {to_its_end}"
             )
     thin = [(table, g, n, "") for g, n in _thin_graphs(table).items()]
-    if table.apart is not None:
-        thin += [(table.apart, g, n, " as last rounds have it (`apart`)") for g, n in _all_thin(table.apart).items()]
+    if table.isolated is not None:
+        thin += [
+            (table.isolated, g, n, " as last rounds have it (`apart`)") for g, n in _all_thin(table.isolated).items()
+        ]
     for part, g, n, how in thin:
         found.append(
             f"The graph fraction {part.graph_fractions[g]:.3g}{how} is left out: {n} configurations were not trained "

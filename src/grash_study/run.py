@@ -102,7 +102,7 @@ def _probe(trainer: GraphTrainer, config: TrainConfig) -> float:
 
 
 BATCH = 64
-_CORES = ("chain", "ladder")
+_CORES = ("core-order", "k-core")
 _FEWEST = 4  # configurations that are worth a batch of their own when time runs out, or when nothing is known of it
 Group = tuple[Technique, float, tuple[float, ...]]
 
@@ -487,7 +487,7 @@ def planned_fidelities(graphs: StudyGraphs) -> list[tuple[float, float]]:
         }
     )  # fmt: skip
     search = SearchGraphs(graphs.pool.dataset, settings)
-    search.__dict__["peeling"], search.__dict__["chain"] = graphs.search.peeling, graphs.search.chain
+    search.__dict__["peeling"], search.__dict__["core-order"] = graphs.search.peeling, graphs.search.chain
     rounds = [planned.plan for planned in plan_search(search, device="cpu", probe=False).rounds]
     return [_fidelity(1.0 if r.whole else r.graph_fraction, r.epochs / theirs.max_epochs) for r in rounds]
 

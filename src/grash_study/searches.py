@@ -142,8 +142,8 @@ def _is_there(store: Store, asked: Asked) -> bool:
 def graphs_of(graphs: StudyGraphs, asked: Asked) -> SearchGraphs:
     """The graphs of a search, with the pool's cores where it counts as the pool does."""
     mine = SearchGraphs(graphs.pool.dataset, asked.settings(graphs.pool))
-    if mine.settings.count == graphs.pool.settings.count:
-        mine.__dict__["peeling"], mine.__dict__["chain"] = graphs.search.peeling, graphs.search.chain
+    if mine.settings.degree == graphs.pool.settings.degree:
+        mine.__dict__["peeling"], mine.__dict__["core-order"] = graphs.search.peeling, graphs.search.chain
     return mine
 
 
@@ -192,7 +192,7 @@ def first_trials(graphs: StudyGraphs, asked: Asked) -> tuple[Subgraph, Round, li
     first = plan_search(mine, device="cpu", probe=False).rounds[0]
     plan = first.plan
     configs = [round_config(graphs.pool.config(i), plan, mine.settings) for i in range(first.n_trials)]
-    return mine.subgraph(() if plan.whole else plan.fractions, plan.apart), plan, configs
+    return mine.subgraph(() if plan.whole else plan.fractions, plan.isolated), plan, configs
 
 
 def _warm_up(graphs: StudyGraphs, asked: Asked, device: str) -> None:

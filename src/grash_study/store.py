@@ -76,7 +76,7 @@ class Store:
             self._take(Entry.from_json(content))
 
     def add_search(self, record: dict[str, Any]) -> None:
-        """Appends the record of a whole search; `name` tells searches apart."""
+        """Appends the record of a whole search; `name` tells searches isolated."""
         self._append([{"kind": "search", **short(record)}])
         self.searches[record["name"]] = short(record)
 

@@ -38,9 +38,9 @@ class Table:
     """G graph fractions and F epoch fractions, ascending, the last of each 1; n configurations.
 
     valid (G, F, n): validation MRR, 0 once a training has diverged, NaN where it was not run so far; where a graph was
-    not validated at some epoch, between its neighbours (`measured` (G, F) says which were). failed (G, n): the epoch
+    not validated at some epoch, between its neighbors (`measured` (G, F) says which were). failed (G, n): the epoch
     fraction at which it diverged, or inf. test: by metric, (n,) at full fidelity, NaN where not run. seconds (G, n).
-    entities, relations, triples, n_valid (G,): sizes of the graphs. apart: the same pool on the larger graphs as the
+    entities, relations, triples, n_valid (G,): sizes of the graphs. isolated: the same pool on the larger graphs as the
     last round of a search has them, where it holds out triples like the dataset's valid ones; None where it does not.
     """
 
@@ -57,7 +57,7 @@ class Table:
     relations: NDArray[np.int64]
     triples: NDArray[np.int64]
     n_valid: NDArray[np.int64]
-    apart: Table | None = None
+    isolated: Table | None = None
 
     @property
     def n(self) -> int:
@@ -71,7 +71,9 @@ class Table:
     @property
     def missing_apart(self) -> tuple[float, ...]:
         """The same of the graphs that last rounds have."""
-        return _absent(self.meta.get("planned_apart", ()), () if self.apart is None else self.apart.graph_fractions)
+        return _absent(
+            self.meta.get("planned_apart", ()), () if self.isolated is None else self.isolated.graph_fractions
+        )
 
     def without(self, graphs: Collection[int]) -> Table:
         """The table without some of its graphs, by their places."""
@@ -83,11 +85,11 @@ class Table:
     def score(self, number: int, graph: float, epochs: float) -> float:
         """The validation MRR of a configuration at (g, e).
 
-        g: between its two neighbours, linear in log g (`neighbours`); where it has diverged on the nearer one, 0, and
-        where only on the other, as on the nearer. e: exact where it was measured, else linear between neighbours (0 at
+        g: between its two neighbors, linear in log g (`neighbors`); where it has diverged on the nearer one, 0, and
+        where only on the other, as on the nearer. e: exact where it was measured, else linear between neighbors (0 at
         e = 0); 0 once it has diverged; before that, the last validation stands up to the failure.
         """
-        near, far, share = self.neighbours(graph)
+        near, far, share = self.neighbors(graph)
         if epochs >= self.failed[near, number]:
             return 0.0
         there = self._on_graph(near, number, epochs)
@@ -95,7 +97,7 @@ class Table:
             return there
         return (1 - share) * there + share * self._on_graph(far, number, epochs)
 
-    def neighbours(self, graph: float) -> tuple[int, int, float]:
+    def neighbors(self, graph: float) -> tuple[int, int, float]:
         """(nearer, farther, share of the farther ≤ 1/2) of the table's graphs on both sides of a fraction, in log g.
 
         Below the smallest graph that one answers, and above the largest subgraph that one: the whole graph is validated
@@ -134,8 +136,8 @@ class Table:
         """One Parquet file: a row per validation, and what belongs to all of it as JSON in the file's metadata."""
         import polars as pl
 
-        rows = self._rows(apart=False)
-        for name, more in ({} if self.apart is None else self.apart._rows(apart=True)).items():
+        rows = self._rows(isolated=False)
+        for name, more in ({} if self.isolated is None else self.isolated._rows(isolated=True)).items():
             rows[name] += more
         seen = set(rows["number"])
         unseen = {str(i): values for i, values in enumerate(self.configurations) if i not in seen}
@@ -164,11 +166,11 @@ class Table:
                 f"{path} is no table of a study ({error}): make it anew with `grash study table`."
             ) from error
 
-    def _rows(self, *, apart: bool) -> dict[str, list[Any]]:
-        """apart: without the whole graph, which has rows of its own."""
+    def _rows(self, *, isolated: bool) -> dict[str, list[Any]]:
+        """isolated: without the whole graph, which has rows of its own."""
         rows: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         values = [json.dumps(c, sort_keys=True) for c in self.configurations]
-        for g, graph in enumerate(self.graph_fractions[: -1 if apart else None]):
+        for g, graph in enumerate(self.graph_fractions[: -1 if isolated else None]):
             sizes = [int(c[g]) for c in self._sizes()]
             for number in range(self.n):
                 failed, full = float(self.failed[g, number]), g == len(self.graph_fractions) - 1
@@ -177,7 +179,7 @@ class Table:
                     mrr = float(self.valid[g, f, number])
                     if self.measured[g, f] and not math.isnan(mrr):
                         took = float(self.seconds[g, number])
-                        row = (number, graph, epochs, apart, mrr, failed, took, *sizes, *tests, values[number])
+                        row = (number, graph, epochs, isolated, mrr, failed, took, *sizes, *tests, values[number])
                         for name, value in zip(_COLUMNS, row):
                             rows[name].append(value)
         return rows
@@ -188,7 +190,7 @@ def _absent(planned: Iterable[float], there: Iterable[float]) -> tuple[float, ..
 
 
 _COLUMNS = (
-    "number", "graph_fraction", "epoch_fraction", "apart", "valid_mrr", "failed_at", "seconds", "entities", "relations",
+    "number", "graph_fraction", "epoch_fraction", "isolated", "valid_mrr", "failed_at", "seconds", "entities", "relations",
     "triples", "n_valid", *(f"test_{name}" for name in TESTED), "configuration",
 )  # fmt: skip
 
@@ -205,9 +207,9 @@ def table_cells(graphs: StudyGraphs) -> list[Cell]:
     cells = cells_on("whole", 1.0, numbers, also=[*wanted.pop(1.0, ()), epoch, epoch / 2])
     for fraction in sorted({*usual, *(rounded(f) for f in wanted)}):
         also = [m for f, marks in wanted.items() if rounded(f) == fraction for m in marks]
-        cells += cells_on("chain", fraction, numbers, also=also)
+        cells += cells_on("core-order", fraction, numbers, also=also)
         if apart_shape((fraction,), graphs.search) is not None:
-            cells += cells_on("apart", fraction, numbers, also=also)
+            cells += cells_on("isolated", fraction, numbers, also=also)
     return cells
 
 
@@ -220,14 +222,14 @@ def make_table(store: Store, pool: Pool, *, rails: dict[str, float], cells: Sequ
         raise InputError(
             f"{store.path} has no training on the whole graph yet, and a table needs all of them: run them."
         )
-    known: dict[str, Any] = {"rails": rails}
-    for name, there in (("planned_graphs", ("chain", "whole")), ("planned_apart", ("apart",))) if cells else ():
+    known: dict[str, Any] = {"guard_rails": rails}
+    for name, there in (("planned_graphs", ("core-order", "whole")), ("planned_apart", ("isolated",))) if cells else ():
         known[name] = sorted({c.fraction for c in cells if c.technique in there})
-    usual, apart = (
+    usual, isolated = (
         _of_entries([e for e in mine if e.technique in (way, "whole")], {**store.meta, **known}, pool)
-        for way in ("chain", "apart")
+        for way in ("core-order", "isolated")
     )
-    return replace(usual, apart=apart if len(apart.graph_fractions) > 1 else None)
+    return replace(usual, isolated=isolated if len(isolated.graph_fractions) > 1 else None)
 
 
 def _of_entries(mine: list[Entry], meta: dict[str, Any], pool: Pool) -> Table:
@@ -269,15 +271,17 @@ def _empty(
 
 def _from_rows(meta: dict[str, Any], not_run: dict[int, dict[str, Any]], columns: dict[str, list[Any]]) -> Table:
     """The table, and the one beside it of graphs that hold out apart; older files have none."""
-    apart = np.asarray(columns.get("apart", [False] * len(columns["number"])), bool)
+    isolated = np.asarray(columns.get("isolated", [False] * len(columns["number"])), bool)
     whole = np.asarray(columns["graph_fraction"], float) == 1
     found = dict(not_run)
     for number, text in zip(columns["number"], columns["configuration"]):
         if number not in found:
             found[number] = json.loads(text)
     values = [found[i] for i in range(len(found))]
-    usual = _of_rows(meta, values, _chosen(columns, ~apart))
-    return replace(usual, apart=_of_rows(meta, values, _chosen(columns, apart | whole))) if apart.any() else usual
+    usual = _of_rows(meta, values, _chosen(columns, ~isolated))
+    return (
+        replace(usual, isolated=_of_rows(meta, values, _chosen(columns, isolated | whole))) if isolated.any() else usual
+    )
 
 
 def _chosen(columns: dict[str, list[Any]], rows: NDArray[np.bool_]) -> dict[str, list[Any]]:
@@ -301,7 +305,7 @@ def _of_rows(meta: dict[str, Any], values: list[dict[str, Any]], columns: dict[s
 
 
 def _filled(table: Table) -> Table:
-    """Epoch fractions at which a graph was not validated get what lies between their neighbours, in place."""
+    """Epoch fractions at which a graph was not validated get what lies between their neighbors, in place."""
     marks = np.asarray(table.epoch_fractions)
     for g, n in np.ndindex(table.failed.shape):
         values, failed = table.valid[g, :, n], table.failed[g, n]

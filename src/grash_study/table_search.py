@@ -14,7 +14,7 @@ from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTria
 from grash.search.ledger import RoundState, SearchState
 from grash.search.schedule import cost_of, fitting_trials, plan_round, round_sizes
 from grash.search.settings import SearchSettings
-from grash.search.trial import Configuration, Result, Round
+from grash.search.trial import Configuration, Round, TrialResult
 from grash_study.recorded import Recorded, Scores
 
 
@@ -27,7 +27,7 @@ def first_round(bench: Recorded, settings: SearchSettings) -> Round:
 
 def round_scores(bench: Recorded, plan: Round, settings: SearchSettings) -> Scores:
     """(n,) by what every member would be judged in a round: its score and its trend, NaN if it diverges."""
-    (g, e), there = _fidelity(plan, settings), bench.judge(plan.apart)
+    (g, e), there = _fidelity(plan, settings), bench.judge(plan.isolated)
     return there.scores(g, e) + plan.trend * there.rises(g, e)
 
 
@@ -79,7 +79,7 @@ def _run_trials(
     """What an engine would say that does just what the round planned."""
     past = state.rounds[number - 1]
     plan = past.plan
-    (g, e), there = _fidelity(plan, settings), bench.judge(plan.apart)
+    (g, e), there = _fidelity(plan, settings), bench.judge(plan.isolated)
     scores, rises, seen = (found.tolist() for found in (there.scores(g, e), there.rises(g, e), there.part_seen(g, e)))
     if not diverging:
         scores = np.nan_to_num(scores).tolist()
@@ -89,10 +89,10 @@ def _run_trials(
         if math.isnan(scores[member]):
             positives = max(0, math.floor(plan.positives * seen[member]) - before)
             cost = float(cost_of(positives, settings, bench.n_train))
-            past.results[i] = Result(number, i, 1, "diverged", positives=positives, cost=cost, message="diverged")
+            past.results[i] = TrialResult(number, i, 1, "diverged", positives=positives, cost=cost, message="diverged")
         else:
             positives = plan.positives - before
             seen_twice = [{"mrr": scores[member] - rises[member]}, {"mrr": scores[member]}]  # no rise: the same twice
-            past.results[i] = Result(
+            past.results[i] = TrialResult(
                 number, i, 1, "ok", mrr=scores[member], history=seen_twice, positives=positives, cost=whole
             )

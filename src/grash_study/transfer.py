@@ -1,7 +1,7 @@
 """Which reductions foretell full training (paper, Fig. 3 and Tab. 1): the cells of the study, and its page.
 
 Comes from foretell.py, which reads a store; goes to a page with ρ by technique and budget, how far techniques lie
-apart, what they cost, and every score in a Parquet file.
+isolated, what they cost, and every score in a Parquet file.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from grash_study.store import Store
 # = the validation MRR of the full trainings, as the paper does, and beside it with their test MRR. What diverges scores 0.
 # = Comes from a store, goes to transfer.py.
 
-Reduction = Literal["triples", "walk", "kgtuner", "ladder", "chain", "epochs", "combined"]
-REDUCTIONS: tuple[Reduction, ...] = ("triples", "walk", "kgtuner", "ladder", "chain", "epochs", "combined")
+Reduction = Literal["triples", "walk", "kgtuner", "k-core", "core-order", "epochs", "combined"]
+REDUCTIONS: tuple[Reduction, ...] = ("triples", "walk", "kgtuner", "k-core", "core-order", "epochs", "combined")
 BUDGETS = HALVES[:-1]
 REFERENCE: Reduction = "combined"
 _FEWEST = 3  # configurations that a rank correlation says something of
@@ -61,7 +61,7 @@ def place_of(reduction: Reduction, budget: float) -> tuple[Technique, float, flo
     if reduction == "epochs":
         return "whole", 1.0, rounded(budget)
     if reduction == "combined":
-        return "chain", rounded(math.sqrt(budget)), rounded(math.sqrt(budget))
+        return "core-order", rounded(math.sqrt(budget)), rounded(math.sqrt(budget))
     return reduction, rounded(budget), 1.0
 
 
@@ -144,8 +144,8 @@ def _cost(entries: list[Entry], epochs: float) -> dict[str, Any]:
 Which = Literal["all", "learning", "tested"]
 _NONE = "no such graph"
 _WORDS = {
-    "triples": "triple sampling", "walk": "random walk", "kgtuner": "KGTuner's walk", "ladder": "k-core ladder",
-    "chain": "chain", "epochs": "epochs", "combined": "combined",
+    "triples": "triple sampling", "walk": "random walk", "kgtuner": "KGTuner's walk", "k-core": "k-core ladder",
+    "core-order": "core-order", "epochs": "epochs", "combined": "combined",
 }  # fmt: skip
 _COSTS = (
     "Medians over the configurations of a technique: entities, model (tables of one configuration), one validation, "
@@ -156,7 +156,7 @@ _COSTS = (
 _APART = (
     "ρ of a technique less that of `combined` at the same budget. Both are over the same n configurations, also in "
     "every resample of the 95 % interval, so that these differences tell more than the intervals above. ▲ and ▼: the "
-    "interval lies on one side of 0, each by itself; without a mark the two cannot be told apart."
+    "interval lies on one side of 0, each by itself; without a mark the two cannot be told isolated."
 )
 
 
@@ -174,7 +174,7 @@ def transfer_cells(
 
 
 def transfer_page(store: Store, n: int, *, command: str, reductions: Sequence[Reduction] = REDUCTIONS) -> Page:
-    """The page of a graph: a plot and a table of ρ, how far techniques lie apart, the same for those that learn, and
+    """The page of a graph: a plot and a table of ρ, how far techniques lie isolated, the same for those that learn, and
     costs."""
     meta, found = store.meta, analyse(store, n, reductions=reductions)
     truth, full = full_scores(store, n), full_valid(store, n)

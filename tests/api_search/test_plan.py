@@ -52,7 +52,7 @@ def test_a_plan_survives_a_typical_configuration_that_diverges(tmp_path: Path) -
 
 
 def test_costs_of_a_plan_follow_prices_and_add_up(tmp_path: Path) -> None:
-    plan = small_search(tmp_path / "run", price="scores").plan(probe=False)
+    plan = small_search(tmp_path / "run", budget_unit="scores").plan(probe=False)
     assert plan.billed == pytest.approx(sum(r.billed for r in plan.rounds))
     assert all(r.billed <= r.plan.share * (1 + 1e-12) for r in plan.rounds)
 

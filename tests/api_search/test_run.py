@@ -39,14 +39,14 @@ def test_the_final_training_has_threads_of_its_own(
 @pytest.mark.parametrize("variant", ["combined", "epoch"])
 def test_priced_by_scores_the_bill_stays_below_the_budget(tmp_path: Path, variant: str) -> None:
     space = {**SPACE, "negatives_tail": {"low": 1, "high": 140, "log": True}}
-    search = small_search(tmp_path / "run", price="scores", space=space, variant=variant, final_train=False)
+    search = small_search(tmp_path / "run", budget_unit="scores", space=space, variant=variant, final_train=False)
     state = search.run().state
-    prices = {c.price for c in state.configurations.values()}
+    prices = {c.relative_cost for c in state.configurations.values()}
     assert len(prices) > 3 and min(prices) < 1 < max(prices)
     assert 0.5 * state.budget < state.spent <= state.budget
     for past in state.rounds:
         for n, result in past.results.items():
-            per_positive = state.configurations[n].price / (4 * len(search.dataset.train))
+            per_positive = state.configurations[n].relative_cost / (4 * len(search.dataset.train))
             assert result.cost == pytest.approx(result.positives * per_positive)
 
 

@@ -23,13 +23,13 @@ def test_pairs_are_all_known_answers_and_no_others(
     known = KnownAnswers.of(array(one), array(other), n_relations=3)
     facts = {*one, *other}
     questions = np.array(asked, np.int64).reshape(-1, 2)
-    for slot in ("head", "tail"):
-        rows, answers = known.of_slot(slot).pairs(*questions.T)  # type: ignore[arg-type]
+    for side in ("head", "tail"):
+        rows, answers = known.of_side(side).pairs(*questions.T)  # type: ignore[arg-type]
         wanted = [
             (i, e)
             for i, (entity, relation) in enumerate(asked)
             for e in range(7)
-            if ((entity, relation, e) if slot == "tail" else (e, relation, entity)) in facts
+            if ((entity, relation, e) if side == "tail" else (e, relation, entity)) in facts
         ]
         assert [*zip(rows.tolist(), answers.tolist())] == wanted  # ascending, without repeats
 
@@ -72,7 +72,7 @@ def test_an_index_for_what_is_asked_answers_that_alike(
     whole = KnownAnswers.of(array(facts), n_relations=3)
     part = KnownAnswers.of(array(facts), n_relations=3, asked=array(asked))
     heads, relations, tails = array(asked).T
-    for slot, known in (("head", tails), ("tail", heads)):
-        found, wanted = (index.of_slot(slot).pairs(known, relations) for index in (part, whole))  # type: ignore[arg-type]
+    for side, known in (("head", tails), ("tail", heads)):
+        found, wanted = (index.of_side(side).pairs(known, relations) for index in (part, whole))  # type: ignore[arg-type]
         assert all(np.array_equal(a, b) for a, b in zip(found, wanted))
-        assert len(part.of_slot(slot)) <= len(whole.of_slot(slot))  # type: ignore[arg-type]
+        assert len(part.of_side(side)) <= len(whole.of_side(side))  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ import os, signal, sys
 from pathlib import Path
 from grash.data import gather, text
 from grash.data.large import prepare_large
-from grash.data.layouts import recognise
+from grash.data.layouts import recognize
 from grash.data.options import SourceOptions
 text.BLOCK, text.SAMPLE, gather.ROWS = 3000, 100, 200
 source, out, at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
@@ -48,7 +48,7 @@ def watch(*_):
     at -= 1
     if at == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-prepare_large(recognise(source), out, SourceOptions(), room=1 << 20, overwrite=False, watch=watch)
+prepare_large(recognize(source), out, SourceOptions(), room=1 << 20, overwrite=False, watch=watch)
 """
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grash.data.load import read_source
-from grash.data.readers.folders import dataset_name, recognise
+from grash.data.readers.folders import dataset_name, recognize
 from grash.errors import InputError
 
 TRAIN = [("anna", "knows", "bob"), ("bob", "knows", "carl"), ("carl", "likes", "anna"), ("dora", "likes", "dora")]
@@ -81,7 +81,7 @@ LIBKGE = {
 
 def test_a_libkge_folder_keeps_its_ids(tmp_path):
     dataset = read_source(write(tmp_path, **LIBKGE, train__txt="raw\tfile\there\n"))
-    assert recognise(tmp_path).kind == "libkge"
+    assert recognize(tmp_path).kind == "libkge"
     check(dataset)
     assert list(dataset.entities) == ENTITIES
     assert dataset.train.tolist() == [list(row) for row in as_ids(TRAIN)]

@@ -15,7 +15,7 @@ from grash.data.external.memory import check_limit, machine_bytes, memory_limit,
 from grash.data.external.prepare import prepare_large
 from grash.data.load import prepare
 from grash.data.readers import tables
-from grash.data.readers.folders import recognise
+from grash.data.readers.folders import recognize
 from grash.errors import ConfigError, InputError
 from large_sources import check_same, large, lines, stopped
 from small_graph import grash as run_grash
@@ -61,14 +61,14 @@ def test_what_a_source_needs_is_guessed_from_its_size(tmp_path: Path) -> None:
     (tmp_path / "g.tsv").write_text(content)
     (tmp_path / "g.tsv.gz").write_bytes(gzip.compress(content.encode()))
     np.save(tmp_path / "ids.npy", np.zeros((1000, 3), np.int32))
-    need = needed_at_once(recognise(tmp_path / "g.tsv"))
+    need = needed_at_once(recognize(tmp_path / "g.tsv"))
     assert 20_000 * 100 < need < 20_000 * 300
-    assert needed_at_once(recognise(tmp_path / "g.tsv.gz")) > need / 2
-    assert needed_at_once(recognise(tmp_path / "ids.npy")) > 30_000
+    assert needed_at_once(recognize(tmp_path / "g.tsv.gz")) > need / 2
+    assert needed_at_once(recognize(tmp_path / "ids.npy")) > 30_000
     np.save(tmp_path / "wide.npy", np.zeros((1000, 3), np.int64))
-    assert needed_at_once(recognise(tmp_path / "wide.npy")) == needed_at_once(recognise(tmp_path / "ids.npy"))
+    assert needed_at_once(recognize(tmp_path / "wide.npy")) == needed_at_once(recognize(tmp_path / "ids.npy"))
     (tmp_path / "damaged.npy").write_bytes(b"\x93NUMPY and no more")
-    assert needed_at_once(recognise(tmp_path / "damaged.npy")) == 0
+    assert needed_at_once(recognize(tmp_path / "damaged.npy")) == 0
 
 
 def test_under_a_limit_compressed_text_is_read_in_parts_unless_it_is_small(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_under_a_limit_compressed_text_is_read_in_parts_unless_it_is_small(tmp_p
     for name, content in (("small.gz", lines().encode()), ("large.gz", random)):
         (tmp_path / name).write_bytes(gzip.compress(content))
     room = 1 << 28
-    small, packed = (recognise(tmp_path / name) for name in ("small.gz", "large.gz"))
+    small, packed = (recognize(tmp_path / name) for name in ("small.gz", "large.gz"))
     assert not read_in_parts(small, room, strict=True)
     assert read_in_parts(packed, room, strict=True)
     assert not read_in_parts(packed, room, strict=False)
@@ -107,7 +107,7 @@ def test_where_a_source_can_only_be_read_at_once_that_is_said_under_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for source in only_at_once(tmp_path):
-        layout = recognise(source)
+        layout = recognize(source)
         check_limit(layout, 1 << 30)
         assert not caplog.records, source
         with monkeypatch.context() as patch:
@@ -118,7 +118,7 @@ def test_where_a_source_can_only_be_read_at_once_that_is_said_under_a_limit(
         with pytest.raises(InputError, match="can only be read at once, which takes more than.*--memory.*in parts"):
             check_limit(layout, 2000)
     np.save(tmp_path / "ids.npy", np.zeros((2000, 3), np.int32))
-    check_limit(recognise(tmp_path / "ids.npy"), 2000)
+    check_limit(recognize(tmp_path / "ids.npy"), 2000)
 
 
 def test_prepare_says_so_only_if_a_limit_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

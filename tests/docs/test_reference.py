@@ -25,7 +25,7 @@ from grash.models import MODELS
 from grash.search.ledger import SearchState
 from grash.search.schedule import round_sizes
 from grash.search.settings import PRESETS, SearchSettings
-from grash.search.trial import Configuration, Result, Round
+from grash.search.trial import Configuration, Round, TrialResult
 
 
 def schemas() -> dict[str, int]:
@@ -110,7 +110,7 @@ def test_the_page_of_the_run_folder_names_every_event_and_entry(searched: Path) 
     page = (REFERENCE / "run-folder.md").read_text(encoding="utf-8")
     for event in (name.removeprefix("_see_") for name in vars(SearchState) if name.startswith("_see_")):
         assert f"| `{event}` |" in page, event
-    for record in (Configuration, Round, Result):
+    for record in (Configuration, Round, TrialResult):
         assert [f for f in record.__dataclass_fields__ if f"`{f}`" not in page] == []
     lines = (searched / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
     for entry in {key for line in lines for key in json.loads(line)}:

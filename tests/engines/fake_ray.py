@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from grash.engines.ray import versions
-from grash.search.trial import Heartbeat, Task
+from grash.search.trial import Heartbeat, Trial
 
 GIB = 1 << 30
 
@@ -107,5 +107,5 @@ class FakeRay:
         self.killed.append(actor)
 
 
-def task_of(n_bytes: float, config: dict[str, Any] | None = None, **more: Any) -> Task:
-    return Task(1, 0, 1, config or {}, (), n_bytes=int(n_bytes), **more)
+def task_of(n_bytes: float, config: dict[str, Any] | None = None, **more: Any) -> Trial:
+    return Trial(1, 0, 1, config or {}, (), n_bytes=int(n_bytes), **more)

@@ -10,7 +10,7 @@ import numpy as np
 from grash.api.search import Search
 from grash.data.dataset import Dataset
 from grash.search.ledger import Event, SearchState, read_ledger
-from grash.search.trial import Result
+from grash.search.trial import TrialResult
 
 SPACE: dict[str, Any] = {
     "lr": {"low": 0.05, "high": 0.5, "log": True},
@@ -18,7 +18,7 @@ SPACE: dict[str, Any] = {
     "negatives_tail": {"low": 5, "high": 50},
 }
 SMALL: dict[str, Any] = {
-    "model": "complex", "n_trials": 6, "eta": 2, "max_epochs": 4, "dim": 8, "rails": False, "space": SPACE,
+    "model": "complex", "n_trials": 6, "eta": 2, "max_epochs": 4, "dim": 8, "guard_rails": False, "space": SPACE,
     "proposals": "random", "fixed": {"batch_size": 96, "negatives_head": 10}, "engine": "sequential", "devices": "cpu",
 }  # fmt: skip
 MEASURED = ("seconds", "peak_bytes", "device", "attempt")  # of a result: what may differ between two runs
@@ -43,7 +43,7 @@ def small_search(folder: Path, **changes: Any) -> Search:
     return Search(shifts(), out=folder, **{**SMALL, **changes})
 
 
-def bare(result: Result) -> dict[str, Any]:
+def bare(result: TrialResult) -> dict[str, Any]:
     """A result less what is measured."""
     return {k: v for k, v in result.to_json().items() if k not in MEASURED}
 

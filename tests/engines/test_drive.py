@@ -76,7 +76,7 @@ def test_diverged_trials_are_not_tried_again_and_what_they_did_not_use_is_carrie
     assert not {r.number for r in diverged} & set(first.survivors or [])
     unused = sum(first.plan.cost - r.cost for r in diverged)
     assert second.plan.share == pytest.approx(1.0 + unused) and state.spent <= state.budget
-    kept = small_search(tmp_path / "kept", space=WILD, n_trials=8, final_train=False, carry=False).run().state
+    kept = small_search(tmp_path / "kept", space=WILD, n_trials=8, final_train=False, carry_over=False).run().state
     assert kept.rounds[1].plan.share == 1.0
 
 
@@ -110,19 +110,17 @@ def test_faults_that_outlast_their_retries_leave_no_score_and_the_search_goes_on
 def test_an_error_stands_in_the_ledger_with_its_traceback_and_the_search_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Sabotage(monkeypatch, {2: ValueError("seven is no colour")})
+    Sabotage(monkeypatch, {2: ValueError("seven is no color")})
     state = small_search(tmp_path / "run").run().state
     found = next(e["result"] for e in events_of(tmp_path / "run") if e["event"] == "ended" and e["result"]["traceback"])
-    assert (found["number"], found["status"]) == (2, "error") and "seven is no colour" in found["traceback"]
+    assert (found["number"], found["status"]) == (2, "error") and "seven is no color" in found["traceback"]
     assert state.finished and attempts(state) == {(1, 2): ["error"]}
 
 
 def test_a_search_in_which_everything_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Sabotage(monkeypatch, ValueError("seven is no colour"))
+    Sabotage(monkeypatch, ValueError("seven is no color"))
     search = small_search(tmp_path / "run")
-    with pytest.raises(
-        SearchFailed, match=r"No trial of round 1 has a score \(6 error\).*seven is no colour"
-    ) as caught:
+    with pytest.raises(SearchFailed, match=r"No trial of round 1 has a score \(6 error\).*seven is no color") as caught:
         search.run()
     assert caught.value.exit_code != 0
     state = state_of(tmp_path / "run")
@@ -132,8 +130,8 @@ def test_a_search_in_which_everything_fails_says_so(tmp_path: Path, monkeypatch:
 
 
 def test_a_final_training_that_fails_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Sabotage(monkeypatch, {11: ValueError("seven is no colour")})
-    with pytest.raises(SearchFailed, match="final training failed: ValueError: seven is no colour"):
+    Sabotage(monkeypatch, {11: ValueError("seven is no color")})
+    with pytest.raises(SearchFailed, match="final training failed: ValueError: seven is no color"):
         small_search(tmp_path / "run").run()
     assert state_of(tmp_path / "run").winner is not None and (tmp_path / "run" / "best.yaml").is_file()
 

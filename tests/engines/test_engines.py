@@ -24,7 +24,7 @@ from grash.engines.local import SequentialEngine
 from grash.engines.processes import ProcessEngine
 from grash.errors import ConfigError, GrashError, OutputError
 from grash.search.ledger import SearchState
-from grash.search.trial import Task
+from grash.search.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -186,7 +186,7 @@ def test_the_time_in_which_a_worker_cuts_its_graph_is_no_time_of_the_trial(
 def test_a_silence_is_judged_from_the_last_heartbeat_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(silence.time, "monotonic", lambda: now)
-    one, trial, final = silence.Silence(), Task(1, 0, 1, {}, ()), Task(0, 0, 1, {}, (), final=True)
+    one, trial, final = silence.Silence(), Trial(1, 0, 1, {}, ()), Trial(0, 0, 1, {}, (), final=True)
     now += 7200.0
     assert one.verdict(trial, 5.0) is None, "its training has not begun"
     one.heard()
@@ -203,7 +203,7 @@ def test_a_silence_is_judged_from_the_last_heartbeat_on(monkeypatch: pytest.Monk
 def test_a_worker_that_never_says_a_word_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(silence.time, "monotonic", lambda: now)
-    one, trial, final = silence.Silence(), Task(1, 0, 1, {}, ()), Task(0, 0, 1, {}, (), final=True)
+    one, trial, final = silence.Silence(), Trial(1, 0, 1, {}, ()), Trial(0, 0, 1, {}, (), final=True)
     now += 7200.1
     lost = ("killed", "Its worker said nothing for 7200 s, and its training had not begun.")
     assert one.verdict(trial, None) == one.verdict(final, None) == one.verdict(trial, 5.0) == lost
@@ -321,7 +321,7 @@ def test_memory_admits_as_many_trials_at_once_as_fit(tmp_path: Path, monkeypatch
     monkeypatch.setattr(processes, "_free_bytes", lambda device: 1000)
 
     def started(engine: ProcessEngine, *sizes: int) -> list[str | None]:
-        return [engine.start(Task(1, i, 1, {}, (), n_bytes=size)) for i, size in enumerate(sizes)]
+        return [engine.start(Trial(1, i, 1, {}, (), n_bytes=size)) for i, size in enumerate(sizes)]
 
     assert started(ProcessEngine(tmp_path, ["cuda:0"] * 3), 400, 400, 400) == ["cuda:0", "cuda:0", None]
     assert started(ProcessEngine(tmp_path, ["cuda:0"] * 3), 400, 600, 500) == ["cuda:0", None, "cuda:0"]

@@ -156,7 +156,7 @@ def test_schedules_with_a_horizon_start_anew_at_full_price(schedule: str, tmp_pa
     assert last.cost > len(last.results) * last.plan.cost and state.spent <= state.budget
 
 
-def test_a_warm_start_takes_over_rows_and_begins_new_entities_at_the_mean_of_known_neighbours(tmp_path: Path) -> None:
+def test_a_warm_start_takes_over_rows_and_begins_new_entities_at_the_mean_of_known_neighbors(tmp_path: Path) -> None:
     earlier, graph = subgraphs(0.3, 0.7)
     assert 0 < len(earlier.entity_ids) < len(graph.entity_ids)
     for values in (
@@ -190,7 +190,7 @@ def fresh(config: TrainConfig, graph: Subgraph) -> TrainState:
 def slow_take_over(
     name: str, old: torch.Tensor, untouched: torch.Tensor, earlier: Subgraph, graph: Subgraph
 ) -> torch.Tensor:
-    """Row by row: what the earlier graph had; for a new entity the mean of its known neighbours, triple by triple."""
+    """Row by row: what the earlier graph had; for a new entity the mean of its known neighbors, triple by triple."""
     found = untouched.clone()
     is_entity = name.startswith("entity")
     before = [int(i) for i in (earlier.entity_ids if is_entity else earlier.relation_ids)]
@@ -213,7 +213,7 @@ def slow_take_over(
     return found
 
 
-def test_an_entity_without_known_neighbours_keeps_its_initial_row() -> None:
+def test_an_entity_without_known_neighbors_keeps_its_initial_row() -> None:
     table = torch.arange(8.0).reshape(4, 2)
     fill_new_entities(table, np.array([[0, 0, 1], [2, 0, 3], [3, 0, 3]], np.int32), known=np.array([0]))
     assert table.tolist() == [[0, 1], [0, 1], [4, 5], [6, 7]]

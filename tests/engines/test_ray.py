@@ -29,7 +29,7 @@ from grash.errors import ConfigError, GrashError
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.search.ledger import SearchState
-from grash.search.trial import Heartbeat, Task
+from grash.search.trial import Heartbeat, Trial
 from grash.training.config import make_config
 
 GIB = 1 << 30
@@ -147,7 +147,7 @@ class TestOnThreeNodes:
         sentence = rf"No trial could begin on any node .* On {socket.gethostname()}: .* is no run folder .* at the same"
         try:
             with pytest.raises(GrashError, match=sentence):
-                until(lambda: engine.start(Task(1, 0, 1, {}, ())) is not None)
+                until(lambda: engine.start(Trial(1, 0, 1, {}, ())) is not None)
         finally:
             engine.close()
 
@@ -158,7 +158,7 @@ class TestOnThreeNodes:
                 engine._faults._found[node.id] = (3, 0.0, "It was said to be.")
             [able] = engine._nodes()
             for _ in range(2):
-                engine._ask(Share(1, GIB), Task(1, 0, 1, {}, ()))
+                engine._ask(Share(1, GIB), Trial(1, 0, 1, {}, ()))
             until(lambda: engine._greet() is None and any(w.begun is None for w in engine._workers))
             [worker] = [w for w in engine._workers if w.begun is None]  # the other waits, though two nodes are free
             [node] = [n for n in cluster.list_all_nodes() if worker.pid in children_of(raylet_of(n))]

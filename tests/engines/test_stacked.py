@@ -28,7 +28,7 @@ from grash.engines.trial import TrialRunner
 from grash.errors import ConfigError, Diverged, FormatError
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
-from grash.search.trial import Heartbeat, Result
+from grash.search.trial import Heartbeat, TrialResult
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import PlainSteps, Pulse
 
@@ -76,7 +76,7 @@ def test_a_search_that_has_ended_leaves_no_graph_on_the_device(
 def test_a_stack_that_ends_as_time_is_over_is_recorded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settle = Driver.settle
 
-    def settled(self: Driver, result: Result) -> None:
+    def settled(self: Driver, result: TrialResult) -> None:
         settle(self, result)
         self.deadline = 0.0
 
@@ -346,5 +346,5 @@ def test_what_a_search_finds_can_be_told_by_anyone(tmp_path: Path) -> None:
     """An engine's results are records; the ledger of a stacked search replays as any other."""
     small_search(tmp_path / "run", engine="stacked", n_trials=4, final_train=False).run()
     state = state_of(tmp_path / "run")
-    assert all(isinstance(r, Result) and r.device == "cpu" for r in state.rounds[0].results.values())
+    assert all(isinstance(r, TrialResult) and r.device == "cpu" for r in state.rounds[0].results.values())
     assert api_search.Search.open(tmp_path / "run").result.state.winner == state.winner

@@ -20,7 +20,7 @@ from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
-from grash.search.trial import Heartbeat, Result, Task
+from grash.search.trial import Heartbeat, Trial, TrialResult
 from grash.training.config import make_config
 
 CONFIG: dict[str, Any] = {
@@ -37,10 +37,10 @@ def runner(tmp_path: Path) -> TrialRunner:
     return TrialRunner(SearchGraphs(shifts(), make_settings({"max_epochs": 5.0})), tmp_path, device="cpu")
 
 
-def task(number: int = 3, *, final: bool = False, fractions: tuple[float, ...] = (0.5,), **values: Any) -> Task:
+def task(number: int = 3, *, final: bool = False, fractions: tuple[float, ...] = (0.5,), **values: Any) -> Trial:
     config = make_config({**CONFIG, "variation": number, **values})
     folder = "final" if final else f"round-1/cfg-{number:04}"
-    return Task(
+    return Trial(
         0 if final else 1, number, 1, config.model_dump(), () if final else fractions, folder=folder, final=final
     )
 
@@ -50,12 +50,12 @@ def quiet(heartbeat: Heartbeat) -> None:
 
 
 def test_a_trial_is_validated_on_what_its_round_holds_out(runner: TrialRunner) -> None:
-    usual, apart = (replace(task(), apart=a) for a in (False, True))
+    usual, apart = (replace(task(), isolated=a) for a in (False, True))
     results = [result for some in runner.run_many([usual, apart], quiet) for result in some]
     assert [r.status for r in results] == ["ok", "ok"] and results[0].mrr != results[1].mrr
     alone = [TrialRunner(runner.graphs, runner.folder, device="cpu").run(one, quiet) for one in (apart, usual)]
     assert [r.mrr for r in alone] == [results[1].mrr, results[0].mrr]
-    held_out = [runner.graphs.subgraph((0.5,), one.apart).dataset.valid for one in (usual, apart)]
+    held_out = [runner.graphs.subgraph((0.5,), one.isolated).dataset.valid for one in (usual, apart)]
     assert {tuple(row) for row in held_out[0].tolist()} != {tuple(row) for row in held_out[1].tolist()}
 
 
@@ -70,7 +70,7 @@ def test_a_trial_says_what_it_found_saw_and_cost(runner: TrialRunner, tmp_path: 
     assert result.cost == pytest.approx(result.positives / (5 * len(shifts().train)))
     assert result.scores == result.positives * (10 + 1 + 10 + 1) * 8
     assert result.seconds > 0 and result.peak_bytes > 1 << 20 and result.evaluation is None
-    assert Result.from_json(result.to_json()) == result
+    assert TrialResult.from_json(result.to_json()) == result
     assert list(tmp_path.iterdir()) in ([], [tmp_path / "round-1"]) and not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -142,10 +142,10 @@ def test_memory_that_runs_out_is_a_fault_of_the_machine(
 
 
 def test_an_error_keeps_its_traceback(runner: TrialRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_module, "run_trainings", raising(ValueError("seven is no colour")))
+    monkeypatch.setattr(trial_module, "run_trainings", raising(ValueError("seven is no color")))
     result = runner.run(task(), quiet)
-    assert (result.status, result.message) == ("error", "ValueError: seven is no colour")
-    assert "Traceback" in result.traceback and "seven is no colour" in result.traceback
+    assert (result.status, result.message) == ("error", "ValueError: seven is no color")
+    assert "Traceback" in result.traceback and "seven is no color" in result.traceback
 
 
 def test_a_full_disk_is_no_fault_of_the_trial(runner: TrialRunner, monkeypatch: pytest.MonkeyPatch) -> None:

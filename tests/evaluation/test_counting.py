@@ -40,10 +40,10 @@ def model_of(name, n_entities, dim, seed, *, norm=1, reciprocal=False, values="f
 def agree(model, test, *known, n_relations=2, shapes=None):
     ranker = Ranker(test, KnownAnswers.of(*known, n_relations=n_relations), model.n_entities, CPU)
     wanted = ranker.rank(model)
-    questions = [q for slot in ("head", "tail") for q in ranker.questions[slot]]
+    questions = [q for side in ("head", "tail") for q in ranker.questions[side]]
     found = Counting(model, questions, shapes and [shapes] * len(questions)).read()
-    for (above, ties), slot in zip(found, (wanted.head, wanted.tail)):
-        assert np.array_equal(above, slot.above) and np.array_equal(ties, slot.ties), (model.name, above, slot.above)
+    for (above, ties), side in zip(found, (wanted.head, wanted.tail)):
+        assert np.array_equal(above, side.above) and np.array_equal(ties, side.ties), (model.name, above, side.above)
 """
 BODIES = {
     "all models and widths": """

@@ -36,8 +36,8 @@ def models(name: str, norm: int, dim: int, folder: Path, n: int = 151) -> tuple[
 
 
 def same(one: Ranks, other: Ranks) -> bool:
-    slots = ((one.head, other.head), (one.tail, other.tail))
-    return all(np.array_equal(a.above, b.above) and np.array_equal(a.ties, b.ties) for a, b in slots)
+    sides = ((one.head, other.head), (one.tail, other.tail))
+    return all(np.array_equal(a.above, b.above) and np.array_equal(a.ties, b.ties) for a, b in sides)
 
 
 @pytest.mark.parametrize("piece", [1, 7, 10_000])
@@ -83,7 +83,7 @@ for name, norm, dim in [("complex", 1, 6), ("cp", 1, 10), ("transe", 2, 9), ("ro
     here, there = models(name, norm, dim, Path(sys.argv[1]), n=700)
     test, train = graph(20, 700, 1), graph(2000, 700, 2)
     ranker = Ranker(test, KnownAnswers.of(train, test, n_relations=2), 700, CPU)
-    questions = [q for slot in ("head", "tail") for q in ranker.questions[slot]]
+    questions = [q for side in ("head", "tail") for q in ranker.questions[side]]
     width = here.candidate(here.entity[:0], "tail").shape[1]
     whole = Shape.of(20, 700, width)
     short = Shape(whole.half, whole.truths, 512, 32 * 256)  # two pieces; open pairs may find no room

@@ -18,13 +18,13 @@ from grash.evaluation.ranking import Ranks, SlotRanks
 from grash.models import MODELS
 
 
-def slot(above: list[int], ties: list[int], others: list[int]) -> SlotRanks:
+def side(above: list[int], ties: list[int], others: list[int]) -> SlotRanks:
     return SlotRanks(*(np.array(x, np.int64) for x in (above, ties, others)))
 
 
 # Four triples among six entities. Head ranks 1, 2.5, 4, 6; tail ranks 1, 1, 3, 2.
-HEAD = slot([0, 1, 3, 5], [0, 1, 0, 0], [5, 4, 5, 5])
-TAIL = slot([0, 0, 2, 1], [0, 0, 0, 0], [5, 5, 3, 4])
+HEAD = side([0, 1, 3, 5], [0, 1, 0, 0], [5, 4, 5, 5])
+TAIL = side([0, 0, 2, 1], [0, 0, 0, 0], [5, 5, 3, 4])
 RANKS = Ranks(np.zeros((4, 3), np.int32), HEAD, TAIL)
 
 
@@ -42,8 +42,8 @@ def test_metrics_worked_by_hand() -> None:
 
 
 def test_a_tie_on_the_edge_is_no_hit() -> None:
-    assert metrics_of(slot([0], [1], [5])).hits[1] == 0  # rank 1.5
-    assert metrics_of(slot([2], [1], [5])).hits[3] == 0  # rank 3.5
+    assert metrics_of(side([0], [1], [5])).hits[1] == 0  # rank 1.5
+    assert metrics_of(side([2], [1], [5])).hits[3] == 0  # rank 3.5
 
 
 def test_ties_can_be_won_or_lost() -> None:
@@ -55,10 +55,10 @@ def test_ties_can_be_won_or_lost() -> None:
 
 
 def test_the_best_order_has_amri_one_and_the_worst_minus_one() -> None:
-    assert metrics_of(slot([0, 0], [0, 0], [5, 9])).amri == 1
-    assert metrics_of(slot([5, 9], [0, 0], [5, 9])).amri == -1
-    assert metrics_of(slot([0, 0], [5, 9], [5, 9])).amri == 0  # all tied
-    assert metrics_of(slot([0], [0], [0])).amri == 1  # no one else
+    assert metrics_of(side([0, 0], [0, 0], [5, 9])).amri == 1
+    assert metrics_of(side([5, 9], [0, 0], [5, 9])).amri == -1
+    assert metrics_of(side([0, 0], [5, 9], [5, 9])).amri == 0  # all tied
+    assert metrics_of(side([0], [0], [0])).amri == 1  # no one else
 
 
 def test_groups_take_their_own_triples() -> None:
@@ -69,7 +69,7 @@ def test_groups_take_their_own_triples() -> None:
 
 
 def test_no_ranks_have_no_metrics() -> None:
-    empty = slot([], [], [])
+    empty = side([], [], [])
     assert metrics_of(empty).n == 0
     ranks = Ranks(np.empty((0, 3), np.int32), empty, empty)
     assert mrr_interval(ranks, seed=0) == mrr_bounds(ranks) == (0.0, 0.0)
@@ -81,8 +81,8 @@ def test_the_interval_holds_the_mean_and_repeats_itself(above: list[tuple[int, i
     n = len(above)
     ranks = Ranks(
         np.zeros((n, 3), np.int32),
-        slot([a for a, _ in above], [0] * n, [60] * n),
-        slot([a for _, a in above], [0] * n, [60] * n),
+        side([a for a, _ in above], [0] * n, [60] * n),
+        side([a for _, a in above], [0] * n, [60] * n),
     )
     low, high = mrr_interval(ranks, seed=seed)
     assert low - 1e-12 <= mrr(ranks) <= high + 1e-12

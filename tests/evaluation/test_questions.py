@@ -17,12 +17,12 @@ from oracles import random_triples
 CPU = torch.device("cpu")
 
 
-def filtered(triples: np.ndarray, known: set[tuple[int, int, int]], slot: str, n_entities: int) -> list[list[int]]:
-    """Of each triple the entities that would make another known triple in its slot."""
+def filtered(triples: np.ndarray, known: set[tuple[int, int, int]], side: str, n_entities: int) -> list[list[int]]:
+    """Of each triple the entities that would make another known triple in its side."""
     found = []
     for h, r, t in triples.tolist():
-        others = [((e, r, t) if slot == "head" else (h, r, e), e) for e in range(n_entities)]
-        found.append([e for triple, e in others if triple in known and e != (h if slot == "head" else t)])
+        others = [((e, r, t) if side == "head" else (h, r, e), e) for e in range(n_entities)]
+        found.append([e for triple, e in others if triple in known and e != (h if side == "head" else t)])
     return found
 
 
@@ -33,9 +33,9 @@ def test_every_row_has_its_filter_and_the_truth_is_not_in_it(n: int, n_entities:
     splits = (train, test) if itself else (train,)
     index = KnownAnswers.of(*splits, n_relations=2)
     known = {(h, r, t) for split in splits for h, r, t in split.tolist()}
-    for slot in ("head", "tail"):
-        question = Question(test, index, slot, CPU, n_entities)  # type: ignore[arg-type]
-        wanted = filtered(test, known, slot, n_entities)
+    for side in ("head", "tail"):
+        question = Question(test, index, side, CPU, n_entities)  # type: ignore[arg-type]
+        wanted = filtered(test, known, side, n_entities)
         assert question.others.tolist() == [n_entities - 1 - len(w) for w in wanted]
         for first, last in ((0, n), (n // 2, n)):
             begins, ends, answers = question.runs(first, last)

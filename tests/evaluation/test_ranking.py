@@ -73,8 +73,8 @@ def test_ranks_equal_a_full_sort_whatever_the_work_space(
     test, train = random_triples(seed, 6, n_entities, 2), random_triples(seed + 1, 15, n_entities, 2)
     known = {(h, r, t) for h, r, t in [*train.tolist(), *test.tolist()]}
     ranks = ranks_of(model, test, train, test, work_bytes=work_bytes)
-    for slot, found in (("head", ranks.head), ("tail", ranks.tail)):
-        wanted = [rank_by_sort(config, entity, relation, tuple(t), slot, known) for t in test.tolist()]
+    for side, found in (("head", ranks.head), ("tail", ranks.tail)):
+        wanted = [rank_by_sort(config, entity, relation, tuple(t), side, known) for t in test.tolist()]
         assert [*zip(found.above.tolist(), found.ties.tolist())] == wanted
 
 

@@ -97,8 +97,8 @@ def test_ranks_equal_those_of_the_cpu(model, norm):
     here = initial_model(config, E, R)
     there = type(here)(here.entity.cuda(), here.relation.cuda(), norm=norm)
     ranks = [Ranker(triples[:300], known, E, m.entity.device).rank(m) for m in (here, there)]
-    for slot in ("head", "tail"):
-        a, b = (getattr(r, slot) for r in ranks)
+    for side in ("head", "tail"):
+        a, b = (getattr(r, side) for r in ranks)
         # queries themselves may differ in the last bit between devices
         assert (a.above != b.above).mean() < 0.01
         assert math.isclose((1 / a.mean).mean(), (1 / b.mean).mean(), abs_tol=1e-3)

@@ -1,4 +1,4 @@
-"""The fused step on a CUDA device against the plain path, itself and its neighbours in a stack."""
+"""The fused step on a CUDA device against the plain path, itself and its neighbors in a stack."""
 
 import numpy as np
 import pytest

@@ -55,8 +55,8 @@ def both_ways(model: KgeModel, monkeypatch: pytest.MonkeyPatch, n: int = 700) ->
 
 
 def same(one: Ranks, other: Ranks) -> bool:
-    slots = ((one.head, other.head), (one.tail, other.tail))
-    return all(np.array_equal(a.above, b.above) and np.array_equal(a.ties, b.ties) for a, b in slots)
+    sides = ((one.head, other.head), (one.tail, other.tail))
+    return all(np.array_equal(a.above, b.above) and np.array_equal(a.ties, b.ties) for a, b in sides)
 
 
 @pytest.mark.parametrize("values", ["integers", "floats", "trained", "near"])
@@ -88,19 +88,19 @@ def test_ranks_of_small_integers_equal_a_full_sort(variant, monkeypatch):
     }
     if model.pair in ("l2", "modulus"):
         pytest.skip("roots are rounded: the plain path is the truth for these")
-    for slot, found in (("head", ours.head), ("tail", ours.tail)):
+    for side, found in (("head", ours.head), ("tail", ours.tail)):
         for i, (h, r, t) in enumerate(ours.triples.tolist()):
-            truth = h if slot == "head" else t
-            asked = [(e, r, t) if slot == "head" else (h, r, e) for e in range(500)]
-            left = [scores[slot][i, e] for e in range(500) if e != truth and asked[e] not in known]
-            above = sum(s > scores[slot][i, truth] for s in left)
-            ties = sum(s == scores[slot][i, truth] for s in left)
+            truth = h if side == "head" else t
+            asked = [(e, r, t) if side == "head" else (h, r, e) for e in range(500)]
+            left = [scores[side][i, e] for e in range(500) if e != truth and asked[e] not in known]
+            above = sum(s > scores[side][i, truth] for s in left)
+            ties = sum(s == scores[side][i, truth] for s in left)
             assert (found.above[i], found.ties[i], found.others[i]) == (above, ties, len(left))
 
 
 def test_a_model_whose_rows_are_all_equal_ties_everywhere(monkeypatch):
     model = model_of("distmult", 1, 20_011, 128)
-    model.entity[:] = 0.1  # 14 million open pairs a slot: more than there is room for
+    model.entity[:] = 0.1  # 14 million open pairs a side: more than there is room for
     ours, plain = both_ways(model, monkeypatch)
     assert same(ours, plain) and not ours.tail.above.any() and np.array_equal(ours.tail.ties, ours.tail.others)
 

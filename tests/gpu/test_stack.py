@@ -72,7 +72,7 @@ def test_alone_among_8_and_among_64_a_trial_is_the_same(model: str, precision: s
     assert "diverged at step" in sixty_four[5]["error"] and sixty_four[5]["epoch"] < 12.3
 
 
-def test_a_neighbour_that_diverges_late_and_one_out_of_patience_leave_and_the_rest_goes_on() -> None:
+def test_a_neighbor_that_diverges_late_and_one_out_of_patience_leave_and_the_rest_goes_on() -> None:
     ground = Ground(graph(), CUDA)
     configs = [config_of(i, epochs=30.0, valid_every=3.0) for i in range(6)]
     configs[2] = configs[2].changed(patience=1)

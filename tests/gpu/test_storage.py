@@ -67,7 +67,7 @@ def test_fused_steps_agree_with_the_plain_path(case: str) -> None:
     assert torch.allclose(losses[0, 0], plain.unread[0], rtol=1e-3 if coarse else 1e-5)
     mine, theirs = fused.model.entity, plain.model.entity
     assert mine.dtype == torch.bfloat16
-    # the same random bits: another neighbour only where the last bits before differ, or a first gradient's sign does
+    # the same random bits: another neighbor only where the last bits before differ, or a first gradient's sign does
     assert (mine != theirs).float().mean() < (0.1 if coarse else 0.02)
 
 

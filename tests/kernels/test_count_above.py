@@ -64,8 +64,8 @@ def test_counts_equal_a_full_sort_for_every_tile_size(
 def test_near_ties_in_float32_are_decided_exactly(pair: Pair, scale: float) -> None:
     generator = torch.Generator().manual_seed(5)
     q = torch.randn(8, 64, generator=generator) * scale
-    centre = torch.randn(1, 64, generator=generator) * scale
-    c = centre * (1 + 1e-7 * torch.randint(-3, 4, (700, 64), generator=generator))  # all within a few last bits
+    center = torch.randn(1, 64, generator=generator) * scale
+    c = center * (1 + 1e-7 * torch.randint(-3, 4, (700, 64), generator=generator))  # all within a few last bits
     truth = torch.randint(0, 700, (8,), generator=generator).tolist()
     wanted = sorted_out(q, c, truth, set(), pair)
     assert len({a for a, _ in wanted}) > 1

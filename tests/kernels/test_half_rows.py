@@ -68,7 +68,7 @@ def test_numbers_without_an_order_stay_so(form: str) -> None:
     assert found[:, 0].isnan().all() and torch.equal(found[:, 1:], odd[:, 1:].bfloat16())
 
 
-def test_a_number_s_neighbour_depends_on_key_row_and_column_alone() -> None:
+def test_a_number_s_neighbor_depends_on_key_row_and_column_alone() -> None:
     rows, ids = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)), torch.arange(50) * 3
     found, order = rounded(rows, ids, 9), torch.randperm(50, generator=torch.Generator().manual_seed(1))
     assert torch.equal(rounded(rows[order], ids[order], 9), found[order])

@@ -154,7 +154,7 @@ def test_dropout_keeps_its_share_and_the_mean(rate: float) -> None:
 
 @settings(deadline=None)
 @given(KEYS, st.integers(0, 2**40))
-def test_keys_of_neighbouring_places_differ(key: int, index: int) -> None:
+def test_keys_of_neighboring_places_differ(key: int, index: int) -> None:
     keys = {key_at(key, index), key_at(key, index + 1), key_at(key, index + 2), key}
     assert len(keys) == 4 and all(0 <= k < 2**64 for k in keys)
 

@@ -51,7 +51,7 @@ for settings in json.loads(sys.argv[1]):
     assert torch.allclose(torch.stack(losses), torch.stack(plain.unread), rtol=1e-5), (settings, losses, plain.unread)
     for name in ("entity", "relation"):
         mine, theirs = (getattr(s.model, name) for s in (fused, plain))
-        if mine.dtype == torch.bfloat16:  # the same random bits: another neighbour only where a last bit decides
+        if mine.dtype == torch.bfloat16:  # the same random bits: another neighbor only where a last bit decides
             assert (mine != theirs).float().mean() < 0.02 and torch.allclose(mine, theirs, rtol=2**-7), settings
             continue
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6), (settings, name, (mine - theirs).abs().max())

@@ -108,15 +108,15 @@ def test_filtered_ranks_equal_pykeens(name: str, norm: int, integers: bool, capl
         batch_size=64,
     )
     ranks = Ranker(test, KnownAnswers.of(train, test, n_relations=R), E, torch.device("cpu")).rank(model)
-    for slot, found in (("head", ranks.head), ("tail", ranks.tail)):
+    for side, found in (("head", ranks.head), ("tail", ranks.tail)):
         for kind, got in (
             ("realistic", found.mean),
             ("optimistic", found.optimistic),
             ("pessimistic", found.pessimistic),
         ):
-            want = np.concatenate(evaluator.ranks[slot, kind])
-            np.testing.assert_array_equal(got, want, err_msg=f"{slot} {kind}")
-        options = np.concatenate(evaluator.num_candidates[slot])
+            want = np.concatenate(evaluator.ranks[side, kind])
+            np.testing.assert_array_equal(got, want, err_msg=f"{side} {kind}")
+        options = np.concatenate(evaluator.num_candidates[side])
         np.testing.assert_array_equal(found.others + 1, options)
     if integers:
         assert int(ranks.tail.ties.sum()) > 0  # the embeddings were meant to tie

@@ -53,7 +53,7 @@ def test_scores_worked_by_hand(
     model = MODELS[name](table_of([head, tail]), table_of([relation]), norm=norm)
     triple = torch.tensor([[0, 0, 1]])
     assert model.score(triple).tolist() == pytest.approx([wanted], abs=1e-5)
-    assert model.score(triple, slot="head").tolist() == pytest.approx([wanted], abs=1e-5)
+    assert model.score(triple, side="head").tolist() == pytest.approx([wanted], abs=1e-5)
 
 
 def random_model(config: TrainConfig, n_entities: int, n_relations: int, seed: int) -> KgeModel:
@@ -81,14 +81,14 @@ def test_the_three_scores_agree_with_the_formula(
     questions = torch.cartesian_prod(torch.arange(n_entities), torch.arange(n_relations))
     known, relations = questions.T
     every = torch.arange(n_entities)
-    for slot in ("head", "tail"):
-        row = model.relation[relations + n_relations * int(reciprocal and slot == "head")]
-        wanted = asked_score(config, model.entity[known][:, None], row[:, None], model.entity[None], slot)
-        found = model.score_tails(known, relations) if slot == "tail" else model.score_heads(relations, known)
+    for side in ("head", "tail"):
+        row = model.relation[relations + n_relations * int(reciprocal and side == "head")]
+        wanted = asked_score(config, model.entity[known][:, None], row[:, None], model.entity[None], side)
+        found = model.score_tails(known, relations) if side == "tail" else model.score_heads(relations, known)
         assert relative_distance(found, wanted) < 1e-7  # l2 from one product loses half the digits near 0
         e, q = torch.meshgrid(every, torch.arange(len(questions)), indexing="ij")
-        ends = (known[q], relations[q], e) if slot == "tail" else (e, relations[q], known[q])
-        one_by_one = model.score(torch.stack(ends, -1).reshape(-1, 3), slot=slot).reshape(e.shape)
+        ends = (known[q], relations[q], e) if side == "tail" else (e, relations[q], known[q])
+        one_by_one = model.score(torch.stack(ends, -1).reshape(-1, 3), side=side).reshape(e.shape)
         assert relative_distance(one_by_one.T, wanted) < 1e-12
 
 
@@ -96,14 +96,14 @@ def test_the_three_scores_agree_with_the_formula(
 def test_without_reciprocals_both_slots_ask_for_the_same_score(name: str, norm: int) -> None:
     model = random_model(make_config({"model": name, "norm": norm, "dim": 6}), 5, 2, 0)
     triples = torch.cartesian_prod(torch.arange(5), torch.arange(2), torch.arange(5))
-    torch.testing.assert_close(model.score(triples, slot="head"), model.score(triples, slot="tail"))
+    torch.testing.assert_close(model.score(triples, side="head"), model.score(triples, side="tail"))
 
 
 @pytest.mark.parametrize(("name", "norm"), VARIANTS)
 def test_a_reciprocal_head_is_the_tail_of_the_inverse_relation(name: str, norm: int) -> None:
     model = random_model(make_config({"model": name, "norm": norm, "dim": 6, "reciprocal": True}), 5, 2, 0)
     inverse = score(name, norm, model.entity[3], model.relation[1 + 2], model.entity[4])
-    torch.testing.assert_close(model.score(torch.tensor([[4, 1, 3]]), slot="head")[0], inverse)
+    torch.testing.assert_close(model.score(torch.tensor([[4, 1, 3]]), side="head")[0], inverse)
     assert float((model.score(torch.tensor([[4, 1, 3]])) - inverse).abs()) > 1e-6
 
 

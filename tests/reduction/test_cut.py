@@ -28,11 +28,11 @@ from grash.reduction.subgraph import (
 )
 from reduction.graphs import as_set, dataset_of, datasets, names_in, random_dataset
 
-COUNTS = st.sampled_from(["neighbours", "triples"])
+COUNTS = st.sampled_from(["neighbors", "triples"])
 FRACTIONS = st.fractions(Fraction(1, 50), Fraction(49, 50), max_denominator=60)
 
 
-def peeled(dataset: Dataset, count: str = "neighbours") -> Peeling:
+def peeled(dataset: Dataset, count: str = "neighbors") -> Peeling:
     return peel(dataset.train, dataset.n_entities, count)
 
 
@@ -122,7 +122,7 @@ def test_the_ladder_takes_the_largest_core_that_fits(dataset, fraction, count, s
     sizes = {k: dataset.n_entities - int(peeling.core_starts[k]) for k in range(peeling.k_max + 1)}
     target = fraction * len(dataset.train)
     fitting = [k for k in sizes if n_train_of(dataset, peeling, sizes[k], holdout) <= target]
-    subgraph = cut_or_none(dataset, peeling, fraction, seed=seed, way="ladder")
+    subgraph = cut_or_none(dataset, peeling, fraction, seed=seed, reduction="k-core")
     if subgraph is None:
         assert not [k for k in fitting if len(prefix(dataset, peeling, sizes[k]))]
     elif subgraph.whole:
@@ -225,7 +225,7 @@ def test_small_and_odd_graphs_have_an_answer():
     with pytest.raises(InputError, match="0.5 of 1 triples leaves none to train on"):
         cut(one, peeled(one), 0.5, seed=0)
     loops = dataset_of([(e, 0, e) for e in range(10)], 12, 1)
-    for count in ("neighbours", "triples"):
+    for count in ("neighbors", "triples"):
         subgraph = cut(loops, peeled(loops, count), 0.5, seed=0)
         assert len(subgraph.dataset.train) == 5 and subgraph.dataset.n_entities == 5
     with pytest.raises(InputError, match="is of 12 entities and the dataset has 3"):
@@ -298,4 +298,4 @@ def test_names_follow_the_ids():
     assert list(relations) == [f"r{i}" for i in small.relation_ids.tolist()]
     assert entities.id(f"entity ä{small.entity_ids[3]}") == 3 and entities.kind == "entity"
     assert small.dataset.name == "g-0.3"
-    assert small.dataset.provenance["reduction"]["way"] == "chain"
+    assert small.dataset.provenance["reduction"]["reduction"] == "core-order"

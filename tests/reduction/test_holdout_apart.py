@@ -1,4 +1,4 @@
-"""Held-out triples that lie apart, as a dataset's own valid triples may: no other triple joins their two entities."""
+"""Held-out triples that lie isolated, as a dataset's own valid triples may: no other triple joins their two entities."""
 
 from __future__ import annotations
 
@@ -41,32 +41,36 @@ def test_valid_lies_apart_if_it_shares_no_two_entities_with_train(one: Dataset, 
 
 @given(datasets(min_triples=10), st.booleans(), st.integers(0, 9))
 def test_what_is_held_out_apart_is_joined_by_nothing_else(dataset: Dataset, guarded: bool, seed: int) -> None:
-    part = split_off(dataset.train, dataset.n_entities, dataset.n_relations, Holdout(seed, guarded, apart=True))
+    part = split_off(dataset.train, dataset.n_entities, dataset.n_relations, Holdout(seed, guarded, isolated=True))
     assert as_set(part.train) | as_set(part.valid) == as_set(dataset.train) and len(part) == len(dataset.train)
     counts = pairs(dataset.train)
     assert all(counts[pair(row)] == 1 for row in part.valid)
-    again = split_off(dataset.train, dataset.n_entities, dataset.n_relations, Holdout(seed, guarded, apart=True))
+    again = split_off(dataset.train, dataset.n_entities, dataset.n_relations, Holdout(seed, guarded, isolated=True))
     assert np.array_equal(part.valid, again.valid)
 
 
 def test_a_graph_without_free_triples_holds_out_nothing() -> None:
     rows = np.array([(h, r, t) for h in range(5) for t in range(5, 10) for r in (0, 1)], np.int32)
     assert (
-        len(split_off(rows, 10, 2, Holdout(0, apart=True)).valid) == 0 < len(split_off(rows, 10, 2, Holdout(0)).valid)
+        len(split_off(rows, 10, 2, Holdout(0, isolated=True)).valid)
+        == 0
+        < len(split_off(rows, 10, 2, Holdout(0)).valid)
     )
 
 
-@pytest.mark.parametrize("way", ["chain", "ladder"])
+@pytest.mark.parametrize("reduction", ["core-order", "k-core"])
 def test_a_subgraph_stays_below_its_fraction(way: str) -> None:
     dataset = random_dataset(0, 3000, 120)
     peeling = peel(dataset.train, dataset.n_entities)
-    usual, apart = (cut(dataset, peeling, 0.5, seed=0, way=way, apart=a) for a in (False, True))  # type: ignore[arg-type]
-    for found, lies in ((usual, False), (apart, True)):
+    usual, isolated = (cut(dataset, peeling, 0.5, seed=0, reduction=way, isolated=a) for a in (False, True))  # type: ignore[arg-type]
+    for found, lies in ((usual, False), (isolated, True)):
         data = found.dataset
         assert (
             len(data.train) <= 1500 and len(data.valid) and lie_apart(data.valid, data.train, data.n_entities) is lies
         )
-    assert "apart" not in usual.dataset.provenance["reduction"] and apart.dataset.provenance["reduction"]["apart"]
+    assert (
+        "isolated" not in usual.dataset.provenance["reduction"] and isolated.dataset.provenance["reduction"]["isolated"]
+    )
 
 
 @given(datasets(), st.sampled_from([1, 2, 3, 10_000]))
@@ -77,11 +81,11 @@ def test_the_share_that_is_joined_is_that_of_rows_at_even_distances(dataset: Dat
 
 def test_blocks_are_looked_up_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = random_dataset(1, 500, 60)
-    n, apart = dataset.n_entities, np.array([[60, 0, 61]], np.int32)
+    n, isolated = dataset.n_entities, np.array([[60, 0, 61]], np.int32)
     whole = (
         joined_share(dataset.train, n),
         lie_apart(dataset.train[-1:], dataset.train, n),
-        lie_apart(apart, apart[:0], 62),
+        lie_apart(isolated, isolated[:0], 62),
     )
     monkeypatch.setattr(holdout, "_BLOCK", 7)
     assert whole == (joined_share(dataset.train, n), lie_apart(dataset.train[-1:], dataset.train, n), True)

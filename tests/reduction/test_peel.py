@@ -15,7 +15,7 @@ from grash.reduction.cores import adjacency_of, incident_rows, peel, peeling_of
 from reduction.graphs import dataset_of, datasets, random_dataset
 
 networkx = pytest.importorskip("networkx", reason="networkx is an oracle for core numbers")
-COUNTS = ("neighbours", "triples")
+COUNTS = ("neighbors", "triples")
 
 
 def cores_of_networkx(dataset: Dataset) -> list[int]:
@@ -29,7 +29,7 @@ def cores_of_networkx(dataset: Dataset) -> list[int]:
 def cores_of_igraph(dataset: Dataset, count: str) -> list[int]:
     igraph = pytest.importorskip("igraph", reason="igraph is an oracle for core numbers of multigraphs")
     graph = igraph.Graph(n=dataset.n_entities, edges=dataset.train[:, ::2].tolist())
-    if count == "neighbours":
+    if count == "neighbors":
         graph.simplify()
     return graph.coreness()
 
@@ -37,7 +37,7 @@ def cores_of_igraph(dataset: Dataset, count: str) -> list[int]:
 def degrees_left(triples: list[list[int]], left: set[int], count: str) -> dict[int, int]:
     """By the definition: what every entity that is left has among those that are left."""
     inside = [(h, t) for h, _, t in triples if h in left and t in left]
-    if count == "neighbours":
+    if count == "neighbors":
         inside = list({(min(h, t), max(h, t)) for h, t in inside if h != t})
     degrees = dict.fromkeys(left, 0)
     for h, t in inside:
@@ -67,10 +67,10 @@ def check_peeling(dataset: Dataset, count: str) -> None:
 
 @settings(max_examples=200)
 @given(datasets())
-def test_core_numbers_of_neighbours_are_those_of_networkx_and_igraph(dataset):
-    cores = peel(dataset.train, dataset.n_entities, "neighbours").core_numbers().tolist()
+def test_core_numbers_of_neighbors_are_those_of_networkx_and_igraph(dataset):
+    cores = peel(dataset.train, dataset.n_entities, "neighbors").core_numbers().tolist()
     assert cores == cores_of_networkx(dataset)
-    assert cores == cores_of_igraph(dataset, "neighbours")
+    assert cores == cores_of_igraph(dataset, "neighbors")
 
 
 @settings(max_examples=200)
@@ -97,7 +97,7 @@ def test_larger_graphs_agree_with_igraph(seed, count):
 def test_a_graph_worked_by_hand(count):
     # a square 0-1-2-3 with one diagonal, 4 hangs on 0 by two triples, 5 has a loop, 6 has nothing
     dataset = dataset_of([(0, 0, 1), (1, 0, 2), (2, 0, 3), (3, 0, 0), (0, 0, 2), (4, 0, 0), (0, 1, 4), (5, 0, 5)], 7, 2)
-    cores = {"neighbours": [2, 2, 2, 2, 1, 0, 0], "triples": [2, 2, 2, 2, 2, 2, 0]}[count]
+    cores = {"neighbors": [2, 2, 2, 2, 1, 0, 0], "triples": [2, 2, 2, 2, 2, 2, 0]}[count]
     assert peel(dataset.train, 7, count).core_numbers().tolist() == cores
     check_peeling(dataset, count)
 
@@ -118,7 +118,7 @@ def test_many_parallel_triples_make_a_deep_core():
 
 
 @given(datasets(min_triples=1))
-def test_rows_of_the_adjacency_hold_all_neighbours(dataset):
+def test_rows_of_the_adjacency_hold_all_neighbors(dataset):
     triples = dataset.train.tolist()
     simple, multiple = (adjacency_of(dataset.train, dataset.n_entities, count) for count in COUNTS)
     incident = incident_rows(dataset.train, dataset.n_entities)
@@ -126,7 +126,7 @@ def test_rows_of_the_adjacency_hold_all_neighbours(dataset):
         beside = [t if h == entity else h for h, _, t in triples if h != t and entity in (h, t)]
         rows = [i for i, (h, _, t) in enumerate(triples) if entity in (h, t)]
         for found, wanted in ((multiple, beside), (simple, set(beside)), (incident, rows)):
-            row = found.neighbours[found.starts[entity] : found.starts[entity + 1]]
+            row = found.neighbors[found.starts[entity] : found.starts[entity + 1]]
             assert sorted(row.tolist()) == sorted(wanted)
 
 
@@ -149,15 +149,15 @@ def test_a_stored_peeling_of_another_dataset_or_a_damaged_one_is_replaced(tmp_pa
     dataset, other = random_dataset(0, 500, 80), random_dataset(1, 500, 80)
     path = tmp_path / "p.npy"
     wanted = peel(dataset.train, 80).order
-    peeling_of(other, "neighbours", path)
-    assert np.array_equal(peeling_of(dataset, "neighbours", path).order, wanted)
+    peeling_of(other, "neighbors", path)
+    assert np.array_equal(peeling_of(dataset, "neighbors", path).order, wanted)
     good = np.load(path)
     for damage in (good[:-1], good[:5], good.astype(np.int64), np.where(np.arange(len(good)) > 50, 3, good)):
         np.save(path, damage)
-        assert np.array_equal(peeling_of(dataset, "neighbours", path).order, wanted)
+        assert np.array_equal(peeling_of(dataset, "neighbors", path).order, wanted)
         assert np.array_equal(np.load(path), good)
     path.write_bytes(b"no array")
-    assert np.array_equal(peeling_of(dataset, "neighbours", path).order, wanted)
+    assert np.array_equal(peeling_of(dataset, "neighbors", path).order, wanted)
 
 
 def test_the_same_graph_is_peeled_the_same_way():

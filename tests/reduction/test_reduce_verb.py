@@ -31,7 +31,7 @@ def test_a_subgraph_is_written_with_its_names(tmp_path: Path, world: Dataset) ->
     assert small.entities.names(range(5)) == world.entities.names(expected.entity_ids[:5])
     assert small.provenance["reduced_from"] == "world"
     assert small.provenance["reduction"] == {
-        "method": "kcore", "way": "chain", "count": "neighbours", "fraction": "1/8", "seed": 0,
+        "method": "kcore", "reduction": "core-order", "degree": "neighbors", "fraction": "1/8", "seed": 0,
     }  # fmt: skip
     aim = len(world.train) // 8
     missed = aim - len(small.train)
@@ -43,12 +43,12 @@ def test_a_subgraph_is_written_with_its_names(tmp_path: Path, world: Dataset) ->
 @pytest.mark.parametrize(
     "words",
     [
-        ("--fraction", 0.25, "--way", "ladder", "--count", "triples"),
+        ("--fraction", 0.25, "--reduction", "k-core", "--degree", "triples"),
         ("--fraction", 0.25, "--method", "triples"),
         ("--fraction", 0.25, "--method", "walk", "--length", 5),
         ("--starts", 30, "--method", "walk", "--seed", 3),
         ("--fraction", 0.25, "--method", "kgtuner"),
-        ("--fraction", 0.01, "--way", "ladder"),
+        ("--fraction", 0.01, "--reduction", "k-core"),
         ("--fraction", 0.95),
     ],
 )

@@ -16,7 +16,7 @@ from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTria
 from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState, read_ledger
 from grash.search.schedule import Shape, round_sizes
 from grash.search.settings import SearchSettings, make_settings
-from grash.search.trial import Configuration, Result, Round
+from grash.search.trial import Configuration, Round, TrialResult
 from grash.training.config import make_config
 
 BEGIN = datetime(2026, 3, 2, 9, 0, tzinfo=timezone.utc)
@@ -131,11 +131,11 @@ class MadeUpRun:
             left -= 1
         return left
 
-    def _end(self, result: Result, *, share: float = 1.0) -> None:
+    def _end(self, result: TrialResult, *, share: float = 1.0) -> None:
         self.elapsed += result.seconds * share
         self.write("ended", result=result.to_json())
 
-    def _final(self, number: int) -> Result:
+    def _final(self, number: int) -> TrialResult:
         made = self.state.configurations[number]
         mrr = 0.56 * quality(made)
         history = _history(mrr, 20, self.settings.max_epochs)
@@ -152,7 +152,7 @@ class MadeUpRun:
             "split": "test", "both": metrics, "head": metrics, "tail": metrics, "n_triples": 4982,
             "mrr_interval": [mrr - 0.014, mrr + 0.006],
         }  # fmt: skip
-        return Result(
+        return TrialResult(
             0, number, 1, "ok", mrr=mrr, interval=(mrr - 0.01, mrr + 0.01), history=history, cost=1.0,
             seconds=FULL_RUN_SECONDS, peak_bytes=3 << 30, device="cuda:0", evaluation=evaluation,
         )  # fmt: skip
@@ -219,7 +219,7 @@ def quality(made: Configuration) -> float:
     return max(0.02, min(1.0, rate * negatives * penalty * reciprocal * model * draw.uniform(0.92, 1.04)))
 
 
-def _result(made: Configuration, plan: Round, status: str) -> Result:
+def _result(made: Configuration, plan: Round, status: str) -> TrialResult:
     draw = random.Random(f"{made.number} {plan.number}")
     epochs = plan.positives / plan.n_train
     seconds = plan.cost * FULL_RUN_SECONDS * draw.uniform(0.7, 1.4) * (0.7 + made.values["negatives_tail"] / 1500)
@@ -230,14 +230,14 @@ def _result(made: Configuration, plan: Round, status: str) -> Result:
     }  # fmt: skip
     if status != "ok":
         common |= {"cost": plan.cost / 3 if status == "diverged" else 0.0, "seconds": seconds / 3}
-        return Result(**common, message=MESSAGES[status], traceback="")
+        return TrialResult(**common, message=MESSAGES[status], traceback="")
     noise = 0.25 / plan.number**2
     mrr = min(0.95, (0.3 + 0.08 * plan.number) * quality(made) * draw.uniform(1 - noise, 1 + noise))
     wide = 0.02 / plan.number
-    return Result(**common, mrr=mrr, interval=(mrr - wide, mrr + wide), history=_history(mrr, 2, epochs))
+    return TrialResult(**common, mrr=mrr, interval=(mrr - wide, mrr + wide), history=_history(mrr, 2, epochs))
 
 
-def _validated(result: Result, mrrs: tuple[float, float]) -> Result:
+def _validated(result: TrialResult, mrrs: tuple[float, float]) -> TrialResult:
     best = max(mrrs)
     history = [{**seen, "mrr": mrr} for seen, mrr in zip(result.history, mrrs)]
     return replace(result, mrr=best, interval=(best - 0.002, best + 0.002), history=history)

@@ -207,7 +207,7 @@ def test_a_note_from_the_dashboard_stays(tmp_path: Path) -> None:
 
 def test_a_thousand_trials_take_less_than_two_seconds(tmp_path: Path) -> None:
     folder = tmp_path / "large"
-    state = write_run(folder, n_trials=1000, budget=100, rails=False).state
+    state = write_run(folder, n_trials=1000, budget=100, guard_rails=False).state
     started = time.process_time()  # one write and no fsync: there is nothing to wait for
     OptunaView(folder).update(state)
     assert time.process_time() - started < 2

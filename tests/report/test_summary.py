@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grash.errors import InputError
-from grash.report.summary import _LOCK_FILE, abandoned, state_of, summarise, trial_rows
+from grash.report.summary import _LOCK_FILE, abandoned, state_of, summarize, trial_rows
 from grash.search.run_folder import LOCK_FILE
 from report.runs import BEGIN, RISING, write_run
 
@@ -21,7 +21,7 @@ SOON = BEGIN + timedelta(hours=1)
 
 
 def test_a_finished_search_has_a_winner_with_test_metrics(finished: Path) -> None:
-    summary = summarise(state_of(finished), SOON)
+    summary = summarize(state_of(finished), SOON)
     assert summary["status"] == "finished" and summary["seconds_left"] is None and summary["ends_at"] is None
     assert [r["trials"] for r in summary["rounds"]] == [64, 16, 4]
     assert [(r["done"], r["failed"], r["waiting"], r["running"]) for r in summary["rounds"]] == [
@@ -35,16 +35,16 @@ def test_a_finished_search_has_a_winner_with_test_metrics(finished: Path) -> Non
 
 
 def test_the_best_mrr_of_a_round_is_the_highest_and_the_incumbent_says_who_has_more(tmp_path: Path) -> None:
-    summary = summarise(write_run(tmp_path, n_trials=4, validations=RISING).state, SOON)
+    summary = summarize(write_run(tmp_path, n_trials=4, validations=RISING).state, SOON)
     assert summary["rounds"][0]["best"]["configuration"] == 0 and summary["rounds"][0]["best"]["mrr"] == 0.0168
     assert summary["incumbent"]["configuration"] == 2 and summary["incumbent"]["mrr"] == 0.0162
     assert summary["incumbent"]["higher"] == {"configuration": 0, "mrr": 0.0168}
-    plain = summarise(write_run(tmp_path / "plain", n_trials=4, validations=RISING, trend=0.0).state, SOON)
+    plain = summarize(write_run(tmp_path / "plain", n_trials=4, validations=RISING, trend=0.0).state, SOON)
     assert plain["incumbent"]["configuration"] == 0 and plain["incumbent"]["higher"] is None
 
 
 def test_a_running_search_knows_what_runs_and_waits(running: Path) -> None:
-    summary = summarise(state_of(running), SOON)
+    summary = summarize(state_of(running), SOON)
     second, third = summary["rounds"][1:]
     assert summary["status"] == "running"
     assert (second["done"], second["running"], second["waiting"]) == (6, 2, 8)
@@ -57,7 +57,7 @@ def test_time_left_shrinks_as_the_search_goes_on(tmp_path: Path) -> None:
     run = write_run(tmp_path, n_ended=2)
     left = []
     for _ in range(20):
-        summary = summarise(run.state, BEGIN + timedelta(seconds=run.elapsed))
+        summary = summarize(run.state, BEGIN + timedelta(seconds=run.elapsed))
         left.append(summary["seconds_left"])
         run.go(n_ended=4)
     assert left[0] > left[-1]
@@ -66,19 +66,19 @@ def test_time_left_shrinks_as_the_search_goes_on(tmp_path: Path) -> None:
 
 def test_nothing_measured_means_no_estimate(tmp_path: Path) -> None:
     run = write_run(tmp_path, n_ended=0)
-    summary = summarise(run.state, SOON)
+    summary = summarize(run.state, SOON)
     assert summary["seconds_left"] is None and summary["incumbent"] is None
 
 
 def test_a_failed_search_says_why(failed: Path) -> None:
-    summary = summarise(state_of(failed), SOON)
+    summary = summarize(state_of(failed), SOON)
     assert summary["status"] == "failed" and "No trial of round 1 has a score" in summary["why"]
     assert summary["failures"][0]["kind"] == "error" and summary["failures"][0]["count"] == 8
     assert summary["rounds"][1]["waiting"] == 0
 
 
 def test_failures_count_every_attempt_and_keep_the_first_message(finished: Path) -> None:
-    kinds = {f["kind"]: f for f in summarise(state_of(finished), SOON)["failures"]}
+    kinds = {f["kind"]: f for f in summarize(state_of(finished), SOON)["failures"]}
     assert {k: f["count"] for k, f in kinds.items()} == {"killed": 3, "diverged": 2, "memory": 1, "timeout": 1}
     assert kinds["diverged"]["configuration"] == 5 and "diverged at step" in kinds["diverged"]["message"]
 
@@ -86,20 +86,20 @@ def test_failures_count_every_attempt_and_keep_the_first_message(finished: Path)
 @pytest.mark.parametrize("n_ended", [None, 0, 1, 3, 63, 64, 80, 84])
 def test_every_state_is_json(tmp_path: Path, n_ended: int | None) -> None:
     run = write_run(tmp_path, n_ended=n_ended)
-    json.dumps(summarise(run.state, SOON), allow_nan=False)
+    json.dumps(summarize(run.state, SOON), allow_nan=False)
     json.dumps(trial_rows(run.state), allow_nan=False)
 
 
 def test_an_extended_search_counts_the_new_trials(tmp_path: Path) -> None:
     run = write_run(tmp_path, n_trials=16)
     run.extend(32, 6.0)
-    summary = summarise(run.state, SOON)
+    summary = summarize(run.state, SOON)
     assert summary["status"] == "running" and summary["rounds"][0]["trials"] == 16
     run.go(n_ended=3)
-    assert summarise(run.state, SOON)["rounds"][0]["waiting"] == 32 - 16 - 3 - 2
+    assert summarize(run.state, SOON)["rounds"][0]["waiting"] == 32 - 16 - 3 - 2
     trial_rows(run.state)
     run.go()
-    assert summarise(run.state, SOON)["rounds"][0]["done"] == 32
+    assert summarize(run.state, SOON)["rounds"][0]["done"] == 32
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    summarise(state_of(tmp_path), SOON)
+    summarize(state_of(tmp_path), SOON)
     assert path.read_bytes() == whole[:-20]  # looking changes nothing
 
 
@@ -136,7 +136,7 @@ def test_a_search_whose_process_has_gone_is_interrupted(tmp_path: Path) -> None:
     with (tmp_path / LOCK_FILE).open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert not abandoned(tmp_path)
-    summary = summarise(run.state, SOON, alive=False)
+    summary = summarize(run.state, SOON, alive=False)
     assert summary["status"] == "interrupted" and summary["seconds_left"] is None
 
 

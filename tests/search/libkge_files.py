@@ -109,8 +109,8 @@ def parameters(model: str) -> list[dict[str, Any]]:
         found.append({"bounds": [1e-20, 0.1], "log_scale": True, "name": key, "type": "range"})
     for side in ("entity", "relation"):
         found.append({"bounds": [-0.5, 0.5], "name": f"{model}.{side}_embedder.dropout", "type": "range"})
-    for slot in ("s", "o"):
-        key = f"negative_sampling.num_samples.{slot}"
+    for side in ("s", "o"):
+        key = f"negative_sampling.num_samples.{side}"
         found.append({"bounds": [1, cap], "log_scale": False, "name": key, "type": "range"})
     return found
 

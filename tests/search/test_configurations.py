@@ -25,7 +25,9 @@ def given_by_user(**values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("price", ["triples", "scores"])
 def test_more_configurations_begin_with_fewer(proposals: str, price: str) -> None:
     mine = given_by_user(lr=0.5, negatives_tail=20)
-    settings = quick_settings(proposals=proposals, price=price, models="complex,transe", n_trials=9, initial=[mine])
+    settings = quick_settings(
+        proposals=proposals, budget_unit=price, models="complex,transe", n_trials=9, initial=[mine]
+    )
     most = make_configurations(settings, 1000, 15)
     for count in (1, 2, 5, 9, 12):
         assert make_configurations(settings, 1000, count) == most[:count]
@@ -49,7 +51,7 @@ def test_a_configuration_is_a_whole_training_run() -> None:
         config = make_config(configuration.values)
         assert (config.epochs, config.valid_every, config.patience) == (40.0, 2.0, 5)
         assert (config.seed, config.variation, config.batch_size, config.dim) == (5, i, 64, 4)
-        assert configuration.origin == "random" and configuration.price == 1.0
+        assert configuration.origin == "random" and configuration.relative_cost == 1.0
 
 
 @given(st.integers(0, 2**31))
@@ -62,11 +64,11 @@ def test_another_seed_gives_other_points_and_the_same_seed_the_same(seed: int) -
 
 
 def test_prices_count_scores_in_units_of_the_median() -> None:
-    settings = quick_settings(price="scores", n_trials=9)
+    settings = quick_settings(budget_unit="scores", n_trials=9)
     made = make_configurations(settings, 1000, 9)
-    assert median(c.price for c in made) == 1.0 and len({c.price for c in made}) > 3
+    assert median(c.relative_cost for c in made) == 1.0 and len({c.relative_cost for c in made}) > 3
     counts = [score_count(make_config(c.values), 1000) for c in made]
-    assert [c.price * median(counts) for c in made] == pytest.approx(counts)
+    assert [c.relative_cost * median(counts) for c in made] == pytest.approx(counts)
     config = make_config({"negatives_head": 3, "negatives_tail": 7, "dim": 10})
     assert score_count(config, 1000) == (4 + 8) * 10
     assert score_count(make_config({"training": "1vsall", "dim": 10}), 1000) == 2 * 1000 * 10

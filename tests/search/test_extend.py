@@ -27,7 +27,7 @@ def quick() -> Iterator[None]:
 
 
 def made(**changes: Any) -> tuple[Any, NumberGraphs, SearchState]:
-    settings = quick_settings(**{"rails": False, **changes})
+    settings = quick_settings(**{"guard_rails": False, **changes})
     graphs = NumberGraphs(settings, n_train=64_000)
     return settings, graphs, decide(settings, graphs)
 
@@ -87,7 +87,7 @@ def test_a_search_that_cannot_be_extended_says_why() -> None:
 @examples(max_examples=150)
 def test_after_any_extensions_the_bill_keeps_within_the_budget_shown(data: st.DataObject) -> None:
     settings = quick_settings(
-        rails=False, variant=data.draw(st.sampled_from(["combined", "graph", "epoch"])), max_retries=0,
+        guard_rails=False, variant=data.draw(st.sampled_from(["combined", "graph", "epoch"])), max_retries=0,
         n_trials=data.draw(st.integers(2, 20)), eta=data.draw(st.integers(2, 5)),
         budget=data.draw(st.sampled_from([1.0, 3.0, 7.5])),
     )  # fmt: skip
@@ -119,7 +119,7 @@ def test_after_any_extensions_the_bill_keeps_within_the_budget_shown(data: st.Da
 
 
 def test_more_trials_end_where_a_search_of_that_size_at_these_fidelities_would(tmp_path: Path) -> None:
-    settings = quick_settings(n_trials=8, eta=2, rails=False)
+    settings = quick_settings(n_trials=8, eta=2, guard_rails=False)
     graphs = NumberGraphs(settings)
     first, engine = run_search(tmp_path, graphs)
     before = set(engine.ran)
@@ -136,7 +136,7 @@ def test_more_trials_end_where_a_search_of_that_size_at_these_fidelities_would(t
 
 
 def test_a_winner_that_stays_is_not_trained_again(tmp_path: Path) -> None:
-    settings = quick_settings(n_trials=4, eta=2, rails=False)
+    settings = quick_settings(n_trials=4, eta=2, guard_rails=False)
     graphs = NumberGraphs(settings)
     best_is_first: Any = {"score": lambda r, n: -float(n)}
     run_search(tmp_path, graphs, **best_is_first)
@@ -145,7 +145,7 @@ def test_a_winner_that_stays_is_not_trained_again(tmp_path: Path) -> None:
 
 
 def test_the_extended_search_is_refused_without_a_trace(tmp_path: Path) -> None:
-    settings = quick_settings(n_trials=4, eta=2, rails=False)
+    settings = quick_settings(n_trials=4, eta=2, guard_rails=False)
     graphs = NumberGraphs(settings)
     run_search(tmp_path, graphs)
     before = (tmp_path / LEDGER_FILE).read_bytes()
@@ -156,7 +156,7 @@ def test_the_extended_search_is_refused_without_a_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ["combined", "epoch"])
 def test_an_extended_search_cut_after_any_line_goes_on_to_the_same_end(tmp_path: Path, variant: str) -> None:
-    settings = quick_settings(n_trials=4, eta=2, rails=False, variant=variant, final_train=False)
+    settings = quick_settings(n_trials=4, eta=2, guard_rails=False, variant=variant, final_train=False)
     graphs = NumberGraphs(settings)
     run_search(tmp_path / "whole", graphs)
     expected, _ = run_search(tmp_path / "whole", graphs, extend={"n_trials": 7})

@@ -93,10 +93,12 @@ def test_a_search_from_before_a_setting_goes_on_as_it_was(tmp_path: Path) -> Non
     begun(tmp_path, n_trials=7)
     assert read_settings(tmp_path).scaled_penalties and read_settings(tmp_path).trend > 0
     content = yaml.safe_load((tmp_path / SEARCH_FILE).read_text(encoding="utf-8"))
-    for name in ("scaled_penalties", "trend", "last_holdout"):
+    for name in ("scaled_penalties", "trend", "last_round_holdout"):
         del content["settings"][name]
     (tmp_path / SEARCH_FILE).write_text(yaml.safe_dump(content), encoding="utf-8")
-    assert read_settings(tmp_path) == quick_settings(n_trials=7, scaled_penalties=False, trend=0.0, last_holdout="any")
+    assert read_settings(tmp_path) == quick_settings(
+        n_trials=7, scaled_penalties=False, trend=0.0, last_round_holdout="random"
+    )
 
 
 def test_an_encoded_graph_is_used_where_it_lies(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def states_in(path: Path) -> list[str]:
 
 
 def test_states_of_dropped_trials_go_at_the_barrier_and_all_at_the_end(tmp_path: Path) -> None:
-    settings = quick_settings(n_trials=8, eta=2, variant="epoch", rails=False)
+    settings = quick_settings(n_trials=8, eta=2, variant="epoch", guard_rails=False)
     graphs = NumberGraphs(settings)
     seen: dict[str, list[str]] = {}
 
@@ -204,7 +206,7 @@ def test_states_of_dropped_trials_go_at_the_barrier_and_all_at_the_end(tmp_path:
 
 
 def test_tidying_keeps_what_an_open_round_may_need(tmp_path: Path) -> None:
-    settings = quick_settings(n_trials=8, eta=2, variant="epoch", rails=False)
+    settings = quick_settings(n_trials=8, eta=2, variant="epoch", guard_rails=False)
     from table_engine import decide
 
     state: SearchState = decide(settings, NumberGraphs(settings))

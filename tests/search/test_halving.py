@@ -23,7 +23,7 @@ from grash.search.ledger import SearchState, select_best
 from grash.search.run_folder import BEST_FILE
 from grash.search.schedule import cost_of, plan_round, round_sizes
 from grash.search.settings import make_settings
-from grash.search.trial import Result, Round
+from grash.search.trial import Round, TrialResult
 from grash.training.config import read_config
 from table_engine import (
     NumberGraphs,
@@ -45,12 +45,12 @@ def quick() -> Iterator[None]:
 
 
 def small(**changes: Any) -> tuple[Any, NumberGraphs]:
-    settings = quick_settings(**{"n_trials": 8, "eta": 2, "rails": False, **changes})
+    settings = quick_settings(**{"n_trials": 8, "eta": 2, "guard_rails": False, **changes})
     return settings, NumberGraphs(settings)
 
 
-def ended(number: int, mrr: float | None, *, cost: float = 1.0, status: Any = "ok", scores: float = 0.0) -> Result:
-    return Result(1, number, 1, status, mrr=mrr, cost=cost, scores=scores)
+def ended(number: int, mrr: float | None, *, cost: float = 1.0, status: Any = "ok", scores: float = 0.0) -> TrialResult:
+    return TrialResult(1, number, 1, status, mrr=mrr, cost=cost, scores=scores)
 
 
 def test_ties_go_to_the_cheaper_then_to_the_lower_number() -> None:
@@ -61,7 +61,7 @@ def test_ties_go_to_the_cheaper_then_to_the_lower_number() -> None:
 
 
 def test_what_is_still_rising_goes_before_what_is_not() -> None:
-    def seen(number: int, *values: float) -> Result:
+    def seen(number: int, *values: float) -> TrialResult:
         return replace(ended(number, max(values)), history=[{"mrr": v} for v in values])
 
     results = [seen(0, 0.30, 0.30), seen(1, 0.20, 0.28), seen(2, 0.31, 0.25), seen(3, 0.299), seen(4, 0.1, 0.2, 0.298)]
@@ -185,7 +185,7 @@ def test_no_retry_is_lost_between_two_looks_at_the_clock(step: float, tmp_path: 
 
 def test_a_surplus_of_the_cap_goes_to_the_next_round() -> None:
     settings, graphs = small(n_trials=10, eta=5, budget=22.0)  # 11 a round: 10 full runs, 1 left over
-    carried, lost = decide(settings, graphs), decide(settings.model_copy(update={"carry": False}), graphs)
+    carried, lost = decide(settings, graphs), decide(settings.model_copy(update={"carry_over": False}), graphs)
     assert [r.plan.fidelity for r in carried.rounds] == [1.0, 1.0]
     assert [r.plan.share for r in carried.rounds] == [11.0, 12.0] and [r.plan.share for r in lost.rounds] == [11.0] * 2
 
@@ -200,7 +200,7 @@ def test_what_diverged_trials_did_not_use_goes_to_the_next_round(variant: str) -
     share = 1 + cost_of(unused, settings, graphs.n_train)
     assert shares(state, settings, graphs)[1] == share
     assert second.share == float(share) and second.fidelity == float(share / 4)
-    kept = decide(settings.model_copy(update={"carry": False}), graphs, faults=faults, part_seen=Fraction(1, 4))
+    kept = decide(settings.model_copy(update={"carry_over": False}), graphs, faults=faults, part_seen=Fraction(1, 4))
     assert kept.rounds[1].plan.fidelity == 1 / 4
 
 

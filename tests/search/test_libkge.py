@@ -111,7 +111,7 @@ def test_one_number_of_negatives_for_both_slots_becomes_two_draws() -> None:
     content = published_search("complex", "yago3-10")
     del content["grash_search"]["parameters"][-1]
     found = libkge_search(content, "a.yaml")
-    head, tail = (found.space.parameters[f"negatives_{slot}"] for slot in ("head", "tail"))
+    head, tail = (found.space.parameters[f"negatives_{side}"] for side in ("head", "tail"))
     assert (tail.low, tail.high) == (head.low, head.high) and "-1 meant as many as s" in found.ignored[0]
 
 
@@ -198,4 +198,6 @@ def test_a_published_search_is_planned_as_published(model: str, variant: str, tm
     assert [r.n_trials for r in plan.rounds] == [64, 16, 4]
     assert [r.plan.fidelity for r in plan.rounds] == [1 / 64, 1 / 16, 1 / 4]
     assert plan.billed <= plan.budget == 3 and search.settings.max_epochs == 400
-    assert search.settings.models == (model,) and search.settings.way == "ladder" and not search.settings.rails
+    assert (
+        search.settings.models == (model,) and search.settings.reduction == "k-core" and not search.settings.guard_rails
+    )

@@ -23,7 +23,7 @@ def quick() -> Iterator[None]:
 
 
 def small(**changes: Any) -> NumberGraphs:
-    return NumberGraphs(quick_settings(**{"n_trials": 8, "eta": 2, "rails": False, **changes}))
+    return NumberGraphs(quick_settings(**{"n_trials": 8, "eta": 2, "guard_rails": False, **changes}))
 
 
 MISHAPS: Any = {(1, 3): ["diverged"], (1, 5): ["memory"], (2, 1): ["killed", "killed", "killed"], (0, 0): ["killed"]}
@@ -31,7 +31,7 @@ MISHAPS: Any = {(1, 3): ["diverged"], (1, 5): ["memory"], (2, 1): ["killed", "ki
 
 @pytest.mark.parametrize("variant", ["combined", "epoch"])
 def test_a_search_cut_after_any_line_of_its_ledger_goes_on_to_the_same_end(tmp_path: Path, variant: str) -> None:
-    graphs = small(variant=variant, carry=True)
+    graphs = small(variant=variant, carry_over=True)
     whole = tmp_path / "whole"
     expected, _ = run_search(whole, graphs, faults=MISHAPS)
     lines = (whole / LEDGER_FILE).read_bytes().splitlines(keepends=True)

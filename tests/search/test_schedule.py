@@ -66,7 +66,7 @@ def test_sizes_fall_strictly_and_the_last_round_has_at_most_eta(n: int, eta: int
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_defaults_give_the_papers_rounds(variant: str) -> None:
-    settings = quick_settings(variant=variant, rails=False)
+    settings = quick_settings(variant=variant, guard_rails=False)
     state = decide(settings, NumberGraphs(settings))
     assert [(len(r.results), r.plan.n_trials, r.plan.fidelity) for r in state.rounds] == [
         (64, 64, 1 / 64),
@@ -90,7 +90,7 @@ def test_the_epoch_variant_bills_increments_two_and_a_half_of_three() -> None:
 
 @pytest.mark.parametrize("variant", ["combined", "graph"])
 def test_the_other_variants_bill_all_that_their_graphs_allow(variant: str) -> None:
-    settings = quick_settings(variant=variant, rails=False)
+    settings = quick_settings(variant=variant, guard_rails=False)
     graphs = NumberGraphs(settings, n_train=64_000)
     state = decide(settings, graphs)
     assert bill(state, settings, graphs.n_train) == 3
@@ -120,7 +120,7 @@ any_settings = st.fixed_dictionaries(
         "budget": st.sampled_from([0.3, 1.0, 1.7, 3.0, 10.0, 33.3]) | st.floats(0.2, 20),
         "max_epochs": st.sampled_from([1.0, 10.0, 33.0, 100.0]) | st.floats(0.5, 200),
         "variant": st.sampled_from(VARIANTS),
-        "carry": st.booleans(),
+        "carry_over": st.booleans(),
         "final_train": st.booleans(),
     }
 )
@@ -150,7 +150,7 @@ def check_laws(state: SearchState, settings: SearchSettings, graphs: Any) -> Non
 
 @given(st.data())
 def test_trials_that_end_normally_execute_the_plan_and_never_more_than_the_budget(data: st.DataObject) -> None:
-    settings = quick_settings(rails=False, **data.draw(any_settings))
+    settings = quick_settings(guard_rails=False, **data.draw(any_settings))
     graphs = data.draw(any_graphs(settings))
     prices = data.draw(st.none() | st.lists(st.floats(0.05, 5), min_size=40, max_size=40))
     state = decide(settings, graphs, prices=prices)
@@ -162,14 +162,14 @@ def test_trials_that_end_normally_execute_the_plan_and_never_more_than_the_budge
         plan = past.plan
         assert {r.positives for r in past.results.values()} == {plan.positives - (before if plan.continues else 0)}
         assert plan.positives <= plan.fidelity * settings.max_epochs * graphs.n_train * (1 + 1e-12)
-        if prices is None and not settings.carry:
+        if prices is None and not settings.carry_over:
             assert plan.fidelity == float(min(Fraction(1), share / size))
         before, size = plan.positives, -(-size // settings.eta)
 
 
 @given(st.data())
 def test_with_rails_and_failures_the_bill_stays_within_the_budget(data: st.DataObject) -> None:
-    settings = quick_settings(rails=data.draw(st.booleans()), max_retries=1, **data.draw(any_settings))
+    settings = quick_settings(guard_rails=data.draw(st.booleans()), max_retries=1, **data.draw(any_settings))
     graphs = data.draw(any_graphs(settings))
     prices = data.draw(st.none() | st.lists(st.floats(0.05, 5), min_size=40, max_size=40))
     ends = st.sampled_from([("diverged",), ("error",), ("timeout",), ("memory", "memory"), ("killed", "ok")])
@@ -186,7 +186,7 @@ def test_with_rails_and_failures_the_bill_stays_within_the_budget(data: st.DataO
 def test_the_laws_hold_on_real_subgraphs(data: st.DataObject) -> None:
     size = {"n_entities": data.draw(st.integers(30, 300)), "n_train": data.draw(st.integers(200, 1500))}
     dataset = graph_of(data.draw(st.integers(0, 9)), **size)
-    ways = {"way": data.draw(st.sampled_from(["chain", "ladder"])), "rails": data.draw(st.booleans())}
+    ways = {"reduction": data.draw(st.sampled_from(["core-order", "k-core"])), "guard_rails": data.draw(st.booleans())}
     settings = quick_settings(**ways, **data.draw(any_settings))
     graphs = SearchGraphs(dataset, settings)
     try:
@@ -196,13 +196,13 @@ def test_the_laws_hold_on_real_subgraphs(data: st.DataObject) -> None:
         return
     check_laws(state, settings, graphs)
     for past in state.rounds:
-        data_there = graphs.subgraph(() if past.plan.whole else past.plan.fractions, past.plan.apart).dataset
+        data_there = graphs.subgraph(() if past.plan.whole else past.plan.fractions, past.plan.isolated).dataset
         assert (past.plan.n_train, past.plan.n_valid) == (len(data_there.train), len(data_there.valid))
         assert past.plan.whole or past.plan.n_train <= past.plan.graph_fraction * graphs.n_train + 1e-9
 
 
 def test_a_graph_of_one_relation_is_fine() -> None:
-    settings = quick_settings(n_trials=4, eta=2, rails=False)
+    settings = quick_settings(n_trials=4, eta=2, guard_rails=False)
     graphs = SearchGraphs(graph_of(0, 60, 600, n_relations=1), settings)
     assert decide(settings, graphs).winner is not None
 
@@ -213,7 +213,7 @@ def test_rails_keep_the_graph_large_enough_and_leave_the_fidelity() -> None:
     first = decide(settings, graphs).rounds[0].plan
     assert first.fidelity == 1 / 32 and first.graph_fraction == 0.25 > math.sqrt(1 / 32)
     assert first.epoch_fraction == 1 / 8 and any("rail" in note for note in first.notes)
-    bare = settings.model_copy(update={"rails": False})
+    bare = settings.model_copy(update={"guard_rails": False})
     assert decide(bare, NumberGraphs(bare)).rounds[0].plan.graph_fraction == math.sqrt(1 / 32)
 
 
@@ -231,7 +231,7 @@ def test_rails_prefer_fewer_trials_where_an_epoch_of_the_smallest_graph_is_too_d
 def test_in_the_other_variants_a_rail_only_warns(variant: str) -> None:
     settings = quick_settings(variant=variant, max_epochs=1.0)
     graphs = NumberGraphs(settings, n_train=100_000, n_entities=20_000)
-    bare = settings.model_copy(update={"rails": False})
+    bare = settings.model_copy(update={"guard_rails": False})
     with_rails, without = (decide(s, graphs).rounds[0].plan for s in (settings, bare))
     assert with_rails == without and any(note.startswith("warning") for note in with_rails.notes)
 
@@ -244,11 +244,11 @@ def test_the_smallest_number_of_entities_is_a_hundredth_or_two_thousand_or_all()
 
 def test_a_whole_graph_takes_the_whole_reduction_in_epochs() -> None:
     class AlmostWhole(NumberGraphs):
-        def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
+        def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
             return Shape(self.n_entities, 5, self.n_train, self.n_valid, whole=True)
 
     for variant in ("combined", "graph"):
-        settings = quick_settings(variant=variant, rails=False, n_trials=4, budget=3.0)
+        settings = quick_settings(variant=variant, guard_rails=False, n_trials=4, budget=3.0)
         plan = plan_round(1, Fraction(3, 4), Fraction(3), 4, settings, AlmostWhole(settings))
         assert plan.whole and plan.epoch_fraction == 0.75 and plan.cost == 0.75
 
@@ -260,7 +260,7 @@ def test_a_budget_too_small_for_one_step_is_refused_in_a_sentence() -> None:
 
 
 def test_a_graph_too_small_for_a_validation_split_is_refused_in_a_sentence() -> None:
-    settings = quick_settings(variant="graph", n_trials=64, rails=False)
+    settings = quick_settings(variant="graph", n_trials=64, guard_rails=False)
     with pytest.raises(ConfigError, match="The graph of round 1 has .* too few to compare configurations"):
         decide(settings, SearchGraphs(graph_of(0, 40, 200), settings))
 
@@ -273,7 +273,7 @@ def test_a_dataset_without_validation_triples_is_refused_in_a_sentence() -> None
 
 
 def test_negatives_scale_with_the_entities_down_to_the_floor() -> None:
-    settings = quick_settings(n_trials=4, eta=2, budget=2.0, rails=False, variant="graph")
+    settings = quick_settings(n_trials=4, eta=2, budget=2.0, guard_rails=False, variant="graph")
     plan = decide(settings, NumberGraphs(settings)).rounds[0].plan  # a quarter of the entities
     assert plan.entity_share == 0.25
     assert [scaled_negatives(n, plan, 0.0) for n in (0, 1, 4, 5, 100)] == [0, 1, 1, 2, 25]
@@ -285,7 +285,7 @@ def test_penalties_scale_with_the_triples_and_not_with_the_epochs() -> None:
     full = TrainConfig(penalty="n3", penalty_entity=0.3, penalty_relation=0.15, negatives_head=100, negatives_tail=8)
 
     def penalties(**given: Any) -> list[tuple[float, float]]:
-        settings = quick_settings(n_trials=16, eta=4, budget=2.0, rails=False, **given)
+        settings = quick_settings(n_trials=16, eta=4, budget=2.0, guard_rails=False, **given)
         configs = [round_config(full, r.plan, settings) for r in decide(settings, NumberGraphs(settings)).rounds]
         return [(c.penalty_entity / 0.3, c.penalty_relation / 0.15) for c in configs]
 
@@ -295,7 +295,7 @@ def test_penalties_scale_with_the_triples_and_not_with_the_epochs() -> None:
 
 
 def test_penalties_scale_with_the_triples_that_a_core_has_not_with_those_asked_for() -> None:
-    settings = quick_settings(way="ladder", rails=False)
+    settings = quick_settings(reduction="k-core", guard_rails=False)
     full = TrainConfig(penalty="n3", penalty_entity=0.4)
     plans = [r.plan for r in decide(settings, NumberGraphs(settings, fill=0.3)).rounds]
     for plan in plans:
@@ -327,14 +327,14 @@ def test_the_rail_for_validation_triples_never_leaves_fewer_of_them() -> None:
     dataset = graph_of(3, 900, 4000)
     with_rails, without = (
         decide(settings, SearchGraphs(dataset, settings)).rounds[0].plan
-        for settings in (quick_settings(n_trials=8, eta=2, max_epochs=50.0, rails=r) for r in (True, False))
+        for settings in (quick_settings(n_trials=8, eta=2, max_epochs=50.0, guard_rails=r) for r in (True, False))
     )
     assert len(dataset.valid) < without.n_valid < with_rails.n_valid
 
 
 @pytest.mark.parametrize(("n_valid", "g"), [(1_000, 1.0), (999, 0.8)])
 def test_where_a_rail_asks_for_most_of_a_graph_all_of_it_is_taken_with_its_own_validation(n_valid, g) -> None:
-    settings = quick_settings(n_trials=8, eta=2, max_epochs=50.0, rails=True)
+    settings = quick_settings(n_trials=8, eta=2, max_epochs=50.0, guard_rails=True)
     plans = [r.plan for r in decide(settings, NumberGraphs(settings, n_entities=2_500, n_valid=n_valid)).rounds]
     assert [p.graph_fraction for p in plans] == [g, g, g] and [p.whole for p in plans] == [g == 1] * 3
     assert [p.cost for p in plans] == pytest.approx([p.fidelity for p in plans])
@@ -343,43 +343,43 @@ def test_where_a_rail_asks_for_most_of_a_graph_all_of_it_is_taken_with_its_own_v
 
 
 @pytest.mark.parametrize("n_apart", [None, 999, 1_000, 4_000])
-@pytest.mark.parametrize("last_holdout", ["any", "like_valid"])
-def test_the_round_that_decides_holds_out_apart_if_enough_lies_so(n_apart, last_holdout) -> None:
-    settings = quick_settings(n_trials=16, eta=4, max_epochs=50.0, last_holdout=last_holdout)
-    plans = [r.plan for r in decide(settings, NumberGraphs(settings, apart=n_apart)).rounds]
-    apart = last_holdout == "like_valid" and n_apart is not None and n_apart >= MIN_VALID
-    assert [p.apart for p in plans] == [False, apart] and not any(p.whole for p in plans)
-    assert plans[1].n_valid == (n_apart if apart else 5_000) and (APART in plans[1].notes) is apart
+@pytest.mark.parametrize("last_round_holdout", ["any", "match_valid"])
+def test_the_round_that_decides_holds_out_apart_if_enough_lies_so(n_apart, last_round_holdout) -> None:
+    settings = quick_settings(n_trials=16, eta=4, max_epochs=50.0, last_round_holdout=last_round_holdout)
+    plans = [r.plan for r in decide(settings, NumberGraphs(settings, isolated=n_apart)).rounds]
+    isolated = last_round_holdout == "match_valid" and n_apart is not None and n_apart >= MIN_VALID
+    assert [p.isolated for p in plans] == [False, isolated] and not any(p.whole for p in plans)
+    assert plans[1].n_valid == (n_apart if isolated else 5_000) and (APART in plans[1].notes) is isolated
     full = TrainConfig(penalty="n3", penalty_entity=0.4, penalty_relation=0.2)
     weaker = [round_config(full, p, settings).penalty_entity / 0.4 for p in plans]
-    assert weaker == pytest.approx([plans[0].graph_fraction, 1.0 if apart else plans[1].graph_fraction])
+    assert weaker == pytest.approx([plans[0].graph_fraction, 1.0 if isolated else plans[1].graph_fraction])
     assert Round.from_json(plans[1].to_json()) == plans[1]
 
 
 def test_the_whole_graph_has_a_validation_of_its_own() -> None:
-    settings = quick_settings(n_trials=4, eta=4, variant="epoch", last_holdout="like_valid")
-    [plan] = [r.plan for r in decide(settings, NumberGraphs(settings, apart=5_000)).rounds]
-    assert plan.whole and not plan.apart
+    settings = quick_settings(n_trials=4, eta=4, variant="epoch", last_round_holdout="match_valid")
+    [plan] = [r.plan for r in decide(settings, NumberGraphs(settings, isolated=5_000)).rounds]
+    assert plan.whole and not plan.isolated
 
 
 def test_a_whole_graph_is_not_given_up_for_triples_that_lie_apart() -> None:
     class OrWhole(NumberGraphs):
-        def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
-            found = super().shape(fractions, apart)
-            return found if apart else replace(found, whole=True)
+        def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
+            found = super().shape(fractions, isolated)
+            return found if isolated else replace(found, whole=True)
 
-    settings = quick_settings(n_trials=4, eta=4, rails=False)
-    [plan] = [r.plan for r in decide(settings, OrWhole(settings, apart=5_000)).rounds]
-    assert plan.whole and not plan.apart and plan.graph_fraction < 1
+    settings = quick_settings(n_trials=4, eta=4, guard_rails=False)
+    [plan] = [r.plan for r in decide(settings, OrWhole(settings, isolated=5_000)).rounds]
+    assert plan.whole and not plan.isolated and plan.graph_fraction < 1
 
 
-@pytest.mark.parametrize(("budget", "apart"), [(1.0, True), (0.9, False)])
-def test_a_small_graph_holds_out_any(budget: float, apart: bool) -> None:
-    settings = quick_settings(n_trials=16, eta=16, variant="combined", rails=False, budget=budget)
-    [plan] = [r.plan for r in decide(settings, NumberGraphs(settings, apart=5_000)).rounds]
-    assert plan.apart is apart is (plan.graph_fraction >= APART_FROM)
+@pytest.mark.parametrize(("budget", "isolated"), [(1.0, True), (0.9, False)])
+def test_a_small_graph_holds_out_any(budget: float, isolated: bool) -> None:
+    settings = quick_settings(n_trials=16, eta=16, variant="combined", guard_rails=False, budget=budget)
+    [plan] = [r.plan for r in decide(settings, NumberGraphs(settings, isolated=5_000)).rounds]
+    assert plan.isolated is isolated is (plan.graph_fraction >= APART_FROM)
 
 
 def test_less_than_an_epoch_in_a_full_run_lowers_no_number_of_trials() -> None:
-    settings = quick_settings(n_trials=8, eta=2, max_epochs=0.5, rails=True)
+    settings = quick_settings(n_trials=8, eta=2, max_epochs=0.5, guard_rails=True)
     assert fitting_trials(settings, SearchGraphs(graph_of(0, 900, 4000), settings)) == 8

@@ -15,15 +15,22 @@ def test_the_defaults_are_the_papers_numbers() -> None:
     settings = make_settings({})
     assert (settings.n_trials, settings.eta, settings.budget, settings.max_epochs) == (64, 4, 3.0, 100.0)
     assert (settings.variant, settings.dim, settings.models, settings.seed) == ("combined", 128, ("complex",), 0)
-    assert settings.rails and settings.carry and settings.way == "chain" and settings.final_train
+    assert settings.guard_rails and settings.carry_over and settings.reduction == "core-order" and settings.final_train
 
 
 def test_the_paper_presets_are_the_paper_to_the_letter() -> None:
     paper, text = make_settings({}, preset="paper"), make_settings({}, preset="paper-text")
-    assert (paper.space, paper.proposals, paper.way, paper.count) == ("paper", "random", "ladder", "neighbours")
-    assert (paper.rails, paper.carry, paper.guarded_split, paper.negatives_floor) == (False, False, False, 0.01)
+    assert (paper.space, paper.proposals, paper.reduction, paper.degree) == ("paper", "random", "k-core", "neighbors")
+    assert (paper.guard_rails, paper.carry_over, paper.guarded_split, paper.negatives_floor) == (
+        False,
+        False,
+        False,
+        0.01,
+    )
     assert (text.count, text.negatives_floor) == ("triples", 0.0)
-    assert make_settings({"way": "chain"}, preset="paper").way == "chain"  # what is given counts more
+    assert (
+        make_settings({"reduction": "core-order"}, preset="paper").reduction == "core-order"
+    )  # what is given counts more
 
 
 def test_other_tools_names_are_known() -> None:

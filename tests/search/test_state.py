@@ -11,12 +11,12 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
-from grash.search.trial import FAULTS, Configuration, Result, Round, Task
+from grash.search.trial import FAULTS, Configuration, Round, Trial, TrialResult
 from table_engine import NumberGraphs, decide, essence, quick_settings, run_search
 
 
 def plan(number: int) -> dict[str, Any]:
-    settings = quick_settings(n_trials=4, eta=2, rails=False)
+    settings = quick_settings(n_trials=4, eta=2, guard_rails=False)
     return decide(settings, NumberGraphs(settings)).rounds[number - 1].plan.to_json()
 
 
@@ -33,7 +33,7 @@ def started(number: int, *, round_number: int = 1) -> dict[str, Any]:
 
 
 def ended(number: int, status: Any = "ok", mrr: float | None = 0.5, *, round_number: int = 1) -> dict[str, Any]:
-    result = Result(round_number, number, 1, status, mrr=mrr if status == "ok" else None, cost=0.25, seconds=2.0)
+    result = TrialResult(round_number, number, 1, status, mrr=mrr if status == "ok" else None, cost=0.25, seconds=2.0)
     return {"event": "ended", "result": result.to_json()}
 
 
@@ -124,25 +124,25 @@ def test_results_and_rounds_survive_json(data: st.DataObject) -> None:
     import json
 
     number = st.floats(0, 1)
-    result = Result(
+    result = TrialResult(
         1, 2, 3, data.draw(st.sampled_from(["ok", "diverged", "error"])), mrr=data.draw(st.none() | number),
         interval=data.draw(st.none() | st.tuples(number, number)), history=[{"epoch": 1.0}], cost=data.draw(number),
         message=data.draw(st.text()),
     )  # fmt: skip
-    assert Result.from_json(json.loads(json.dumps(result.to_json()))) == result
+    assert TrialResult.from_json(json.loads(json.dumps(result.to_json()))) == result
     round_ = Round.from_json(plan(1))
     assert Round.from_json(json.loads(json.dumps(round_.to_json()))) == round_
     assert round_.epochs == round_.positives / round_.n_train
 
 
 def test_a_task_has_a_name_for_people() -> None:
-    task = Task(2, 7, 1, {}, ())
+    task = Trial(2, 7, 1, {}, ())
     assert task.name == "configuration 7 in round 2"
-    assert Task(0, 7, 1, {}, (), final=True).name == "the final training"
+    assert Trial(0, 7, 1, {}, (), final=True).name == "the final training"
 
 
 def final_of(number: int) -> dict:
-    return {"event": "ended", "result": Result(0, number, 1, "ok", mrr=0.5).to_json()}
+    return {"event": "ended", "result": TrialResult(0, number, 1, "ok", mrr=0.5).to_json()}
 
 
 def test_a_winner_whose_model_was_replaced_is_trained_again() -> None:

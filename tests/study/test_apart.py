@@ -24,7 +24,7 @@ RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}
 
 @pytest.fixture
 def deciding(monkeypatch):
-    """The small graph as one whose valid lies apart, and large enough."""
+    """The small graph as one whose valid lies isolated, and large enough."""
     monkeypatch.setattr(SearchGraphs, "decides_apart", True)
     monkeypatch.setattr(schedule, "MIN_VALID", 5)
 
@@ -33,15 +33,15 @@ def with_apart(**changes) -> Table:
     """Scores that say little, and beside them such of last rounds that are right; the same truth."""
     usual, right = (drawn_table(correlation=c, **changes) for c in (0.0, 1.0))
     small = [g for g, fraction in enumerate(right.graph_fractions) if fraction < APART_FROM]
-    return replace(usual, apart=right.without(small))
+    return replace(usual, isolated=right.without(small))
 
 
 def test_a_study_trains_on_the_graph_of_a_last_round_with_penalties_as_they_are():
     pool = small_pool(fixed={"penalty": "n3", "penalty_entity": 0.5})
     graphs, search_graphs = StudyGraphs(pool), SearchGraphs(pool.dataset, pool.settings)
-    ours, theirs = graphs.graph("apart", 0.4), search_graphs.subgraph((0.4,), True)
+    ours, theirs = graphs.graph("isolated", 0.4), search_graphs.subgraph((0.4,), True)
     assert (ours.dataset.train == theirs.dataset.train).all() and (ours.dataset.valid == theirs.dataset.valid).all()
-    chain = graphs.graph("chain", 0.4)
+    chain = graphs.graph("core-order", 0.4)
     assert {tuple(t) for t in ours.full_ids("valid")} != {tuple(t) for t in chain.full_ids("valid")}
     assert config_on(ours, pool, 0, 0.5).penalty_entity == 0.5 > config_on(chain, pool, 0, 0.5).penalty_entity
 
@@ -49,49 +49,51 @@ def test_a_study_trains_on_the_graph_of_a_last_round_with_penalties_as_they_are(
 def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(tmp_path, deciding, monkeypatch):
     graphs, store = small_study(tmp_path, n=3)
     cells = table_cells(graphs)
-    there = {way: {c.fraction for c in cells if c.technique == way} for way in ("chain", "apart", "whole")}
-    assert there["apart"] == {g for g in there["chain"] if g >= APART_FROM} and len(there["apart"]) > 1
+    there = {way: {c.fraction for c in cells if c.technique == way} for way in ("core-order", "isolated", "whole")}
+    assert there["isolated"] == {g for g in there["core-order"] if g >= APART_FROM} and len(there["isolated"]) > 1
     assert run_cells(graphs, cells, store, device="cpu", max_seconds=0).done == 0
     assert run_cells(
         graphs, [c for c in cells if c.number == 0 and c.fraction in (0.5, 1.0)], store, device="cpu"
     ).finished
     made = make_table(store, graphs.pool, rails=RAILS, cells=cells)
-    assert made.graph_fractions == (0.5, 1.0) == made.apart.graph_fractions
-    assert made.valid[0, -1, 0] != made.apart.valid[0, -1, 0] and made.valid[1, -1, 0] == made.apart.valid[1, -1, 0]
-    assert set(made.missing_apart) == there["apart"] - {0.5}
+    assert made.graph_fractions == (0.5, 1.0) == made.isolated.graph_fractions
+    assert (
+        made.valid[0, -1, 0] != made.isolated.valid[0, -1, 0] and made.valid[1, -1, 0] == made.isolated.valid[1, -1, 0]
+    )
+    assert set(made.missing_apart) == there["isolated"] - {0.5}
     for name, value in (("MIN_VALID", 1000), ("APART_FROM", 1.0)):
         with monkeypatch.context() as other:
             other.setattr(schedule, name, value)
-            assert not [c for c in table_cells(graphs) if c.technique == "apart"]
+            assert not [c for c in table_cells(graphs) if c.technique == "isolated"]
     monkeypatch.setattr(SearchGraphs, "decides_apart", False)
-    assert not [c for c in table_cells(graphs) if c.technique == "apart"]
+    assert not [c for c in table_cells(graphs) if c.technique == "isolated"]
 
 
 def test_a_table_with_last_rounds_is_the_same_after_being_written(tmp_path, deciding):
     graphs, store = small_study(tmp_path, n=3)
     cells = table_cells(graphs)
     store.add(
-        made_up_for(c, 0.1 * (c.number + 1) * (2 if c.technique == "apart" else 1)) for c in cells if c.number < 2
+        made_up_for(c, 0.1 * (c.number + 1) * (2 if c.technique == "isolated" else 1)) for c in cells if c.number < 2
     )
     table = make_table(store, graphs.pool, rails=RAILS, cells=cells)
     table.save(tmp_path / "t.parquet")
     again = Table.load(tmp_path / "t.parquet")
     assert again.missing == again.missing_apart == () and again.configurations == table.configurations
-    for mine, theirs in ((table, again), (table.apart, again.apart)):
+    for mine, theirs in ((table, again), (table.isolated, again.isolated)):
         assert mine.graph_fractions == theirs.graph_fractions and mine.epoch_fractions == theirs.epoch_fractions
         for name in ("valid", "failed", "seconds", "entities", "triples", "n_valid", "measured"):
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
         np.testing.assert_array_equal(mine.test["mrr"], theirs.test["mrr"])
-    assert again.apart.score(0, 0.5, 1.0) == pytest.approx(2 * again.score(0, 0.5, 1.0))
+    assert again.isolated.score(0, 0.5, 1.0) == pytest.approx(2 * again.score(0, 0.5, 1.0))
 
 
 def test_only_the_last_round_is_decided_by_what_lies_apart():
     bench = Recorded(with_apart(n=64))
     settings = bench.settings("default", 3.0, ())
     plans = planned(bench, settings)
-    assert [p.apart for p in plans] == [False, False, True]
+    assert [p.isolated for p in plans] == [False, False, True]
     for plan in plans:
-        there = bench.apart if plan.apart else bench
+        there = bench.isolated if plan.isolated else bench
         g, e = plan.graph_fraction, plan.epochs / settings.max_epochs
         wanted = there.scores(g, e) + plan.trend * there.rises(g, e)
         np.testing.assert_array_equal(round_scores(bench, plan, settings), wanted)
@@ -102,14 +104,14 @@ def test_only_the_last_round_is_decided_by_what_lies_apart():
 
 def test_the_laboratory_decides_as_the_search_does_with_and_without():
     table = with_apart(n=200, diverged=0.2)
-    bench, usual = Recorded(table), Recorded(replace(table, apart=None))
+    bench, usual = Recorded(table), Recorded(replace(table, isolated=None))
     picks = set()
     for seed in range(6):
         ours = Method("it", "grash")(bench, seed, 3.0)
         assert ours.pick == Method("it", "rungs")(bench, seed, 3.0).pick
-        without = Method("it", "grash", {"last_holdout": "any"})(bench, seed, 3.0)
+        without = Method("it", "grash", {"last_round_holdout": "random"})(bench, seed, 3.0)
         assert without == Method("it", "grash")(usual, seed, 3.0)
-        assert without.pick == Method("it", "rungs", {"apart": False})(bench, seed, 3.0).pick
+        assert without.pick == Method("it", "rungs", {"isolated": False})(bench, seed, 3.0).pick
         picks |= {(ours.pick, without.pick)}
         paper = Method("it", "grash", {"preset": "paper"})
         assert paper(bench, seed, 3.0) == paper(usual, seed, 3.0)
@@ -122,25 +124,25 @@ def test_hyperband_ends_in_the_last_round_of_a_search():
     for seed in range(4):
         finalists = hyperband(bench, seed, 3.0).levels[-1]
         assert hyperband(bench, seed, 3.0).pick == max(finalists, key=lambda i: bench.truth[i])
-    few = replace(table, apart=replace(table.apart, n_valid=table.apart.n_valid * 0 + 999))
-    assert hyperband(Recorded(few), 0, 3.0) == hyperband(Recorded(replace(table, apart=None)), 0, 3.0)
+    few = replace(table, isolated=replace(table.isolated, n_valid=table.isolated.n_valid * 0 + 999))
+    assert hyperband(Recorded(few), 0, 3.0) == hyperband(Recorded(replace(table, isolated=None)), 0, 3.0)
     assert Method("it", "rungs")(Recorded(few), 0, 3.0).pick == Method("it", "grash")(Recorded(few), 0, 3.0).pick
 
 
 def test_what_last_rounds_lack_takes_no_part_or_is_said():
     table = with_apart(n=40)
-    table.apart.valid[0, -1, 7] = np.nan
+    table.isolated.valid[0, -1, 7] = np.nan
     bench = Recorded(table)
-    assert 7 not in bench.members and bench.n == 39 and bench.apart.n == 39 and not bench.notes
-    table.apart.valid[0, -1, 5:30] = np.nan
+    assert 7 not in bench.members and bench.n == 39 and bench.isolated.n == 39 and not bench.notes
+    table.isolated.valid[0, -1, 5:30] = np.nan
     bench = Recorded(table)
     assert bench.n == 40 and "0.25 as last rounds have it (`apart`) is left out: 25 conf" in bench.notes[0]
-    table.apart.valid[:-1, -1, 5:] = np.nan  # the trainings of last rounds have just begun
+    table.isolated.valid[:-1, -1, 5:] = np.nan  # the trainings of last rounds have just begun
     bench = Recorded(table)
-    assert bench.n == 40 and bench.apart is None and len(bench.notes) == 2
+    assert bench.n == 40 and bench.isolated is None and len(bench.notes) == 2
     older = with_apart(n=8)
     older.meta["planned_graphs"] = list(older.graph_fractions)
     assert "older than last rounds" in Recorded(older).notes[0]
-    lacking = replace(with_apart(n=8), apart=None)
+    lacking = replace(with_apart(n=8), isolated=None)
     lacking.meta["planned_apart"] = [0.25, 0.5]
     assert "0.25, 0.5 as last rounds have them" in Recorded(lacking).notes[0]

@@ -12,7 +12,7 @@ from grash.api.search import Search
 from grash.errors import ConfigError, GrashError, SearchFailed
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
-from grash.search.trial import Result, Round
+from grash.search.trial import Round, TrialResult
 from grash_study import confirm
 from grash_study.confirm import (
     Candidate,
@@ -70,21 +70,21 @@ def test_a_setting_that_comes_later_leaves_older_records_if_it_says_what_was_bef
     settings = wanted_of(TWO[0])[0].settings
     without = settings.model_dump(mode="json")
     now = identity(settings, 60)
-    monkeypatch.setitem(confirm._BEFORE, "price", "triples")
-    assert identity(settings, 60) != now and without["price"] == "triples"  # as if it had not been there
+    monkeypatch.setitem(confirm._BEFORE, "budget_unit", "triples")
+    assert identity(settings, 60) != now and without["budget_unit"] == "triples"  # as if it had not been there
     dearer = settings.model_copy(update={"price": "scores"})
     assert identity(dearer, 60) != identity(settings, 60)
 
 
 def test_a_setting_that_changes_nothing_on_a_graph_tells_no_searches_apart(monkeypatch):
-    two = [Candidate(how, settings={"last_holdout": how}) for how in ("any", "like_valid")]
+    two = [Candidate(how, settings={"last_round_holdout": how}) for how in ("any", "match_valid")]
     one, other = wanted_of(*two)
     assert (
         one.name == other.name and one.settings == other.settings
     )  # so that a folder begun by one goes on by the other
     monkeypatch.setattr(SearchGraphs, "decides_apart", True)
     one, other = wanted_of(*two)
-    assert one.name != other.name and [w.settings.last_holdout for w in (one, other)] == ["any", "like_valid"]
+    assert one.name != other.name and [w.settings.last_round_holdout for w in (one, other)] == ["any", "match_valid"]
 
 
 def test_searches_go_seed_by_seed_through_models_and_candidates():
@@ -114,7 +114,9 @@ def test_the_search_is_the_one_that_a_user_would_open(tmp_path):
     one = wanted_of(TWO[1], seeds=1)[0]
     search = opened(HERE, small_graph(), one, tmp_path / "run", device="cpu")
     asked = Search(small_graph(), out=tmp_path / "run", preset="default", **{**COMMON, "proposals": "sobol"})
-    assert one.settings == search.settings == asked.settings.model_copy(update={"last_holdout": "any"})  # the same here
+    assert (
+        one.settings == search.settings == asked.settings.model_copy(update={"last_round_holdout": "random"})
+    )  # the same here
 
 
 def test_searches_are_run_once_with_their_final_training_and_shown(tmp_path):
@@ -186,7 +188,7 @@ def test_a_search_that_was_cut_off_waits_and_goes_on_with_its_trials(tmp_path):
     assert record["winner"] is not None and record["test"]["mrr"] > 0
 
 
-def failing(*results: Result, why: str = "No trial of round 1 has a score."):
+def failing(*results: TrialResult, why: str = "No trial of round 1 has a score."):
     """A way to open searches that fail with these results in their first round."""
     plan = Round(1, 1, 1.0, 1.0, 1.0, 1.0, (), True, None, 60, 3, 600, 60, 1.0, 600, False, 1.0)
     state = SearchState(rounds=[RoundState(plan, {r.number: r for r in results})], failed=why)
@@ -208,12 +210,12 @@ def test_a_search_without_a_model_counts_as_nothing_and_one_that_its_machine_fai
 ):
     one, data, said = wanted_of(TWO[0])[0], small_graph(), []
     store = store_of(tmp_path, data)
-    memory = failing(Result(1, 0, 3, "memory"))
+    memory = failing(TrialResult(1, 0, 3, "memory"))
     assert not run_wanted(data, [one], store, memory, device="cpu", say=said.append)
     assert not store.searches and "tries it again" in said[0] and folder_of(store, one).exists()
     monkeypatch.setattr(confirm, "round_spans", lambda events: {1: 1.0})
     other = store_of(tmp_path / "other", data)
-    assert run_wanted(data, [one], other, failing(Result(1, 0, 1, "diverged")), device="cpu")
+    assert run_wanted(data, [one], other, failing(TrialResult(1, 0, 1, "diverged")), device="cpu")
     record = other.searches[one.name]
     assert record["test"]["mrr"] == 0 and "No trial" in record["failed"] and record["winner"] is None
     page = confirm_page([one], other, label="x", command="grash")

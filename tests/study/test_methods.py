@@ -135,8 +135,8 @@ def test_a_second_wave_brings_better_configurations_into_the_first_round():
 @examples(max_examples=60)
 def test_the_laboratory_decides_as_the_search_does(seed, eta, n, epochs):
     bench = bench_of(n=64, correlation=0.6, seed=seed % 5, max_epochs=epochs)
-    real = Method("real", "grash", {"eta": eta, "n_trials": n, "carry": False})(bench, seed, 3.0)
-    mine = Method("mine", "rungs", {"eta": eta, "n": n, "carry": False})(bench, seed, 3.0)
+    real = Method("real", "grash", {"eta": eta, "n_trials": n, "carry_over": False})(bench, seed, 3.0)
+    mine = Method("mine", "rungs", {"eta": eta, "n": n, "carry_over": False})(bench, seed, 3.0)
     assert mine.first == real.first
     assert mine.levels == real.levels
     assert mine.pick == real.pick
@@ -166,7 +166,7 @@ def test_ties_go_on_together_and_the_round_after_pays_for_them():
 def test_a_fidelity_is_split_into_graph_and_epochs(fidelity):
     bench = bench_of(n=4)
     for lean in (0.0, 0.25, 0.5, 1.0):
-        g, e = rungs.split(bench, fidelity, lean=lean, rails=False)
+        g, e = rungs.split(bench, fidelity, lean=lean, guard_rails=False)
         assert g * e == pytest.approx(fidelity)
         assert g == pytest.approx(fidelity**lean)
 

@@ -38,7 +38,7 @@ def test_a_parameter_that_does_not_count_is_in_the_middle(bench):
         assert (bench.points.numbers[i, column] == 0.5) == (values["init"] != "normal")
 
 
-def test_a_good_members_neighbours_are_promising(bench):
+def test_a_good_members_neighbors_are_promising(bench):
     seen = list(range(0, 96, 2))
     rated = promise(bench.points, seen, bench.truth[seen].tolist())
     unseen = np.arange(1, 96, 2)

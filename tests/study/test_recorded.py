@@ -31,7 +31,7 @@ def test_a_trial_scores_the_better_of_the_table_at_half_and_at_the_end(g, e, see
     table = make_table(n=6, seed=seed, correlation=0.5, diverged=0.3)
     found = Recorded(table).scores(g, e)
     for i in range(table.n):
-        if e >= table.failed[table.neighbours(g)[0], i]:
+        if e >= table.failed[table.neighbors(g)[0], i]:
             assert math.isnan(found[i])
         else:
             assert found[i] == pytest.approx(max(table.score(i, g, e), table.score(i, g, e / 2)), abs=1e-12)
@@ -211,7 +211,7 @@ def test_the_rails_of_the_search_are_known_to_the_digit():
     bench = Recorded(table)
     between = bench.smallest_fraction(min_entities(bench), MIN_VALID)
     assert 1 / 64 <= between <= 1 / 32  # 2,000 of 20,000 entities, which go by the root
-    table.meta["rails"] = {"n_entities": min_entities(bench), "n_valid": MIN_VALID, "fraction": 0.0123}
+    table.meta["guard_rails"] = {"n_entities": min_entities(bench), "n_valid": MIN_VALID, "fraction": 0.0123}
     assert Recorded(table).smallest_fraction(min_entities(bench), MIN_VALID) == 0.0123
     assert bench.smallest_fraction(10**9, 1) == 1.0
 
@@ -232,7 +232,7 @@ def test_a_graph_that_fits_only_without_its_validation_part_is_the_whole_one():
 @pytest.mark.parametrize(
     ("name", "value"),
     [("warm_start", "weights"), ("price", "scores"), ("scaled_penalties", True), ("scaled_penalties", False),
-     ("way", "ladder"), ("count", "triples"), ("negatives_floor", 0.5), ("guarded_split", False), ("space", "wide"),
+     ("reduction", "k-core"), ("degree", "triples"), ("negatives_floor", 0.5), ("guarded_split", False), ("space", "wide"),
      ("space", {"lr": 0.1}), ("proposals", "sobol"), ("proposals", "portfolio"), ("dim", 512), ("models", "transe"),
      ("model", "transe"), ("max_epochs", 400), ("fixed", {"lr": 0.1}), ("initial", ({"lr": 0.1},)),
      ("final_train", True), ("threads", 4), ("max_retries", 0)],

@@ -26,7 +26,7 @@ def test_a_search_on_a_table_foretells_the_search_on_its_graph(tmp_path):
     visited = planned_fidelities(graphs)
     cells = cells_on("whole", 1.0, range(N), also=[m for g, e in visited for m in (e / 2, e) if g == 1])
     for g, e in visited:
-        cells += cells_on("chain", g, range(N), also=(e / 2, e)) if g < 1 else []
+        cells += cells_on("core-order", g, range(N), also=(e / 2, e)) if g < 1 else []
     run_cells(graphs, cells, store, device="cpu")
     bench = Recorded(make_table(store, graphs.pool, rails=graphs.rails()))
     told = search(bench, range(N), bench.settings("default", 3.0, (("n_trials", N),)))

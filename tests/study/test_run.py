@@ -17,7 +17,7 @@ from grash_study.run import GraphTrainer, Pace, missing, plan_cells, run_cells
 from grash_study.store import Store
 from study.small_study import made_up, small_pool, small_study
 
-TECHNIQUES = ("chain", "ladder", "triples", "walk", "kgtuner")
+TECHNIQUES = ("core-order", "k-core", "triples", "walk", "kgtuner")
 
 
 def test_every_technique_gives_a_graph_of_at_most_its_fraction_with_a_validation_part():
@@ -30,13 +30,16 @@ def test_every_technique_gives_a_graph_of_at_most_its_fraction_with_a_validation
 
 def test_chain_graphs_are_those_of_a_search():
     pool = small_pool()
-    ours, theirs = StudyGraphs(pool).graph("chain", 0.4), SearchGraphs(pool.dataset, pool.settings).subgraph((0.4,))
+    ours, theirs = (
+        StudyGraphs(pool).graph("core-order", 0.4),
+        SearchGraphs(pool.dataset, pool.settings).subgraph((0.4,)),
+    )
     assert (ours.dataset.train == theirs.dataset.train).all() and (ours.dataset.valid == theirs.dataset.valid).all()
 
 
 def test_negatives_are_scaled_to_the_entities_of_the_graph():
     graphs = StudyGraphs(small_pool())
-    small = graphs.graph("chain", 0.3)
+    small = graphs.graph("core-order", 0.3)
     full, scaled = graphs.pool.config(0), config_on(small, graphs.pool, 0, 0.5)
     share = small.dataset.n_entities / 60
     assert full.negatives_tail * share <= scaled.negatives_tail < full.negatives_tail * share + 1
@@ -46,12 +49,12 @@ def test_negatives_are_scaled_to_the_entities_of_the_graph():
 def test_penalties_are_scaled_to_the_triples_of_the_graph_but_in_the_space_of_the_paper():
     fixed = {"penalty": "n3", "penalty_entity": 0.5, "penalty_relation": 0.0}
     graphs = StudyGraphs(small_pool(fixed=fixed))
-    small, whole = graphs.graph("chain", 0.3), graphs.graph("whole", 1.0)
+    small, whole = graphs.graph("core-order", 0.3), graphs.graph("whole", 1.0)
     assert config_on(small, graphs.pool, 0, 0.5).penalty_entity == pytest.approx(0.3 * 0.5)
     assert config_on(whole, graphs.pool, 0, 0.5).penalty_entity == 0.5
     paper = small_pool(space="paper", label=None)
     assert config_on(small, paper, 0, 0.5).penalty_entity == paper.config(0).penalty_entity
-    for technique in ("ladder", "kgtuner"):  # which miss what they are asked for
+    for technique in ("k-core", "kgtuner"):  # which miss what they are asked for
         graph = graphs.graph(technique, 0.6)
         share = len(graph.dataset.train) / 600
         assert share < 0.59 and config_on(graph, graphs.pool, 0, 0.5).penalty_entity == pytest.approx(share * 0.5)
@@ -72,7 +75,7 @@ def test_validations_of_a_longer_training_are_those_of_shorter_ones_that_end_wit
 
 def test_what_is_there_is_not_trained_again_and_what_is_missing_is(tmp_path):
     graphs, store = small_study(tmp_path)
-    cells = [*cells_on("chain", 0.5, range(3)), *cells_on("whole", 1.0, range(3))]
+    cells = [*cells_on("core-order", 0.5, range(3)), *cells_on("whole", 1.0, range(3))]
     first = run_cells(graphs, cells[:4], store, device="cpu", batch=2)
     assert (first.done, first.finished) == (4, True)
     before = dict(store.entries)
@@ -88,8 +91,8 @@ def test_what_is_there_is_not_trained_again_and_what_is_missing_is(tmp_path):
 
 def test_a_full_training_is_tested_and_a_subgraph_s_is_not(tmp_path):
     graphs, store = small_study(tmp_path)
-    run_cells(graphs, [*cells_on("chain", 0.5, [0]), *cells_on("whole", 1.0, [0])], store, device="cpu")
-    whole, chain = store.entry(0, "whole", 1.0), store.entry(0, "chain", 0.5)
+    run_cells(graphs, [*cells_on("core-order", 0.5, [0]), *cells_on("whole", 1.0, [0])], store, device="cpu")
+    whole, chain = store.entry(0, "whole", 1.0), store.entry(0, "core-order", 0.5)
     assert set(whole.test) == {"mrr", "hits@1", "hits@3", "hits@10"} and 0 < whole.test["mrr"] <= 1
     assert chain.test is None and chain.n_entities < 60 and chain.n_train <= 300
     assert chain.positives == 2 * chain.n_train and chain.model_bytes == 4 * 4 * (chain.n_entities + chain.n_relations)
@@ -99,8 +102,8 @@ def test_batches_change_nothing(tmp_path):
     curves = []
     for batch in (1, 3):
         graphs, store = small_study(tmp_path / str(batch))
-        run_cells(graphs, cells_on("chain", 0.5, range(3)), store, device="cpu", batch=batch)
-        curves.append([store.entry(i, "chain", 0.5).curve for i in range(3)])
+        run_cells(graphs, cells_on("core-order", 0.5, range(3)), store, device="cpu", batch=batch)
+        curves.append([store.entry(i, "core-order", 0.5).curve for i in range(3)])
     assert curves[0] == curves[1]
 
 
@@ -115,7 +118,7 @@ def test_a_training_that_diverges_is_an_entry_of_its_own(tmp_path):
 
 def test_cells_of_one_graph_become_one_training(tmp_path):
     _, store = small_study(tmp_path)
-    short, long = cells_on("chain", 0.5, [0], upto=0.3), cells_on("chain", 0.5, [0], upto=0.5)
+    short, long = cells_on("core-order", 0.5, [0], upto=0.3), cells_on("core-order", 0.5, [0], upto=0.5)
     ((_, _, marks),) = missing([*short, *long], store)
     assert 0.3 in marks and marks[-1] == 0.5
 
@@ -123,9 +126,9 @@ def test_cells_of_one_graph_become_one_training(tmp_path):
 def test_a_core_that_was_trained_under_another_fraction_is_not_trained_again(tmp_path):
     graphs, store = small_study(tmp_path)
     fractions = [f for f in (0.5, 0.51, 0.52, 0.53, 0.54, 0.55)]
-    sizes = [len(graphs.graph("ladder", f).dataset.train) for f in fractions]
+    sizes = [len(graphs.graph("k-core", f).dataset.train) for f in fractions]
     first = next(i for i in range(5) if sizes[i] == sizes[i + 1])
-    cells = [c for f in fractions[first : first + 2] for c in cells_on("ladder", f, range(2))]
+    cells = [c for f in fractions[first : first + 2] for c in cells_on("k-core", f, range(2))]
     said: list[str] = []
     assert run_cells(graphs, cells, store, device="cpu", say=said.append).finished
     assert len(said) == 1 and len(store.entries) == 4
@@ -139,20 +142,20 @@ def test_a_batch_of_nothing_is_refused(tmp_path):
 
 def test_no_time_is_no_training(tmp_path):
     graphs, store = small_study(tmp_path)
-    ran = run_cells(graphs, cells_on("chain", 0.5, range(3)), store, device="cpu", max_seconds=0)
+    ran = run_cells(graphs, cells_on("core-order", 0.5, range(3)), store, device="cpu", max_seconds=0)
     assert (ran.done, ran.finished) == (0, False)
 
 
 def test_a_batch_that_would_take_too_long_is_not_begun(tmp_path):
     graphs, store = small_study(tmp_path)
-    store.add([made_up(3, "chain", 0.25, 0.1, seconds=1e6)])
-    ran = run_cells(graphs, cells_on("chain", 0.5, range(3)), store, device="cpu", max_seconds=100)
+    store.add([made_up(3, "core-order", 0.25, 0.1, seconds=1e6)])
+    ran = run_cells(graphs, cells_on("core-order", 0.5, range(3)), store, device="cpu", max_seconds=100)
     assert ran.done == 0 and ran.seconds < 60
 
 
 def test_the_plan_says_what_is_missing_and_how_long_it_takes(tmp_path):
     graphs, store = small_study(tmp_path)
-    cells = [*cells_on("chain", 0.5, range(3)), *cells_on("whole", 1.0, range(3))]
+    cells = [*cells_on("core-order", 0.5, range(3)), *cells_on("whole", 1.0, range(3))]
     said = "\n".join(plan_cells(graphs, cells, store, device="cpu").lines)
     assert "0 of 6 cells are there" in said and "3 trainings of 2 epochs on" in said and "s of cpu in all" in said
     store.add([made_up(i, "whole", 1.0, 0.1, marks=cells[-1].marks, positives=1200, seconds=5.0) for i in range(3)])

@@ -51,9 +51,9 @@ def filled(tmp_path, *, n: int = 12, noise: float = 0.0):
 def test_a_transfer_needs_every_technique_at_every_budget():
     cells = transfer_cells(2)
     graphs = {(c.technique, round(c.fraction, 6)) for c in cells}
-    for technique in ("triples", "walk", "kgtuner", "ladder", "chain"):
+    for technique in ("triples", "walk", "kgtuner", "k-core", "core-order"):
         assert {(technique, round(b, 6)) for b in BUDGETS} <= graphs
-    assert ("chain", round(0.5**0.5, 6)) in graphs and ("whole", 1.0) in graphs
+    assert ("core-order", round(0.5**0.5, 6)) in graphs and ("whole", 1.0) in graphs
     assert {c.technique for c in transfer_cells(2, reductions=("epochs",))} == {"whole"}
 
 
@@ -120,7 +120,7 @@ def test_only_series_with_intervals_are_moved_aside():
 
 
 def test_an_unknown_technique_is_named():
-    assert check_reductions("epochs, chain") == ("chain", "epochs")
+    assert check_reductions("epochs, chain") == ("core-order", "epochs")
     with pytest.raises(ConfigError, match="no technique 'trees'"):
         check_reductions("trees")
 
@@ -292,7 +292,7 @@ def test_commands_plan_run_resume_write_and_merge(tmp_path):
     full = page.read_text()
     emptier = grash(*words, "--store", tmp_path / "none", "--max-seconds", 0)
     assert emptier.code == 7 and "so it stays as it is" in emptier.err and page.read_text() == full
-    fewer = grash(*words, "--techniques", "chain")
+    fewer = grash(*words, "--techniques", "core-order")
     assert fewer.code == 2 and "so it stays as it is" in fewer.err and page.read_text() == full
     merged = grash("study", "merge", tmp_path / "t", tmp_path / "s")
     assert merged.code == 0 and "21 results were new" in merged.out

@@ -30,11 +30,11 @@ def made(tmp_path, *, failed: bool = False) -> Table:
     sizes = {"n_entities": 30, "n_train": 300, "n_valid": 50, "n_relations": 2}
     curve = ((0.25, 0.1, 1.0), (0.5, 0.2, 1.0), (1.0, 0.3, 1.0))
     store.add([
-        made_up(0, "chain", 0.5, 0.0, marks=(0.25, 0.5, 1.0), curve=curve, **sizes),
-        made_up(1, "chain", 0.5, 0.4, marks=(0.25, 0.5, 1.0), curve=((0.25, 0.4, 1.0),), **sizes, status="diverged",
-                failed=0.4) if failed else made_up(1, "chain", 0.5, 0.4, marks=(0.25, 0.5, 1.0), curve=curve, **sizes),
+        made_up(0, "core-order", 0.5, 0.0, marks=(0.25, 0.5, 1.0), curve=curve, **sizes),
+        made_up(1, "core-order", 0.5, 0.4, marks=(0.25, 0.5, 1.0), curve=((0.25, 0.4, 1.0),), **sizes, status="diverged",
+                failed=0.4) if failed else made_up(1, "core-order", 0.5, 0.4, marks=(0.25, 0.5, 1.0), curve=curve, **sizes),
         made_up(0, "whole", 1.0, 0.5), made_up(1, "whole", 1.0, 0.6), made_up(DEFAULT, "whole", 1.0, 0.9),
-        made_up(0, "ladder", 0.5, 0.9),
+        made_up(0, "k-core", 0.5, 0.9),
     ])  # fmt: skip
     return make_table(store, graphs.pool, rails=RAILS)
 
@@ -48,7 +48,7 @@ def test_the_table_has_what_the_store_has(tmp_path):
     assert np.isinf(table.failed).all() and table.configurations[0]["dim"] == 4
 
 
-def test_epochs_that_a_graph_was_not_validated_at_lie_between_their_neighbours(tmp_path):
+def test_epochs_that_a_graph_was_not_validated_at_lie_between_their_neighbors(tmp_path):
     table = made(tmp_path)
     assert not table.measured[1, 0] and table.valid[1, 0, 0] == pytest.approx(0.25)  # half way to 0.5 at e = 0.5
 
@@ -136,7 +136,7 @@ def test_a_configuration_that_was_never_run_is_in_the_file_all_the_same(tmp_path
 
 def test_a_store_without_full_trainings_makes_no_table(tmp_path):
     graphs, store = small_study(tmp_path)
-    store.add([made_up(0, "chain", 0.5, 0.1)])
+    store.add([made_up(0, "core-order", 0.5, 0.1)])
     with pytest.raises(InputError, match="no training on the whole graph"):
         make_table(store, graphs.pool, rails=RAILS)
 
@@ -144,7 +144,7 @@ def test_a_store_without_full_trainings_makes_no_table(tmp_path):
 def test_cells_of_a_table_are_the_whole_graph_halves_and_what_the_default_search_visits(tmp_path):
     graphs, store = small_study(tmp_path, n=2)
     cells = table_cells(graphs)
-    fractions = {c.fraction for c in cells if c.technique == "chain"}
+    fractions = {c.fraction for c in cells if c.technique == "core-order"}
     assert set(GRAPHS) <= fractions and any(c.technique == "whole" for c in cells)
     assert GRAPHS[0] == 1 / 64 and GRAPHS[-1] == pytest.approx(0.5**0.5) and len(GRAPHS) == 12
     for fraction, epochs in planned_fidelities(graphs):

@@ -19,7 +19,7 @@ from study.small_study import small_graph, small_pool
 
 def trainer_and_configs(n: int = 3, fraction: float = 0.5):
     graphs = StudyGraphs(small_pool(n))
-    graph = graphs.graph("chain", fraction)
+    graph = graphs.graph("core-order", fraction)
     return GraphTrainer(graph, device="cpu"), [config_on(graph, graphs.pool, i, 1.0) for i in range(n)]
 
 

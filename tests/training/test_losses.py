@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from grash.kernels.softmax_loss import softmax_loss, softmax_loss_plain
 from grash.training.config import make_config
-from grash.training.losses import bce, label_loss, margin, self_adversarial, slot_loss
+from grash.training.losses import bce, label_loss, margin, self_adversarial, side_loss
 
 B, N = 5, 7
 
@@ -89,7 +89,7 @@ def test_a_row_without_negatives_has_no_loss_under_softmax() -> None:
 def test_a_number_that_is_none_stays_none() -> None:
     for loss in ("softmax", "bce", "margin", "self_adversarial"):
         config = make_config({"dim": 4, "loss": loss})
-        result, _, _ = slot_loss(torch.tensor([1.0, 2.0]), torch.tensor([[torch.nan, 1.0], [0.0, 1.0]]), config)
+        result, _, _ = side_loss(torch.tensor([1.0, 2.0]), torch.tensor([[torch.nan, 1.0], [0.0, 1.0]]), config)
         assert not bool(torch.isfinite(result))
 
 
@@ -120,4 +120,4 @@ def test_label_loss_equals_torchs(loss: str, smoothing: float) -> None:
 
 def test_different_batches_are_named() -> None:
     with pytest.raises(ValueError, match="differ in B"):
-        slot_loss(torch.zeros(2), torch.zeros(3, 4), make_config({"dim": 4}))
+        side_loss(torch.zeros(2), torch.zeros(3, 4), make_config({"dim": 4}))

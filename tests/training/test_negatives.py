@@ -55,13 +55,13 @@ def test_the_truth_and_known_facts_are_masked_and_nothing_else(
     batches = batches_of(train, n_entities, negatives_head=count, negatives_tail=count, **law)
     batch = batches.positives(step)
     known = {(h, r, t) for h, r, t in train.tolist()} if law["negatives_filtered"] else set()
-    for slot, negatives in batch.negatives.items():
+    for side, negatives in batch.negatives.items():
         hidden = masked(negatives, len(batch.triples))
         ids = negatives.ids.expand(len(batch.triples), -1)
         assert int(ids.min()) >= 0 and int(ids.max()) < n_entities
         for i, (h, r, t) in enumerate(batch.triples.tolist()):
             for j, e in enumerate(ids[i].tolist()):
-                made = (h, r, e) if slot == "tail" else (e, r, t)
+                made = (h, r, e) if side == "tail" else (e, r, t)
                 assert bool(hidden[i, j]) == (made == (h, r, t) or made in known)
 
 

@@ -82,9 +82,9 @@ def test_an_epoch_of_questions_asks_each_question_once_with_all_its_answers(reci
         assert sum(len(g.known) for g in groups) <= 7
         for g in groups:
             for row, (known, relation) in enumerate(zip(g.known.tolist(), g.relations.tolist())):
-                slot = "head" if reciprocal and relation >= 3 else g.slot  # an inverse relation asks for heads
-                assert (slot, known, relation % 3) not in asked
-                asked[slot, known, relation % 3] = set(g.answers[g.rows == row].tolist())
+                side = "head" if reciprocal and relation >= 3 else g.side  # an inverse relation asks for heads
+                assert (side, known, relation % 3) not in asked
+                asked[side, known, relation % 3] = set(g.answers[g.rows == row].tolist())
     wanted: dict[tuple[str, int, int], set[int]] = {}
     for h, r, t in train.tolist():
         wanted.setdefault(("tail", h, r), set()).add(t)

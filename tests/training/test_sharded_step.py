@@ -25,7 +25,7 @@ from grash.training.distributed.step import (
 )
 from grash.training.distributed.tables import Route, Shard
 from grash.training.gradients import Step, step_gradients
-from grash.training.losses import slot_loss
+from grash.training.losses import side_loss
 from oracles import random_triples, relative_distance
 from training.test_gradients import LOSSES, PENALTIES, TRAININGS, VARIANTS, dense, random_model, variant_settings
 from training.thread_company import in_threads
@@ -95,7 +95,7 @@ def test_a_loss_in_parts_is_the_loss(loss: str, temperature: float) -> None:
     positive = torch.randn(6, generator=generator, dtype=torch.float64)
     negative = torch.randn(6, 9, generator=generator, dtype=torch.float64)
     negative[2, 3] = negative[4] = -torch.inf
-    whole, for_positive, for_negative = slot_loss(positive, negative.clone(), config)
+    whole, for_positive, for_negative = side_loss(positive, negative.clone(), config)
     parts = negative.split([0, 4, 5], 1)
     reaches = [reach_of(part, config) for part in parts]
     reach = None if reaches[0] is None else joint_reach(torch.stack(reaches))
@@ -179,17 +179,17 @@ def test_a_step_in_company_equals_the_plain_one(variant: str, training: str) -> 
     loss=st.sampled_from(LOSSES),
     training=st.sampled_from(["shared", "own", "1vsall", "kvsall"]),
     filtered=st.booleans(),
-    slots=st.sampled_from([(3, 2), (0, 3), (4, 0)]),
+    sides=st.sampled_from([(3, 2), (0, 3), (4, 0)]),
 )
 @settings(max_examples=40)
 def test_small_batches_few_rows_and_many_ranks(
-    size: int, n_entities: int, n_triples: int, loss: str, training: str, filtered: bool, slots: tuple[int, int]
+    size: int, n_entities: int, n_triples: int, loss: str, training: str, filtered: bool, sides: tuple[int, int]
 ) -> None:
     config = make_config(
         {
             "model": "distmult", "dim": 4, "batch_size": 8, **TRAININGS[training],
             "loss": "softmax" if training == "kvsall" else loss,
-            "negatives_head": slots[0], "negatives_tail": slots[1],
+            "negatives_head": sides[0], "negatives_tail": sides[1],
             "negatives_filtered": filtered and training in ("shared", "own"),
         }
     )  # fmt: skip

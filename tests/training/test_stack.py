@@ -1,4 +1,4 @@
-"""Trainings together: each as if it were alone, whatever becomes of its neighbours; the plain steps, on a CPU."""
+"""Trainings together: each as if it were alone, whatever becomes of its neighbors; the plain steps, on a CPU."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Trial:
         )  # fmt: skip
 
     def seen(self, error: Exception | None) -> dict[str, Any]:
-        """All that must not depend on neighbours."""
+        """All that must not depend on neighbors."""
         assert self.state is not None
         state = self.state
         if error is not None:

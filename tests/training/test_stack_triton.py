@@ -1,4 +1,4 @@
-"""The fused stack through Triton's interpreter: a trial that diverges leaves, its neighbour takes its place."""
+"""The fused stack through Triton's interpreter: a trial that diverges leaves, its neighbor takes its place."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ for name, tensor in state_tensors(alone).items():
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("storage", ["float32", "bf16"])
-def test_a_trial_that_leaves_changes_nothing_for_its_neighbour(storage: str) -> None:
+def test_a_trial_that_leaves_changes_nothing_for_its_neighbor(storage: str) -> None:
     interpret(LEAVE, storage)

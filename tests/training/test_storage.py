@@ -109,7 +109,7 @@ def test_dense_gradients_move_a_table_in_pieces(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_steps_far_below_a_digit_add_up() -> None:
-    table = torch.full((200, 8), 1.0).bfloat16()  # whose neighbour below is 2⁻⁸ away
+    table = torch.full((200, 8), 1.0).bfloat16()  # whose neighbor below is 2⁻⁸ away
     optimizer = TableOptimizer("sgd", table, key=rounding_key(config_of()))
     for step in range(1, 101):
         optimizer.update(table, Gradient([torch.arange(200)], [torch.full((200, 8), 1e-4)]), 1.0, step)
@@ -220,7 +220,7 @@ def test_ranks_and_answers_are_those_of_the_same_numbers_in_float32(model: str, 
             assert other.predict(*question, k=5) == floats.predict(*question, k=5)
         assert np.array_equal(other.score(data.test), floats.score(data.test))
         for metric in ("cosine", "dot", "euclidean"):
-            assert other.neighbours("person 1", 3, metric) == floats.neighbours("person 1", 3, metric)  # type: ignore[arg-type]
+            assert other.neighbors("person 1", 3, metric) == floats.neighbors("person 1", 3, metric)  # type: ignore[arg-type]
         assert np.array_equal(other.entity_embeddings, floats.entity_embeddings)
     heads, relations = torch.tensor([0, 5]), torch.tensor([1, 2])
     assert torch.equal(here.score_tails(heads, relations), floats.kge.score_tails(heads, relations))

@@ -1,4 +1,4 @@
-"""Using a model: answers by name, scores of triples, neighbours, evaluation.
+"""Using a model: answers by name, scores of triples, neighbors, evaluation.
 
 Comes from training or from a model folder; what the command line shows is one call of `Model` each.
 """
@@ -29,7 +29,7 @@ from grash.kernels.count_above import exact_scores
 from grash.kernels.half_rows import wide
 from grash.kernels.pair_scores import Pair
 from grash.models import KgeModel
-from grash.models.base import Slot
+from grash.models.base import Side
 from grash.models.store import StoredModel, save_model
 from grash.models.store import load_model as read_model
 from grash.training.config import TrainConfig, make_config
@@ -155,11 +155,11 @@ class Model:
         _check_count(k, "answers")
         questions = [q if isinstance(q, Query) else self.query(*_three(q, i)) for i, q in enumerate(queries)]
         answers: list[list[Prediction]] = [[] for _ in questions]
-        for slot in ("head", "tail"):
-            chosen = [i for i, q in enumerate(questions) if q.asked == slot]
+        for side in ("head", "tail"):
+            chosen = [i for i, q in enumerate(questions) if q.asked == side]
             for start in range(0, len(chosen), _QUERIES):
                 part = chosen[start : start + _QUERIES]
-                found = self._best_entities([questions[i] for i in part], slot, k, new_only)
+                found = self._best_entities([questions[i] for i in part], side, k, new_only)
                 for i, predictions in zip(part, found):
                     answers[i] = predictions
         for i, question in enumerate(questions):
@@ -168,27 +168,27 @@ class Model:
         return answers
 
     @torch.no_grad()
-    def score(self, triples: Iterable[Sequence[Name]] | NDArray[Any], *, slot: Slot = "tail") -> NDArray[np.float32]:
+    def score(self, triples: Iterable[Sequence[Name]] | NDArray[Any], *, side: Side = "tail") -> NDArray[np.float32]:
         """(n,) scores of triples (n, 3), by names or ids; higher is more plausible.
 
-        With reciprocals a triple has two scores: the one under which `slot` is ranked is given.
+        With reciprocals a triple has two scores: the one under which `side` is ranked is given.
         """
         ids = self._ids(triples)
         scores = []
         for start in range(0, len(ids), _TRIPLES):
             heads, relations, tails = self._on_device(ids[start : start + _TRIPLES].T)
-            known, answers = (heads, tails) if slot == "tail" else (tails, heads)
-            queries, seen = self.kge.queries(known, relations, slot)
+            known, answers = (heads, tails) if side == "tail" else (tails, heads)
+            queries, seen = self.kge.queries(known, relations, side)
             rows = self.kge.candidate(self.kge.entity[answers], seen)
             scores.append(exact_scores(queries, rows, self.kge.pair).cpu().numpy())
         return np.concatenate(scores) if scores else np.empty(0, np.float32)
 
     @torch.no_grad()
-    def neighbours(self, entity: Name, k: int = 10, metric: Metric = "cosine") -> list[Prediction]:
+    def neighbors(self, entity: Name, k: int = 10, metric: Metric = "cosine") -> list[Prediction]:
         """The k entities whose embeddings are nearest, itself left out; euclidean scores are minus the distance."""
         if metric not in METRICS:
             raise ConfigError(f"metric={metric!r} is unknown: give {', '.join(METRICS)}.")
-        _check_count(k, "neighbours")
+        _check_count(k, "neighbors")
         center = self.entity_id(entity)
         table = self.kge.entity
 
@@ -258,11 +258,11 @@ class Model:
     def _on_device(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.kge.entity.device)
 
-    def _best_entities(self, questions: list[Query], slot: Slot, k: int, new_only: bool) -> list[list[Prediction]]:
+    def _best_entities(self, questions: list[Query], side: Side, k: int, new_only: bool) -> list[list[Prediction]]:
         relations = np.array([q.relation for q in questions], np.int64)
-        ends = np.array([q.head if slot == "tail" else q.tail for q in questions], np.int64)
-        known = known_answers(self.dataset, ends, relations, slot)
-        queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), slot)
+        ends = np.array([q.head if side == "tail" else q.tail for q in questions], np.int64)
+        known = known_answers(self.dataset, ends, relations, side)
+        queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), side)
         if not torch.isfinite(queries).all():
             raise Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it anew.")
         skip_rows, skip_columns = _pairs(known) if new_only else (np.empty(0, np.int64),) * 2

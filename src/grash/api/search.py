@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from grash.api.result import SearchResult
 from grash.api.dataset import Source, load_dataset
+from grash.api.result import SearchResult
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.engines.choose import check_engine, choose_engine
 from grash.engines.driver import Driver, Watch, heeded
@@ -43,7 +43,7 @@ from grash.search.run_folder import (
 )
 from grash.search.schedule import cost_of
 from grash.search.settings import make_settings
-from grash.search.trial import Result, Task
+from grash.search.trial import Trial, TrialResult
 from grash.training.config import TrainConfig, make_config, read_config, read_yaml_mapping
 from grash.training.placement import PLACEMENTS
 
@@ -117,7 +117,7 @@ class Search:
     @cached_property
     def graphs(self) -> SearchGraphs:
         encoded = dataset_place(self.folder) if self.begun else Path(self.source or ".")
-        cores = cores_place(encoded, self.settings.count) if (encoded / DATASET_FILE).is_file() else None
+        cores = cores_place(encoded, self.settings.degree) if (encoded / DATASET_FILE).is_file() else None
         return SearchGraphs(self.dataset, self.settings, cache=cores)
 
     def plan(self, *, probe: bool = True) -> SearchPlan:
@@ -140,7 +140,7 @@ class Search:
         self._check_plan()
         with threads_put_back(), heeded(watch) as told, RunFolder(self.folder) as folder:
             claim_folder(folder, self.settings, self.dataset, self.source)
-            self.graphs.keep_cores(cores_place(dataset_place(self.folder), self.settings.count))
+            self.graphs.keep_cores(cores_place(dataset_place(self.folder), self.settings.degree))
             engine = choose_engine(
                 self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
                 timeout=self.trial_timeout, address=self.address,
@@ -163,7 +163,7 @@ class Search:
         if not self.begun and not self._planned:
             self.plan(probe=False)
 
-    def ask(self) -> Trial | None:
+    def ask(self) -> AskedTrial | None:
         """The next trial for a trainer of one's own; None while others must be told first, or at the end."""
         driver = self._driver()
         action = driver.advance()
@@ -175,21 +175,21 @@ class Search:
             return None
         task = driver.trial_task(action.round, free[0])
         driver.started(task, "ask")
-        return Trial(task, make_config(task.config), self.graphs.subgraph(task.fractions, task.apart).dataset)
+        return AskedTrial(task, make_config(task.config), self.graphs.subgraph(task.fractions, task.isolated).dataset)
 
-    def tell(self, trial: Trial, mrr: float | None, *, seconds: float = 0.0, message: str = "") -> None:
+    def tell(self, trial: AskedTrial, mrr: float | None, *, seconds: float = 0.0, message: str = "") -> None:
         """The score of a trial that was asked for; None says that it diverged. All its epochs are billed, also where an
         engine's trial would go on from the round before: a trainer outside begins anew."""
         driver = self._driver()
         past = driver.state.rounds[trial.task.round - 1]
         plan, name = past.plan, trial.task.name
-        cost = float(cost_of(plan.positives, self.settings, self.graphs.n_train)) * trial.task.price
+        cost = float(cost_of(plan.positives, self.settings, self.graphs.n_train)) * trial.task.relative_cost
         if mrr is not None and not (isinstance(mrr, int | float) and math.isfinite(mrr)):
             raise InputError(f"mrr={mrr} of {name} is no score: give a number, or None if the training diverged.")
         if trial.number in past.results:
             raise InputError(f"{name[0].upper()}{name[1:]} has been told already: ask for the next trial.")
         driver.settle(
-            Result(
+            TrialResult(
                 trial.task.round,
                 trial.task.number,
                 trial.task.attempt,
@@ -238,10 +238,10 @@ class Search:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class AskedTrial:
     """A trial for a trainer of one's own: train `config` on `dataset.train`, give its MRR on `dataset.valid`."""
 
-    task: Task
+    task: Trial
     config: TrainConfig
     dataset: Dataset
 
@@ -260,10 +260,10 @@ class _NoEngine:
     n_slots = 0
     devices: tuple[str, ...] = ("cpu",)
 
-    def start(self, task: Task) -> str | None:
+    def start(self, task: Trial) -> str | None:
         return None
 
-    def wait(self, tell: Callable[..., None]) -> list[Result | Task]:
+    def wait(self, tell: Callable[..., None]) -> list[TrialResult | Trial]:
         return []
 
     def stop(self) -> None:

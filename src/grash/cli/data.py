@@ -234,14 +234,16 @@ def reduce(
     method: Annotated[
         Method, typer.Option("--method", help="kcore; for comparison triples (a sample), walk, kgtuner.")
     ] = "kcore",
-    way: Annotated[
-        Literal["chain", "ladder"],
-        typer.Option("--way", help="kcore: to the triple along the peel order (chain), or whole cores only (ladder)."),
-    ] = "chain",
-    count: Annotated[
-        Literal["neighbours", "triples"],
-        typer.Option("--count", help="kcore: what an entity needs k of."),
-    ] = "neighbours",
+    reduction: Annotated[
+        Literal["core-order", "k-core"],
+        typer.Option(
+            "--reduction", help="kcore: to the triple along the peel order (chain), or whole cores only (ladder)."
+        ),
+    ] = "core-order",
+    degree: Annotated[
+        Literal["neighbors", "triples"],
+        typer.Option("--degree", help="kcore: what an entity needs k of."),
+    ] = "neighbors",
     length: Annotated[int | None, typer.Option("--length", help="walk: steps of each walk (10).")] = None,
     starts: Annotated[int | None, typer.Option("--starts", help="walk: so many walks, instead of a fraction.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the validation split, the sample and the walks.")] = 0,
@@ -260,7 +262,7 @@ def reduce(
 ) -> None:
     """Write a smaller graph, on which configurations compare much as on the full one.
 
-    Entities with few neighbours are peeled off train until its train part is as small as asked for. The result has a
+    Entities with few neighbors are peeled off train until its train part is as small as asked for. The result has a
     validation part of its own (20 %, at most 5,000 triples), keeps the names, and is an encoded dataset as from grash
     prepare.
     """
@@ -275,7 +277,7 @@ def reduce(
         raise InputError(f"{place} exists already: give another folder with -o, or allow --overwrite.")
     if method == "kcore":
         assert share is not None
-        subgraph = _cut(dataset, share, way, count, seed, plot)
+        subgraph = _cut(dataset, share, reduction, degree, seed, plot)
     else:
         subgraph = _sampled(dataset, share, method, length, starts, seed)
     subgraph.dataset.save(place, overwrite=overwrite)
@@ -311,14 +313,14 @@ def _label(share: Fraction | None, starts: int | None) -> str:
     return f"{float(share):g}" if share is not None else f"{starts}-walks"
 
 
-def _cut(dataset: Dataset, share: Fraction, way: Any, count: Any, seed: int, plot: Path | None) -> Subgraph:
+def _cut(dataset: Dataset, share: Fraction, reduction: Any, count: Any, seed: int, plot: Path | None) -> Subgraph:
     from grash.reduction.cores import peeling_of
     from grash.reduction.plot import draw_chain
     from grash.reduction.subgraph import chain_of, cut
 
     peeling = peeling_of(dataset, count)
     chain = chain_of(dataset, peeling)
-    subgraph = cut(dataset, peeling, share, way=way, seed=seed, names=True, chain=chain)
+    subgraph = cut(dataset, peeling, share, reduction=reduction, seed=seed, names=True, chain=chain)
     if plot is not None:
         draw_chain(dataset, chain, plot, fraction=float(share))
     return subgraph

@@ -72,9 +72,9 @@ def picture(
     from rich.console import Group
     from rich.text import Text
 
-    from grash.report.summary import summarise
+    from grash.report.summary import summarize
 
-    summary = summarise(state, now)
+    summary = summarize(state, now)
     lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in summary_lines(summary)]
     running = [Text(line, no_wrap=True, overflow="ellipsis") for line in _device_lines(state, heartbeats, devices)]
     return Group(_rounds_table(summary), *lines, *running)

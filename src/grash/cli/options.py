@@ -21,7 +21,7 @@ ModelFolder = Annotated[Path, typer.Argument(help="A model folder, from grash tr
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for machines.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:i.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads; all cores by default.")]
-Count = Annotated[int, typer.Option("-k", "--count", help="How many answers.")]
+Count = Annotated[int, typer.Option("-k", "--degree", help="How many answers.")]
 
 _SOURCE_OPTIONS: dict[str, tuple[Any, Any, Any]] = {
     "separator": (

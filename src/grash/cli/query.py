@@ -1,4 +1,4 @@
-"""grash predict, score, neighbours: using a model."""
+"""grash predict, score, neighbors: using a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOLD = 20  # lines that are left out, each by a sentence
 
 
 def add_to(app: typer.Typer) -> None:
-    for verb in (predict, score, neighbours):
+    for verb in (predict, score, neighbors):
         app.command()(verb)
     app.command()(takes_source_options(evaluate))
 
@@ -122,7 +122,7 @@ def score(
         print(*row, f"{value:.6g}", sep="\t")
 
 
-def neighbours(
+def neighbors(
     model: ModelFolder,
     entity: Annotated[str, typer.Argument(help="Name (or id) of an entity.", show_default=False)],
     count: Count = 10,
@@ -137,10 +137,10 @@ def neighbours(
 
     listen()
     use_threads(threads)
-    answers = model_api.load_model(model, device=device).neighbours(entity, count, metric)  # type: ignore[arg-type]
+    answers = model_api.load_model(model, device=device).neighbors(entity, count, metric)  # type: ignore[arg-type]
     if json:
         found = [{"name": a.name, "id": a.id, "score": a.score} for a in answers]
-        as_json({"entity": entity, "metric": metric, "neighbours": found})
+        as_json({"entity": entity, "metric": metric, "neighbors": found})
         return
     table(("", "entity", f">{metric}"), [(i + 1, a.name, a.score) for i, a in enumerate(answers)])
 
@@ -293,7 +293,7 @@ def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> No
     suffix = "" if result["candidates"] is None else f"@{result['candidates']}neg"
     low, high = result[f"mrr_interval{suffix}"]
     columns = tuple(f">{name}{suffix}" for name in _COLUMNS)
-    rows = [(_slot_word(slot), *_numbers(result[slot], suffix)) for slot in ("both", "head", "tail")]
+    rows = [(_slot_word(side), *_numbers(result[side], suffix)) for side in ("both", "head", "tail")]
     print(f"\n{_measured(result)}\n")
     table(("asked for", *columns), rows)
     print(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
@@ -321,8 +321,8 @@ def _measured(result: dict[str, Any]) -> str:
     )
 
 
-def _slot_word(slot: str) -> str:
-    return "head and tail" if slot == "both" else slot
+def _slot_word(side: str) -> str:
+    return "head and tail" if side == "both" else side
 
 
 def _numbers(metrics: dict[str, Any], suffix: str) -> list[float]:

@@ -17,7 +17,7 @@ from grash.errors import ConfigError
 if TYPE_CHECKING:
     from grash.api.result import SearchResult
     from grash.api.search import Search
-    from grash.search.trial import Result
+    from grash.search.trial import TrialResult
     from grash.training.config import TrainConfig
 
 
@@ -63,16 +63,28 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {
         _option("--from-run", help="The best configurations of an earlier search enter the first round."),
     ),
     "seed": (int | None, None, _option("--seed", help="Every random choice follows from it [0].")),
-    "way": (str | None, None, _option("--way", help="Subgraphs: chain, or ladder of whole k-cores [chain].")),
-    "count": (str | None, None, _option("--count", help="Cores by neighbours or triples [neighbours].")),
-    "rails": (bool | None, None, _option("--rails/--no-rails", help="Guard rails against too small rounds [on].")),
+    "reduction": (
+        str | None,
+        None,
+        _option("--reduction", help="Subgraphs: chain, or ladder of whole k-cores [chain]."),
+    ),
+    "degree": (str | None, None, _option("--degree", help="Cores by neighbors or triples [neighbors].")),
+    "guard_rails": (
+        bool | None,
+        None,
+        _option("--guard-rails/--no-guard-rails", help="Guard rails against too small rounds [on]."),
+    ),
     "threads": (int | None, None, _option("--threads", help="CPU threads of a trial; results depend on it [1].")),
     "final_threads": (
         int | None,
         None,
         _option("--final-threads", help="CPU threads of the final training [as --threads]."),
     ),
-    "price": (str | None, None, _option("--price", help="Unit of the budget: triples or scores [triples].")),
+    "budget_unit": (
+        str | None,
+        None,
+        _option("--budget-unit", help="Unit of the budget: triples or scores [triples]."),
+    ),
     "warm_start": (
         str | None,
         None,
@@ -245,9 +257,9 @@ def _run(
     if json:
         from datetime import datetime, timezone
 
-        from grash.report.summary import summarise
+        from grash.report.summary import summarize
 
-        as_json(summarise(result.state, datetime.now(timezone.utc)))
+        as_json(summarize(result.state, datetime.now(timezone.utc)))
     if result.state.stopped:
         say(f"stopped: {result.state.stopped}. Go on with: {command('grash', 'resume', made.folder)}")
         raise typer.Exit(130 if "interrupted" in result.state.stopped else RESUMABLE)
@@ -281,7 +293,7 @@ def _show_result(result: SearchResult) -> None:
         say(f"ask the model: {ask}")
 
 
-def _early_stop(final: Result, config: TrainConfig) -> str:
+def _early_stop(final: TrialResult, config: TrainConfig) -> str:
     """Where a final training ended for want of patience before its planned epochs; else nothing."""
     if final.status != "ok" or config.patience is None or not final.history:
         return ""
@@ -313,10 +325,10 @@ def status(runs: Runs, json: Json = False) -> None:
 
     Reads the ledger of the run folder only, so that it can be asked at any time, on any machine that sees the folder.
     """
-    from grash.report.summary import abandoned, state_of, summarise
+    from grash.report.summary import abandoned, state_of, summarize
 
     listen()
-    found = [summarise(state_of(run), datetime.now(timezone.utc), alive=not abandoned(run)) for run in runs]
+    found = [summarize(state_of(run), datetime.now(timezone.utc), alive=not abandoned(run)) for run in runs]
     if json:
         as_json(found[0] if len(runs) == 1 else [{"run": str(run), **entry} for run, entry in zip(runs, found)])
     elif len(runs) == 1:

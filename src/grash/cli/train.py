@@ -235,7 +235,7 @@ def _show_result(model: Model, folder: Path) -> None:
     print(f"\nSaved as {folder}. Try:")
     print(f"  {command('grash', 'predict', folder, '--head', names[0], '--relation', names[1])}")
     print(f"  {command('grash', 'predict', folder, '--relation', names[1], '--tail', names[2], '--new-only')}")
-    print(f"  {command('grash', 'neighbours', folder, names[0])}")
+    print(f"  {command('grash', 'neighbors', folder, names[0])}")
     if len(model.dataset.test):
         print(f"  {command('grash', 'evaluate', folder, '--per-relation')}")
 

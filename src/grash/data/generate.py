@@ -341,7 +341,7 @@ class PlantedGraph:
         return (np.asarray(ids, np.int64) - shift) % self.n_entities * pow(step, -1, self.n_entities) % self.n_entities
 
     def _spread(self) -> tuple[int, int]:
-        """A step that meets every id once, and where it begins: neighbours in place are strangers in memory."""
+        """A step that meets every id once, and where it begins: neighbors in place are strangers in memory."""
         random = np.random.default_rng([self.seed, 1])
         while True:
             step = int(random.integers(1, self.n_entities))

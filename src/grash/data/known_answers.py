@@ -72,8 +72,8 @@ class KnownAnswers:
             tail=_index(splits, 0, 2, n_relations, asked),
         )
 
-    def of_slot(self, slot: Literal["head", "tail"]) -> AnswerIndex:
-        return self.head if slot == "head" else self.tail
+    def of_side(self, side: Literal["head", "tail"]) -> AnswerIndex:
+        return self.head if side == "head" else self.tail
 
 
 def _index(splits: Sequence[Ids], known: int, answer: int, n_relations: int, asked: Ids | None) -> AnswerIndex:
@@ -141,16 +141,16 @@ _ROWS_lookup = 1 << 22  # triples looked through together
 
 
 def known_answers(
-    dataset: Dataset, ends: NDArray[np.int64], relations: NDArray[np.int64], slot: Literal["head", "tail"]
+    dataset: Dataset, ends: NDArray[np.int64], relations: NDArray[np.int64], side: Literal["head", "tail"]
 ) -> list[NDArray[np.int64]]:
     """For each of B questions (end, relation), all answers in train, valid and test, ascending and distinct.
 
-    slot is what is asked: with "tail", ends (B,) are heads.
+    side is what is asked: with "tail", ends (B,) are heads.
     """
     keys, question_of = np.unique(ends * dataset.n_relations + relations, return_inverse=True)
     if not len(keys):
         return []
-    found = [_matches(dataset, part, keys, slot) for part in _parts(dataset)]
+    found = [_matches(dataset, part, keys, side) for part in _parts(dataset)]
     place = np.concatenate([p for p, _ in found]) if found else np.empty(0, np.int64)
     answer = np.concatenate([a for _, a in found]) if found else np.empty(0, np.int64)
     pairs = np.unique(place * dataset.n_entities + answer)  # by question, then by answer
@@ -173,11 +173,11 @@ def _parts(dataset: Dataset) -> list[NDArray[np.int32]]:
 
 
 def _matches(
-    dataset: Dataset, triples: NDArray[np.int32], keys: NDArray[np.int64], slot: Literal["head", "tail"]
+    dataset: Dataset, triples: NDArray[np.int32], keys: NDArray[np.int64], side: Literal["head", "tail"]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(place in keys, answer) of the triples that answer one of the questions."""
     heads, relations, tails = triples.T
-    end, answer = (heads, tails) if slot == "tail" else (tails, heads)
+    end, answer = (heads, tails) if side == "tail" else (tails, heads)
     wanted = end.astype(np.int64) * dataset.n_relations + relations
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     hit = keys[place] == wanted

@@ -35,7 +35,7 @@ from grash.data.external.prepare import prepare_large, repeated_names, was_begun
 from grash.data.interning import Interner
 from grash.data.readers import arrays as numbered
 from grash.data.readers import tables
-from grash.data.readers.folders import Layout, dataset_name, recognise
+from grash.data.readers.folders import Layout, dataset_name, recognize
 from grash.data.readers.options import SourceOptions
 from grash.data.readers.rdf import RDF_FORMATS, rdf_file
 from grash.data.readers.text import ROLES, places_by_name
@@ -55,7 +55,7 @@ def load_dataset(source: Path | str, options: SourceOptions | None = None, **cha
     if not path.exists() and str(source) in BUNDLED:
         graph = read_source(BUNDLED[str(source)], options)
         return replace(graph, provenance={**graph.provenance, "source": f"{source}, bundled with grash"})
-    layout = recognise(path, file_format=options.format)
+    layout = recognize(path, file_format=options.format)
     if layout.kind != "encoded":
         return _read(layout, options)
     if options != SourceOptions():
@@ -98,7 +98,7 @@ def prepare(
     source, out, chosen = str(_path(source)), Path(out), SourceOptions.of(options, changes)
     limit = memory_limit(memory)
     mend_folder(out)
-    layout = recognise(Path(source), file_format=chosen.format) if Path(source).exists() else None
+    layout = recognize(Path(source), file_format=chosen.format) if Path(source).exists() else None
     if layout is not None and was_finished(layout, out, chosen):
         return Dataset.load(out)
     if out.exists() and not overwrite:
@@ -116,7 +116,7 @@ def prepare(
 def read_source(source: Path | str, options: SourceOptions | None = None, **changes: Any) -> Dataset:
     """The dataset of a file or folder in any of the known layouts, read into memory."""
     options = SourceOptions.of(options, changes)
-    layout = recognise(_path(source), file_format=options.format)
+    layout = recognize(_path(source), file_format=options.format)
     return Dataset.load(layout.path) if layout.kind == "encoded" else _read(layout, options)
 
 

@@ -20,7 +20,7 @@ from grash.data.dataset import SPLITS, Dataset
 # = What valid and test give away: triples that stand in train as well, reversed, or under a twin relation.
 # =
 # = Comes from a Dataset's three arrays; goes into describe.py. All triples are brought into one sorted order in
-# = which those between the same two entities are neighbours; every count is a walk along that order.
+# = which those between the same two entities are neighbors; every count is a walk along that order.
 
 THRESHOLD = 0.8  # Akrami et al. 2020 (SIGMOD) use 0.8 of both relations; Toutanova & Chen 2015 the same idea
 

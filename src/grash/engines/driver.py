@@ -45,7 +45,7 @@ from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState
 from grash.search.proposals import make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
 from grash.search.schedule import fitting_trials, round_config, round_sizes
-from grash.search.trial import FAULTS, Engine, Heartbeat, Result, Task
+from grash.search.trial import FAULTS, Engine, Heartbeat, Trial, TrialResult
 from grash.training.config import TrainConfig, make_config
 
 log = logging.getLogger(__name__)
@@ -167,13 +167,13 @@ class Driver:
             versions={"grash": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
 
-    def started(self, task: Task, device: str) -> None:
+    def started(self, task: Trial, device: str) -> None:
         self._record("started", round=task.round, number=task.number, attempt=task.attempt, device=device)
 
     def extend(self, **more: Any) -> None:
         """Adds trials or budget (search/extend.py)."""
         count = max(more.get("n_trials") or 1, len(self.state.configurations))
-        prices = [c.price for c in make_configurations(self.settings, self.graphs.n_entities, count)]
+        prices = [c.relative_cost for c in make_configurations(self.settings, self.graphs.n_entities, count)]
         self._record("extended", **extension(self.state, self.settings, prices=prices, **more))
 
     def _act(self, action: Action) -> None:
@@ -194,10 +194,10 @@ class Driver:
                 self._record("finished", failed=failed)
                 self.folder.tidy(self.state)
 
-    def _run_tasks(self, tasks: list[Task]) -> None:
+    def _run_tasks(self, tasks: list[Trial]) -> None:
         """Runs tasks until all are settled, or the search is to stop."""
         waiting, running = list(tasks), 0
-        later: list[tuple[float, Task]] = []  # attempts after a fault, each with the time before which it waits
+        later: list[tuple[float, Trial]] = []  # attempts after a fault, each with the time before which it waits
         while waiting or running or later:
             now = time.monotonic()  # one look: between two of them an attempt could belong to neither list
             waiting += [task for at, task in later if at <= now]
@@ -216,7 +216,7 @@ class Driver:
                 continue
             for ended in self.engine.wait(self._hear):
                 running -= 1
-                if isinstance(ended, Task):
+                if isinstance(ended, Trial):
                     continue
                 self.settle(ended)
                 again = self._again(tasks, ended)
@@ -224,7 +224,7 @@ class Driver:
                     later.append((time.monotonic() + min(5.0, _PAUSE * 2**again.attempt), again))
             self._must_stop()
 
-    def settle(self, result: Result) -> None:
+    def settle(self, result: TrialResult) -> None:
         """Records how a trial ended; then its checkpoint goes, unless a machine failed it and it may go on from it."""
         self.heartbeats.pop((result.round, result.number), None)
         self._record("ended", result=result.to_json())
@@ -235,7 +235,7 @@ class Driver:
                 "configuration %d, round %d: %s. %s", result.number, result.round, result.status, result.message
             )
 
-    def _again(self, tasks: list[Task], result: Result) -> Task | None:
+    def _again(self, tasks: list[Trial], result: TrialResult) -> Trial | None:
         """The next attempt at a task whose machine failed it, if it has one left."""
         settled = self.state.finals if result.round == 0 else self.state.rounds[result.round - 1].attempts
         if result.round == 0 and self.state.final is not None:
@@ -246,7 +246,7 @@ class Driver:
         out_of_memory = sum(r.status == "memory" for r in settled[result.number])
         return replace(task, attempt=result.attempt + 1, work_share=0.5**out_of_memory)
 
-    def trial_task(self, number: int, configuration: int) -> Task:
+    def trial_task(self, number: int, configuration: int) -> Trial:
         plan = self.state.rounds[number - 1].plan
         made = self.state.configurations[configuration]
         full = make_config(made.values)
@@ -256,14 +256,14 @@ class Driver:
         state = self.folder.trial(number - 1, configuration) / "state"
         has_state = number > 1 and (state / "state.json").is_file() and (warm or full.schedule not in HORIZON)
         goes_on = lineage and has_state
-        return Task(
+        return Trial(
             round=number,
             number=configuration,
             attempt=1 + len(self.state.rounds[number - 1].attempts.get(configuration, [])),
             config=config.model_dump(),
             fractions=() if plan.whole and not warm else plan.fractions,
-            apart=plan.apart,
-            price=made.price,
+            isolated=plan.isolated,
+            relative_cost=made.relative_cost,
             continues=str(state.relative_to(self.folder.path)) if goes_on else None,
             epochs_before=self.state.rounds[number - 2].plan.epochs if goes_on and not warm else 0.0,
             warm=warm,
@@ -272,10 +272,10 @@ class Driver:
             n_bytes=self._n_bytes(config, plan.n_entities, plan.n_relations, plan.n_train, plan.n_valid, weights=False),
         )
 
-    def _final_task(self, number: int) -> Task:
+    def _final_task(self, number: int) -> Trial:
         config = make_config(self.state.configurations[number].values)
         data = self.graphs.dataset
-        return Task(
+        return Trial(
             round=0,
             number=number,
             attempt=1 + len(self.state.finals.get(number, [])),

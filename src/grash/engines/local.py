@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from grash.engines.trial import TrialRunner, check_card
-from grash.search.trial import Heartbeat, Result, Task
+from grash.search.trial import Heartbeat, Trial, TrialResult
 
 
 class SequentialEngine:
@@ -14,16 +14,16 @@ class SequentialEngine:
     def __init__(self, runner: TrialRunner) -> None:
         self.runner = runner
         self.devices: tuple[str, ...] = (str(runner.device),)
-        self._task: Task | None = None
+        self._task: Trial | None = None
         self._stopping = False
 
-    def start(self, task: Task) -> str | None:
+    def start(self, task: Trial) -> str | None:
         if self._task is not None:
             return None
         self._task = task
         return self.devices[0]
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
         if self._task is None:
             return []
         task, self._task = self._task, None
@@ -52,7 +52,7 @@ class SequentialEngine:
 # = Trials that are alike in shape, trained together in this process: as many as memory admits share every launch.
 # =
 # = Early rounds train dozens of models of a few thousand entities, each of which would leave a card idle. A trial's numbers
-# = do not depend on its neighbours (docs/decisions/0027), so results are those of `sequential`.
+# = do not depend on its neighbors (docs/decisions/0027), so results are those of `sequential`.
 
 
 class StackedEngine:
@@ -63,18 +63,18 @@ class StackedEngine:
     def __init__(self, runner: TrialRunner) -> None:
         self.runner = runner
         self.devices: tuple[str, ...] = (str(runner.device),)
-        self._tasks: list[Task] = []  # taken and not ended
-        self._results: Iterator[list[Result]] | None = None
+        self._tasks: list[Trial] = []  # taken and not ended
+        self._results: Iterator[list[TrialResult]] | None = None
         self._tell: Callable[[Heartbeat], None] = lambda heartbeat: None
         self._stopping = False
 
-    def start(self, task: Task) -> str | None:
+    def start(self, task: Trial) -> str | None:
         if self._results is not None or not self.runner.fits([*self._tasks, task]):
             return None
         self._tasks.append(task)
         return self.devices[0]
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
         """The next results: trials that are trained together end together."""
         if not self._tasks:
             return []
@@ -107,6 +107,6 @@ class StackedEngine:
         if self._stopping:
             raise KeyboardInterrupt
 
-    def _give_up(self) -> list[Result | Task]:
+    def _give_up(self) -> list[TrialResult | Trial]:
         given_up, self._tasks, self._results = list(self._tasks), [], None
         return [*given_up]

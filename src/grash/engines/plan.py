@@ -27,7 +27,7 @@ from grash.search.halving import CloseRound, OpenRound, RunTrials, next_action
 from grash.search.ledger import RoundState, SearchState
 from grash.search.proposals import make_configurations, score_count
 from grash.search.schedule import fitting_trials, round_config, round_sizes
-from grash.search.trial import Configuration, Result, Round
+from grash.search.trial import Configuration, Round, TrialResult
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
 from grash.training.fused import serves, stack_states, why_not
@@ -154,7 +154,7 @@ def _simulated(graphs: SearchGraphs, configurations: list[Configuration], sizes:
             case OpenRound(plan):
                 state.rounds.append(RoundState(plan))
             case RunTrials(number, numbers):
-                ended = {n: Result(number, n, 1, "ok", mrr=0.5, positives=0) for n in numbers}
+                ended = {n: TrialResult(number, n, 1, "ok", mrr=0.5, positives=0) for n in numbers}
                 state.rounds[number - 1].results.update(ended)
             case CloseRound(number, survivors):
                 state.rounds[number - 1].survivors = list(survivors)
@@ -174,7 +174,7 @@ def _planned(
     configs = [round_config(make_config(c.values), plan, settings) for c in configurations]
     typical = sorted(configs, key=lambda c: score_count(c, plan.n_entities))[len(configs) // 2]
     ground = Ground(
-        graphs.subgraph(() if plan.whole else plan.fractions, plan.apart).dataset, device, seed=settings.seed
+        graphs.subgraph(() if plan.whole else plan.fractions, plan.isolated).dataset, device, seed=settings.seed
     )
     memory = [ground.plan([c]) for c in configs]
     standing = _standing(configs, len(past.results), plan.n_entities)
@@ -191,7 +191,7 @@ def _planned(
         len(past.results),
         steps,
         _negatives(configs),
-        plan.cost * sum(c.price for c in configurations if c.number in past.results),
+        plan.cost * sum(c.relative_cost for c in configurations if c.number in past.results),
         max(paths.n_bytes, *(m.device for m in memory)),
         kept * len(past.results),
         seconds,

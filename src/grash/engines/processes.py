@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from grash.errors import GrashError, OutputError
-from grash.search.trial import Heartbeat, Result, Status, Task
+from grash.search.trial import Heartbeat, Status, Trial, TrialResult
 
 # = How long a driver bears that a worker says nothing about its trial.
 # =
@@ -45,7 +45,7 @@ class Silence:
     def heard(self) -> None:
         self.since, self.begun = time.monotonic(), True
 
-    def verdict(self, task: Task, timeout: float | None) -> tuple[Status, str] | None:
+    def verdict(self, task: Trial, timeout: float | None) -> tuple[Status, str] | None:
         """How the trial is given up and why, or None; a final training that has begun has no limit."""
         silent = time.monotonic() - self.since
         if not self.begun:
@@ -74,7 +74,7 @@ class _Slot:
     device: str
     process: subprocess.Popen[bytes]
     pipe: Connection
-    task: Task | None = None
+    task: Trial | None = None
     silence: Silence = field(default_factory=Silence)
     ready: bool = False
     stillborn: int = 0  # workers in a row that ended before they were ready
@@ -90,7 +90,7 @@ class ProcessEngine:
         self._slots = [self._worker(device) for device in devices]
         self._free: dict[str, int] = {}
 
-    def start(self, task: Task) -> str | None:
+    def start(self, task: Trial) -> str | None:
         for slot in self._slots:
             if slot.task is None and self._has_room(slot.device, task):
                 slot.task, slot.silence = task, Silence()
@@ -98,8 +98,8 @@ class ProcessEngine:
                 return slot.device
         return None
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
-        ended: list[Result | Task] = []
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
+        ended: list[TrialResult | Trial] = []
         by_pipe = {slot.pipe: slot for slot in self._slots}
         for pipe in wait(list(by_pipe), timeout=_PATIENCE):
             ended += self._hear(by_pipe[pipe], tell)  # type: ignore[index]
@@ -121,7 +121,7 @@ class ProcessEngine:
             slot.process.wait()
             slot.pipe.close()
 
-    def _hear(self, slot: _Slot, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+    def _hear(self, slot: _Slot, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
         try:
             message = json.loads(slot.pipe.recv_bytes())
         except (EOFError, OSError):
@@ -142,12 +142,12 @@ class ProcessEngine:
             raise GrashError(f"A worker on {slot.device} could not begin: {message['fatal']}")
         if "stopped" in message:
             return [] if task is None else [task]
-        result = Result.from_json(message["result"])
+        result = TrialResult.from_json(message["result"])
         if result.status == "killed":  # it ends itself, and the next task is not for it
             self._replace(slot)
         return [result]
 
-    def _gone(self, slot: _Slot) -> list[Result | Task]:
+    def _gone(self, slot: _Slot) -> list[TrialResult | Trial]:
         """A worker has ended. One that was never ready is no fault of its trial, which the next one gets."""
         with suppress(subprocess.TimeoutExpired):
             slot.process.wait(5)
@@ -170,11 +170,11 @@ class ProcessEngine:
                 f"what they said stands above. `--engine sequential` runs the search without workers."
             )
 
-    def _lost(self, slot: _Slot, status: Status, message: str) -> Result:
+    def _lost(self, slot: _Slot, status: Status, message: str) -> TrialResult:
         task = slot.task
         assert task is not None
         self._replace(slot)
-        return Result(task.round, task.number, task.attempt, status, message=message, device=slot.device)
+        return TrialResult(task.round, task.number, task.attempt, status, message=message, device=slot.device)
 
     def _replace(self, slot: _Slot) -> None:
         slot.process.kill()
@@ -194,7 +194,7 @@ class ProcessEngine:
         there.close()
         return _Slot(device, process, here)
 
-    def _has_room(self, device: str, task: Task) -> bool:
+    def _has_room(self, device: str, task: Trial) -> bool:
         """Whether the device's memory admits the trial beside those that run there; alone it is always tried."""
         beside = [s.task.n_bytes for s in self._slots if s.device == device and s.task is not None]
         if not beside:
@@ -220,7 +220,7 @@ def work(pipe: Connection, folder: str, device: str, timeout: float | None, driv
 
     try:
         settings = read_settings(Path(folder))
-        cores = cores_place(dataset_place(Path(folder)), settings.count)
+        cores = cores_place(dataset_place(Path(folder)), settings.degree)
         graphs = SearchGraphs(read_dataset(Path(folder)), settings, cache=cores)
         runner = TrialRunner(graphs, Path(folder), device=device, timeout=timeout)
     except Exception as error:
@@ -243,7 +243,7 @@ def work(pipe: Connection, folder: str, device: str, timeout: float | None, driv
         if "task" not in message:
             continue
         content = message["task"]
-        task = Task(**{**content, "fractions": tuple(content["fractions"])})
+        task = Trial(**{**content, "fractions": tuple(content["fractions"])})
         told = 0.0  # that its training begins is said at once: its time limit runs from then on
         try:
             result = runner.run(task, tell)

@@ -30,7 +30,7 @@ from grash.engines.memory import MemoryPlan, plan_stack
 from grash.engines.processes import Silence
 from grash.errors import ConfigError, GrashError, OutputError
 from grash.search.run_folder import LOCK_FILE, cores_place, dataset_place, read_dataset, read_settings
-from grash.search.trial import Heartbeat, Result, Status, Task
+from grash.search.trial import Heartbeat, Status, Trial, TrialResult
 from grash.training.config import make_config
 from grash.training.placement import Placement
 
@@ -56,7 +56,7 @@ class _Worker:
     begun: Any  # what `begin` will say; None once it has
     node: str = ""
     pid: int = 0
-    task: Task | None = None
+    task: Trial | None = None
     ended: Any = None  # what `run` will say
     heard: Any = None  # what `heard` will say
     beat: Heartbeat | None = None  # the last one
@@ -91,7 +91,7 @@ class RayEngine:
         self._probe: Any = None
         self._faults, self._since_room = Faults(), time.monotonic()
 
-    def start(self, task: Task) -> str | None:
+    def start(self, task: Trial) -> str | None:
         self._greet()
         share = self._share(task)
         if share is None:
@@ -106,13 +106,13 @@ class RayEngine:
         self._since_room = time.monotonic()
         return "cuda" if self._gpu else "cpu"
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
         busy = {w.ended: w for w in self._workers if w.task is not None}
         if not busy:
             return []
         patience = _HURRY if any(w.begun is not None for w in self._workers) else _PATIENCE
         done, _ = self._ray.wait(list(busy), timeout=patience)
-        ended: list[Result | Task] = [self._ended(busy[ref]) for ref in done]
+        ended: list[TrialResult | Trial] = [self._ended(busy[ref]) for ref in done]
         for worker in [w for w in self._workers if w.task is not None]:
             self._listen(worker, tell)
             late = worker.silence.verdict(worker.task, self.timeout)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ class RayEngine:
             self._is_ours = False
             self._ray.shutdown()
 
-    def _share(self, task: Task) -> Share | None:
+    def _share(self, task: Trial) -> Share | None:
         """None while there is no node for it, or it is not known how large a card is."""
         nodes = self._nodes()
         if not nodes:
@@ -147,7 +147,7 @@ class RayEngine:
             plan = plan_final(task, self._dataset, device, card_bytes=self._card_bytes)
         return share_of(task, threads, node_bytes=largest, card_bytes=self._card_bytes, plan=plan)
 
-    def _look(self, task: Task) -> bool:
+    def _look(self, task: Trial) -> bool:
         """Whether something has begun on a node that can take a trial, and so said how large its card is. What waits
         for such a node is a demand that Ray's autoscaler sees, of no size that a node might lack."""
         if self._probe is None:
@@ -179,7 +179,7 @@ class RayEngine:
     def _dataset(self) -> Dataset:
         return read_dataset(self.folder)
 
-    def _ask(self, share: Share, task: Task) -> None:
+    def _ask(self, share: Share, task: Trial) -> None:
         """A worker of this size. Those that idle, or wait for room, and are too small for it make room, as do those
         that wait for a node that is gone."""
         largest = max((node.memory for node in self._nodes()), default=0)
@@ -225,7 +225,7 @@ class RayEngine:
                 f"it: install the same on every node."
             )
 
-    def _ended(self, worker: _Worker) -> Result | Task:
+    def _ended(self, worker: _Worker) -> TrialResult | Trial:
         task = worker.task
         assert task is not None
         try:
@@ -241,7 +241,7 @@ class RayEngine:
             raise OutputError(message["full"], message["reason"], then=then)
         if "stopped" in message:
             return task
-        result = Result.from_json(message["result"])
+        result = TrialResult.from_json(message["result"])
         if result.status == "killed":  # its card's context is lost: a fresh process gets a fresh one
             self._end(worker)
         return result
@@ -259,18 +259,18 @@ class RayEngine:
                     tell(beat)
             worker.heard = None
 
-    def _lost(self, worker: _Worker, status: Status, message: str) -> Result:
+    def _lost(self, worker: _Worker, status: Status, message: str) -> TrialResult:
         task = worker.task
         assert task is not None
         self._end(worker)
-        return Result(task.round, task.number, task.attempt, status, message=message, device=self.devices[0])
+        return TrialResult(task.round, task.number, task.attempt, status, message=message, device=self.devices[0])
 
     def _end(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         with suppress(self._ray.exceptions.RayError):
             self._ray.kill(worker.actor)
 
-    def _complain(self, task: Task, need: str) -> None:
+    def _complain(self, task: Trial, need: str) -> None:
         """Says that a trial waits where none runs: the cluster may be full, or too small for it."""
         if any(w.task is not None for w in self._workers) or time.monotonic() - self._since_room < _PATIENT:
             return
@@ -278,7 +278,7 @@ class RayEngine:
         log.warning("%s waits for %s, which no node of the Ray cluster has free (`ray status`).", task.name, need)
 
 
-def _is_of(beat: Heartbeat, task: Task | None) -> bool:
+def _is_of(beat: Heartbeat, task: Trial | None) -> bool:
     """Whether it is of this task, and not of the worker's last one."""
     return task is not None and (beat.round, beat.number) == (task.round, task.number)
 
@@ -313,7 +313,7 @@ class Share:
 
 
 def share_of(
-    task: Task, threads: int, *, node_bytes: int, card_bytes: int | None, plan: MemoryPlan | None = None
+    task: Trial, threads: int, *, node_bytes: int, card_bytes: int | None, plan: MemoryPlan | None = None
 ) -> Share:
     """The share for a trial, by its planned bytes. A trial that is larger than every node or card gets a whole one.
 
@@ -329,7 +329,7 @@ def share_of(
     return Share(threads, min(_round_up(_PROCESS_BYTES + beside), node_bytes), 1 / max(1, min(PER_CARD, fitting)))
 
 
-def plan_final(task: Task, dataset: Dataset, device: torch.device, *, card_bytes: int | None) -> MemoryPlan:
+def plan_final(task: Trial, dataset: Dataset, device: torch.device, *, card_bytes: int | None) -> MemoryPlan:
     """What the final training takes, its entities where they are asked to lie; `auto` is on the card if they fit there.
     device: whose formula is used."""
     ways = {"device": [Placement()], "host": [Placement("host")], "disk": [Placement("disk", Path(task.folder))]}
@@ -525,7 +525,7 @@ class RayWorker:
     def run(self, task: str) -> str:
         """What became of a task: a result, or that it was stopped, or that the disk is full."""
         content = json.loads(task)
-        given = Task(**{**content, "fractions": tuple(content["fractions"])})
+        given = Trial(**{**content, "fractions": tuple(content["fractions"])})
         assert self._runner is not None
         self._heartbeat = None
         try:
@@ -553,7 +553,7 @@ class RayWorker:
         from grash.engines.trial import TrialRunner
         from grash.search.graphs import SearchGraphs
 
-        cores = cores_place(dataset_place(self.folder), settings.count)
+        cores = cores_place(dataset_place(self.folder), settings.degree)
         graphs = SearchGraphs(read_dataset(self.folder), settings, cache=cores)
         self._runner = TrialRunner(graphs, self.folder, device=self.device, timeout=self.timeout)
         return {

@@ -67,7 +67,7 @@ class Job:
     """A training to run. checkpoint: a folder that is written from time to time and on an interrupt; if it is there
     already and belongs to the same settings and dataset, training goes on from it, to the same weights bit for bit.
     For trials of a search: begin fills a fresh state from an earlier round, which stood at step begins_at; keep is as
-    in `Training`; belongs_to tells runs apart. For studies: valid_at as in `Training`, and no interval of the best
+    in `Training`; belongs_to tells runs isolated. For studies: valid_at as in `Training`, and no interval of the best
     validation, which would take longer than itself. placement: where its entities lie if it is trained alone, as in
     `placing`; together with others they lie on the device. Files of it are made beside the checkpoint. weights as in
     `Training`: without them the outcome's model has the last ones."""

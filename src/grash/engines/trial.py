@@ -34,7 +34,7 @@ from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
 from grash.search.proposals import score_count
 from grash.search.schedule import cost_of
-from grash.search.trial import Heartbeat, Result, Status, Task
+from grash.search.trial import Heartbeat, Status, Trial, TrialResult
 from grash.training.checkpoint import SCHEMA, VERSION, TrainState, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress
@@ -54,38 +54,38 @@ class TrialRunner:
         self.device, self.timeout = choose_device(device), timeout
         self._ground: tuple[Subgraph, Ground] | None = None
 
-    def run(self, task: Task, tell: Callable[[Heartbeat], None]) -> Result:
+    def run(self, task: Trial, tell: Callable[[Heartbeat], None]) -> TrialResult:
         """The result of a task. An interrupt (KeyboardInterrupt, from `tell` too) passes through after saving."""
         [[result]] = self.run_many([task], tell)
         return result
 
-    def run_many(self, tasks: Sequence[Task], tell: Callable[[Heartbeat], None]) -> Iterator[list[Result]]:
+    def run_many(self, tasks: Sequence[Trial], tell: Callable[[Heartbeat], None]) -> Iterator[list[TrialResult]]:
         """Results as they come, those of tasks that were trained together at once."""
-        alike: dict[Any, list[Task]] = {}
+        alike: dict[Any, list[Trial]] = {}
         for task in tasks:
-            alike.setdefault((task.fractions, task.apart, task.work_share), []).append(task)
+            alike.setdefault((task.fractions, task.isolated, task.work_share), []).append(task)
         for group in alike.values():
             yield from self._run_alike(group, tell)
 
-    def fits(self, tasks: Sequence[Task]) -> bool:
+    def fits(self, tasks: Sequence[Trial]) -> bool:
         """Whether memory admits that these are trained together, as far as they can be."""
         configs: dict[Any, list[TrainConfig]] = {}
         for task in tasks:
             config = make_config(task.config)
             if together(config, self.device):
-                configs.setdefault((task.fractions, task.apart, *likeness(config)), []).append(config)
+                configs.setdefault((task.fractions, task.isolated, *likeness(config)), []).append(config)
         return all(
             len(some) < 2 or fits(self._ground_of(self.graphs.subgraph(*key[:2])).plan(some), self.device)
             for key, some in configs.items()
         )
 
-    def _run_alike(self, tasks: list[Task], tell: Callable[[Heartbeat], None]) -> Iterator[list[Result]]:
+    def _run_alike(self, tasks: list[Trial], tell: Callable[[Heartbeat], None]) -> Iterator[list[TrialResult]]:
         """Tasks on one graph. What a stack takes in seconds is shared by its trials."""
         began, waiting = self._begin(), list(tasks)
-        results: list[Result] = []
+        results: list[TrialResult] = []
         try:
             use_threads(self.settings.threads_of(final=tasks[0].final))
-            graph = self.graphs.subgraph(tasks[0].fractions, tasks[0].apart)
+            graph = self.graphs.subgraph(tasks[0].fractions, tasks[0].isolated)
             jobs = [self._job(task, graph, self._watch(task, tell)) for task in tasks]
             work = self._work_bytes(tasks[0].work_share)
             for ended in run_trainings(self._ground_of(graph), jobs, work_bytes=work):
@@ -110,10 +110,10 @@ class TrialRunner:
             torch.cuda.reset_peak_memory_stats(self.device)
         return time.monotonic()
 
-    def _measured(self, result: Result, seconds: float) -> Result:
+    def _measured(self, result: TrialResult, seconds: float) -> TrialResult:
         return replace(result, seconds=seconds, peak_bytes=_peak_bytes(self.device), device=str(self.device))
 
-    def _job(self, task: Task, graph: Subgraph, watch: Callable[[Progress], None]) -> Job:
+    def _job(self, task: Trial, graph: Subgraph, watch: Callable[[Progress], None]) -> Job:
         place = self.folder / task.folder
         begin, begins_at = self._beginning(task, graph)
         return Job(
@@ -128,7 +128,7 @@ class TrialRunner:
             weights=task.final,
         )
 
-    def _settled(self, task: Task, outcome: Ended, graph: Subgraph) -> Result:
+    def _settled(self, task: Trial, outcome: Ended, graph: Subgraph) -> TrialResult:
         if isinstance(outcome, Exception):
             return self._failure(task, outcome)
         try:
@@ -138,7 +138,7 @@ class TrialRunner:
         except Exception as error:
             return self._failure(task, error)
 
-    def _done(self, task: Task, outcome: Outcome, graph: Subgraph) -> Result:
+    def _done(self, task: Trial, outcome: Outcome, graph: Subgraph) -> TrialResult:
         best, config = outcome.best, make_config(task.config)
         assert best is not None
         done = self._result(task, "ok", config.epochs)
@@ -163,7 +163,7 @@ class TrialRunner:
         """For ranking; None is the usual."""
         return None if share == 1 else max(1 << 16, int(default_work_bytes(self.device) * share))
 
-    def _beginning(self, task: Task, graph: Subgraph) -> tuple[Callable[[TrainState], None] | None, int]:
+    def _beginning(self, task: Trial, graph: Subgraph) -> tuple[Callable[[TrainState], None] | None, int]:
         """What fills a fresh state, and the step at which it then stands."""
         if task.continues is None:
             return None, 0
@@ -182,7 +182,7 @@ class TrialRunner:
         save_model(stored, self.folder / "model", overwrite=True)
         return {k: v for k, v in found.items() if k != "per_relation"}
 
-    def _watch(self, task: Task, tell: Callable[[Heartbeat], None]) -> Callable[[Progress], None]:
+    def _watch(self, task: Trial, tell: Callable[[Heartbeat], None]) -> Callable[[Progress], None]:
         def watch(progress: Progress) -> None:
             if self.timeout is not None and not task.final and progress.seconds > self.timeout:
                 raise TrialTimeout(
@@ -201,35 +201,35 @@ class TrialRunner:
 
         return watch
 
-    def _result(self, task: Task, status: Status, epoch: float) -> Result:
+    def _result(self, task: Trial, status: Status, epoch: float) -> TrialResult:
         """What a trial is billed that has come to this epoch: what it saw itself, not what it took over."""
-        data = self.graphs.subgraph(task.fractions, task.apart).dataset
+        data = self.graphs.subgraph(task.fractions, task.isolated).dataset
         positives = max(0, round(epoch * len(data.train)) - round(task.epochs_before * len(data.train)))
-        cost = 0.0 if task.final else float(cost_of(positives, self.settings, self.graphs.n_train)) * task.price
+        cost = 0.0 if task.final else float(cost_of(positives, self.settings, self.graphs.n_train)) * task.relative_cost
         scores = positives * score_count(make_config(task.config), data.n_entities)
-        return Result(task.round, task.number, task.attempt, status, positives=positives, cost=cost, scores=scores)
+        return TrialResult(task.round, task.number, task.attempt, status, positives=positives, cost=cost, scores=scores)
 
-    def _failure(self, task: Task, error: Exception) -> Result:
+    def _failure(self, task: Trial, error: Exception) -> TrialResult:
         if not isinstance(error, Diverged | TrialTimeout):
             self._ground = None
         broken = self.device.type == "cuda" and is_broken(error)
         if isinstance(error, Diverged):
             return replace(self._result(task, "diverged", error.epoch), message=str(error))
         if isinstance(error, TrialTimeout):
-            return Result(task.round, task.number, task.attempt, "timeout", message=str(error))
+            return TrialResult(task.round, task.number, task.attempt, "timeout", message=str(error))
         if is_memory_error(error):
             if self.device.type == "cuda":
                 gc.collect()  # an error holds what the frames that it came through held
                 torch.cuda.empty_cache()
-            return Result(task.round, task.number, task.attempt, "memory", message=str(error).split("\n")[0])
+            return TrialResult(task.round, task.number, task.attempt, "memory", message=str(error).split("\n")[0])
         message = f"{type(error).__name__}: {error}".split("\n")[0]
         if broken:
-            return Result(task.round, task.number, task.attempt, "killed", message=message)
+            return TrialResult(task.round, task.number, task.attempt, "killed", message=message)
         trace = "".join(traceback.format_exception(error))
-        return Result(task.round, task.number, task.attempt, "error", message=message, traceback=trace)
+        return TrialResult(task.round, task.number, task.attempt, "error", message=message, traceback=trace)
 
 
-def check_card(result: Result) -> Result:
+def check_card(result: TrialResult) -> TrialResult:
     """The result of a trial in this process, unless the card's context was lost with it: then nothing computes here any
     more, and what follows would fail with it."""
     if result.status == "killed":
@@ -258,7 +258,7 @@ def _peak_bytes(device: torch.device) -> int:
 # =
 # = Whole (epoch variant): weights, optimizer state and step counter, so that the continued run equals an uninterrupted
 # = one bit for bit (D10). Row by row (warm start): entities and relations that the earlier, smaller graph had keep their
-# = rows; a new entity begins at the mean of its neighbours that had one, a new relation as it would have without (D11).
+# = rows; a new entity begins at the mean of its neighbors that had one, a new relation as it would have without (D11).
 
 
 def keep_state(state: TrainState, folder: Path) -> None:
@@ -284,7 +284,7 @@ def kept_step(folder: Path) -> int:
 
 
 def take_over_rows(state: TrainState, folder: Path, earlier: Subgraph, graph: Subgraph) -> None:
-    """Rows and optimizer state of what the earlier graph knew; new entities from the mean of their neighbours."""
+    """Rows and optimizer state of what the earlier graph knew; new entities from the mean of their neighbors."""
     tensors = _read(folder)
     device = state.model.entity.device
     entities = _places(earlier.entity_ids, graph.entity_ids)
@@ -304,7 +304,7 @@ def take_over_rows(state: TrainState, folder: Path, earlier: Subgraph, graph: Su
 
 def fill_new_entities(table: Tensor, triples: np.ndarray, *, known: np.ndarray) -> None:
     """Sets every row of table (E, D) that is not in `known` to the mean, over its triples, of the other end's row where
-    that end is known; rows without such a neighbour stay."""
+    that end is known; rows without such a neighbor stay."""
     is_known = torch.zeros(len(table), dtype=torch.bool)
     is_known[torch.from_numpy(known)] = True
     heads, tails = (torch.from_numpy(np.ascontiguousarray(triples[:, c])).long() for c in (0, 2))

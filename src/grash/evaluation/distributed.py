@@ -20,7 +20,7 @@ from grash.evaluation.metrics import Evaluation
 from grash.evaluation.ranking import Question, Ranker, Ranks, SlotRanks, default_work_bytes, not_finite, plan_tiles
 from grash.kernels.count_above import count_rows, exact_scores, largest_row
 from grash.models import KgeModel
-from grash.models.base import SLOTS
+from grash.models.base import SIDES
 from grash.training.distributed.communication import Company
 from grash.training.distributed.tables import Route, Shard
 
@@ -42,18 +42,18 @@ class ShardedRanker:
         n = len(self.plain.triples)
         tiles = plan_tiles(n, max(1, len(self.shard)), default_work_bytes(self.device))
         batch = int(self.company.gather(torch.tensor(tiles[0])).min())
-        slots = {}
-        for slot in SLOTS:
-            questions = self.plain.questions[slot]
+        sides = {}
+        for side in SIDES:
+            questions = self.plain.questions[side]
             parts = [self._count(model, q, batch, tiles[1]) for q in questions]
             above, ties = np.concatenate([np.empty((2, 0), np.int64), *parts], 1)
             others = np.concatenate([np.empty(0, np.int64), *(q.others for q in questions)])
-            slots[slot] = SlotRanks(above, ties, others)
-        return Ranks(self.plain.triples, head=slots["head"], tail=slots["tail"])
+            sides[side] = SlotRanks(above, ties, others)
+        return Ranks(self.plain.triples, head=sides["head"], tail=sides["tail"])
 
     def _count(self, model: KgeModel, question: Question, batch: int, tile: int) -> NDArray[np.int64]:
         """(2, B): above and ties, a batch of questions at a time."""
-        _, seen = model.asked(question.relations[:0], question.slot)
+        _, seen = model.asked(question.relations[:0], question.side)
         candidates = model.candidate(model.entity, seen)
         largest = self.company.gather(largest_row(candidates, model.pair)).max()
         counts = torch.zeros(2, len(question), dtype=torch.int64, device=self.device)
@@ -71,7 +71,7 @@ class ShardedRanker:
         rows = Route([torch.cat(pair) for pair in zip(*ends)], self.shard, company).fetch(model.entity)
         part = company.part(last - first)
         known, answers = rows.split([part.stop - part.start] * 2)
-        ids, seen = model.asked(question.relations[span][part], question.slot)
+        ids, seen = model.asked(question.relations[span][part], question.side)
         queries = model.query_to_rank(known, model.relation[ids], seen)
         exact = exact_scores(queries, model.candidate(answers, seen), model.pair)
         told = company.gather_parts(torch.cat([queries, exact[:, None]], 1), last - first)

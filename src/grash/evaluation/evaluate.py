@@ -35,7 +35,7 @@ def evaluate(
     seed: int = 0,
     work_bytes: int | None = None,
 ) -> Evaluation:
-    """Filtered ranking of the split's triples, both slots, against all entities.
+    """Filtered ranking of the split's triples, both sides, against all entities.
 
     filter: train, valid and the split itself, so test answers never influence a validation number. sample: a seeded
     sample of that many triples. candidates: rank among that many drawn entities instead (other names for the

@@ -1,4 +1,4 @@
-"""Ranks become numbers to compare: MRR, mean rank, AMRI, Hits@k, per slot, relation and cardinality.
+"""Ranks become numbers to compare: MRR, mean rank, AMRI, Hits@k, per side, relation and cardinality.
 
 Definitions, over all questions (each triple asks for its head and for its tail):
 
@@ -79,11 +79,11 @@ class Evaluation:
         return {f"{k}@{self.candidates}neg" if k.startswith(measured) else k: v for k, v in content.items()}
 
 
-def metrics_of(*slots: SlotRanks, chosen: NDArray[Any] | None = None) -> Metrics:
-    """Metrics over the given slots together; `chosen` picks triples."""
+def metrics_of(*sides: SlotRanks, chosen: NDArray[Any] | None = None) -> Metrics:
+    """Metrics over the given sides together; `chosen` picks triples."""
     pick = slice(None) if chosen is None else chosen
-    ranks = np.concatenate([s.mean[pick] for s in slots])
-    others = np.concatenate([s.others[pick] for s in slots])
+    ranks = np.concatenate([s.mean[pick] for s in sides])
+    others = np.concatenate([s.others[pick] for s in sides])
     if not len(ranks):
         return Metrics(0, 0.0, 0.0, 0.0, dict.fromkeys(HITS, 0.0))
     expected = others.sum() / 2
@@ -97,7 +97,7 @@ def metrics_of(*slots: SlotRanks, chosen: NDArray[Any] | None = None) -> Metrics
 
 
 def mrr(ranks: Ranks) -> float:
-    """The filtered MRR over both slots: what validation and selection use."""
+    """The filtered MRR over both sides: what validation and selection use."""
     return metrics_of(ranks.head, ranks.tail).mrr
 
 

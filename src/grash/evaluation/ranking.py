@@ -1,4 +1,4 @@
-"""Filtered ranks of true answers among all entities, both slots: by counting, no matrix of scores.
+"""Filtered ranks of true answers among all entities, both sides: by counting, no matrix of scores.
 
 Comes from a model and triples, goes to `metrics`. The rank of an answer is 1 + the number of other candidates that
 score higher + half of those that score the same; candidates that are known to be true are left out (the filter).
@@ -24,7 +24,7 @@ from grash.kernels.device import make_current
 from grash.kernels.host_rows import is_far, pieces
 from grash.kernels.random import key_at, key_of, permuted_rows
 from grash.models import KgeModel
-from grash.models.base import SLOTS, Slot
+from grash.models.base import SIDES, Side
 
 if TYPE_CHECKING:
     from grash.kernels.count_above_triton import Asked, Shape
@@ -74,7 +74,7 @@ class Ranker:
         make_current(device)
         self.triples, self.n_entities, self.device = np.ascontiguousarray(triples), n_entities, device
         parts = [self.triples[i : i + _QUESTIONS] for i in range(0, len(self.triples), _QUESTIONS)]
-        self.questions = {s: [Question(part, known, s, device, n_entities) for part in parts] for s in SLOTS}
+        self.questions = {s: [Question(part, known, s, device, n_entities) for part in parts] for s in SIDES}
 
     def rank(self, model: KgeModel, *, work_bytes: int | None = None) -> Ranks:
         """The ranks under this model. `work_bytes` bounds the score tile of the plain path; ranks do not depend on
@@ -91,7 +91,7 @@ class Ranker:
         as it is; on the plain path nothing happens before the ranks are asked for."""
         if not serves(model.candidate(model.entity[:0], "tail")):
             return functools.partial(self._rank_plainly, model, work_bytes)
-        return functools.partial(self._read, Counting(model, [q for slot in SLOTS for q in self.questions[slot]]))
+        return functools.partial(self._read, Counting(model, [q for side in SIDES for q in self.questions[side]]))
 
     @torch.no_grad()
     def _read(self, counting: Counting) -> Ranks:
@@ -101,13 +101,13 @@ class Ranker:
         n = len(found) // 2
         return self._ranks({"head": found[:n], "tail": found[n:]})
 
-    def _ranks(self, counts: dict[Slot, list[NDArray[np.int64]]]) -> Ranks:
-        slots = {}
-        for slot, parts in counts.items():
+    def _ranks(self, counts: dict[Side, list[NDArray[np.int64]]]) -> Ranks:
+        sides = {}
+        for side, parts in counts.items():
             above, ties = np.concatenate([np.empty((2, 0), np.int64), *parts], 1)
-            others = np.concatenate([np.empty(0, np.int64), *(q.others for q in self.questions[slot])])
-            slots[slot] = SlotRanks(above, ties, others)
-        return Ranks(self.triples, head=slots["head"], tail=slots["tail"])
+            others = np.concatenate([np.empty(0, np.int64), *(q.others for q in self.questions[side])])
+            sides[side] = SlotRanks(above, ties, others)
+        return Ranks(self.triples, head=sides["head"], tail=sides["tail"])
 
     @torch.no_grad()
     def _rank_plainly(self, model: KgeModel, work_bytes: int | None) -> Ranks:
@@ -117,9 +117,9 @@ class Ranker:
             raise diverged
         batch, tile = plan_tiles(len(self.triples), self.n_entities, work_bytes or default_work_bytes(self.device))
         if far:
-            found = count_far(model, [q for s in SLOTS for q in self.questions[s]], batch, tile)
+            found = count_far(model, [q for s in SIDES for q in self.questions[s]], batch, tile)
             return self._ranks({"head": found[: len(found) // 2], "tail": found[len(found) // 2 :]})
-        return self._ranks({s: [_count_plainly(model, q, batch, tile) for q in self.questions[s]] for s in SLOTS})
+        return self._ranks({s: [_count_plainly(model, q, batch, tile) for q in self.questions[s]] for s in SIDES})
 
 
 def _or_diverged(begun: Callable[[], Ranks]) -> Ranks | Diverged:
@@ -136,7 +136,7 @@ def _count_plainly(model: KgeModel, question: Question, batch: int, tile: int) -
     for first in range(0, len(question), batch):
         last = min(first + batch, len(question))
         part = slice(first, last)
-        queries, seen = model.queries(question.known[part], question.relations[part], question.slot)
+        queries, seen = model.queries(question.known[part], question.relations[part], question.side)
         candidates = model.candidate(model.entity, seen)
         if largest is None:
             largest = largest_row(candidates, model.pair)
@@ -150,7 +150,7 @@ def ranking_bytes(
     n_triples: int, n_filtered: int, n_entities: int, width: int, device: torch.device, *, far: bool = False
 ) -> int:
     """Bytes on the device that ranking n_triples takes beside the model. n_filtered: known answers to their distinct
-    questions, both slots together; width: floats of a query; far: the table lies elsewhere."""
+    questions, both sides together; width: floats of a query; far: the table lies elsewhere."""
     if not n_triples:
         return 0
     if serves(torch.empty(0, width, device=device)):
@@ -195,25 +195,25 @@ def rank_against_sample(
     if diverged:
         raise diverged
     n_candidates = min(n_candidates, model.n_entities)
-    slots = {}
-    for slot in SLOTS:
-        question = Question(triples, known, slot, device, model.n_entities)
-        key = key_of(seed, "candidates", slot)
+    sides = {}
+    for side in SIDES:
+        question = Question(triples, known, side, device, model.n_entities)
+        key = key_of(seed, "candidates", side)
         parts: list[list[Tensor]] = [[], [], []]
         for first in range(0, len(triples), 256):
             last = min(first + 256, len(triples))
             drawn = permuted_rows(last - first, n_candidates, model.n_entities, key_at(key, first), device)
             for store, value in zip(parts, _sampled_counts(model, question, first, last, drawn)):
                 store.append(value)
-        slots[slot] = SlotRanks(*(_joined(p) for p in parts))
-    return Ranks(np.ascontiguousarray(triples), head=slots["head"], tail=slots["tail"])
+        sides[side] = SlotRanks(*(_joined(p) for p in parts))
+    return Ranks(np.ascontiguousarray(triples), head=sides["head"], tail=sides["tail"])
 
 
 def _sampled_counts(
     model: KgeModel, question: Question, first: int, last: int, drawn: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     part = slice(first, last)
-    queries, seen = model.queries(question.known[part], question.relations[part], question.slot)
+    queries, seen = model.queries(question.known[part], question.relations[part], question.side)
     answers = question.answers[part]
     real = (drawn != answers[:, None]) & ~question.knows(first, drawn)
     truth = exact_scores(queries, model.candidate(model.entity[answers], seen), model.pair)
@@ -258,23 +258,23 @@ class Distinct:
 
 
 class Question:
-    """The questions of one slot with their filter, on the device; made once, ranked as often as one likes."""
+    """The questions of one side with their filter, on the device; made once, ranked as often as one likes."""
 
     def __init__(
         self,
         triples: NDArray[np.int32],
         known: KnownAnswers,
-        slot: Slot,
+        side: Side,
         device: torch.device,
         n_entities: int,
     ) -> None:
         heads, relations, tails = triples.astype(np.int64).T
-        self.slot, self.device, self.n_entities = slot, device, n_entities
-        known_ids, self.truth = (heads, tails) if slot == "tail" else (tails, heads)
+        self.side, self.device, self.n_entities = side, device, n_entities
+        known_ids, self.truth = (heads, tails) if side == "tail" else (tails, heads)
         self.known, self.relations, self.answers = (
             torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in (known_ids, relations, self.truth)
         )
-        index = known.of_slot(slot)
+        index = known.of_side(side)
         self.asking, self.numbers = _distinct(known_ids * index.n_relations + relations)
         first, count = index.runs(known_ids[self.asking], relations[self.asking])
         self.asked, self.filtered = expand(first, count, index.answers)  # (m,) known answers, question by question
@@ -352,7 +352,7 @@ class _Asked:
     shape: Shape
     asked: Asked
     queries: Tensor
-    seen: Slot
+    seen: Side
     rows: Tensor  # (E, W) candidates with `truth` as ids, or (B, W), the truths alone
     truth: Tensor
     edges: Tensor
@@ -456,7 +456,7 @@ class Counting:
 def counting_bytes(
     n_triples: int, together: int, n_filtered: int, n_entities: int, width: int, *, far: bool = False
 ) -> int:
-    """Bytes on the device for the questions of both slots, at most `together` of them asked at a time, with n_filtered
+    """Bytes on the device for the questions of both sides, at most `together` of them asked at a time, with n_filtered
     known answers of distinct questions: what stays, and what the work takes on top. far: the table lies elsewhere."""
     from grash.kernels.count_above_triton import PART_BYTES, PIECE_BYTES, Shape
 
@@ -472,14 +472,14 @@ def counting_bytes(
     return stays + numbers + queries + max(gathered, shape.bytes + 4 * n_filtered)
 
 
-def _queries(model: KgeModel, question: Question) -> tuple[Tensor, Slot]:
-    """(Q, W) contiguous, one for each distinct question, and the slot whose candidates they meet."""
+def _queries(model: KgeModel, question: Question) -> tuple[Tensor, Side]:
+    """(Q, W) contiguous, one for each distinct question, and the side whose candidates they meet."""
     rows = max(1, _GATHERED // max(model.dim, model.relation.shape[1]))
     parts = [
-        model.queries(question.known[part], question.relations[part], question.slot)[0].contiguous()
+        model.queries(question.known[part], question.relations[part], question.side)[0].contiguous()
         for part in question.distinct.asking.split(rows)
     ]
-    _, seen = model.asked(question.relations[:0], question.slot)
+    _, seen = model.asked(question.relations[:0], question.side)
     return parts[0] if len(parts) == 1 else torch.cat(parts), seen
 
 
@@ -497,7 +497,7 @@ class _Batch:
     """Some queries (B, W) of a question, the exact scores of their truths, what is skipped, and the counts so far."""
 
     queries: Tensor
-    seen: Slot
+    seen: Side
     exact: Tensor
     truth: Tensor
     skip: Runs
@@ -521,7 +521,7 @@ def count_far(model: KgeModel, questions: Sequence[Question], batch: int, tile: 
 
 def _batch(model: KgeModel, question: Question, first: int, last: int) -> _Batch:
     part = slice(first, last)
-    queries, seen = model.queries(question.known[part], question.relations[part], question.slot)
+    queries, seen = model.queries(question.known[part], question.relations[part], question.side)
     truth = question.answers[part]
     exact = exact_scores(queries, model.candidate(model.entity[truth], seen), model.pair)
     counts = torch.zeros(2, last - first, dtype=torch.int64, device=queries.device)

@@ -132,7 +132,7 @@ def _penalty(config: TrainConfig, own: dict[str, dict[str, Any]], left_out: list
         left_out.append(f"penalty: {kind} ({told}) cannot be given to {_MODELS[config.model]}; none stands there")
         return off
     power = _POWERS[config.penalty]
-    left_out.append("penalty: PyKEEN penalises the rows of negatives too")
+    left_out.append("penalty: PyKEEN penalizes the rows of negatives too")
     if config.model == "complex" and config.penalty != "n3":
         left_out.append(f"penalty: {config.penalty} is taken over complex moduli there, over single floats here")
     kwargs = {s: {"weight": w / power, "p": power, "normalize": False} for s, w in weights.items()}
@@ -199,10 +199,10 @@ def _training(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
 
 def _negatives(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     counts = {"head": config.negatives_head, "tail": config.negatives_tail}
-    count, slots = max(counts.values()), [slot for slot, n in counts.items() if n]
-    if len(slots) == 2:
+    count, sides = max(counts.values()), [side for side, n in counts.items() if n]
+    if len(sides) == 2:
         left_out.append(
-            f"negatives: {count} for one slot of each positive, drawn by chance; here {counts['head']} heads and "
+            f"negatives: {count} for one side of each positive, drawn by chance; here {counts['head']} heads and "
             f"{counts['tail']} tails for every positive"
         )
     if config.negatives_shared:
@@ -213,7 +213,7 @@ def _negatives(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
         left_out.append(f"negatives_sampling: {config.negatives_sampling} has no counterpart; uniform stands there")
     if not config.negatives_filtered:
         left_out.append("negatives: the true answer itself can be drawn as a negative there")
-    kwargs = {"num_negs_per_pos": count, "corruption_scheme": slots, "filtered": config.negatives_filtered}
+    kwargs = {"num_negs_per_pos": count, "corruption_scheme": sides, "filtered": config.negatives_filtered}
     return {"negative_sampler": "basic", "negative_sampler_kwargs": kwargs}
 
 

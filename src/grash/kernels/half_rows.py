@@ -1,7 +1,7 @@
 """Rows kept in bf16: read as float32, which is exact, and written by stochastic rounding.
 
 Used by whoever reads or moves a table of `storage=bf16`. A number that a step has moved goes to one of its two
-neighbours in bf16, to each as often as it is near: 16 random bits are added below those that stay, and carry into them
+neighbors in bf16, to each as often as it is near: 16 random bits are added below those that stay, and carry into them
 as often as the cut part is large. On average nothing is lost, so that steps far smaller than a digit of bf16 add up,
 where rounding to the nearest would forget them. The bits follow from a key, the row's id and the column (`random`), so
 that no result depends on order, threads or device. A number that bf16 holds stays as it is, whatever the bits.
@@ -34,7 +34,7 @@ def gathered(table: Tensor, ids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
 
 
 def rounded(rows: Tensor, ids: Tensor, key: int) -> Tensor:
-    """rows (n, D) float32 of the ids (n,) → (n, D) bf16, each number at one of its two neighbours; NaN stays NaN."""
+    """rows (n, D) float32 of the ids (n,) → (n, D) bf16, each number at one of its two neighbors; NaN stays NaN."""
     if rows.device.type != "cpu":
         return rounded_plain(rows, random_bits(ids, rows.shape[1], key))
     out = torch.empty(rows.shape, dtype=torch.bfloat16)

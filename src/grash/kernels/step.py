@@ -11,7 +11,7 @@ negatives, each with tables, number of negatives, rate, dropout and penalty of i
     spread    gradients of the candidates                                       step_dot_triton, step_distance_triton
     update    occurrences summed, Adagrad on every row once                                     step_update_triton
 
-No float is added atomically and no tile depends on T or on a neighbour: a trial's numbers are the same alone and
+No float is added atomically and no tile depends on T or on a neighbor: a trial's numbers are the same alone and
 among others. The plain form is the training path itself (`training/gradients`, `training/optimizers`).
 
 Letters: T trials, B positives padded to full tiles, N candidates of all slots (heads first, then tails, then relations
@@ -150,7 +150,7 @@ class StepSpace:
         self.negatives, self.twins, self.seen = (make(n, dtype=integer) for _ in range(3))
         self.queries = make(t, s, b, p, dtype=product)
         self.block = make(t, n, p, dtype=product)  # the candidates' rows
-        self.positive, self.normaliser, self.pull = (make(t, s, b) for _ in range(3))
+        self.positive, self.normalizer, self.pull = (make(t, s, b) for _ in range(3))
         self.maxima, self.sums = (make(t, s, splits, b) for _ in range(2))
         self.costs = make(t, s, splits, b) if shape.adversarial else self.sums  # the negatives' part of the loss
         self.partial = make(t, s, splits, b, p)  # gradients of the queries

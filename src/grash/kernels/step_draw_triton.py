@@ -56,7 +56,7 @@ def draw(
         space.queries, space.block, space.positive, *across,
         shape.batch, shape.n_entities, _side(shape.n_entities), _side(len(train)), shape.n_relations,
         entity.shape[1], relation.shape[1], shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SLOTS=shape.slots, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
+        BATCH=shape.rows, SIDES=shape.slots, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
         COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
         EVERYONE=shape.everyone, ROWS=rows, DRAWN=drawn, num_warps=4, **EXACT,
     )  # fmt: skip
@@ -82,7 +82,7 @@ def _draw(  # type: ignore[no-untyped-def]
     ids, places, truths, negatives, twins, seen, queries, block, positive, queries_across, block_across,
     batch, n_entities, side, train_side, n_relations, entity_rows, relation_rows,
     first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
     COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
     EVERYONE: tl.constexpr, ROWS: tl.constexpr, DRAWN: tl.constexpr,
@@ -97,7 +97,7 @@ def _draw(  # type: ignore[no-untyped-def]
         _ends(
             tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, truths, seen,
             queries, positive, queries_across, batch, n_entities, side, train_side, n_relations, first_tail,
-            first_relation, BATCH, SLOTS, DIM, WIDTH, HALF, PAD, COMPOSE, PAIR, RECIPROCAL, DROPOUT, EVERYONE, ROWS,
+            first_relation, BATCH, SIDES, DIM, WIDTH, HALF, PAD, COMPOSE, PAIR, RECIPROCAL, DROPOUT, EVERYONE, ROWS,
         )  # fmt: skip
     else:
         first = (tile - BATCH // ROWS) * DRAWN
@@ -106,7 +106,7 @@ def _draw(  # type: ignore[no-untyped-def]
                 first, trial, step, keys, trials, factors, entity, negatives, twins, block, block_across,
                 n_entities, side, first_tail, candidates, DIM, HALF, PAD, PAIR, DROPOUT, EVERYONE, DRAWN,
             )  # fmt: skip
-        elif SLOTS == 3:
+        elif SIDES == 3:
             j = first + tl.arange(0, DRAWN)
             live = j - first_relation < tl.load(trials + 2)
             re, im = load_halves(relation, j - first_relation, live, WIDTH, HALF, PAD)
@@ -117,7 +117,7 @@ def _draw(  # type: ignore[no-untyped-def]
 def _ends(  # type: ignore[no-untyped-def]
     tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, truths, seen,
     queries, positive, queries_across, batch, n_entities, side, train_side, n_relations, first_tail, first_relation,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
     COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
     EVERYONE: tl.constexpr, ROWS: tl.constexpr,
@@ -155,17 +155,17 @@ def _ends(  # type: ignore[no-untyped-def]
             m0, m1 = candidate_mask(heads, 0, step, trials, factors, HALF, PAD)
             m2, m3 = candidate_mask(tails, 1, step, trials, factors, HALF, PAD)
         ahr, ahi, atr, ati = ahr * m0, ahi * m1, atr * m2, ati * m3
-    positive += trial * SLOTS * BATCH + row
+    positive += trial * SIDES * BATCH + row
     qr, qi = compose(tr, ti, br, bi, COMPOSE, not RECIPROCAL)
     tl.store(positive, pair_score(qr, qi, ahr, ahi, PAIR))
-    _store_queries(queries, queries_across, trial * SLOTS, row, qr, qi, BATCH, PAD, PAIR)
+    _store_queries(queries, queries_across, trial * SIDES, row, qr, qi, BATCH, PAD, PAIR)
     qr, qi = compose(hr, hi, rr, ri, COMPOSE, False)
     tl.store(positive + BATCH, pair_score(qr, qi, atr, ati, PAIR))
-    _store_queries(queries, queries_across, trial * SLOTS + 1, row, qr, qi, BATCH, PAD, PAIR)
-    if SLOTS == 3:  # which relation holds between them: t·conj(h), or t − h
+    _store_queries(queries, queries_across, trial * SIDES + 1, row, qr, qi, BATCH, PAD, PAIR)
+    if SIDES == 3:  # which relation holds between them: t·conj(h), or t − h
         qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
         tl.store(positive + 2 * BATCH, pair_score(qr, qi, raw_rr, raw_ri, PAIR))
-        _store_queries(queries, queries_across, trial * SLOTS + 2, row, qr, qi, BATCH, PAD, PAIR)
+        _store_queries(queries, queries_across, trial * SIDES + 2, row, qr, qi, BATCH, PAD, PAIR)
 
 
 @triton.jit

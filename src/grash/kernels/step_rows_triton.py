@@ -43,7 +43,7 @@ def store_halves(table, ids, first, second, live, WIDTH: tl.constexpr, HALF: tl.
 
 @triton.jit
 def round_halves(first, second, ids, low, high, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`half_rows.rounded`: both blocks at neighbours in bf16, by the random bits of rows and columns."""
+    """`half_rows.rounded`: both blocks at neighbors in bf16, by the random bits of rows and columns."""
     c = tl.arange(0, PAD)
     return _rounded(first, random_bits(ids, c, low, high)), _rounded(second, random_bits(ids, c + HALF, low, high))
 
@@ -185,7 +185,7 @@ LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 PER_TRIAL: tl.constexpr = tl.constexpr(INTS)
 FACTORS: tl.constexpr = tl.constexpr(FLOATS)
-# No product is fused with a sum where a neighbour in the stack (its dropout, its predicted relations) changes the code
+# No product is fused with a sum where a neighbor in the stack (its dropout, its predicted relations) changes the code
 # around it: a factor of 1 and an added 0 then change no bit.
 EXACT = {"enable_fp_fusion": False}
 REACH = 2**31  # elements that an offset of 32 bits reaches
@@ -259,7 +259,7 @@ def joined(  # type: ignore[no-untyped-def]
     ADVERSARIAL: tl.constexpr,
 ):  # fmt: skip
     """The parts of slot `at` = trial·S + slot in their order → (top, bound, inverse, pull, loss), each (n,): the
-    highest exponent, the logarithm in base 2 by which weights are normalised, 1 / Σ exp2(exponent − top), the gradient
+    highest exponent, the logarithm in base 2 by which weights are normalized, 1 / Σ exp2(exponent − top), the gradient
     of the positive's score, the loss."""
     truth = tl.load(positive + at * BATCH + row)
     top, _, gamma, alone = opening(truth, slot, factors, ADVERSARIAL)

@@ -39,7 +39,7 @@ def score(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
         space.clock, trials, factors, space.truths, space.positive, space.queries, space.block,
         space.maxima, space.sums, space.costs, space.partial, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SLOTS=shape.slots, P=shape.padded, ADVERSARIAL=shape.adversarial,
+        BATCH=shape.rows, SIDES=shape.slots, P=shape.padded, ADVERSARIAL=shape.adversarial,
         FAR=shape.candidates * shape.padded >= REACH, PRECISION=_precision(space), **tile,
     )  # fmt: skip
 
@@ -49,9 +49,9 @@ def spread(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     shape, tile = space.shape, tiles(space)
     launch(
         _spread, (shape.candidates // tile["LONG"], shape.trials),
-        trials, factors, space.truths, space.normaliser, space.queries, space.block, space.for_candidates,
+        trials, factors, space.truths, space.normalizer, space.queries, space.block, space.for_candidates,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SLOTS=shape.slots, SHARED=shape.shared, P=shape.padded, ADVERSARIAL=shape.adversarial,
+        BATCH=shape.rows, SIDES=shape.slots, SHARED=shape.shared, P=shape.padded, ADVERSARIAL=shape.adversarial,
         PRECISION=_precision(space), **tile,
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ def _precision(space: StepSpace) -> str:
 def _score(  # type: ignore[no-untyped-def]
     clock, trials, factors, truths, positive, queries, block, maxima, sums, costs, partial, splits,
     first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr, FAR: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr, FAR: tl.constexpr,
     PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """FAR: the candidates' floats are more than 32 bits count (1vsAll of 4.6 million entities with 512 each)."""
@@ -85,7 +85,7 @@ def _score(  # type: ignore[no-untyped-def]
     trial, slot, split, begin, end = own_part(trials, splits)
     if begin < end:
         row, c = tl.program_id(0) * LONG + tl.arange(0, LONG), tl.arange(0, P)
-        at = (trial * SLOTS + slot) * BATCH
+        at = (trial * SIDES + slot) * BATCH
         q = tl.load(queries + (at + row)[:, None] * P + c[None, :])
         truth = tl.load(truths + slot * BATCH + row)
         top, alpha, gamma, alone = opening(tl.load(positive + at + row), slot, factors + trial * FACTORS, ADVERSARIAL)
@@ -111,7 +111,7 @@ def _score(  # type: ignore[no-untyped-def]
                 share *= own_shares(s, alone, gamma)
             pull = tl.dot(share.to(e.dtype), e, pull * shrink[:, None], input_precision=PRECISION)
             top = higher
-        at = ((trial * SLOTS + slot) * splits + split) * BATCH
+        at = ((trial * SIDES + slot) * splits + split) * BATCH
         tl.store(maxima + at + row, top)
         tl.store(sums + at + row, total)
         if ADVERSARIAL:
@@ -121,8 +121,8 @@ def _score(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _spread(  # type: ignore[no-untyped-def]
-    trials, factors, truths, normaliser, queries, block, out, first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr, SHARED: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    trials, factors, truths, normalizer, queries, block, out, first_tail, first_relation, candidates,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, SHARED: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr,
     PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -132,18 +132,18 @@ def _spread(  # type: ignore[no-untyped-def]
     if tile * LONG - beginning(slot, first_tail, first_relation) < tl.load(trials + trial * PER_TRIAL + slot):
         e = tl.load(block + (trial * candidates + j)[:, None] * P + c[None, :])
         _, alpha, gamma, alone = opening(tl.zeros((SHORT,), tl.float32), slot, factors + trial * FACTORS, ADVERSARIAL)
-        at = trial * SLOTS * BATCH
-        mine = _spread_from(slot * BATCH, slot * BATCH + BATCH, e, place, alone, alpha, gamma, truths, normaliser + at,
+        at = trial * SIDES * BATCH
+        mine = _spread_from(slot * BATCH, slot * BATCH + BATCH, e, place, alone, alpha, gamma, truths, normalizer + at,
                             queries + at * P, P, ADVERSARIAL, PRECISION, LONG, SHORT)  # fmt: skip
         if SHARED:  # heads are asked for the same candidates; summed apart, as where they are not the same
             mine += _spread_from(0, tl.where(slot == 1, BATCH, 0), e, place, alone, alpha, gamma, truths,
-                                 normaliser + at, queries + at * P, P, ADVERSARIAL, PRECISION, LONG, SHORT)  # fmt: skip
+                                 normalizer + at, queries + at * P, P, ADVERSARIAL, PRECISION, LONG, SHORT)  # fmt: skip
         tl.store(out + (trial * candidates + j)[:, None] * P + c[None, :], mine * (2.0**-15))
 
 
 @triton.jit
 def _spread_from(  # type: ignore[no-untyped-def]
-    begin, end, e, place, alone, alpha, gamma, truths, normaliser, queries,
+    begin, end, e, place, alone, alpha, gamma, truths, normalizer, queries,
     P: tl.constexpr, ADVERSARIAL: tl.constexpr, PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """What arrives at a tile of candidates from the queries begin … end − 1: (LONG, P)."""
@@ -153,7 +153,7 @@ def _spread_from(  # type: ignore[no-untyped-def]
         row = first + tl.arange(0, SHORT)
         q = tl.load(queries + row[:, None] * P + c[None, :])
         truth = tl.load(truths + row)
-        bound = tl.load(normaliser + row) - 15
+        bound = tl.load(normalizer + row) - 15
         s = tl.dot(e, tl.trans(q), input_precision=PRECISION)
         share = tl.exp2(s * (alpha * LOG2E) - bound[None, :])
         if ADVERSARIAL:
@@ -166,7 +166,7 @@ def _spread_from(  # type: ignore[no-untyped-def]
 # = Scores and gradients of the step for distances: l1, l2 and modulus, in float32 on the plain arithmetic units.
 # =
 # =     score    a tile of B × N distances, coordinate by coordinate; the scores are kept
-# =     weigh    their normalisers, and the scores become weights, kept both ways round (8·B·N bytes)
+# =     weigh    their normalizers, and the scores become weights, kept both ways round (8·B·N bytes)
 # =     pulls    a tile of queries against a chunk of candidates, one candidate at a time: gradients of the queries
 # =     spread   a tile of candidates against a part of the batch, one query at a time: gradients of the candidates
 # = Per pair and coordinate: 2 operations forward and 4 to 6 backward, twice; a modulus adds one special function each time.
@@ -186,7 +186,7 @@ def score_step_distance_triton(space: StepSpace, trials: Tensor, factors: Tensor
         space.clock, trials, factors, space.truths, space.positive, space.queries_across, space.block_across,
         space.scores, space.maxima, space.sums, space.costs, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SLOTS=shape.slots, PAD=shape.padded_half, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
+        BATCH=shape.rows, SIDES=shape.slots, PAD=shape.padded_half, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
         BM=SCORE["BM"], BN=SCORE["BN"], num_warps=SCORE["num_warps"],
     )  # fmt: skip
 
@@ -200,7 +200,7 @@ def weigh(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor) -> No
         space.clock, plan, trials, factors, space.positive, space.maxima, space.sums, space.costs,
         space.scores, space.scores_across, space.slot_losses, space.pull, shape.batch, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SLOTS=shape.slots, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
+        BATCH=shape.rows, SIDES=shape.slots, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
         ROWS=_WEIGHED, COLUMNS=TILE, num_warps=4,
     )  # fmt: skip
 
@@ -213,7 +213,7 @@ def pulls(space: StepSpace, trials: Tensor) -> None:
         _pulls, (shape.rows // GRADIENT["BM"] * columns, shape.slots * space.splits, shape.trials),
         trials, space.queries, space.block, space.scores_across, space.partial, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SLOTS=shape.slots, PAD=shape.padded_half, PAIR=shape.pair,
+        BATCH=shape.rows, SIDES=shape.slots, PAD=shape.padded_half, PAIR=shape.pair,
         BM=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half), num_warps=GRADIENT["num_warps"],
     )  # fmt: skip
 
@@ -226,7 +226,7 @@ def spread_step_distance_triton(space: StepSpace, trials: Tensor) -> None:
         _spread_step_distance_triton, (shape.candidates // GRADIENT["BM"] * columns, shape.spreads, shape.trials),
         trials, space.queries, space.block, space.scores, space.for_candidates,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SLOTS=shape.slots, SPREADS=shape.spreads, PAD=shape.padded_half, PAIR=shape.pair,
+        BATCH=shape.rows, SIDES=shape.slots, SPREADS=shape.spreads, PAD=shape.padded_half, PAIR=shape.pair,
         FAR=shape.rows * shape.candidates >= REACH,
         BN=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half), num_warps=GRADIENT["num_warps"],
     )  # fmt: skip
@@ -236,14 +236,14 @@ def spread_step_distance_triton(space: StepSpace, trials: Tensor) -> None:
 def _score_step_distance_triton(  # type: ignore[no-untyped-def]
     clock, trials, factors, truths, positive, queries, block, scores, maxima, sums, costs, splits,
     first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     move_on(clock)
     trial, slot, split, begin, end = own_part(trials, splits)
     if begin < end:
         row = tl.program_id(0) * BM + tl.arange(0, BM)
-        at = trial * SLOTS + slot
+        at = trial * SIDES + slot
         truth = tl.load(truths + slot * BATCH + row)
         top, alpha, gamma, alone = opening(
             tl.load(positive + at * BATCH + row), slot, factors + trial * FACTORS, ADVERSARIAL
@@ -302,7 +302,7 @@ def _distances(  # type: ignore[no-untyped-def]
 def _weigh(  # type: ignore[no-untyped-def]
     clock, plan, trials, factors, positive, maxima, sums, costs, scores, across, slot_losses, pull, batch, splits,
     first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     column, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -314,7 +314,7 @@ def _weigh(  # type: ignore[no-untyped-def]
     if place < tl.load(trials + slot):
         _, first, last = bounds(plan, tl.load(clock) - 1, batch)
         live = (row < batch) & (first + row < last)
-        at = trial * SLOTS + slot
+        at = trial * SIDES + slot
         _, bound, _, weight, loss = joined(
             at, row, slot, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
         )
@@ -339,14 +339,14 @@ def _weigh(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["splits"])
 def _pulls(  # type: ignore[no-untyped-def]
     trials, queries, block, weights, partial, splits, first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     tile, column = tl.program_id(0) // (PAD // BK), tl.program_id(0) % (PAD // BK)
     trial, slot, split, begin, end = own_part(trials, splits)
     if begin < end:
         row, c = tile * BM + tl.arange(0, BM), column * BK + tl.arange(0, BK)
-        at = trial * SLOTS + slot
+        at = trial * SIDES + slot
         q = queries + (at * BATCH + row)[:, None] * (2 * PAD) + c[None, :]
         qr, qi = tl.load(q), tl.load(q + PAD)
         gr, gi = tl.zeros((BM, BK), tl.float32), tl.zeros((BM, BK), tl.float32)
@@ -366,7 +366,7 @@ def _pulls(  # type: ignore[no-untyped-def]
 @triton.jit
 def _spread_step_distance_triton(  # type: ignore[no-untyped-def]
     trials, queries, block, weights, out, first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr, SPREADS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, SPREADS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
     FAR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """FAR: the weights B × N are more than 32 bits count."""
@@ -378,7 +378,7 @@ def _spread_step_distance_triton(  # type: ignore[no-untyped-def]
         e = block + (trial * candidates + j)[:, None] * (2 * PAD) + c[None, :]
         er, ei = tl.load(e), tl.load(e + PAD)
         gr, gi = tl.zeros((BN, BK), tl.float32), tl.zeros((BN, BK), tl.float32)
-        queries += (trial * SLOTS + slot) * BATCH * 2 * PAD
+        queries += (trial * SIDES + slot) * BATCH * 2 * PAD
         weights += trial * BATCH * candidates
         for first in range(part * (BATCH // SPREADS), (part + 1) * (BATCH // SPREADS), _UNROLLED):
             for k in tl.static_range(_UNROLLED):

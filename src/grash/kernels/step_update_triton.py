@@ -266,7 +266,7 @@ def _adagrad(  # type: ignore[no-untyped-def]
     store_halves(table, row, first, second, live, WIDTH, HALF, PAD)
 
 
-# = The middle of the step: softmax parts become normalisers, and what arrives at queries and answers becomes gradients
+# = The middle of the step: softmax parts become normalizers, and what arrives at queries and answers becomes gradients
 # = of the batch's heads, tails and relations, one row per occurrence; the loss of every positive, penalties included.
 # =
 # = For distances the parts are joined before (`step_distance_triton`). Bytes for `splits` parts a slot: 8·D·splits·B read,
@@ -276,18 +276,18 @@ ROWS = 8  # positives of a program; of wide rows half as many
 
 
 def ends(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, entity: Tensor, relation: Tensor) -> None:
-    """Fills for_ends, for_relations (T, 2, B, P) and row_losses (T, B); for dot products the normalisers (T, S, B) too:
+    """Fills for_ends, for_relations (T, 2, B, P) and row_losses (T, B); for dot products the normalizers (T, S, B) too:
     logarithms in base 2, ∞ where there is no positive."""
     shape = space.shape
     rows = ROWS // 2 if shape.wide else ROWS
-    known = space.normaliser if shape.pair == "dot" else space.slot_losses
+    known = space.normalizer if shape.pair == "dot" else space.slot_losses
     launch(
         _ends, (shape.rows // rows, shape.trials),
         space.clock, plan, trials, factors, entity, relation, space.ids, space.positive,
         space.maxima, space.sums, space.costs, space.partial, known, space.pull,
         space.for_ends, space.for_relations, space.row_losses,
         shape.batch, space.splits, shape.n_relations, entity.shape[1], relation.shape[1],
-        BATCH=shape.rows, SLOTS=shape.slots, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
+        BATCH=shape.rows, SIDES=shape.slots, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
         COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
         EVERYONE=shape.everyone, ADVERSARIAL=shape.adversarial, ROWS=rows, num_warps=4, **EXACT,
     )  # fmt: skip
@@ -297,7 +297,7 @@ def ends(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, entity
 def _ends(  # type: ignore[no-untyped-def]
     clock, plan, trials, factors, entity, relation, ids, positive, maxima, sums, costs, partial, known, pull,
     for_ends, for_relations, row_losses, batch, splits, n_relations, entity_rows, relation_rows,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
     PAD: tl.constexpr, COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
     EVERYONE: tl.constexpr, ADVERSARIAL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -330,7 +330,7 @@ def _ends(  # type: ignore[no-untyped-def]
         ar, ai = raw_hr * n0, raw_hi * n1
     ur, ui, fhr, fhi, loss = _arrived_step_ends_triton(
         0, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, pull, splits,
-        qr, qi, ar, ai, BATCH, SLOTS, PAD, PAIR, ADVERSARIAL,
+        qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
     )  # fmt: skip
     gtr, gti, gbr, gbi = compose_gradient(ur, ui, tr, ti, br, bi, COMPOSE, not RECIPROCAL)
     # the tail is asked
@@ -341,7 +341,7 @@ def _ends(  # type: ignore[no-untyped-def]
         ar, ai = raw_tr * n2, raw_ti * n3
     ur, ui, ftr, fti, more_loss = _arrived_step_ends_triton(
         1, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, pull, splits,
-        qr, qi, ar, ai, BATCH, SLOTS, PAD, PAIR, ADVERSARIAL,
+        qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
     )  # fmt: skip
     ghr, ghi, grr, gri = compose_gradient(ur, ui, hr, hi, rr, ri, COMPOSE, False)
     loss += more_loss
@@ -349,11 +349,11 @@ def _ends(  # type: ignore[no-untyped-def]
         ghr, ghi, gtr, gti = fhr + ghr, fhi + ghi, gtr + ftr, gti + fti
     elif DROPOUT:
         fhr, fhi, ftr, fti = fhr * n0, fhi * n1, ftr * n2, fti * n3
-    if SLOTS == 3:  # the relation is asked, of its rows as they are
+    if SIDES == 3:  # the relation is asked, of its rows as they are
         qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
         ur, ui, frr, fri, more_loss = _arrived_step_ends_triton(
             2, trial, row, live, share * tl.load(factors + 4), trials, factors, positive, maxima, sums, costs, partial,
-            known, pull, splits, qr, qi, raw_rr, raw_ri, BATCH, SLOTS, PAD, PAIR, ADVERSARIAL,
+            known, pull, splits, qr, qi, raw_rr, raw_ri, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
         )  # fmt: skip
         more_tr, more_ti, more_hr, more_hi = compose_gradient(ur, ui, tr, ti, hr, hi, COMPOSE, True)
         ghr, ghi, gtr, gti, loss = ghr + more_hr, ghi + more_hi, gtr + more_tr, gti + more_ti, loss + more_loss
@@ -364,7 +364,7 @@ def _ends(  # type: ignore[no-untyped-def]
         grr, gri, gbr, gbi = grr * m4, gri * m5, gbr * m6, gbi * m7
     if EVERYONE:
         ghr, ghi, gtr, gti = ghr + fhr, ghi + fhi, gtr + ftr, gti + fti
-    if SLOTS == 3:
+    if SIDES == 3:
         grr, gri = grr + frr, gri + fri
 
     kind, weight = tl.load(trials + 8), tl.load(factors + 2) * share
@@ -398,11 +398,11 @@ def _ends(  # type: ignore[no-untyped-def]
 def _arrived_step_ends_triton(  # type: ignore[no-untyped-def]
     slot, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, pull, splits,
     qr, qi, ar, ai,
-    BATCH: tl.constexpr, SLOTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
 ):  # fmt: skip
     """What arrives at a slot's queries and at their answers (four blocks), and the loss: the parts in their order."""
     used = tl.cdiv(tl.load(trials + slot), tl.load(trials + 3))
-    at = trial * SLOTS + slot
+    at = trial * SIDES + slot
     ur, ui = tl.zeros_like(qr), tl.zeros_like(qi)
     if PAIR == "dot":
         top, bound, inverse, weight, loss = joined(

@@ -24,8 +24,8 @@ from grash.errors import ConfigError
 from grash.kernels.half_rows import wide
 from grash.kernels.pair_scores import Pair, pair_gradients, pair_scores, row_scores
 
-Slot = Literal["head", "tail"]
-SLOTS: tuple[Slot, Slot] = ("head", "tail")
+Side = Literal["head", "tail"]
+SIDES: tuple[Side, Side] = ("head", "tail")
 
 
 class KgeModel(ABC):
@@ -50,11 +50,11 @@ class KgeModel(ABC):
         """How a query and a candidate are compared."""
 
     @abstractmethod
-    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
-        """(B, D) rows of the known entities, (B, width) rows of the relations → (B, W) queries for `slot`."""
+    def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
+        """(B, D) rows of the known entities, (B, width) rows of the relations → (B, W) queries for `side`."""
 
     @abstractmethod
-    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         """upstream (B, W) → gradients for known (B, D) and relation (B, width)."""
 
     @abstractmethod
@@ -72,26 +72,26 @@ class KgeModel(ABC):
         """Floats of a relation's row for entities of `dim` floats."""
         return dim
 
-    def candidate(self, rows: Tensor, slot: Slot) -> Tensor:
-        """(…, D) entity rows → (…, W) as they stand in `slot`; a view."""
+    def candidate(self, rows: Tensor, side: Side) -> Tensor:
+        """(…, D) entity rows → (…, W) as they stand in `side`; a view."""
         return rows
 
-    def candidate_gradient(self, upstream: Tensor, slot: Slot) -> Tensor:
+    def candidate_gradient(self, upstream: Tensor, side: Side) -> Tensor:
         """(…, W) → (…, D)."""
         return upstream
 
-    def asked(self, relations: Tensor, slot: Slot) -> tuple[Tensor, Slot]:
-        """Relation ids (B,) and the slot as the model sees them: reciprocals turn heads into tails."""
-        if self.reciprocal and slot == "head":
+    def asked(self, relations: Tensor, side: Side) -> tuple[Tensor, Side]:
+        """Relation ids (B,) and the side as the model sees them: reciprocals turn heads into tails."""
+        if self.reciprocal and side == "head":
             return relations + self.n_relations, "tail"
-        return relations, slot
+        return relations, side
 
-    def score(self, triples: Tensor, *, slot: Slot = "tail") -> Tensor:
-        """triples (B, 3) → (B,), by the score under which `slot` is ranked (the same for both without
+    def score(self, triples: Tensor, *, side: Side = "tail") -> Tensor:
+        """triples (B, 3) → (B,), by the score under which `side` is ranked (the same for both without
         reciprocals)."""
         heads, relations, tails = triples.T
-        known, answer = (heads, tails) if slot == "tail" else (tails, heads)
-        queries, seen = self.queries(known, relations, slot)
+        known, answer = (heads, tails) if side == "tail" else (tails, heads)
+        queries, seen = self.queries(known, relations, side)
         return row_scores(queries, self.candidate(wide(self.entity[answer]), seen), self.pair)
 
     def score_tails(self, heads: Tensor, relations: Tensor) -> Tensor:
@@ -104,14 +104,14 @@ class KgeModel(ABC):
         queries, seen = self.queries(tails, relations, "head")
         return pair_scores(queries, self.candidate(wide(self.entity), seen), self.pair)
 
-    def queries(self, known: Tensor, relations: Tensor, slot: Slot) -> tuple[Tensor, Slot]:
-        """Queries (B, W) for ids, and the slot whose candidates they are compared with."""
-        rows, seen = self.asked(relations, slot)
+    def queries(self, known: Tensor, relations: Tensor, side: Side) -> tuple[Tensor, Side]:
+        """Queries (B, W) for ids, and the side whose candidates they are compared with."""
+        rows, seen = self.asked(relations, side)
         return self.query_to_rank(wide(self.entity[known]), self.relation[rows], seen), seen
 
-    def query_to_rank(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
+    def query_to_rank(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         """`query` with bits that do not depend on how many are made together."""
-        return self.query(known, relation, slot)
+        return self.query(known, relation, side)
 
     def after_step(self) -> None:  # noqa: B027, most models need nothing
         """Brings the tables back into the model's domain."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from torch import Tensor
 
 from grash.kernels.complex_product import product, product_gradient
-from grash.models.base import DotModel, Slot
+from grash.models.base import DotModel, Side
 
 
 class ComplEx(DotModel):
     name = "complex"
     even = True
 
-    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
-        return product(known, relation, conjugate=slot == "head")
+    def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
+        return product(known, relation, conjugate=side == "head")
 
-    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
-        return product_gradient(upstream, known, relation, conjugate=slot == "head")
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        return product_gradient(upstream, known, relation, conjugate=side == "head")
 
     def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
         return product(tail, head, conjugate=True)

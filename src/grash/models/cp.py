@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grash.models.base import DotModel, Slot, halves, joined
+from grash.models.base import DotModel, Side, halves, joined
 
 
 class CP(DotModel):
@@ -17,19 +17,19 @@ class CP(DotModel):
     def relation_width(dim: int) -> int:
         return dim // 2
 
-    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
-        return _part(known, _other(slot)) * relation
+    def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
+        return _part(known, _other(side)) * relation
 
-    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
-        for_known = self.candidate_gradient(upstream * relation, _other(slot))
-        return for_known, upstream * _part(known, _other(slot))
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        for_known = self.candidate_gradient(upstream * relation, _other(side))
+        return for_known, upstream * _part(known, _other(side))
 
-    def candidate(self, rows: Tensor, slot: Slot) -> Tensor:
-        return _part(rows, slot)
+    def candidate(self, rows: Tensor, side: Side) -> Tensor:
+        return _part(rows, side)
 
-    def candidate_gradient(self, upstream: Tensor, slot: Slot) -> Tensor:
+    def candidate_gradient(self, upstream: Tensor, side: Side) -> Tensor:
         none = torch.zeros_like(upstream)
-        return joined(upstream, none) if slot == "head" else joined(none, upstream)
+        return joined(upstream, none) if side == "head" else joined(none, upstream)
 
     def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
         return _part(head, "head") * _part(tail, "tail")
@@ -39,9 +39,9 @@ class CP(DotModel):
         return for_head, self.candidate_gradient(upstream * _part(head, "head"), "tail")
 
 
-def _part(rows: Tensor, slot: Slot) -> Tensor:
-    return halves(rows)[0 if slot == "head" else 1]
+def _part(rows: Tensor, side: Side) -> Tensor:
+    return halves(rows)[0 if side == "head" else 1]
 
 
-def _other(slot: Slot) -> Slot:
-    return "head" if slot == "tail" else "tail"
+def _other(side: Side) -> Side:
+    return "head" if side == "tail" else "tail"

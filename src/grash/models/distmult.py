@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from grash.models.base import DotModel, Slot
+from grash.models.base import DotModel, Side
 
 
 class DistMult(DotModel):
     name = "distmult"
 
-    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
+    def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         return known * relation
 
-    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         return upstream * relation, upstream * known
 
     def meeting(self, head: Tensor, tail: Tensor) -> Tensor:

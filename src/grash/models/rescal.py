@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grash.models.base import DotModel, Slot
+from grash.models.base import DotModel, Side
 
 
 class Rescal(DotModel):
@@ -15,19 +15,19 @@ class Rescal(DotModel):
     def relation_width(dim: int) -> int:
         return dim * dim
 
-    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
-        matrix = self._matrices(relation, slot)
+    def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
+        matrix = self._matrices(relation, side)
         return torch.bmm(known[:, None, :], matrix).squeeze(1)
 
-    def query_to_rank(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
+    def query_to_rank(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         """In float64, rounded once: the last bits of a batched product depend on its size."""
-        return self.query(known.double(), relation.double(), slot).to(known.dtype)
+        return self.query(known.double(), relation.double(), side).to(known.dtype)
 
-    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
-        matrix = self._matrices(relation, slot)
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        matrix = self._matrices(relation, side)
         for_known = torch.bmm(matrix, upstream[:, :, None]).squeeze(2)
         outer = known[:, :, None] * upstream[:, None, :]
-        return for_known, (outer if slot == "tail" else outer.mT).reshape(len(known), -1)
+        return for_known, (outer if side == "tail" else outer.mT).reshape(len(known), -1)
 
     def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
         return (head[:, :, None] * tail[:, None, :]).reshape(len(head), -1)
@@ -37,7 +37,7 @@ class Rescal(DotModel):
         for_head = torch.bmm(matrix, tail[:, :, None]).squeeze(2)
         return for_head, torch.bmm(head[:, None, :], matrix).squeeze(1)
 
-    def _matrices(self, relation: Tensor, slot: Slot) -> Tensor:
+    def _matrices(self, relation: Tensor, side: Side) -> Tensor:
         """(B, D²) → (B, D, D) such that query = known · matrix."""
         matrix = relation.reshape(len(relation), self.dim, self.dim)
-        return matrix if slot == "tail" else matrix.mT
+        return matrix if side == "tail" else matrix.mT

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from grash.kernels.pair_scores import Pair
-from grash.models.base import KgeModel, Slot, halves, joined
+from grash.models.base import KgeModel, Side, halves, joined
 
 _TILE = 1 << 24  # elements of (B, r, D/2) that relation scores build at once
 
@@ -29,15 +29,15 @@ class RotatE(KgeModel):
     def relation_width(dim: int) -> int:
         return dim // 2
 
-    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
-        (re, im), (cos, sin) = halves(known), _rotation(relation, slot)
+    def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
+        (re, im), (cos, sin) = halves(known), _rotation(relation, side)
         return joined(re * cos - im * sin, re * sin + im * cos)
 
-    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
-        (re, im), (cos, sin), (ur, ui) = halves(known), _rotation(relation, slot), halves(upstream)
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        (re, im), (cos, sin), (ur, ui) = halves(known), _rotation(relation, side), halves(upstream)
         for_known = joined(ur * cos + ui * sin, ui * cos - ur * sin)
         for_phase = ui * (re * cos - im * sin) - ur * (re * sin + im * cos)
-        return for_known, for_phase if slot == "tail" else -for_phase
+        return for_known, for_phase if side == "tail" else -for_phase
 
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
         squares, along, across = _meeting(head, tail)
@@ -92,9 +92,9 @@ def prediction_tiles(batch: int, n_relations: int, width: int) -> int:
     return math.ceil(5.25 * batch * min(together, n_relations) * width)
 
 
-def _rotation(phases: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
+def _rotation(phases: Tensor, side: Side) -> tuple[Tensor, Tensor]:
     sin = phases.sin()
-    return phases.cos(), sin if slot == "tail" else -sin
+    return phases.cos(), sin if side == "tail" else -sin
 
 
 def _meeting(head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor, Tensor]:

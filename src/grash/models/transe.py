@@ -1,11 +1,11 @@
-"""TransE (Bordes et al., 2013): −‖h + r − t‖, norm 1 or 2; no normalisation of entities."""
+"""TransE (Bordes et al., 2013): −‖h + r − t‖, norm 1 or 2; no normalization of entities."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from grash.kernels.pair_scores import Pair, pair_gradients, pair_scores
-from grash.models.base import KgeModel, Slot
+from grash.models.base import KgeModel, Side
 
 
 class TransE(KgeModel):
@@ -15,11 +15,11 @@ class TransE(KgeModel):
     def pair(self) -> Pair:
         return "l1" if self.norm == 1 else "l2"
 
-    def query(self, known: Tensor, relation: Tensor, slot: Slot) -> Tensor:
-        return known + relation if slot == "tail" else known - relation
+    def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
+        return known + relation if side == "tail" else known - relation
 
-    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
-        return upstream, upstream if slot == "tail" else -upstream
+    def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        return upstream, upstream if side == "tail" else -upstream
 
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
         return pair_scores(tail - head, relations, self.pair)

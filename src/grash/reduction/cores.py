@@ -1,4 +1,4 @@
-"""Core numbers and peel order: entities are taken away one by one, always one with the fewest neighbours left.
+"""Core numbers and peel order: entities are taken away one by one, always one with the fewest neighbors left.
 
 Comes from adjacency.py; goes to chain.py, where the order read backwards is a chain of nested subgraphs. One array of
 4 bytes per entity describes them all, and is all that is ever stored of them (stored.py).
@@ -21,7 +21,7 @@ from grash.data.interning import Whole, prefetch
 from grash.files import whole_file
 
 Ids = NDArray[np.int32]
-_AHEAD, _FIRST = 16, 4  # how far before its turn a queued entity is asked for, and how many of its neighbours
+_AHEAD, _FIRST = 16, 4  # how far before its turn a queued entity is asked for, and how many of its neighbors
 _NONE = -1
 
 
@@ -31,7 +31,7 @@ class Peeling:
 
     order: NDArray[np.int32]
     core_starts: NDArray[np.int64]
-    count: Count
+    degree: Degree
 
     @property
     def k_max(self) -> int:
@@ -48,23 +48,25 @@ class Peeling:
         return int(np.searchsorted(self.core_starts, place, side="right")) - 1
 
 
-def peel(train: Triples, n_entities: int, count: Count = "neighbours") -> Peeling:
+def peel(train: Triples, n_entities: int, degree: Degree = "neighbors") -> Peeling:
     """The peeling of the entity graph of train (n, 3) (paper, Sec. 4.1).
 
-    `neighbours`: other entities an entity shares a triple with, each once; loops do not count. `triples`: every
+    `neighbors`: other entities an entity shares a triple with, each once; loops do not count. `triples`: every
     triple counts for both of its ends, so a loop counts twice, as in igraph. Every step takes an entity that has the
     fewest left; among several it goes by id where a shell begins, then first come, first served. Entities without any
     come first of all. O(n + E) time; 8 bytes per triple and 32 per entity on top of the input.
     """
-    adjacency = adjacency_of(train, n_entities, count)
-    degree = np.diff(adjacency.starts).astype(np.int32)
-    if count == "triples":
-        _add_loops(train, degree)
+    adjacency = adjacency_of(train, n_entities, degree)
+    n_linked = np.diff(adjacency.starts).astype(np.int32)
+    if degree == "triples":
+        _add_loops(train, n_linked)
     order = np.empty(n_entities, np.int32)
-    most = math.isqrt(2 * int(degree.sum(dtype=np.int64))) + 2  # core numbers that differ sum up to the degrees at most
+    most = (
+        math.isqrt(2 * int(n_linked.sum(dtype=np.int64))) + 2
+    )  # core numbers that differ sum up to the degrees at most
     ks, firsts = np.empty(most, np.int64), np.empty(most, np.int64)
-    n_shells = _peel(adjacency.starts, adjacency.neighbours, degree, order, ks, firsts)
-    return Peeling(order, _core_starts(ks[:n_shells], firsts[:n_shells], n_entities), count)
+    n_shells = _peel(adjacency.starts, adjacency.neighbors, n_linked, order, ks, firsts)
+    return Peeling(order, _core_starts(ks[:n_shells], firsts[:n_shells], n_entities), degree)
 
 
 def _core_starts(ks: NDArray[np.int64], firsts: NDArray[np.int64], n_entities: int) -> NDArray[np.int64]:
@@ -84,7 +86,7 @@ def _add_loops(train: Triples, degree: Ids) -> None:
 @njit(cache=True, nogil=True)
 def _peel(
     starts: NDArray[np.int64],
-    neighbours: Ids,
+    neighbors: Ids,
     degree: Ids,
     order: Ids,
     ks: NDArray[np.int64],
@@ -108,7 +110,7 @@ def _peel(
             heads, tails = np.full(2 * k, _NONE, np.int32), np.empty(2 * k, np.int32)
         n_queued = _having(k, left, n_left, degree, queue)
         n_done = _peel_shell(
-            k, starts, neighbours, degree, order, n_done, queue, n_queued, heads, tails, before, after
+            k, starts, neighbors, degree, order, n_done, queue, n_queued, heads, tails, before, after
         )  # fmt: skip
 
 
@@ -140,7 +142,7 @@ def _having(k: Whole, left: Ids, n_left: Whole, degree: Ids, queue: Ids) -> Whol
 def _peel_shell(
     k: Whole,
     starts: NDArray[np.int64],
-    neighbours: Ids,
+    neighbors: Ids,
     degree: Ids,
     order: Ids,
     n_done: Whole,
@@ -151,7 +153,7 @@ def _peel_shell(
     before: Ids,
     after: Ids,
 ) -> Whole:
-    """Takes away the entities with k neighbours left, and those that fall to k or below on the way.
+    """Takes away the entities with k neighbors left, and those that fall to k or below on the way.
 
     Those with exactly k wait in the queue. Those that have fallen below move on to a list for their degree
     (heads, tails; before, after link its members), and go first.
@@ -167,7 +169,7 @@ def _peel_shell(
             entity = queue[n_read]
             n_read += 1
             if n_read + _AHEAD < n_queued:
-                _ask_for(queue, n_read, starts, neighbours, degree)
+                _ask_for(queue, n_read, starts, neighbors, degree)
             if degree[entity] < 0:  # it went with a list
                 continue
         else:
@@ -176,7 +178,7 @@ def _peel_shell(
         order[n_done] = entity
         n_done += 1
         for i in range(starts[entity], starts[entity + 1]):
-            other = neighbours[i]
+            other = neighbors[i]
             d = degree[other] - 1
             if d < -1:  # gone already
                 continue
@@ -190,13 +192,13 @@ def _peel_shell(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _ask_for(queue: Ids, n_read: Whole, starts: NDArray[np.int64], neighbours: Ids, degree: Ids) -> None:
+def _ask_for(queue: Ids, n_read: Whole, starts: NDArray[np.int64], neighbors: Ids, degree: Ids) -> None:
     """Cache lines of those whose turn comes soon: offset first, then row, then the degrees of the first in it."""
     prefetch(starts, np.int64(queue[n_read + _AHEAD]))
-    prefetch(neighbours, starts[queue[n_read + _AHEAD // 2]])
+    prefetch(neighbors, starts[queue[n_read + _AHEAD // 2]])
     soon = queue[n_read + _AHEAD // 4]
     for i in range(starts[soon], min(starts[soon] + _FIRST, starts[soon + 1])):
-        prefetch(degree, np.int64(neighbours[i]))
+        prefetch(degree, np.int64(neighbors[i]))
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -221,45 +223,45 @@ def _move_down(entity: Whole, d: Whole, k: Whole, heads: Ids, tails: Ids, before
     after[entity] = _NONE
 
 
-# = Who stands beside whom: the entity graph of the triples as rows of neighbours, without a global sort.
+# = Who stands beside whom: the entity graph of the triples as rows of neighbors, without a global sort.
 # =
 # = Comes from a dataset's train split; goes to peel.py and walks.py. Rows are filled by a counting sort over entities
-# = (8 bytes of offset per entity, 8 bytes of neighbours per triple); direction and relation are forgotten.
+# = (8 bytes of offset per entity, 8 bytes of neighbors per triple); direction and relation are forgotten.
 
 Triples = NDArray[np.int32]
-Count = Literal["neighbours", "triples"]
+Degree = Literal["neighbors", "triples"]
 
-_AHEAD_adjacency = 32  # how far before its turn a neighbour's mark is asked for
+_AHEAD_adjacency = 32  # how far before its turn a neighbor's mark is asked for
 
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """The neighbours of entity e are neighbours[starts[e] : starts[e + 1]]; loops are not among them.
+    """The neighbors of entity e are neighbors[starts[e] : starts[e + 1]]; loops are not among them.
 
-    starts (E + 1,) int64; neighbours int32.
+    starts (E + 1,) int64; neighbors int32.
     """
 
     starts: NDArray[np.int64]
-    neighbours: NDArray[np.int32]
+    neighbors: NDArray[np.int32]
 
 
-def adjacency_of(triples: Triples, n_entities: int, count: Count) -> Adjacency:
-    """The neighbours of every entity: each once (`neighbours`), or once per triple with it (`triples`). O(n + E)."""
+def adjacency_of(triples: Triples, n_entities: int, degree: Degree) -> Adjacency:
+    """The neighbors of every entity: each once (`neighbors`), or once per triple with it (`triples`). O(n + E)."""
     starts = np.empty(n_entities + 1, np.int64)
     starts.fill(0)  # unlike np.zeros, in huge pages
     _count_ends(triples, starts)
     np.cumsum(starts, out=starts)
-    neighbours = np.empty(int(starts[-1]), np.int32)
-    _fill_rows(triples, starts, neighbours)
-    if count == "neighbours":
+    neighbors = np.empty(int(starts[-1]), np.int32)
+    _fill_rows(triples, starts, neighbors)
+    if degree == "neighbors":
         seen_by = np.empty(n_entities, np.int32)
         seen_by.fill(-1)
-        neighbours = neighbours[: _drop_repeats(starts, neighbours, seen_by)]
-    return Adjacency(starts, neighbours)
+        neighbors = neighbors[: _drop_repeats(starts, neighbors, seen_by)]
+    return Adjacency(starts, neighbors)
 
 
 def incident_rows(triples: Triples, n_entities: int) -> Adjacency:
-    """The same with the numbers of the triples in place of the neighbours: those of every entity, a loop once."""
+    """The same with the numbers of the triples in place of the neighbors: those of every entity, a loop once."""
     starts = np.zeros(n_entities + 1, np.int64)
     _count_ends(triples, starts)
     np.add.at(starts, triples[triples[:, 0] == triples[:, 2], 0], 1)
@@ -279,31 +281,31 @@ def _count_ends(triples: Triples, counts: NDArray[np.int64]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _fill_rows(triples: Triples, ends: NDArray[np.int64], neighbours: NDArray[np.int32]) -> None:
+def _fill_rows(triples: Triples, ends: NDArray[np.int64], neighbors: NDArray[np.int32]) -> None:
     """Fills every row from its end to its start, so that `ends`, where rows end, becomes where they start."""
     for row in range(triples.shape[0]):
         head, tail = triples[row, 0], triples[row, 2]
         if head != tail:
             ends[head] -= 1
-            neighbours[ends[head]] = tail
+            neighbors[ends[head]] = tail
             ends[tail] -= 1
-            neighbours[ends[tail]] = head
+            neighbors[ends[tail]] = head
 
 
 @njit(cache=True, nogil=True)
-def _drop_repeats(starts: NDArray[np.int64], neighbours: NDArray[np.int32], seen_by: NDArray[np.int32]) -> int:
-    """Keeps each neighbour once, closes the gaps in place, and returns how many are left."""
+def _drop_repeats(starts: NDArray[np.int64], neighbors: NDArray[np.int32], seen_by: NDArray[np.int32]) -> int:
+    """Keeps each neighbor once, closes the gaps in place, and returns how many are left."""
     kept, begin = 0, starts[0]
     for entity in range(starts.size - 1):
         end = starts[entity + 1]
         starts[entity] = kept
         for i in range(begin, end):
-            other = neighbours[i]
-            if i + _AHEAD_adjacency < neighbours.size:
-                prefetch(seen_by, np.int64(neighbours[i + _AHEAD_adjacency]))
+            other = neighbors[i]
+            if i + _AHEAD_adjacency < neighbors.size:
+                prefetch(seen_by, np.int64(neighbors[i + _AHEAD_adjacency]))
             if seen_by[other] != entity:
                 seen_by[other] = entity
-                neighbours[kept] = other
+                neighbors[kept] = other
                 kept += 1
         begin = end
     starts[starts.size - 1] = kept
@@ -331,16 +333,16 @@ _LAYOUT = 1
 _HEAD = 4 + 8
 
 
-def peeling_of(dataset: Dataset, count: Count = "neighbours", cache: Path | None = None) -> Peeling:
+def peeling_of(dataset: Dataset, degree: Degree = "neighbors", cache: Path | None = None) -> Peeling:
     """The peeling of a dataset's train split: the one in the file `cache` if it is of this dataset and definition,
     else computed, and written there."""
     if cache is None:
-        return peel(dataset.train, dataset.n_entities, count)
+        return peel(dataset.train, dataset.n_entities, degree)
     cache = Path(cache)
-    stored = _read(cache, dataset, count)
+    stored = _read(cache, dataset, degree)
     if stored is not None:
         return stored
-    peeling = peel(dataset.train, dataset.n_entities, count)
+    peeling = peel(dataset.train, dataset.n_entities, degree)
     store_peeling(dataset, peeling, cache)
     return peeling
 
@@ -351,7 +353,7 @@ def store_peeling(dataset: Dataset, peeling: Peeling, path: Path) -> None:
         np.save(file, np.concatenate([_head(dataset, peeling), peeling.order]), allow_pickle=False)
 
 
-def _read(path: Path, dataset: Dataset, count: Count) -> Peeling | None:
+def _read(path: Path, dataset: Dataset, degree: Degree) -> Peeling | None:
     """The peeling in a file, or None if the file is absent, damaged, or of another dataset or definition."""
     try:
         array = open_array(path)
@@ -364,14 +366,14 @@ def _read(path: Path, dataset: Dataset, count: Count) -> Peeling | None:
     sizes = array[_HEAD : _HEAD + max(0, n_shells)].astype(np.int64)
     if len(order) != dataset.n_entities or k_max < 0 or (sizes < 0).any() or sizes.sum() != len(order):
         return None
-    peeling = Peeling(order, np.concatenate([[0], np.cumsum(sizes)]), count)
+    peeling = Peeling(order, np.concatenate([[0], np.cumsum(sizes)]), degree)
     if not np.array_equal(array[: _HEAD + n_shells], _head(dataset, peeling)) or not _is_permutation(order):
         return None
     return peeling
 
 
 def _head(dataset: Dataset, peeling: Peeling) -> NDArray[np.int32]:
-    counts = [_LAYOUT, get_args(Count).index(peeling.count), peeling.k_max, dataset.n_entities]
+    counts = [_LAYOUT, get_args(Degree).index(peeling.degree), peeling.k_max, dataset.n_entities]
     fingerprint = np.frombuffer(bytes.fromhex(dataset.fingerprint), "<i4")
     return np.concatenate([counts, fingerprint, np.diff(peeling.core_starts)]).astype(np.int32)
 

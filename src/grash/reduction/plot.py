@@ -101,7 +101,9 @@ def _dress(axes: Axes, dataset: Dataset, chain: Chain) -> None:
     axes.set_ylabel("share of the full graph")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_title(f"{dataset.name}: cores by {chain.peeling.count}, k up to {chain.peeling.k_max}", loc="left", pad=16)
+    axes.set_title(
+        f"{dataset.name}: cores by {chain.peeling.degree}, k up to {chain.peeling.k_max}", loc="left", pad=16
+    )
     axes.grid(color="#eeeeee")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

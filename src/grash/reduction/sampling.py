@@ -105,7 +105,7 @@ def random_walks(
     if n:
         peopled = np.flatnonzero(np.diff(incident.starts))
         n_found = _walk(
-            dataset.train, incident.starts, incident.neighbours, peopled, length, most_starts, wanted, enters, generator
+            dataset.train, incident.starts, incident.neighbors, peopled, length, most_starts, wanted, enters, generator
         )
     how = {"method": "walk", "length": length, "starts": starts, "seed": seed}
     if fraction is not None:
@@ -121,13 +121,13 @@ def kgtuner_walk(
 ) -> Subgraph:
     """All triples among this share of the entities, found by walks as in KGTuner.
 
-    Ten walks start at entities drawn uniformly (of those with a triple), step to neighbours drawn uniformly, and each
+    Ten walks start at entities drawn uniformly (of those with a triple), step to neighbors drawn uniformly, and each
     ends when its tenth of the entities has been found. A walk that finds fewer than 2 new ones in 100 steps goes on at
     an entity drawn uniformly.
     """
     if not 0 < share <= 1:
         raise InputError(f"A share of {share} of the entities is asked for: give a number above 0, up to 1.")
-    adjacency = adjacency_of(dataset.train, dataset.n_entities, "neighbours")
+    adjacency = adjacency_of(dataset.train, dataset.n_entities, "neighbors")
     peopled = np.zeros(dataset.n_entities, bool)
     peopled[dataset.train[:, ::2]] = True
     candidates = np.flatnonzero(peopled)
@@ -135,7 +135,7 @@ def kgtuner_walk(
     visited = np.zeros(dataset.n_entities, bool)
     if len(candidates):
         generator = np.random.default_rng(seed)
-        _visit(adjacency.starts, adjacency.neighbours, candidates, goals, visited, generator)
+        _visit(adjacency.starts, adjacency.neighbors, candidates, goals, visited, generator)
     among = visited[dataset.train[:, 0]] & visited[dataset.train[:, 2]]
     how = {"method": "kgtuner", "share_of_entities": str(share), "seed": seed}
     return _all_of(dataset, among, Holdout(seed, guarded), share, names, how)
@@ -196,7 +196,7 @@ def _walk(
 @njit(cache=True, nogil=True)
 def _visit(
     row_starts: NDArray[np.int64],
-    neighbours: NDArray[np.int32],
+    neighbors: NDArray[np.int32],
     candidates: NDArray[np.int64],
     goals: NDArray[np.int64],
     visited: NDArray[np.bool_],
@@ -220,4 +220,4 @@ def _visit(
                     entity = candidates[generator.integers(0, candidates.size)]
                 step, n_before = 0, n_visited
             else:
-                entity = np.int64(neighbours[row_starts[entity] + generator.integers(0, n_beside)])
+                entity = np.int64(neighbors[row_starts[entity] + generator.integers(0, n_beside)])

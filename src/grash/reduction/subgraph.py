@@ -148,7 +148,7 @@ def _relabel(triples: Triples, entity: NDArray[np.int32], relation: NDArray[np.i
 # =
 # = Comes from peel.py; goes to the rounds of a search and to `grash reduce`.
 
-Way = Literal["chain", "ladder"]
+Reduction = Literal["core-order", "k-core"]
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ def cut(
     fraction: float | Fraction,
     *,
     seed: int,
-    way: Way = "chain",
+    reduction: Reduction = "core-order",
     train_before: Triples | None = None,
     guarded: bool = True,
-    apart: bool = False,
+    isolated: bool = False,
     names: bool = False,
     chain: Chain | None = None,
 ) -> Subgraph:
@@ -182,10 +182,10 @@ def cut(
     chain: chain_of(dataset, peeling), if it is at hand.
     """
     chain = chain if chain is not None else chain_of(dataset, peeling)
-    holdout = Holdout(seed, guarded, train_before, apart)
-    choice = _choose(dataset, chain, fraction, way, holdout)
-    how = {"method": "kcore", "way": way, "count": peeling.count, "fraction": str(fraction), "seed": seed}
-    how |= {"apart": True} if apart else {}
+    holdout = Holdout(seed, guarded, train_before, isolated)
+    choice = _choose(dataset, chain, fraction, reduction, holdout)
+    how = {"method": "kcore", "reduction": reduction, "degree": peeling.degree, "fraction": str(fraction), "seed": seed}
+    how |= {"isolated": True} if isolated else {}
     if choice.part is None:
         return whole_graph(dataset, fraction, holdout, k=choice.k, how={"reduction": how})
     return make_subgraph(
@@ -216,17 +216,19 @@ def _fewest_with(n_valid: int) -> float:
     return fewest if n_valid_of(fewest) >= n_valid else np.inf
 
 
-def _choose(dataset: Dataset, chain: Chain, fraction: float | Fraction, way: Way, holdout: Holdout) -> _Choice:
+def _choose(
+    dataset: Dataset, chain: Chain, fraction: float | Fraction, reduction: Reduction, holdout: Holdout
+) -> _Choice:
     n = len(dataset.train)
     target = target_of(fraction, n)
     if target >= n:
         return _Choice(None, chain.core_at(n))
-    enters, sizes = (chain.enters, chain.n_triples) if way == "chain" else _rungs(chain)
+    enters, sizes = (chain.enters, chain.n_triples) if reduction == "core-order" else _rungs(chain)
     counts = {"n_entities": dataset.n_entities, "n_relations": dataset.n_relations}
     part = longest_part(dataset.train, enters, sizes, target, **counts, holdout=holdout)
     if len(part) == n:
         return _Choice(None, chain.core_at(n))
-    if way == "ladder" and not len(part):
+    if reduction == "k-core" and not len(part):
         part = longest_part(dataset.train, chain.enters, chain.n_triples, target, **counts, holdout=holdout)
         return _Choice(part, chain.core_at(len(part)), fell_back=True)
     return _Choice(part, chain.core_at(len(part)))
@@ -349,14 +351,14 @@ class Holdout:
     """How validation triples are drawn: min(20 %, 5000) at random.
 
     guarded: as many of them as can be had without leaving an entity or relation without a train triple. before
-    (m, 3): triples that stay in train, whatever the draw. apart: those too whose two entities another triple joins. The
+    (m, 3): triples that stay in train, whatever the draw. isolated: those too whose two entities another triple joins. The
     same seed and triples give the same draw.
     """
 
     seed: int
     guarded: bool = True
     before: Triples | None = None
-    apart: bool = False
+    isolated: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -427,7 +429,7 @@ def split_off(triples: Triples, n_entities: int, n_relations: int, holdout: Hold
     """Triples (m, 3) without a validation part, and that part."""
     wanted = n_valid_of(len(triples))
     stay = None if holdout.before is None else TripleSet(holdout.before).contains(triples)
-    if holdout.apart:
+    if holdout.isolated:
         joined = joined_twice(triples, n_entities)
         stay = joined if stay is None else stay | joined
     seed = int(np.random.SeedSequence([holdout.seed, len(triples)]).generate_state(1, np.uint64)[0])

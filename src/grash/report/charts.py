@@ -23,7 +23,7 @@ from grash.report.svg import (
     ticks_of,
 )
 from grash.search.ledger import RoundState, SearchState
-from grash.search.trial import Result
+from grash.search.trial import TrialResult
 
 NARROW = 480  # px; below, panels stand under each other
 
@@ -200,7 +200,7 @@ def tone(index: int, state: SearchState) -> int:
     return 1 + round(4 * index / most) if len(state.sizes) > 1 else 5
 
 
-def tip(state: SearchState, r: Result, where: str) -> str:
+def tip(state: SearchState, r: TrialResult, where: str) -> str:
     made = state.configurations[r.number]
     score = "no score" if r.mrr is None else f"MRR {r.mrr:.4f}"
     if r.interval is not None:
@@ -252,7 +252,7 @@ def slices(state: SearchState, axes: list[Axis], width: int) -> str | None:
     return drawing(drawn, width, _TALL * -(-len(axes) // columns), "Value of each parameter against the MRR of round 1")
 
 
-def _mark(state: SearchState, r: Result, axis: Axis, place: _Place, y: Scale, reached: dict[int, int]) -> str:
+def _mark(state: SearchState, r: TrialResult, axis: Axis, place: _Place, y: Scale, reached: dict[int, int]) -> str:
     values = state.configurations[r.number].values
     if not axis.counts(values):
         return ""

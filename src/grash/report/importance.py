@@ -14,7 +14,7 @@ from typing import Any
 
 from grash.errors import GrashError
 from grash.search.ledger import RoundState, SearchState
-from grash.search.trial import Result
+from grash.search.trial import TrialResult
 
 FEWEST = 8  # trials with a score; below, importances are noise
 ENOUGH = 32  # below, they are a hint at best
@@ -42,7 +42,7 @@ def importances(state: SearchState, axes: list[Axis]) -> Importances | None:
     return Importances(method, dict(sorted(shares.items(), key=lambda kv: -kv[1])))
 
 
-def _ped_anova(state: SearchState, judged: list[Result], axes: list[Axis]) -> dict[str, float]:
+def _ped_anova(state: SearchState, judged: list[TrialResult], axes: list[Axis]) -> dict[str, float]:
     import optuna
 
     points = Points(axes)
@@ -63,7 +63,7 @@ def _ped_anova(state: SearchState, judged: list[Result], axes: list[Axis]) -> di
     return {switches.get(name, name): share for name, share in shares.items()}
 
 
-def _by_rank(state: SearchState, judged: list[Result], axes: list[Axis]) -> dict[str, float]:
+def _by_rank(state: SearchState, judged: list[TrialResult], axes: list[Axis]) -> dict[str, float]:
     found = {}
     for axis in axes:
         pairs = [(state.configurations[r.number].values, r.mrr or 0.0) for r in judged]

@@ -30,7 +30,7 @@ from grash.files import whole_file
 from grash.report.importance import Points, searched
 from grash.report.summary import state_of
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
-from grash.search.trial import Result
+from grash.search.trial import TrialResult
 
 # = What each Optuna study should say of a search: pure, without Optuna. Written by `optuna_view.py`.
 
@@ -62,7 +62,7 @@ def overview_trials(state: SearchState) -> dict[int, Wanted]:
     The place is the share of the round's trials that it does not lose against: 1 for the best, 0 for one that diverged.
     """
     reached: dict[int, dict[int, float]] = {number: {} for number in state.configurations}
-    judged: dict[int, list[Result]] = {number: [] for number in state.configurations}
+    judged: dict[int, list[TrialResult]] = {number: [] for number in state.configurations}
     out: set[int] = set()
     for past in state.rounds:
         if past.survivors is None:
@@ -95,7 +95,7 @@ def study_notes(state: SearchState) -> dict[str, Any]:
     return {**chosen, "budget": state.budget, **dataset}
 
 
-def _overview(steps: dict[int, float], judged: list[Result], *, over: bool) -> Wanted:
+def _overview(steps: dict[int, float], judged: list[TrialResult], *, over: bool) -> Wanted:
     notes: dict[str, Any] = {f"mrr_r{r.round}": r.mrr for r in judged if r.mrr is not None}
     notes |= {"cost_spent": sum(r.cost for r in judged), "seconds": sum(r.seconds for r in judged)}
     if not judged:
@@ -109,7 +109,7 @@ def _overview(steps: dict[int, float], judged: list[Result], *, over: bool) -> W
     return Wanted("COMPLETE" if scored else _SCORELESS, value, steps, notes, last.round)
 
 
-def _evaluated(result: Result) -> Wanted:
+def _evaluated(result: TrialResult) -> Wanted:
     low, high = result.interval or (None, None)
     notes = {
         "status": result.status, "cost": result.cost, "seconds": result.seconds, "positives": result.positives,

@@ -33,7 +33,7 @@ from grash.report.summary import (
     final_metrics,
     state_of,
     status_of,
-    summarise,
+    summarize,
     trial_rows,
 )
 from grash.report.svg import duration, number
@@ -49,7 +49,7 @@ def write_report(run_folder: Path) -> Path:
     """Writes report.html into the run folder, whether the search runs, has failed or is finished."""
     folder = Path(run_folder)
     state = state_of(folder)
-    summary = summarise(state, datetime.now(timezone.utc), alive=not abandoned(folder))
+    summary = summarize(state, datetime.now(timezone.utc), alive=not abandoned(folder))
     page = render(state, summary, folder=str(run_folder), versions=_versions(folder))
     with whole_file(folder / REPORT_FILE) as aside:
         aside.write_text(page, encoding="utf-8")

@@ -17,7 +17,7 @@ from grash.errors import InputError
 from grash.report.importance import ranking
 from grash.report.svg import duration
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
-from grash.search.trial import Configuration, Heartbeat, Result
+from grash.search.trial import Configuration, Heartbeat, TrialResult
 
 _LOCK_FILE = ".lock"  # as in search/folder.py, whose import would load what a status does not need
 
@@ -48,7 +48,7 @@ def abandoned(run_folder: Path) -> bool:
         return False
 
 
-def summarise(state: SearchState, now: datetime, *, alive: bool = True) -> dict[str, Any]:
+def summarize(state: SearchState, now: datetime, *, alive: bool = True) -> dict[str, Any]:
     """Where the search stands, JSON-able; `now` must know its time zone. Costs are in full training runs.
 
     alive: whether the process that runs it is there; without it, a search that is not over is `interrupted`.
@@ -155,7 +155,7 @@ def failures(state: SearchState) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda e: (-e["count"], e["kind"]))
 
 
-def final_metrics(final: Result | None) -> dict[str, Any] | None:
+def final_metrics(final: TrialResult | None) -> dict[str, Any] | None:
     """The final training's metrics on test: mrr, its interval, hits@k …; None without them."""
     evaluation = final.evaluation if final is not None else None
     if not evaluation:
@@ -180,7 +180,7 @@ def _round(state: SearchState, number: int) -> dict[str, Any]:
     }
 
 
-def _scored(result: Result | None) -> dict[str, Any] | None:
+def _scored(result: TrialResult | None) -> dict[str, Any] | None:
     if result is None:
         return None
     interval = None if result.interval is None else list(result.interval)
@@ -248,13 +248,13 @@ def _share(part: float, whole: float) -> float | None:
 # = The two can disagree. What people read then says both: whose MRR is the highest, and why another goes before it.
 
 
-def highest(past: RoundState) -> Result | None:
+def highest(past: RoundState) -> TrialResult | None:
     """The trial with the highest MRR of a round; of equals the one that goes first."""
     ranked = [past.results[n] for n in ranking(past)]
     return max(ranked, key=lambda result: result.mrr or 0.0, default=None)
 
 
-def higher_than(past: RoundState, first: Result) -> Result | None:
+def higher_than(past: RoundState, first: TrialResult) -> TrialResult | None:
     """The trial with the highest MRR of the round, where `first` goes before it because it was still rising."""
     best = highest(past)
     if best is None or (best.mrr or 0.0) <= (first.mrr or 0.0) or best.rise >= first.rise:
@@ -282,7 +282,7 @@ def difference(past: RoundState) -> str:
     return said + _why(past, first)
 
 
-def _why(past: RoundState, first: Result) -> str:
+def _why(past: RoundState, first: TrialResult) -> str:
     """Why another with a higher MRR does not go first; nothing where none has."""
     higher = higher_than(past, first)
     if higher is None:
@@ -328,7 +328,7 @@ def _entrants(state: SearchState, number: int) -> list[int]:
 
 
 def _row(
-    made: Configuration, round_: int, result: Result | None, *, status: str, attempts: int, survived: bool | None
+    made: Configuration, round_: int, result: TrialResult | None, *, status: str, attempts: int, survived: bool | None
 ) -> dict[str, Any]:
     low, high = result.interval if result is not None and result.interval is not None else (None, None)
     return {
@@ -454,18 +454,18 @@ def _trials(count: int) -> str:
     return f"{count} trial" if count == 1 else f"{count} trials"
 
 
-def _outcome(result: Result) -> str:
+def _outcome(result: TrialResult) -> str:
     billed = f"  {result.cost:.3g} full runs" if result.round else ""  # the final training is outside the budget
     return f"{_score(result)}{billed}  {duration(result.seconds)}"
 
 
-def _score(result: Result) -> str:
+def _score(result: TrialResult) -> str:
     if result.status != "ok" or result.mrr is None:
         return f"{result.status}: {result.message.splitlines()[0]}" if result.message else result.status
     span = f" [{result.interval[0]:.4f}, {result.interval[1]:.4f}]" if result.interval is not None else ""
     return f"MRR {result.mrr:.4f}{span}"
 
 
-def _test_words(result: Result) -> str:
+def _test_words(result: TrialResult) -> str:
     test = final_metrics(result)
     return f"  test MRR {test['mrr']:.4f}" if test is not None and test.get("mrr") is not None else ""

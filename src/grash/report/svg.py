@@ -1,6 +1,6 @@
 """Drawing: SVG elements as escaped text, scales with sensible ticks, and the frame that charts share.
 
-Colours are classes, so that the page's light and dark styles apply. A mark carries `data-tip` (its tooltip) and
+Colors are classes, so that the page's light and dark styles apply. A mark carries `data-tip` (its tooltip) and
 `data-c` (its configuration, which lights up everywhere when one of its marks is pointed at).
 """
 

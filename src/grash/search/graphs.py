@@ -45,7 +45,7 @@ class SearchGraphs:
 
     @cached_property
     def peeling(self) -> Peeling:
-        return peeling_of(self.dataset, self.settings.count, self.cache)
+        return peeling_of(self.dataset, self.settings.degree, self.cache)
 
     @cached_property
     def chain(self) -> Chain:
@@ -68,9 +68,9 @@ class SearchGraphs:
         valid, train, n = self.dataset.valid, self.dataset.train, self.n_entities
         return lie_apart(valid, train, n) and joined_share(train, n) >= OFTEN
 
-    def shape(self, fractions: Fractions, apart: bool = False) -> Shape:
+    def shape(self, fractions: Fractions, isolated: bool = False) -> Shape:
         try:
-            found = self.subgraph(fractions, apart)
+            found = self.subgraph(fractions, isolated)
         except InputError:  # not one triple is left; the schedule says what to do
             return Shape(0, 0, 0, 0)
         data = found.dataset
@@ -94,12 +94,12 @@ class SearchGraphs:
         held_out = n_valid_of(int(proper[-1]))
         return found if held_out <= len(self.dataset.valid) else (int(proper[-1]) - held_out) / self.n_train
 
-    def subgraph(self, fractions: Fractions, apart: bool = False) -> Subgraph:
+    def subgraph(self, fractions: Fractions, isolated: bool = False) -> Subgraph:
         """fractions[-1] of the triples; () is the whole graph. The others are the rounds before, of a warm start.
-        apart: no other triple joins the entities of one that it holds out."""
-        return self._kept(fractions, apart)
+        isolated: no other triple joins the entities of one that it holds out."""
+        return self._kept(fractions, isolated)
 
-    def _subgraph(self, fractions: Fractions, apart: bool) -> Subgraph:
+    def _subgraph(self, fractions: Fractions, isolated: bool) -> Subgraph:
         before = self._subgraph(fractions[:-1], False) if len(fractions) > 1 else None
         if not fractions or fractions[-1] >= 1 or (before is not None and before.whole):
             entities, relations = (np.arange(n, dtype=np.int32) for n in (self.n_entities, self.dataset.n_relations))
@@ -108,10 +108,10 @@ class SearchGraphs:
             self.dataset,
             self.peeling,
             fractions[-1],
-            way=self.settings.way,
+            reduction=self.settings.reduction,
             seed=self.split_seed,
             guarded=self.settings.guarded_split,
-            apart=apart,
+            isolated=isolated,
             train_before=None if before is None else before.full_ids("train"),
             chain=self.chain,
         )

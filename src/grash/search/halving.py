@@ -101,7 +101,7 @@ def _next_round(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
     sizes = round_sizes(state.planned_trials, settings.eta)  # an extension leaves fidelities as they were planned
     found, fidelity = shares(state, settings, graphs), Fraction(0)
     for i, share in enumerate(found):  # of the open rounds once more: a float of theirs would not be exact
-        prices = [state.configurations[n].price for n in state.entrants(i + 1)]
+        prices = [state.configurations[n].relative_cost for n in state.entrants(i + 1)]
         bought = fidelity_of(share * len(prices) / sizes[i], prices)
         fidelity = max(fidelity, min(bought, _most_that_lasts(found[0], prices, sizes[i + 1 :])))
     before = [past.plan for past in state.rounds]
@@ -125,8 +125,8 @@ def shares(state: SearchState, settings: SearchSettings, graphs: Graphs) -> list
         planned = past.plan.positives - (seen if past.plan.continues else 0)
         seen = past.plan.positives
         carried = Fraction(0)
-        if settings.carry:
-            prices = {n: Fraction(state.configurations[n].price) for n in past.results}
+        if settings.carry_over:
+            prices = {n: Fraction(state.configurations[n].relative_cost) for n in past.results}
             unused = (
                 prices[n] * max(0, planned - r.positives) for n, r in past.results.items() if r.status == "diverged"
             )

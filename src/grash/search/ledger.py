@@ -21,7 +21,7 @@ from typing import Any
 
 from grash.errors import FormatError, InputError, OutputError
 from grash.files import sync_folder
-from grash.search.trial import FAULTS, Configuration, Result, Round
+from grash.search.trial import FAULTS, Configuration, Round, TrialResult
 
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
@@ -150,8 +150,8 @@ class RoundState:
     """One round: its plan, and for each configuration the result that counts and every attempt."""
 
     plan: Round
-    results: dict[int, Result] = field(default_factory=dict)  # settled: ok, or failed for good
-    attempts: dict[int, list[Result]] = field(default_factory=dict)
+    results: dict[int, TrialResult] = field(default_factory=dict)  # settled: ok, or failed for good
+    attempts: dict[int, list[TrialResult]] = field(default_factory=dict)
     running: dict[int, dict[str, Any]] = field(default_factory=dict)  # started and not ended: device, at, attempt
     survivors: list[int] | None = None  # once the round is closed
 
@@ -179,7 +179,9 @@ class SearchState:
     configurations: dict[int, Configuration] = field(default_factory=dict)
     rounds: list[RoundState] = field(default_factory=list)
     winner: int | None = None
-    finals: dict[int, list[Result]] = field(default_factory=dict)  # attempts at the final training, by configuration
+    finals: dict[int, list[TrialResult]] = field(
+        default_factory=dict
+    )  # attempts at the final training, by configuration
     modelled: int | None = None  # the configuration that was last trained in full: whose model there is
     final_running: dict[str, Any] | None = None
     finished: bool = False
@@ -207,7 +209,7 @@ class SearchState:
             return sorted(self.configurations)[: self.sizes[0]]
         return self.rounds[number - 2].best(self.sizes[number - 1], self.entrants(number - 1))
 
-    def incumbent(self) -> Result | None:
+    def incumbent(self) -> TrialResult | None:
         """The best trial of the highest round that has one."""
         for past in reversed(self.rounds):
             best = past.best(1)
@@ -216,7 +218,7 @@ class SearchState:
         return None
 
     @property
-    def final(self) -> Result | None:
+    def final(self) -> TrialResult | None:
         """The settled final training of the winner."""
         attempts = self.finals.get(self.winner, []) if self.winner is not None and self.winner == self.modelled else []
         return attempts[-1] if attempts and self._settles(attempts[-1], attempts) else None
@@ -248,7 +250,7 @@ class SearchState:
             self.rounds[event["round"] - 1].running[event["number"]] = event
 
     def _see_ended(self, event: Event) -> None:
-        result = Result.from_json(event["result"])
+        result = TrialResult.from_json(event["result"])
         if result.round == 0:
             self.final_running = None
             self.finals.setdefault(result.number, []).append(result)
@@ -260,7 +262,7 @@ class SearchState:
         if self._settles(result, past.attempts[result.number]):
             past.results[result.number] = result
 
-    def _settles(self, result: Result, attempts: list[Result]) -> bool:
+    def _settles(self, result: TrialResult, attempts: list[TrialResult]) -> bool:
         """Machine faults are tried again; everything else, and a fault that outlasts its retries, stands."""
         return result.status not in FAULTS or sum(r.status in FAULTS for r in attempts) > self.max_retries
 
@@ -304,7 +306,7 @@ class SearchState:
         self.finished, self.failed, self.stopped = True, event.get("failed", ""), ""
 
 
-def select_best(results: Iterable[Result], count: int, trend: float) -> list[int]:
+def select_best(results: Iterable[TrialResult], count: int, trend: float) -> list[int]:
     """The configurations of the `count` best, by MRR and by how it was still rising (docs/decisions/0033); ties go to
     the cheaper, then to the lower number (D8)."""
     found = [

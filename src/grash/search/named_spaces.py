@@ -17,7 +17,7 @@ from grash.search.space import Space, make_space, read_yaml
 
 DISTANCE_MODELS = ("rotate", "transe")
 ONE_VS_ALL_ENTITIES = 50_000  # beyond, comparing with all entities costs more than many negatives do
-NEGATIVES = {"dot": 10_000, "distance": 1_000}  # largest number per slot, as published
+NEGATIVES = {"dot": 10_000, "distance": 1_000}  # largest number per side, as published
 
 
 def space_of(given: str | Path | Mapping[str, Any] | list[Any], model: str, n_entities: int | None = None) -> Space:

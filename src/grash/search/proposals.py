@@ -33,7 +33,7 @@ FINAL_PATIENCE = 5
 def make_configurations(settings: SearchSettings, n_entities: int, count: int) -> list[Configuration]:
     """The first `count` configurations of the search; more of them begin with fewer of them."""
     if (
-        settings.price == "scores" and count < settings.n_trials
+        settings.budget_unit == "scores" and count < settings.n_trials
     ):  # the reference is of all draws, however few are needed
         return make_configurations(settings, n_entities, settings.n_trials)[:count]
     given = given_proposals(settings, n_entities)[:count]
@@ -110,8 +110,8 @@ def given_proposals(settings: SearchSettings, n_entities: int) -> list[tuple[str
 
 
 def _prices(settings: SearchSettings, configs: list[TrainConfig], n_entities: int) -> list[float]:
-    """1 each; with --price scores, the score count in units of the median of the space's draws."""
-    if settings.price == "triples":
+    """1 each; with --budget-unit scores, the score count in units of the median of the space's draws."""
+    if settings.budget_unit == "triples":
         return [1.0] * len(configs)
     counts = [score_count(c, n_entities) for c in configs]
     reference = median(counts[: settings.n_trials])
@@ -322,7 +322,7 @@ def _comparable(space: Space, winner: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(winner["values"])
     weighted = space.parameters.get("penalty_weighted")
     if weighted is not None and not weighted.holds(values.get("penalty_weighted", True)):
-        # A step penalises each row of E once; weighted, a row stands on average in 2B/E places of a batch, over B.
+        # A step penalizes each row of E once; weighted, a row stands on average in 2B/E places of a batch, over B.
         values["penalty_entity"] *= winner["n_entities"] / 2
         values["penalty_relation"] *= winner["n_relations"]
         values["penalty_weighted"] = True

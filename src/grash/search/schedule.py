@@ -48,7 +48,7 @@ class Graphs(Protocol):
     def decides_apart(self) -> bool:
         """Whether the dataset's valid triples are of a kind that a last round should hold out too (0039)."""
 
-    def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
+    def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
         """Sizes of the subgraph with fractions[-1] of the triples."""
 
     def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
@@ -67,7 +67,7 @@ def round_sizes(n_trials: int, eta: int) -> list[int]:
 def fitting_trials(settings: SearchSettings, graphs: Graphs) -> int:
     """The number of first-round trials, lowered where the rails could not hold otherwise (combined only), but not below
     the configurations that the user gave."""
-    if not settings.rails or settings.variant != "combined" or settings.max_epochs < 1:
+    if not settings.guard_rails or settings.variant != "combined" or settings.max_epochs < 1:
         return settings.n_trials
     least = _least_cost(settings, graphs)
     for n in range(settings.n_trials, 1, -1):
@@ -93,10 +93,10 @@ def plan_round(
     graph_fraction, notes = _graph_fraction(fidelity, settings, graphs)
     earlier = tuple(r.graph_fraction for r in before) if settings.warm_start != "off" else ()
     fractions = (*earlier, graph_fraction)
-    decides = n_trials <= settings.eta and settings.last_holdout == "like_valid"
-    apart = apart_shape(fractions, graphs) if decides else None
-    shape = apart or graphs.shape(fractions)
-    notes += [APART] if apart else []
+    decides = n_trials <= settings.eta and settings.last_round_holdout == "match_valid"
+    isolated = apart_shape(fractions, graphs) if decides else None
+    shape = isolated or graphs.shape(fractions)
+    notes += [APART] if isolated else []
     most = math.floor(fidelity * settings.full_epochs * graphs.n_train)
     if most > 0 and (shape.n_train == 0 or shape.n_valid == 0):
         raise ConfigError(_too_small(number, shape))
@@ -131,8 +131,8 @@ def plan_round(
         cost=float(cost_of(billed, settings, graphs.n_train)),
         notes=(*notes, *_warnings(positives, shape, settings, graphs)),
         trend=settings.trend,
-        triple_share=None if settings.way == "chain" else shape.n_train / graphs.n_train,
-        apart=apart is not None,
+        triple_share=None if settings.reduction == "core-order" else shape.n_train / graphs.n_train,
+        isolated=isolated is not None,
     )
 
 
@@ -160,7 +160,7 @@ def round_config(full: TrainConfig, plan: Round, settings: SearchSettings) -> Tr
     early, with fewer negatives, and on a share of the triples with that share of its penalties (0037), unless it is
     validated on triples like the dataset's own (0039)."""
     share = plan.graph_fraction if plan.triple_share is None else plan.triple_share
-    weaker = 1.0 if plan.whole or plan.apart or not settings.scaled_penalties else min(1.0, share)
+    weaker = 1.0 if plan.whole or plan.isolated or not settings.scaled_penalties else min(1.0, share)
     return full.changed(
         epochs=plan.epochs,
         valid_every=plan.epochs / 2,
@@ -173,7 +173,7 @@ def round_config(full: TrainConfig, plan: Round, settings: SearchSettings) -> Tr
 
 
 def scaled_negatives(count: int, plan: Round, floor: float) -> int:
-    """N_i = max(1, ⌈N·max(|E_i|/|E|, floor)⌉), at most |E_i| − 1; a slot that is left out stays so (D6)."""
+    """N_i = max(1, ⌈N·max(|E_i|/|E|, floor)⌉), at most |E_i| − 1; a side that is left out stays so (D6)."""
     if count == 0:
         return 0
     scaled = math.ceil(round(count * max(plan.entity_share, floor), 9))
@@ -187,7 +187,7 @@ def _graph_fraction(fidelity: Fraction, settings: SearchSettings, graphs: Graphs
     if settings.variant == "graph":
         return float(fidelity), []
     chosen = math.sqrt(fidelity)
-    if not settings.rails:
+    if not settings.guard_rails:
         return chosen, []
     notes = []
     least = least_fraction(graphs, min_entities(graphs), MIN_VALID)

@@ -34,19 +34,19 @@ class SearchSettings(BaseModel):
         "portfolio", description="Where the configurations of the first round come from."
     )
     seed: int = Field(0, ge=0, description="Every random choice follows from it.")
-    way: Literal["chain", "ladder"] = Field(
-        "chain", description="Subgraphs: any prefix of the reversed peel order, or whole k-cores (paper)."
+    reduction: Literal["core-order", "k-core"] = Field(
+        "core-order", description="Subgraphs: any prefix of the reversed peel order, or whole k-cores (paper)."
     )
-    count: Literal["neighbours", "triples"] = Field("neighbours", description="What an entity's degree counts.")
+    degree: Literal["neighbors", "triples"] = Field("neighbors", description="What an entity's degree counts.")
     guarded_split: bool = Field(True, description="Validation triples leave no entity or relation untrained.")
-    last_holdout: Literal["any", "like_valid"] = Field(
-        "like_valid",
+    last_round_holdout: Literal["random", "match_valid"] = Field(
+        "match_valid",
         description="Triples that the last round's subgraph holds out: any, or, where no valid triple of the dataset "
         "has two entities that train joins besides and a tenth of train has, only such (1,000 or more).",
     )
     negatives_floor: float = Field(0.0, ge=0, le=1, description="Smallest factor by which negatives are scaled.")
-    rails: bool = Field(True, description="Guard rails against rounds too small to tell anything.")
-    carry: bool = Field(True, description="Surplus and refunds go to the next round.")
+    guard_rails: bool = Field(True, description="Guard rails against rounds too small to tell anything.")
+    carry_over: bool = Field(True, description="Surplus and refunds go to the next round.")
     trend: float = Field(
         0.5, ge=0, description="What a trial's rise in MRR, from half of its round to the end, adds to its score."
     )
@@ -54,7 +54,9 @@ class SearchSettings(BaseModel):
         True,
         description="Penalties are multiplied by a round's share of the triples, but where it holds out like valid.",
     )
-    price: Literal["triples", "scores"] = Field("triples", description="Unit of the budget: triples seen, or scores.")
+    budget_unit: Literal["triples", "scores"] = Field(
+        "triples", description="Unit of the budget: triples seen, or scores."
+    )
     warm_start: Literal["off", "weights"] = Field("off", description="Survivors take their rows to the next round.")
     final_train: bool = Field(True, description="Train the winner on the full graph.")
     threads: int = Field(1, ge=1, description="CPU threads of a trial; results on a CPU depend on it.")
@@ -95,20 +97,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "space": "paper",
         "proposals": "random",
-        "way": "ladder",
-        "count": "neighbours",
-        "rails": False,
-        "carry": False,
+        "reduction": "k-core",
+        "degree": "neighbors",
+        "guard_rails": False,
+        "carry_over": False,
         "negatives_floor": 0.01,
         "guarded_split": False,
         "trend": 0.0,
         "scaled_penalties": False,
-        "last_holdout": "any",
+        "last_round_holdout": "random",
     },
 }
 # Settings that searches did not have when they were recorded without them.
-AS_BEFORE = {"trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_holdout": "any"}
-PRESETS["paper-text"] = {**PRESETS["paper"], "count": "triples", "negatives_floor": 0.0}
+AS_BEFORE = {"trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_round_holdout": "random"}
+PRESETS["paper-text"] = {**PRESETS["paper"], "degree": "triples", "negatives_floor": 0.0}
 
 ALIASES = {
     "model": "models", "n": "n_trials", "num_trials": "n_trials", "reduction_factor": "eta", "epochs": "max_epochs",

@@ -20,7 +20,7 @@ class Configuration:
     number: int
     values: dict[str, Any]  # every field of TrainConfig
     origin: str
-    price: float = 1.0  # of a full run, in the unit of the budget
+    relative_cost: float = 1.0  # of a full run, in the unit of the budget
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -50,7 +50,7 @@ class Round:
     notes: tuple[str, ...] = ()  # which rails acted, what was missed, and why
     trend: float = 0.0  # what a trial's rise adds to its score when the round is decided
     triple_share: float | None = None  # of the full graph's triples, where it is not the fraction asked for
-    apart: bool = False  # it holds out no triple whose two entities another one joins (0039)
+    isolated: bool = False  # it holds out no triple whose two entities another one joins (0039)
 
     @property
     def epochs(self) -> float:
@@ -65,7 +65,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Task:
+class Trial:
     """One trial for an engine: a configuration in a round, or (round 0) the final training of the winner."""
 
     round: int
@@ -73,8 +73,8 @@ class Task:
     attempt: int
     config: dict[str, Any]  # TrainConfig at this fidelity
     fractions: tuple[float, ...]  # the graph; () is the whole one
-    apart: bool = False  # as in its round
-    price: float = 1.0
+    isolated: bool = False  # as in its round
+    relative_cost: float = 1.0
     continues: str | None = None  # folder of that state, inside the run folder
     epochs_before: float = 0.0  # of the round that it goes on from; what it sees beyond is billed
     warm: bool = False  # rows of known entities are taken over from there, the rest is new
@@ -91,7 +91,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Result:
+class TrialResult:
     """How a trial ended."""
 
     round: int
@@ -118,7 +118,7 @@ class Result:
         return max(0.0, seen[1] - seen[0]) if len(seen) == 2 else 0.0
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Result:
+    def from_json(cls, content: dict[str, Any]) -> TrialResult:
         interval = content.get("interval")
         return cls(**{**content, "interval": None if interval is None else (interval[0], interval[1])})
 
@@ -144,11 +144,11 @@ class Engine(Protocol):
     n_slots: int
     devices: tuple[str, ...]
 
-    def start(self, task: Task) -> str | None:
+    def start(self, task: Trial) -> str | None:
         """Takes a task into a free slot and says on which device; None where there is no room for it now."""
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[Result | Task]:
-        """What ended, after a short while at most or when something has; a Task is one that `stop` ended unfinished."""
+    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
+        """What ended, after a short while at most or when something has; a Trial is one that `stop` ended unfinished."""
 
     def stop(self) -> None:
         """Asks running trials to save what they have and stop."""

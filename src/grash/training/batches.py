@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grash.data.known_answers import AnswerIndex, KnownAnswers, expand
 from grash.kernels.random import BatchDraw, key_at, key_of, permuted, permuted_rows, uniform
-from grash.models.base import SLOTS, Slot
+from grash.models.base import SIDES, Side
 from grash.training.config import TrainConfig
 
 
@@ -44,17 +44,17 @@ class Negatives:
 
 @dataclass(frozen=True)
 class Batch:
-    """triples (B, 3) on the device, negatives per slot that is asked."""
+    """triples (B, 3) on the device, negatives per side that is asked."""
 
     triples: Tensor
-    negatives: dict[Slot, Negatives]
+    negatives: dict[Side, Negatives]
 
 
 @dataclass(frozen=True)
 class Questions:
-    """A KvsAll batch of one slot: known (B,), relations (B,), and the true (rows[k], answers[k])."""
+    """A KvsAll batch of one side: known (B,), relations (B,), and the true (rows[k], answers[k])."""
 
-    slot: Slot
+    side: Side
     known: Tensor
     relations: Tensor
     rows: Tensor
@@ -132,9 +132,9 @@ class Batches:
         self.plan = Plan(n_examples, config.batch_size, config.epochs)
         self.train = triples_on(train, device) if on_device is None else on_device
         self._order_key = key_of(config.seed, "order")
-        self._negatives_keys = {slot: key_of(config.seed, "negatives", slot) for slot in SLOTS}
-        counts: dict[Slot, int] = {"head": config.negatives_head, "tail": config.negatives_tail}
-        self._counts = {slot: count for slot, count in counts.items() if count}
+        self._negatives_keys = {side: key_of(config.seed, "negatives", side) for side in SIDES}
+        counts: dict[Side, int] = {"head": config.negatives_head, "tail": config.negatives_tail}
+        self._counts = {side: count for side, count in counts.items() if count}
         self._at_once = self._draw_at_once() if device.type == "cpu" else None
         self._weights = _cumulative_counts(train, n_entities) if config.negatives_sampling == "frequency" else None
 
@@ -149,18 +149,18 @@ class Batches:
         return Batch(triples, {s: self._negatives(triples, s, n, step) for s, n in self._counts.items()})
 
     def questions(self, step: int) -> list[Questions]:
-        """The batch of a step of KvsAll, by slot; reciprocals ask everything as tails, so there is one group."""
+        """The batch of a step of KvsAll, by side; reciprocals ask everything as tails, so there is one group."""
         assert self.known is not None
         places = self._places(step).cpu().numpy()
         n_tail = len(self.known.tail)
-        groups: list[tuple[Slot, AnswerIndex, NDArray[np.int64]]] = [
+        groups: list[tuple[Side, AnswerIndex, NDArray[np.int64]]] = [
             ("tail", self.known.tail, places[places < n_tail]),
             ("head", self.known.head, places[places >= n_tail] - n_tail),
         ]
-        parts = [(slot, _lookup(index, chosen)) for slot, index, chosen in groups if len(chosen)]
+        parts = [(side, _lookup(index, chosen)) for side, index, chosen in groups if len(chosen)]
         if self.config.reciprocal:
             parts = [("tail", _joined_lookups(parts, self.n_relations))]
-        return [Questions(slot, *(self._tensor(a) for a in arrays)) for slot, arrays in parts]
+        return [Questions(side, *(self._tensor(a) for a in arrays)) for side, arrays in parts]
 
     def _draw_at_once(self) -> BatchDraw | None:
         """Positives and negatives of the usual kind are drawn in one loop on a CPU, the same as by `_negatives`."""
@@ -168,20 +168,20 @@ class Batches:
         unusual = config.negatives_replacement or config.negatives_filtered or config.negatives_sampling != "uniform"
         if config.training != "negative_sampling" or unusual or not config.negatives_shared:
             return None
-        slots = [(keys[s], min(n, self.n_entities), 0 if s == "head" else 2) for s, n in self._counts.items()]
-        return BatchDraw(self.train, self._order_key, self.n_entities, slots)
+        sides = [(keys[s], min(n, self.n_entities), 0 if s == "head" else 2) for s, n in self._counts.items()]
+        return BatchDraw(self.train, self._order_key, self.n_entities, sides)
 
     def _places(self, step: int) -> Tensor:
         epoch, first, last = self.plan.places(step)
         places = torch.arange(first, last, device=self.device)
         return permuted(places, self.plan.n_examples, key_at(self._order_key, epoch))
 
-    def _negatives(self, triples: Tensor, slot: Slot, count: int, step: int) -> Negatives:
-        key = key_at(self._negatives_keys[slot], step)
-        answers = triples[:, 0 if slot == "head" else 2].contiguous()
+    def _negatives(self, triples: Tensor, side: Side, count: int, step: int) -> Negatives:
+        key = key_at(self._negatives_keys[side], step)
+        answers = triples[:, 0 if side == "head" else 2].contiguous()
         rows = torch.arange(len(triples), device=self.device)
         if self.config.negatives_filtered:
-            rows, answers = self._known_pairs(triples, slot)
+            rows, answers = self._known_pairs(triples, side)
         distinct = not self.config.negatives_replacement
         if distinct:
             count = min(count, self.n_entities)
@@ -216,11 +216,11 @@ class Batches:
         clocks = ticks / torch.from_numpy(np.diff(self._weights, prepend=0))
         return clocks.topk(count, largest=False).indices.to(self.device)
 
-    def _known_pairs(self, triples: Tensor, slot: Slot) -> tuple[Tensor, Tensor]:
+    def _known_pairs(self, triples: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         assert self.known is not None
         heads, relations, tails = triples.cpu().numpy().T
-        known = tails if slot == "head" else heads
-        rows, answers = self.known.of_slot(slot).pairs(known, relations)
+        known = tails if side == "head" else heads
+        rows, answers = self.known.of_side(side).pairs(known, relations)
         return self._tensor(rows), self._tensor(answers)
 
     def _tensor(self, array: NDArray[np.integer]) -> Tensor:
@@ -244,13 +244,13 @@ def _lookup(index: AnswerIndex, chosen: NDArray[np.int64]) -> Lookup:
     return index.keys[chosen] // index.n_relations, index.keys[chosen] % index.n_relations, rows, answers
 
 
-def _joined_lookups(parts: list[tuple[Slot, Lookup]], n_relations: int) -> Lookup:
+def _joined_lookups(parts: list[tuple[Side, Lookup]], n_relations: int) -> Lookup:
     """One group of questions for tails, heads asked through the inverse relations."""
     known, relations, rows, answers = [], [], [], []
     n = 0
-    for slot, part in parts:
+    for side, part in parts:
         known.append(part[0])
-        relations.append(part[1] + (n_relations if slot == "head" else 0))
+        relations.append(part[1] + (n_relations if side == "head" else 0))
         rows.append(part[2] + n)
         answers.append(part[3])
         n += len(part[0])

@@ -37,8 +37,8 @@ class TrainConfig(BaseModel):
 
     training: Training = Field("negative_sampling", description="What a positive is compared with.")
     batch_size: int = Field(1024, ge=1, description="Positives per step; with kvsall, questions per step.")
-    negatives_head: int = Field(500, ge=0, description="Corrupted heads per positive; 0 leaves the slot out.")
-    negatives_tail: int = Field(500, ge=0, description="Corrupted tails per positive; 0 leaves the slot out.")
+    negatives_head: int = Field(500, ge=0, description="Corrupted heads per positive; 0 leaves the side out.")
+    negatives_tail: int = Field(500, ge=0, description="Corrupted tails per positive; 0 leaves the side out.")
     negatives_shared: bool = Field(True, description="One set of negatives for the whole batch.")
     negatives_replacement: bool = Field(False, description="Draw negatives with replacement.")
     negatives_sampling: Literal["uniform", "frequency"] = Field(
@@ -60,12 +60,12 @@ class TrainConfig(BaseModel):
         0.0, ge=0, description="Weight of the auxiliary loss that predicts the relation between the two ends."
     )
 
-    penalty: Penalty = Field("none", description="Norm that is penalised.")
+    penalty: Penalty = Field("none", description="Norm that is penalized.")
     penalty_entity: float = Field(0.0, ge=0, description="Weight of the penalty on entities.")
     penalty_relation: float = Field(0.0, ge=0, description="Weight of the penalty on relations.")
     penalty_weighted: bool = Field(
         True,
-        description="Penalise rows as often as the batch's positives use them; else the whole table, every step.",
+        description="Penalize rows as often as the batch's positives use them; else the whole table, every step.",
     )
     dropout_entity: float = Field(0.0, ge=0, lt=1, description="Share of an entity row's floats set to 0.")
     dropout_relation: float = Field(0.0, ge=0, lt=1, description="Share of a relation row's floats set to 0.")
@@ -93,7 +93,7 @@ class TrainConfig(BaseModel):
     storage: Literal["float32", "bf16"] = Field(
         "float32",
         description="How entity rows are kept between steps: bf16 takes half the memory, and rounds a row that a step "
-        "has moved to one of its two neighbours, by chance. Relations and optimizer state are float32.",
+        "has moved to one of its two neighbors, by chance. Relations and optimizer state are float32.",
     )
     seed: int = Field(0, ge=0, description="Every random choice follows from it.")
     variation: int = Field(

@@ -20,7 +20,7 @@ from grash.errors import ConfigError
 from grash.kernels.compile_ahead import rehearsal
 from grash.kernels.random import key_of
 from grash.kernels.step import PENALTIES, WINDOW, Compose, Pair, Products, StepShape, StepSpace
-from grash.models.base import Slot
+from grash.models.base import Side
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, state_tensors
 from grash.training.config import TrainConfig
@@ -43,14 +43,14 @@ class FusedSteps:
         plan = batches.plan
         self.plan = torch.tensor([plan.n_examples, plan.total, plan.steps_per_epoch], device=device)
         seed = configs[0].seed
-        slots: tuple[Slot, Slot] = ("head", "tail")
+        sides: tuple[Side, Side] = ("head", "tail")
         streams = [
             key_of(seed, "order"),
-            *(key_of(seed, "negatives", slot) for slot in slots),
+            *(key_of(seed, "negatives", side) for side in sides),
             rounding_key(configs[0]),
         ]
         self.keys = _integers([half for key in streams for half in _halves(key)], device)
-        self.side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.side_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.dropout = False
         self._arrange()
 
@@ -131,7 +131,7 @@ class FusedSteps:
         from grash.kernels.step_triton import launch_step
 
         given = self.plan, self.keys, self.trials, self.factors, self.batches.train
-        launch_step(self.space, *given, self.tables, self.squares, ADAGRAD_EPS, self.side)
+        launch_step(self.space, *given, self.tables, self.squares, ADAGRAD_EPS, self.side_stream)
 
     def _replay(self, steps: int) -> None:
         while steps:
@@ -190,7 +190,7 @@ def work_bytes(configs: Sequence[TrainConfig], n_entities: int, n_relations: int
 def _shape(
     configs: Sequence[TrainConfig], n_entities: int, n_relations: int, *, dropout: bool = False
 ) -> tuple[StepShape, list[Counts], list[int], int]:
-    """The stack's shape; of each trial its negatives and candidates per program; the most programs of a slot.
+    """The stack's shape; of each trial its negatives and candidates per program; the most programs of a side.
     dropout: there is code for it even if none of these has any, which changes no bit."""
     first = configs[0]
     counts = [_counts(c, n_entities, n_relations) for c in configs]

@@ -1,8 +1,8 @@
 """One step's loss and its gradients, by hand: no autograd graph, no (B, N, D) array, rows instead of tables.
 
-Comes from `batches`, goes to `optimizers`. For each slot that is asked:
+Comes from `batches`, goes to `optimizers`. For each side that is asked:
 
-    queries ← known rows, relation rows       scores ← queries × candidates       loss ← losses.slot_loss
+    queries ← known rows, relation rows       scores ← queries × candidates       loss ← losses.side_loss
     and back the same way; `Taken` collects what arrives at the rows of a table, after dropout.
 """
 
@@ -19,13 +19,13 @@ from grash.kernels.half_rows import gathered, is_half, wide
 from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask, key_at
 from grash.kernels.softmax_loss import leave_out
-from grash.models.base import KgeModel, Slot
+from grash.models.base import KgeModel, Side
 from grash.models.complex import ComplEx
 from grash.training.batches import Batch, Negatives, Questions
 from grash.training.config import TrainConfig
-from grash.training.losses import complex_rows, label_loss, power_penalty, slot_loss
+from grash.training.losses import complex_rows, label_loss, power_penalty, side_loss
 
-_ENDS: tuple[Slot, Slot] = ("tail", "head")  # in the order of `end_queries`
+_ENDS: tuple[Side, Side] = ("tail", "head")  # in the order of `end_queries`
 
 
 @dataclass
@@ -111,20 +111,20 @@ def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> 
     head = Taken(model.entity, heads, config.dropout_entity, key_at(key, 0))
     tail = Taken(model.entity, tails, config.dropout_entity, key_at(key, 1))
     relation: dict[int, Taken] = {}  # one row per positive, two with reciprocals
-    slots: tuple[Slot, ...] = tuple(batch.negatives) or ("head", "tail")
+    sides: tuple[Side, ...] = tuple(batch.negatives) or ("head", "tail")
     if _asks_both_ends(model, batch, config):
         _compare_ends(model, config, step, batch.negatives, head, tail, relations, relation)
-        slots = ()
-    for number, slot in enumerate(slots):
-        known, answer = (head, tail) if slot == "tail" else (tail, head)
-        ids, seen = model.asked(relations, slot)
-        place = int(model.reciprocal and slot == "head")
+        sides = ()
+    for number, side in enumerate(sides):
+        known, answer = (head, tail) if side == "tail" else (tail, head)
+        ids, seen = model.asked(relations, side)
+        place = int(model.reciprocal and side == "head")
         if place not in relation:
             relation[place] = Taken(model.relation, ids, config.dropout_relation, key_at(key, 2 + place))
-        negatives = batch.negatives.get(slot)
+        negatives = batch.negatives.get(side)
         chosen = None if negatives is None or _scores_all(negatives, model) else negatives.ids.reshape(-1)
         others = Taken(model.entity, chosen, config.dropout_entity, key_at(key, 4 + number), by_place=False)
-        asked = _Asked(slot, seen, known, relation[place], answer, others, negatives)
+        asked = _Asked(side, seen, known, relation[place], answer, others, negatives)
         _compare(model, config, step, asked, batch.triples)
         others.settle(step.entity)
     if config.relation_prediction:
@@ -144,7 +144,7 @@ def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> 
 
 
 def _asks_both_ends(model: KgeModel, batch: Batch, config: TrainConfig) -> bool:
-    """Whether both slots are asked of rows as they stand in ComplEx's tables on a CPU, against shared negatives."""
+    """Whether both sides are asked of rows as they stand in ComplEx's tables on a CPU, against shared negatives."""
     return (
         isinstance(model, ComplEx)
         and model.entity.device.type == "cpu"
@@ -158,13 +158,13 @@ def _compare_ends(
     model: KgeModel,
     config: TrainConfig,
     step: Step,
-    drawn: dict[Slot, Negatives],
+    drawn: dict[Side, Negatives],
     head: Taken,
     tail: Taken,
     relations: Tensor,
     relation: dict[int, Taken],
 ) -> None:
-    """`_compare` of both slots at once: all that stands before and after the matrix products in a loop each."""
+    """`_compare` of both sides at once: all that stands before and after the matrix products in a loop each."""
     assert head.ids is not None and tail.ids is not None
     backward, _ = model.asked(relations, "head")
     others = drawn["tail"].ids, drawn["head"].ids
@@ -175,8 +175,8 @@ def _compare_ends(
     ends = Ends(entity, model.relation, *asked, conjugate=not model.reciprocal)
     queries, positive, rows = end_queries(ends)
     of_tail, of_head = (
-        _compare_end(model, config, queries[end], positive[end], rows[end], drawn[slot])
-        for end, slot in enumerate(_ENDS)
+        _compare_end(model, config, queries[end], positive[end], rows[end], drawn[side])
+        for end, side in enumerate(_ENDS)
     )
     step.loss = of_tail[0] + of_head[0]
     step.entity.add(others[0], of_tail[3])
@@ -194,11 +194,11 @@ def _compare_ends(
 def _compare_end(
     model: KgeModel, config: TrainConfig, queries: Tensor, positive: Tensor, rows: Tensor, negatives: Negatives
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One slot's loss and its gradients for queries, true scores and rows. Its scores end here: the other slot's take
+    """One side's loss and its gradients for queries, true scores and rows. Its scores end here: the other side's take
     their place, while it is still in the cache."""
     against = _Drawn(model, queries, rows, positive, negatives)
     scale = 1 / len(queries)
-    loss, for_positive, for_negative = slot_loss(positive, against.scores, config, scale=scale, overwrite=True)
+    loss, for_positive, for_negative = side_loss(positive, against.scores, config, scale=scale, overwrite=True)
     for_queries, for_rows = against.gradients(for_positive, for_negative)
     return loss, for_queries, for_positive, for_rows
 
@@ -213,10 +213,10 @@ def _scores_all(negatives: Negatives, model: KgeModel) -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """One slot of a batch of positives: what is known, what is true, and what it is compared with."""
+    """One side of a batch of positives: what is known, what is true, and what it is compared with."""
 
-    slot: Slot
-    seen: Slot  # as the model sees it
+    side: Side
+    seen: Side  # as the model sees it
     known: Taken
     relation: Taken
     answer: Taken
@@ -225,18 +225,18 @@ class _Asked:
 
 
 def _compare(model: KgeModel, config: TrainConfig, step: Step, asked: _Asked, triples: Tensor) -> None:
-    """The loss of the true answers of one slot against the others, and its gradients."""
+    """The loss of the true answers of one side against the others, and its gradients."""
     size, seen, negatives = len(triples), asked.seen, asked.negatives
     queries = model.query(asked.known.values, asked.relation.values, seen)
     truth = model.candidate(asked.answer.values, seen)
     candidates = model.candidate(asked.others.values, seen)
     against: _EveryoneElse | _Drawn
     if negatives is None:
-        against = _EveryoneElse(model, queries, candidates, triples[:, 0 if asked.slot == "head" else 2])
+        against = _EveryoneElse(model, queries, candidates, triples[:, 0 if asked.side == "head" else 2])
     else:
         against = _Drawn(model, queries, candidates, row_scores(queries, truth, model.pair), negatives)
     positive = against.positive
-    loss, for_positive, for_negative = slot_loss(
+    loss, for_positive, for_negative = side_loss(
         positive, against.scores, config, scale=1 / size, overwrite=model.pair == "dot"
     )
     step.loss = step.loss + loss
@@ -335,7 +335,7 @@ def _questions(model: KgeModel, groups: list[Questions], config: TrainConfig, ke
     size = sum(len(group.known) for group in groups)
     n_labels = sum(len(group.answers) for group in groups)
     for number, group in enumerate(groups):
-        ids, seen = model.asked(group.relations, group.slot)
+        ids, seen = model.asked(group.relations, group.side)
         known = Taken(model.entity, group.known, config.dropout_entity, key_at(key, 3 * number))
         relation = Taken(model.relation, ids, config.dropout_relation, key_at(key, 3 * number + 1))
         everyone = Taken(model.entity, None, config.dropout_entity, key_at(key, 3 * number + 2))

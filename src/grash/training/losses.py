@@ -1,6 +1,6 @@
 """Scores become a loss, and the loss's gradient with respect to the scores, by hand.
 
-Given for one slot: `positive` (B,) scores of the true answers, `negative` (B, N) scores of the others, −∞ where an
+Given for one side: `positive` (B,) scores of the true answers, `negative` (B, N) scores of the others, −∞ where an
 entry is no negative (the true answer itself, or a known fact). Comes back: the loss summed over the batch (a scalar
 tensor), and the gradients (B,) and (B, N) of that sum, all times `scale` (1 / B in a step).
 """
@@ -15,7 +15,7 @@ from grash.kernels.softmax_loss import Graded, softmax_loss
 from grash.training.config import TrainConfig
 
 
-def slot_loss(
+def side_loss(
     positive: Tensor, negative: Tensor, config: TrainConfig, *, scale: float = 1.0, overwrite: bool = False
 ) -> Graded:
     """With `overwrite`, the gradient may take the place of `negative`."""
@@ -60,7 +60,7 @@ def self_adversarial(positive: Tensor, negative: Tensor, gamma: float, alpha: fl
 def label_loss(scores: Tensor, labels: Tensor, config: TrainConfig) -> tuple[Tensor, Tensor]:
     """KvsAll: scores (B, E) against labels (B, E) of 0 and 1 → loss summed over the batch, gradient (B, E).
 
-    Smoothed labels are (1 − s)·label + 1/E. softmax compares with the labels normalised to sum 1 and subtracts
+    Smoothed labels are (1 − s)·label + 1/E. softmax compares with the labels normalized to sum 1 and subtracts
     their entropy (Kullback-Leibler divergence); bce compares entry by entry.
     """
     if config.label_smoothing:
@@ -79,7 +79,7 @@ def label_loss(scores: Tensor, labels: Tensor, config: TrainConfig) -> tuple[Ten
 # = weighted (follows the batch; B positives, an entity once as a head and once as a tail):
 # =     l1, l2, l3   (w/p)·Σ |x|^p / B
 # =     n3           (w/3)·Σ |z|³ / B, over complex moduli for ComplEx and RotatE's entities, else |x|³
-# =     dura         w·Σ (‖query‖² + ‖answer‖²) / B over the asked slots (Zhang et al., 2020); in `gradients.py`
+# =     dura         w·Σ (‖query‖² + ‖answer‖²) / B over the asked sides (Zhang et al., 2020); in `gradients.py`
 # = unweighted (the whole table, every step): (w/p)·Σ |x|^p, not divided.
 
 _POWERS = {"l1": 1, "l2": 2, "l3": 3, "n3": 3}

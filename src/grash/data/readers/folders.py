@@ -46,7 +46,7 @@ class Layout:
     formats: dict[str, Format] = field(default_factory=dict)
 
 
-def recognise(path: Path, *, file_format: Format | None = None) -> Layout:
+def recognize(path: Path, *, file_format: Format | None = None) -> Layout:
     """The layout of a path; InputError if there is nothing, or nothing that is known."""
     try:
         return _recognise(Path(path), file_format)

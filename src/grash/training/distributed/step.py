@@ -1,6 +1,6 @@
 """One step of a training whose entity rows are spread over ranks: the loss and gradients of `gradients`, in company.
 
-Every rank draws the whole batch and asks a part of it. For all slots together:
+Every rank draws the whole batch and asks a part of it. For all sides together:
 
     rows of the part's ends ← their owners       queries, true scores → everybody
     every rank scores all queries against the candidates it has        loss over the ranks (`sharded_losses`)
@@ -20,7 +20,7 @@ from torch import Tensor
 from grash.kernels import pair_scores as pair_loops
 from grash.kernels.pair_scores import Pair, add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask, key_at
-from grash.models.base import SLOTS, KgeModel, Slot
+from grash.models.base import SIDES, KgeModel, Side
 from grash.training.batches import Batch, Negatives, Questions
 from grash.training.config import TrainConfig
 from grash.training.distributed.communication import Company, wide
@@ -44,10 +44,10 @@ class Used:
 
 @dataclass(eq=False)
 class _Asked:
-    """One slot of this rank's part of a batch."""
+    """One side of this rank's part of a batch."""
 
-    slot: Slot
-    seen: Slot  # as the model sees it
+    side: Side
+    seen: Side  # as the model sees it
     known: Used
     relation: Used
     answer: Used
@@ -71,18 +71,18 @@ def sharded_gradients(
     relations = batch.triples[:, 1]
     used: dict[int, tuple[Tensor, Used]] = {}  # of the batch the ids, of the part the rows; two with reciprocals
     asked = []
-    for number, slot in enumerate(tuple(batch.negatives) or SLOTS):
-        ids, seen = model.asked(relations, slot)
-        place = int(model.reciprocal and slot == "head")
+    for number, side in enumerate(tuple(batch.negatives) or SIDES):
+        ids, seen = model.asked(relations, side)
+        place = int(model.reciprocal and side == "head")
         if place not in used:
             mine = model.relation.index_select(0, ids[part])
             used[place] = ids, Used(mine, places, config.dropout_relation, key_at(key, 2 + place))
-        known, answer = (head, tail) if slot == "tail" else (tail, head)
+        known, answer = (head, tail) if side == "tail" else (tail, head)
         scored = answer
         if not batch.negatives:
-            truths = batch.triples[part, 0 if slot == "head" else 2]
+            truths = batch.triples[part, 0 if side == "head" else 2]
             scored = Used(answer.raw, truths, config.dropout_entity, key_at(key, 4 + number))
-        asked.append(_ask(model, slot, seen, known, used[place][1], answer, scored))
+        asked.append(_ask(model, side, seen, known, used[place][1], answer, scored))
     _compare(model, config, step, batch, asked, key, shard=shard, company=company)
     _add_penalties(config, step, [head, tail], [rows for _, rows in used.values()], len(relations))
     if config.relation_prediction:
@@ -92,7 +92,7 @@ def sharded_gradients(
     for ids, its_rows in used.values():
         step.relation.add(ids, company.gather_parts(its_rows.gradient, len(relations)))
     if config.penalty != "none" and not config.penalty_weighted:
-        penalise_tables(model, config, step, company)
+        penalize_tables(model, config, step, company)
     return step
 
 
@@ -109,11 +109,11 @@ def _batch_order(relations: Tensor, route: Route, company: Company) -> Tensor:
     return torch.argsort(torch.cat([torch.cat(pair) for pair in ends])[route.asked])
 
 
-def _ask(model: KgeModel, slot: Slot, seen: Slot, known: Used, relation: Used, answer: Used, scored: Used) -> _Asked:
+def _ask(model: KgeModel, side: Side, seen: Side, known: Used, relation: Used, answer: Used, scored: Used) -> _Asked:
     queries = model.query(known.values, relation.values, seen)
     truth = model.candidate(scored.values, seen)
     positive = row_scores(queries, truth, model.pair)
-    return _Asked(slot, seen, known, relation, answer, scored, queries, truth, positive)
+    return _Asked(side, seen, known, relation, answer, scored, queries, truth, positive)
 
 
 def _compare(
@@ -129,10 +129,10 @@ def _compare(
 ) -> None:
     """The loss of the true answers against all others, and what it says about queries, answers and candidates."""
     size = len(batch.triples)
-    said = torch.stack([torch.cat([a.queries, a.positive[:, None]], 1) for a in asked], 1)  # (part, slots, W + 1)
+    said = torch.stack([torch.cat([a.queries, a.positive[:, None]], 1) for a in asked], 1)  # (part, sides, W + 1)
     heard = company.gather_parts(said, size).unbind(1)
     against = [
-        Candidates(model, config, batch, a.slot, heard[n][:, :-1], shard, key_at(key, 4 + n))
+        Candidates(model, config, batch, a.side, heard[n][:, :-1], shard, key_at(key, 4 + n))
         for n, a in enumerate(asked)
     ]
     reaches = _joint_reaches(against, config, company)
@@ -151,7 +151,7 @@ def _compare(
 
 
 def _joint_reaches(against: list[Candidates], config: TrainConfig, company: Company) -> list[Tensor | None]:
-    """Of all slots with one word."""
+    """Of all sides with one word."""
     own = [reach_of(candidates.scores, config) for candidates in against]
     found = [reach for reach in own if reach is not None]
     if not found:
@@ -226,7 +226,7 @@ def _predict_relations(
     step.relation.add(None, dense)
 
 
-def penalise_tables(model: KgeModel, config: TrainConfig, step: Step, company: Company) -> None:
+def penalize_tables(model: KgeModel, config: TrainConfig, step: Step, company: Company) -> None:
     """Unweighted: every rank its own rows; the relations, which all have, count once."""
     if config.penalty_entity:
         value, gradient = power_penalty(
@@ -268,16 +268,16 @@ def sharded_questions(
     for number, group in enumerate(groups):
         _ask_sharded_questions(model, group, config, [key_at(key, 3 * number + i) for i in range(3)], step, place)
     if config.penalty != "none" and not config.penalty_weighted:
-        penalise_tables(model, config, step, company)
+        penalize_tables(model, config, step, company)
     return step
 
 
 def _ask_sharded_questions(
     model: KgeModel, group: Questions, config: TrainConfig, keys: list[int], step: Step, place: _Place
 ) -> None:
-    """The questions of one slot. keys: of the known entities' dropout, the relations', the candidates'."""
+    """The questions of one side. keys: of the known entities' dropout, the relations', the candidates'."""
     shard, company, n = place.shard, place.company, len(group.known)
-    ids, seen = model.asked(group.relations, group.slot)
+    ids, seen = model.asked(group.relations, group.side)
     part = company.part(n)
     places = torch.arange(part.start, part.stop, device=model.entity.device)
     route = Route(company.parts(group.known), shard, company)
@@ -325,7 +325,7 @@ def _label_part(
 def _add_penalties_sharded_questions(
     model: KgeModel, group: Questions, config: TrainConfig, step: Step, known: Used, relation: Used, place: _Place
 ) -> None:
-    """What a question knows counts once per label; answers are penalised by the ranks that have them."""
+    """What a question knows counts once per label; answers are penalized by the ranks that have them."""
     part = place.company.part(len(group.known))
     per_label = torch.bincount(group.rows, minlength=len(group.known)).to(model.entity.dtype)[part]
     for rows, weight, table in (
@@ -358,14 +358,14 @@ def _add_penalties_sharded_questions(
 
 
 class Candidates:
-    """Of one slot. scores (B, n): −∞ where an entry is no negative, or another rank's."""
+    """Of one side. scores (B, n): −∞ where an entry is no negative, or another rank's."""
 
     def __init__(
         self,
         model: KgeModel,
         config: TrainConfig,
         batch: Batch,
-        slot: Slot,
+        side: Side,
         queries: Tensor,
         shard: Shard,
         key: int,
@@ -373,13 +373,13 @@ class Candidates:
         self.model, self.queries = model, queries.contiguous()
         self.ids: Tensor | None = None  # local rows; None: all of them
         self.pairs: tuple[Tensor, Tensor] | None = None  # (row, column) in scores of queries' own negatives
-        negatives = batch.negatives.get(slot)
+        negatives = batch.negatives.get(side)
         if negatives is not None and negatives.ids.dim() == 2:
             self.pairs = _own_pairs(negatives, shard)
             self.ids = negatives.ids[self.pairs] - shard.first
         elif negatives is not None:
             self.ids = negatives.ids[shard.has(negatives.ids)] - shard.first
-        _, self.seen = model.asked(batch.triples[:0, 1], slot)
+        _, self.seen = model.asked(batch.triples[:0, 1], side)
         rows = model.entity if self.ids is None else model.entity.index_select(0, self.ids)
         self.mask: Tensor | None = None
         if config.dropout_entity:
@@ -388,7 +388,7 @@ class Candidates:
             rows = rows * self.mask
         self.rows = model.candidate(rows, self.seen)
         self.scores = self._scored(negatives)
-        answers = batch.triples[:, 0 if slot == "head" else 2]
+        answers = batch.triples[:, 0 if side == "head" else 2]
         if negatives is None:
             mine = torch.nonzero(shard.has(answers))[:, 0]
             self.scores[mine, answers[mine] - shard.first] = -torch.inf
