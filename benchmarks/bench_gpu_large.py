@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from grash.data.known_answers import KnownAnswers
-from grash.engines.memory import human, place_training, plan_stack
+from grash.engines.memory import place_training, plan_stack
 from grash.evaluation.ranking import Ranker
+from grash.formatting import format_bytes
 from grash.kernels.host_rows import host_rows, near
 from grash.kernels.random import key_of, permuted
 from grash.training.batches import Batches
@@ -112,8 +113,8 @@ def run(
                       placement=placement)  # fmt: skip
     peak = torch.cuda.max_memory_allocated() - before
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"{kind}: peak on the card {human(peak)}, planned {human(plan.device)} ({peak / plan.device:.3f}); of host "
-          f"memory {human(process)} with all of the process, planned {human(plan.memory)} with the best weights",
+    print(f"{kind}: peak on the card {format_bytes(peak)}, planned {format_bytes(plan.device)} ({peak / plan.device:.3f}); of host "
+          f"memory {format_bytes(process)} with all of the process, planned {format_bytes(plan.memory)} with the best weights",
           flush=True)  # fmt: skip
     return kept
 

@@ -29,8 +29,8 @@ from grash.api.search import Search
 from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
 from grash.engines.driver import Driver
-from grash.engines.memory import human
 from grash.engines.trainer import Ground, Job, run_trainings
+from grash.formatting import format_bytes
 from grash.search.halving import RunTrials
 from grash.search.run_folder import RunFolder, claim_folder
 from grash.search.trial import Trial
@@ -130,7 +130,7 @@ def timed(ground: Ground, configs: Sequence[TrainConfig], *, stacked: bool) -> f
     seconds = time.monotonic() - began
     print(f"    {len(configs)} trials {'stacked' if stacked else 'in turn'}: {seconds:.2f} s, "
           f"{ends.count('Outcome')} ended well; {peak(ground, configs if stacked else configs[:1])}; "
-          f"before it {human(before)}")  # fmt: skip
+          f"before it {format_bytes(before)}")  # fmt: skip
     if ends.count("Outcome") < len(configs):
         raise SystemExit("some trials failed: the time says nothing")
     return seconds
@@ -154,7 +154,7 @@ def timed_search(search: Search) -> tuple[float, list[float]]:
     for past in result.state.rounds:
         ended = list(past.results.values())
         rounds.append(sum(r.seconds for r in ended))
-        peaks = human(max(r.peak_bytes for r in ended))
+        peaks = format_bytes(max(r.peak_bytes for r in ended))
         good = sum(r.status == "ok" for r in ended)
         print(f"    round {past.plan.number}: {len(ended)} trials ({good} ok), {past.plan.n_entities:,} entities, "
               f"{past.plan.epochs:.4g} epochs: {rounds[-1]:.2f} s, peak {peaks}")  # fmt: skip
@@ -211,7 +211,7 @@ def peak(ground: Ground, configs: Sequence[TrainConfig]) -> str:
     used, planned = torch.cuda.max_memory_allocated(ground.device), ground.plan(configs).device
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(ground.device)
-    return f"peak {human(used)}, planned {human(planned)} ({used / planned:.3f})"
+    return f"peak {format_bytes(used)}, planned {format_bytes(planned)} ({used / planned:.3f})"
 
 
 def settle(device: torch.device) -> None:

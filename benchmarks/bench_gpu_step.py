@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from grash.engines.memory import human, plan_stack
+from grash.engines.memory import plan_stack
+from grash.formatting import format_bytes
 from grash.kernels.step import WINDOW
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState
@@ -82,8 +83,8 @@ class Measured:
     def memory(self) -> str:
         if not self.planned:
             return ""
-        return (f"; {human(self.peak)} on the card ({human(self.stepping)} while stepping), "
-                f"planned {human(self.planned)} ({self.peak / self.planned:.3f})")  # fmt: skip
+        return (f"; {format_bytes(self.peak)} on the card ({format_bytes(self.stepping)} while stepping), "
+                f"planned {format_bytes(self.planned)} ({self.peak / self.planned:.3f})")  # fmt: skip
 
 
 YAGO = (123_182, 37, 1_079_040)

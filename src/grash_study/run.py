@@ -16,13 +16,14 @@ import torch
 
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.memory import human, is_memory_error
+from grash.engines.memory import is_memory_error
 from grash.engines.plan import plan_search
 from grash.engines.trainer import Ground, Job, Outcome, run_trainings
 from grash.engines.trial import is_broken
 from grash.errors import ConfigError, Diverged, GrashError, InputError
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker, Ranks
+from grash.formatting import format_bytes
 from grash.models import KgeModel, model_class
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
@@ -291,7 +292,7 @@ def _line(entries: list[Entry], technique: str, fraction: float, elapsed: float)
     failed = f", {bad} failed" if bad else ""
     return (
         f"{elapsed:7.1f} s  {technique} {fraction:.4g}: {len(entries)} trained in {first.seconds * len(entries):.1f} s"
-        f"{failed}, best MRR {best:.4f}, {human(first.peak_bytes * first.together)}"
+        f"{failed}, best MRR {best:.4f}, {format_bytes(first.peak_bytes * first.together)}"
     )
 
 

@@ -15,7 +15,7 @@ from engines.planted import circle, classes, grid
 from grash.data.dataset import Dataset
 from grash.engines import device as device_module
 from grash.engines.device import _container_free, choose_device, free_bytes, used_bytes
-from grash.engines.memory import human, plan_memory
+from grash.engines.memory import plan_memory
 from grash.engines.trainer import Ground, Job, Validator, run_training, run_trainings
 from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.evaluate import evaluate
@@ -149,12 +149,6 @@ def test_trainings_on_one_graph_share_its_index(settings: dict[str, Any]) -> Non
     first, second = (ground.batches(make_config({"dim": 4, "seed": seed, **settings})) for seed in (0, 1))
     assert first.known is second.known is ground.known
     assert ground.batches(make_config({"dim": 4})).known is None
-
-
-def test_bytes_are_readable() -> None:
-    assert [human(n) for n in (0, 1023, 1024, 5 << 20, 3 << 30, 1 << 41)] == [
-        "0 B", "1023 B", "1.0 KiB", "5.0 MiB", "3.0 GiB", "2.0 TiB",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA", "", "tpu:0"])

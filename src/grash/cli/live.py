@@ -82,7 +82,7 @@ def picture(
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """Incumbent or winner, budget and time, in words: for the live table and for `grash status`."""
-    from grash.report.svg import duration
+    from grash.formatting import format_duration
 
     best, winner, budget = summary["incumbent"], summary["winner"], summary["budget"]
     lines = []
@@ -101,9 +101,9 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         test = winner["test"]
         span = f" [{test['interval'][0]:.4f}, {test['interval'][1]:.4f}]" if test["interval"] else ""
         lines.append(f"test    MRR {test.get('mrr', 0.0):.4f}{span}")
-    left = "" if summary["seconds_left"] is None else f", about {duration(summary['seconds_left'])} left"
+    left = "" if summary["seconds_left"] is None else f", about {format_duration(summary['seconds_left'])} left"
     lines.append(f"budget  {budget['spent']:.3g} of {budget['planned']:g} full runs")
-    lines.append(f"time    {duration(summary['seconds'])}{left}")
+    lines.append(f"time    {format_duration(summary['seconds'])}{left}")
     return lines
 
 
@@ -161,7 +161,7 @@ def _device_lines(
 
 def _far(heartbeats: Sequence[Heartbeat | None]) -> str:
     """How far trials are together: their mean step, their best score, the longest time that one still takes."""
-    from grash.report.svg import duration
+    from grash.formatting import format_duration
 
     heard = [beat for beat in heartbeats if beat is not None and beat.n_steps]
     if not heard:
@@ -169,4 +169,4 @@ def _far(heartbeats: Sequence[Heartbeat | None]) -> str:
     done = sum(beat.step / beat.n_steps for beat in heard) / len(heard)
     scores = [beat.best_mrr for beat in heard if beat.best_mrr is not None]
     score = f"  MRR {max(scores):.4f}" if scores else ""
-    return f"  {done:4.0%}{score}  {duration(max(beat.seconds_left for beat in heard))} left"
+    return f"  {done:4.0%}{score}  {format_duration(max(beat.seconds_left for beat in heard))} left"

@@ -372,7 +372,7 @@ def progress_display(
         yield None
         return
     from grash.engines.device import choose_device, used_bytes
-    from grash.engines.memory import human
+    from grash.formatting import format_bytes
 
     where = choose_device(device)
     terminal = sys.stderr.isatty()
@@ -385,7 +385,7 @@ def progress_display(
         if not terminal and passed == validations:
             return
         validations, shown = passed, True
-        line = progress_line(progress, config.epochs, human(used_bytes(where)))
+        line = progress_line(progress, config.epochs, format_bytes(used_bytes(where)))
         print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     try:

@@ -27,13 +27,14 @@ from grash import __version__
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device, free_bytes
-from grash.engines.memory import MemoryPlan, advice, check_memory, free_disk, human, needed_bytes, plan_memory
+from grash.engines.memory import MemoryPlan, advice, check_memory, free_disk, needed_bytes, plan_memory
 from grash.engines.trainer import LEFT_FREE, Ground, run_identity
 from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.distributed import ShardedRanker, evaluate_shard
 from grash.evaluation.evaluate import check_sample, sampled
 from grash.evaluation.metrics import mrr
 from grash.files import mend_folder
+from grash.formatting import format_bytes
 from grash.models import KgeModel
 from grash.models.store import check_free
 from grash.training.checkpoint import TrainState
@@ -199,7 +200,7 @@ def _saver(
             log.warning(
                 "no checkpoint in %s: it takes %s and %s are free, of which some must stay. Training goes on, and "
                 "cannot be resumed from here.",
-                checkpoint, human(need), human(free),
+                checkpoint, format_bytes(need), format_bytes(free),
             )  # fmt: skip
 
     return save
@@ -246,8 +247,8 @@ def check_memory_of_ranks(plan: MemoryPlan, config: TrainConfig, device: torch.d
         free, need = free_bytes(device), sharing * needed_bytes(plan, device)
         if need > free:
             raise MemoryPlanError(
-                f"The {sharing} ranks that share {device} on this machine need {human(need)} together, and "
-                f"{human(free)} are free; for each: {plan.sentence()}. Try {advice(plan, config)}."
+                f"The {sharing} ranks that share {device} on this machine need {format_bytes(need)} together, and "
+                f"{format_bytes(free)} are free; for each: {plan.sentence()}. Try {advice(plan, config)}."
             )
     company.any(False)
 

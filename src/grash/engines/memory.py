@@ -12,6 +12,7 @@ import torch
 from grash.engines.device import free_bytes
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import ranking_bytes
+from grash.formatting import format_bytes
 from grash.kernels.pair_scores import tile_bytes
 from grash.models import model_class
 from grash.models.rotate import prediction_tiles
@@ -66,16 +67,16 @@ class MemoryPlan:
         return self.placement.folder is not None
 
     def sentence(self) -> str:
-        parts = [f"{name} {human(value)}" for name, value in (
+        parts = [f"{name} {format_bytes(value)}" for name, value in (
             ("tables", self.tables), ("optimizer", self.optimizer), ("triples", self.triples),
             ("step", self.step), ("ranking", self.ranking))]  # fmt: skip
         far = ""
         if self.placement.far:
             where = "in host memory" if self.placement.kind == "host" else "on disk"
-            split = f"entities {human(self.entities)}, their optimizer state {human(self.state)}"
-            far = f", {human(self.entities + self.state)} {where} ({split})"
-        best = f", and {human(self.host)}{' on disk' if self._best_on_disk else ''} for the best weights"
-        return f"{human(self.device)} ({', '.join(parts)}){far}{best if self.host else ''}"
+            split = f"entities {format_bytes(self.entities)}, their optimizer state {format_bytes(self.state)}"
+            far = f", {format_bytes(self.entities + self.state)} {where} ({split})"
+        best = f", and {format_bytes(self.host)}{' on disk' if self._best_on_disk else ''} for the best weights"
+        return f"{format_bytes(self.device)} ({', '.join(parts)}){far}{best if self.host else ''}"
 
 
 def plan_memory(
@@ -136,7 +137,7 @@ def check_memory(plan: MemoryPlan, config: TrainConfig, device: torch.device) ->
     free, need = free_bytes(device), needed_bytes(plan, device)
     if need > free:
         raise MemoryPlanError(
-            f"The run needs {human(need)} on {device} and {human(free)} are free: {plan.sentence()}. "
+            f"The run needs {format_bytes(need)} on {device} and {format_bytes(free)} are free: {plan.sentence()}. "
             f"Try {advice(plan, config)}."
         )
 
@@ -165,15 +166,6 @@ def is_memory_error(error: Exception) -> bool:
     known = (MemoryError, MemoryPlanError, torch.OutOfMemoryError)
     words = ("allocate memory", "out of memory", "ALLOC_FAILED")
     return isinstance(error, known) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
-
-
-def human(n: float) -> str:
-    """Bytes as a person reads them."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} TiB"
 
 
 def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int, device: torch.device) -> int:
@@ -259,15 +251,17 @@ def lacks(plan: MemoryPlan, device: torch.device) -> list[str]:
     found = []
     need, free = needed_bytes(plan, device), free_bytes(device)
     if need > free:
-        found.append(f"{human(need)} on {device} and {human(free)} are free")
+        found.append(f"{format_bytes(need)} on {device} and {format_bytes(free)} are free")
     if device.type != "cpu" and plan.memory:
         free = int(_PINNED_SHARE * free_bytes(torch.device("cpu")))
         if plan.memory > free:
-            found.append(f"{human(plan.memory)} of host memory and {human(free)} can be taken")
+            found.append(f"{format_bytes(plan.memory)} of host memory and {format_bytes(free)} can be taken")
     if plan.disk and plan.placement.folder is not None:
         free = free_disk(plan.placement.folder)
         if plan.disk > free:
-            found.append(f"{human(plan.disk)} on the disk of {plan.placement.folder} and {human(free)} are free")
+            found.append(
+                f"{format_bytes(plan.disk)} on the disk of {plan.placement.folder} and {format_bytes(free)} are free"
+            )
     return found
 
 
@@ -302,12 +296,12 @@ def _note(config: TrainConfig, plan: MemoryPlan, planned: _Planned, device: torc
     found, enough = [], False
     for words, changes in ways:
         saved, fits = _saved(config.changed(**changes), plan, planned, device)
-        found.append(f"With {words} it would take {human(saved)} less{fits}")
+        found.append(f"With {words} it would take {format_bytes(saved)} less{fits}")
         enough = enough or bool(fits)
     if len(ways) == 2 and not enough:
         saved, fits = _saved(config.changed(**ways[0][1], **ways[1][1]), plan, planned, device)
         if fits:
-            found.append(f"With both it would take {human(saved)} less{fits}")
+            found.append(f"With both it would take {format_bytes(saved)} less{fits}")
     return ". ".join(found)
 
 

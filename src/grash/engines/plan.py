@@ -17,10 +17,10 @@ import torch
 
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.memory import human
 from grash.engines.trainer import Ground, Job, stacks
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
+from grash.formatting import format_bytes
 from grash.kernels.device import products
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import CloseRound, OpenRound, RunTrials, next_action
@@ -107,7 +107,7 @@ def _cells(planned: PlannedRound, n_train: int) -> tuple[str, ...]:
         f"{planned.negatives[0]}–{planned.negatives[1]}",
         f"{planned.billed:.4g}" if p.number else "outside",
         "–" if planned.seconds is None else f"{planned.seconds:,.0f}",
-        human(planned.n_bytes), human(planned.disk_bytes),
+        format_bytes(planned.n_bytes), format_bytes(planned.disk_bytes),
     )  # fmt: skip
 
 

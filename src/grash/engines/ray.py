@@ -29,6 +29,7 @@ from grash.data.dataset import Dataset
 from grash.engines.memory import MemoryPlan, plan_stack
 from grash.engines.processes import Silence
 from grash.errors import ConfigError, GrashError, OutputError
+from grash.formatting import format_bytes
 from grash.search.run_folder import LOCK_FILE, cores_place, dataset_place, read_dataset, read_settings
 from grash.search.trial import Heartbeat, Status, Trial, TrialResult
 from grash.training.config import make_config
@@ -309,7 +310,7 @@ class Share:
 
     def __str__(self) -> str:
         cards = f", {self.gpus:.2g} of a GPU" if self.gpus else ""
-        return f"{self.cpus} CPU{'s' * (self.cpus != 1)}, {self.memory / 2**30:.1f} GiB{cards}"
+        return f"{self.cpus} CPU{'s' * (self.cpus != 1)}, {format_bytes(self.memory)}{cards}"
 
 
 def share_of(

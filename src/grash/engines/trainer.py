@@ -22,12 +22,13 @@ from torch import Tensor
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.memory import MemoryPlan, Placed, fits, free_disk, human, is_memory_error, place_training, plan_stack
+from grash.engines.memory import MemoryPlan, Placed, fits, free_disk, is_memory_error, place_training, plan_stack
 from grash.errors import ConfigError, InputError, OutputError
 from grash.evaluation.evaluate import sampled
 from grash.evaluation.metrics import mrr, mrr_interval
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.files import mend_folder
+from grash.formatting import format_bytes
 from grash.kernels.device import make_current
 from grash.models import KgeModel
 from grash.training.batches import Batches, needs_index, triples_on
@@ -332,7 +333,7 @@ def _saver(folder: Path, belongs_to: dict[str, Any], validator: Validator | None
                 log.warning(
                     "no checkpoint in %s: it takes %s and %s are free, of which some must stay. Training goes on, and "
                     "cannot be resumed from here.",
-                    folder, human(need), human(free),
+                    folder, format_bytes(need), format_bytes(free),
                 )  # fmt: skip
             said = True
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from grash.formatting import format_duration, format_number
 from grash.report.importance import Axis, Importances, correlations, ranking
 from grash.report.summary import entering
 from grash.report.svg import (
@@ -12,11 +13,9 @@ from grash.report.svg import (
     bar,
     dot,
     drawing,
-    duration,
     frame,
     label,
     line,
-    number,
     path,
     scale_over,
     tag,
@@ -58,7 +57,7 @@ def funnel(state: SearchState, width: int) -> str | None:
             track = (panel - 66) * whole / most if whole else 0.0
             drawn += [tag("rect", x=x0, y=y, width=track, height=20, rx=2, cls="track")] if whole else []
             drawn.append(bar(x0, y, long, 20, f"r{tone(r, state)}", data_tip=said))
-            drawn.append(label(number(value), x0 + max(long, track, 1) + 6, y + 15, cls="value"))
+            drawn.append(label(format_number(value), x0 + max(long, track, 1) + 6, y + 15, cls="value"))
     return drawing(drawn, width, height, "Trials, entities, triples, epochs and cost of each round")
 
 
@@ -124,15 +123,17 @@ def cost_against_time(state: SearchState, width: int) -> str | None:
         return None
     x = scale_over([r.cost for r in results], 58, width - 16, log=True)
     y = scale_over([r.seconds for r in results], 262, 18, log=True)
-    times = [(v, duration(v)) for v in (1, 10, 60, 600, 3600, 36000, 360000, 0.1, 0.01) if y.low <= v <= y.high]
-    times = times if len(times) > 1 else [(v, duration(v)) for v in y.ticks(4)]
+    times = [(v, format_duration(v)) for v in (1, 10, 60, 600, 3600, 36000, 360000, 0.1, 0.01) if y.low <= v <= y.high]
+    times = times if len(times) > 1 else [(v, format_duration(v)) for v in y.ticks(4)]
     drawn = frame(x, y, xs=ticks_of(x, 6), ys=times)
     drawn.append(label("billed cost of a trial, in full runs", x.end, 298, cls="tick", text_anchor="end"))
     drawn.append(label("measured time", 4, 10, cls="tick"))
     paces = sorted(r.seconds / r.cost for r in results)
     pace = paces[len(paces) // 2]
     ends = [(c, c * pace) for c in (max(x.low, y.low / pace), min(x.high, y.high / pace))]
-    drawn.append(path([(x(c), y(s)) for c, s in ends], "guide", data_tip=f"{duration(pace)} per full run, the median"))
+    drawn.append(
+        path([(x(c), y(s)) for c, s in ends], "guide", data_tip=f"{format_duration(pace)} per full run, the median")
+    )
     for r in results:
         cls = f"r{tone(r.round - 1, state)}"
         drawn.append(dot(x(r.cost), y(r.seconds), 4, cls, data_tip=tip(state, r, f"round {r.round}"), data_c=r.number))
@@ -207,7 +208,7 @@ def tip(state: SearchState, r: TrialResult, where: str) -> str:
         score += f" [{r.interval[0]:.4f}, {r.interval[1]:.4f}]"
     said = f"configuration {r.number} · {made.values.get('model', '')} · {made.origin}\n{where}\n{score}"
     failed = "" if r.status == "ok" else f"\n{r.status}"
-    return f"{said}{failed}\n{r.cost:.4g} full runs, {duration(r.seconds)}"
+    return f"{said}{failed}\n{r.cost:.4g} full runs, {format_duration(r.seconds)}"
 
 
 # = Charts of the parameters: how much each mattered, and its values against the MRR of the first round.
@@ -309,4 +310,4 @@ def _short(value: Any, width: float) -> str:
 def _words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return number(value) if isinstance(value, int | float) else str(value)
+    return format_number(value) if isinstance(value, int | float) else str(value)

@@ -14,6 +14,7 @@ from grash import __version__
 from grash.engines.driver import Watch
 from grash.errors import GrashError, InputError
 from grash.files import whole_file
+from grash.formatting import format_duration, format_number
 from grash.report.charts import (
     cost_against_time,
     finalists,
@@ -36,7 +37,6 @@ from grash.report.summary import (
     summarize,
     trial_rows,
 )
-from grash.report.svg import duration, number
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.trial import Heartbeat
 
@@ -167,8 +167,9 @@ def tiles(summary: dict[str, Any], state: SearchState) -> list[dict[str, str]]:
         },
         {
             "label": "Time",
-            "value": duration(summary["seconds"]),
-            "note": f"{judged} trials, {failed} failed" + ("" if left is None else f"; about {duration(left)} left"),
+            "value": format_duration(summary["seconds"]),
+            "note": f"{judged} trials, {failed} failed"
+            + ("" if left is None else f"; about {format_duration(left)} left"),
         },
     ]
 
@@ -229,7 +230,7 @@ def costs(state: SearchState) -> dict[str, Any]:
     spent = sum(p.seconds for p in state.rounds)
     rows.append(["search", *_cost_cells(sum(len(p.results) for p in state.rounds), state.spent, spent)])
     if state.final is not None:
-        rows.append(["final training", "1", "outside the budget", duration(state.final.seconds), "–"])
+        rows.append(["final training", "1", "outside the budget", format_duration(state.final.seconds), "–"])
     columns = ["", "trials", "billed, full runs", "measured", "measured per full run"]
     return {"columns": columns, "rows": rows}
 
@@ -257,8 +258,8 @@ def trials(state: SearchState, axes: list[Axis]) -> dict[str, Any]:
             _cell(row["rank"], str),
             *(_cell(row[name], lambda v: f"{v:.4f}") for name in ("mrr", "low", "high")),
             (row["status"], row["status"]),
-            _cell(row["cost"], number),
-            _cell(row["seconds"], duration),
+            _cell(row["cost"], format_number),
+            _cell(row["seconds"], format_duration),
             (row["origin"], row["origin"]),
             *((_sort_key(a, values), value_words(a, values)) for a in shown),
         ]
@@ -308,7 +309,7 @@ def value_words(axis: Axis, values: dict[str, Any]) -> str:
         return "off"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return number(value) if isinstance(value, int | float) and not axis.choices else str(value)
+    return format_number(value) if isinstance(value, int | float) and not axis.choices else str(value)
 
 
 def _score_tile(summary: dict[str, Any], state: SearchState) -> dict[str, str]:
@@ -339,8 +340,8 @@ def _best_tile(summary: dict[str, Any]) -> dict[str, str]:
 
 
 def _cost_cells(count: int, billed: float, seconds: float) -> list[str]:
-    pace = duration(seconds / billed) if billed else "–"
-    return [f"{count:,}", f"{billed:.4g}", duration(seconds), pace]
+    pace = format_duration(seconds / billed) if billed else "–"
+    return [f"{count:,}", f"{billed:.4g}", format_duration(seconds), pace]
 
 
 def _cell(value: Any, words: Callable[[Any], str]) -> tuple[Any, str]:

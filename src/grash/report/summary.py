@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from grash.errors import InputError
+from grash.formatting import format_duration
 from grash.report.importance import ranking
-from grash.report.svg import duration
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
 from grash.search.trial import Configuration, Heartbeat, TrialResult
 
@@ -456,7 +456,7 @@ def _trials(count: int) -> str:
 
 def _outcome(result: TrialResult) -> str:
     billed = f"  {result.cost:.3g} full runs" if result.round else ""  # the final training is outside the budget
-    return f"{_score(result)}{billed}  {duration(result.seconds)}"
+    return f"{_score(result)}{billed}  {format_duration(result.seconds)}"
 
 
 def _score(result: TrialResult) -> str:

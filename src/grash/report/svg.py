@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from grash.formatting import format_number
+
 CHARACTER = 6.6  # px, width of a letter of a label at 12 px, on the safe side
 
 
@@ -97,32 +99,7 @@ def frame(x: Scale, y: Scale, *, xs: list[tuple[float, str]], ys: list[tuple[flo
 
 
 def ticks_of(scale: Scale, about: int = 5) -> list[tuple[float, str]]:
-    return [(value, number(value)) for value in scale.ticks(about)]
-
-
-def number(value: float) -> str:
-    """A number in few characters."""
-    if value == 0:
-        return "0"
-    size = abs(value)
-    if size >= 1e6:
-        return f"{value / 1e6:.3g} M"
-    if size >= 1e4:
-        return f"{value / 1e3:.3g} k"
-    if size >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if size >= 1e-3 else f"{value:.0e}".replace("e-0", "e-")
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words of the right size."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{int(seconds // 3600)} h {round(seconds % 3600 / 60):02} min"
+    return [(value, format_number(value)) for value in scale.ticks(about)]
 
 
 def _even_ticks(low: float, high: float, about: int) -> list[float]:

@@ -12,6 +12,7 @@ from grash.data.readers import tables
 from grash.data.readers.folders import Layout
 from grash.data.readers.streams import open_source
 from grash.errors import ConfigError, InputError
+from grash.formatting import format_bytes
 
 DEFAULT_SHARE = 0.5  # of the machine's memory, or of what a container may have
 LEAST = 1 << 30
@@ -72,14 +73,14 @@ def check_limit(layout: Layout, limit: int) -> None:
     least = sum(_surely(layout, role) for role in roles)
     if least > limit:
         raise InputError(
-            f"{what} can only be read at once, which takes more than {_in_words(least)}, and memory={_in_words(limit)} "
+            f"{what} can only be read at once, which takes more than {format_bytes(least)}, and memory={format_bytes(limit)} "
             f"is given: give more (--memory). {instead}."
         )
     needed = sum(_needed(layout, role, False) for role in roles)
     if needed + _LIBRARIES > limit:
         _log.warning(
             "%s can only be read at once: that may take %s, more than the %s given. %s.",
-            what, _in_words(needed + _LIBRARIES), _in_words(limit), instead,
+            what, format_bytes(needed + _LIBRARIES), format_bytes(limit), instead,
         )  # fmt: skip
 
 
@@ -135,7 +136,3 @@ def _surely(layout: Layout, role: str) -> int:
     if layout.formats.get(role) == "npz":
         return sum(n_bytes for n_bytes, _ in tables.archive_sizes(layout.files[role]))
     return layout.files[role].stat().st_size
-
-
-def _in_words(n_bytes: int) -> str:
-    return f"{n_bytes / (1 << 30):.1f} GiB"

@@ -1,0 +1,45 @@
+"""Numbers as people read them, in terminals, logs and the report: durations, bytes and counts.
+
+Values are rounded before a unit is chosen, so 59.9 minutes print as "1 h 00 min" and never as "60 min" of an hour.
+"""
+
+from __future__ import annotations
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in the largest useful unit: "4.2 s", "90 s", "45 min", "3 h 05 min"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def format_bytes(n: float) -> str:
+    """Return a number of bytes with a binary unit: "512 B", "1.5 GiB"."""
+    if n < 1023.5:
+        return f"{n:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        n /= 1024
+        if n < 1023.95:
+            return f"{n:.1f} {unit}"
+    return f"{n / 1024:.1f} TiB"
+
+
+def format_number(value: float) -> str:
+    """Return a number with three digits and a unit: "0.25", "5e-4", "1,234", "12.3 k", "1.5 M", "2 G"."""
+    size = abs(value)
+    if size < 0.0009995:
+        return f"{value:.0e}".replace("e-0", "e-") if value else "0"
+    if size < 999.5:
+        return f"{value:.3g}"
+    if size < 9999.5:
+        return f"{value:,.0f}"
+    for unit in ("k", "M"):
+        value /= 1000
+        if abs(value) < 999.5:
+            return f"{value:.3g} {unit}"
+    return f"{value / 1000:.3g} G"
