@@ -216,9 +216,9 @@ def test_a_truncated_or_tampered_model_folder(saved, tmp_path, kind):
 
 def test_an_occupied_folder_stays_as_it_is(saved, graph):
     before = content(saved)
-    assert "exists already" in refused("train", graph, "-o", saved, *QUICK)
-    assert "exists already" in refused("export", saved, "-o", saved)
-    assert "exists already" in refused("prepare", graph, "-o", saved)
+    assert "already exists" in refused("train", graph, "-o", saved, *QUICK)
+    assert "already exists" in refused("export", saved, "-o", saved)
+    assert "already exists" in refused("prepare", graph, "-o", saved)
     assert "not overwritten" in refused("prepare", graph, "-o", saved, "--overwrite")
     assert content(saved) == before
 

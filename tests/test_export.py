@@ -102,7 +102,7 @@ def test_rows_of_inverse_relations_are_named(tmp_path):
 def test_only_an_export_is_overwritten(tmp_path):
     model = model_of(rings())
     export(model, tmp_path / "out")
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         export(model, tmp_path / "out")
     export(model, tmp_path / "out", "parquet", overwrite=True)
     assert not (tmp_path / "out" / "entities.npy").exists()

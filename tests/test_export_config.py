@@ -199,7 +199,7 @@ def test_what_libkge_cannot_say_is_listed_at_the_head_of_its_file(settings, said
 
 def test_a_file_is_not_overwritten_unasked(tmp_path):
     path, _ = export_config(config_of(), tmp_path, "pykeen", dataset="nations")
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         export_config(config_of(), tmp_path, "pykeen", dataset="nations")
     export_config(config_of(seed=1), tmp_path, "pykeen", dataset="nations", overwrite=True)
     assert json.loads(path.read_text())["pipeline"]["random_seed"] == 1

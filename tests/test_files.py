@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from grash.files import mend_folder, whole_folder
+from grash.files import atomic_folder, repair_folder
 
 
 def folder(path: Path, content: str, *, age: float = 0.0) -> Path:
@@ -23,7 +23,7 @@ def test_a_folder_that_was_killed_between_two_renames_is_brought_back(tmp_path: 
     """The newest, if there are several."""
     folder(tmp_path / ".check[1].aaa.old", "older", age=60)
     folder(tmp_path / ".check[1].bbb.old", "newer")
-    mend_folder(tmp_path / "check[1]")
+    repair_folder(tmp_path / "check[1]")
     assert (tmp_path / "check[1]" / "state.json").read_text() == "newer"
     assert [p.name for p in tmp_path.iterdir()] == ["check[1]"]
 
@@ -34,7 +34,7 @@ def test_what_is_there_stays_and_what_was_left_long_ago_goes(tmp_path: Path) -> 
     folder(tmp_path / ".check.bbb.part", "left", age=7200)
     folder(tmp_path / ".check.ccc.part", "being written", age=60)
     folder(tmp_path / ".other.ddd.part", "another's", age=7200)
-    mend_folder(tmp_path / "check")
+    repair_folder(tmp_path / "check")
     assert {p.name for p in tmp_path.iterdir()} == {"check", ".check.ccc.part", ".other.ddd.part"}
     assert (tmp_path / "check" / "state.json").read_text() == "whole"
 
@@ -42,9 +42,9 @@ def test_what_is_there_stays_and_what_was_left_long_ago_goes(tmp_path: Path) -> 
 LEFT = """
 import os, sys
 from pathlib import Path
-from grash.files import whole_folder
+from grash.files import atomic_folder
 
-with whole_folder(Path(sys.argv[1]), overwrite=True) as aside:
+with atomic_folder(Path(sys.argv[1]), overwrite=True) as aside:
     (aside / "state.json").write_text("half")
     os._exit(9)
 """
@@ -53,26 +53,26 @@ with whole_folder(Path(sys.argv[1]), overwrite=True) as aside:
 def test_what_a_killed_process_was_writing_goes_at_once_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
     folder(tmp_path / "check", "whole")
     assert subprocess.run([sys.executable, "-c", LEFT, str(tmp_path / "check")], check=False).returncode == 9
-    with whole_folder(tmp_path / "check", overwrite=True) as ours:
+    with atomic_folder(tmp_path / "check", overwrite=True) as ours:
         assert len(list(tmp_path.glob(".check.*.part"))) == 2
-        mend_folder(tmp_path / "check")
+        repair_folder(tmp_path / "check")
         assert list(tmp_path.glob(".check.*.part")) == [ours]
     assert [p.name for p in tmp_path.iterdir()] == ["check"]
 
 
 def test_nothing_is_mended_where_nothing_is(tmp_path: Path) -> None:
-    mend_folder(tmp_path / "no" / "check")
+    repair_folder(tmp_path / "no" / "check")
     assert not list(tmp_path.iterdir())
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from grash.files import whole_folder
+from grash.files import atomic_folder
 
 rename = Path.rename
 Path.rename = lambda self, target: os._exit(9) if self.suffix == ".part" else rename(self, target)
-with whole_folder(Path(sys.argv[1]), overwrite=True) as aside:
+with atomic_folder(Path(sys.argv[1]), overwrite=True) as aside:
     (aside / "state.json").write_text("after")
 """
 
@@ -81,14 +81,14 @@ def test_a_kill_between_the_renames_of_a_folder_loses_nothing(tmp_path: Path) ->
     folder(tmp_path / "check", "before")
     assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "check")], check=False).returncode == 9
     assert not (tmp_path / "check").exists()
-    mend_folder(tmp_path / "check")
+    repair_folder(tmp_path / "check")
     assert (tmp_path / "check" / "state.json").read_text() == "before"
 
 
 def test_what_was_left_of_a_folder_with_a_longer_name_is_not_taken_for_this_one(tmp_path: Path) -> None:
     left = tmp_path / ".big.grash.0123abcd-99999999-xyz.old"
     left.mkdir()
-    mend_folder(tmp_path / "big")
+    repair_folder(tmp_path / "big")
     assert left.exists() and not (tmp_path / "big").exists()
-    mend_folder(tmp_path / "big.grash")
+    repair_folder(tmp_path / "big.grash")
     assert not left.exists() and (tmp_path / "big.grash").exists()

@@ -196,7 +196,7 @@ def test_a_saved_model_answers_the_same(tmp_path):
     assert (again.config, again.evaluation, again.history) == (model.config, model.evaluation, model.history)
     assert again.dataset.fingerprint == model.dataset.fingerprint
     assert (again.entity_embeddings == model.entity_embeddings).all()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         model.save(tmp_path / "m")
 
 

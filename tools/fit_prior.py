@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from grash.files import whole_file
+from grash.files import atomic_file
 from grash.search.proposals import good_winners, shipped_winners
 
 PORTFOLIO = Path(__file__).parents[1] / "src" / "grash" / "search" / "portfolio.json"
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     content = json.loads(PORTFOLIO.read_text(encoding="utf-8"))
     content["prior"] = fit(parser.parse_args().folder)
-    with whole_file(PORTFOLIO) as aside:
+    with atomic_file(PORTFOLIO) as aside:
         aside.write_text(text_of(content), encoding="utf-8")
 
 

@@ -1,16 +1,16 @@
-"""What a user's mistake becomes: a sentence that says what was given, what is needed and what to do.
+"""Errors that grash raises on purpose. Each message says what was given, what is needed and what to do.
 
-    GrashError              every error that grash raises on purpose
-    ├── InputError          a file or value that cannot be used as it is
-    ├── ConfigError         a setting that is unknown, out of range or contradicts another
+    GrashError              base class
+    ├── InputError          a file or value that cannot be used
+    ├── ConfigError         a setting that is unknown, out of range or contradicts another setting
     ├── UnknownName         an entity, relation, model or dataset that does not exist; carries suggestions
-    ├── FormatError         a grash file (dataset, model, checkpoint) that is damaged or of another version
-    ├── MemoryPlanError     what was asked for does not fit into memory
+    ├── FormatError         a grash file (dataset, model, checkpoint) that is damaged or has another version
+    ├── MemoryPlanError     the request does not fit into memory
     ├── OutputError         a file that could not be written (full disk, no permission)
     ├── Diverged            the loss became NaN, infinite or exploded
     └── SearchFailed        a search in which every trial failed
 
-The command line prints the sentence and exits with the error's `exit_code`; a traceback means a defect of grash.
+The command line prints the message and exits with the error's `exit_code`. A traceback means a bug in grash.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class MemoryPlanError(GrashError):
 class OutputError(GrashError):
     exit_code = 4
 
-    def __init__(self, path: object, reason: str, *, then: str = "What was there before is unchanged.") -> None:
+    def __init__(self, path: object, reason: str, *, then: str = "Existing files are unchanged.") -> None:
         self.reason = reason
         super().__init__(f"{path} could not be written: {reason}. {then}")
 
 
 class Diverged(GrashError):
     exit_code = 5
-    epoch = 0.0  # of the training, where it is known
-    history: Sequence[object] = ()  # its validations before that, where they are known
+    epoch = 0.0  # epoch of the training, if known
+    history: Sequence[object] = ()  # validations before that, if known
 
 
 class SearchFailed(GrashError):

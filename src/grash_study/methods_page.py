@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from grash.files import whole_file
+from grash.files import atomic_file
 from grash_study.compare import Comparison, Row
 from grash_study.pages import Page, Rows, Value, with_interval, write_page
 from grash_study.plots import Series, bar_plot, line_plot
@@ -241,7 +241,7 @@ def _write_seeds(found: Comparison, path: Path) -> None:
         )
         for r in (*found.rows, *found.ceilings)
     ]  # fmt: skip
-    with whole_file(path) as aside:
+    with atomic_file(path) as aside:
         pl.concat(parts).write_parquet(aside, compression="zstd")
 
 

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 
 from grash.errors import InputError
-from grash.files import whole_file
+from grash.files import atomic_file
 
 Value = str | int | float | None
 NOT_RUN = "not run yet"
@@ -116,7 +116,7 @@ def _numbers(folder: Path, name: str, rows: Rows) -> str:
     except ModuleNotFoundError:
         return f"{name} (polars was not there to write it)"
     frame = pl.DataFrame(rows.rows, schema=list(rows.headings), orient="row", infer_schema_length=None)
-    with whole_file(folder / name) as aside:
+    with atomic_file(folder / name) as aside:
         frame.write_parquet(aside, compression="zstd")
     return f"[{name}]({name})"
 
@@ -158,5 +158,5 @@ def _cell(value: Value) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    with whole_file(path) as aside:
+    with atomic_file(path) as aside:
         aside.write_text(text, encoding="utf-8")

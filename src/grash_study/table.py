@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grash.errors import FormatError, InputError
-from grash.files import whole_file
+from grash.files import atomic_file
 from grash.reduction.subgraph import n_valid_of
 from grash.search.schedule import Shape, apart_shape
 from grash_study.cells import MARKS, TESTED, Cell, Entry, cells_on, rounded
@@ -142,7 +142,7 @@ class Table:
         seen = set(rows["number"])
         unseen = {str(i): values for i, values in enumerate(self.configurations) if i not in seen}
         about = {"schema": SCHEMA, "version": VERSION, "meta": self.meta, "not_run": unseen}
-        with whole_file(Path(path)) as aside:
+        with atomic_file(Path(path)) as aside:
             pl.DataFrame(rows).write_parquet(
                 aside, compression="zstd", metadata={"grash": json.dumps(about, ensure_ascii=False)}
             )

@@ -68,7 +68,7 @@ def test_tables_and_what_to_try_are_shown(source: str, tmp_path: Path, one_rank:
 def test_mistakes_are_sentences(source: str, tmp_path: Path, one_rank: None) -> None:
     (tmp_path / "there").mkdir()
     ran = grash("train", source, "-o", str(tmp_path / "there"), *SMALL)
-    assert ran.code == 2 and "exists already" in ran.err
+    assert ran.code == 2 and "already exists" in ran.err
     ran = grash("train", source, "-o", str(tmp_path / "m"), "--placement", "host", *SMALL)
     assert ran.code == 2 and "ranks keep their rows on their own devices" in ran.err
 

@@ -111,7 +111,7 @@ def edit_metadata(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"version": 2}, "grash-dataset of version 2, and this grash reads version 1"),
+        ({"version": 2}, "grash-dataset of version 2, but this grash reads version 1"),
         ({"schema": "another"}, "does not describe a grash-dataset"),
         ({"n_triples": {"train": 5, "valid": 1, "test": 0}}, "holds int32 of 2 × 3, and int32 of 5 × 3"),
         ({"n_triples": ...}, "damaged"),
@@ -198,7 +198,7 @@ def test_what_a_killed_save_left_goes_or_comes_back_with_the_next(tmp_path):
         command = [sys.executable, "-c", KILLED, str(tmp_path / "other"), str(tmp_path / target)]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert not (tmp_path / "d").exists()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         small().save(tmp_path / "d")
     small().save(tmp_path / "new")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "new", "other"]
@@ -206,7 +206,7 @@ def test_what_a_killed_save_left_goes_or_comes_back_with_the_next(tmp_path):
 
 def test_nothing_is_overwritten_without_leave(tmp_path):
     small().save(tmp_path / "d")
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         small().save(tmp_path / "d")
     small(train=triples((0, 0, 0))).save(tmp_path / "d", overwrite=True)
     assert len(Dataset.load(tmp_path / "d").train) == 1
@@ -214,7 +214,7 @@ def test_nothing_is_overwritten_without_leave(tmp_path):
 
 def test_a_folder_with_other_things_is_not_overwritten(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match="holds no encoded dataset, so it is not overwritten"):
+    with pytest.raises(InputError, match="is not an encoded dataset, so it is not overwritten"):
         small().save(tmp_path, overwrite=True)
     assert (tmp_path / "thesis.txt").exists()
 

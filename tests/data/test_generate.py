@@ -114,7 +114,7 @@ def test_what_a_killed_call_left_goes_with_the_next(tmp_path: Path, kind: str, m
     out = tmp_path / "g"
     assert subprocess.run([sys.executable, "-c", KILLED, str(out), kind], check=False).returncode == -9
     assert [p for p in tmp_path.iterdir() if p.is_dir()]
-    monkeypatch.setattr("grash.files._STALE", -1.0)  # an hour later: a folder of piles does not say whose it is
+    monkeypatch.setattr("grash.files._STALE_SECONDS", -1.0)  # an hour later: a folder of piles does not say whose it is
     (generate_text if kind == "text" else generate)(out, PlantedGraph(100, 3, 600))
     assert not [p for p in tmp_path.iterdir() if p.is_dir() and p != out]
 

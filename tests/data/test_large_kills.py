@@ -109,7 +109,7 @@ def test_killed_at_its_end_the_same_call_ends_it_and_leaves_nothing(tmp_path: Pa
     found = prepare(source, tmp_path / "out", memory="1G")
     assert found.fingerprint == read_source(source).fingerprint
     assert {p.name for p in tmp_path.iterdir()} == {source.name, "out"}
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         prepare(source, tmp_path / "out")
 
 
@@ -119,13 +119,13 @@ def test_what_is_there_is_not_taken_for_the_result_of_another_source_or_of_a_cal
     source, out = tmp_path / "g.tsv", tmp_path / "out"
     source.write_text(lines())
     killed_at("remove", source, out)
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         prepare(source, out, seed=1)
     source.write_text(lines(seed=1))
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         prepare(source, out)
     killed_at("seal", source, out, overwrite=True)
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         prepare(source, out)
     check_same(prepare(source, out, overwrite=True), read_source(source))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.tsv", "out"]

@@ -129,7 +129,7 @@ def test_prepare_writes_what_it_returns(tmp_path, graph_file):
 
 def test_prepare_does_not_overwrite_without_leave(tmp_path, graph_file):
     prepare(graph_file, tmp_path / "out")
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         prepare(graph_file, tmp_path / "out")
     assert prepare(graph_file, tmp_path / "out", overwrite=True, n_valid=1).valid.shape == (1, 3)
 

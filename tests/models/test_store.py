@@ -94,7 +94,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes] | None, str]] = [
     ("model.json", lambda b: b"\xff", "model.json is damaged"),
     ("model.json", lambda b: b"[1]", "does not describe a grash-model"),
     ("model.json", entry("schema", "other"), "does not describe a grash-model"),
-    ("model.json", entry("version", 2), "of version 2, and this grash reads version 1"),
+    ("model.json", entry("version", 2), "of version 2, but this grash reads version 1"),
     ("model.json", entry("model", "transformer"), "damaged model folder"),
     ("model.json", entry("model", ["complex"]), "damaged model folder"),
     ("model.json", entry("model", "rescal"), "damaged model folder"),
@@ -134,7 +134,7 @@ def test_every_truncation_of_the_tables_gets_a_sentence_even_unverified(folder: 
 
 
 def test_a_folder_is_overwritten_only_on_request_and_only_if_it_is_a_model(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         save_model(small_model("complex"), folder)
     assert load_model(folder).model.name == "rotate"
     save_model(small_model("complex"), folder, overwrite=True)
@@ -142,7 +142,7 @@ def test_a_folder_is_overwritten_only_on_request_and_only_if_it_is_a_model(folde
     other = tmp_path / "thesis"
     other.mkdir()
     (other / "chapter.txt").write_text("work")
-    with pytest.raises(InputError, match="holds no model, so it is not overwritten"):
+    with pytest.raises(InputError, match="is not a model folder, so it is not overwritten"):
         save_model(small_model(), other, overwrite=True)
     assert (other / "chapter.txt").read_text() == "work"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "thesis"]
@@ -165,7 +165,7 @@ save_model(load_model(Path(sys.argv[1])), Path(sys.argv[1]), overwrite=True)
 def test_a_model_that_a_killed_save_put_aside_is_back_before_the_next_training(folder: Path, tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False).returncode == -signal.SIGKILL
     assert not folder.exists() and len(list(tmp_path.iterdir())) == 2
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         check_free(folder, overwrite=False)
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     assert load_model(folder).evaluation == {"mrr": 0.5}

@@ -70,7 +70,7 @@ def test_the_folder_is_named_after_graph_and_fraction(tmp_path: Path, monkeypatc
     assert grash("reduce", "rings.tsv", "-f", "0.5").code == 0
     assert Dataset.load(tmp_path / "rings-0.5.grash").name == "rings-0.5"
     ran = grash("reduce", "rings.tsv", "-f", "0.5")
-    assert ran.code == 2 and "rings-0.5.grash exists already" in ran.err
+    assert ran.code == 2 and "rings-0.5.grash already exists" in ran.err
 
 
 def test_a_graph_without_names_keeps_its_numbers_as_names(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from grash.api.model import Model
 from grash.data.dataset import Dataset
 from grash.engines.trainer import run_identity, run_training
 from grash.evaluation.evaluate import check_sample
-from grash.files import check_writable, mend_folder
+from grash.files import check_writable, repair_folder
 from grash.models.store import check_free
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.loop import Progress
@@ -115,7 +115,7 @@ def goes_on_from(
     checkpoint: str | Path, dataset: Dataset, config: TrainConfig, valid_sample: int | None = None
 ) -> bool:
     """Whether there is a checkpoint of a training with these settings on this dataset."""
-    mend_folder(Path(checkpoint))
+    repair_folder(Path(checkpoint))
     try:
         record = json.loads((Path(checkpoint) / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

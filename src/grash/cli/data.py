@@ -274,7 +274,7 @@ def reduce(
     dataset = datasets_api.load_dataset(source, **reading)
     place = out if out is not None else Path(f"{dataset.name}-{_label(share, starts)}.grash")
     if place.exists() and not overwrite:
-        raise InputError(f"{place} exists already: give another folder with -o, or allow --overwrite.")
+        raise InputError(f"{place} already exists: give another folder with -o, or allow --overwrite.")
     if method == "kcore":
         assert share is not None
         subgraph = _cut(dataset, share, reduction, degree, seed, plot)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from grash.data.arrays import in_blocks, map_array
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
-from grash.files import mend_folder, read_json, whole_folder, write_json
+from grash.files import atomic_folder, check_replaceable, read_json, write_json
 
 SCHEMA, VERSION = "grash-dataset", 1
 DATASET_FILE = "dataset.json"
@@ -91,10 +91,8 @@ class Dataset:
     def save(self, folder: Path, *, overwrite: bool = False) -> None:
         """Writes the folder, wholly or not at all. With `overwrite`, an encoded dataset there is replaced."""
         folder = Path(folder)
-        mend_folder(folder)
-        if overwrite and folder.exists() and not (folder / DATASET_FILE).is_file() and _has_content(folder):
-            raise InputError(f"{folder} holds no encoded dataset, so it is not overwritten: give another folder.")
-        with whole_folder(folder, overwrite=overwrite) as aside:
+        check_replaceable(folder, overwrite=overwrite, kind="an encoded dataset", marker=DATASET_FILE)
+        with atomic_folder(folder, overwrite=overwrite) as aside:
             for split in SPLITS:
                 np.save(aside / f"{split}.npy", self.split(split), allow_pickle=False)
             for stem, vocabulary in (("entities", self.entities), ("relations", self.relations)):
@@ -163,10 +161,6 @@ def _from_metadata(cls: type[Dataset], folder: Path, meta: dict[str, Any]) -> Da
         )  # fmt: skip
     except InputError as error:
         raise FormatError(f"{folder} is damaged: {error}") from error
-
-
-def _has_content(folder: Path) -> bool:
-    return not folder.is_dir() or any(folder.iterdir())
 
 
 def _check_count(what: str, n: int, vocabulary: Vocabulary | None) -> None:

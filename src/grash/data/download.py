@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from grash import __version__
 from grash.data.catalog import CatalogEntry, RemoteFile
 from grash.errors import InputError, OutputError
-from grash.files import whole_folder
+from grash.files import atomic_folder
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def download(
     if not target.exists():
         place = folder / f"{entry.name}.download"
         paths = [_fetch(file, place / file.name, open_url, wait, progress) for file in entry.files]
-        with whole_folder(target) as aside:
+        with atomic_folder(target) as aside:
             for path in paths:
                 _put(path, aside, entry)
         logger.info("%s is complete; %s may be deleted", target, place)

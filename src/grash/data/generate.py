@@ -28,7 +28,7 @@ from grash.data.interning import Whole
 from grash.data.readers.options import SourceOptions
 from grash.data.triple_set import TripleSet
 from grash.errors import ConfigError, InputError
-from grash.files import mend_folder, whole_file, whole_folder
+from grash.files import atomic_file, atomic_folder, repair_folder
 
 Watch = Callable[[str, float, int], None]  # told what is being done, the share that is done, triples so far
 
@@ -56,7 +56,7 @@ def generate(
     out = Path(out)
     held_out = _held_out(graph, n_valid, n_test)
     check_free(out, overwrite=overwrite)
-    with whole_folder(out, overwrite=overwrite) as aside:
+    with atomic_folder(out, overwrite=overwrite) as aside:
         _write_splits(aside, graph, held_out, watch)
         Dataset.seal(
             aside,
@@ -71,9 +71,9 @@ def generate(
 def generate_text(out: Path | str, graph: PlantedGraph, *, watch: Watch | None = None) -> None:
     """Writes all triples of a graph as lines of names (Q17, tab, P3, tab, Q4) into the file `out`, in random order."""
     out = Path(out)
-    mend_folder(out)  # piles of a process that was killed
+    repair_folder(out)  # piles of a process that was killed
     with (
-        whole_file(out) as aside,
+        atomic_file(out) as aside,
         aside.open("wb") as file,
         tempfile.TemporaryDirectory(dir=aside.parent, prefix=f".{out.name}.", suffix=".part") as piles,
     ):
@@ -83,9 +83,9 @@ def generate_text(out: Path | str, graph: PlantedGraph, *, watch: Watch | None =
 
 def check_free(out: Path, *, overwrite: bool) -> None:
     """Says before the work what writing would say after it; a folder that a kill left aside is brought back."""
-    mend_folder(out)
+    repair_folder(out)
     if out.exists() and not overwrite:
-        raise InputError(f"{out} exists already: give another place, or --overwrite (overwrite=True).")
+        raise InputError(f"{out} already exists: give another place, or --overwrite (overwrite=True).")
     if out.is_dir() and not (out / DATASET_FILE).is_file():
         raise InputError(f"{out} holds no encoded dataset, so it is not overwritten: give another folder.")
 

@@ -43,7 +43,7 @@ from grash.data.split import rows_where, split_triples
 from grash.data.triple_set import TripleSet
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
-from grash.files import mend_folder
+from grash.files import repair_folder
 
 BUNDLED = {"world": Path(__file__).parent / "bundled" / "world.tsv"}
 
@@ -97,12 +97,14 @@ def prepare(
     """
     source, out, chosen = str(_path(source)), Path(out), SourceOptions.of(options, changes)
     limit = memory_limit(memory)
-    mend_folder(out)
+    repair_folder(out)
     layout = recognize(Path(source), file_format=chosen.format) if Path(source).exists() else None
     if layout is not None and was_finished(layout, out, chosen):
         return Dataset.load(out)
     if out.exists() and not overwrite:
-        raise InputError(f"{out} exists already: give another folder, or --overwrite (overwrite=True).")
+        raise InputError(
+            f"{out} already exists. Choose another folder, or replace it with --overwrite (overwrite=True)."
+        )
     if layout is not None and memory is not None:
         check_limit(layout, limit)
     room = room_within(limit)

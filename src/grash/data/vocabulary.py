@@ -115,7 +115,7 @@ class Vocabulary:
         return Vocabulary.from_interner(interner, kind=self.kind)
 
     def save(self, folder: Path, stem: str) -> None:
-        """Writes the three files into a folder that the caller makes whole (files.whole_folder)."""
+        """Writes the three files into a folder that the caller makes whole (files.atomic_folder)."""
         for part, array in self._parts():
             np.save(Path(folder) / f"{stem}.{part}.npy", array, allow_pickle=False)
 

@@ -33,7 +33,7 @@ from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.distributed import ShardedRanker, evaluate_shard
 from grash.evaluation.evaluate import check_sample, sampled
 from grash.evaluation.metrics import mrr
-from grash.files import mend_folder
+from grash.files import repair_folder
 from grash.formatting import format_bytes
 from grash.models import KgeModel
 from grash.models.store import check_free
@@ -125,7 +125,7 @@ def train_together(
     too, once nothing can be refused any more. watch is told by rank 0."""
     if company.rank == 0:
         for folder in (checkpoint, out):
-            mend_folder(folder)  # a rank 0 that was killed while it saved; the others wait for this one below
+            repair_folder(folder)  # a rank 0 that was killed while it saved; the others wait for this one below
     belongs_to = run_identity(dataset, config, valid_sample)
     others = {"--no-test": not evaluate, "--test-sample": test_sample, "--overwrite": overwrite, "grash": __version__}
     check_alike({_NAMES[name]: value for name, value in belongs_to.items()} | others, company)

@@ -27,7 +27,7 @@ import yaml
 from grash import __version__
 from grash.engines.memory import plan_memory
 from grash.errors import OutputError, SearchFailed
-from grash.files import whole_file
+from grash.files import atomic_file
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import (
     Action,
@@ -299,7 +299,7 @@ class Driver:
     def _write_best(self, number: int) -> None:
         config = make_config(self.state.configurations[number].values)
         head = f"# The winner of {self.folder.path.name}; train it with: grash train GRAPH --config {BEST_FILE}\n"
-        with whole_file(self.folder.path / BEST_FILE) as aside:
+        with atomic_file(self.folder.path / BEST_FILE) as aside:
             aside.write_text(head + yaml.safe_dump(config.model_dump(), sort_keys=False), encoding="utf-8")
 
     def _hear(self, heartbeat: Heartbeat) -> None:

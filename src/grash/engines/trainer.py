@@ -27,7 +27,7 @@ from grash.errors import ConfigError, InputError, OutputError
 from grash.evaluation.evaluate import sampled
 from grash.evaluation.metrics import mrr, mrr_interval
 from grash.evaluation.ranking import Ranker, Ranks
-from grash.files import mend_folder
+from grash.files import repair_folder
 from grash.formatting import format_bytes
 from grash.kernels.device import make_current
 from grash.models import KgeModel
@@ -139,7 +139,7 @@ def run_trainings(
         _ = ground.validator  # its filter is part of the memory plan
     for job in jobs:
         if job.checkpoint is not None:
-            mend_folder(job.checkpoint)
+            repair_folder(job.checkpoint)
     parts = _ready_first(ground, jobs, stacks(ground, jobs))
     while parts:
         part = parts.pop(0)

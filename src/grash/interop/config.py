@@ -12,7 +12,7 @@ from typing import Literal
 import yaml
 
 from grash.errors import ConfigError, FormatError, InputError
-from grash.files import read_json, whole_file, write_json
+from grash.files import atomic_file, check_absent, read_json, write_json
 from grash.interop.libkge import config_to_libkge, libkge_dataset
 from grash.interop.pykeen import config_to_pykeen, pykeen_dataset
 from grash.models.store import SCHEMA, VERSION
@@ -41,8 +41,8 @@ def export_config(
     if format not in CONFIG_FILES:
         raise ConfigError(f"format={format!r} is unknown: give {' or '.join(CONFIG_FILES)}.")
     path = Path(folder) / CONFIG_FILES[format]
-    if path.exists() and not overwrite:
-        raise InputError(f"{path} exists already: give another folder, or --overwrite (overwrite=True).")
+    if not overwrite:
+        check_absent(path)
     advice = None
     if dataset is None:
         if graph is None:
@@ -55,7 +55,7 @@ def export_config(
         write_json(path, content)
     else:
         text, left_out = config_to_libkge(config, dataset)
-        with whole_file(path) as aside:
+        with atomic_file(path) as aside:
             aside.write_text(text, encoding="utf-8")
     return path, [f"not carried over: {line}" for line in left_out] + ([advice] if advice else [])
 

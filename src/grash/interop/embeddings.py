@@ -21,7 +21,7 @@ from grash.data.arrays import in_blocks
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
-from grash.files import whole_folder
+from grash.files import atomic_folder
 from grash.interop.config import CONFIG_FILES, ConfigFormat, export_config
 from grash.kernels.half_rows import wide
 
@@ -94,7 +94,7 @@ def _write(folder: str | Path, write: Callable[[Path], None], overwrite: bool) -
     folder = Path(folder)
     if overwrite and folder.exists() and not _is_export(folder):
         raise InputError(f"{folder} holds something else than an export, so it is not overwritten: give another.")
-    with whole_folder(folder, overwrite=overwrite) as aside:
+    with atomic_folder(folder, overwrite=overwrite) as aside:
         write(aside)
         names = sorted(path.name for path in aside.iterdir())
     return [folder / name for name in names]

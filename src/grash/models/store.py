@@ -22,7 +22,7 @@ from torch import Tensor
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
-from grash.files import mend_folder, read_json, whole_folder, write_json
+from grash.files import atomic_folder, check_replaceable, read_json, write_json
 from grash.kernels.host_rows import near, pieces
 from grash.models import KgeModel, model_class
 
@@ -44,7 +44,7 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
     folder = Path(folder)
     check_free(folder, overwrite=overwrite)
     model = stored.model
-    with whole_folder(folder, overwrite=overwrite) as aside:
+    with atomic_folder(folder, overwrite=overwrite) as aside:
         write_tensors({"entity": model.entity, "relation": model.relation}, aside / "embeddings.safetensors")
         stored.dataset.save(aside / "dataset")
         about = {"config": stored.config, "evaluation": stored.evaluation, "history": stored.history}
@@ -53,11 +53,7 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
     """Says, before a training too, why a model would not be saved there; one that a kill left aside is brought back."""
-    mend_folder(folder)
-    if folder.exists() and not overwrite:
-        raise InputError(f"{folder} exists already: give another folder, or --overwrite (overwrite=True).")
-    if folder.exists() and not (folder / "model.json").is_file():
-        raise InputError(f"{folder} holds no model, so it is not overwritten: give another folder.")
+    check_replaceable(folder, overwrite=overwrite, kind="a model folder", marker="model.json")
 
 
 def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[str, Any]) -> None:

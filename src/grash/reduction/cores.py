@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from grash.data.arrays import open_array
 from grash.data.dataset import Dataset
 from grash.data.interning import Whole, prefetch
-from grash.files import whole_file
+from grash.files import atomic_file
 
 Ids = NDArray[np.int32]
 _AHEAD, _FIRST = 16, 4  # how far before its turn a queued entity is asked for, and how many of its neighbors
@@ -349,7 +349,7 @@ def peeling_of(dataset: Dataset, degree: Degree = "neighbors", cache: Path | Non
 
 def store_peeling(dataset: Dataset, peeling: Peeling, path: Path) -> None:
     """Writes the peeling of a dataset, for `peeling_of` to find."""
-    with whole_file(path) as aside, aside.open("wb") as file:
+    with atomic_file(path) as aside, aside.open("wb") as file:
         np.save(file, np.concatenate([_head(dataset, peeling), peeling.order]), allow_pickle=False)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from grash.data.dataset import Dataset
 from grash.errors import InputError
-from grash.files import whole_file
+from grash.files import atomic_file
 from grash.reduction.subgraph import MOST_VALID, Chain, occurring_in
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def draw_chain(dataset: Dataset, chain: Chain, path: Path, *, fraction: float | 
             f"{fraction:g}", (fraction, 1.02), xycoords=("data", "axes fraction"), ha="center", color="#888888"
         )
     _dress(axes, dataset, chain)
-    with whole_file(path) as aside:
+    with atomic_file(path) as aside:
         figure.savefig(aside, format=path.suffix.lower()[1:], dpi=160)
 
 

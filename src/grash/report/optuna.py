@@ -26,7 +26,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from optuna.storages.journal import BaseJournalBackend
 
 from grash.errors import InputError
-from grash.files import whole_file
+from grash.files import atomic_file
 from grash.report.importance import Points, searched
 from grash.report.summary import state_of
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
@@ -168,7 +168,7 @@ class OptunaView:
         except (JournalDamaged, ValueError, KeyError, AssertionError) as error:
             _log.info("%s is written anew: %s", self.path, error)
             self._open, self._points = None, Points(searched(state))
-            with whole_file(self.path) as aside:
+            with atomic_file(self.path) as aside:
                 _Studies.of_file(aside, self.folder, state).write(state, self._points)
 
 

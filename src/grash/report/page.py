@@ -13,7 +13,7 @@ from typing import Any
 from grash import __version__
 from grash.engines.driver import Watch
 from grash.errors import GrashError, InputError
-from grash.files import whole_file
+from grash.files import atomic_file
 from grash.formatting import format_duration, format_number
 from grash.report.charts import (
     cost_against_time,
@@ -51,7 +51,7 @@ def write_report(run_folder: Path) -> Path:
     state = state_of(folder)
     summary = summarize(state, datetime.now(timezone.utc), alive=not abandoned(folder))
     page = render(state, summary, folder=str(run_folder), versions=_versions(folder))
-    with whole_file(folder / REPORT_FILE) as aside:
+    with atomic_file(folder / REPORT_FILE) as aside:
         aside.write_text(page, encoding="utf-8")
     return folder / REPORT_FILE
 

@@ -22,7 +22,7 @@ import yaml
 from grash import __version__
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.errors import ConfigError, FormatError, InputError, OutputError
-from grash.files import whole_file
+from grash.files import atomic_file
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.settings import AS_BEFORE, SearchSettings, make_settings
 
@@ -132,7 +132,7 @@ def write_search(folder: Path, settings: SearchSettings, dataset: Dataset, sourc
         },
         "settings": settings.model_dump(mode="json"),
     }
-    with whole_file(folder / SEARCH_FILE) as aside:
+    with atomic_file(folder / SEARCH_FILE) as aside:
         aside.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from grash.errors import FormatError, InputError
-from grash.files import read_json, whole_folder, write_json
+from grash.files import atomic_folder, read_json, write_json
 from grash.kernels.host_rows import copy_rows
 from grash.models import KgeModel
 from grash.models.store import read_tensors, write_tensors
@@ -101,7 +101,7 @@ class TrainState:
 
 def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:
     """Writes the checkpoint, wholly or not at all; an older one stays until the new one is complete."""
-    with whole_folder(folder, overwrite=True) as aside:
+    with atomic_folder(folder, overwrite=True) as aside:
         write_tensors(state_tensors(state), aside / "tensors.safetensors")
         write_json(aside / "state.json", state_record(state, belongs_to))
 

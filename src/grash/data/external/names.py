@@ -29,7 +29,7 @@ from grash.data.readers.streams import SourceStream, open_source
 from grash.data.readers.text import TextSource
 from grash.data.split import Triples as Triples_unite_import
 from grash.data.vocabulary import VocabularyWriter, end_to_end
-from grash.files import whole_file
+from grash.files import atomic_file
 
 Watch = Callable[[str, float, int], None]  # told what is being done, the share that is done, triples so far
 Piece = tuple[Callable[[Encoder], Triples], int, int]  # what gives the ids; then next_byte, next_line
@@ -171,7 +171,7 @@ def _distinct(spill: Spill, stem: str, work: Path, room: int, watch: Watch) -> I
         watch(f"comparing names of {stem}", (part + 1) / n_parts, 0)
     ids = np.empty(starts[-1], np.int32)  # of the distinct names of each part, in the order in which it first had them
     seen, state = np.zeros(n_parts, np.int64), np.zeros(1, np.int64)
-    with whole_file(work / f"{stem}.new") as aside, ExitStack() as stack:
+    with atomic_file(work / f"{stem}.new") as aside, ExitStack() as stack:
         new_ids = stack.enter_context(aside.open("wb"))
         files = [stack.enter_context((work / f"{stem}-{p}-of-{n_parts}.places").open("rb")) for p in range(n_parts)]
         for block in spill.names(stem):
@@ -207,7 +207,7 @@ def _deal_names(spill: Spill, stem: str, work: Path, n_parts: int, watch: Watch)
             sizes += counts
             done += len(parts)
             watch(f"sorting names of {stem}", done / spill.mark.names[stem], 0)
-    with whole_file(sizes_file) as aside:
+    with atomic_file(sizes_file) as aside:
         sizes.tofile(aside)
     return sizes
 
@@ -218,7 +218,7 @@ def _look_up_part(place: Path, n_names: int) -> int:
     if found.exists():
         return int(np.fromfile(found, np.int32).max(initial=-1)) + 1
     interner = Interner()
-    with whole_file(found) as aside, aside.open("wb") as file:
+    with atomic_file(found) as aside, aside.open("wb") as file:
         for block in stored_names(place, n_names):
             file.write(interner.add_fields(block).data)
     for suffix in (".names", ".lengths"):
@@ -258,7 +258,7 @@ def _renumber(spill: Spill, work: Path, watch: Watch) -> None:
     ends = [*spill.generations[1:], spill.mark]
     for split, n_rows in spill.mark.rows.items():
         rows, done = spill.rows(split), 0
-        with whole_file(work / f"{split}.ids") as aside, aside.open("wb") as file:
+        with atomic_file(work / f"{split}.ids") as aside, aside.open("wb") as file:
             for begun, end in zip(spill.generations, ends):
                 new = [_new_ids(work, stem, begun.names[stem], end.names[stem]) for stem in STEMS]
                 for _, mapped in in_blocks(rows[begun.rows[split] : end.rows[split]], _ROWS):

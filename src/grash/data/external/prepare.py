@@ -44,7 +44,7 @@ from grash.data.triple_set import Triples as Triples_repeats_import
 from grash.data.triple_set import TripleSet
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError, OutputError
-from grash.files import whole_file, whole_folder
+from grash.files import atomic_file, atomic_folder
 
 _ROWS = 1 << 20
 _log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def prepare_large(
         except OSError as error:
             reason = error.strerror or str(error)
             raise OutputError(spill.folder, reason, then="With that mended, the same command goes on.") from error
-        with whole_folder(out, overwrite=overwrite) as aside:
+        with atomic_folder(out, overwrite=overwrite) as aside:
             for file in folder.iterdir():
                 file.rename(aside / file.name)
             watch("fingerprint", 0.0, 0)
@@ -192,7 +192,7 @@ def _mapped(path: Path, copy: Path) -> Triples:
     if array.dtype == np.int32 and array.flags.c_contiguous:
         return array
     if not copy.exists():
-        with whole_file(copy) as aside, aside.open("wb") as file:
+        with atomic_file(copy) as aside, aside.open("wb") as file:
             for _, block in in_blocks(array, _ROWS):
                 file.write(np.ascontiguousarray(block, np.int32).data)
     return map_rows(copy, len(array))
@@ -209,7 +209,7 @@ def _without_repeats(train: Triples, repeats: Repeats, work: Path) -> Triples:
     n_kept = len(train) - int(np.count_nonzero(repeats.repeated))
     if n_kept == len(train):
         return train
-    with whole_file(work / "train.kept") as aside, aside.open("wb") as file:
+    with atomic_file(work / "train.kept") as aside, aside.open("wb") as file:
         for start, block in in_blocks(train, _ROWS):
             file.write(rows_where(block, ~repeats.repeated[start : start + _ROWS]).data)
     return map_rows(work / "train.kept", n_kept)

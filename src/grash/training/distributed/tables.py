@@ -21,7 +21,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from grash.errors import GrashError, OutputError
-from grash.files import whole_folder
+from grash.files import atomic_folder
 from grash.training.distributed.communication import Company
 
 _TOGETHER = 1 << 24  # floats of rows that are written at a time
@@ -30,9 +30,9 @@ _WORD_SECONDS = 5.0  # between two words of ranks that wait for a disk
 
 @contextmanager
 def shared_folder(folder: Path, company: Company, *, overwrite: bool) -> Iterator[Path]:
-    """`files.whole_folder` for all ranks: what they write into the yielded folder becomes `folder`, or nothing does."""
+    """`files.atomic_folder` for all ranks: what they write into the yielded folder becomes `folder`, or nothing does."""
     with ExitStack() as stack:
-        yield _made_by_first(folder, company, stack, lambda: whole_folder(folder, overwrite=overwrite))
+        yield _made_by_first(folder, company, stack, lambda: atomic_folder(folder, overwrite=overwrite))
         company.any(False)  # all have written
         done = stack.pop_all()
         write_together(folder, company, done.close)  # rank 0 brings it to the disk and to its name
