@@ -1,11 +1,15 @@
-# make demo: set up, then search, train the winner and query it, on the bundled graph.
-# make test: set up, then everything that CI checks; Chromium, for the test of the report, where apt can install it.
+# make demo:     set up, then search, train the winner and query it, on the bundled graph.
+# make test:     set up, then everything that CI runs: format, lint, types and all tests.
+# make check:    the same without the slow tests, in about a minute.
+# make coverage: all tests again, with the lines that none of them ran.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# One thread per worker: two workers with two threads each wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test lint setup browser clean
+.PHONY: demo test check coverage lint setup browser clean
 
 setup: $(READY)
 
@@ -24,13 +28,20 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The test of the report opens it in Chromium; it is skipped where there is none and none can be installed.
 browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 	|| echo 'There is no Chromium: the test of the report in a browser will be skipped.'
 
 test: lint browser
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+check: lint
+	$(PYTEST) -m 'not slow and not gpu'
+
+coverage: $(READY)
+	$(PYTEST) --cov=grash --cov=grash_study --cov-report=term:skip-covered
 
 clean:
 	rm -rf $(VENV) runs build dist
