@@ -25,13 +25,13 @@ with open(source, "rb", buffering=0) as file:
         pass
 """
 GRASH = """
-from grash.data.prepare import prepare
+from grash.data.load import prepare
 prepare(source, out)
 """
 GRASH_ENCODE = """
 from pathlib import Path
-from grash.data.encode import Encoder
-from grash.data.options import SourceOptions
+from grash.data.encoder import Encoder
+from grash.data.readers.options import SourceOptions
 Encoder().text_file(Path(source), SourceOptions())
 """
 POLARS_READ = """

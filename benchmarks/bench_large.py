@@ -1,6 +1,6 @@
 """How fast a text file larger than the memory it is given becomes an encoded dataset, and what polars needs for it.
 
-    grash generate big.tsv --entities 30000000 --relations 2000 --triples 100000000
+    python benchmarks/synthetic_graph.py big.tsv --entities 30000000 --relations 2000 --triples 100000000
     python benchmarks/bench_large.py big.tsv [--memory 8G 2G] [--kills 5] [--polars]
 
 Each measurement is a process of its own: `prepare` within each limit; the same killed so many times on its way, by
@@ -21,7 +21,7 @@ from pathlib import Path
 
 GRASH = """
 import sys
-from grash.data.prepare import prepare
+from grash.data.load import prepare
 print(prepare(sys.argv[1], sys.argv[2], memory=sys.argv[3]).fingerprint)
 """
 POLARS = """

@@ -28,5 +28,11 @@ def commands_of(content: str) -> list[list[str]]:
     return [words[1:] for words in lines if words and words[0] == "grash"]
 
 
+def scripts_of(content: str) -> list[list[str]]:
+    """The words after `python` of each line of a shell block that runs a script of benchmarks."""
+    lines = [shlex.split(line, comments=True) for line in content.splitlines()]
+    return [words[1:] for words in lines if len(words) > 1 and words[1].startswith("benchmarks/")]
+
+
 def page_id(page: Path) -> str:
     return str(page.relative_to(ROOT))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer.main
 
 import grash
-from docs.pages import BLOCK, HOW_TO, LINK, PAGES, ROOT, SHOWN, TINY_SEARCH, blocks_of, commands_of, page_id
+from docs.pages import BLOCK, HOW_TO, LINK, PAGES, ROOT, SHOWN, TINY_SEARCH, blocks_of, commands_of, page_id, scripts_of
 from grash.cli.app import app
 from grash.data.dataset import Dataset
 from grash.errors import GrashError
@@ -34,7 +36,7 @@ def is_here(words: list[str]) -> bool:
     """Whether a command's graph or model is there to run it on, and its device."""
     subject = next((w for w in words[2 if words[0] == "study" else 1 :] if not w.startswith("-")), "world")
     elsewhere = words[0] in ("datasets", "dashboard") or any("cuda:1" in w or w == "--open" for w in words)
-    return not elsewhere and (words[0] == "generate" or subject == "world" or Path(subject).exists())
+    return not elsewhere and (subject == "world" or Path(subject).exists())
 
 
 def made_small(words: list[str]) -> list[str]:
@@ -62,6 +64,8 @@ def run_page(page: Path, trained: Path, searched: Path) -> tuple[str, int]:
     for language, content in blocks_of(page):
         if language == "python":
             exec(compile(content, page_id(page), "exec"), names)
+        for script, *arguments in scripts_of(content) if language == "bash" else []:
+            subprocess.run([sys.executable, ROOT / script, *arguments], check=True)
         for words in commands_of(content) if language == "bash" else []:
             if is_here(words):
                 ran = run_grash(*words, *made_small(words))

@@ -8,7 +8,7 @@ from triton_interpreter import interpret, needs_triton
 
 COMPARE = """
 import numpy as np, torch
-from grash.data.known import KnownAnswers
+from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged
 from grash.evaluation.counting import Counting
 from grash.evaluation.ranking import Ranker

@@ -12,7 +12,6 @@ import torch
 
 from gpu.test_stack import graph
 from grash import load_dataset, train
-from grash.data.generate import PlantedGraph, generate
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
 from grash.engines.trainer import Ground, Job, Outcome, run_training, run_trainings
@@ -28,6 +27,7 @@ from grash.training.initial import initial_model
 from grash.training.loop import Training, steps_for
 from grash.training.loop import train as train_one
 from grash.training.placement import Placement
+from synthetic_graph import PlantedGraph, generate
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,7 +12,7 @@ import pytest
 STEPS = """
 import hashlib
 import torch
-from grash.data.prepare import load_dataset
+from grash.data.load import load_dataset
 from grash.engines.ground import Ground
 from grash.training.config import make_config
 from grash.training.initial import initial_model

@@ -1,8 +1,8 @@
-"""Generated graphs: counts to the triple, the same from the same seed, hubs, and a structure that a model finds."""
+"""Synthetic graphs: exact counts, the same graph from the same seed, hubs, and a structure that a model learns."""
 
 from __future__ import annotations
 
-import json
+import os
 import resource
 import subprocess
 import sys
@@ -14,12 +14,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import grash
-from grash.data import generate as module
+import synthetic_graph as module
 from grash.data.dataset import Dataset
-from grash.data.generate import GROUP_SIZE, PlantedGraph, as_lines, generate, generate_text, oracle_tail_mrr
 from grash.data.triple_set import TripleSet
 from grash.errors import ConfigError, InputError
-from small_graph import grash as run_grash
+from synthetic_graph import GROUP_SIZE, PlantedGraph, as_lines, generate, generate_text, main, oracle_tail_mrr
 
 
 def all_triples(dataset: Dataset) -> np.ndarray:
@@ -48,7 +47,7 @@ def test_counts_are_exact_and_triples_distinct(
     assume(graph.n_triples - graph.n_entities >= 2 * held_out)
     out = tmp_path_factory.mktemp("g") / "graph.grash"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_ROWS", n_rows)
+        patch.setattr(module, "_BLOCK_ROWS", n_rows)
         dataset = generate(out, graph, n_valid=held_out, n_test=held_out)
     assert (len(dataset.valid), len(dataset.test)) == (held_out, held_out)
     triples = all_triples(dataset)
@@ -60,12 +59,12 @@ def test_counts_are_exact_and_triples_distinct(
 
 
 @given(graph=graphs(), cut=st.integers(0, 300))
-def test_a_part_is_made_by_itself(graph: PlantedGraph, cut: int) -> None:
+def test_a_part_is_generated_separately(graph: PlantedGraph, cut: int) -> None:
     cut = min(cut, graph.n_entities)
     whole = graph.triples(0, graph.n_entities)
     assert np.array_equal(whole, np.concatenate([graph.triples(0, cut), graph.triples(cut, graph.n_entities)]))
-    assert np.array_equal(graph.places_of(graph.ids_of(np.arange(graph.n_entities))), np.arange(graph.n_entities))
-    heads, first = np.unique(graph.places_of(whole[:, 0]), return_index=True)
+    assert np.array_equal(graph.positions_of(graph.ids_of(np.arange(graph.n_entities))), np.arange(graph.n_entities))
+    heads, first = np.unique(graph.positions_of(whole[:, 0]), return_index=True)
     assert np.array_equal(first, graph.first_rows(0, graph.n_entities)) and len(heads) == graph.n_entities
 
 
@@ -76,16 +75,16 @@ def test_the_same_seed_gives_the_same_graph_and_another_seed_another(tmp_path: P
     assert made[0] == made[1] != made[2]
 
 
-def test_up_to_512_piles_the_same_seed_gives_what_it_always_gave(
+def test_up_to_512_buckets_the_same_seed_gives_the_recorded_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_ROWS", 50)  # 120 piles
+    monkeypatch.setattr(module, "_BLOCK_ROWS", 50)  # 120 buckets
     made = generate(tmp_path / "g", PlantedGraph(500, 7, 6000, seed=5)).fingerprint
     assert made == "8f07dd4427f3c2102116e829cce9cc0723492e960b2f2fd600be34b593529a33"
 
 
-def test_beyond_512_piles_they_are_larger_and_not_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ROWS", 4)
+def test_beyond_512_buckets_they_grow_in_size_not_in_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCK_ROWS", 4)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(800, hard), hard))
     try:
@@ -101,8 +100,8 @@ def test_beyond_512_piles_they_are_larger_and_not_more(tmp_path: Path, monkeypat
 
 KILLED = """
 import os, signal, sys
-from grash.data import generate as module
-from grash.data.planted import PlantedGraph
+import synthetic_graph as module
+from synthetic_graph import PlantedGraph
 out, text = sys.argv[1], sys.argv[2] == "text"
 module._shuffle = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 (module.generate_text if text else module.generate)(out, PlantedGraph(100, 3, 600))
@@ -110,11 +109,17 @@ module._shuffle = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("kind", ["text", "folder"])
-def test_what_a_killed_call_left_goes_with_the_next(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_call_removes_the_files_of_a_killed_one(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "g"
-    assert subprocess.run([sys.executable, "-c", KILLED, str(out), kind], check=False).returncode == -9
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(out), kind], check=False, env=environment)
+    assert killed.returncode == -9
     assert [p for p in tmp_path.iterdir() if p.is_dir()]
-    monkeypatch.setattr("grash.files._STALE_SECONDS", -1.0)  # an hour later: a folder of piles does not say whose it is
+    monkeypatch.setattr(
+        "grash.files._STALE_SECONDS", -1.0
+    )  # an hour later: a folder of buckets does not name its process
     (generate_text if kind == "text" else generate)(out, PlantedGraph(100, 3, 600))
     assert not [p for p in tmp_path.iterdir() if p.is_dir() and p != out]
 
@@ -144,11 +149,11 @@ def test_the_oracle_ranks_as_a_slow_one_does(tmp_path: Path) -> None:
     groups: dict[tuple[int, int], set[int]] = {}
     quiet = PlantedGraph(100, 5, 600, seed=4, noise=0.0)
     for h, r, t in quiet.triples(0, 100).tolist():  # without noise, almost every triple shows its group
-        place, tail = graph.places_of(np.array([h]))[0], graph.places_of(np.array([t]))[0]
+        place, tail = graph.positions_of(np.array([h]))[0], graph.positions_of(np.array([t]))[0]
         groups.setdefault((int(place % graph.n_groups), r % graph.n_kinds), set()).add(int(tail % graph.n_groups))
     total = 0.0
     for h, r, t in dataset.test.tolist():
-        place, tail = int(graph.places_of(np.array([h]))[0]), int(graph.places_of(np.array([t]))[0])
+        place, tail = int(graph.positions_of(np.array([h]))[0]), int(graph.positions_of(np.array([t]))[0])
         (group,) = groups[place % graph.n_groups, r % graph.n_kinds]
         members = [group + graph.n_groups * j for j in range(GROUP_SIZE) if group + graph.n_groups * j < 100]
         rank = graph.n_entities / 2
@@ -160,7 +165,7 @@ def test_the_oracle_ranks_as_a_slow_one_does(tmp_path: Path) -> None:
     assert oracle_tail_mrr(graph, dataset.test[:0], TripleSet(dataset.train)) == 0.0
 
 
-def test_a_model_comes_near_to_what_the_oracle_reaches(tmp_path: Path) -> None:
+def test_a_model_comes_near_the_mrr_of_the_oracle(tmp_path: Path) -> None:
     graph = PlantedGraph(1000, 8, 20_000, seed=3)
     dataset = generate(tmp_path / "g", graph, n_valid=500, n_test=2000)
     best = oracle_tail_mrr(graph, dataset.test, TripleSet(all_triples(dataset)))
@@ -186,8 +191,8 @@ def test_lines_are_names_that_prepare_reads_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("counts", "sentence"),
     [
-        ((1, 1, 5), "2 to"),
-        ((10, 11, 50), "up to as many as there are entities"),
+        ((1, 1, 5), "Give 2 to"),
+        ((10, 11, 50), "1 to the number of entities"),
         ((10, 2, 9), "at least as many triples as entities"),
         ((10, 1, 80), "too many"),
     ],
@@ -197,7 +202,7 @@ def test_impossible_counts_are_refused(counts: tuple[int, int, int], sentence: s
         PlantedGraph(*counts)
 
 
-def test_held_out_triples_come_from_what_can_be_missed(tmp_path: Path) -> None:
+def test_every_entity_keeps_a_train_triple(tmp_path: Path) -> None:
     graph = PlantedGraph(100, 3, 120)
     with pytest.raises(ConfigError, match="20 can be held out"):
         generate(tmp_path / "g", graph, n_valid=30, n_test=0)
@@ -205,17 +210,19 @@ def test_held_out_triples_come_from_what_can_be_missed(tmp_path: Path) -> None:
     assert len(generate(tmp_path / "few", few).train) == 100
 
 
-def test_the_verb_makes_folders_and_files_and_overwrites_only_if_told(tmp_path: Path) -> None:
-    sizes = ("--entities", 200, "--relations", 4, "--triples", 900, "--json")
-    ran = run_grash("generate", tmp_path / "g.grash", *sizes)
-    assert ran.code == 0 and json.loads(ran.out)["n_triples"] == 900
+def test_the_script_writes_folders_and_files_and_overwrites_only_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--entities", "200", "--relations", "4", "--triples", "900"]
+    for name in ("g.grash", "g.tsv"):
+        main([str(tmp_path / name), *sizes])
+        assert f"{name}: 200 entities, 4 relations, 900 triples" in capsys.readouterr().out
+        with pytest.raises(SystemExit, match="already exists"):
+            main([str(tmp_path / name), *sizes])
+        main([str(tmp_path / name), *sizes, "--overwrite"])
     assert len(all_triples(Dataset.load(tmp_path / "g.grash"))) == 900
-    assert run_grash("generate", tmp_path / "g.tsv", *sizes).code == 0
     assert len((tmp_path / "g.tsv").read_text().splitlines()) == 900
-    assert run_grash("generate", tmp_path / "g.grash", *sizes).code == 2
-    assert run_grash("generate", tmp_path / "g.grash", *sizes, "--overwrite").code == 0
     (tmp_path / "mine").mkdir()
-    with pytest.raises(InputError, match="no encoded dataset"):
+    (tmp_path / "mine" / "diary.txt").touch()
+    with pytest.raises(InputError, match="not an encoded dataset"):
         generate(tmp_path / "mine", PlantedGraph(20, 2, 40), overwrite=True)
-    ran = run_grash("generate", tmp_path / "h.grash", *sizes[:-1])
-    assert ran.code == 0 and "200 entities" in ran.out and "Next: grash describe" in ran.err
