@@ -1,12 +1,13 @@
-"""The catalog: its records are in order, and docs/reference/datasets.md says the same as the code."""
+"""The catalog: its entries are valid, and docs/reference/datasets.md shows the same."""
 
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
-from grash.data.catalog import CATALOG, find_entry
+from grash.data.catalog import CATALOG, CatalogEntry, find_entry
 from grash.errors import UnknownName
 
 DOC = (Path(__file__).parents[2] / "docs" / "reference" / "datasets.md").read_text(encoding="utf-8")
@@ -18,7 +19,7 @@ def test_an_entry_is_complete(entry):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", entry.name)
     assert entry.entities and entry.relations and entry.n_triples
     assert re.search(r"(19|20)\d\d", entry.citation)
-    assert bool(entry.files) != bool(entry.instead)
+    assert bool(entry.files) != bool(entry.instructions)
     counts = [entry.train, entry.valid, entry.test]
     assert None in counts or sum(counts) == entry.n_triples
 
@@ -43,12 +44,23 @@ def test_plain_files_are_named_as_prepare_expects(entry):
         assert stems == {"train", "valid", "test"} or len(entry.files) == 1
 
 
-def test_the_two_versions_of_wikidata5m_are_kept_apart():
+def test_the_two_versions_of_wikidata5m_differ():
     new, old = find_entry("wikidata5m"), find_entry("wikidata5m-v2")
     assert (new.entities, new.relations, new.train) == (4_594_485, 822, 20_614_279)
     assert (old.entities, old.relations, old.train) == (4_818_298, 828, 21_343_681)
     assert {file.name for file in new.files}.isdisjoint(file.name for file in old.files)
     assert "wikidata5m-v2" in new.notes and "wikidata5m" in old.notes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"licence": "MIT"}, {"form": "tar"}, {"train": "many"}, {"files": [{"url": "https://a"}]}, {"title": None}],
+)
+def test_a_wrong_entry_is_refused(change):
+    entry = {"name": "toy", "title": "Toy", "files": [], "form": "files", "citation": "Nobody 2000"}
+    TypeAdapter(CatalogEntry).validate_python(entry)
+    with pytest.raises(ValidationError):
+        TypeAdapter(CatalogEntry).validate_python({**entry, **change})
 
 
 def test_names_are_found_in_any_case():
@@ -82,7 +94,7 @@ def test_the_table_in_the_docs_is_the_catalog():
             number(entry.n_triples),
             number(entry.size),
             checksum(entry),
-            entry.licence or "–",
+            entry.license or "–",
             entry.citation,
         ]
         for entry in CATALOG.values()
@@ -98,5 +110,5 @@ def test_notes_and_sources_are_in_the_docs(entry):
     assert not entry.notes or f"- **{entry.name}**: {entry.notes}\n" in notes
     for file in entry.files:
         assert f"<{file.url}>" in sources
-    if entry.instead:
-        assert entry.instead in sources
+    if entry.instructions:
+        assert entry.instructions in sources

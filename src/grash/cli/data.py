@@ -97,9 +97,9 @@ def list_datasets(context: typer.Context, json: Json = False) -> None:
         as_json([_entry(entry) for entry in CATALOG.values()])
         return
     rows = [
-        (e.name, e.entities, e.relations, e.n_triples, _megabytes(e.size), e.licence, e.title) for e in CATALOG.values()
+        (e.name, e.entities, e.relations, e.n_triples, _megabytes(e.size), e.license, e.title) for e in CATALOG.values()
     ]
-    table(("name", ">entities", ">relations", ">triples", ">download", "licence", "title"), rows)
+    table(("name", ">entities", ">relations", ">triples", ">download", "license", "title"), rows)
     print("\ngrash datasets get NAME downloads one. Bundled, without download: world.")
 
 

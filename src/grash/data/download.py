@@ -1,7 +1,7 @@
-"""download: from a catalog entry to files that prepare.py can read, whole or not at all.
+"""Download a dataset of the catalog into a folder that load.py can read.
 
-Fetches into FOLDER/NAME.download (resumed after a break, verified), unpacks to FOLDER/NAME. A file that
-someone put into the download folder by hand is verified and used, so that this works without a network.
+Files are fetched into FOLDER/NAME.download (resumed after a break, verified) and unpacked to FOLDER/NAME. A file that
+was put into the download folder by hand is verified and used, so this also works without a network.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import time
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.error import HTTPError
@@ -28,26 +29,14 @@ from grash.data.catalog import CatalogEntry, RemoteFile
 from grash.errors import InputError, OutputError
 from grash.files import atomic_folder
 
-logger = logging.getLogger(__name__)
-
 ATTEMPTS = 4
 TIMEOUT_SECONDS = 60
 
-Progress = Callable[[str, int, "int | None"], None]
+Progress = Callable[[str, int, "int | None"], None]  # file name, bytes so far, bytes in all or None
 
 _BLOCK = 1 << 20
-
-
-class _Broken(Exception):
-    """A transfer that failed, and may go better next time unless it is `final`."""
-
-    def __init__(self, reason: str, *, final: bool = False) -> None:
-        super().__init__(reason)
-        self.final = final
-
-
-class _Wrong(Exception):
-    """Content that is not what the catalog says."""
+_IGNORED = {"__MACOSX", ".DS_Store"}  # members of archives
+_log = logging.getLogger(__name__)
 
 
 def download(
@@ -58,179 +47,192 @@ def download(
     wait: Callable[[float], None] = time.sleep,
     progress: Progress | None = None,
 ) -> Path:
-    """The folder FOLDER/NAME, or the one file in it where a dataset is one; made if it is not there yet.
-
-    `progress` is called with (file name, bytes so far, bytes in all or None).
-    """
-    if entry.instead is not None:
-        raise InputError(f"{entry.name} cannot be downloaded by grash. {entry.instead}")
+    """Return the folder FOLDER/NAME, or the file in it if there is only one; download it unless it exists."""
+    if entry.instructions is not None:
+        raise InputError(f"{entry.name} cannot be downloaded by grash. {entry.instructions}")
     folder = Path(folder)
     target = folder / entry.name
     if not target.exists():
-        place = folder / f"{entry.name}.download"
-        paths = [_fetch(file, place / file.name, open_url, wait, progress) for file in entry.files]
-        with atomic_folder(target) as aside:
+        cache = folder / f"{entry.name}.download"
+        paths = [_Transfer(f, cache / f.name, open_url, wait, progress).fetch() for f in entry.files]
+        with atomic_folder(target) as temporary:
             for path in paths:
-                _put(path, aside, entry)
-        logger.info("%s is complete; %s may be deleted", target, place)
+                if entry.form == "archive":
+                    unpack(path, temporary, members=entry.members)
+                else:
+                    _link_or_copy(path, temporary / path.name)
+        _log.info("%s is complete; %s can be deleted.", target, cache)
     content = sorted(target.iterdir())
     return content[0] if len(content) == 1 and content[0].is_file() else target
 
 
-def _put(path: Path, aside: Path, entry: CatalogEntry) -> None:
-    if entry.form == "archive":
-        unpack(path, aside, keep=entry.keep)
-        return
+def _link_or_copy(path: Path, target: Path) -> None:
     try:
-        os.link(path, aside / path.name)  # the same bytes under two names cost nothing
+        os.link(path, target)
     except OSError:
-        shutil.copyfile(path, aside / path.name)
+        shutil.copyfile(path, target)
 
 
-def _fetch(
-    file: RemoteFile,
-    path: Path,
-    open_url: Callable[..., Any],
-    wait: Callable[[float], None],
-    progress: Progress | None,
-) -> Path:
-    """`path`, downloaded unless it is there, and verified."""
-    if urlsplit(file.url).scheme not in ("http", "https"):
-        raise InputError(f"{file.url} is no http or https address, and grash fetches nothing else.")
-    if path.exists():
-        try:
-            _verify(path, file)
-        except _Wrong as error:
+class _TransferError(Exception):
+    """A transfer failed. It is tried again unless `final`."""
+
+    def __init__(self, reason: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
+
+
+class _WrongContent(Exception):
+    """The content is not what the catalog says."""
+
+
+@dataclass(frozen=True)
+class _Transfer:
+    file: RemoteFile
+    path: Path
+    open_url: Callable[..., Any]
+    wait: Callable[[float], None]
+    progress: Progress | None
+
+    @property
+    def part(self) -> Path:
+        """The incomplete file."""
+        return self.path.with_name(f"{self.path.name}.part")
+
+    @property
+    def version(self) -> Path:
+        """The server's mark (ETag or date) of the version that the incomplete file belongs to."""
+        return self.path.with_name(f"{self.path.name}.part.version")
+
+    def fetch(self) -> Path:
+        """Return the path of the file, verified; download it unless it exists."""
+        if urlsplit(self.file.url).scheme not in ("http", "https"):
+            raise InputError(f"{self.file.url} is not an http or https address; grash downloads from no other.")
+        if self.path.exists():
+            try:
+                _verify(self.path, self.file)
+            except _WrongContent as error:
+                raise InputError(
+                    f"{self.path} is not the file of the catalog: {error}. Delete it and run the same command again "
+                    f"to download it, or put the right file there."
+                ) from error
+            return self.path
+        reason = self._attempt_repeatedly()
+        if reason is not None:
             raise InputError(
-                f"{path} is not the file that the catalog means: {error}. "
-                f"Delete it and run the same command again to download it, or put the right file there."
-            ) from error
-        return path
-    part = path.with_name(f"{path.name}.part")
-    reason = _transfer_stubbornly(file, part, open_url, wait, progress)
-    if reason is not None:
-        raise InputError(
-            f"{file.url} could not be downloaded ({reason}). Try again later, or download it in a browser, "
-            f"put it at {path}, and run the same command again."
-        )
-    with _as_output_error(path):
-        part.replace(path)
-        _mark_of(part).unlink(missing_ok=True)
-    return path
+                f"{self.file.url} could not be downloaded ({reason}). Try again later, or download it in a browser, "
+                f"put it at {self.path}, and run the same command again."
+            )
+        with _as_output_error(self.path):
+            self.part.replace(self.path)
+            self.version.unlink(missing_ok=True)
+        return self.path
 
+    def _attempt_repeatedly(self) -> str | None:
+        """Return why all attempts failed, or None if the incomplete file became complete and verified."""
+        reason = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                _log.warning("%s: %s; trying again (%d of %d).", self.file.url, reason, attempt + 1, ATTEMPTS)
+                self.wait(2.0 ** (attempt - 1))
+            try:
+                resumed = self._transfer()
+            except _TransferError as error:
+                reason = str(error)
+                if error.final:
+                    return reason
+                continue
+            try:
+                _verify(self.part, self.file)
+                return None
+            except _WrongContent as error:
+                reason = str(error)
+                self._delete_part()
+                if not resumed:  # downloaded in one piece, so the server has another file
+                    return reason
+        return reason
 
-def _transfer_stubbornly(
-    file: RemoteFile,
-    part: Path,
-    open_url: Callable[..., Any],
-    wait: Callable[[float], None],
-    progress: Progress | None,
-) -> str | None:
-    """Why it did not work after several attempts; None if `part` is complete and verified."""
-    reason = ""
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            logger.warning("%s: %s; trying again (%d of %d)", file.url, reason, attempt + 1, ATTEMPTS)
-            wait(2.0 ** (attempt - 1))
+    def _transfer(self) -> bool:
+        """Append the missing bytes to the incomplete file; return whether existing bytes were used."""
+        with _as_output_error(self.part):
+            self.part.parent.mkdir(parents=True, exist_ok=True)
+        start, version = self._resume_point()
+        headers = {"User-Agent": f"grash/{__version__}", "Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+            if version:
+                headers["If-Range"] = version
+        file = self.file
         try:
-            resumed = _transfer(file, part, open_url, progress)
-        except _Broken as error:
-            reason = str(error)
-            if error.final:
-                return reason
-            continue
-        try:
-            _verify(part, file)
-            return None
-        except _Wrong as error:
-            reason = str(error)
-            _forget(part)
-            if not resumed:  # fetched in one piece, so it is the file there that differs
-                return reason
-    return reason
+            response = self.open_url(urllib.request.Request(file.url, headers=headers), timeout=TIMEOUT_SECONDS)
+        except HTTPError as error:
+            error.close()
+            if error.code == 416 and start:  # no bytes beyond these: the file is complete, or it is another one
+                if file.size == start or (file.size is None and (file.sha256 or file.md5)):
+                    return True
+                self._delete_part()
+            final = 400 <= error.code < 500 and error.code not in (408, 416, 429)
+            raise _TransferError(f"the server answered {error.code} {error.reason}", final=final) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _TransferError(_reason(error)) from error
+        with response:
+            if urlsplit(response.geturl()).scheme not in ("http", "https"):
+                raise _TransferError(f"it redirects to {response.geturl()}, which is not an http or https address")
+            return self._receive(response, start)
 
+    def _resume_point(self) -> tuple[int, str | None]:
+        """Return the number of usable bytes and their version.
 
-def _transfer(file: RemoteFile, part: Path, open_url: Callable[..., Any], progress: Progress | None) -> bool:
-    """Appends to `part` what it lacks; whether it built on what was there. _Broken if that did not work."""
-    with _as_output_error(part):
-        part.parent.mkdir(parents=True, exist_ok=True)
-    start, mark = _resume_point(file, part)
-    headers = {"User-Agent": f"grash/{__version__}", "Accept-Encoding": "identity"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-        if mark:
-            headers["If-Range"] = mark
-    try:
-        response = open_url(urllib.request.Request(file.url, headers=headers), timeout=TIMEOUT_SECONDS)
-    except HTTPError as error:
-        error.close()
-        if error.code == 416 and start:  # nothing beyond what is there: complete, or of another file
-            if file.size == start or (file.size is None and (file.sha256 or file.md5)):
-                return True
-            _forget(part)
-        final = 400 <= error.code < 500 and error.code not in (408, 416, 429)
-        raise _Broken(f"the server says {error.code} {error.reason}", final=final) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _Broken(_reason(error)) from error
-    with response:
-        if urlsplit(response.geturl()).scheme not in ("http", "https"):
-            raise _Broken(f"it leads to {response.geturl()}, which is no http or https address")
-        return _receive(response, file, part, start, progress)
+        Without a version or a checksum, it is unknown whether the rest fits, so the download starts from 0.
+        """
+        if not self.part.exists():
+            return 0, None
+        version = self.version.read_text(encoding="latin-1").strip() if self.version.exists() else None
+        if version is None and self.file.sha256 is None and self.file.md5 is None:
+            return 0, None
+        start = self.part.stat().st_size
+        return (0, None) if self.file.size is not None and start > self.file.size else (start, version)
 
+    def _receive(self, response: Any, start: int) -> bool:
+        resumed = response.status == 206 and _range_start(response) == start
+        if response.status == 206 and not resumed:
+            self._delete_part()
+            raise _TransferError("the server sent another part of the file")
+        done = start if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length and length.isdigit() else None
+        version = response.headers.get("ETag") or response.headers.get("Last-Modified")
+        with _as_output_error(self.part):
+            if version and not version.startswith("W/"):  # a weak tag does not promise equal bytes
+                self.version.write_text(version, encoding="latin-1")
+            else:
+                self.version.unlink(missing_ok=True)
+            sink = self.part.open("ab" if resumed else "wb")
+        with sink:
+            while block := _read(response):
+                with _as_output_error(self.part):
+                    sink.write(block)
+                    sink.flush()
+                done += len(block)
+                if self.progress is not None:
+                    self.progress(self.file.name, done, self.file.size if self.file.size is not None else total)
+                if self.file.size is not None and done > self.file.size:
+                    return resumed  # too long: _verify reports it
+            with _as_output_error(self.part):
+                os.fsync(sink.fileno())
+        if total is not None and done < total:
+            raise _TransferError(f"the connection ended after {done:,} of {total:,} bytes")
+        return resumed
 
-def _resume_point(file: RemoteFile, part: Path) -> tuple[int, str | None]:
-    """How many bytes are there to build on, and the server's mark of the version that they are of.
-
-    Without a mark or a checksum nobody could tell whether the rest fits, so it starts anew.
-    """
-    if not part.exists():
-        return 0, None
-    mark_file = _mark_of(part)
-    mark = mark_file.read_text(encoding="latin-1").strip() if mark_file.exists() else None
-    if mark is None and file.sha256 is None and file.md5 is None:
-        return 0, None
-    start = part.stat().st_size
-    return (0, None) if file.size is not None and start > file.size else (start, mark)
-
-
-def _receive(response: Any, file: RemoteFile, part: Path, start: int, progress: Progress | None) -> bool:
-    resumed = response.status == 206 and _range_start(response) == start
-    if response.status == 206 and not resumed:
-        _forget(part)
-        raise _Broken("the server sent another part than the one asked for")
-    done = start if resumed else 0
-    length = response.headers.get("Content-Length")
-    total = done + int(length) if length and length.isdigit() else None
-    expected = file.size if file.size is not None else total
-    mark = response.headers.get("ETag") or response.headers.get("Last-Modified")
-    with _as_output_error(part):
-        if mark and not mark.startswith("W/"):  # a weak tag does not promise equal bytes
-            _mark_of(part).write_text(mark, encoding="latin-1")
-        else:
-            _mark_of(part).unlink(missing_ok=True)
-        sink = part.open("ab" if resumed else "wb")
-    with sink:
-        while block := _read(response):
-            with _as_output_error(part):
-                sink.write(block)
-                sink.flush()
-            done += len(block)
-            if progress is not None:
-                progress(file.name, done, expected)
-            if file.size is not None and done > file.size:
-                return resumed  # longer than it can be: _verify says so
-        with _as_output_error(part):
-            os.fsync(sink.fileno())
-    if total is not None and done < total:
-        raise _Broken(f"the connection ended after {done:,} of {total:,} bytes")
-    return resumed
+    def _delete_part(self) -> None:
+        self.part.unlink(missing_ok=True)
+        self.version.unlink(missing_ok=True)
 
 
 def _read(response: Any) -> bytes:
     try:
         return response.read(_BLOCK)
     except (OSError, http.client.HTTPException) as error:
-        raise _Broken(_reason(error)) from error
+        raise _TransferError(_reason(error)) from error
 
 
 def _range_start(response: Any) -> int | None:
@@ -242,15 +244,15 @@ def _range_start(response: Any) -> int | None:
 def _verify(path: Path, file: RemoteFile) -> None:
     size = path.stat().st_size
     if file.size is not None and size != file.size:
-        raise _Wrong(f"it has {size:,} bytes, and {file.size:,} are expected")
+        raise _WrongContent(f"it has {size:,} bytes, expected {file.size:,}")
     for kind, expected in (("sha256", file.sha256), ("md5", file.md5)):
         if expected is not None:
             found = _digest(path, kind)
             if found != expected:
-                raise _Wrong(f"its {kind} is {found}, and {expected} is expected")
+                raise _WrongContent(f"its {kind} is {found}, expected {expected}")
             return
     if size == 0:
-        raise _Wrong("it is empty")
+        raise _WrongContent("it is empty")
 
 
 def _digest(path: Path, kind: str) -> str:
@@ -261,66 +263,51 @@ def _digest(path: Path, kind: str) -> str:
     return digest.hexdigest()
 
 
-def _forget(part: Path) -> None:
-    part.unlink(missing_ok=True)
-    _mark_of(part).unlink(missing_ok=True)
-
-
-def _mark_of(part: Path) -> Path:
-    return part.with_name(f"{part.name}.version")
-
-
 def _reason(error: BaseException) -> str:
     return str(getattr(error, "reason", None) or error) or type(error).__name__
 
 
 @contextmanager
 def _as_output_error(path: Path) -> Iterator[None]:
-    """Writing that fails is a sentence about the disk, not about the network."""
+    """Report a failed write as a problem of the disk, not of the network."""
     try:
         yield
     except OSError as error:
-        kept = "What is there so far is kept; run the same command again to go on."
-        raise OutputError(path, error.strerror or str(error), then=kept) from error
+        then = "The downloaded part is kept: run the same command again to continue."
+        raise OutputError(path, error.strerror or str(error), then=then) from error
 
 
-# = unpack: the regular files of a tar or zip archive, and nothing that could reach outside of the folder.
-# =
-# = Used by download.py. Links, devices and paths that climb are errors, whatever the archive was meant for.
+def unpack(archive: Path, folder: Path, *, members: Mapping[str, str]) -> None:
+    """Extract the regular files of a tar or zip archive; without `members`, strip a single top-level folder.
 
-_IGNORED = {"__MACOSX", ".DS_Store"}
-
-
-def unpack(archive: Path, folder: Path, *, keep: Sequence[tuple[str, str]] = ()) -> None:
-    """Fills `folder` with the archive's files, a lone top folder taken away.
-
-    keep: (path inside, new name) pairs; only these files are written, under their new names.
+    members: path in the archive → file name; only these are extracted. Links, devices and paths outside of the
+    folder are errors.
     """
-    wanted = dict(keep)
+    wanted = dict(members)
     with _as_input_error(archive):
         for name, content in _files(archive):
-            inside = _safe(name, archive)
+            inside = _safe_path(name, archive)
             if _IGNORED & set(inside.parts):
                 continue
-            if not keep:
+            if not members:
                 _write(content, folder / inside)
                 continue
             for path in [path for path in wanted if _ends_with(inside, path)]:
                 _write(content, folder / wanted.pop(path))
-    if keep and wanted:
-        raise InputError(f"{archive} holds no {', '.join(wanted)}: it is not the archive that was expected.")
-    if not keep:
-        _lift(folder)
+    if wanted:
+        raise InputError(f"{archive} does not contain {', '.join(wanted)}: it is not the expected archive.")
+    if not members:
+        _strip_top_folder(folder)
 
 
 def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """(name, content) of every regular file, in the order of the archive."""
+    """Yield (name, content) of every regular file."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
                 kind = info.external_attr >> 28  # upper bits of the Unix mode: 8 file, 4 folder, 10 link
                 if kind == 10:
-                    raise InputError(_refused(archive, info.filename, "a link"))
+                    raise InputError(_unsafe(archive, info.filename, "a link"))
                 if not info.is_dir():
                     with packed.open(info) as unzipped:
                         yield info.filename, unzipped
@@ -331,21 +318,21 @@ def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
                 continue
             content = tar.extractfile(member) if member.isfile() else None
             if content is None:
-                raise InputError(_refused(archive, member.name, "no regular file"))
+                raise InputError(_unsafe(archive, member.name, "not a regular file"))
             with content:
                 yield member.name, content
 
 
-def _safe(name: str, archive: Path) -> PurePosixPath:
+def _safe_path(name: str, archive: Path) -> PurePosixPath:
     path = PurePosixPath(name.replace("\\", "/"))
     parts = [part for part in path.parts if part != "."]
     if path.is_absolute() or ".." in parts or not parts or ":" in parts[0] or "\0" in name:
-        raise InputError(_refused(archive, name, "a path that leads out of the folder"))
+        raise InputError(_unsafe(archive, name, "a path outside of the folder"))
     return PurePosixPath(*parts)
 
 
-def _refused(archive: Path, name: str, what: str) -> str:
-    return f"{archive} holds {name!r}, {what}: nothing was unpacked. Get the archive from another place."
+def _unsafe(archive: Path, name: str, what: str) -> str:
+    return f"{archive} contains {name!r}, {what}. Nothing was unpacked; get the archive from another source."
 
 
 def _ends_with(inside: PurePosixPath, path: str) -> bool:
@@ -356,11 +343,10 @@ def _ends_with(inside: PurePosixPath, path: str) -> bool:
 def _write(content: IO[bytes], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as sink:  # never over another file of the archive
-        shutil.copyfileobj(content, sink, 1 << 20)
+        shutil.copyfileobj(content, sink, _BLOCK)
 
 
-def _lift(folder: Path) -> None:
-    """Moves the content of a lone top folder up."""
+def _strip_top_folder(folder: Path) -> None:
     content = list(folder.iterdir())
     if len(content) != 1 or not content[0].is_dir():
         return
@@ -372,23 +358,14 @@ def _lift(folder: Path) -> None:
 
 @contextmanager
 def _as_input_error(archive: Path) -> Iterator[None]:
+    damage = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError, NotImplementedError)
     try:
         yield
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        EOFError,
-        zlib.error,
-        RuntimeError,
-        NotImplementedError,
-    ) as error:
-        raise InputError(_unreadable(archive, error)) from error
-    except OSError as error:
-        # gzip and bz2 call broken data an OSError without a number; a name may stand there twice
-        if error.errno is None or isinstance(error, (FileExistsError, NotADirectoryError, IsADirectoryError)):
-            raise InputError(_unreadable(archive, error)) from error
+    except (*damage, OSError) as error:
+        # gzip and bz2 raise OSError without a number for damaged data; a name may occur twice in an archive
+        of_archive = isinstance(error, (*damage, FileExistsError, NotADirectoryError, IsADirectoryError))
+        if of_archive or getattr(error, "errno", None) is None:
+            raise InputError(
+                f"{archive} cannot be unpacked ({error}). Delete it and run the same command again."
+            ) from error
         raise
-
-
-def _unreadable(archive: Path, error: BaseException) -> str:
-    return f"{archive} cannot be unpacked ({error}): delete it and run the same command again."
