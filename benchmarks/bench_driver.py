@@ -76,7 +76,7 @@ def measure(
     folder = place / "run"
     _, engine = clocked(clocks, "search", lambda: run_search(folder, graphs, n_slots=n_slots))
     lines = read_ledger(folder / LEDGER_FILE)
-    n_synced = sum(event["event"] != "started" for event in lines)
+    n_synced = sum(event["event"] != "trial_started" for event in lines)
     clocked(clocks, "of these, syncs (measured alone)", lambda: sync(place / "alone", n_synced, 600))
     clocked(clocks, "reading the ledger", lambda: SearchState.replay(read_ledger(folder / LEDGER_FILE)))
     clocked(clocks, "going on when it is finished", lambda: run_search(folder, graphs))

@@ -19,12 +19,12 @@ from typing import Any
 from unittest import mock
 
 from grash.engines.driver import Driver
-from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTrials, TrainWinner, Win, next_action
+from grash.search.halving import simulate
 from grash.search.ledger import SearchState
 from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.schedule import Shape, cost_of, fitting_trials, round_sizes
 from grash.search.settings import SearchSettings, make_settings
-from grash.search.trial import Configuration, Heartbeat, Status, Trial, TrialResult
+from grash.search.trial import Configuration, Status, Trial, TrialProgress, TrialResult
 
 Score = Callable[[int, int], float]
 Faults = Mapping[tuple[int, int], Sequence[Status]]  # (round, number): how its attempts end; after them, ok
@@ -51,11 +51,11 @@ class NumberGraphs:
     n_entities: int = 20_000
     n_valid: int = 5_000
     fill: float = 1.0
-    apart: int | None = None
+    isolated: int | None = None
 
     @property
-    def decides_apart(self) -> bool:
-        return self.apart is not None
+    def valid_pairs_isolated(self) -> bool:
+        return self.isolated is not None
 
     @property
     def dataset(self) -> Any:
@@ -64,12 +64,12 @@ class NumberGraphs:
             valid=range(self.n_valid), test=range(self.n_valid),
         )  # fmt: skip
 
-    def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
+    def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
         part = fractions[-1] if fractions else 1.0
         if part >= 1:
             return Shape(self.n_entities, 5, self.n_train, self.n_valid, whole=True)
         n_train = int(Fraction(part) * self.n_train * Fraction(self.fill))
-        n_valid = min(n_train // 5, 5000, *([self.apart or 0] if apart else []))
+        n_valid = min(n_train // 5, 5000, *([self.isolated or 0] if isolated else []))
         return Shape(max(1, int(part * self.n_entities)), 5, n_train, n_valid, k=3)
 
     def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
@@ -93,36 +93,29 @@ def decide(
     if state is None:
         state = SearchState()
         sizes = round_sizes(fitting_trials(settings, graphs), settings.eta)
-        state.see(
-            {"event": "search", "settings": settings.model_dump(mode="json"), "dataset": {}, "sizes": sizes,
+        state.apply(
+            {"event": "search_started", "settings": settings.model_dump(mode="json"), "dataset": {}, "sizes": sizes,
              "budget": settings.budget, "at": ""}
         )  # fmt: skip
-    while True:
-        match next_action(state, settings, graphs):
-            case Propose(count):
-                wanted = range(len(state.configurations), count)
-                made = [Configuration(i, {}, "table", 1.0 if prices is None else prices[i]) for i in wanted]
-                state.see({"event": "proposed", "configurations": [c.to_json() for c in made]})
-            case OpenRound(plan):
-                state.see({"event": "round", "plan": plan.to_json()})
-            case RunTrials(number, numbers):
-                for n in numbers:
-                    attempt = len(state.rounds[number - 1].attempts.get(n, ()))
-                    statuses = (faults or {}).get((number, n), ())
-                    status: Status = statuses[attempt] if attempt < len(statuses) else "ok"
-                    result = _result(state, settings, graphs, number, n, status, part_seen, score, kept)
-                    if validations is not None:
-                        result = replace(result, history=[{"mrr": v} for v in validations(number, n)])
-                    state.see({"event": "ended", "result": replace(result, attempt=attempt + 1).to_json()})
-            case CloseRound(number, survivors):
-                state.see({"event": "closed", "round": number, "survivors": list(survivors)})
-            case Win(number):
-                state.see({"event": "won", "number": number})
-            case TrainWinner(number):
-                state.see({"event": "ended", "result": TrialResult(0, number, 1, "ok", mrr=0.5).to_json()})
-            case Finish(failed):
-                state.see({"event": "finished", "failed": failed})
-                return state
+    missing = range(len(state.configurations), state.sizes[0] if state.sizes else 1)
+    made = [Configuration(i, {}, "table", 1.0 if prices is None else prices[i]) for i in missing]
+    state.apply({"event": "configurations_proposed", "configurations": [c.to_json() for c in made]})
+
+    def run_trials(number: int, numbers: Sequence[int]) -> list[TrialResult]:
+        if number == 0:
+            return [TrialResult(0, n, 1, "ok", mrr=0.5) for n in numbers]
+        return [run_trial(number, n) for n in numbers]
+
+    def run_trial(number: int, n: int) -> TrialResult:
+        attempt = len(state.rounds[number - 1].attempts.get(n, ()))
+        statuses = (faults or {}).get((number, n), ())
+        status: Status = statuses[attempt] if attempt < len(statuses) else "ok"
+        result = _result(state, settings, graphs, number, n, status, part_seen, score, kept)
+        if validations is not None:
+            result = replace(result, history=[{"mrr": v} for v in validations(number, n)])
+        return replace(result, attempt=attempt + 1)
+
+    return simulate(state, settings, graphs, run_trials)
 
 
 def _result(
@@ -165,19 +158,19 @@ class TableEngine:
         self._running: list[Trial] = []
         self._stopping = False
 
-    def start(self, task: Trial) -> str | None:
+    def start(self, trial: Trial) -> str | None:
         if len(self._running) >= self.n_slots:
             return None
-        self._running.append(task)
-        self.ran.append((task.round, task.number, task.attempt))
+        self._running.append(trial)
+        self.ran.append((trial.round, trial.number, trial.attempt))
         return "cpu"
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
+    def wait(self, tell: Callable[[TrialProgress], None]) -> list[TrialResult | Trial]:
         if not self._running:
             return []
-        task = self._running.pop(self._random.randrange(len(self._running)))
-        tell(Heartbeat(task.round, task.number, 1, 2, None, 0.0))
-        return [task] if self._stopping else [self._result(task)]
+        trial = self._running.pop(self._random.randrange(len(self._running)))
+        tell(TrialProgress(trial.round, trial.number, 1, 2, None, 0.0))
+        return [trial] if self._stopping else [self._result(trial)]
 
     def stop(self) -> None:
         self._stopping = True
@@ -185,23 +178,25 @@ class TableEngine:
     def close(self) -> None:
         pass
 
-    def _result(self, task: Trial) -> TrialResult:
-        statuses = self.faults.get((task.round, task.number), ())
-        status: Status = statuses[task.attempt - 1] if task.attempt <= len(statuses) else "ok"
-        n_train = self.graphs.shape(task.fractions or (1.0,), task.apart).n_train
-        whole = round(task.config["epochs"] * n_train)
-        before = json.loads((self.folder / task.continues / "state.json").read_text()) if task.continues else 0
+    def _result(self, trial: Trial) -> TrialResult:
+        statuses = self.faults.get((trial.round, trial.number), ())
+        status: Status = statuses[trial.attempt - 1] if trial.attempt <= len(statuses) else "ok"
+        n_train = self.graphs.shape(trial.fractions or (1.0,), trial.isolated).n_train
+        whole = round(trial.config["epochs"] * n_train)
+        before = json.loads((self.folder / trial.continues / "state.json").read_text()) if trial.continues else 0
         positives = whole - before if status == "ok" else (whole - before) // 3 if status == "diverged" else 0
-        ended = TrialResult(task.round, task.number, task.attempt, status, positives=positives, message=f"It {status}.")
+        ended = TrialResult(
+            trial.round, trial.number, trial.attempt, status, positives=positives, message=f"It {status}."
+        )
         if status == "ok":
-            ended = replace(ended, mrr=self.score(task.round, task.number), message="")
-        if status == "ok" and task.keep:
-            place = self.folder / task.folder / "state"
+            ended = replace(ended, mrr=self.score(trial.round, trial.number), message="")
+        if status == "ok" and trial.keep:
+            place = self.folder / trial.folder / "state"
             place.mkdir(parents=True, exist_ok=True)
             (place / "state.json").write_text(str(whole))
-        if task.final:
+        if trial.final:
             return replace(ended, evaluation={})
-        cost = cost_of(positives, self.graphs.settings, self.graphs.n_train) * Fraction(task.relative_cost)
+        cost = cost_of(positives, self.graphs.settings, self.graphs.n_train) * Fraction(trial.relative_cost)
         return replace(ended, cost=float(cost))
 
 

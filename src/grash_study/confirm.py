@@ -29,7 +29,7 @@ from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.proposals import make_configurations, space_for
 from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space import as_dict
-from grash.search.trial import FAULTS
+from grash.search.trial import MACHINE_FAULTS
 from grash.training import config as training
 from grash.training.config import TrainConfig
 from grash_study.cells import TESTED
@@ -78,7 +78,7 @@ def wanted_searches(
     for key in (k for given in (common, *(c.settings for c in candidates)) for k in given):
         if ALIASES.get(key, key) in _OURS:
             raise ConfigError(f"{key} is what this study says itself of its searches: give --models and --seeds.")
-    isolated = SearchGraphs(dataset, make_settings({})).decides_apart
+    isolated = SearchGraphs(dataset, make_settings({})).valid_pairs_isolated
     return [
         _wanted(dataset, candidate, model, seed, common, isolated)
         for seed in range(seeds)
@@ -151,7 +151,7 @@ def record_of(
 ) -> dict[str, Any]:
     """What a search came to, JSON-able: the pick, costs and seconds, the final model's validation and test."""
     final, spans, best = state.final, round_spans(events), state.incumbent()
-    won = next((e["elapsed"] for e in events if e["event"] == "won"), state.seconds)
+    won = next((e["elapsed"] for e in events if e["event"] == "winner_chosen"), state.seconds)
     pick = None if state.winner is None else state.configurations[state.winner]
     tested = (final.evaluation or {}).get("both") if final is not None else None
     return {
@@ -209,7 +209,7 @@ def _run(search: Any, max_seconds: float | None) -> tuple[SearchState, str]:
 def _faulty(state: SearchState) -> bool:
     """Whether a machine's faults, and not what was searched, may have been the reason."""
     last = state.rounds[-1].results.values() if state.rounds else ()
-    return any(r.status in FAULTS for r in ((state.final,) if state.final is not None else last))
+    return any(r.status in MACHINE_FAULTS for r in ((state.final,) if state.final is not None else last))
 
 
 def _plain(content: Any) -> Any:

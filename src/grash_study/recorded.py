@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from grash.errors import ConfigError, InputError
 from grash.reduction.subgraph import n_valid_of
 from grash.search.named_spaces import space_of
-from grash.search.schedule import Shape, apart_shape
+from grash.search.schedule import Shape, isolated_shape
 from grash.search.settings import ALIASES, AS_BEFORE, SearchSettings, make_settings
 from grash.search.space import Space
 from grash_study.table import Table
@@ -71,7 +71,7 @@ class Recorded:
         self.isolated = None if table.isolated is None else Recorded(table.isolated, self)
 
     @property
-    def decides_apart(self) -> bool:
+    def valid_pairs_isolated(self) -> bool:
         return self.isolated is not None
 
     def judge(self, isolated: bool) -> Recorded:
@@ -80,7 +80,7 @@ class Recorded:
 
     def last_judge(self, g: float) -> Recorded:
         """Who answers for a last round on a graph fraction, as a search would hold out there."""
-        return self.judge(apart_shape((g,), self) is not None)
+        return self.judge(isolated_shape((g,), self) is not None)
 
     def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
         return self.judge(isolated)._kept_shape(fractions)

@@ -237,10 +237,10 @@ def round_spans(events: list[dict[str, Any]]) -> dict[int, float]:
     found: dict[int, float] = {}
     before = 0.0
     for event in events:
-        if event["event"] == "closed":
+        if event["event"] == "round_closed":
             found[event["round"]], before = event["elapsed"] - before, event["elapsed"]
     last = max((e.get("elapsed", 0.0) for e in events), default=0.0)
-    numbers = [e["plan"]["number"] for e in events if e["event"] == "round"]
+    numbers = [e["plan"]["number"] for e in events if e["event"] == "round_opened"]
     return {n: found.get(n, last - before) for n in numbers}
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from grash.errors import FormatError, InputError
 from grash.files import atomic_file
 from grash.reduction.subgraph import n_valid_of
-from grash.search.schedule import Shape, apart_shape
+from grash.search.schedule import Shape, isolated_shape
 from grash_study.cells import MARKS, TESTED, Cell, Entry, cells_on, rounded
 from grash_study.graphs import StudyGraphs
 from grash_study.pool import Pool
@@ -208,7 +208,7 @@ def table_cells(graphs: StudyGraphs) -> list[Cell]:
     for fraction in sorted({*usual, *(rounded(f) for f in wanted)}):
         also = [m for f, marks in wanted.items() if rounded(f) == fraction for m in marks]
         cells += cells_on("core-order", fraction, numbers, also=also)
-        if apart_shape((fraction,), graphs.search) is not None:
+        if isolated_shape((fraction,), graphs.search) is not None:
             cells += cells_on("isolated", fraction, numbers, also=also)
     return cells
 

@@ -10,8 +10,8 @@ from fractions import Fraction
 import numpy as np
 
 from grash.errors import ConfigError
-from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTrials, TrainWinner, Win, next_action
-from grash.search.ledger import RoundState, SearchState
+from grash.search.halving import new_state, simulate
+from grash.search.ledger import SearchState
 from grash.search.schedule import cost_of, fitting_trials, plan_round, round_sizes
 from grash.search.settings import SearchSettings
 from grash.search.trial import Configuration, Round, TrialResult
@@ -52,47 +52,40 @@ def planned(bench: Recorded, settings: SearchSettings) -> list[Round]:
 def search(bench: Recorded, numbers: Sequence[int], settings: SearchSettings, *, diverging: bool = True) -> SearchState:
     """A whole search among these pool members, decided by the real code; configuration i is member numbers[i].
     diverging: if not, what diverges scores 0 after all its epochs."""
-    state = SearchState(budget=settings.budget, sizes=round_sizes(len(numbers), settings.eta))
-    state.planned_trials = len(numbers)
-    state.configurations = {i: Configuration(i, {}, "table") for i in range(len(numbers))}
-    while True:
-        match next_action(state, settings, bench):
-            case OpenRound(plan):
-                state.rounds.append(RoundState(plan))
-            case RunTrials(number, open_ones):
-                _run_trials(bench, state, settings, number, [(i, numbers[i]) for i in open_ones], diverging)
-            case CloseRound(number, survivors):
-                state.rounds[number - 1].survivors = list(survivors)
-            case Win(number):
-                state.winner = number
-            case Finish(failed):
-                state.finished, state.failed = True, failed
-                return state
-            case Propose() | TrainWinner():
-                raise AssertionError("all configurations are there, and no winner is trained on a table")
+
+    def run_trials(number: int, configurations: Sequence[int]) -> list[TrialResult]:
+        return _run_trials(bench, state, settings, number, [(i, numbers[i]) for i in configurations], diverging)
+
+    state = new_state(settings, [Configuration(i, {}, "table") for i in range(len(numbers))])
+    return simulate(state, settings, bench, run_trials)
 
 
 def _run_trials(
-    bench: Recorded, state: SearchState, settings: SearchSettings, number: int, trials: list[tuple[int, int]],
+    bench: Recorded,
+    state: SearchState,
+    settings: SearchSettings,
+    number: int,
+    trials: list[tuple[int, int]],
     diverging: bool,
-) -> None:  # fmt: skip
-    """What an engine would say that does just what the round planned."""
-    past = state.rounds[number - 1]
-    plan = past.plan
+) -> list[TrialResult]:
+    """Return what an engine would that does exactly what the round planned."""
+    plan = state.rounds[number - 1].plan
     (g, e), there = _fidelity(plan, settings), bench.judge(plan.isolated)
     scores, rises, seen = (found.tolist() for found in (there.scores(g, e), there.rises(g, e), there.part_seen(g, e)))
     if not diverging:
         scores = np.nan_to_num(scores).tolist()
     before = state.rounds[number - 2].plan.positives if plan.continues else 0
     whole = float(cost_of(plan.positives - before, settings, bench.n_train))
+    results = []
     for i, member in trials:
         if math.isnan(scores[member]):
             positives = max(0, math.floor(plan.positives * seen[member]) - before)
             cost = float(cost_of(positives, settings, bench.n_train))
-            past.results[i] = TrialResult(number, i, 1, "diverged", positives=positives, cost=cost, message="diverged")
+            results.append(TrialResult(number, i, 1, "diverged", positives=positives, cost=cost, message="diverged"))
         else:
             positives = plan.positives - before
             seen_twice = [{"mrr": scores[member] - rises[member]}, {"mrr": scores[member]}]  # no rise: the same twice
-            past.results[i] = TrialResult(
-                number, i, 1, "ok", mrr=scores[member], history=seen_twice, positives=positives, cost=whole
+            results.append(
+                TrialResult(number, i, 1, "ok", mrr=scores[member], history=seen_twice, positives=positives, cost=whole)
             )
+    return results

@@ -11,7 +11,7 @@ from engines.searches import small_search
 from grash.api.result import SearchResult
 from grash.api.search import Search
 from grash.errors import InputError
-from grash.reduction.subgraph import lie_apart
+from grash.reduction.subgraph import pairs_are_isolated
 from grash.search import schedule
 from grash.search.graphs import SearchGraphs
 
@@ -107,12 +107,12 @@ def test_scores_that_are_none_and_scores_told_twice_are_refused(tmp_path: Path) 
 
 
 def test_the_trials_of_the_round_that_decides_are_on_a_graph_that_holds_out_apart(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(SearchGraphs, "decides_apart", True)
+    monkeypatch.setattr(SearchGraphs, "valid_pairs_isolated", True)
     monkeypatch.setattr(schedule, "MIN_VALID", 5)
     search, lies = small_search(tmp_path / "run", final_train=False), set()
     while (trial := search.ask()) is not None:
         data = trial.dataset
-        lies.add((trial.round, lie_apart(data.valid, data.train, data.n_entities)))
+        lies.add((trial.round, pairs_are_isolated(data.valid, data.train, data.n_entities)))
         search.tell(trial, 0.1 + 0.01 * trial.number)
     search.close()
     plans = [past.plan for past in search.result.state.rounds]

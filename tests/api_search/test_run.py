@@ -66,7 +66,7 @@ def test_a_search_can_be_extended_and_mistakes_leave_no_engine_behind(
     search = small_search(tmp_path / "run", n_trials=4, final_train=False)
     search.run()
     before = len(closed)
-    with pytest.raises(ConfigError, match="is no extension: the search has 4 already"):
+    with pytest.raises(ConfigError, match="adds nothing: the search already has 4"):
         search.run(extend={"n_trials": 3})
     assert len(closed) > before
     state = search.run(extend={"n_trials": 6}).state
@@ -105,7 +105,7 @@ def test_what_a_watcher_raises_stops_the_search_and_is_no_failure_of_a_trial(tmp
     with pytest.raises(KeyError, match="a slip in somebody's own function") as caught:
         small_search(tmp_path / "run", **options).run(watch=slips)
     assert caught.traceback[-1].name == "slips", "where it happened is shown"
-    assert not any(e["event"] in ("ended", "finished") for e in events_of(tmp_path / "run"))
+    assert not any(e["event"] in ("trial_ended", "search_finished") for e in events_of(tmp_path / "run"))
     state = small_search(tmp_path / "run", **options).run().state
     assert [len(tries) for tries in state.rounds[0].attempts.values()] == [1, 1] and state.finished
 

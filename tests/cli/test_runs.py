@@ -17,7 +17,7 @@ from grash.cli import live, main
 from grash.cli.live import live_display, picture
 from grash.cli.search import _show_result
 from grash.search.ledger import SearchState, read_ledger
-from grash.search.trial import Heartbeat
+from grash.search.trial import TrialProgress
 from report.runs import MISHAPS, RISING, write_run
 
 
@@ -63,7 +63,7 @@ def test_in_a_log_every_change_of_state_is_one_line(tmp_path: Path, capsys: pyte
     state = SearchState()
     with live_display() as watch:
         for event in read_ledger(tmp_path / "ledger.jsonl"):
-            state.see(event)
+            state.apply(event)
             watch(state, {}, ("cpu",))
             watch(state, {}, ("cpu",))
     lines = capsys.readouterr().err.splitlines()
@@ -130,7 +130,7 @@ def test_a_round_that_is_not_decided_by_mrr_alone_says_so(tmp_path: Path, capsys
     state = SearchState()
     with live_display() as watch:
         for event in read_ledger(tmp_path / "ledger.jsonl"):
-            state.see(event)
+            state.apply(event)
             watch(state, {}, ("cpu",))
     closed = next(line for line in capsys.readouterr().err.splitlines() if "closed" in line)
     first = "cfg 2 goes first: MRR 0.0162 [0.0142, 0.0182] and still rising"
@@ -173,7 +173,7 @@ def test_quiet_says_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_the_table_shows_what_runs_where(run: Path) -> None:
     state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
     number = next(iter(state.rounds[1].running))
-    beats = {(2, number): Heartbeat(2, number, 450, 1000, 0.31, 42.0)}
+    beats = {(2, number): TrialProgress(2, number, 450, 1000, 0.31, 42.0)}
     console = Console(file=io.StringIO(), width=100)
     console.print(picture(state, beats, ("cuda:0", "cuda:1", "cuda:7"), now=datetime.now(timezone.utc)))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ def test_the_table_shows_what_runs_where(run: Path) -> None:
 
 def test_trials_that_are_trained_together_share_a_line(run: Path) -> None:
     state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
-    beats = {(2, n): Heartbeat(2, n, 450, 1000, 0.01 * n, 42.0) for n in range(100, 164)}
+    beats = {(2, n): TrialProgress(2, n, 450, 1000, 0.01 * n, 42.0) for n in range(100, 164)}
     state.rounds[1].running = {n: {"round": 2, "number": n, "device": "cuda:0"} for n in range(100, 164)}
     console = Console(file=io.StringIO(), width=100)
     console.print(picture(state, beats, ("cuda:0",), now=datetime.now(timezone.utc)))

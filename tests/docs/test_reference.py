@@ -108,7 +108,7 @@ def test_the_python_page_explains_every_parameter_of_a_public_function() -> None
 
 def test_the_page_of_the_run_folder_names_every_event_and_entry(searched: Path) -> None:
     page = (REFERENCE / "run-folder.md").read_text(encoding="utf-8")
-    for event in (name.removeprefix("_see_") for name in vars(SearchState) if name.startswith("_see_")):
+    for event in (name.removeprefix("_on_") for name in vars(SearchState) if name.startswith("_on_")):
         assert f"| `{event}` |" in page, event
     for record in (Configuration, Round, TrialResult):
         assert [f for f in record.__dataclass_fields__ if f"`{f}`" not in page] == []

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from grash.engines.ray import versions
-from grash.search.trial import Heartbeat, Trial
+from grash.search.trial import Trial, TrialProgress
 
 GIB = 1 << 30
 
@@ -59,7 +59,7 @@ class FakeRay:
     named: list[str] = field(default_factory=list)  # label selectors
     killed: list[Any] = field(default_factory=list)
     probes: int = 0
-    beat: Heartbeat | None = None  # what a worker says when it is asked
+    beat: TrialProgress | None = None  # what a worker says when it is asked
     exceptions: ClassVar[Any] = SimpleNamespace(RayError=RuntimeError, RayTaskError=LookupError)
 
     def nodes(self) -> list[dict[str, Any]]:

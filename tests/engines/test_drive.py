@@ -20,7 +20,7 @@ from grash.engines.driver import Driver, interrupts_passed_on
 from grash.engines.trainer import run_trainings
 from grash.errors import OutputError, SearchFailed
 from grash.search.ledger import SearchState
-from grash.search.trial import Heartbeat
+from grash.search.trial import TrialProgress
 from grash.training import loop
 from grash.training.loop import Pulse
 
@@ -89,8 +89,8 @@ def test_memory_that_runs_out_is_tried_again_with_less_work_space_and_the_same_r
     state = small_search(tmp_path / "run").run().state
     assert essence(tmp_path / "run") == undisturbed
     second = list(state.rounds[1].results)[-1]  # tried again, it ends last
-    assert attempts(state) == {(1, 1): ["memory", "memory", "ok"], (2, second): ["memory", "ok"]}
-    assert [r.status for r in state.finals[state.winner]] == ["memory", "ok"]
+    assert attempts(state) == {(1, 1): ["out_of_memory", "out_of_memory", "ok"], (2, second): ["out_of_memory", "ok"]}
+    assert [r.status for r in state.finals[state.winner]] == ["out_of_memory", "ok"]
     half, quarter = sabotage.work_bytes[6:8]
     assert half == 2 * quarter > 0 and sabotage.work_bytes[:6] == [None] * 6
     assert [sabotage.work_bytes[i] for i in (9, 11, 14, 15)] == [None, half, None, half]
@@ -102,7 +102,7 @@ def test_faults_that_outlast_their_retries_leave_no_score_and_the_search_goes_on
     sabotage = Sabotage(monkeypatch, {n: MemoryError("no") for n in (0, 6, 7)})
     state = small_search(tmp_path / "run", max_retries=2).run().state
     failed = {n: r.status for n, r in state.rounds[0].results.items() if r.status != "ok"}
-    assert failed == {0: "memory"} and [r.attempt for r in state.rounds[0].attempts[0]] == [1, 2, 3]
+    assert failed == {0: "out_of_memory"} and [r.attempt for r in state.rounds[0].attempts[0]] == [1, 2, 3]
     assert state.finished and not state.failed and 0 not in (state.rounds[0].survivors or [])
     assert sabotage.calls == 6 + 2 + 3 + 2 + 1
 
@@ -112,7 +112,9 @@ def test_an_error_stands_in_the_ledger_with_its_traceback_and_the_search_goes_on
 ) -> None:
     Sabotage(monkeypatch, {2: ValueError("seven is no color")})
     state = small_search(tmp_path / "run").run().state
-    found = next(e["result"] for e in events_of(tmp_path / "run") if e["event"] == "ended" and e["result"]["traceback"])
+    found = next(
+        e["result"] for e in events_of(tmp_path / "run") if e["event"] == "trial_ended" and e["result"]["traceback"]
+    )
     assert (found["number"], found["status"]) == (2, "error") and "seven is no color" in found["traceback"]
     assert state.finished and attempts(state) == {(1, 2): ["error"]}
 
@@ -157,7 +159,7 @@ def test_time_that_is_over_stops_a_search_where_it_goes_on(tmp_path: Path, undis
 def test_no_time_at_all_starts_nothing(tmp_path: Path) -> None:
     state = small_search(tmp_path / "run").run(max_seconds=0.0).state
     assert state.stopped and not state.finished
-    assert "started" not in [e["event"] for e in events_of(tmp_path / "run")]
+    assert "trial_started" not in [e["event"] for e in events_of(tmp_path / "run")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -173,7 +175,7 @@ def test_the_first_interrupt_lets_the_running_trial_end(
     handler = signal.getsignal(number)
     state = small_search(tmp_path / "run").run(watch=watch).state
     assert state.stopped == "it was interrupted" and sorted(state.rounds[0].results) == [0, 1, 2]
-    assert events_of(tmp_path / "run")[-1]["event"] == "stopped" and signal.getsignal(number) is handler
+    assert events_of(tmp_path / "run")[-1]["event"] == "search_stopped" and signal.getsignal(number) is handler
     assert small_search(tmp_path / "run").run().state.finished
     assert essence(tmp_path / "run") == undisturbed
 
@@ -233,7 +235,7 @@ def test_an_interrupt_after_the_final_training_lets_the_search_finish(
 
     monkeypatch.setattr(trial_module, "evaluate", interrupted)
     state = small_search(tmp_path / "run").run().state
-    assert state.finished and not state.stopped and events_of(tmp_path / "run")[-1]["event"] == "finished"
+    assert state.finished and not state.stopped and events_of(tmp_path / "run")[-1]["event"] == "search_finished"
     assert essence(tmp_path / "run") == undisturbed
 
 
@@ -325,17 +327,24 @@ def test_without_continuation_no_trial_writes_weights(tmp_path: Path, variant: s
 def test_a_single_configuration_is_only_trained(tmp_path: Path) -> None:
     state = small_search(tmp_path / "run", n_trials=1).run().state
     kinds = [e["event"] for e in events_of(tmp_path / "run")]
-    assert kinds == ["search", "proposed", "won", "started", "ended", "finished"]
+    assert kinds == [
+        "search_started",
+        "configurations_proposed",
+        "winner_chosen",
+        "trial_started",
+        "trial_ended",
+        "search_finished",
+    ]
     assert state.winner == 0 and state.final is not None and state.spent == 0.0 and not state.rounds
 
 
 def test_a_finished_search_is_left_as_it_is(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     small_search(tmp_path / "run").run()
-    before = [e for e in events_of(tmp_path / "run") if e["event"] != "resumed"]
+    before = [e for e in events_of(tmp_path / "run") if e["event"] != "search_resumed"]
     log = (tmp_path / "run" / "log.txt").read_bytes()
     small_search(tmp_path / "run").run()
     assert (tmp_path / "run" / "log.txt").read_bytes() == log
-    assert [e for e in events_of(tmp_path / "run") if e["event"] != "resumed"] == before
+    assert [e for e in events_of(tmp_path / "run") if e["event"] != "search_resumed"] == before
     assert essence(tmp_path / "run") == undisturbed
 
 
@@ -354,7 +363,7 @@ def test_an_extension_after_a_stop_in_the_final_training_trains_the_new_winner(
     monkeypatch.setattr(Pulse, "_save_after", lambda self: 0.0)
     hear = Driver._hear
 
-    def stops_at_last(self: Driver, heartbeat: Heartbeat) -> None:
+    def stops_at_last(self: Driver, heartbeat: TrialProgress) -> None:
         if heartbeat.round == 0 and not self.stopping:
             self.stopping = "it was interrupted"
             self.engine.stop()

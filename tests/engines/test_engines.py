@@ -74,7 +74,14 @@ class TestConformance:
 
 def decisions(folder: Path) -> list[dict[str, Any]]:
     """The events that the search decided, in order, without times."""
-    kinds = ("search", "proposed", "round", "closed", "won", "finished")
+    kinds = (
+        "search_started",
+        "configurations_proposed",
+        "round_opened",
+        "round_closed",
+        "winner_chosen",
+        "search_finished",
+    )
     return [
         {k: v for k, v in e.items() if k not in ("at", "elapsed")} for e in events_of(folder) if e["event"] in kinds
     ]
@@ -82,8 +89,8 @@ def decisions(folder: Path) -> list[dict[str, Any]]:
 
 def trials(folder: Path) -> Counter[tuple[Any, ...]]:
     """How often every trial began and ended."""
-    began = [(e["event"], e["round"], e["number"]) for e in events_of(folder) if e["event"] == "started"]
-    ended = [e["result"] for e in events_of(folder) if e["event"] == "ended"]
+    began = [(e["event"], e["round"], e["number"]) for e in events_of(folder) if e["event"] == "trial_started"]
+    ended = [e["result"] for e in events_of(folder) if e["event"] == "trial_ended"]
     return Counter(began) + Counter(("ended", r["round"], r["number"], r["status"]) for r in ended)
 
 

@@ -29,7 +29,7 @@ from grash.errors import ConfigError, GrashError
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.search.ledger import SearchState
-from grash.search.trial import Heartbeat, Trial
+from grash.search.trial import Trial, TrialProgress
 from grash.training.config import make_config
 
 GIB = 1 << 30
@@ -94,7 +94,7 @@ def once_heard(number: int, act: Callable[[int], None]) -> Callable[..., None]:
     """A watcher that acts once for every attempt of this first-round trial that has been heard of."""
     met: set[int] = set()
 
-    def watch(state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], *rest: Any) -> None:
+    def watch(state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], *rest: Any) -> None:
         attempt = state.rounds[0].running[number]["attempt"] if (1, number) in heartbeats else None
         if attempt is not None and attempt not in met:
             met.add(attempt)
@@ -131,7 +131,7 @@ class TestOnThreeNodes:
         assert list(tmp_path.glob("run/round-1/cfg-0000/checkpoint/state.json"))
         on(cluster, tmp_path / "run", **LONG).run()
         assert essence(tmp_path / "run") == essence(sequential(**LONG))
-        ended = [e["result"] for e in events_of(tmp_path / "run") if e["event"] == "ended"]
+        ended = [e["result"] for e in events_of(tmp_path / "run") if e["event"] == "trial_ended"]
         assert all(result["device"].endswith("/cpu") for result in ended if result["status"] == "ok")
 
     def test_a_driver_that_is_killed_goes_on(self, tmp_path: Path, cluster: Any, sequential: Any) -> None:
@@ -195,7 +195,7 @@ class TestOnThreeNodes:
     ) -> None:
         killed: list[Any] = []
 
-        def kill_node(state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], *rest: Any) -> None:
+        def kill_node(state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], *rest: Any) -> None:
             """Kills the first node beside the head whose trial has been heard of."""
             busy = [w for w in engines[-1]._workers if w.task is not None]
             heard = {w.pid for w in busy if (1, w.task.number) in heartbeats}
@@ -221,7 +221,7 @@ class TestOnThreeNodes:
         driver = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
         try:
             ledger = folder / "ledger.jsonl"
-            until(lambda: ledger.is_file() and any(e["event"] == "started" for e in events_of(folder)))
+            until(lambda: ledger.is_file() and any(e["event"] == "trial_started" for e in events_of(folder)))
             cluster.remove_node(cluster.head_node, allow_graceful=False)
             assert driver.wait(60) != 0
         finally:
@@ -289,7 +289,7 @@ def test_a_worker_ends_when_another_driver_holds_the_run_folder(
     codes: list[int] = []
     monkeypatch.setattr(ray_worker.os, "_exit", codes.append)
     worker = RayWorker(str(tmp_path), "cpu", None, "process 1 on north\n")
-    beat = Heartbeat(1, 0, 5, 10, None, 1.0)
+    beat = TrialProgress(1, 0, 5, 10, None, 1.0)
     worker._tell(beat)  # the lock cannot be read: nothing is known
     assert codes == [] and json.loads(worker.heard() or "") == {**vars(beat)}
     for holder, expected in (("process 1 on north\n", []), ("process 2 on south\n", [0])):

@@ -21,7 +21,7 @@ from grash.engines import ray as ray_worker
 from grash.engines.memory import plan_stack
 from grash.engines.ray import Node, RayEngine, RayWorker, Share, able_nodes, node_of, plan_final, share_of
 from grash.errors import GrashError
-from grash.search.trial import Heartbeat
+from grash.search.trial import TrialProgress
 from grash.training.config import make_config
 from grash.training.placement import Placement
 
@@ -184,14 +184,14 @@ def test_a_trial_has_its_time_limit_from_its_first_heartbeat_on(
     ray = FakeRay([FakeNode("north")])
     engine, task = engine_on(ray, timeout=5.0), task_of(GIB)
 
-    def after(seconds: float, beat: Heartbeat | None) -> list[Any]:
+    def after(seconds: float, beat: TrialProgress | None) -> list[Any]:
         nonlocal now
         ray.beat, now = beat, now + seconds
         return [ended for _ in range(2) for ended in engine.wait(told.append)]  # it is asked, and it answers
 
     assert [engine.start(task) for _ in range(2)] == [None, "cpu"]
     assert after(3600, None) == [], "the graph is being cut"
-    other, first, second = (Heartbeat(r, 0, s, 10, None, 1.0) for r, s in ((2, 9), (1, 1), (1, 2)))
+    other, first, second = (TrialProgress(r, 0, s, 10, None, 1.0) for r, s in ((2, 9), (1, 1), (1, 2)))
     assert after(1800, other) == [] == told, "it is of another round"
     assert after(1800, first) == [] and after(34, second) == [] and after(34, second) == [] and told == [first, second]
     [lost] = after(2, second)

@@ -28,7 +28,7 @@ from grash.engines.trial import TrialRunner
 from grash.errors import ConfigError, Diverged, FormatError
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
-from grash.search.trial import Heartbeat, TrialResult
+from grash.search.trial import TrialProgress, TrialResult
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import PlainSteps, Pulse
 
@@ -269,7 +269,7 @@ def test_two_interrupts_save_the_stack_and_the_search_goes_on(tmp_path: Path) ->
     small_search(tmp_path / "plain" / "run", **long).run()
     sent: list[int] = []
 
-    def watch(state: Any, heartbeats: dict[tuple[int, int], Heartbeat], *rest: Any) -> None:
+    def watch(state: Any, heartbeats: dict[tuple[int, int], TrialProgress], *rest: Any) -> None:
         if heartbeats and not sent:
             for _ in range(2):
                 sent.append(1)

@@ -20,7 +20,7 @@ from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
-from grash.search.trial import Heartbeat, Trial, TrialResult
+from grash.search.trial import Trial, TrialProgress, TrialResult
 from grash.training.config import make_config
 
 CONFIG: dict[str, Any] = {
@@ -45,7 +45,7 @@ def task(number: int = 3, *, final: bool = False, fractions: tuple[float, ...] =
     )
 
 
-def quiet(heartbeat: Heartbeat) -> None:
+def quiet(heartbeat: TrialProgress) -> None:
     pass
 
 
@@ -138,7 +138,7 @@ def test_memory_that_runs_out_is_a_fault_of_the_machine(
 ) -> None:
     monkeypatch.setattr(trial_module, "run_trainings", raising(error))
     result = runner.run(task(), quiet)
-    assert (result.status, result.cost, result.traceback) == ("memory", 0.0, "") and "\n" not in result.message
+    assert (result.status, result.cost, result.traceback) == ("out_of_memory", 0.0, "") and "\n" not in result.message
 
 
 def test_an_error_keeps_its_traceback(runner: TrialRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_an_interrupt_saves_and_the_trial_goes_on_exactly(runner: TrialRunner, t
     undisturbed = bare(runner.run(long, quiet))
     interrupted = 0
 
-    def tell(heartbeat: Heartbeat) -> None:
+    def tell(heartbeat: TrialProgress) -> None:
         assert (heartbeat.round, heartbeat.number) == (1, 3) and 0 < heartbeat.step <= heartbeat.n_steps
         if interrupted < 2:
             raise KeyboardInterrupt

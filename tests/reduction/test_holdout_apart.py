@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grash.data.dataset import Dataset
 from grash.reduction import subgraph as holdout
 from grash.reduction.cores import peel
-from grash.reduction.subgraph import Holdout, cut, joined_share, joined_twice, lie_apart, split_off
+from grash.reduction.subgraph import Holdout, cut, linked_again, linked_pair_share, pairs_are_isolated, split_off
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
 from reduction.graphs import as_set, datasets, random_dataset
@@ -30,13 +30,15 @@ def pairs(triples: np.ndarray) -> Counter[frozenset[int]]:
 @given(datasets())
 def test_joined_rows_are_those_whose_entities_occur_together_again(dataset: Dataset) -> None:
     counts = pairs(dataset.train)
-    assert joined_twice(dataset.train, dataset.n_entities).tolist() == [counts[pair(r)] > 1 for r in dataset.train]
+    assert linked_again(dataset.train, dataset.n_entities).tolist() == [counts[pair(r)] > 1 for r in dataset.train]
 
 
 @given(datasets(), datasets())
 def test_valid_lies_apart_if_it_shares_no_two_entities_with_train(one: Dataset, other: Dataset) -> None:
     n = max(one.n_entities, other.n_entities)
-    assert lie_apart(one.train, other.train, n) is not bool(pairs(one.train).keys() & pairs(other.train).keys())
+    assert pairs_are_isolated(one.train, other.train, n) is not bool(
+        pairs(one.train).keys() & pairs(other.train).keys()
+    )
 
 
 @given(datasets(min_triples=10), st.booleans(), st.integers(0, 9))
@@ -66,7 +68,9 @@ def test_a_subgraph_stays_below_its_fraction(way: str) -> None:
     for found, lies in ((usual, False), (isolated, True)):
         data = found.dataset
         assert (
-            len(data.train) <= 1500 and len(data.valid) and lie_apart(data.valid, data.train, data.n_entities) is lies
+            len(data.train) <= 1500
+            and len(data.valid)
+            and pairs_are_isolated(data.valid, data.train, data.n_entities) is lies
         )
     assert (
         "isolated" not in usual.dataset.provenance["reduction"] and isolated.dataset.provenance["reduction"]["isolated"]
@@ -75,27 +79,35 @@ def test_a_subgraph_stays_below_its_fraction(way: str) -> None:
 
 @given(datasets(), st.sampled_from([1, 2, 3, 10_000]))
 def test_the_share_that_is_joined_is_that_of_rows_at_even_distances(dataset: Dataset, most: int) -> None:
-    joined = joined_twice(dataset.train, dataset.n_entities)[:: max(1, -(-len(dataset.train) // most))]
-    assert joined_share(dataset.train, dataset.n_entities, most) == (joined.mean() if len(joined) else 0.0)
+    joined = linked_again(dataset.train, dataset.n_entities)[:: max(1, -(-len(dataset.train) // most))]
+    assert linked_pair_share(dataset.train, dataset.n_entities, most) == (joined.mean() if len(joined) else 0.0)
 
 
 def test_blocks_are_looked_up_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = random_dataset(1, 500, 60)
     n, isolated = dataset.n_entities, np.array([[60, 0, 61]], np.int32)
     whole = (
-        joined_share(dataset.train, n),
-        lie_apart(dataset.train[-1:], dataset.train, n),
-        lie_apart(isolated, isolated[:0], 62),
+        linked_pair_share(dataset.train, n),
+        pairs_are_isolated(dataset.train[-1:], dataset.train, n),
+        pairs_are_isolated(isolated, isolated[:0], 62),
     )
     monkeypatch.setattr(holdout, "_BLOCK", 7)
-    assert whole == (joined_share(dataset.train, n), lie_apart(dataset.train[-1:], dataset.train, n), True)
+    assert whole == (
+        linked_pair_share(dataset.train, n),
+        pairs_are_isolated(dataset.train[-1:], dataset.train, n),
+        True,
+    )
     assert whole[1] is False
 
 
 def test_a_last_round_should_hold_out_apart_where_valid_does_and_a_draw_would_not() -> None:
     dataset = random_dataset(0, 3000, 120)
-    joined = joined_twice(dataset.train, dataset.n_entities)
+    joined = linked_again(dataset.train, dataset.n_entities)
     own = replace(dataset, train=dataset.train[joined], valid=dataset.train[~joined])
     other = replace(dataset, train=dataset.train[200:], valid=dataset.train[:200])
     seldom = replace(dataset, train=dataset.train[~joined][50:], valid=dataset.train[~joined][:50])
-    assert [SearchGraphs(d, make_settings({})).decides_apart for d in (own, other, seldom)] == [True, False, False]
+    assert [SearchGraphs(d, make_settings({})).valid_pairs_isolated for d in (own, other, seldom)] == [
+        True,
+        False,
+        False,
+    ]

@@ -1,4 +1,4 @@
-"""Run folders without training: the search decides (`next_action`), made-up scores answer, the ledger is a real one.
+"""Run folders without training: the search decides (`advance`), made-up scores answer, the ledger is a real one.
 
 A configuration's quality follows from its values, a round adds its bias and noise, so that ranks flow plausibly.
 """
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from grash.search.halving import CloseRound, Finish, OpenRound, Propose, RunTrials, TrainWinner, Win, next_action
+from grash.search.halving import RunTrials, TrainWinner, advance
 from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState, read_ledger
 from grash.search.schedule import Shape, round_sizes
 from grash.search.settings import SearchSettings, make_settings
@@ -37,9 +37,9 @@ class MadeUpGraphs:
     """Sizes of the subgraphs of a graph like YAGO3-10, by a power law."""
 
     n_entities, n_relations, n_train = 123_143, 37, 1_079_040
-    decides_apart = False
+    valid_pairs_isolated = False
 
-    def shape(self, fractions: tuple[float, ...], apart: bool = False) -> Shape:
+    def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
         part = fractions[-1]
         if part >= 1:
             return Shape(self.n_entities, self.n_relations, self.n_train, 4_978, whole=True)
@@ -68,50 +68,42 @@ class MadeUpRun:
             "source": f"{name}.tsv",
         }  # fmt: skip
         self.write(
-            "search", schema=SCHEMA, version=VERSION, settings=settings.model_dump(mode="json"), dataset=dataset,
+            "search_started", schema=SCHEMA, version=VERSION, settings=settings.model_dump(mode="json"), dataset=dataset,
             sizes=sizes, budget=settings.budget, versions={"grash": "0.1.0", "torch": "2.13.0"}, notes=[],
         )  # fmt: skip
 
     def write(self, event: str, **fields: Any) -> None:
         at = (BEGIN + timedelta(seconds=self.elapsed)).isoformat(timespec="seconds")
-        self.state.see(self.ledger.write(event, **fields, at=at, elapsed=round(self.elapsed, 3)))
+        self.state.apply(self.ledger.write(event, **fields, at=at, elapsed=round(self.elapsed, 3)))
 
     def go(self, *, n_ended: int | None = None) -> None:
         """Runs to the end, or until that many trials have ended (others are then running)."""
         left = math.inf if n_ended is None else n_ended
         while True:
-            action = next_action(self.state, self.settings, self.graphs)
+            self._propose()
+            action = advance(self.state, self.settings, self.graphs, self.write)
             if isinstance(action, RunTrials):
                 left = self._run(action, left)
                 if left <= 0:
                     return
             elif isinstance(action, TrainWinner):
-                self.write("started", round=0, number=action.number, attempt=1, device="cuda:0")
+                self.write("trial_started", round=0, number=action.number, attempt=1, device="cuda:0")
                 if left <= 0:
                     return
                 self._end(self._final(action.number))
-            elif isinstance(action, Finish):
-                self.write("finished", failed=action.failed)
-                return
             else:
-                self._decide(action)
+                return
 
     def extend(self, n_trials: int, budget: float) -> None:
         self.settings = self.settings.model_copy(update={"n_trials": n_trials, "budget": budget})
         sizes = round_sizes(n_trials, self.settings.eta)[: len(self.state.rounds)]
-        self.write("extended", sizes=sizes, budget=budget, settings={"n_trials": n_trials, "budget": budget})
+        self.write("search_extended", sizes=sizes, budget=budget, settings={"n_trials": n_trials, "budget": budget})
 
-    def _decide(self, action: object) -> None:
-        if isinstance(action, Propose):
-            known = len(self.state.configurations)
-            made = [_configuration(self.settings, i).to_json() for i in range(known, action.count)]
-            self.write("proposed", configurations=made)
-        elif isinstance(action, OpenRound):
-            self.write("round", plan=action.plan.to_json())
-        elif isinstance(action, CloseRound):
-            self.write("closed", round=action.round, survivors=list(action.survivors))
-        elif isinstance(action, Win):
-            self.write("won", number=action.number)
+    def _propose(self) -> None:
+        known, wanted = len(self.state.configurations), self.state.sizes[0] if self.state.sizes else 1
+        if known < wanted:
+            made = [_configuration(self.settings, i).to_json() for i in range(known, wanted)]
+            self.write("configurations_proposed", configurations=made)
 
     def _run(self, action: RunTrials, left: float) -> float:
         """Two devices: while one trial ends, the next one runs."""
@@ -119,7 +111,9 @@ class MadeUpRun:
         for i, number in enumerate(numbers):
             for other in numbers[i : i + slots]:
                 if other not in self.state.rounds[action.round - 1].running:
-                    self.write("started", round=action.round, number=other, attempt=1, device=f"cuda:{other % slots}")
+                    self.write(
+                        "trial_started", round=action.round, number=other, attempt=1, device=f"cuda:{other % slots}"
+                    )
             if left <= 0:
                 return left
             for status in self.faults.get((action.round, number), ["ok"]):
@@ -133,7 +127,7 @@ class MadeUpRun:
 
     def _end(self, result: TrialResult, *, share: float = 1.0) -> None:
         self.elapsed += result.seconds * share
-        self.write("ended", result=result.to_json())
+        self.write("trial_ended", result=result.to_json())
 
     def _final(self, number: int) -> TrialResult:
         made = self.state.configurations[number]
@@ -181,7 +175,7 @@ MISHAPS = {
     (1, 5): ["diverged"],
     (1, 11): ["diverged"],
     (1, 20): ["killed"] * 3,
-    (1, 31): ["memory", "ok"],
+    (1, 31): ["out_of_memory", "ok"],
     (1, 40): ["timeout"],
 }
 
@@ -260,7 +254,7 @@ def _history(mrr: float, count: int, epochs: float) -> list[dict[str, Any]]:
 MESSAGES = {
     "diverged": "Training diverged at step 812: the loss is nan (it began at 9.2). Try a lower learning rate.",
     "killed": "The worker was killed by signal 9.",
-    "memory": "CUDA out of memory: 12.0 GiB were asked for.",
+    "out_of_memory": "CUDA out of memory: 12.0 GiB were asked for.",
     "timeout": "The trial ran longer than --trial-timeout 600.",
     "error": "ValueError: something <script>alert(1)</script> went wrong",
 }

@@ -113,7 +113,7 @@ def test_event_by_event_gives_the_same_as_all_at_once(tmp_path: Path) -> None:
     events = read_ledger(folder / "ledger.jsonl")
     view, state = OptunaView(folder), SearchState()
     for i, event in enumerate(events):
-        state.see(event)
+        state.apply(event)
         if i % 7 == 3:
             view = OptunaView(folder)  # the driver was killed and another one goes on
         view.update(state)
@@ -139,10 +139,10 @@ def test_a_stopped_search_leaves_nothing_running(tmp_path: Path) -> None:
     view = OptunaView(folder)
     view.update(run.state)
     assert states_of(studies(folder)["round-1"])["RUNNING"] == 2
-    run.write("stopped", reason="interrupted")
+    run.write("search_stopped", reason="interrupted")
     view.update(run.state)
     assert "RUNNING" not in states_of(studies(folder)["round-1"])
-    run.write("resumed", host="here", pid=1)
+    run.write("search_resumed", host="here", pid=1)
     run.go()
     view.update(run.state)
     assert states_of(studies(folder)["round-1"]) == {"COMPLETE": 16}

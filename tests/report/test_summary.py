@@ -79,7 +79,7 @@ def test_a_failed_search_says_why(failed: Path) -> None:
 
 def test_failures_count_every_attempt_and_keep_the_first_message(finished: Path) -> None:
     kinds = {f["kind"]: f for f in summarize(state_of(finished), SOON)["failures"]}
-    assert {k: f["count"] for k, f in kinds.items()} == {"killed": 3, "diverged": 2, "memory": 1, "timeout": 1}
+    assert {k: f["count"] for k, f in kinds.items()} == {"killed": 3, "diverged": 2, "out_of_memory": 1, "timeout": 1}
     assert kinds["diverged"]["configuration"] == 5 and "diverged at step" in kinds["diverged"]["message"]
 
 

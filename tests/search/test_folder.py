@@ -34,7 +34,7 @@ from table_engine import NumberGraphs, quick_settings, run_search
 HOLD = """
 import sys
 from pathlib import Path
-from grash.search.folder import RunFolder
+from grash.search.run_folder import RunFolder
 with RunFolder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -18,7 +18,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import SearchFailed
-from grash.search.halving import next_action, shares
+from grash.search.halving import next_action, round_budgets
 from grash.search.ledger import SearchState, select_best
 from grash.search.run_folder import BEST_FILE
 from grash.search.schedule import cost_of, plan_round, round_sizes
@@ -125,16 +125,19 @@ def test_fewer_scores_than_places_let_fewer_go_on() -> None:
 
 def test_a_search_in_which_everything_fails_says_how() -> None:
     settings, graphs = small(n_trials=4)
-    ends = [["diverged"], ["error"], ["memory"] * 3, ["error"]]
+    ends = [["diverged"], ["error"], ["out_of_memory"] * 3, ["error"]]
     state = decide(settings, graphs, faults={(1, n): e for n, e in enumerate(ends)})
     assert state.finished and state.winner is None
-    assert state.failed == "No trial of round 1 has a score (2 error, 1 diverged, 1 memory). The first said: diverged"
+    assert (
+        state.failed
+        == "No trial of round 1 has a score (2 error, 1 diverged, 1 out_of_memory). First message: diverged"
+    )
 
 
 def test_a_failed_search_is_an_error_with_an_exit_code_and_stays_one(tmp_path: Path) -> None:
     settings, graphs = small(n_trials=2)
     for _ in range(2):  # going on with it changes nothing
-        with pytest.raises(SearchFailed, match=r"No trial of round 1 has a score \(2 timeout\)\. The first said: It"):
+        with pytest.raises(SearchFailed, match=r"No trial of round 1 has a score \(2 timeout\)\. First message: It"):
             run_search(tmp_path, graphs, faults={(1, 0): ["timeout"], (1, 1): ["timeout"]})
     assert SearchFailed("").exit_code != 0
     assert not (tmp_path / BEST_FILE).exists()
@@ -150,7 +153,7 @@ def test_a_final_training_that_fails_leaves_the_winner_and_an_error(tmp_path: Pa
 
 def test_a_machines_fault_is_tried_again_and_the_trials_own_is_not(tmp_path: Path) -> None:
     settings, graphs = small(n_trials=4, max_retries=2)
-    faults = {(1, 0): ["memory", "killed"], (1, 1): ["killed"] * 9, (1, 2): ["diverged"] * 9}
+    faults = {(1, 0): ["out_of_memory", "killed"], (1, 1): ["killed"] * 9, (1, 2): ["diverged"] * 9}
     state, engine = run_search(tmp_path, graphs, faults=faults)
     first = state.rounds[0]
     assert [first.results[n].status for n in range(4)] == ["ok", "killed", "diverged", "ok"]
@@ -164,7 +167,7 @@ def test_out_of_memory_is_retried_with_less_work_space_and_nothing_else_changed(
     settings, graphs = small(n_trials=2)
     tasks = []
     with mock.patch.object(TableEngine, "start", autospec=True, side_effect=TableEngine.start) as start:
-        run_search(tmp_path, graphs, faults={(1, 0): ["memory", "memory"]})
+        run_search(tmp_path, graphs, faults={(1, 0): ["out_of_memory", "out_of_memory"]})
         tasks = [call.args[1] for call in start.call_args_list if call.args[1].name == "configuration 0 in round 1"]
     assert [t.work_share for t in tasks] == [1.0, 0.5, 0.25]
     assert len({str(t.config) for t in tasks}) == 1 and [t.attempt for t in tasks] == [1, 2, 3]
@@ -178,7 +181,7 @@ def test_no_retry_is_lost_between_two_looks_at_the_clock(step: float, tmp_path: 
         mock.patch("grash.engines.driver.time.monotonic", side_effect=lambda: next(clock)),
         mock.patch.object(TableEngine, "start", autospec=True, side_effect=TableEngine.start) as start,
     ):
-        run_search(tmp_path, graphs, faults={(1, 0): ["memory", "memory"]})
+        run_search(tmp_path, graphs, faults={(1, 0): ["out_of_memory", "out_of_memory"]})
     tasks = [call.args[1] for call in start.call_args_list if call.args[1].name == "configuration 0 in round 1"]
     assert [t.work_share for t in tasks] == [1.0, 0.5, 0.25]
 
@@ -198,7 +201,7 @@ def test_what_diverged_trials_did_not_use_goes_to_the_next_round(variant: str) -
     first, second = (r.plan for r in state.rounds)
     unused = 4 * (first.positives - first.positives // 4)
     share = 1 + cost_of(unused, settings, graphs.n_train)
-    assert shares(state, settings, graphs)[1] == share
+    assert round_budgets(state, settings, graphs)[1] == share
     assert second.share == float(share) and second.fidelity == float(share / 4)
     kept = decide(settings.model_copy(update={"carry_over": False}), graphs, faults=faults, part_seen=Fraction(1, 4))
     assert kept.rounds[1].plan.fidelity == 1 / 4
@@ -234,7 +237,7 @@ def test_results_do_not_depend_on_slots_and_the_order_in_which_trials_end(
     n: int, eta: int, variant: str, n_slots: int, order: int
 ) -> None:
     settings, graphs = small(n_trials=n, eta=eta, variant=variant)
-    faults: Any = {(1, 1): ["diverged"], (1, 0): ["memory"], (2, 2): ["killed", "killed"]}
+    faults: Any = {(1, 1): ["diverged"], (1, 0): ["out_of_memory"], (2, 2): ["killed", "killed"]}
     with tempfile.TemporaryDirectory() as folder:
         plain, engine = run_search(Path(folder) / "one", graphs, faults=faults)
         mixed, _ = run_search(Path(folder) / "other", graphs, faults=faults, n_slots=n_slots, order=order)

@@ -23,19 +23,19 @@ FIRST = {"schema": SCHEMA, "version": VERSION, "name": "a “graph” of Zürich
 def written(folder: Path, n: int = 4) -> Path:
     """A ledger of n lines."""
     ledger = Ledger(folder)
-    ledger.write("search", **FIRST)
+    ledger.write("search_started", **FIRST)
     for i in range(n - 1):
-        ledger.write("ended", number=i, mrr=i / 7, message='Pfad: \\ "x"\nzwei Zeilen, sum:')
+        ledger.write("trial_ended", number=i, mrr=i / 7, message='Pfad: \\ "x"\nzwei Zeilen, sum:')
     ledger.close()
     return folder / LEDGER_FILE
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = written(tmp_path)
-    assert [e["event"] for e in read_ledger(path)] == ["search", "ended", "ended", "ended"]
+    assert [e["event"] for e in read_ledger(path)] == ["search_started", *["trial_ended"] * 3]
     ledger = Ledger(tmp_path)
-    assert ledger.events == read_ledger(path) and ledger.events[0] == {"event": "search", **FIRST}
-    ledger.write("finished", failed="")
+    assert ledger.events == read_ledger(path) and ledger.events[0] == {"event": "search_started", **FIRST}
+    ledger.write("search_finished", failed="")
     ledger.close()
     assert len(read_ledger(path)) == 5
     assert all("sum" in json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
@@ -50,7 +50,7 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=6), json_values, max_size=5), st.integers(0, 2**32 - 1))
 def test_any_event_is_one_line_and_comes_back(fields: dict[str, Any], before: int) -> None:
-    event = {**fields, "event": "ended"}
+    event = {**fields, "event": "trial_ended"}
     try:
         line, total = encode(event, before)
     except UnicodeEncodeError:  # lone surrogates are no text
@@ -62,7 +62,7 @@ def test_any_event_is_one_line_and_comes_back(fields: dict[str, Any], before: in
 @given(st.data())
 @examples(max_examples=60)
 def test_a_changed_byte_is_noticed(data: st.DataObject) -> None:
-    line, _ = encode({"event": "ended", "mrr": 0.25, "number": 3}, 77)
+    line, _ = encode({"event": "trial_ended", "mrr": 0.25, "number": 3}, 77)
     at = data.draw(st.integers(0, len(line) - 2))
     other = data.draw(st.integers(0, 255).filter(lambda b: b != line[at]))
     assert decode(line[:at] + bytes([other]) + line[at + 1 : -1], 77) is None
@@ -72,7 +72,7 @@ def test_a_changed_byte_is_noticed(data: st.DataObject) -> None:
 def test_a_number_that_is_none_is_refused_before_it_is_written(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     with pytest.raises(ValueError, match="Out of range float"):
-        ledger.write("ended", mrr=float("nan"))
+        ledger.write("trial_ended", mrr=float("nan"))
     ledger.close()
     assert (tmp_path / LEDGER_FILE).read_bytes() == b""
 
@@ -88,18 +88,18 @@ def test_a_last_line_torn_at_any_byte_is_cut_off_and_the_ledger_goes_on(
         path.write_bytes(content[:size])
         caplog.clear()
         assert read_ledger(path) == expected and path.stat().st_size == size  # reading alone repairs nothing
-        assert ("torn by a crash" in caplog.text) == (size > begin)
+        assert ("which a crash left incomplete" in caplog.text) == (size > begin)
         ledger = Ledger(tmp_path)
         assert ledger.events == expected and path.read_bytes() == content[:begin]
-        ledger.write("ended", number=9)
+        ledger.write("trial_ended", number=9)
         ledger.close()
-        assert read_ledger(path) == [*expected, {"event": "ended", "number": 9}]
+        assert read_ledger(path) == [*expected, {"event": "trial_ended", "number": 9}]
 
 
 def test_a_last_line_of_garbage_is_cut_off(tmp_path: Path) -> None:
     path = written(tmp_path)
     good = path.read_bytes()
-    for tail in (b"\0" * 40, b"\0" * 40 + b"\n", b'{"event":"ended"}\n', b"\xff\xfe", b"\n"):
+    for tail in (b"\0" * 40, b"\0" * 40 + b"\n", b'{"event":"trial_ended"}\n', b"\xff\xfe", b"\n"):
         path.write_bytes(good + tail)
         Ledger(tmp_path).close()
         assert path.read_bytes() == good
@@ -136,20 +136,20 @@ def test_exchanged_lines_are_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("torn", [b"", b'{"event":"en'])
 def test_a_version_that_is_not_known_is_refused_and_left_alone(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / LEDGER_FILE
-    path.write_bytes(encode({"event": "search", **FIRST, "version": 2})[0] + torn)
+    path.write_bytes(encode({"event": "search_started", **FIRST, "version": 2})[0] + torn)
     before = path.read_bytes()
-    with pytest.raises(FormatError, match="a ledger of version 2, and this grash reads version 1: use the grash"):
+    with pytest.raises(FormatError, match="has version 2, and this grash reads version 1: use the grash"):
         Ledger(tmp_path)
     assert path.read_bytes() == before
 
 
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
     path = tmp_path / LEDGER_FILE
-    path.write_bytes(encode({"event": "search"})[0])
-    with pytest.raises(FormatError, match="is no ledger of a search"):
+    path.write_bytes(encode({"event": "search_started"})[0])
+    with pytest.raises(FormatError, match="is not the ledger of a search"):
         read_ledger(path)
     path.unlink()
-    with pytest.raises(InputError, match="cannot be read: No such file"):
+    with pytest.raises(InputError, match="Cannot read .*: No such file"):
         read_ledger(path)
 
 
@@ -161,11 +161,14 @@ def test_a_full_disk_is_a_sentence_and_the_ledger_stays_readable(
     before = path.read_bytes()
     ledger, write = Ledger(tmp_path), os.write
     monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:taken]))
-    with pytest.raises(OutputError, match="No space left on device. The search stops here and goes on with `grash res"):
-        ledger.write("ended", number=7)
+    with pytest.raises(
+        OutputError,
+        match="No space left on device. The search stops here. Free some space, then continue it with `grash res",
+    ):
+        ledger.write("trial_ended", number=7)
     monkeypatch.undo()
     assert path.read_bytes() == before and ledger.events == read_ledger(path)
-    ledger.write("ended", number=8)  # there is room again
+    ledger.write("trial_ended", number=8)  # there is room again
     ledger.close()
     assert [e.get("number") for e in read_ledger(path)] == [None, 0, 1, 2, 8]
 
@@ -181,7 +184,7 @@ def test_a_disk_that_fails_is_a_sentence_too(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, call, fails)
     with pytest.raises(OutputError, match="No space left on device"):
-        ledger.write("ended", number=7)
+        ledger.write("trial_ended", number=7)
     monkeypatch.undo()
     ledger.close()
     assert path.read_bytes() == before and len(read_ledger(path)) == 4
@@ -190,7 +193,7 @@ def test_a_disk_that_fails_is_a_sentence_too(tmp_path: Path, monkeypatch: pytest
 def test_every_line_is_on_disk_before_the_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, synced, fsync = Ledger(tmp_path), [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append((tmp_path / LEDGER_FILE).stat().st_size), fsync(file)))
-    for event in ("search", "started", "ended"):
+    for event in ("search_started", "trial_started", "trial_ended"):
         ledger.write(event, **FIRST)
     ledger.close()
     assert len(synced) == 2 and synced[-1] == (tmp_path / LEDGER_FILE).stat().st_size  # with what `started` left

@@ -26,7 +26,12 @@ def small(**changes: Any) -> NumberGraphs:
     return NumberGraphs(quick_settings(**{"n_trials": 8, "eta": 2, "guard_rails": False, **changes}))
 
 
-MISHAPS: Any = {(1, 3): ["diverged"], (1, 5): ["memory"], (2, 1): ["killed", "killed", "killed"], (0, 0): ["killed"]}
+MISHAPS: Any = {
+    (1, 3): ["diverged"],
+    (1, 5): ["out_of_memory"],
+    (2, 1): ["killed", "killed", "killed"],
+    (0, 0): ["killed"],
+}
 
 
 @pytest.mark.parametrize("variant", ["combined", "epoch"])
@@ -112,7 +117,7 @@ def test_a_search_that_failed_keeps_the_checkpoints_it_would_go_on_from(tmp_path
     place = tmp_path / "run" / "final" / f"cfg-{best:04}" / "checkpoint"
     place.mkdir(parents=True)
     with pytest.raises(SearchFailed):
-        run_search(tmp_path / "run", graphs, faults={(0, best): ["memory"] * 3})
+        run_search(tmp_path / "run", graphs, faults={(0, best): ["out_of_memory"] * 3})
     assert place.is_dir()
     run_search(tmp_path / "run", graphs)
     assert not place.exists()
@@ -121,7 +126,7 @@ def test_a_search_that_failed_keeps_the_checkpoints_it_would_go_on_from(tmp_path
 def test_a_final_training_that_is_asked_for_later_and_fails_is_a_failure(tmp_path: Path) -> None:
     first, _ = run_search(tmp_path / "run", small(final_train=False))
     assert first.finished and first.final is None
-    faults: Any = {(0, first.winner): ["memory"] * 3}
+    faults: Any = {(0, first.winner): ["out_of_memory"] * 3}
     with pytest.raises(SearchFailed, match="final training failed"):
         run_search(tmp_path / "run", small(), faults=faults)
     again, _ = run_search(tmp_path / "run", small())

@@ -18,8 +18,8 @@ from grash.errors import ConfigError, InputError
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import SearchState
 from grash.search.schedule import (
-    APART,
-    APART_FROM,
+    ISOLATED_FROM,
+    ISOLATED_NOTE,
     MIN_ENTITIES,
     MIN_VALID,
     Shape,
@@ -172,7 +172,9 @@ def test_with_rails_and_failures_the_bill_stays_within_the_budget(data: st.DataO
     settings = quick_settings(guard_rails=data.draw(st.booleans()), max_retries=1, **data.draw(any_settings))
     graphs = data.draw(any_graphs(settings))
     prices = data.draw(st.none() | st.lists(st.floats(0.05, 5), min_size=40, max_size=40))
-    ends = st.sampled_from([("diverged",), ("error",), ("timeout",), ("memory", "memory"), ("killed", "ok")])
+    ends = st.sampled_from(
+        [("diverged",), ("error",), ("timeout",), ("out_of_memory", "out_of_memory"), ("killed", "ok")]
+    )
     keys = st.tuples(st.integers(1, 5), st.integers(0, 39))
     faults = data.draw(st.dictionaries(keys, ends, max_size=60))
     part = data.draw(st.fractions(0, 1, max_denominator=50))
@@ -342,14 +344,14 @@ def test_where_a_rail_asks_for_most_of_a_graph_all_of_it_is_taken_with_its_own_v
     assert half.graph_fraction == 0.5 and not half.whole
 
 
-@pytest.mark.parametrize("n_apart", [None, 999, 1_000, 4_000])
-@pytest.mark.parametrize("last_round_holdout", ["any", "match_valid"])
-def test_the_round_that_decides_holds_out_apart_if_enough_lies_so(n_apart, last_round_holdout) -> None:
+@pytest.mark.parametrize("n_isolated", [None, 999, 1_000, 4_000])
+@pytest.mark.parametrize("last_round_holdout", ["random", "match_valid"])
+def test_the_last_round_holds_out_isolated_pairs_if_there_are_enough(n_isolated, last_round_holdout) -> None:
     settings = quick_settings(n_trials=16, eta=4, max_epochs=50.0, last_round_holdout=last_round_holdout)
-    plans = [r.plan for r in decide(settings, NumberGraphs(settings, isolated=n_apart)).rounds]
-    isolated = last_round_holdout == "match_valid" and n_apart is not None and n_apart >= MIN_VALID
+    plans = [r.plan for r in decide(settings, NumberGraphs(settings, isolated=n_isolated)).rounds]
+    isolated = last_round_holdout == "match_valid" and n_isolated is not None and n_isolated >= MIN_VALID
     assert [p.isolated for p in plans] == [False, isolated] and not any(p.whole for p in plans)
-    assert plans[1].n_valid == (n_apart if isolated else 5_000) and (APART in plans[1].notes) is isolated
+    assert plans[1].n_valid == (n_isolated if isolated else 5_000) and (ISOLATED_NOTE in plans[1].notes) is isolated
     full = TrainConfig(penalty="n3", penalty_entity=0.4, penalty_relation=0.2)
     weaker = [round_config(full, p, settings).penalty_entity / 0.4 for p in plans]
     assert weaker == pytest.approx([plans[0].graph_fraction, 1.0 if isolated else plans[1].graph_fraction])
@@ -362,7 +364,7 @@ def test_the_whole_graph_has_a_validation_of_its_own() -> None:
     assert plan.whole and not plan.isolated
 
 
-def test_a_whole_graph_is_not_given_up_for_triples_that_lie_apart() -> None:
+def test_the_whole_graph_is_preferred_to_isolated_pairs() -> None:
     class OrWhole(NumberGraphs):
         def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
             found = super().shape(fractions, isolated)
@@ -377,7 +379,7 @@ def test_a_whole_graph_is_not_given_up_for_triples_that_lie_apart() -> None:
 def test_a_small_graph_holds_out_any(budget: float, isolated: bool) -> None:
     settings = quick_settings(n_trials=16, eta=16, variant="combined", guard_rails=False, budget=budget)
     [plan] = [r.plan for r in decide(settings, NumberGraphs(settings, isolated=5_000)).rounds]
-    assert plan.isolated is isolated is (plan.graph_fraction >= APART_FROM)
+    assert plan.isolated is isolated is (plan.graph_fraction >= ISOLATED_FROM)
 
 
 def test_less_than_an_epoch_in_a_full_run_lowers_no_number_of_trials() -> None:

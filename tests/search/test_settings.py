@@ -27,7 +27,7 @@ def test_the_paper_presets_are_the_paper_to_the_letter() -> None:
         False,
         0.01,
     )
-    assert (text.count, text.negatives_floor) == ("triples", 0.0)
+    assert (text.degree, text.negatives_floor) == ("triples", 0.0)
     assert (
         make_settings({"reduction": "core-order"}, preset="paper").reduction == "core-order"
     )  # what is given counts more
@@ -61,7 +61,7 @@ def test_settings_survive_json(preset: str) -> None:
         ({"budget": float("nan")}, "budget=nan: give a number of full training runs above 0."),
         ({"budget": float("inf")}, "budget=inf: give a number of full training runs above 0."),
         ({"max_epochs": 0}, "max_epochs=0: give a number of epochs of a full run above 0."),
-        ({"budgte": 3}, "'budgte' is not a setting of a search. Did you mean budget?"),
+        ({"budgte": 3}, "'budgte' is not a setting of a search. Did you mean budget, budget_unit?"),
         ({"xyzzy": 3}, "'xyzzy' is not a setting of a search."),
         ({"models": "complex,complex"}, "models=complex,complex names a model twice: give each once."),
         ({"variant": "graphs"}, "variant='graphs' does not suit: input should be 'combined', 'graph' or 'epoch'."),

@@ -9,7 +9,7 @@ import pytest
 
 from grash.search import schedule
 from grash.search.graphs import SearchGraphs
-from grash.search.schedule import APART_FROM
+from grash.search.schedule import ISOLATED_FROM
 from grash_study.graphs import StudyGraphs, config_on
 from grash_study.methods import Method
 from grash_study.recorded import Recorded
@@ -25,14 +25,14 @@ RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}
 @pytest.fixture
 def deciding(monkeypatch):
     """The small graph as one whose valid lies isolated, and large enough."""
-    monkeypatch.setattr(SearchGraphs, "decides_apart", True)
+    monkeypatch.setattr(SearchGraphs, "valid_pairs_isolated", True)
     monkeypatch.setattr(schedule, "MIN_VALID", 5)
 
 
 def with_apart(**changes) -> Table:
     """Scores that say little, and beside them such of last rounds that are right; the same truth."""
     usual, right = (drawn_table(correlation=c, **changes) for c in (0.0, 1.0))
-    small = [g for g, fraction in enumerate(right.graph_fractions) if fraction < APART_FROM]
+    small = [g for g, fraction in enumerate(right.graph_fractions) if fraction < ISOLATED_FROM]
     return replace(usual, isolated=right.without(small))
 
 
@@ -50,7 +50,7 @@ def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(t
     graphs, store = small_study(tmp_path, n=3)
     cells = table_cells(graphs)
     there = {way: {c.fraction for c in cells if c.technique == way} for way in ("core-order", "isolated", "whole")}
-    assert there["isolated"] == {g for g in there["core-order"] if g >= APART_FROM} and len(there["isolated"]) > 1
+    assert there["isolated"] == {g for g in there["core-order"] if g >= ISOLATED_FROM} and len(there["isolated"]) > 1
     assert run_cells(graphs, cells, store, device="cpu", max_seconds=0).done == 0
     assert run_cells(
         graphs, [c for c in cells if c.number == 0 and c.fraction in (0.5, 1.0)], store, device="cpu"
@@ -61,11 +61,11 @@ def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(t
         made.valid[0, -1, 0] != made.isolated.valid[0, -1, 0] and made.valid[1, -1, 0] == made.isolated.valid[1, -1, 0]
     )
     assert set(made.missing_apart) == there["isolated"] - {0.5}
-    for name, value in (("MIN_VALID", 1000), ("APART_FROM", 1.0)):
+    for name, value in (("MIN_VALID", 1000), ("ISOLATED_FROM", 1.0)):
         with monkeypatch.context() as other:
             other.setattr(schedule, name, value)
             assert not [c for c in table_cells(graphs) if c.technique == "isolated"]
-    monkeypatch.setattr(SearchGraphs, "decides_apart", False)
+    monkeypatch.setattr(SearchGraphs, "valid_pairs_isolated", False)
     assert not [c for c in table_cells(graphs) if c.technique == "isolated"]
 
 

@@ -82,7 +82,7 @@ def test_a_setting_that_changes_nothing_on_a_graph_tells_no_searches_apart(monke
     assert (
         one.name == other.name and one.settings == other.settings
     )  # so that a folder begun by one goes on by the other
-    monkeypatch.setattr(SearchGraphs, "decides_apart", True)
+    monkeypatch.setattr(SearchGraphs, "valid_pairs_isolated", True)
     one, other = wanted_of(*two)
     assert one.name != other.name and [w.settings.last_round_holdout for w in (one, other)] == ["any", "match_valid"]
 
@@ -179,7 +179,7 @@ def test_a_search_that_was_cut_off_waits_and_goes_on_with_its_trials(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_wanted(data, [one], store, after_a_round, device="cpu")
     place = folder_of(store, one)
-    before = [e for e in read_ledger(place / LEDGER_FILE) if e["event"] == "ended"]
+    before = [e for e in read_ledger(place / LEDGER_FILE) if e["event"] == "trial_ended"]
     assert len(before) == 4 and not store.searches
     assert run_wanted(data, [one], store, HERE, device="cpu") and not place.exists()
     record = store.searches[one.name]
@@ -210,7 +210,7 @@ def test_a_search_without_a_model_counts_as_nothing_and_one_that_its_machine_fai
 ):
     one, data, said = wanted_of(TWO[0])[0], small_graph(), []
     store = store_of(tmp_path, data)
-    memory = failing(TrialResult(1, 0, 3, "memory"))
+    memory = failing(TrialResult(1, 0, 3, "out_of_memory"))
     assert not run_wanted(data, [one], store, memory, device="cpu", say=said.append)
     assert not store.searches and "tries it again" in said[0] and folder_of(store, one).exists()
     monkeypatch.setattr(confirm, "round_spans", lambda events: {1: 1.0})

@@ -117,7 +117,7 @@ def test_a_search_that_was_cut_off_goes_on_with_its_trials_and_leaves_only_its_r
     wanted = run_search(graphs, asked, tmp_path / "whole", device="cpu")
     shutil.copytree(tmp_path / "whole", place)
     lines = (place / LEDGER_FILE).read_text().splitlines(keepends=True)
-    first = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "closed")
+    first = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "round_closed")
     (place / LEDGER_FILE).write_text("".join(lines[: first + 1]))  # as a kill after the first round leaves it
     trained, whole = [], runs._run_stack
     monkeypatch.setattr(runs, "_run_stack", lambda g, jobs, *more: (trained.extend(jobs), whole(g, jobs, *more))[1])
@@ -146,12 +146,12 @@ def interrupt(monkeypatch, when, number=signal.SIGINT) -> None:
 def test_an_interrupted_search_waits_and_the_next_is_not_begun(tmp_path, monkeypatch, number):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
     asked = [Asked("paper", 4, (("variant", v), ("eta", 2))) for v in ("epoch", "graph")]
-    interrupt(monkeypatch, lambda event, state: event == "started", number)
+    interrupt(monkeypatch, lambda event, state: event == "trial_started", number)
     ran = counted(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run_searches(graphs, asked, store, device="cpu")
     assert ran == asked[:1] and not store.searches
-    ended = [e for e in read_ledger(folder_of(store, asked[0]) / LEDGER_FILE) if e["event"] == "ended"]
+    ended = [e for e in read_ledger(folder_of(store, asked[0]) / LEDGER_FILE) if e["event"] == "trial_ended"]
     assert len(ended) == 1  # the one that had been started
     assert run_searches(graphs, asked, store, device="cpu") and len(store.searches) == 2
 
@@ -159,14 +159,14 @@ def test_an_interrupted_search_waits_and_the_next_is_not_begun(tmp_path, monkeyp
 def test_an_interrupted_search_that_finishes_is_kept_and_the_next_not_begun(tmp_path, monkeypatch):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
     asked = [Asked("paper", 4, (("variant", v), ("eta", 2))) for v in ("epoch", "graph")]
-    interrupt(monkeypatch, lambda event, state: event == "won")
+    interrupt(monkeypatch, lambda event, state: event == "winner_chosen")
     ran = counted(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run_searches(graphs, asked, store, device="cpu")
     assert ran == asked[:1] and list(store.searches) == [asked[0].name]
 
 
-@pytest.mark.parametrize("when", ["started", "won"])
+@pytest.mark.parametrize("when", ["trial_started", "winner_chosen"])
 @pytest.mark.parametrize("verb", ["variants", "rounds"])
 def test_a_command_that_is_interrupted_stops_with_130_and_trains_no_more(tmp_path, monkeypatch, verb, when):
     interrupt(monkeypatch, lambda event, state: event == when)
@@ -177,7 +177,7 @@ def test_a_command_that_is_interrupted_stops_with_130_and_trains_no_more(tmp_pat
     assert ran.code == 130 and "interrupted" in ran.err and " trained in " not in ran.out
     (path,) = (tmp_path / "s").glob("*.jsonl")
     kept = Store.read(path)
-    assert not kept.entries and len(kept.searches) == (when == "won") and not (tmp_path / "o").exists()
+    assert not kept.entries and len(kept.searches) == (when == "winner_chosen") and not (tmp_path / "o").exists()
 
 
 def test_a_search_of_other_settings_is_not_gone_on_with(tmp_path):

@@ -28,24 +28,14 @@ from grash import __version__
 from grash.engines.memory import plan_memory
 from grash.errors import OutputError, SearchFailed
 from grash.files import atomic_file
+from grash.search.extension import plan_extension
 from grash.search.graphs import SearchGraphs
-from grash.search.halving import (
-    Action,
-    CloseRound,
-    Finish,
-    OpenRound,
-    Propose,
-    RunTrials,
-    TrainWinner,
-    Win,
-    extension,
-    next_action,
-)
+from grash.search.halving import Finish, RunTrials, TrainWinner, advance
 from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState
 from grash.search.proposals import make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
 from grash.search.schedule import fitting_trials, round_config, round_sizes
-from grash.search.trial import FAULTS, Engine, Heartbeat, Trial, TrialResult
+from grash.search.trial import MACHINE_FAULTS, Engine, Trial, TrialProgress, TrialResult
 from grash.training.config import TrainConfig, make_config
 
 log = logging.getLogger(__name__)
@@ -54,7 +44,7 @@ log = logging.getLogger(__name__)
 # fmt: skip
 
 
-Watch = Callable[[SearchState, dict[tuple[int, int], Heartbeat], Sequence[str]], None]
+Watch = Callable[[SearchState, dict[tuple[int, int], TrialProgress], Sequence[str]], None]
 _PAUSE = 0.05  # seconds before a first look again; doubled with every attempt
 _heard: ContextVar[list[int] | None] = ContextVar("heard", default=None)  # interrupts, for `interrupts_passed_on`
 HORIZON = ("cosine", "linear", "plateau")  # schedules that know how long the run is: their trials start anew (D10)
@@ -97,7 +87,7 @@ class Driver:
         self.state = SearchState.replay(self.ledger.events)
         self.before, self.began = self.state.seconds, time.monotonic()
         self.deadline = None if max_seconds is None else self.began + max_seconds
-        self.heartbeats: dict[tuple[int, int], Heartbeat] = {}
+        self.heartbeats: dict[tuple[int, int], TrialProgress] = {}
         self.stopping, self.at_last = "", False
 
     def run(self) -> SearchState:
@@ -115,7 +105,7 @@ class Driver:
                         case _:
                             break
                 if self.stopping and not self._is_over():
-                    self._record("stopped", reason=self.stopping)
+                    self._record("search_stopped", reason=self.stopping)
         except OutputError as error:
             then = "The search stops here and goes on with `grash resume`."
             raise OutputError(self.folder.path, error.reason, then=then) from error
@@ -127,13 +117,8 @@ class Driver:
         return self.state
 
     def advance(self) -> RunTrials | TrainWinner | Finish:
-        """Decides and records until there is something to run, or nothing more to do."""
-        while True:
-            action = next_action(self.state, self.settings, self.graphs)
-            said = self.state.finished and isinstance(action, Finish) and action.failed == self.state.failed
-            if isinstance(action, RunTrials | TrainWinner) or said:
-                return action  # type: ignore[return-value]
-            self._act(action)
+        """Decide and record until there are trials to run, or the search has ended."""
+        return advance(self.state, self.settings, self.graphs, self._record_decision)
 
     def _is_over(self) -> bool:
         """Whether a search that is to stop has nothing left to run: then it finishes."""
@@ -142,13 +127,13 @@ class Driver:
     def begin(self) -> None:
         """The first line of a new ledger, or a line that says who goes on."""
         if self.ledger.events:
-            self._record("resumed", host=socket.gethostname(), pid=os.getpid())
+            self._record("search_resumed", host=socket.gethostname(), pid=os.getpid())
             self.folder.tidy(self.state)
             return
         dataset = self.graphs.dataset
         n_trials = fitting_trials(self.settings, self.graphs)
         self._record(
-            "search",
+            "search_started",
             schema=SCHEMA,
             version=VERSION,
             settings=self.settings.model_dump(mode="json"),
@@ -168,31 +153,20 @@ class Driver:
         )
 
     def started(self, task: Trial, device: str) -> None:
-        self._record("started", round=task.round, number=task.number, attempt=task.attempt, device=device)
+        self._record("trial_started", round=task.round, number=task.number, attempt=task.attempt, device=device)
 
     def extend(self, **more: Any) -> None:
-        """Adds trials or budget (search/extend.py)."""
+        """Add trials or budget (`grash.search.extension`)."""
         count = max(more.get("n_trials") or 1, len(self.state.configurations))
-        prices = [c.relative_cost for c in make_configurations(self.settings, self.graphs.n_entities, count)]
-        self._record("extended", **extension(self.state, self.settings, prices=prices, **more))
+        costs = [c.relative_cost for c in make_configurations(self.settings, self.graphs.n_entities, count)]
+        self._record("search_extended", **plan_extension(self.state, self.settings, relative_costs=costs, **more))
 
-    def _act(self, action: Action) -> None:
-        match action:
-            case Propose(count):
-                made = make_configurations(self.settings, self.graphs.n_entities, count)
-                fresh = [c.to_json() for c in made if c.number not in self.state.configurations]
-                self._record("proposed", configurations=fresh)
-            case OpenRound(plan):
-                self._record("round", plan=plan.to_json())
-            case CloseRound(number, survivors):
-                self._record("closed", round=number, survivors=list(survivors))
-                self.folder.tidy(self.state)
-            case Win(number):
-                self._write_best(number)
-                self._record("won", number=number)
-            case Finish(failed):
-                self._record("finished", failed=failed)
-                self.folder.tidy(self.state)
+    def _record_decision(self, event: str, **fields: Any) -> None:
+        if event == "winner_chosen":
+            self._write_best(fields["number"])
+        self._record(event, **fields)
+        if event in ("round_closed", "search_finished"):
+            self.folder.tidy(self.state)
 
     def _run_tasks(self, tasks: list[Trial]) -> None:
         """Runs tasks until all are settled, or the search is to stop."""
@@ -227,8 +201,8 @@ class Driver:
     def settle(self, result: TrialResult) -> None:
         """Records how a trial ended; then its checkpoint goes, unless a machine failed it and it may go on from it."""
         self.heartbeats.pop((result.round, result.number), None)
-        self._record("ended", result=result.to_json())
-        if result.status not in FAULTS:
+        self._record("trial_ended", result=result.to_json())
+        if result.status not in MACHINE_FAULTS:
             self.folder.forget(result.round, result.number)
         if result.status not in ("ok", "diverged"):
             log.warning(
@@ -243,7 +217,7 @@ class Driver:
         if result.round > 0 and result.number in self.state.rounds[result.round - 1].results:
             return None
         task = next(t for t in tasks if (t.round, t.number) == (result.round, result.number))
-        out_of_memory = sum(r.status == "memory" for r in settled[result.number])
+        out_of_memory = sum(r.status == "out_of_memory" for r in settled[result.number])
         return replace(task, attempt=result.attempt + 1, work_share=0.5**out_of_memory)
 
     def trial_task(self, number: int, configuration: int) -> Trial:
@@ -302,7 +276,7 @@ class Driver:
         with atomic_file(self.folder.path / BEST_FILE) as aside:
             aside.write_text(head + yaml.safe_dump(config.model_dump(), sort_keys=False), encoding="utf-8")
 
-    def _hear(self, heartbeat: Heartbeat) -> None:
+    def _hear(self, heartbeat: TrialProgress) -> None:
         self.heartbeats[heartbeat.round, heartbeat.number] = heartbeat
         self._must_stop()
         self.watch(self.state, self.heartbeats, self.engine.devices)
@@ -316,7 +290,7 @@ class Driver:
     def _record(self, event: str, **fields: Any) -> None:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         elapsed = round(self.before + time.monotonic() - self.began, 3)
-        self.state.see(self.ledger.write(event, at=at, elapsed=elapsed, **fields))
+        self.state.apply(self.ledger.write(event, at=at, elapsed=elapsed, **fields))
         self.watch(self.state, self.heartbeats, self.engine.devices)
 
     @contextmanager
@@ -362,7 +336,7 @@ def heeded(watch: Watch | None) -> Iterator[Watch | None]:
     """The watcher to give to a search that runs inside; what it raised is raised at the end, as it was."""
     slips: list[Exception] = []
 
-    def guarded(state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], devices: Sequence[str]) -> None:
+    def guarded(state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]) -> None:
         if slips or watch is None:
             return
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from grash.engines.trial import TrialRunner, check_card
-from grash.search.trial import Heartbeat, Trial, TrialResult
+from grash.search.trial import Trial, TrialProgress, TrialResult
 
 
 class SequentialEngine:
@@ -23,12 +23,12 @@ class SequentialEngine:
         self._task = task
         return self.devices[0]
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
+    def wait(self, tell: Callable[[TrialProgress], None]) -> list[TrialResult | Trial]:
         if self._task is None:
             return []
         task, self._task = self._task, None
 
-        def heard(heartbeat: Heartbeat) -> None:
+        def heard(heartbeat: TrialProgress) -> None:
             tell(heartbeat)
             if self._stopping:
                 raise KeyboardInterrupt
@@ -65,7 +65,7 @@ class StackedEngine:
         self.devices: tuple[str, ...] = (str(runner.device),)
         self._tasks: list[Trial] = []  # taken and not ended
         self._results: Iterator[list[TrialResult]] | None = None
-        self._tell: Callable[[Heartbeat], None] = lambda heartbeat: None
+        self._tell: Callable[[TrialProgress], None] = lambda heartbeat: None
         self._stopping = False
 
     def start(self, task: Trial) -> str | None:
@@ -74,7 +74,7 @@ class StackedEngine:
         self._tasks.append(task)
         return self.devices[0]
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
+    def wait(self, tell: Callable[[TrialProgress], None]) -> list[TrialResult | Trial]:
         """The next results: trials that are trained together end together."""
         if not self._tasks:
             return []
@@ -102,7 +102,7 @@ class StackedEngine:
         self._results = None
         self.runner.close()
 
-    def _heard(self, heartbeat: Heartbeat) -> None:
+    def _heard(self, heartbeat: TrialProgress) -> None:
         self._tell(heartbeat)
         if self._stopping:
             raise KeyboardInterrupt

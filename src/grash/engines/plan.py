@@ -23,10 +23,10 @@ from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes
 from grash.kernels.device import products
 from grash.search.graphs import SearchGraphs
-from grash.search.halving import CloseRound, OpenRound, RunTrials, next_action
+from grash.search.halving import new_state, simulate
 from grash.search.ledger import RoundState, SearchState
 from grash.search.proposals import make_configurations, score_count
-from grash.search.schedule import fitting_trials, round_config, round_sizes
+from grash.search.schedule import fitting_trials, round_config
 from grash.search.trial import Configuration, Round, TrialResult
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
@@ -132,7 +132,7 @@ def plan_search(
             f"graph that is large enough to judge by"
         )
     configurations = make_configurations(settings, graphs.n_entities, n_trials)
-    state = _simulated(graphs, configurations, round_sizes(n_trials, settings.eta))
+    state = _simulate(graphs, configurations)
     rounds = tuple(_planned(graphs, past, configurations, where, probe, state) for past in state.rounds)
     billed = sum(r.billed for r in rounds)
     if settings.variant == "epoch" and len(rounds) > 1:
@@ -145,21 +145,13 @@ def plan_search(
     return SearchPlan(rounds, final, settings.budget, billed, graphs.n_train, tuple(notes))
 
 
-def _simulated(graphs: SearchGraphs, configurations: list[Configuration], sizes: list[int]) -> SearchState:
-    """The state after all rounds, if every trial ends normally; the first in number stand for those that go on."""
-    state = SearchState(sizes=sizes, planned_trials=sizes[0] if sizes else 1, budget=graphs.settings.budget)
-    state.configurations = {c.number: c for c in configurations}
-    while True:
-        match next_action(state, graphs.settings, graphs):
-            case OpenRound(plan):
-                state.rounds.append(RoundState(plan))
-            case RunTrials(number, numbers):
-                ended = {n: TrialResult(number, n, 1, "ok", mrr=0.5, positives=0) for n in numbers}
-                state.rounds[number - 1].results.update(ended)
-            case CloseRound(number, survivors):
-                state.rounds[number - 1].survivors = list(survivors)
-            case _:
-                return state
+def _simulate(graphs: SearchGraphs, configurations: list[Configuration]) -> SearchState:
+    """Return the state after all rounds if every trial ends normally; equal scores promote the first in number."""
+
+    def run_trials(number: int, configurations: Sequence[int]) -> list[TrialResult]:
+        return [TrialResult(number, n, 1, "ok", mrr=0.5, positives=0) for n in configurations]
+
+    return simulate(new_state(graphs.settings, configurations), graphs.settings, graphs, run_trials)
 
 
 def _planned(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from grash.errors import GrashError, OutputError
-from grash.search.trial import Heartbeat, Status, Trial, TrialResult
+from grash.search.trial import Status, Trial, TrialProgress, TrialResult
 
 # = How long a driver bears that a worker says nothing about its trial.
 # =
@@ -98,7 +98,7 @@ class ProcessEngine:
                 return slot.device
         return None
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
+    def wait(self, tell: Callable[[TrialProgress], None]) -> list[TrialResult | Trial]:
         ended: list[TrialResult | Trial] = []
         by_pipe = {slot.pipe: slot for slot in self._slots}
         for pipe in wait(list(by_pipe), timeout=_PATIENCE):
@@ -121,7 +121,7 @@ class ProcessEngine:
             slot.process.wait()
             slot.pipe.close()
 
-    def _hear(self, slot: _Slot, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
+    def _hear(self, slot: _Slot, tell: Callable[[TrialProgress], None]) -> list[TrialResult | Trial]:
         try:
             message = json.loads(slot.pipe.recv_bytes())
         except (EOFError, OSError):
@@ -131,7 +131,7 @@ class ProcessEngine:
             return []
         if "heartbeat" in message:
             slot.silence.heard()
-            tell(Heartbeat(**message["heartbeat"]))
+            tell(TrialProgress(**message["heartbeat"]))
             return []
         task, slot.task = slot.task, None
         if "full" in message:
@@ -229,7 +229,7 @@ def work(pipe: Connection, folder: str, device: str, timeout: float | None, driv
     _send(pipe, {"ready": True})
     told = 0.0
 
-    def tell(heartbeat: Heartbeat) -> None:
+    def tell(heartbeat: TrialProgress) -> None:
         nonlocal told
         if pipe.poll():
             _receive(pipe)  # the only message to a busy worker is: stop

@@ -31,7 +31,7 @@ from grash.engines.processes import Silence
 from grash.errors import ConfigError, GrashError, OutputError
 from grash.formatting import format_bytes
 from grash.search.run_folder import LOCK_FILE, cores_place, dataset_place, read_dataset, read_settings
-from grash.search.trial import Heartbeat, Status, Trial, TrialResult
+from grash.search.trial import Status, Trial, TrialProgress, TrialResult
 from grash.training.config import make_config
 from grash.training.placement import Placement
 
@@ -60,7 +60,7 @@ class _Worker:
     task: Trial | None = None
     ended: Any = None  # what `run` will say
     heard: Any = None  # what `heard` will say
-    beat: Heartbeat | None = None  # the last one
+    beat: TrialProgress | None = None  # the last one
     silence: Silence = field(default_factory=Silence)
 
 
@@ -107,7 +107,7 @@ class RayEngine:
         self._since_room = time.monotonic()
         return "cuda" if self._gpu else "cpu"
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
+    def wait(self, tell: Callable[[TrialProgress], None]) -> list[TrialResult | Trial]:
         busy = {w.ended: w for w in self._workers if w.task is not None}
         if not busy:
             return []
@@ -247,13 +247,13 @@ class RayEngine:
             self._end(worker)
         return result
 
-    def _listen(self, worker: _Worker, tell: Callable[[Heartbeat], None]) -> None:
+    def _listen(self, worker: _Worker, tell: Callable[[TrialProgress], None]) -> None:
         if worker.heard is None:
             worker.heard = worker.actor.heard.options(concurrency_group="listen").remote()
         elif self._ray.wait([worker.heard], timeout=0)[0]:
             with suppress(self._ray.exceptions.RayError):  # a worker that is gone is noticed by what it runs
                 said = self._ray.get(worker.heard)
-                beat = None if said is None else Heartbeat(**json.loads(said))
+                beat = None if said is None else TrialProgress(**json.loads(said))
                 if beat is not None and beat != worker.beat and _is_of(beat, worker.task):  # else it is an old one
                     worker.beat = beat
                     worker.silence.heard()
@@ -279,7 +279,7 @@ class RayEngine:
         log.warning("%s waits for %s, which no node of the Ray cluster has free (`ray status`).", task.name, need)
 
 
-def _is_of(beat: Heartbeat, task: Trial | None) -> bool:
+def _is_of(beat: TrialProgress, task: Trial | None) -> bool:
     """Whether it is of this task, and not of the worker's last one."""
     return task is not None and (beat.round, beat.number) == (task.round, task.number)
 
@@ -509,7 +509,7 @@ class RayWorker:
         """holder: what the lock file says while this worker's driver lives."""
         self.folder, self.device, self.timeout, self.holder = Path(folder), device, timeout, holder
         self._runner: TrialRunner | None = None
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: TrialProgress | None = None
         self._stopping = threading.Event()
         self._looked = 0.0
 
@@ -565,7 +565,7 @@ class RayWorker:
             "versions": versions(),
         }
 
-    def _tell(self, heartbeat: Heartbeat) -> None:
+    def _tell(self, heartbeat: TrialProgress) -> None:
         self._heartbeat = heartbeat
         if self._stopping.is_set():
             raise KeyboardInterrupt

@@ -34,7 +34,7 @@ from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
 from grash.search.proposals import score_count
 from grash.search.schedule import cost_of
-from grash.search.trial import Heartbeat, Status, Trial, TrialResult
+from grash.search.trial import Status, Trial, TrialProgress, TrialResult
 from grash.training.checkpoint import SCHEMA, VERSION, TrainState, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress
@@ -54,12 +54,12 @@ class TrialRunner:
         self.device, self.timeout = choose_device(device), timeout
         self._ground: tuple[Subgraph, Ground] | None = None
 
-    def run(self, task: Trial, tell: Callable[[Heartbeat], None]) -> TrialResult:
+    def run(self, task: Trial, tell: Callable[[TrialProgress], None]) -> TrialResult:
         """The result of a task. An interrupt (KeyboardInterrupt, from `tell` too) passes through after saving."""
         [[result]] = self.run_many([task], tell)
         return result
 
-    def run_many(self, tasks: Sequence[Trial], tell: Callable[[Heartbeat], None]) -> Iterator[list[TrialResult]]:
+    def run_many(self, tasks: Sequence[Trial], tell: Callable[[TrialProgress], None]) -> Iterator[list[TrialResult]]:
         """Results as they come, those of tasks that were trained together at once."""
         alike: dict[Any, list[Trial]] = {}
         for task in tasks:
@@ -79,7 +79,7 @@ class TrialRunner:
             for key, some in configs.items()
         )
 
-    def _run_alike(self, tasks: list[Trial], tell: Callable[[Heartbeat], None]) -> Iterator[list[TrialResult]]:
+    def _run_alike(self, tasks: list[Trial], tell: Callable[[TrialProgress], None]) -> Iterator[list[TrialResult]]:
         """Tasks on one graph. What a stack takes in seconds is shared by its trials."""
         began, waiting = self._begin(), list(tasks)
         results: list[TrialResult] = []
@@ -182,14 +182,14 @@ class TrialRunner:
         save_model(stored, self.folder / "model", overwrite=True)
         return {k: v for k, v in found.items() if k != "per_relation"}
 
-    def _watch(self, task: Trial, tell: Callable[[Heartbeat], None]) -> Callable[[Progress], None]:
+    def _watch(self, task: Trial, tell: Callable[[TrialProgress], None]) -> Callable[[Progress], None]:
         def watch(progress: Progress) -> None:
             if self.timeout is not None and not task.final and progress.seconds > self.timeout:
                 raise TrialTimeout(
                     f"It took longer than the {self.timeout:g} s that a trial may take (--trial-timeout)."
                 )
             tell(
-                Heartbeat(
+                TrialProgress(
                     task.round,
                     task.number,
                     progress.step,
@@ -221,7 +221,9 @@ class TrialRunner:
             if self.device.type == "cuda":
                 gc.collect()  # an error holds what the frames that it came through held
                 torch.cuda.empty_cache()
-            return TrialResult(task.round, task.number, task.attempt, "memory", message=str(error).split("\n")[0])
+            return TrialResult(
+                task.round, task.number, task.attempt, "out_of_memory", message=str(error).split("\n")[0]
+            )
         message = f"{type(error).__name__}: {error}".split("\n")[0]
         if broken:
             return TrialResult(task.round, task.number, task.attempt, "killed", message=message)

@@ -430,7 +430,7 @@ def split_off(triples: Triples, n_entities: int, n_relations: int, holdout: Hold
     wanted = n_valid_of(len(triples))
     stay = None if holdout.before is None else TripleSet(holdout.before).contains(triples)
     if holdout.isolated:
-        joined = joined_twice(triples, n_entities)
+        joined = linked_again(triples, n_entities)
         stay = joined if stay is None else stay | joined
     seed = int(np.random.SeedSequence([holdout.seed, len(triples)]).generate_state(1, np.uint64)[0])
     if holdout.guarded:
@@ -443,19 +443,19 @@ def split_off(triples: Triples, n_entities: int, n_relations: int, holdout: Hold
     return Part(rows_where(triples, in_train), rows_where(triples, ~in_train))
 
 
-def joined_twice(triples: Triples, n_entities: int) -> NDArray[np.bool_]:
+def linked_again(triples: Triples, n_entities: int) -> NDArray[np.bool_]:
     """(m,) whether another of the triples (m, 3) has the same two entities, in whatever order. O(m log m)."""
     _, place, counts = np.unique(pairs_of(triples, n_entities), return_inverse=True, return_counts=True)
     return counts[place] > 1
 
 
-def lie_apart(valid: Triples, train: Triples, n_entities: int) -> bool:
+def pairs_are_isolated(valid: Triples, train: Triples, n_entities: int) -> bool:
     """Whether no triple of valid has two entities that a triple of train joins; the first that has ends the look."""
     wanted = np.unique(pairs_of(valid, n_entities))
     return not any(len(places) for places in _places_among(wanted, train, n_entities))
 
 
-def joined_share(train: Triples, n_entities: int, most: int = 10_000) -> float:
+def linked_pair_share(train: Triples, n_entities: int, most: int = 10_000) -> float:
     """The share of the train triples whose two entities another one joins, of `most` of them at even distances."""
     some = np.asarray(train[:: max(1, -(-len(train) // most))])
     wanted, asked = np.unique(pairs_of(some, n_entities), return_inverse=True)

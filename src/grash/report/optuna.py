@@ -286,7 +286,7 @@ def _ended_times(path: Path) -> dict[tuple[int, int], datetime]:
     """When each trial ended, from the ledger; trials that end from now on end now."""
     times: dict[tuple[int, int], datetime] = {}
     for event in read_ledger(path) if path.exists() else []:
-        if event["event"] == "ended":
+        if event["event"] == "trial_ended":
             at = datetime.fromisoformat(event["at"].replace("Z", "+00:00"))
             times[event["result"]["round"], event["result"]["number"]] = at
     return times

@@ -38,7 +38,7 @@ from grash.report.summary import (
     trial_rows,
 )
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
-from grash.search.trial import Heartbeat
+from grash.search.trial import TrialProgress
 
 REPORT_FILE = "report.html"
 _TEMPLATE = Path(__file__).parent / "template"
@@ -391,7 +391,7 @@ class Views:
         self._lines = Lines(self._log, of_nothing=False)
         self._closed, self._told = 0, time.monotonic()
 
-    def see(self, state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], devices: Sequence[str]) -> None:
+    def see(self, state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]) -> None:
         if self.watch is not None:
             self.watch(state, heartbeats, devices)
         self._lines.watch(state, heartbeats, devices)

@@ -17,7 +17,7 @@ from grash.errors import InputError
 from grash.formatting import format_duration
 from grash.report.importance import ranking
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
-from grash.search.trial import Configuration, Heartbeat, TrialResult
+from grash.search.trial import Configuration, TrialProgress, TrialResult
 
 _LOCK_FILE = ".lock"  # as in search/folder.py, whose import would load what a status does not need
 
@@ -383,7 +383,9 @@ class Lines:
         self._winner: int | None = None
         self._final = False
 
-    def watch(self, state: SearchState, heartbeats: dict[tuple[int, int], Heartbeat], devices: Sequence[str]) -> None:
+    def watch(
+        self, state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]
+    ) -> None:
         if not self._begun:
             self._catch_up(state)
         for past in state.rounds:

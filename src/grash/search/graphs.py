@@ -17,9 +17,9 @@ from grash.reduction.subgraph import (
     Subgraph,
     chain_of,
     cut,
-    joined_share,
-    lie_apart,
+    linked_pair_share,
     n_valid_of,
+    pairs_are_isolated,
     smallest_fraction,
 )
 from grash.search.schedule import Shape
@@ -62,11 +62,11 @@ class SearchGraphs:
         return key_of(self.settings.seed, "split") >> 1
 
     @cached_property
-    def decides_apart(self) -> bool:
+    def valid_pairs_isolated(self) -> bool:
         """Whether a last round should hold out no triple whose two entities another one joins: the dataset's valid has
         none, and any draw would have many."""
         valid, train, n = self.dataset.valid, self.dataset.train, self.n_entities
-        return lie_apart(valid, train, n) and joined_share(train, n) >= OFTEN
+        return pairs_are_isolated(valid, train, n) and linked_pair_share(train, n) >= OFTEN
 
     def shape(self, fractions: Fractions, isolated: bool = False) -> Shape:
         try:

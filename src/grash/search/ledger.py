@@ -1,13 +1,14 @@
-"""ledger.jsonl: the truth about a search. Append-only, one writer, one fsynced line per change of state.
+"""The ledger of a search (ledger.jsonl), and the state of the search that follows from its events.
 
-Every line is a JSON object with `event` and, last, `sum`: the CRC-32 of the rest of the line, begun with the sum of the
-line before, so that a line that is missing is noticed like one that is wrong. A last line that was torn by a crash is
-cut off when the ledger is opened; damage anywhere else is refused: what follows cannot be trusted.
-The events and their fields: docs/reference/run-folder.md.
+The ledger is append-only and has one writer. Every line is a JSON object with `event` and, last, `sum`: the CRC-32 of
+the rest of the line, started from the sum of the line before, so a missing line is noticed like a damaged one. Opening
+a ledger cuts off a last line that a crash left incomplete; any other damage is an error.
+docs/reference/run-folder.md describes the events and their fields.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -21,19 +22,18 @@ from typing import Any
 
 from grash.errors import FormatError, InputError, OutputError
 from grash.files import sync_folder
-from grash.search.trial import FAULTS, Configuration, Round, TrialResult
+from grash.search.trial import MACHINE_FAULTS, Configuration, Round, TrialResult
 
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
-_SYNCED_LATER = (
-    "started",
-)  # nothing follows from it for one who goes on; a sync takes 4 ms, half of all that a trial costs
+# A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
+_NOT_SYNCED = ("trial_started",)
 Event = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 
 class Ledger:
-    """The ledger of a run folder, open for appending. The folder's lock makes sure that there is one writer."""
+    """The ledger of a run folder, open for appending. The folder's lock ensures that there is one writer."""
 
     def __init__(self, folder: Path) -> None:
         self.path = Path(folder) / LEDGER_FILE
@@ -45,20 +45,20 @@ class Ledger:
             raise OutputError(self.path, error.strerror or str(error)) from error
 
     def write(self, event: str, **fields: Any) -> Event:
-        """Appends one event; it is on disk when this returns (that a trial has started, with the next line)."""
+        """Append one event and return it; it is on disk then, except for `trial_started`."""
         entry = {"event": event, **fields}
         line, total = encode(entry, self._sum)
         size = os.fstat(self._file).st_size
         try:
             written = os.write(self._file, line)
-            if written < len(line):  # a disk that fills up takes the beginning
-                raise OSError(28, os.strerror(28))
-            if event not in _SYNCED_LATER:
+            if written < len(line):  # a disk that fills up accepts only the beginning
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if event not in _NOT_SYNCED:
                 os.fsync(self._file)
         except OSError as error:
-            with suppress(OSError):  # the next line must not begin in the middle of this one
+            with suppress(OSError):  # the next line must not start in the middle of this one
                 os.ftruncate(self._file, size)
-            then = "The search stops here and goes on with `grash resume` once there is room."
+            then = "The search stops here. Free some space, then continue it with `grash resume`."
             raise OutputError(self.path, error.strerror or str(error), then=then) from error
         self.events.append(entry)
         self._sum = total
@@ -69,55 +69,54 @@ class Ledger:
 
 
 def read_ledger(path: Path, *, repair: bool = False) -> list[Event]:
-    """All events. A torn last line is left out, and cut off the file with `repair`."""
+    """Return all events. An incomplete last line is left out and, with `repair`, cut off the file."""
     return _read(path, repair=repair)[0]
 
 
-def _read(path: Path, *, repair: bool) -> tuple[list[Event], int]:
-    """All events, and the sum of the last."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
-    lines = content.split(b"\n")
-    events: list[Event] = []
-    good = total = 0
-    for number, line in enumerate(lines[:-1], 1):
-        found = decode(line, total)
-        if found is None:
-            if number == len(lines) - 1 and not lines[-1]:
-                break  # the last line is complete but wrong: torn while it was written
-            raise FormatError(
-                f"{path}, line {number}: the line is damaged, or one before it is missing, and what follows cannot be "
-                f"trusted. Put back a copy of the file, or cut it before that line (`head -n {number - 1}`) to go on "
-                f"from there."
-            )
-        event, total = found
-        events.append(event)
-        good += len(line) + 1
-    _check_version(path, events)
-    if good < len(content):
-        _log.warning("%s: its last line was torn by a crash and is left out.", path)
-        if repair:
-            _truncate(path, good)
-    return events, total
-
-
-def encode(event: Event, before: int = 0) -> tuple[bytes, int]:
-    """The line of an event, its sum and newline included, and that sum. before: the sum of the line before."""
+def encode(event: Event, previous_sum: int = 0) -> tuple[bytes, int]:
+    """Return the line of an event, with its sum and newline, and that sum."""
     body = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    total = zlib.crc32(body, before)
+    total = zlib.crc32(body, previous_sum)
     return body[:-1] + f',"sum":"{total:08x}"}}\n'.encode(), total
 
 
-def decode(line: bytes, before: int = 0) -> tuple[Event, int] | None:
-    """The event of a line (without newline) and its sum; None if it is damaged or does not follow that line."""
+def decode(line: bytes, previous_sum: int = 0) -> tuple[Event, int] | None:
+    """Return the event of a line (without newline) and its sum; None if it is damaged or a line before is missing."""
     body, mark, rest = line.rpartition(b',"sum":"')
-    total = zlib.crc32(body + b"}", before)
+    total = zlib.crc32(body + b"}", previous_sum)
     if not mark or rest != f'{total:08x}"}}'.encode():
         return None
     event = json.loads(body + b"}")
     return (event, total) if isinstance(event, dict) and "event" in event else None
+
+
+def _read(path: Path, *, repair: bool) -> tuple[list[Event], int]:
+    """Return all events and the sum of the last one."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
+    lines = content.split(b"\n")
+    events: list[Event] = []
+    good = total = 0
+    for number, line in enumerate(lines[:-1], 1):
+        decoded = decode(line, total)
+        if decoded is None:
+            if number == len(lines) - 1 and not lines[-1]:
+                break  # the last line has its newline but is wrong: a crash interrupted the write
+            raise FormatError(
+                f"{path}, line {number}: the line is damaged, or a line before it is missing. Restore a copy of the "
+                f"file, or keep only the lines before it (`head -n {number - 1}`) to resume from there."
+            )
+        event, total = decoded
+        events.append(event)
+        good += len(line) + 1
+    _check_version(path, events)
+    if good < len(content):
+        _log.warning("%s: ignoring the last line, which a crash left incomplete.", path)
+        if repair:
+            _truncate(path, good)
+    return events, total
 
 
 def _check_version(path: Path, events: list[Event]) -> None:
@@ -125,11 +124,11 @@ def _check_version(path: Path, events: list[Event]) -> None:
         return
     first = events[0]
     if first.get("schema") != SCHEMA:
-        raise FormatError(f"{path} is no ledger of a search: its first line does not say {SCHEMA}.")
+        raise FormatError(f"{path} is not the ledger of a search: its first line does not name the schema {SCHEMA}.")
     if first.get("version") != VERSION:
         raise FormatError(
-            f"{path} is a ledger of version {first.get('version')}, and this grash reads version {VERSION}: use the "
-            f"grash that wrote it."
+            f"{path} has version {first.get('version')}, and this grash reads version {VERSION}: use the grash that "
+            f"wrote it."
         )
 
 
@@ -142,75 +141,73 @@ def _truncate(path: Path, size: int) -> None:
         raise OutputError(path, error.strerror or str(error)) from error
 
 
-# = Where a search stands: a fold over the events of its ledger. Deciding and showing both start from here.
-
-
 @dataclass
 class RoundState:
-    """One round: its plan, and for each configuration the result that counts and every attempt."""
+    """One round of a search so far."""
 
     plan: Round
-    results: dict[int, TrialResult] = field(default_factory=dict)  # settled: ok, or failed for good
-    attempts: dict[int, list[TrialResult]] = field(default_factory=dict)
-    running: dict[int, dict[str, Any]] = field(default_factory=dict)  # started and not ended: device, at, attempt
-    survivors: list[int] | None = None  # once the round is closed
+    results: dict[int, TrialResult] = field(default_factory=dict)  # by configuration: the result that counts
+    attempts: dict[int, list[TrialResult]] = field(default_factory=dict)  # by configuration: every attempt
+    running: dict[int, Event] = field(default_factory=dict)  # by configuration: its `trial_started`
+    survivors: list[int] | None = None  # best first; None while the round is open
 
     @property
     def cost(self) -> float:
         return math.fsum(r.cost for r in self.results.values())
 
-    def best(self, count: int, among: Iterable[int] | None = None) -> list[int]:
-        """The best configurations so far; of all, or of some that all have a result."""
-        results = self.results.values() if among is None else [self.results[n] for n in among]
-        return select_best(results, count, self.plan.trend)
-
     @property
     def seconds(self) -> float:
-        return sum(r.seconds for tries in self.attempts.values() for r in tries)
+        return sum(r.seconds for attempts in self.attempts.values() for r in attempts)
+
+    def best(self, count: int, among: Iterable[int] | None = None) -> list[int]:
+        """Return the best configurations, best first; `among` restricts to some that all have a result."""
+        results = self.results.values() if among is None else [self.results[n] for n in among]
+        return select_best(results, count, self.plan.trend)
 
 
 @dataclass
 class SearchState:
+    """Everything that is known about a search: its events, applied one by one."""
+
     settings: dict[str, Any] = field(default_factory=dict)
     dataset: dict[str, Any] = field(default_factory=dict)  # name, fingerprint, counts
-    sizes: list[int] = field(default_factory=list)  # trials that enter each round
-    planned_trials: int = 1  # of the first round when the search began; fixes the fidelities
+    sizes: list[int] = field(default_factory=list)  # number of trials of each round
+    planned_trials: int = 1  # trials of the first round before any extension; the fidelities follow from it
     budget: float = 0.0
-    configurations: dict[int, Configuration] = field(default_factory=dict)
+    configurations: dict[int, Configuration] = field(default_factory=dict)  # by number
     rounds: list[RoundState] = field(default_factory=list)
     winner: int | None = None
-    finals: dict[int, list[TrialResult]] = field(
-        default_factory=dict
-    )  # attempts at the final training, by configuration
-    modelled: int | None = None  # the configuration that was last trained in full: whose model there is
-    final_running: dict[str, Any] | None = None
+    finals: dict[int, list[TrialResult]] = field(default_factory=dict)  # final trainings: attempts by configuration
+    last_trained: int | None = None  # the configuration whose final training ended last
+    final_running: Event | None = None  # `trial_started` of the final training
     finished: bool = False
-    failed: str = ""  # why the search ended without a winner
-    stopped: str = ""  # why it last stopped before its end
+    failed: str = ""  # why the search ended without a winner or a model
+    stopped: str = ""  # why it stopped before its end
     started_at: str = ""
-    seconds: float = 0.0  # of all drivers so far, measured
+    seconds: float = 0.0  # that all drivers have run so far
     max_retries: int = 2
 
     @classmethod
     def replay(cls, events: Iterable[Event]) -> SearchState:
+        """Return the state after these events."""
         state = cls()
         for event in events:
-            state.see(event)
+            state.apply(event)
         return state
 
-    def see(self, event: Event) -> None:
-        """Takes one more event into account."""
-        getattr(self, f"_see_{event['event']}")(event)
+    def apply(self, event: Event) -> None:
+        """Update the state by one event."""
+        getattr(self, f"_on_{event['event']}")(event)
         self.seconds = max(self.seconds, event.get("elapsed", 0.0))
 
     def entrants(self, number: int) -> list[int]:
-        """The configurations of a round, best of the round before first; all of them in round 1."""
+        """Return the configurations that enter a round, best of the round before first."""
         if number == 1:
             return sorted(self.configurations)[: self.sizes[0]]
         return self.rounds[number - 2].best(self.sizes[number - 1], self.entrants(number - 1))
 
     def incumbent(self) -> TrialResult | None:
-        """The best trial of the highest round that has one."""
+        """Return the best trial of the highest round that has one."""
         for past in reversed(self.rounds):
             best = past.best(1)
             if best:
@@ -219,98 +216,107 @@ class SearchState:
 
     @property
     def final(self) -> TrialResult | None:
-        """The settled final training of the winner."""
-        attempts = self.finals.get(self.winner, []) if self.winner is not None and self.winner == self.modelled else []
-        return attempts[-1] if attempts and self._settles(attempts[-1], attempts) else None
+        """The final training of the winner, unless it has to run (again)."""
+        if self.winner is None or self.winner != self.last_trained:
+            return None
+        attempts = self.finals[self.winner]
+        return attempts[-1] if attempts and self._counts(attempts) else None
 
     @property
     def spent(self) -> float:
+        """Cost of all rounds in full trainings."""
         return math.fsum(past.cost for past in self.rounds)
 
-    def _see_search(self, event: Event) -> None:
+    def _on_search_started(self, event: Event) -> None:
         self.settings, self.dataset = event["settings"], event["dataset"]
         self.sizes, self.budget = list(event["sizes"]), event["budget"]
         self.planned_trials = self.sizes[0] if self.sizes else 1
         self.max_retries = event["settings"].get("max_retries", self.max_retries)
         self.started_at = event["at"]
 
-    def _see_proposed(self, event: Event) -> None:
+    def _on_configurations_proposed(self, event: Event) -> None:
         for content in event["configurations"]:
-            made = Configuration(**content)
-            self.configurations[made.number] = made
+            self.configurations[content["number"]] = Configuration(**content)
 
-    def _see_round(self, event: Event) -> None:
+    def _on_round_opened(self, event: Event) -> None:
         self.rounds.append(RoundState(Round.from_json(event["plan"])))
 
-    def _see_started(self, event: Event) -> None:
+    def _on_trial_started(self, event: Event) -> None:
         self.stopped = ""
         if event["round"] == 0:
             self.final_running = event
         else:
             self.rounds[event["round"] - 1].running[event["number"]] = event
 
-    def _see_ended(self, event: Event) -> None:
+    def _on_trial_ended(self, event: Event) -> None:
         result = TrialResult.from_json(event["result"])
         if result.round == 0:
             self.final_running = None
             self.finals.setdefault(result.number, []).append(result)
-            self.modelled = result.number
+            self.last_trained = result.number
             return
         past = self.rounds[result.round - 1]
         past.running.pop(result.number, None)
-        past.attempts.setdefault(result.number, []).append(result)
-        if self._settles(result, past.attempts[result.number]):
+        attempts = past.attempts.setdefault(result.number, [])
+        attempts.append(result)
+        if self._counts(attempts):
             past.results[result.number] = result
 
-    def _settles(self, result: TrialResult, attempts: list[TrialResult]) -> bool:
-        """Machine faults are tried again; everything else, and a fault that outlasts its retries, stands."""
-        return result.status not in FAULTS or sum(r.status in FAULTS for r in attempts) > self.max_retries
+    def _counts(self, attempts: list[TrialResult]) -> bool:
+        """Whether the last attempt counts: a machine's fault does so only when no retry is left."""
+        if attempts[-1].status not in MACHINE_FAULTS:
+            return True
+        return sum(r.status in MACHINE_FAULTS for r in attempts) > self.max_retries
 
-    def _see_closed(self, event: Event) -> None:
+    def _on_round_closed(self, event: Event) -> None:
         self.rounds[event["round"] - 1].survivors = list(event["survivors"])
 
-    def _see_extended(self, event: Event) -> None:
-        """More trials or more survivors: rounds that were closed open again, with the fidelities that they had."""
+    def _on_winner_chosen(self, event: Event) -> None:
+        self.winner = event["number"]
+
+    def _on_search_finished(self, event: Event) -> None:
+        self.finished, self.failed, self.stopped = True, event.get("failed", ""), ""
+
+    def _on_search_stopped(self, event: Event) -> None:
+        self.stopped = event["reason"]
+        self._clear_running()
+
+    def _on_search_resumed(self, event: Event) -> None:
+        """Continue; a search that failed forgets its machine faults, so those trials run again."""
+        self.stopped = ""
+        self._clear_running()
+        if not self.failed:
+            return
+        for attempts in self.finals.values():
+            attempts[:] = [r for r in attempts if r.status not in MACHINE_FAULTS]
+        for past in self.rounds:
+            for n in [n for n, r in past.results.items() if r.status in MACHINE_FAULTS]:
+                del past.results[n], past.attempts[n]
+        self.finished, self.failed = False, ""
+
+    def _on_search_extended(self, event: Event) -> None:
+        """Add trials or survivors: closed rounds open again, with their fidelities unchanged."""
         self.sizes, self.budget = list(event["sizes"]), event["budget"]
         self.settings = {**self.settings, **event["settings"]}
         self.finished, self.winner, self.failed = False, None, ""
         for past in self.rounds:
             past.survivors = None
 
-    def _see_stopped(self, event: Event) -> None:
-        self.stopped = event["reason"]
-        self._nothing_runs()
-
-    def _see_resumed(self, event: Event) -> None:
-        """A search that failed for its machine's faults tries them again: whoever resumes it has seen to that."""
-        self.stopped = ""
-        self._nothing_runs()
-        if not self.failed:
-            return
-        for attempts in self.finals.values():
-            attempts[:] = [r for r in attempts if r.status not in FAULTS]
-        for past in self.rounds:
-            for n in [n for n, r in past.results.items() if r.status in FAULTS]:
-                del past.results[n], past.attempts[n]
-        self.finished, self.failed = False, ""
-
-    def _nothing_runs(self) -> None:
+    def _clear_running(self) -> None:
         self.final_running = None
         for past in self.rounds:
             past.running = {}
 
-    def _see_won(self, event: Event) -> None:
-        self.winner = event["number"]
-
-    def _see_finished(self, event: Event) -> None:
-        self.finished, self.failed, self.stopped = True, event.get("failed", ""), ""
-
 
 def select_best(results: Iterable[TrialResult], count: int, trend: float) -> list[int]:
-    """The configurations of the `count` best, by MRR and by how it was still rising (docs/decisions/0033); ties go to
-    the cheaper, then to the lower number (D8)."""
-    found = [
+    """Return the configurations of the `count` best results, best first.
+
+    The score is the MRR plus `trend` times its last rise (docs/decisions/0033). Ties go to the cheaper trial, then to
+    the one that computed fewer scores, then to the lower number.
+    """
+    keys = [
         (-(r.mrr + trend * r.rise), r.cost, r.scores, r.number)
-        for r in results if r.mrr is not None and r.status == "ok"
-    ]  # fmt: skip
-    return [key[-1] for key in sorted(found)[:count]]
+        for r in results
+        if r.mrr is not None and r.status == "ok"
+    ]
+    return [key[-1] for key in sorted(keys)[:count]]

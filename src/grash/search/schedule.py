@@ -20,8 +20,8 @@ from grash.training.config import TrainConfig
 MIN_ENTITY_SHARE = 0.01
 MIN_ENTITIES = 2000
 MIN_VALID = 1000
-APART_FROM = 0.25  # of the triples: smaller graphs after few epochs foretell better by any triples (0039)
-APART = "held out are triples like the dataset's valid ones: no other triple joins their two entities"
+ISOLATED_FROM = 0.25  # of the triples: smaller graphs after few epochs foretell better by any triples (0039)
+ISOLATED_NOTE = "held out are triples like the dataset's valid ones: no other triple joins their two entities"
 MOST_OF_A_GRAPH = 0.5  # a subgraph that has to be larger saves little: the whole graph has the better validation
 
 
@@ -45,7 +45,7 @@ class Graphs(Protocol):
     n_train: int
 
     @property
-    def decides_apart(self) -> bool:
+    def valid_pairs_isolated(self) -> bool:
         """Whether the dataset's valid triples are of a kind that a last round should hold out too (0039)."""
 
     def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
@@ -94,9 +94,9 @@ def plan_round(
     earlier = tuple(r.graph_fraction for r in before) if settings.warm_start != "off" else ()
     fractions = (*earlier, graph_fraction)
     decides = n_trials <= settings.eta and settings.last_round_holdout == "match_valid"
-    isolated = apart_shape(fractions, graphs) if decides else None
+    isolated = isolated_shape(fractions, graphs) if decides else None
     shape = isolated or graphs.shape(fractions)
-    notes += [APART] if isolated else []
+    notes += [ISOLATED_NOTE] if isolated else []
     most = math.floor(fidelity * settings.full_epochs * graphs.n_train)
     if most > 0 and (shape.n_train == 0 or shape.n_valid == 0):
         raise ConfigError(_too_small(number, shape))
@@ -136,10 +136,10 @@ def plan_round(
     )
 
 
-def apart_shape(fractions: tuple[float, ...], graphs: Graphs) -> Shape | None:
+def isolated_shape(fractions: tuple[float, ...], graphs: Graphs) -> Shape | None:
     """Sizes of a last round's graph that holds out triples like the dataset's own; None where it should hold out any:
     they are no others, too few, or the graph is small or the whole one."""
-    if not APART_FROM <= fractions[-1] < 1 or not graphs.decides_apart or graphs.shape(fractions).whole:
+    if not ISOLATED_FROM <= fractions[-1] < 1 or not graphs.valid_pairs_isolated or graphs.shape(fractions).whole:
         return None
     shape = graphs.shape(fractions, True)
     return shape if shape.n_valid >= MIN_VALID else None

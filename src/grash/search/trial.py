@@ -1,56 +1,60 @@
-"""The records of a search: configurations, rounds, tasks for an engine, what came of them; and the Engine protocol.
+"""The records of a search: configurations, rounds, trials, their results and progress; and the Engine protocol.
 
-All are frozen and JSON-able: they are lines of the ledger, and messages between driver and workers.
+All are frozen and JSON-able: they are part of the ledger, and messages between the driver and its workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Status = Literal["ok", "diverged", "memory", "killed", "timeout", "error"]
-FAULTS: tuple[Status, ...] = ("memory", "killed")  # a machine's fault, tried again; all else is the trial's own
+Status = Literal["ok", "diverged", "out_of_memory", "killed", "timeout", "error"]
+MACHINE_FAULTS: tuple[Status, ...] = ("out_of_memory", "killed")  # retried; other failures are the trial's own
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """One point of the space: a whole training run at full fidelity, and where it came from."""
-
-    number: int
-    values: dict[str, Any]  # every field of TrainConfig
-    origin: str
-    relative_cost: float = 1.0  # of a full run, in the unit of the budget
+class _Record:
+    """A dataclass that converts to JSON."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
-class Round:
-    """What every trial of a round does: its graph, its epochs, its share of the budget. Fixed when the round opens."""
+class Configuration(_Record):
+    """One point of the search space: the settings of a full training."""
+
+    number: int  # 0, 1, … in the order of proposal
+    values: dict[str, Any]  # every field of TrainConfig
+    origin: str  # how it was proposed: random, sobol, portfolio, or a name given by the user
+    relative_cost: float = 1.0  # of a full training, in the unit of the budget
+
+
+@dataclass(frozen=True)
+class Round(_Record):
+    """The plan of a round, fixed when the round opens: its graph, its epochs and its part of the budget."""
 
     number: int  # 1, 2, …
-    n_trials: int  # that were to enter when it was planned
-    share: float  # of the budget, carried surplus included
-    fidelity: float  # f, the share of a full run's cost that a trial may take
-    graph_fraction: float  # g, asked for
-    epoch_fraction: float  # e
-    fractions: tuple[float, ...]  # the graphs of this round and, for warm starts, of those before it
-    whole: bool  # the full graph with the dataset's own validation triples
-    k: int | None  # core number that the graph reaches down to
+    n_trials: int  # number of trials as planned, before any extension
+    share: float  # budget of the round in full trainings, including what was carried over
+    fidelity: float  # f: cost of a trial relative to a full training
+    graph_fraction: float  # g: fraction of the training triples, as requested
+    epoch_fraction: float  # e: fraction of the epochs
+    fractions: tuple[float, ...]  # g of this round; with a warm start, after those of the rounds before
+    whole: bool  # it uses the full graph and the dataset's own validation triples
+    k: int | None  # core number down to which entities are kept
     n_entities: int
     n_relations: int
     n_train: int
     n_valid: int
-    entity_share: float  # |E_i| / |E|, which scales the negatives
-    positives: int  # that a trial sees, those of earlier rounds included where it continues
-    continues: bool  # epoch variant: survivors go on from their weights
-    cost: float  # billed for one trial of price 1
-    notes: tuple[str, ...] = ()  # which rails acted, what was missed, and why
-    trend: float = 0.0  # what a trial's rise adds to its score when the round is decided
-    triple_share: float | None = None  # of the full graph's triples, where it is not the fraction asked for
-    isolated: bool = False  # it holds out no triple whose two entities another one joins (0039)
+    entity_share: float  # |E_i| / |E|, which scales the number of negatives
+    positives: int  # training triples that a trial has seen at its end, including rounds that it continues
+    continues: bool  # survivors continue from their weights (variant=epoch)
+    cost: float  # of one trial with a relative cost of 1, in full trainings
+    notes: tuple[str, ...] = ()  # what the guard rails changed, and warnings
+    trend: float = 0.0  # weight of the rise of the MRR in a trial's score
+    triple_share: float | None = None  # n_train relative to the full graph, where it is not graph_fraction
+    isolated: bool = False  # it holds out only triples that are the one link of their entity pair (decision 0039)
 
     @property
     def epochs(self) -> float:
@@ -60,29 +64,26 @@ class Round:
     def from_json(cls, content: dict[str, Any]) -> Round:
         return cls(**{**content, "fractions": tuple(content["fractions"]), "notes": tuple(content["notes"])})
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class Trial:
-    """One trial for an engine: a configuration in a round, or (round 0) the final training of the winner."""
+class Trial(_Record):
+    """What to run: a configuration at the fidelity of a round, or (round 0) the final training of the winner."""
 
     round: int
-    number: int
-    attempt: int
-    config: dict[str, Any]  # TrainConfig at this fidelity
-    fractions: tuple[float, ...]  # the graph; () is the whole one
-    isolated: bool = False  # as in its round
-    relative_cost: float = 1.0
-    continues: str | None = None  # folder of that state, inside the run folder
-    epochs_before: float = 0.0  # of the round that it goes on from; what it sees beyond is billed
-    warm: bool = False  # rows of known entities are taken over from there, the rest is new
-    keep: bool = False  # the state at the end is needed by the next round
-    folder: str = ""  # inside the run folder: checkpoint and kept state
-    n_bytes: int = 0  # that it is estimated to take on its device
-    placement: str = "auto"  # of its entities' rows, if it is trained alone
-    work_share: float = 1.0  # of the usual work space for ranking; smaller after running out of memory
+    number: int  # of the configuration
+    attempt: int  # 1, 2, …
+    config: dict[str, Any]  # TrainConfig at the fidelity of the round
+    fractions: tuple[float, ...]  # the graph, as in Round; () is the full graph
+    isolated: bool = False  # as in Round
+    relative_cost: float = 1.0  # of the configuration
+    continues: str | None = None  # folder of the saved state to start from, inside the run folder
+    epochs_before: float = 0.0  # epochs of that state, which were paid for in its round
+    warm: bool = False  # copy the rows of known entities from that state and initialize the others
+    keep: bool = False  # save the state at the end, for the next round
+    folder: str = ""  # for checkpoint and saved state, inside the run folder
+    n_bytes: int = 0  # estimated memory on the device
+    placement: str = "auto"  # of the entity embeddings, for a trial that is trained alone
+    work_share: float = 1.0  # factor on the memory for ranking; halved after running out of memory
     final: bool = False
 
     @property
@@ -91,47 +92,44 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TrialResult:
-    """How a trial ended."""
+class TrialResult(_Record):
+    """What came back: how a trial ended, its score and what it cost."""
 
     round: int
-    number: int
+    number: int  # of the configuration
     attempt: int
     status: Status
-    mrr: float | None = None
-    interval: tuple[float, float] | None = None  # 95 % bootstrap over validation triples
-    history: list[dict[str, Any]] = field(default_factory=list)  # every validation of this round
-    positives: int = 0  # seen in this round, those taken over not counted
-    cost: float = 0.0  # billed, in full runs
-    scores: float = 0.0  # score count times dimension: what was really computed
+    mrr: float | None = None  # best validation MRR
+    interval: tuple[float, float] | None = None  # 95 % bootstrap interval of the MRR over validation triples
+    history: list[dict[str, Any]] = field(default_factory=list)  # every validation in this round
+    positives: int = 0  # training triples seen in this round
+    cost: float = 0.0  # in full trainings
+    scores: float = 0.0  # number of scores computed times dimension
     seconds: float = 0.0
     peak_bytes: int = 0
     device: str = ""
-    message: str = ""
+    message: str = ""  # why it failed
     traceback: str = ""
-    evaluation: dict[str, Any] | None = None  # final training: test metrics
+    evaluation: dict[str, Any] | None = None  # test metrics of the final training
 
     @property
     def rise(self) -> float:
-        """How far the last validation of this round lies above the one before it; 0 if it does not."""
-        seen = [float(v["mrr"]) for v in self.history[-2:]]
-        return max(0.0, seen[1] - seen[0]) if len(seen) == 2 else 0.0
+        """Increase of the MRR from the second to last validation of this round to the last; 0 if it fell."""
+        last = [float(v["mrr"]) for v in self.history[-2:]]
+        return max(0.0, last[1] - last[0]) if len(last) == 2 else 0.0
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrialResult:
         interval = content.get("interval")
         return cls(**{**content, "interval": None if interval is None else (interval[0], interval[1])})
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class Heartbeat:
-    """A running trial's word on how far it is."""
+class TrialProgress(_Record):
+    """How far a running trial is."""
 
     round: int
-    number: int
+    number: int  # of the configuration
     step: int
     n_steps: int
     best_mrr: float | None
@@ -139,19 +137,19 @@ class Heartbeat:
 
 
 class Engine(Protocol):
-    """Runs tasks, as many at a time as it has slots, and reports."""
+    """Runs trials, up to `n_slots` at a time."""
 
     n_slots: int
     devices: tuple[str, ...]
 
-    def start(self, task: Trial) -> str | None:
-        """Takes a task into a free slot and says on which device; None where there is no room for it now."""
+    def start(self, trial: Trial) -> str | None:
+        """Start a trial in a free slot and return its device; return None if there is no room for it now."""
 
-    def wait(self, tell: Callable[[Heartbeat], None]) -> list[TrialResult | Trial]:
-        """What ended, after a short while at most or when something has; a Trial is one that `stop` ended unfinished."""
+    def wait(self, on_progress: Callable[[TrialProgress], None]) -> list[TrialResult | Trial]:
+        """Wait a short time and return what has ended; a Trial is one that `stop` ended before it was complete."""
 
     def stop(self) -> None:
-        """Asks running trials to save what they have and stop."""
+        """Make running trials save a checkpoint and stop."""
 
     def close(self) -> None:
-        """Ends workers; running trials are lost, what they saved is not."""
+        """End all workers; running trials are lost, except for their checkpoints."""

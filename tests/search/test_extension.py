@@ -14,7 +14,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError
-from grash.search.halving import extension
+from grash.search.extension import plan_extension
 from grash.search.ledger import LEDGER_FILE, SearchState
 from grash.search.trial import Configuration
 from table_engine import NumberGraphs, bill, decide, essence, quick_settings, run_search, without_waits
@@ -34,7 +34,7 @@ def made(**changes: Any) -> tuple[Any, NumberGraphs, SearchState]:
 
 def test_more_trials_make_every_round_as_large_as_theirs_and_the_budget_covers_the_worst() -> None:
     settings, _, state = made()
-    more = extension(state, settings, n_trials=80)
+    more = plan_extension(state, settings, n_trials=80)
     assert more["sizes"] == [80, 20, 5] and more["settings"] == {"n_trials": 80, "budget": 5.5}
     # 16 of 1/64; 16 of them may all go on at 1/16; and five of those at 1/4
     assert more["budget"] == 3 + 16 / 64 + 16 / 16 + 5 / 4
@@ -42,10 +42,10 @@ def test_more_trials_make_every_round_as_large_as_theirs_and_the_budget_covers_t
 
 def test_more_budget_buys_survivors_even_if_new_ones_push_old_ones_out() -> None:
     settings, _, state = made()
-    more = extension(state, settings, budget=4.0)
+    more = plan_extension(state, settings, budget=4.0)
     assert more["sizes"][0] == 64 and more["sizes"] > [64, 16, 4] and 3 < more["budget"] <= 4
     one_later_round = made(n_trials=16, eta=4, budget=2.0)
-    assert extension(one_later_round[2], one_later_round[0], budget=3.0) == {
+    assert plan_extension(one_later_round[2], one_later_round[0], budget=3.0) == {
         "sizes": [16, 8], "budget": 3.0, "settings": {"n_trials": 16, "budget": 3.0},
     }  # fmt: skip
 
@@ -53,11 +53,11 @@ def test_more_budget_buys_survivors_even_if_new_ones_push_old_ones_out() -> None
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
-        ({"n_trials": 64}, "--n-trials 64 is no extension: the search has 64 already"),
-        ({"n_trials": 3}, "--n-trials 3 is no extension"),
-        ({"budget": 3.0}, "--budget 3 is no extension: the search has 3 already"),
-        ({"budget": -1.0}, "--budget -1 is no extension"),
-        ({"budget": 3.01}, "--budget 3.01 buys no further trial in a later round: give more"),
+        ({"n_trials": 64}, "--n-trials 64 adds nothing: the search already has 64"),
+        ({"n_trials": 3}, "--n-trials 3 adds nothing"),
+        ({"budget": 3.0}, "--budget 3 adds nothing: the search already has 3"),
+        ({"budget": -1.0}, "--budget -1 adds nothing"),
+        ({"budget": 3.01}, "--budget 3.01 pays for no further trial in a later round: give more"),
         ({}, "--extend needs either --n-trials or --budget"),
         ({"n_trials": 80, "budget": 5.0}, "--extend needs either --n-trials or --budget"),
     ],
@@ -65,22 +65,22 @@ def test_more_budget_buys_survivors_even_if_new_ones_push_old_ones_out() -> None
 def test_what_is_no_extension_is_refused_in_a_sentence(wanted: dict[str, Any], sentence: str) -> None:
     settings, _, state = made()
     with pytest.raises(ConfigError, match=sentence):
-        extension(state, settings, **wanted)
+        plan_extension(state, settings, **wanted)
 
 
 def test_a_search_that_cannot_be_extended_says_why() -> None:
     settings, graphs, state = made()
-    with pytest.raises(ConfigError, match="a warm start has dropped: begin a new search"):
-        extension(state, settings.model_copy(update={"warm_start": "weights"}), n_trials=80)
+    with pytest.raises(ConfigError, match="with a warm start, which has dropped its weights: start a new search"):
+        plan_extension(state, settings.model_copy(update={"warm_start": "weights"}), n_trials=80)
     state.rounds.pop()
-    with pytest.raises(ConfigError, match="whose rounds are all open: let `grash resume` bring it there first"):
-        extension(state, settings, n_trials=80)
+    with pytest.raises(ConfigError, match="whose rounds are all open: run `grash resume` first"):
+        plan_extension(state, settings, n_trials=80)
     alone = made(n_trials=1)
-    with pytest.raises(ConfigError, match="one trial has none: begin a new search"):
-        extension(alone[2], alone[0], n_trials=8)
+    with pytest.raises(ConfigError, match="of one trial has none: start a new search"):
+        plan_extension(alone[2], alone[0], n_trials=8)
     one_round = made(n_trials=4, eta=4)
-    with pytest.raises(ConfigError, match="buys no further trial in a later round"):
-        extension(one_round[2], one_round[0], budget=9.0)
+    with pytest.raises(ConfigError, match="pays for no further trial in a later round"):
+        plan_extension(one_round[2], one_round[0], budget=9.0)
 
 
 @given(st.data())
@@ -107,11 +107,11 @@ def test_after_any_extensions_the_bill_keeps_within_the_budget_shown(data: st.Da
         else:
             wanted = {"budget": state.budget + data.draw(st.floats(0.01, 5))}
         try:
-            fields = extension(state, settings, prices=prices or (), **wanted)
+            fields = plan_extension(state, settings, relative_costs=prices or (), **wanted)
         except ConfigError:  # too little for one trial, or a search that failed in an early round
             return
         assert fields["budget"] <= wanted.get("budget", float("inf")) + 1e-9 and fields["budget"] >= state.budget
-        state.see({"event": "extended", **fields})
+        state.apply({"event": "search_extended", **fields})
         state = decide(settings, graphs, state=state, kept=False, **run)
         assert [past.plan for past in state.rounds] == plans
         assert all(state.rounds[i].results[n] is r for (i, n), r in before.items())
@@ -149,7 +149,7 @@ def test_the_extended_search_is_refused_without_a_trace(tmp_path: Path) -> None:
     graphs = NumberGraphs(settings)
     run_search(tmp_path, graphs)
     before = (tmp_path / LEDGER_FILE).read_bytes()
-    with pytest.raises(ConfigError, match="is no extension"):
+    with pytest.raises(ConfigError, match="adds nothing"):
         run_search(tmp_path, graphs, extend={"n_trials": 2})
     assert (tmp_path / LEDGER_FILE).read_bytes() == before
 
@@ -161,7 +161,7 @@ def test_an_extended_search_cut_after_any_line_goes_on_to_the_same_end(tmp_path:
     run_search(tmp_path / "whole", graphs)
     expected, _ = run_search(tmp_path / "whole", graphs, extend={"n_trials": 7})
     lines = (tmp_path / "whole" / LEDGER_FILE).read_bytes().splitlines(keepends=True)
-    asked = next(i for i, line in enumerate(lines) if line.startswith(b'{"event":"extended"'))
+    asked = next(i for i, line in enumerate(lines) if line.startswith(b'{"event":"search_extended"'))
     for count in range(asked + 1, len(lines) + 1):
         cut = tmp_path / f"cut-{count}"
         cut.mkdir()
@@ -176,6 +176,8 @@ def test_an_extended_search_cut_after_any_line_goes_on_to_the_same_end(tmp_path:
 
 def test_new_configurations_are_numbered_on(tmp_path: Path) -> None:
     state = SearchState()
-    state.see({"event": "proposed", "configurations": [Configuration(i, {}, "a").to_json() for i in range(2)]})
-    state.see({"event": "proposed", "configurations": [Configuration(2, {}, "b").to_json()]})
+    state.apply(
+        {"event": "configurations_proposed", "configurations": [Configuration(i, {}, "a").to_json() for i in range(2)]}
+    )
+    state.apply({"event": "configurations_proposed", "configurations": [Configuration(2, {}, "b").to_json()]})
     assert [c.origin for c in state.configurations.values()] == ["a", "a", "b"]
