@@ -217,7 +217,7 @@ def test_a_trial_that_finds_no_room_is_said_to_wait(
     monkeypatch.setattr(ray_engine, "_PATIENT", -1.0)
     for options, need in (
         ({"devices": "cuda"}, "a GPU"),
-        ({"devices": "cpu"}, "1 CPU, 0.5 GiB"),
+        ({"devices": "cpu"}, "1 CPU, 512.0 MiB"),
         ({"devices": "cpu", "threads": 16}, "16 CPUs"),
     ):
         assert engine_on(ray, **options).start(task_of(0)) is None
