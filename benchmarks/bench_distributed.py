@@ -23,7 +23,7 @@ import torch
 from grash.cli.train import assignment, launched
 from grash.data.load import load_dataset
 from grash.engines.device import choose_device
-from grash.engines.trainer import Ground
+from grash.engines.trainer import TrainingData
 from grash.training.checkpoint import TrainState
 from grash.training.config import make_config
 from grash.training.initial import initial_model
@@ -70,9 +70,9 @@ def stepping(
     dataset, config = load_dataset(args.dataset), make_config(dict(assignment(text) for text in args.set))
     if not launched():
         device = choose_device(args.device)
-        ground = Ground(dataset, device)
-        state = TrainState.fresh(initial_model(config, *ground.sizes, device=device), config)
-        batches = ground.batches(config)
+        data = TrainingData(dataset, device)
+        state = TrainState.fresh(initial_model(config, *data.sizes, device=device), config)
+        batches = data.batches(config)
 
         def plain() -> Any:
             train_step(state, batches, config)
@@ -86,8 +86,9 @@ def stepping(
     from grash.training.distributed.tables import Shard
 
     with joined(args.device) as (company, device):
-        shard, ground = Shard.of(dataset.n_entities, company), Ground(dataset, device)
-        training = Training(fresh_shard(config, dataset.n_relations, shard, device), ground.batches(config), config)
+        shard, data = Shard.of(dataset.n_entities, company), TrainingData(dataset, device)
+        state = fresh_shard(config, dataset.n_relations, shard, device)
+        training = Training(config).started(state, data.batches(config))
         count = [0]
         plain_exchange = company.exchange
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from grash.data.known_answers import KnownAnswers
-from grash.engines.memory import place_training, plan_stack
+from grash.engines.memory import choose_placement, plan_memory
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes
 from grash.kernels.host_rows import host_rows, near
@@ -72,7 +72,7 @@ def main() -> None:
     ceilings = memory_rate(), *bus_rates()
     print(f"ceilings: card's memory {ceilings[0] / 1e12:.2f} TB/s, bus {ceilings[1] / 1e9:.1f} GB/s to the card, "
           f"{ceilings[2] / 1e9:.1f} GB/s from it", flush=True)  # fmt: skip
-    auto = place_training(config, *vars(sizes).values(), CUDA, folder=Path.cwd(), n_valid=args.rank)
+    auto = choose_placement(config, *vars(sizes).values(), CUDA, folder=Path.cwd(), n_valid=args.rank)
     print(f"placement=auto is {auto.placement.kind}: {auto.sentence()}", flush=True)
     seen = []
     for kind in args.placements or ["device", "host"]:
@@ -109,7 +109,7 @@ def run(
     kept = [model.entity[touched].cpu(), state.entity_optimizer.state["squares"][touched].cpu()]
     kept += ranks(model, sizes, graph, n_ranked, kind)
     report(kind, fused, batches.plan.n_steps, share, ceilings, losses, keeps)
-    plan = plan_stack([config], sizes.entities, sizes.relations, sizes.triples, CUDA, n_valid=n_ranked,
+    plan = plan_memory([config], sizes.entities, sizes.relations, sizes.triples, CUDA, n_valid=n_ranked,
                       placement=placement)  # fmt: skip
     peak = torch.cuda.max_memory_allocated() - before
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -28,13 +28,14 @@ import triton.language as tl
 
 from grash.api.dataset import load_dataset
 from grash.data.known_answers import AnswerIndex, KnownAnswers
-from grash.engines.trainer import Ground, Job, run_trainings
+from grash.engines.trainer import TrainingData, run_trainings
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker, Ranks, ranking_bytes
 from grash.kernels.count_above import exact_scores
 from grash.models import MODELS, KgeModel
 from grash.models.base import SIDES, Side
 from grash.training.config import TrainConfig
+from grash.training.loop import Training
 from harness import Timing, device_timed, record
 
 CUDA = torch.device("cuda")
@@ -144,11 +145,11 @@ def stacked(name: str, ranker: Ranker, case: Case) -> None:
 def check_trained(graph: str, models: Sequence[str], epochs: float, n: int, device: torch.device) -> None:
     """Trains one model after the other and ranks the first n test triples by both paths."""
     data = load_dataset(graph)
-    ground, test = Ground(data, device), data.test[:n]
+    training_data, test = TrainingData(data, device), data.test[:n]
     known = KnownAnswers.of(data.train, data.valid, data.test, n_relations=data.n_relations, asked=test)
     ranker = Ranker(test, known, data.n_entities, device)
     for name in models:
-        model = trained(ground, name, epochs)
+        model = trained(training_data, name, epochs)
         (ours, seconds), (plain, plain_seconds) = (timed(ranker, model, kernels) for kernels in ("triton", "reference"))
         found = differences(ranker, model, ours, plain)
         fine = sum(explained for _, explained in found)
@@ -161,13 +162,13 @@ def check_trained(graph: str, models: Sequence[str], epochs: float, n: int, devi
             print(f"    {'explained' if explained else 'not explained'}: {line}")
 
 
-def trained(ground: Ground, name: str, epochs: float) -> KgeModel:
+def trained(training_data: TrainingData, name: str, epochs: float) -> KgeModel:
     model, norm = TRAINED[name]
     config = TrainConfig(
         model=model, norm=norm, dim=WIDTH, epochs=epochs, valid_every=epochs, patience=None, lr=0.1,
         negatives_head=500, negatives_tail=500,
     )  # fmt: skip
-    [[(_, ended)]] = run_trainings(ground, [Job(config, interval=False)])
+    [[(_, ended)]] = run_trainings(training_data, [Training(config, interval=False)])
     if isinstance(ended, Exception):
         raise ended
     return ended.model

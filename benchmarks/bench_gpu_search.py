@@ -4,7 +4,7 @@
 
 GRAPH: a dataset (folder of arrays or of text). The search is the default one: combined, n = 64, η = 4, B = 3, ComplEx,
 d = 128, space `paper`, without the final training.
-round1: its 64 first-round trials stacked, and the same one after the other with the same kernels, on the same ground.
+round1: its 64 first-round trials stacked, and the same one after the other with the same kernels, on the same training_data.
         `--some N` runs only N of those one after the other (evenly spaced in size) and scales up.
 search: from cores to winner; seconds by round, and what lies between.
 project: for a search too long for one sitting: the whole of it with E·0.03 and E·0.09 epochs (same graphs, stacks and
@@ -29,12 +29,13 @@ from grash.api.search import Search
 from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
 from grash.engines.driver import Driver
-from grash.engines.trainer import Ground, Job, run_trainings
+from grash.engines.trainer import TrainingData, run_trainings
 from grash.formatting import format_bytes
 from grash.search.halving import RunTrials
 from grash.search.run_folder import RunFolder, claim_folder
 from grash.search.trial import Trial
 from grash.training.config import TrainConfig, make_config
+from grash.training.loop import Training
 from harness import Timing, record
 
 
@@ -73,16 +74,16 @@ def round1(data: Dataset, args: argparse.Namespace) -> None:
         search = search_of(data, args, Path(place) / "run")
         graph, tasks = first_round(search)
     keys = (torch.from_numpy(graph.entity_ids.copy()).long(), torch.from_numpy(graph.relation_ids.copy()).long())
-    ground = Ground(graph.dataset, choose_device(args.device), keys=keys)
+    training_data = TrainingData(graph.dataset, choose_device(args.device), keys=keys)
     configs = [make_config(task.config) for task in tasks]
     print(f"round 1: {len(configs)} trials, {graph.dataset!r}, {configs[0].epochs:.4g} epochs")
     short = [c.changed(epochs=0.02, valid_every=0.01) for c in configs]
     dropped = [c for c in short if c.dropout_entity or c.dropout_relation][:1]
     whole = [c for c in short if not (c.dropout_entity or c.dropout_relation)][:1]
-    timed(ground, [*dropped, *whole], stacked=False)  # kernels of both kinds are compiled, filters made
-    stacked = timed(ground, configs, stacked=True)
+    timed(training_data, [*dropped, *whole], stacked=False)  # kernels of both kinds are compiled, filters made
+    stacked = timed(training_data, configs, stacked=True)
     some = spaced(configs, args.some or len(configs))[::-1]  # the largest first, whose plan is shown
-    alone = timed(ground, some, stacked=False) * len(configs) / len(some)
+    alone = timed(training_data, some, stacked=False) * len(configs) / len(some)
     note = "" if len(some) == len(configs) else f" (from {len(some)} of them)"
     print(
         f"round 1: stacked {stacked:.2f} s, one after the other {alone:.2f} s{note}: {alone / stacked:.2f} times faster"
@@ -112,26 +113,26 @@ def spaced(configs: Sequence[TrainConfig], n: int) -> list[TrainConfig]:
     return [ordered[i * len(ordered) // n] for i in range(n)]
 
 
-def timed(ground: Ground, configs: Sequence[TrainConfig], *, stacked: bool) -> float:
+def timed(training_data: TrainingData, configs: Sequence[TrainConfig], *, stacked: bool) -> float:
     """Seconds of all these trainings with their validations."""
     groups = [list(configs)] if stacked else [[config] for config in configs]
-    settle(ground.device)
+    settle(training_data.device)
     before = 0
-    if ground.device.type == "cuda":
-        before = torch.cuda.memory_allocated(ground.device)
-        torch.cuda.reset_peak_memory_stats(ground.device)
+    if training_data.device.type == "cuda":
+        before = torch.cuda.memory_allocated(training_data.device)
+        torch.cuda.reset_peak_memory_stats(training_data.device)
     began = time.monotonic()
     ends = []
     for group in groups:
-        for ended in run_trainings(ground, [Job(config) for config in group]):
+        for ended in run_trainings(training_data, [Training(config) for config in group]):
             ends += [type(e).__name__ for _, e in ended]
             del ended  # or the models of a stack stay in memory
-    settle(ground.device)
+    settle(training_data.device)
     seconds = time.monotonic() - began
     print(f"    {len(configs)} trials {'stacked' if stacked else 'in turn'}: {seconds:.2f} s, "
-          f"{ends.count('Outcome')} ended well; {peak(ground, configs if stacked else configs[:1])}; "
+          f"{ends.count('TrainState')} ended well; {peak(training_data, configs if stacked else configs[:1])}; "
           f"before it {format_bytes(before)}")  # fmt: skip
-    if ends.count("Outcome") < len(configs):
+    if ends.count("TrainState") < len(configs):
         raise SystemExit("some trials failed: the time says nothing")
     return seconds
 
@@ -199,18 +200,18 @@ def long_training(data: Dataset, args: argparse.Namespace) -> None:
         dim=args.dim, epochs=args.epochs, valid_every=args.epochs / 20, patience=None, precision=args.precision,
         negatives_head=3864, negatives_tail=8803, lr=0.1,
     )  # fmt: skip
-    ground = Ground(data, choose_device(args.device))
-    seconds = timed(ground, [config], stacked=True)
+    training_data = TrainingData(data, choose_device(args.device))
+    seconds = timed(training_data, [config], stacked=True)
     print(f"train: {args.epochs:g} epochs in {seconds:.2f} s")
     keep(args, "gpu training", {f"{args.epochs:g} epochs": seconds})
 
 
-def peak(ground: Ground, configs: Sequence[TrainConfig]) -> str:
-    if ground.device.type != "cuda":
+def peak(training_data: TrainingData, configs: Sequence[TrainConfig]) -> str:
+    if training_data.device.type != "cuda":
         return "no device memory"
-    used, planned = torch.cuda.max_memory_allocated(ground.device), ground.plan(configs).device
+    used, planned = torch.cuda.max_memory_allocated(training_data.device), training_data.plan_memory(configs).device
     torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(ground.device)
+    torch.cuda.reset_peak_memory_stats(training_data.device)
     return f"peak {format_bytes(used)}, planned {format_bytes(planned)} ({used / planned:.3f})"
 
 

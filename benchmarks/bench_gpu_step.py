@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grash.engines.memory import plan_stack
+from grash.engines.memory import plan_memory
 from grash.formatting import format_bytes
 from grash.kernels.step import WINDOW
 from grash.training.batches import Batches
@@ -170,7 +170,7 @@ def fused_variant(case: Case, graph: np.ndarray, precision: str, parts: bool) ->
 
 
 def planned_bytes(case: Case, precision: str) -> int:
-    return plan_stack(case.configs(precision), case.entities, case.relations, case.triples, CUDA).device
+    return plan_memory(case.configs(precision), case.entities, case.relations, case.triples, CUDA).device
 
 
 def watched(

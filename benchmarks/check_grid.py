@@ -17,10 +17,12 @@ import yaml
 from grash.api.dataset import load_dataset
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.trainer import Ground, Job, Outcome, run_trainings
+from grash.engines.trainer import TrainingData, run_trainings
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
+from grash.training.loop import Training
 
 
 def main() -> None:
@@ -41,10 +43,19 @@ def main() -> None:
     values = [[yaml.safe_load(v) for v in given.partition("=")[2].split(",")] for given in args.grid]
     points = [dict(zip(names, point)) for point in itertools.product(*values)]
     found = []
-    for ended in run_trainings(Ground(data, device), [Job(TrainConfig(**{**same, **point})) for point in points]):
+    for ended in run_trainings(
+        TrainingData(data, device), [Training(TrainConfig(**{**same, **point})) for point in points]
+    ):
         for place, outcome in ended:
-            if isinstance(outcome, Outcome) and outcome.best is not None:
-                found.append((outcome.best.mrr, outcome.best.epoch, mrr(ranker.rank(outcome.model)), points[place]))
+            if isinstance(outcome, TrainState) and outcome.best_validation is not None:
+                found.append(
+                    (
+                        outcome.best_validation.mrr,
+                        outcome.best_validation.epoch,
+                        mrr(ranker.rank(outcome.model)),
+                        points[place],
+                    )
+                )
             else:
                 print(f"{words(points[place])}: {outcome}")
         del ended, outcome

@@ -22,10 +22,12 @@ from grash.api.dataset import load_dataset
 from grash.api.search import Search
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.trainer import Ground, Job, Outcome, run_trainings
+from grash.engines.trainer import TrainingData, run_trainings
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
+from grash.training.loop import Training
 
 
 def main() -> None:
@@ -49,24 +51,26 @@ def main() -> None:
                 continue
             part = search.graphs.subgraph(plan.fractions, args.apart)
             keys = tuple(torch.from_numpy(ids.copy()).long() for ids in (part.entity_ids, part.relation_ids))
-            ground = Ground(part.dataset, device, keys=keys)  # type: ignore[arg-type]
+            training_data = TrainingData(part.dataset, device, keys=keys)  # type: ignore[arg-type]
             epochs = plan.positives / plan.n_train
             for batch in args.batches:
-                show(args, ground, batch, epochs, f"round {plan.number}: {plan.n_entities:,} entities", None)
+                show(args, training_data, batch, epochs, f"round {plan.number}: {plan.n_entities:,} entities", None)
     if 0 in args.rounds:
         known = KnownAnswers.of(data.train, data.valid, data.test, n_relations=data.n_relations, asked=data.test)
         ranker = Ranker(data.test, known, data.n_entities, device)
-        show(args, Ground(data, device), args.batches[0], args.epochs, "full", ranker)
+        show(args, TrainingData(data, device), args.batches[0], args.epochs, "full", ranker)
 
 
-def show(args: argparse.Namespace, ground: Ground, batch: int, epochs: float, what: str, ranker: Ranker | None) -> None:
+def show(
+    args: argparse.Namespace, training_data: TrainingData, batch: int, epochs: float, what: str, ranker: Ranker | None
+) -> None:
     """Trains all recipes and prints a line."""
     began, found = time.monotonic(), {}
     every = epochs / (2 if ranker is None else 20)
-    jobs = [Job(config_of(args, recipe, batch, epochs, every)) for recipe in args.recipes]
-    for ended in run_trainings(ground, jobs):
+    jobs = [Training(config_of(args, recipe, batch, epochs, every)) for recipe in args.recipes]
+    for ended in run_trainings(training_data, jobs):
         for place, outcome in ended:
-            if isinstance(outcome, Outcome):
+            if isinstance(outcome, TrainState):
                 best = f"{max(v.mrr for v in outcome.history):.4f}"
                 found[place] = best if ranker is None else f"{best} (test {mrr(ranker.rank(outcome.model)):.4f})"
         del ended, outcome

@@ -20,11 +20,12 @@ from torch import Tensor
 from grash.api.dataset import load_dataset
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.trainer import Ground, Job, run_trainings
+from grash.engines.trainer import TrainingData, run_trainings
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker
 from grash.training.config import TrainConfig
 from grash.training.gradients import Gradient
+from grash.training.loop import Training
 from grash.training.optimizers import TableOptimizer
 
 
@@ -43,14 +44,14 @@ def main() -> None:
     args = parser.parse_args()
     data, device = load_dataset(args.graph), choose_device(args.device)
     known = KnownAnswers.of(data.train, data.valid, data.test, n_relations=data.n_relations, asked=data.test)
-    ranker, ground = Ranker(data.test, known, data.n_entities, device), Ground(data, device)
+    ranker, training_data = Ranker(data.test, known, data.n_entities, device), TrainingData(data, device)
     for optimizer in args.optimizers:
         for storage in args.storage:
             store_as(storage, data.n_entities)
             began, found = time.monotonic(), []
             for lr in args.rates:
                 configs = [config_of(args, optimizer, storage, lr, seed) for seed in range(args.seeds)]
-                runs = [trained(ground, ranker, config) for config in configs]
+                runs = [trained(training_data, ranker, config) for config in configs]
                 found.append((sum(valid for valid, _ in runs), lr, [test for _, test in runs]))
             _, lr, tests = max(found)
             print(f"{data.name} {args.model} {optimizer} {storage}: test MRR {', '.join(f'{t:.4f}' for t in tests)} "
@@ -65,9 +66,9 @@ def config_of(args: argparse.Namespace, optimizer: str, storage: str, lr: float,
     )  # fmt: skip
 
 
-def trained(ground: Ground, ranker: Ranker, config: TrainConfig) -> tuple[float, float]:
+def trained(training_data: TrainingData, ranker: Ranker, config: TrainConfig) -> tuple[float, float]:
     """The best validation, and the test MRR of its weights."""
-    [[(_, ended)]] = run_trainings(ground, [Job(config)])
+    [[(_, ended)]] = run_trainings(training_data, [Training(config)])
     if isinstance(ended, Exception):
         return 0.0, 0.0
     return max(v.mrr for v in ended.history), mrr(ranker.rank(ended.model))

@@ -21,11 +21,13 @@ from grash.api.dataset import load_dataset
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
 from grash.data.profile import pairs_of
-from grash.engines.trainer import Job, Outcome, run_trainings
+from grash.engines.trainer import run_trainings
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker
 from grash.models import KgeModel
 from grash.reduction.subgraph import Subgraph
+from grash.training.checkpoint import TrainState
+from grash.training.loop import Training
 from grash_study.graphs import StudyGraphs, config_on
 from grash_study.pool import make_pool
 from grash_study.run import GraphTrainer
@@ -62,10 +64,10 @@ def main() -> None:
         return
     print(f"{'number':>6}  {'  '.join(f'{w:>8}' for w in WAYS)}  full valid    test")
     rows = []
-    jobs = [Job(config_on(graph, pool, int(n), args.epochs), interval=False, weights=False) for n in chosen]
-    for ended in run_trainings(trainer.ground, jobs):
+    jobs = [Training(config_on(graph, pool, int(n), args.epochs), interval=False, keep_best=False) for n in chosen]
+    for ended in run_trainings(trainer.training_data, jobs):
         for place, outcome in ended:
-            if isinstance(outcome, Outcome):
+            if isinstance(outcome, TrainState):
                 number = int(chosen[place])
                 full = float(np.nanmax(table.valid[-1, :, number]))
                 rows.append((*judges.of(outcome.model), full, float(table.test["mrr"][number])))

@@ -25,7 +25,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from grash.engines.trainer import likeness
+from grash.engines.trainer import stack_key
 from grash.kernels import compile_ahead
 from grash.search.proposals import make_configurations
 from grash.search.settings import SearchSettings
@@ -105,7 +105,7 @@ def stacks_of(given: argparse.Namespace) -> list[list[TrainConfig]]:
         if reasons:
             print(f"configuration {configuration.number} takes the plain path: {'; '.join(reasons)}")
         else:
-            stacks.setdefault(likeness(config), []).append(config)
+            stacks.setdefault(stack_key(config), []).append(config)
     return list(stacks.values())
 
 

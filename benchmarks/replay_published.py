@@ -100,12 +100,9 @@ def run_one(data: Path, name: str, out: Path, device: str) -> None:
         return
     result = evaluate(outcome.model, dataset).to_dict()
     result.pop("per_relation")
-    result["steps"], result["planned_steps"], result["seconds"] = (
-        outcome.steps,
-        outcome.planned_steps,
-        outcome.seconds,
-    )
-    result["best_valid"] = [outcome.best.mrr, outcome.best.epoch] if outcome.best else None
+    best = outcome.best_validation
+    result["steps"], result["seconds"] = outcome.step, outcome.seconds
+    result["best_valid"] = [best.mrr, best.epoch] if best else None
     result["history"] = [[v.epoch, v.mrr, v.loss, v.lr] for v in outcome.history]
     target.write_text(json.dumps(result))
 

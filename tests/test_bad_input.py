@@ -271,7 +271,7 @@ def test_results_onto_a_full_disk(saved):
 def test_what_does_not_fit_into_memory(graph, monkeypatch):
     monkeypatch.setattr("grash.engines.memory.free_bytes", lambda device: 1 << 20)
     sentence = refused("train", graph, "-o", graph.with_name("m"), "--quiet", code=MemoryPlanError.exit_code)
-    assert "are free" in sentence and "Try " in sentence
+    assert "is free" in sentence and "Try " in sentence
 
 
 def test_a_diverging_training(graph):

@@ -18,8 +18,8 @@ from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
 from grash.engines.memory import is_memory_error
 from grash.engines.plan import plan_search
-from grash.engines.trainer import Ground, Job, Outcome, run_trainings
-from grash.engines.trial import is_broken
+from grash.engines.trainer import TrainingData, run_trainings
+from grash.engines.trial import lost_context
 from grash.errors import ConfigError, Diverged, GrashError, InputError
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker, Ranks
@@ -30,8 +30,9 @@ from grash.search.graphs import SearchGraphs
 from grash.search.proposals import score_count
 from grash.search.settings import SearchSettings, make_settings
 from grash.training.batches import Plan as Plan_train_import
-from grash.training.checkpoint import Validation
+from grash.training.checkpoint import TrainState, Validation
 from grash.training.config import TrainConfig
+from grash.training.loop import Training
 from grash_study.cells import MARKS, REGULAR, TESTED, Cell, Entry, EntryStatus, Technique, merged_marks
 from grash_study.graphs import StudyGraphs, config_on
 from grash_study.pool import Pool
@@ -231,7 +232,7 @@ def run_batch(
 def _check_machine(ended: list[tuple[int, Trained]], device: str) -> None:
     """A card that has failed computes nothing more in this process, and no configuration is to blame."""
     for _, result in ended:
-        if result.error is not None and is_broken(result.error):
+        if result.error is not None and lost_context(result.error):
             message = f"{result.error}".split("\n")[0]
             raise GrashError(
                 f"{device} failed ({message}): what was trained before is in the store, and the same command goes on."
@@ -338,7 +339,7 @@ class GraphTrainer:
         if not len(data.valid):
             raise InputError(f"{data.name} has no validation triples to compare configurations on.")
         keys = tuple(torch.from_numpy(ids.copy()).long() for ids in (graph.entity_ids, graph.relation_ids))
-        self.ground = Ground(data, self.device, keys=(keys[0], keys[1]), seed=seed)
+        self.training_data = TrainingData(data, self.device, keys=(keys[0], keys[1]), seed=seed)
         self._test: Ranker | None = None
         self._validated: list[float] = []  # seconds of every validation since they were last read
         self._time_validations()
@@ -352,15 +353,15 @@ class GraphTrainer:
         self, configs: Sequence[TrainConfig], epochs: Sequence[float], *, test: bool = False
     ) -> Iterator[list[tuple[int, Trained]]]:
         """The same as it comes: (place, what became of it) of those that were trained together, when these end."""
-        jobs = [Job(config, valid_at=tuple(epochs), interval=False, weights=test) for config in configs]
+        jobs = [Training(config, valid_at=tuple(epochs), interval=False, keep_best=test) for config in configs]
         self._validated.clear()
         began = time.monotonic()
-        for ended in run_trainings(self.ground, jobs):
+        for ended in run_trainings(self.training_data, jobs):
             self.settle()
             spent, looks = time.monotonic() - began, self._validated.copy()
             shared: dict[str, Any] = {"seconds": spent / len(ended), "together": len(ended), "n_valid": len(looks)}
             shared["valid_seconds"] = sum(looks) / max(1, len(looks))
-            outcomes = [(place, o) for place, o in ended if isinstance(o, Outcome)]
+            outcomes = [(place, o) for place, o in ended if isinstance(o, TrainState)]
             failures = [(place, o) for place, o in ended if isinstance(o, Exception)]
             ended.clear()  # models are let go as soon as they are tested: the next stack needs their memory
             tested = self.tests([o.model for _, o in outcomes]) if test else [None] * len(outcomes)
@@ -387,8 +388,8 @@ class GraphTrainer:
 
     def _time_validations(self) -> None:
         """From now on every ranking of the validation triples is timed, apart from the steps before it."""
-        assert self.ground.validator is not None
-        ranker = self.ground.validator.ranker
+        assert self.training_data.validator is not None
+        ranker = self.training_data.validator.ranker
         begin = ranker.begin
 
         def timed(model: KgeModel, *, work_bytes: int | None = None) -> Callable[[], Ranks]:

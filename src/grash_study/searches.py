@@ -19,7 +19,7 @@ from grash.engines.choose import choose_engine
 from grash.engines.device import choose_device
 from grash.engines.driver import Driver, interrupts_passed_on
 from grash.engines.plan import plan_search
-from grash.engines.trainer import use_threads
+from grash.engines.trainer import set_threads
 from grash.errors import FormatError, InputError, SearchFailed
 from grash.files import read_json, write_json
 from grash.models import model_class
@@ -160,7 +160,7 @@ def run_search(
     mine = graphs_of(graphs, asked)
     peeling = time.monotonic() - peeling
     settings = mine.settings
-    use_threads(settings.threads)
+    set_threads(settings.threads)
     if asked.warm:
         _warm_up(graphs, asked, device)
     about = {"settings": settings.model_dump(mode="json"), "fingerprint": graphs.pool.dataset.fingerprint}

@@ -31,7 +31,7 @@ def test_the_final_training_has_threads_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, int], used: list[int]
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr("grash.engines.trial.use_threads", seen.append)
+    monkeypatch.setattr("grash.engines.trial.set_threads", seen.append)
     state = small_search(tmp_path / "run", **given).run().state
     assert state.final is not None and seen == [used[0]] * (len(seen) - 1) + [used[1]]
 

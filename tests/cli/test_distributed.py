@@ -114,8 +114,8 @@ def test_ranks_that_share_a_memory_share_what_is_free(
     source: str, tmp_path: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    monkeypatch.setattr("grash.engines.distributed.free_bytes", lambda _: 4 << 20)
-    monkeypatch.setattr("grash.engines.distributed.needed_bytes", lambda *_: 2 << 20)
+    monkeypatch.setattr("grash.engines.memory.free_bytes", lambda _: 4 << 20)
+    monkeypatch.setattr("grash.engines.memory.MemoryPlan.on_device", lambda *_: 2 << 20)
     ran = grash("train", source, "-o", str(tmp_path / "m"), *SMALL)
     assert ran.code == 3 and "The 3 ranks that share cpu on this machine need 6.0 MiB together" in ran.err
 
@@ -125,7 +125,7 @@ def test_a_disk_without_room_for_a_checkpoint_does_not_end_the_training(
 ) -> None:
     monkeypatch.setattr(distributed, "free_disk", lambda _: 100)
     ran = grash("train", source, "-o", str(tmp_path / "m"), *SMALL)
-    assert ran.code == 0 and ran.err.count("no checkpoint in") == 1 and load_model(tmp_path / "m").model.dim == 4
+    assert ran.code == 0 and ran.err.count("skipped: it needs") == 1 and load_model(tmp_path / "m").model.dim == 4
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(

@@ -95,7 +95,7 @@ def _losses(launch: dict[str, Any]) -> None:
 
     from engines.planted import circle
     from grash.engines.distributed import joined
-    from grash.engines.trainer import Ground
+    from grash.engines.trainer import TrainingData
     from grash.training.config import make_config
     from grash.training.distributed.checkpoint import fresh_shard
     from grash.training.distributed.loop import sharded_step
@@ -104,11 +104,11 @@ def _losses(launch: dict[str, Any]) -> None:
 
     dataset, found = circle(), []
     with joined("cpu") as (company, device), torch.no_grad():
-        shard, ground = Shard.of(dataset.n_entities, company), Ground(dataset, device)
+        shard, data = Shard.of(dataset.n_entities, company), TrainingData(dataset, device)
         for settings in launch["settings"]:
             config = make_config(settings)
             state = fresh_shard(config, dataset.n_relations, shard, device)
-            training = Training(state, ground.batches(config), config)
+            training = Training(config).started(state, data.batches(config))
             losses = [sharded_step(training, shard, company) for _ in range(launch["steps"])]
             found.append(company.total(torch.stack(losses)).tolist())
         if company.rank == 0:

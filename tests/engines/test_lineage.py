@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from engines.searches import shifts, small_search
 from grash.data.dataset import Dataset
 from grash.engines.trainer import run_training
-from grash.engines.trial import fill_new_entities, keep_state, take_over, take_over_rows
+from grash.engines.trial import fill_new_entities, load_known_rows, load_saved_state, save_for_next_round
 from grash.errors import FormatError
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
@@ -64,8 +64,8 @@ def in_parts(config: TrainConfig, ends: list[float], folder: Path) -> tuple[dict
             without_valid(),
             config.changed(epochs=end),
             device="cpu",
-            begin=(lambda state, before=before: take_over(state, before)) if number else None,
-            keep=lambda state, place=place: keep_state(state, place),
+            initialize=(lambda state, before=before: load_saved_state(state, before)) if number else None,
+            keep=lambda state, place=place: save_for_next_round(state, place),
         )
     assert outcome is not None
     return tables_in(folder / str(len(ends) - 1)), outcome.model.entity
@@ -122,9 +122,12 @@ def test_a_damaged_state_is_said_to_be_so(tmp_path: Path) -> None:
     in_parts(make_config({"dim": 4}), [0.5], tmp_path)
     file = tmp_path / "0" / "tensors.safetensors"
     file.write_bytes(file.read_bytes()[:40])
-    with pytest.raises(FormatError, match="is damaged .*: the trial that goes on from it cannot run"):
+    with pytest.raises(FormatError, match="is damaged .*: the trial that continues from it cannot run"):
         run_training(
-            without_valid(), make_config({"dim": 4}), device="cpu", begin=lambda state: take_over(state, file.parent)
+            without_valid(),
+            make_config({"dim": 4}),
+            device="cpu",
+            initialize=lambda state: load_saved_state(state, file.parent),
         )
 
 
@@ -170,8 +173,8 @@ def test_a_warm_start_takes_over_rows_and_begins_new_entities_at_the_mean_of_kno
         generator = torch.Generator().manual_seed(1)
         for tensor in state_tensors(old).values():
             tensor.copy_(torch.rand(tensor.shape, generator=generator))
-        keep_state(old, tmp_path / "state")
-        take_over_rows(new, tmp_path / "state", earlier, graph)
+        save_for_next_round(old, tmp_path / "state")
+        load_known_rows(new, tmp_path / "state", earlier, graph)
         for name, tensor in state_tensors(new).items():
             expected = slow_take_over(name, state_tensors(old)[name], state_tensors(untouched)[name], earlier, graph)
             torch.testing.assert_close(tensor, expected, rtol=1e-6, atol=1e-6)

@@ -11,7 +11,7 @@ import torch
 
 from engines.searches import shifts, small_search
 from grash.engines.plan import largest_stack, paths_of, probe_step, probe_validation
-from grash.engines.trainer import Ground
+from grash.engines.trainer import TrainingData
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.training.config import TrainConfig, make_config
 from grash.training.fused import work_bytes
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a card that serves softmax of any kind, and nothing else."""
-    for module in ("paths", "run", "memory", "estimate"):
+    for module in ("plan", "trainer", "memory"):
         monkeypatch.setattr(f"grash.engines.{module}.serves", lambda config, device: config.loss == "softmax")
     monkeypatch.setattr(
         "grash.engines.plan.why_not",
@@ -43,9 +43,9 @@ def test_a_cpu_has_one_path_and_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_reasons_are_counted(served: None) -> None:
-    ground = Ground(shifts(), CPU)
+    data = TrainingData(shifts(), CPU)
     configs = [config_of(i) for i in range(5)] + [config_of(i, loss=loss) for i, loss in ((5, "bce"), (6, "bce"))]
-    paths = paths_of(ground, [*configs, config_of(7, loss="margin")])
+    paths = paths_of(data, [*configs, config_of(7, loss="margin")])
     assert (paths.fused, paths.plain, paths.together) == (5, 3, 5)
     assert paths.reasons == (("loss=bce is not softmax", 2), ("loss=margin is not softmax", 1))
     assert paths.sentence() == (
@@ -55,25 +55,25 @@ def test_reasons_are_counted(served: None) -> None:
 
 
 def test_a_stack_takes_its_tables_and_one_work_space(served: None) -> None:
-    ground = Ground(shifts(), CPU)
+    data = TrainingData(shifts(), CPU)
     configs = [config_of(i) for i in range(5)]
-    plan = ground.plan(configs)
-    one = ground.plan(configs[:1])
+    plan = data.plan_memory(configs)
+    one = data.plan_memory(configs[:1])
     assert plan.tables == 5 * one.tables and plan.optimizer == 5 * one.optimizer and plan.triples == one.triples
-    assert plan.step == work_bytes(configs, *ground.sizes) and plan.stays
+    assert plan.step == work_bytes(configs, *data.sizes) and plan.step_stays
     assert plan.device == plan.tables + plan.optimizer + plan.triples + plan.step + plan.ranking
-    assert paths_of(ground, configs).n_bytes == plan.device
+    assert paths_of(data, configs).n_bytes == plan.device
 
 
 def test_the_probe_measures_as_many_together_as_fit(served: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    ground = Ground(shifts(), CPU)
+    data = TrainingData(shifts(), CPU)
     monkeypatch.setattr(
-        "grash.engines.trainer.fits", lambda plan, device: plan.tables <= 2 * ground.plan([config_of(0)]).tables
+        "grash.engines.trainer.fits", lambda plan, device: plan.tables <= 2 * data.plan_memory([config_of(0)]).tables
     )
-    assert [c.variation for c in largest_stack(ground, [config_of(i) for i in range(5)])] == [4, 3]
+    assert [c.variation for c in largest_stack(data, [config_of(i) for i in range(5)])] == [4, 3]
     monkeypatch.setattr("grash.engines.plan._PROBE_SECONDS", 0.01)
-    assert 0 < probe_step(ground, [config_of(0), config_of(1)]) < 5
-    assert 0 < probe_validation(ground, config_of(0)) < 60
+    assert 0 < probe_step(data, [config_of(0), config_of(1)]) < 5
+    assert 0 < probe_validation(data, config_of(0)) < 60
 
 
 def test_the_time_of_a_validation_is_not_that_of_compiling_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_the_time_of_a_validation_is_not_that_of_compiling_it(monkeypatch: pytes
         return real(self, *args, **more)
 
     monkeypatch.setattr(Ranker, "rank", first_compiles)
-    assert probe_validation(Ground(shifts(), CPU), config_of(0)) < 0.5 and len(calls) == 2
+    assert probe_validation(TrainingData(shifts(), CPU), config_of(0)) < 0.5 and len(calls) == 2
 
 
 def test_a_plan_with_kernels_names_the_stacks_of_each_round(
@@ -101,4 +101,4 @@ def test_a_plan_with_kernels_names_the_stacks_of_each_round(
 
 def test_the_reference_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRASH_KERNELS", "reference")
-    assert paths_of(Ground(shifts(), CPU), [config_of(0)]).reasons == (("GRASH_KERNELS=reference", 1),)
+    assert paths_of(TrainingData(shifts(), CPU), [config_of(0)]).reasons == (("GRASH_KERNELS=reference", 1),)

@@ -12,8 +12,8 @@ from engines.planted import circle
 from engines.searches import essence, small_search
 from grash.engines import memory
 from grash.engines import memory as placing
-from grash.engines.memory import Placed, place_training, plan_stack
-from grash.engines.trainer import Ground
+from grash.engines.memory import PlacementChoice, choose_placement, plan_memory
+from grash.engines.trainer import TrainingData
 from grash.errors import ConfigError, MemoryPlanError
 from grash.kernels.host_rows import is_far
 from grash.training.config import make_config
@@ -26,7 +26,7 @@ E, R, N = 1_000_000, 100, 5_000_000
 GIB = 1 << 30
 CONFIG = make_config({"dim": 128})
 ROWS = 4 * E * 128  # bytes of the table, and of Adagrad's state
-HALF = "With storage=bf16, two bytes per float, it would take 244.1 MiB less"
+HALF = "With storage=bf16 (two bytes per float) it would take 244.1 MiB less"
 
 
 @pytest.fixture
@@ -40,26 +40,26 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return free
 
 
-def place(device: torch.device, **more: Any) -> Placed:
-    return place_training(more.pop("config", CONFIG), E, R, N, device, n_valid=1000, **more)
+def place(device: torch.device, **more: Any) -> PlacementChoice:
+    return choose_placement(more.pop("config", CONFIG), E, R, N, device, n_valid=1000, **more)
 
 
 def test_everything_lies_on_the_device_where_it_fits(machine: dict[str, int], tmp_path: Path) -> None:
     for device in (CPU, CUDA):
         found = place(device, folder=tmp_path)
-        assert found.placement == Placement() and found.note == "" and found.plan.memory == found.plan.host
-        assert found.plan.disk == found.plan.entities == found.plan.state == 0
+        assert found.placement == Placement() and found.note == "" and found.plan.memory == found.plan.best_tables
+        assert found.plan.disk == found.plan.entities == found.plan.entity_optimizer == 0
 
 
 def test_a_small_card_gets_its_rows_from_host_memory(machine: dict[str, int], tmp_path: Path) -> None:
     machine["cuda"] = ROWS
     found = place(CUDA, folder=tmp_path)
-    assert found.placement == Placement("host") and found.plan.entities == found.plan.state == ROWS
-    assert found.plan.device < machine["cuda"] and found.plan.memory == 2 * ROWS + found.plan.host
+    assert found.placement == Placement("host") and found.plan.entities == found.plan.entity_optimizer == ROWS
+    assert found.plan.device < machine["cuda"] and found.plan.memory == 2 * ROWS + found.plan.best_tables
     said = found.sentence()
     assert "976.6 MiB in host memory (entities 488.3 MiB, their optimizer state 488.3 MiB)" in said
-    lean, half = "With optimizer=row_adagrad, one number per row, it would take 484.5 MiB less", HALF
-    fits = ", and all of it would fit on cuda:0"
+    lean, half = "With optimizer=row_adagrad (one number per row) it would take 484.5 MiB less", HALF
+    fits = ", and everything would fit on cuda:0"
     assert said.endswith(f". {lean}. {half}. With both it would take 728.6 MiB less{fits}")
     assert place(CUDA, config=CONFIG.changed(optimizer="row_adagrad", storage="bf16")).placement == Placement()
     machine["cuda"] = ROWS // 2
@@ -90,12 +90,12 @@ def test_best_weights_go_to_disk_where_memory_has_no_room_for_them(machine: dict
     machine.update(cuda=ROWS, cpu=int(2.5 * ROWS))
     found = place(CUDA, folder=tmp_path)
     assert found.placement == Placement("host", tmp_path)
-    assert found.plan.memory == 2 * ROWS and found.plan.disk == found.plan.host
+    assert found.plan.memory == 2 * ROWS and found.plan.disk == found.plan.best_tables
     assert "on disk for the best weights" in found.sentence()
-    with pytest.raises(MemoryPlanError, match="With placement=host: .* of host memory and .* can be taken"):
+    with pytest.raises(MemoryPlanError, match="With placement=host: .* of host memory, only .* is free"):
         place(CUDA)  # no folder to write to
     machine["disk"] = ROWS // 2
-    with pytest.raises(MemoryPlanError, match=r"With placement=host: .* on the disk of .* are free"):
+    with pytest.raises(MemoryPlanError, match=r"With placement=host: .* on the disk of .* is free"):
         place(CUDA, folder=tmp_path)
 
 
@@ -103,24 +103,24 @@ def test_a_cpu_with_less_memory_than_the_model_maps_files(machine: dict[str, int
     machine["cpu"] = 2 * ROWS
     found = place(CPU, folder=tmp_path)
     assert found.placement == Placement("disk", tmp_path) and found.plan.memory == 0
-    assert found.plan.disk == 2 * ROWS + found.plan.host and found.plan.device < ROWS
+    assert found.plan.disk == 2 * ROWS + found.plan.best_tables and found.plan.device < ROWS
     assert "976.6 MiB on disk (entities 488.3 MiB, their optimizer state 488.3 MiB)" in found.sentence()
     with pytest.raises(
-        MemoryPlanError, match=r"needs .* on cpu and .* are free: .*Try a smaller dim, .*, or storage=bf16"
+        MemoryPlanError, match=r"needs .* on cpu, only .* is free: .*Try a smaller dim, .*, or storage=bf16"
     ):
         place(CPU)
 
 
 def test_what_is_asked_for_is_done_or_refused(machine: dict[str, int], tmp_path: Path) -> None:
-    assert place(CUDA, asked="host", folder=tmp_path).placement == Placement("host")
-    assert place(CPU, asked="disk", folder=tmp_path).placement == Placement("disk", tmp_path)
+    assert place(CUDA, placement="host", folder=tmp_path).placement == Placement("host")
+    assert place(CPU, placement="disk", folder=tmp_path).placement == Placement("disk", tmp_path)
     machine["cuda"] = ROWS
-    with pytest.raises(MemoryPlanError, match="needs .* on cuda:0 and 488.3 MiB are free"):
-        place(CUDA, asked="device", folder=tmp_path)
+    with pytest.raises(MemoryPlanError, match="needs .* on cuda:0, only 488.3 MiB is free"):
+        place(CUDA, placement="device", folder=tmp_path)
     with pytest.raises(ConfigError, match="placement=disk trains on a CPU"):
-        place(CUDA, asked="disk", folder=tmp_path)
+        place(CUDA, placement="disk", folder=tmp_path)
     with pytest.raises(ConfigError, match="needs a folder"):
-        place(CPU, asked="disk")
+        place(CPU, placement="disk")
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,15 @@ def test_what_is_asked_for_is_done_or_refused(machine: dict[str, int], tmp_path:
 )  # fmt: skip
 def test_a_plan_counts_every_byte_of_rows_and_state_once(optimizer: str, storage: str, tmp_path: Path) -> None:
     config = make_config({"dim": 6, "model": "cp", "reciprocal": True, "optimizer": optimizer, "storage": storage})
-    whole = plan_stack([config], 100, 7, 1000, CPU)
+    whole = plan_memory([config], 100, 7, 1000, CPU)
     for placement in (Placement("host"), Placement("host", tmp_path), Placement("disk", tmp_path)):
-        apart = plan_stack([config], 100, 7, 1000, CPU, placement=placement)
+        elsewhere = plan_memory([config], 100, 7, 1000, CPU, placement=placement)
         state = sum(t.nbytes for t in TableOptimizer(optimizer, torch.zeros(100, 6)).state.values())
-        assert (apart.entities, apart.state) == (2400 if storage == "float32" else 1200, state)
-        assert apart.tables + apart.entities == whole.tables and apart.optimizer + apart.state == whole.optimizer
-        total = apart.device + apart.memory + apart.disk
-        assert total == whole.device + whole.memory and apart.host == whole.host
+        assert (elsewhere.entities, elsewhere.entity_optimizer) == (2400 if storage == "float32" else 1200, state)
+        assert elsewhere.tables + elsewhere.entities == whole.tables
+        assert elsewhere.optimizer + elsewhere.entity_optimizer == whole.optimizer
+        total = elsewhere.device + elsewhere.memory + elsewhere.disk
+        assert total == whole.device + whole.memory and elsewhere.best_tables == whole.best_tables
 
 
 def test_a_folder_that_is_not_there_yet_is_on_the_disk_of_its_parent(tmp_path: Path) -> None:
@@ -169,14 +170,14 @@ def test_a_final_training_that_does_not_fit_is_noted_in_the_plan_of_a_search(
 
 def test_the_final_training_of_a_search_is_the_same_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: list[str] = []
-    real = Ground.place
+    real = TrainingData.choose_placement
 
-    def place(*given: Any, **more: Any) -> Placed:
-        kinds.append(more.get("asked", "auto"))
+    def place(*given: Any, **more: Any) -> PlacementChoice:
+        kinds.append(more.get("placement", "auto"))
         return real(*given, **more)
 
     small_search(tmp_path / "a" / "run").run()
-    monkeypatch.setattr(Ground, "place", place)
+    monkeypatch.setattr(TrainingData, "choose_placement", place)
     small_search(tmp_path / "b" / "run", placement="disk").run()
     assert essence(tmp_path / "b" / "run") == essence(tmp_path / "a" / "run")
     assert kinds[0] == kinds[-1] == "disk" and set(kinds[1:-1]) == {"auto"}, "plan, trials, final training"
@@ -188,13 +189,13 @@ def test_best_weights_go_to_disk_where_host_memory_lacks_room_for_them(machine: 
     machine["cpu"] = ROWS // 2
     found = place(CUDA, folder=tmp_path)
     assert found.placement == Placement("device", tmp_path) and not found.placement.far
-    assert found.plan.memory == 0 and found.plan.disk == found.plan.host >= ROWS
+    assert found.plan.memory == 0 and found.plan.disk == found.plan.best_tables >= ROWS
     assert "on disk for the best weights" in found.sentence()
     kept = found.placement.kept(torch.ones(3, 2))
     assert is_far(kept) and kept.shape == (3, 2)
-    with pytest.raises(MemoryPlanError, match="of host memory and .* can be taken"):
-        place(CUDA, asked="device")
-    assert place(CUDA, weights=False).placement == Placement()  # a trial keeps none
+    with pytest.raises(MemoryPlanError, match="of host memory, only .* is free"):
+        place(CUDA, placement="device")
+    assert place(CUDA, keep_best=False).placement == Placement()  # a trial keeps none
 
 
 def test_row_adagrad_is_said_to_fit_only_where_its_own_plan_does(machine: dict[str, int], tmp_path: Path) -> None:
@@ -202,4 +203,4 @@ def test_row_adagrad_is_said_to_fit_only_where_its_own_plan_does(machine: dict[s
     found = place(CPU, folder=tmp_path)
     assert found.placement.kind == "disk" and "it would take 484.5 MiB less. With storage=bf16" in found.note
     machine["cpu"] = int(2.5 * ROWS)
-    assert "484.5 MiB less, and all of it would fit on cpu. With storage=bf16" in place(CPU, folder=tmp_path).note
+    assert "484.5 MiB less, and everything would fit on cpu. With storage=bf16" in place(CPU, folder=tmp_path).note

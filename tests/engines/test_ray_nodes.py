@@ -18,7 +18,7 @@ from grash.engines import processes as silence
 from grash.engines import ray as ray_cluster
 from grash.engines import ray as ray_engine
 from grash.engines import ray as ray_worker
-from grash.engines.memory import plan_stack
+from grash.engines.memory import plan_memory
 from grash.engines.ray import Node, RayEngine, RayWorker, Share, able_nodes, node_of, plan_final, share_of
 from grash.errors import GrashError
 from grash.search.trial import TrialProgress
@@ -109,7 +109,7 @@ class TestTheFinalTraining:
         engine = engine_on(ray)
         engine.__dict__["_dataset"] = self.dataset
         task = task_of(19 * GIB, config=self.config.model_dump(), final=True, placement="host")
-        far = plan_stack(
+        far = plan_memory(
             [self.config], 20_000_000, 7, len(self.dataset.train), torch.device("cpu"), placement=Placement("host")
         )
         assert engine.start(task) is None and engine.start(task) == "cuda"

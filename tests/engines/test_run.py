@@ -16,11 +16,12 @@ from grash.data.dataset import Dataset
 from grash.engines import device as device_module
 from grash.engines.device import _container_free, choose_device, free_bytes, used_bytes
 from grash.engines.memory import plan_memory
-from grash.engines.trainer import Ground, Job, Validator, run_training, run_trainings
+from grash.engines.trainer import TrainingData, Validator, run_training, run_trainings
 from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.evaluate import evaluate
 from grash.training.config import TrainConfig, make_config
 from grash.training.initial import initial_model
+from grash.training.loop import Training
 from live_bytes import Peak
 from small_graph import rings
 
@@ -62,7 +63,7 @@ def test_a_planted_graph_is_learnt(name: str) -> None:
     untrained = 10 / dataset.n_entities  # far above what chance gives
     assert found.both.mrr > wanted > untrained
     assert found.both.amri > 0.9
-    assert outcome.best is not None and outcome.best.mrr == max(v.mrr for v in outcome.history)
+    assert outcome.best_validation is not None and outcome.best_validation.mrr == max(v.mrr for v in outcome.history)
 
 
 def tiny(train: int = 30) -> Dataset:
@@ -72,7 +73,7 @@ def tiny(train: int = 30) -> Dataset:
 
 def test_training_without_valid_triples_ends_at_the_last_step() -> None:
     outcome = run_training(tiny(), make_config({"dim": 4, "epochs": 1.5, "batch_size": 8}), device="cpu")
-    assert outcome.history == [] and outcome.best is None and outcome.steps == outcome.planned_steps == 6
+    assert outcome.history == [] and outcome.best_validation is None and outcome.step == 6
 
 
 def test_nothing_to_train_on_is_said() -> None:
@@ -90,7 +91,7 @@ def test_a_plan_that_does_not_fit_says_what_to_change(monkeypatch: pytest.Monkey
         ({"dim": 4, "batch_size": 4096}, "a smaller batch_size or fewer negatives"),
         ({"dim": 4, "batch_size": 4096, "training": "1vsall"}, "a smaller batch_size or training=negative_sampling"),
     ):
-        with pytest.raises(MemoryPlanError, match=rf"needs .* on cpu and 1000 B are free: .*tables .*Try {advice}"):
+        with pytest.raises(MemoryPlanError, match=rf"needs .* on cpu, only 1000 B is free: .*tables .*Try {advice}"):
             run_training(tiny(), make_config(values), device="cpu")
 
 
@@ -104,8 +105,8 @@ def test_nothing_large_is_made_before_the_plan_is_checked(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("optimizer", ["adagrad", "row_adagrad", "adam", "sgd"])
 def test_tables_and_optimizer_take_what_the_plan_says(optimizer: str) -> None:
     config = make_config({"dim": 6, "model": "cp", "reciprocal": True, "optimizer": optimizer})
-    plan = plan_memory(config, 100, 7, 1000, torch.device("cpu"))
-    assert plan.tables == 4 * (100 * 6 + 14 * 3) == plan.host
+    plan = plan_memory([config], 100, 7, 1000, torch.device("cpu"))
+    assert plan.tables == 4 * (100 * 6 + 14 * 3) == plan.best_tables
     per_table = {"adagrad": plan.tables, "row_adagrad": 4 * 114, "adam": 2 * plan.tables, "sgd": 0}
     places = 4 * 114  # where a row stands among the rows of a step
     assert plan.optimizer == per_table[optimizer] + places and plan.triples == 12_000
@@ -120,7 +121,7 @@ def test_the_plan_of_distances_without_a_kernel_counts_their_tiles(monkeypatch: 
     more = {}
     for name, model, norm in (("modulus", "rotate", 1), ("l1", "transe", 1), ("l2", "transe", 2)):
         config = make_config({"model": model, "norm": norm, **fixed})
-        steps = [plan_memory(config, 1000, 7, 1000, device).step for device in (elsewhere, cpu)]
+        steps = [plan_memory([config], 1000, 7, 1000, device).step for device in (elsewhere, cpu)]
         more[name] = (steps[0] - steps[1]) / 2**20
     assert more == {"modulus": 4.25 * 64, "l1": 2 * 64, "l2": 0}
 
@@ -131,7 +132,7 @@ def test_the_plan_counts_the_scores_of_predicted_relations(model: str, norm: int
     fixed = {"model": model, "norm": norm, "dim": 32, "batch_size": 512, "negatives_head": 5, "negatives_tail": 5}
     config = make_config({**fixed, "relation_prediction": 1.0})
     steps = [
-        plan_memory(c, 1000, n_relations, 9000, torch.device("cpu")).step
+        plan_memory([c], 1000, n_relations, 9000, torch.device("cpu")).step
         for c in (config, config.changed(relation_prediction=0.0))
     ]
     kge = initial_model(config, 1000, n_relations)
@@ -145,10 +146,10 @@ def test_the_plan_counts_the_scores_of_predicted_relations(model: str, norm: int
 
 @pytest.mark.parametrize("settings", [{"training": "kvsall"}, {"negatives_filtered": True}])
 def test_trainings_on_one_graph_share_its_index(settings: dict[str, Any]) -> None:
-    ground = Ground(rings(), torch.device("cpu"))
-    first, second = (ground.batches(make_config({"dim": 4, "seed": seed, **settings})) for seed in (0, 1))
-    assert first.known is second.known is ground.known
-    assert ground.batches(make_config({"dim": 4})).known is None
+    data = TrainingData(rings(), torch.device("cpu"))
+    first, second = (data.batches(make_config({"dim": 4, "seed": seed, **settings})) for seed in (0, 1))
+    assert first.known is second.known is data.known
+    assert data.batches(make_config({"dim": 4})).known is None
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA", "", "tpu:0"])
@@ -207,10 +208,10 @@ def test_a_containers_limit_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_trial_without_best_weights_has_the_same_scores_and_interval(tmp_path, monkeypatch, stops):
     """It overfits, so that the best validation is the first; stopped after it, its interval is in the checkpoint."""
-    ground = Ground(overfitting(), torch.device("cpu"))
+    data = TrainingData(overfitting(), torch.device("cpu"))
     config = TrainConfig(dim=8, epochs=40, valid_every=20, lr=0.5, batch_size=64, patience=None)
-    [[(_, whole)]] = run_trainings(ground, [Job(config)])
-    job = Job(config, tmp_path / "checkpoint", weights=False)
+    [[(_, whole)]] = run_trainings(data, [Training(config)])
+    job = Training(config, tmp_path / "checkpoint", keep_best=False)
     if stops:
         looks, look = iter([False, True]), Validator.begin
 
@@ -221,11 +222,14 @@ def test_a_trial_without_best_weights_has_the_same_scores_and_interval(tmp_path,
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Validator, "begin", interrupted)
-            list(run_trainings(ground, [job]))
+            list(run_trainings(data, [job]))
         assert not json.loads((tmp_path / "checkpoint" / "state.json").read_text())["has_best"]
-    [[(_, lean)]] = run_trainings(ground, [job])
+    [[(_, lean)]] = run_trainings(data, [job])
     assert [v.mrr for v in lean.history] == [v.mrr for v in whole.history]
-    assert lean.best == whole.best == whole.history[0] and lean.interval == whole.interval is not None
+    assert (
+        lean.best_validation == whole.best_validation == whole.history[0]
+        and lean.interval == whole.interval is not None
+    )
     assert not torch.equal(lean.model.entity, whole.model.entity)  # the last weights and the best
 
 
@@ -243,8 +247,8 @@ def test_a_disk_without_room_for_checkpoints_is_said_once_and_training_goes_on(t
     config = TrainConfig(dim=8, epochs=4, valid_every=1, batch_size=64)
     with caplog.at_level(logging.WARNING):
         [[(_, ended)]] = run_trainings(
-            Ground(overfitting(), torch.device("cpu")), [Job(config, tmp_path / "checkpoint")]
+            TrainingData(overfitting(), torch.device("cpu")), [Training(config, tmp_path / "checkpoint")]
         )
     assert len(ended.history) == 4 and not (tmp_path / "checkpoint").exists()
-    said = [r.message for r in caplog.records if "no checkpoint in" in r.message]
-    assert len(said) == 1 and "1000 B are free, of which some must stay. Training goes on" in said[0]
+    said = [r.message for r in caplog.records if "skipped: it needs" in r.message]
+    assert len(said) == 1 and "only 1000 B is free. Training continues" in said[0]

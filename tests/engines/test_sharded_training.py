@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from engines.planted import circle
 from engines.ranks import launches
-from grash.engines.trainer import Ground, run_identity, run_training
+from grash.engines.trainer import TrainingData, run_identity, run_training
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.training.checkpoint import TrainState, load_state
@@ -52,7 +52,7 @@ def settings_of(name: str) -> dict[str, Any]:
 def plain_losses(config: TrainConfig, steps: int) -> list[float]:
     dataset = circle()
     state = TrainState.fresh(initial_model(config, dataset.n_entities, dataset.n_relations), config)
-    batches = Ground(dataset, CPU).batches(config)
+    batches = TrainingData(dataset, CPU).batches(config)
     for _ in range(steps):
         train_step(state, batches, config)
     return [float(loss) for loss in state.unread]
@@ -168,7 +168,7 @@ def test_one_process_goes_on_with_a_checkpoint_of_several(run: Any) -> None:
     load_state(state, folder / "left.checkpoint", belongs_to=run_identity(dataset, config, None))
     assert state.step >= 50
     ended = run_training(dataset, config, device="cpu", checkpoint=folder / "left.checkpoint")
-    assert ended.steps == ended.planned_steps
+    assert ended.step == TrainingData(dataset, CPU).batches(config).plan.n_steps
     whole = load_file(folder / "whole-1" / "embeddings.safetensors")
     assert np.allclose(ended.model.entity.numpy(), whole["entity"], atol=1e-3)
 

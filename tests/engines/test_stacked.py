@@ -23,14 +23,15 @@ from grash.engines.choose import choose_engine
 from grash.engines.driver import Driver
 from grash.engines.local import SequentialEngine, StackedEngine
 from grash.engines.processes import ProcessEngine
-from grash.engines.trainer import Ground, Job, Outcome, run_training, run_trainings
+from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.engines.trial import TrialRunner
 from grash.errors import ConfigError, Diverged, FormatError
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
 from grash.search.trial import TrialProgress, TrialResult
+from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
-from grash.training.loop import PlainSteps, Pulse
+from grash.training.loop import PlainSteps, Pulse, Training
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,18 +57,18 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_search_that_has_ended_leaves_no_graph_on_the_device(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[weakref.ref[Ground]] = []
+    made: list[weakref.ref[TrainingData]] = []
 
-    def watched(*args: Any, **more: Any) -> Ground:
-        ground = Ground(*args, **more)
-        made.append(weakref.ref(ground))
-        return ground
+    def watched(*args: Any, **more: Any) -> TrainingData:
+        data = TrainingData(*args, **more)
+        made.append(weakref.ref(data))
+        return data
 
-    monkeypatch.setattr(trial_module, "Ground", watched)
+    monkeypatch.setattr(trial_module, "TrainingData", watched)
     gc.disable()  # memory that waits for a collection is not free
     try:
         small_search(tmp_path / "run", engine=engine, final_train=False).run()
-        left = [ground() for ground in made if ground() is not None]
+        left = [data() for data in made if data() is not None]
     finally:
         gc.enable()
     assert len(made) > 1 and not left
@@ -102,9 +103,9 @@ def test_a_stack_without_memory_is_parted_by_the_steps_of_its_checkpoints(
         return real(self, stop)
 
     monkeypatch.setattr(PlainSteps, "advance", advance)
-    jobs = [Job(config_of(i, epochs=6.0), tmp_path / str(i) / "checkpoint") for i in range(4)]
-    ended = dict(pair for stack in run_trainings(Ground(shifts(), CPU), jobs) for pair in stack)
-    assert once and all(isinstance(outcome, Outcome) for outcome in ended.values()), ended
+    jobs = [Training(config_of(i, epochs=6.0), tmp_path / str(i) / "checkpoint") for i in range(4)]
+    ended = dict(pair for stack in run_trainings(TrainingData(shifts(), CPU), jobs) for pair in stack)
+    assert once and all(isinstance(outcome, TrainState) for outcome in ended.values()), ended
 
 
 def config_of(number: int, **values: Any) -> TrainConfig:
@@ -113,17 +114,17 @@ def config_of(number: int, **values: Any) -> TrainConfig:
 
 
 def run_all(configs: list[TrainConfig], **more: Any) -> dict[int, Any]:
-    ground = Ground(shifts(), CPU)
-    jobs = [Job(config, **more) for config in configs]
-    return {place: ended for stack in run_trainings(ground, jobs) for place, ended in stack}
+    data = TrainingData(shifts(), CPU)
+    jobs = [Training(config, **more) for config in configs]
+    return {place: ended for stack in run_trainings(data, jobs) for place, ended in stack}
 
 
 def equal(outcome: Any, config: TrainConfig) -> bool:
     straight = run_training(shifts(), config, device="cpu")
     tables = torch.equal(outcome.model.entity, straight.model.entity)
-    rest = (outcome.history, outcome.best, outcome.steps)
+    rest = (outcome.history, outcome.best_validation, outcome.step)
     same_interval = outcome.interval == straight.interval or config.seed != 0  # drawn by the seed of the graph
-    return tables and same_interval and rest == (straight.history, straight.best, straight.steps)
+    return tables and same_interval and rest == (straight.history, straight.best_validation, straight.step)
 
 
 class TestWhoSharesAStack:
@@ -144,7 +145,7 @@ class TestWhoSharesAStack:
         assert stacks == [2, 1] and equal(found[1], configs[1]) and equal(found[2], configs[2])
 
     def test_not_those_that_stand_elsewhere(self, stacks: list[int], tmp_path: Path) -> None:
-        jobs = [Job(config_of(i), checkpoint=tmp_path / str(i)) for i in range(3)]
+        jobs = [Training(config_of(i), checkpoint=tmp_path / str(i)) for i in range(3)]
 
         def stop(progress: Any) -> None:
             raise KeyboardInterrupt
@@ -153,9 +154,9 @@ class TestWhoSharesAStack:
             clock = iter(range(10**9))
             patch.setattr("grash.training.loop.time.monotonic", lambda: float(next(clock)))
             with pytest.raises(KeyboardInterrupt):
-                list(run_trainings(Ground(shifts(), CPU), [Job(jobs[1].config, jobs[1].checkpoint, stop)]))
+                list(run_trainings(TrainingData(shifts(), CPU), [Training(jobs[1].config, jobs[1].checkpoint, stop)]))
         stacks.clear()
-        ended = dict(pair for stack in run_trainings(Ground(shifts(), CPU), jobs) for pair in stack)
+        ended = dict(pair for stack in run_trainings(TrainingData(shifts(), CPU), jobs) for pair in stack)
         assert stacks == [2, 1] and all(equal(ended[i], job.config) for i, job in enumerate(jobs))
 
 
@@ -163,9 +164,9 @@ class TestMemory:
     def test_a_group_that_does_not_fit_is_split_evenly(
         self, stacks: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        one = Ground(shifts(), CPU).plan([config_of(0, negatives_tail=50)])
-        both = Ground(shifts(), CPU).plan([config_of(0, negatives_tail=50)] * 2)
-        room = both.device + both.host + (both.tables - one.tables)  # for two, and a little
+        one = TrainingData(shifts(), CPU).plan_memory([config_of(0, negatives_tail=50)])
+        both = TrainingData(shifts(), CPU).plan_memory([config_of(0, negatives_tail=50)] * 2)
+        room = both.device + both.best_tables + (both.tables - one.tables)  # for two, and a little
         monkeypatch.setattr("grash.engines.memory.free_bytes", lambda device: room / 0.9)
         configs = [config_of(i, negatives_tail=10 * (i + 1)) for i in range(5)]
         found = run_all(configs)
@@ -191,7 +192,7 @@ class TestMemory:
     def test_models_of_a_stack_are_gone_when_the_next_is_made(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real, alive, models = run_module._state, [], []
+        real, alive, models = run_module._initial_state, [], []
 
         def counted(*given: Any) -> Any:
             alive.append(sum(model() is not None for model in models))
@@ -199,7 +200,7 @@ class TestMemory:
             models.append(weakref.ref(state.model))
             return state
 
-        monkeypatch.setattr(run_module, "_state", counted)
+        monkeypatch.setattr(run_module, "_initial_state", counted)
         results = [
             r for some in runner_of(tmp_path).run_many([task(n, dim=4 + 2 * n) for n in range(3)], quiet) for r in some
         ]
@@ -214,14 +215,14 @@ class TestMemory:
         assert runner_of(tmp_path).fits([narrow[0], *wide, narrow[1]]) and planned[1] == 10 * planned[0]
 
     def test_the_plan_counts_the_model_that_is_moved_in(self) -> None:
-        ground = Ground(shifts(), CPU)
-        one, two = ground.plan([config_of(0)]), ground.plan([config_of(0)] * 2)
-        assert (one.moving, two.moving) == (0, one.tables + one.optimizer)
+        data = TrainingData(shifts(), CPU)
+        one, two = data.plan_memory([config_of(0)]), data.plan_memory([config_of(0)] * 2)
+        assert (one.building, two.building) == (0, one.tables + one.optimizer)
 
     def test_the_engine_takes_as_many_as_fit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = StackedEngine(runner_of(tmp_path))
         monkeypatch.setattr(trial_module, "fits", lambda plan, device: plan.tables <= 3.5 * one_table)
-        one_table = engine.runner._ground_of(engine.runner.graphs.subgraph((0.5,))).plan([config_of(0)]).tables
+        one_table = engine.runner._data_of(engine.runner.graphs.subgraph((0.5,))).plan_memory([config_of(0)]).tables
         taken = [engine.start(task(n)) for n in range(5)]
         assert taken == ["cpu"] * 3 + [None, None]
         assert [r.number for r in engine.wait(quiet)] == [0, 1, 2] and engine.wait(quiet) == []
@@ -276,7 +277,7 @@ def test_two_interrupts_save_the_stack_and_the_search_goes_on(tmp_path: Path) ->
                 os.kill(os.getpid(), signal.SIGINT)
 
     state = small_search(tmp_path / "run", engine="stacked", **long).run(watch=watch).state
-    assert state.stopped == "interrupted" and not state.rounds[0].results
+    assert state.stopped == "it was interrupted" and not state.rounds[0].results
     assert len(list(tmp_path.glob("run/round-1/*/checkpoint/state.json"))) == 3
     small_search(tmp_path / "run", engine="stacked", **long).run()
     assert essence(tmp_path / "run") == essence(tmp_path / "plain" / "run")

@@ -164,7 +164,7 @@ def raising(error: Exception) -> Any:
 def test_a_trial_that_takes_too_long_is_ended_and_leaves_nothing(runner: TrialRunner, tmp_path: Path) -> None:
     runner.timeout = 0.05
     result = runner.run(task(epochs=2000.0, valid_every=2000.0), quiet)
-    assert result.status == "timeout" and "longer than the 0.05 s" in result.message and result.seconds < 5
+    assert result.status == "timeout" and "time limit of 0.05 s" in result.message and result.seconds < 5
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -205,14 +205,14 @@ def test_a_card_that_fails_leaves_the_checkpoint_and_stops_a_search_in_this_proc
     (tmp_path / begun.folder / "checkpoint").mkdir(parents=True)
     monkeypatch.setattr(trial_module, "run_trainings", raising(RuntimeError("CUDA error: unspecified launch failure")))
     monkeypatch.setattr(runner, "device", torch.device("cuda", 0))
-    monkeypatch.setattr(runner, "_begin", lambda: 0.0)
-    monkeypatch.setattr(runner, "_ground_of", lambda graph: None)
+    monkeypatch.setattr(runner, "_start_clock", lambda: 0.0)
+    monkeypatch.setattr(runner, "_data_of", lambda graph: None)
     monkeypatch.setattr(trial_module, "_peak_bytes", lambda device: 0)
     assert runner.run(begun, quiet).status == "killed" and (tmp_path / begun.folder / "checkpoint").is_dir()
     for engine in (SequentialEngine(runner), StackedEngine(runner)):
         monkeypatch.setattr(runner, "fits", lambda tasks: True)
         assert engine.start(begun) == "cuda:0"
-        with pytest.raises(GrashError, match="goes on with `grash resume`"):
+        with pytest.raises(GrashError, match="Continue it with `grash resume`"):
             engine.wait(quiet)
 
 
@@ -229,4 +229,4 @@ def test_a_card_that_fails_leaves_the_checkpoint_and_stops_a_search_in_this_proc
     ],
 )
 def test_errors_of_a_card_are_told_apart(error: Exception, memory: bool, broken: bool) -> None:
-    assert is_memory_error(error) is memory and trial_module.is_broken(error) is broken
+    assert is_memory_error(error) is memory and trial_module.lost_context(error) is broken

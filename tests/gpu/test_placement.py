@@ -14,7 +14,7 @@ from gpu.test_stack import graph
 from grash import load_dataset, train
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.trainer import Ground, Job, Outcome, run_training, run_trainings
+from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.evaluation.ranking import Ranker
 from grash.kernels import host_rows as far_rows
 from grash.kernels.host_rows import copy_rows, host_rows, is_far, near, pieces
@@ -57,9 +57,9 @@ def fresh(config: TrainConfig, placement: Placement) -> TrainState:
     return TrainState.fresh(model, config, placement)
 
 
-def seen(ended: Outcome) -> dict[str, Any]:
+def seen(ended: TrainState) -> dict[str, Any]:
     tables = [near(t).cpu().numpy().tobytes() for t in (ended.model.entity, ended.model.relation)]
-    return {"tables": tables, "history": ended.history, "interval": ended.interval, "steps": ended.steps}
+    return {"tables": tables, "history": ended.history, "interval": ended.interval, "steps": ended.step}
 
 
 def test_host_memory_is_a_tensor_of_the_card_and_goes_with_it() -> None:
@@ -96,7 +96,7 @@ def test_fresh_tables_and_fifty_steps_are_equal(case: str) -> None:
     assert is_far(there.model.entity) and torch.equal(here.model.entity, there.model.entity)
     assert not is_far(there.model.relation) and all(is_far(t) for t in there.entity_optimizer.state.values())
     batches = Batches(data.train, data.n_entities, data.n_relations, config, CUDA)
-    both = [steps_for([Training(state, batches, config)]) for state in (here, there)]
+    both = [steps_for([Training(config).started(state, batches)]) for state in (here, there)]
     assert isinstance(both[0], FusedSteps) == (not case.startswith("plain"))
     losses: list[list[torch.Tensor]] = [[], []]
     for steps, state, found in zip(both, (here, there), losses):
@@ -130,7 +130,7 @@ def test_best_weights_in_files_change_nothing(tmp_path: Path) -> None:
 def test_a_checkpoint_of_one_placement_goes_on_in_another(
     order: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, ground = config_of(), Ground(graph(), CUDA)
+    config, training_data = config_of(), TrainingData(graph(), CUDA)
     whole = run_training(graph(), config, device="cuda")
 
     def stop(progress: Any) -> None:
@@ -141,10 +141,10 @@ def test_a_checkpoint_of_one_placement_goes_on_in_another(
         clock = iter(range(10**9))
         patch.setattr("grash.training.loop.time.monotonic", lambda: float(next(clock)))
         with pytest.raises(KeyboardInterrupt):
-            list(run_trainings(ground, [Job(config, tmp_path / "c", stop, placement=order[0])]))
+            list(run_trainings(training_data, [Training(config, tmp_path / "c", stop, placement=order[0])]))
     assert (tmp_path / "c" / "state.json").is_file()
-    [[(_, ended)]] = run_trainings(ground, [Job(config, tmp_path / "c", placement=order[1])])
-    assert isinstance(ended, Outcome) and seen(ended) == seen(whole)
+    [[(_, ended)]] = run_trainings(training_data, [Training(config, tmp_path / "c", placement=order[1])])
+    assert isinstance(ended, TrainState) and seen(ended) == seen(whole)
 
 
 def test_a_state_is_saved_from_host_memory_and_loaded_into_it(tmp_path: Path) -> None:
@@ -190,13 +190,13 @@ def test_a_planted_graph_is_learnt_to_the_same_mrr_in_both(tmp_path: Path) -> No
 def test_the_plan_holds_in_host_memory() -> None:
     data = graph(400_000, 200_000, 60, 5000)
     config = config_of(dim=128, batch_size=1024, precision="bf16", epochs=0.5, valid_every=0.25, negatives_tail=1000)
-    ground = Ground(data, choose_device("cuda"))
-    placed = ground.place(config, asked="host")
+    training_data = TrainingData(data, choose_device("cuda"))
+    placed = training_data.choose_placement(config, placement="host")
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    [[(_, ended)]] = run_trainings(ground, [Job(config, placement="host")])
-    assert isinstance(ended, Outcome)
+    [[(_, ended)]] = run_trainings(training_data, [Training(config, placement="host")])
+    assert isinstance(ended, TrainState)
     used, planned = torch.cuda.max_memory_allocated() - before, placed.plan.device
     print(f"\nplanned {planned:,} bytes, used {used:,}: {used / planned:.4f}; {placed.sentence()}")
     assert used < 1.05 * planned and used > 0.5 * planned

@@ -11,10 +11,11 @@ import torch
 
 from engines.searches import essence, small_search
 from grash.data.dataset import Dataset
-from grash.engines.trainer import Ground, Job, run_trainings
+from grash.engines.trainer import TrainingData, run_trainings
 from grash.errors import Diverged
 from grash.training.config import TrainConfig
 from grash.training.fused import serves
+from grash.training.loop import Training
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,66 +48,66 @@ def config_of(number: int, **values: Any) -> TrainConfig:
     return TrainConfig(**{**own, **shared, **values, "variation": number})
 
 
-def run(ground: Ground, configs: list[TrainConfig], **more: Any) -> dict[int, Any]:
-    jobs = [Job(config, **more) for config in configs]
-    return {configs[place].variation: e for stack in run_trainings(ground, jobs) for place, e in stack}
+def run(data: TrainingData, configs: list[TrainConfig], **more: Any) -> dict[int, Any]:
+    jobs = [Training(config, **more) for config in configs]
+    return {configs[place].variation: e for stack in run_trainings(data, jobs) for place, e in stack}
 
 
 def seen(ended: Any) -> dict[str, Any]:
     if isinstance(ended, Exception):
         return {"error": str(ended), "epoch": getattr(ended, "epoch", None)}
     tables = [t.cpu().numpy().tobytes() for t in (ended.model.entity, ended.model.relation)]
-    return {"tables": tables, "history": ended.history, "interval": ended.interval, "steps": ended.steps}
+    return {"tables": tables, "history": ended.history, "interval": ended.interval, "steps": ended.step}
 
 
 @pytest.mark.parametrize("model,precision", [("complex", "bf16"), ("complex", "float32"), ("rotate", "float32")])
 def test_alone_among_8_and_among_64_a_trial_is_the_same(model: str, precision: str) -> None:
-    ground = Ground(graph(), CUDA)
+    data = TrainingData(graph(), CUDA)
     configs = [config_of(i, model=model, precision=precision) for i in range(64)]
     assert all(serves(c, CUDA) for c in configs)
-    sixty_four = {n: seen(e) for n, e in run(ground, configs).items()}
-    eight = {n: seen(e) for n, e in run(ground, configs[:8]).items()}
+    sixty_four = {n: seen(e) for n, e in run(data, configs).items()}
+    eight = {n: seen(e) for n, e in run(data, configs[:8]).items()}
     for number in range(8):
-        alone = seen(run(ground, [configs[number]])[number])
+        alone = seen(run(data, [configs[number]])[number])
         assert alone == eight[number] == sixty_four[number], number
     assert "diverged at step" in sixty_four[5]["error"] and sixty_four[5]["epoch"] < 12.3
 
 
 def test_a_neighbor_that_diverges_late_and_one_out_of_patience_leave_and_the_rest_goes_on() -> None:
-    ground = Ground(graph(), CUDA)
+    data = TrainingData(graph(), CUDA)
     configs = [config_of(i, epochs=30.0, valid_every=3.0) for i in range(6)]
     configs[2] = configs[2].changed(patience=1)
     configs[3] = configs[3].changed(schedule="warmup", warmup_epochs=4000.0, lr=1e6, penalty="none")
-    together = run(ground, configs)
+    together = run(data, configs)
     assert isinstance(together[5], Diverged)
     for config in configs:
-        assert seen(run(ground, [config])[config.variation]) == seen(together[config.variation])
+        assert seen(run(data, [config])[config.variation]) == seen(together[config.variation])
 
 
 def test_a_stack_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ground = Ground(graph(), CUDA)
+    data = TrainingData(graph(), CUDA)
     configs = [config_of(i) for i in range(5)]
-    whole = {n: seen(e) for n, e in run(ground, configs).items()}
+    whole = {n: seen(e) for n, e in run(data, configs).items()}
 
     def stop(progress: Any) -> None:
         if progress.step > 100:
             raise KeyboardInterrupt
 
-    jobs = [Job(c, checkpoint=tmp_path / str(c.variation), watch=stop) for c in configs]
+    jobs = [Training(c, checkpoint=tmp_path / str(c.variation), watch=stop) for c in configs]
     with monkeypatch.context() as patch:
         clock = iter(range(10**9))
         patch.setattr("grash.training.loop.time.monotonic", lambda: float(next(clock)))
         with pytest.raises(KeyboardInterrupt):
-            list(run_trainings(ground, jobs))
+            list(run_trainings(data, jobs))
     assert len(list(tmp_path.glob("*/state.json"))) == 5
-    jobs = [Job(c, checkpoint=tmp_path / str(c.variation)) for c in configs]
-    ended = {configs[place].variation: seen(e) for stack in run_trainings(ground, jobs) for place, e in stack}
+    jobs = [Training(c, checkpoint=tmp_path / str(c.variation)) for c in configs]
+    ended = {configs[place].variation: seen(e) for stack in run_trainings(data, jobs) for place, e in stack}
     assert ended == whole
 
 
 @pytest.mark.parametrize("trials,n_entities,n,negatives", [(64, 7_776, 200_000, 700), (1, 123_182, 1_000_000, 8_803)])
 def test_the_memory_plan_holds(trials: int, n_entities: int, n: int, negatives: int) -> None:
-    ground = Ground(graph(n_entities, n, 60, 5000), CUDA)
+    data = TrainingData(graph(n_entities, n, 60, 5000), CUDA)
     epochs = 100 * 1024 / n
     configs = [
         config_of(i, dim=128, batch_size=1024, precision="bf16", epochs=epochs, valid_every=epochs / 2, lr=0.1,
@@ -115,9 +116,9 @@ def test_the_memory_plan_holds(trials: int, n_entities: int, n: int, negatives: 
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    assert not any(isinstance(e, Exception) for e in run(ground, configs).values())
-    used, planned = torch.cuda.max_memory_allocated() - before, ground.plan(configs).device
-    print(f"\nplanned {planned:,} bytes, used {used:,}: {used / planned:.4f}; {ground.plan(configs).sentence()}")
+    assert not any(isinstance(e, Exception) for e in run(data, configs).values())
+    used, planned = torch.cuda.max_memory_allocated() - before, data.plan_memory(configs).device
+    print(f"\nplanned {planned:,} bytes, used {used:,}: {used / planned:.4f}; {data.plan_memory(configs).sentence()}")
     assert abs(used - planned) < 0.05 * planned
 
 

@@ -7,11 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.engines.trainer import Job, Outcome, run_trainings
+from grash.engines.trainer import run_trainings
 from grash.errors import Diverged
 from grash.training.batches import Batches, Plan
+from grash.training.checkpoint import TrainState
 from grash.training.config import make_config
-from grash.training.loop import next_validation
+from grash.training.loop import Training, next_validation
 from grash_study.graphs import StudyGraphs, config_on
 from grash_study.run import GraphTrainer
 from study.small_study import small_graph, small_pool
@@ -76,6 +77,6 @@ def test_the_best_validation_is_tested():
     trainer, config = GraphTrainer(graph, device="cpu"), config_on(graph, graphs.pool, 0, 1.0)
     epochs = [0.5, 1.0, 2.0]
     (trained,) = trainer.train([config], epochs, test=True)
-    ((_, outcome),) = next(run_trainings(trainer.ground, [Job(config, valid_at=tuple(epochs))]))
-    assert isinstance(outcome, Outcome) and outcome.interval is not None
+    ((_, outcome),) = next(run_trainings(trainer.training_data, [Training(config, valid_at=tuple(epochs))]))
+    assert isinstance(outcome, TrainState) and outcome.interval is not None
     assert trained.test == pytest.approx(trainer.tests([outcome.model])[0]) and trained.valid_seconds > 0

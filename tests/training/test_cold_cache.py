@@ -13,7 +13,7 @@ STEPS = """
 import hashlib
 import torch
 from grash.data.load import load_dataset
-from grash.engines.ground import Ground
+from grash.engines.trainer import TrainingData
 from grash.training.config import make_config
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
@@ -31,7 +31,7 @@ for settings in (
     config = make_config({"dim": 70, "negatives_head": 150, "negatives_tail": 101, "batch_size": 256, **settings})
     with torch.no_grad():
         state = TrainState.fresh(initial_model(config, data.n_entities, data.n_relations), config)
-        batches = Ground(data, cpu).batches(config)
+        batches = TrainingData(data, cpu).batches(config)
         for _ in range(4):
             train_step(state, batches, config)
     tables = (state.model.entity, state.model.relation)

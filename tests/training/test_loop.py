@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from grash.data.dataset import Dataset
-from grash.engines.trainer import Outcome, run_training
+from grash.engines.trainer import run_training
 from grash.errors import Diverged, FormatError, InputError
 from grash.models import KgeModel
 from grash.training import loop
@@ -43,14 +43,14 @@ def settings_of(**values: Any) -> TrainConfig:
     return make_config(start | {"lr": 0.05, "patience": None} | values)
 
 
-def run(config: TrainConfig, checkpoint: Path | None = None, **options: Any) -> Outcome:
+def run(config: TrainConfig, checkpoint: Path | None = None, **options: Any) -> TrainState:
     return run_training(small_graph(), config, device="cpu", checkpoint=checkpoint, **options)
 
 
-def same(one: Outcome, other: Outcome) -> bool:
+def same(one: TrainState, other: TrainState) -> bool:
     histories = [[(v.step, v.epoch, v.mrr, v.lr) for v in o.history] for o in (one, other)]
     tables = torch.equal(one.model.entity, other.model.entity), torch.equal(one.model.relation, other.model.relation)
-    return all(tables) and histories[0] == histories[1] and one.steps == other.steps
+    return all(tables) and histories[0] == histories[1] and one.step == other.step
 
 
 @pytest.fixture
@@ -87,18 +87,18 @@ def test_a_stopped_run_goes_on_to_the_same_bits(name: str, tmp_path: Path, eager
     whole = run(config)
     assert len(whole.history) > 1
     first_validation = whole.history[0].step
-    for stop in {1, first_validation, first_validation + 1, whole.steps}:
+    for stop in {1, first_validation, first_validation + 1, whole.step}:
         folder = tmp_path / str(stop)
         with pytest.raises(KeyboardInterrupt):
             run(config, folder, watch=stopper(stop))
-        assert same(run(config, folder), whole), f"stopped after step {stop} of {whole.steps}"
+        assert same(run(config, folder), whole), f"stopped after step {stop} of {whole.step}"
         assert same(run(config, folder), whole), "a finished run is finished"
 
 
 def test_stopping_again_and_again_changes_nothing(tmp_path: Path, eager: None) -> None:
     config = settings_of(dropout_entity=0.2, schedule="plateau", schedule_patience=0)
     whole = run(config)
-    for step in range(1, whole.steps + 1):
+    for step in range(1, whole.step + 1):
         with pytest.raises(KeyboardInterrupt):
             run(config, tmp_path / "c", watch=stopper(step))
     assert same(run(config, tmp_path / "c"), whole)
@@ -279,8 +279,8 @@ def test_validations_report_the_rate_and_the_mean_loss() -> None:
 def test_a_watcher_is_told_how_far_it_is(eager: None) -> None:
     seen: list[Progress] = []
     outcome = run(settings_of(), watch=seen.append)
-    assert [p.step for p in seen] == [*range(1, outcome.steps + 1)]
-    assert seen[-1].n_steps == outcome.planned_steps and seen[-1].seconds_left == 0
+    assert [p.step for p in seen] == [*range(1, outcome.step + 1)]
+    assert seen[-1].n_steps == outcome.step and seen[-1].seconds_left == 0
     assert seen[-1].epoch == pytest.approx(3.5, abs=0.01) and seen[0].best_mrr is None and seen[-1].best_mrr is not None
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engines.planted import circle
-from grash.engines.trainer import Ground, Job, Outcome, run_training, run_trainings
+from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.errors import ConfigError
 from grash.evaluation.evaluate import evaluate
 from grash.kernels.host_rows import is_far
@@ -41,7 +41,7 @@ def config_of(**values: Any) -> TrainConfig:
     return make_config(start | {"epochs": 8.5, "valid_every": 2, "patience": 2} | values)
 
 
-def same(one: Outcome, other: Outcome) -> bool:
+def same(one: TrainState, other: TrainState) -> bool:
     tables = torch.equal(one.model.entity, other.model.entity), torch.equal(one.model.relation, other.model.relation)
     return all(tables) and one.history == other.history and one.interval == other.interval
 
@@ -80,7 +80,7 @@ def test_subgraphs_begin_alike_wherever_they_lie(tmp_path: Path) -> None:
 def test_a_checkpoint_of_one_placement_goes_on_in_another(
     order: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, ground = config_of(), Ground(circle(), CPU)
+    config, training_data = config_of(), TrainingData(circle(), CPU)
     whole = run_training(circle(), config, device="cpu")
 
     def stop(progress: Any) -> None:
@@ -91,10 +91,10 @@ def test_a_checkpoint_of_one_placement_goes_on_in_another(
         clock = iter(range(10**9))
         patch.setattr(time, "monotonic", lambda: float(next(clock)))
         with pytest.raises(KeyboardInterrupt):
-            list(run_trainings(ground, [Job(config, tmp_path / "c", stop, placement=order[0])]))
+            list(run_trainings(training_data, [Training(config, tmp_path / "c", stop, placement=order[0])]))
     assert (tmp_path / "c" / "state.json").is_file()
-    [[(_, ended)]] = run_trainings(ground, [Job(config, tmp_path / "c", placement=order[1])])
-    assert isinstance(ended, Outcome) and same(ended, whole)
+    [[(_, ended)]] = run_trainings(training_data, [Training(config, tmp_path / "c", placement=order[1])])
+    assert isinstance(ended, TrainState) and same(ended, whole)
 
 
 def test_a_state_in_files_is_saved_and_loaded(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_saving_takes_no_more_than_a_tenth_of_the_time(monkeypatch: pytest.Monke
 
     config, data = config_of(), circle()
     state = TrainState.fresh(initial_model(config, 40, 5), config)
-    pulse = Pulse([Training(state, Batches(data.train, 40, 5, config, CPU), config, save=save)], 120)
+    pulse = Pulse([Training(config).started(state, Batches(data.train, 40, 5, config, CPU), save=save)], 120)
     for moment in (119, 121, 171 + 130, 171 + 499, 171 + 501):
         now[0] = moment
         pulse.see()
@@ -147,7 +147,8 @@ def test_large_tables_are_not_saved_before_a_saving_is_a_tenth_of_the_time(monke
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     config, data = config_of(), circle()
     state = TrainState.fresh(initial_model(config, 40, 5), config)
-    training = Training(state, Batches(data.train, 40, 5, config, CPU), config, save=lambda s: saved.append(now[0]))
+    batches = Batches(data.train, 40, 5, config, CPU)
+    training = Training(config).started(state, batches, save=lambda s: saved.append(now[0]))
     monkeypatch.setattr("grash.training.loop._DISK_RATE", state.nbytes / 50)  # a saving is thought to take 50 s
     pulse = Pulse([training], 120)
     for moment in (16, 63, 499, 501):
@@ -175,7 +176,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import torch
 from engines.planted import circle
-from grash.engines.ground import Validator
+from grash.engines.trainer import Validator
 from grash.evaluation.evaluate import evaluate
 from grash.kernels import step_draw_triton as drawing, step_ends_triton as ending, step_update_triton as updating
 from grash.training.batches import Batches
@@ -199,7 +200,7 @@ def fused(live):
 found = []
 for placement in (Placement(), Placement("disk", Path(sys.argv[1]))):
     state = TrainState.fresh(initial_model(config, 24, 2, placement=placement), config, placement)
-    training = Training(state, Batches(data.train, 24, 2, config, cpu), config, Validator(data, cpu))
+    training = Training(config).started(state, Batches(data.train, 24, 2, config, cpu), Validator(data, cpu))
     assert train_stack([training], steps_of=fused) == [None]
     found.append((state, evaluate(state.model, data, detail=False).both.mrr))
 (here, one), (there, other) = found

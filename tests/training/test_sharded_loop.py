@@ -66,7 +66,7 @@ def shards_of(size: int, config: TrainConfig, work: Any) -> list[Any]:
     def begin(company: Company) -> Any:
         shard = Shard.of(ENTITIES, company)
         state = fresh_shard(config, RELATIONS, shard, CPU)
-        training = Training(state, batches_of(config), config, validate_shard(company, shard))
+        training = Training(config).started(state, batches_of(config), validate_shard(company, shard))
         return work(state, training, shard, company)
 
     return in_threads(size, begin)

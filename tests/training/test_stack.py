@@ -41,10 +41,13 @@ class Trial:
 
     def training(self, state: TrainState, **calls: Any) -> Training:
         self.state = state
-        return Training(
-            state, Batches(TRAIN, E, R, self.config, CPU), self.config, validate=score,
-            keep=lambda s: self.kept.append({k: v.clone() for k, v in state_tensors(s).items()}), **calls,
-        )  # fmt: skip
+
+        def keep(s: TrainState) -> None:
+            self.kept.append({k: v.clone() for k, v in state_tensors(s).items()})
+
+        save = calls.pop("save", None)
+        training = Training(self.config, keep=keep, **calls)
+        return training.started(state, Batches(TRAIN, E, R, self.config, CPU), score, save)
 
     def seen(self, error: Exception | None) -> dict[str, Any]:
         """All that must not depend on neighbors."""
@@ -237,16 +240,16 @@ def test_time_in_company_is_shared() -> None:
     assert sum(seconds) <= time.monotonic() - began and max(seconds) - min(seconds) < 1e-6
 
 
-@pytest.mark.parametrize("weights", [True, False])
-def test_a_trial_that_has_ended_is_not_saved(weights: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_a_trial_that_has_ended_is_not_saved(keep_best: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its scores are all that is wanted of it; the tables of a training are."""
     seen = []
     monkeypatch.setattr(Pulse, "validated", lambda pulse: seen.append(pulse.live[0].state.step))
     trials = [Trial(config_of(i, {"epochs": 2.0, "valid_every": 1.0})) for i in range(2)]
-    train_stack([t.training(fresh(t.config), weights=weights) for t in trials])
+    train_stack([t.training(fresh(t.config), keep_best=keep_best) for t in trials])
     assert trials[0].state is not None
     half, end = (v.step for v in trials[0].state.history)
-    assert seen == ([half, end] if weights else [half])
+    assert seen == ([half, end] if keep_best else [half])
 
 
 @dataclass

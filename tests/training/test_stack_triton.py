@@ -32,7 +32,7 @@ def run(*configs):
     states = stack_states((TrainState.fresh(initial_model(c, E, R), c) for c in configs), n=len(configs))
     def fused(live):
         return FusedSteps([t.state for t in live], live[0].batches, [t.config for t in live])
-    trainings = [Training(s, Batches(triples, E, R, c, torch.device("cpu")), c, validate=lambda model: 0.5)
+    trainings = [Training(c).started(s, Batches(triples, E, R, c, torch.device("cpu")), lambda model: 0.5)
                  for s, c in zip(states, configs)]
     errors = train_stack(trainings, steps_of=fused)
     return errors, states

@@ -15,7 +15,7 @@ from engines.planted import circle
 from engines.searches import small_search
 from grash.api.model import Model
 from grash.engines.distributed import train_together
-from grash.engines.trainer import Ground, Job, Outcome, likeness, run_training, run_trainings
+from grash.engines.trainer import TrainingData, run_training, run_trainings, stack_key
 from grash.errors import ConfigError
 from grash.evaluation.evaluate import evaluate
 from grash.kernels import row_update
@@ -26,6 +26,7 @@ from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
 from grash.training.gradients import Gradient
 from grash.training.initial import initial_model
+from grash.training.loop import Training
 from grash.training.optimizers import ADAGRAD_EPS, ADAM_EPS, BETAS, TableOptimizer, rounding_key
 from kernels.test_half_rows import rounded_by_hand
 from small_graph import rings
@@ -40,7 +41,7 @@ def config_of(**values: Any) -> TrainConfig:
     return make_config(start | {"epochs": 6.5, "valid_every": 2, "patience": None} | values)
 
 
-def same(one: Outcome, other: Outcome) -> bool:
+def same(one: TrainState, other: TrainState) -> bool:
     tables = torch.equal(one.model.entity, other.model.entity), torch.equal(one.model.relation, other.model.relation)
     return all(tables) and one.history == other.history
 
@@ -172,7 +173,7 @@ def test_the_first_step_sees_the_rows_of_a_float32_table() -> None:
 def test_results_do_not_depend_on_threads_or_on_who_is_trained_beside() -> None:
     configs = [config_of(), config_of(variation=1, lr=0.1), config_of(storage="float32")]
     ended: dict[int, Any] = {}
-    for part in run_trainings(Ground(circle(), torch.device("cpu")), [Job(config) for config in configs]):
+    for part in run_trainings(TrainingData(circle(), torch.device("cpu")), [Training(config) for config in configs]):
         ended |= dict(part)
     threads = torch.get_num_threads()
     try:
@@ -182,7 +183,7 @@ def test_results_do_not_depend_on_threads_or_on_who_is_trained_beside() -> None:
     finally:
         torch.set_num_threads(threads)
     assert [ended[place].model.entity.dtype for place in range(3)] == [BF16, BF16, FLOAT32]
-    assert likeness(configs[0]) == likeness(configs[1]) != likeness(configs[2])
+    assert stack_key(configs[0]) == stack_key(configs[1]) != stack_key(configs[2])
 
 
 @pytest.mark.parametrize("placement", ["device", "disk"])

@@ -32,9 +32,9 @@ def live_display(quiet: bool = False) -> Iterator[Watch]:
         with _Table() as drawn:
             yield drawn.watch
     else:
-        from grash.report.progress import ProgressLines
+        from grash.report.summary import Lines
 
-        yield ProgressLines(say).watch
+        yield Lines(say).watch
 
 
 class _Table:

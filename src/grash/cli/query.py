@@ -62,10 +62,10 @@ def predict(
     lines of head, relation, tail, score, known, separated by tabs; with --json, a JSON object per question.
     """
     from grash.api import model as model_api
-    from grash.engines.trainer import use_threads
+    from grash.engines.trainer import set_threads
 
     listen()
-    use_threads(threads)
+    set_threads(threads)
     given = (head, relation, tail)
     if queries is not None and any(part is not None for part in given):
         raise InputError("A question and a file of questions are given: give one of them.")
@@ -101,13 +101,13 @@ def score(
     import numpy as np
 
     from grash.api import model as model_api
-    from grash.engines.trainer import use_threads
+    from grash.engines.trainer import set_threads
 
     one = (head, relation, tail)
     if (triples is None) == (None in one):
         raise InputError("Give a file of triples, or all of --head, --relation and --tail.")
     listen()
-    use_threads(threads)
+    set_threads(threads)
     loaded = model_api.load_model(model, device=device)
     if triples is None:
         _check_skip(skip_unknown)
@@ -133,10 +133,10 @@ def neighbors(
 ) -> None:
     """Show the entities whose embeddings are nearest."""
     from grash.api import model as model_api
-    from grash.engines.trainer import use_threads
+    from grash.engines.trainer import set_threads
 
     listen()
-    use_threads(threads)
+    set_threads(threads)
     answers = model_api.load_model(model, device=device).neighbors(entity, count, metric)  # type: ignore[arg-type]
     if json:
         found = [{"name": a.name, "id": a.id, "score": a.score} for a in answers]
@@ -273,10 +273,10 @@ def evaluate(
         raise ConfigError(f"{option_of(next(iter(reading)))} says how to read a graph: give --dataset with it.")
     from grash.api import dataset as datasets_api
     from grash.api import model as model_api
-    from grash.engines.trainer import use_threads
+    from grash.engines.trainer import set_threads
 
     listen()
-    use_threads(threads)
+    set_threads(threads)
     loaded = model_api.load_model(model, device=device)
     other = None if dataset is None else datasets_api.load_dataset(dataset, **reading)
     result = model_api.evaluate(

@@ -111,10 +111,10 @@ def train(
     """
     from grash.api import dataset as datasets_api
     from grash.api import training as training_api
-    from grash.engines.trainer import use_threads
+    from grash.engines.trainer import set_threads
 
     listen()
-    use_threads(threads)
+    set_threads(threads)
     chosen = training_api.configure(config, **_settings(locals(), settings))
     dataset = datasets_api.load_dataset(source, **reading)
     if launched():
@@ -175,10 +175,12 @@ def assignment(text: str) -> tuple[str, Any]:
 def _plan(dataset: Dataset, config: TrainConfig, device: str, placement: str, folder: Path, sample: int | None) -> str:
     """What the run takes on its device; refuses what does not fit."""
     from grash.engines.device import choose_device
-    from grash.engines.trainer import Ground
+    from grash.engines.trainer import TrainingData
 
     where = choose_device(device)
-    placed = Ground(dataset, where, valid_sample=sample).place(config, asked=placement, folder=folder.absolute().parent)
+    placed = TrainingData(dataset, where, valid_sample=sample).choose_placement(
+        config, placement=placement, folder=folder.absolute().parent
+    )
     return f"memory on {where}: {placed.sentence()}"
 
 

@@ -26,15 +26,14 @@ import torch
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
-from grash.engines.device import choose_device, free_bytes
-from grash.engines.memory import MemoryPlan, advice, check_memory, free_disk, needed_bytes, plan_memory
-from grash.engines.trainer import LEFT_FREE, Ground, run_identity
-from grash.errors import ConfigError, InputError, MemoryPlanError
+from grash.engines.device import choose_device
+from grash.engines.memory import MemoryPlan, check_memory, free_disk, plan_memory
+from grash.engines.trainer import TrainingData, checkpoint_fits, run_identity, warn_no_checkpoint
+from grash.errors import ConfigError, InputError
 from grash.evaluation.distributed import ShardedRanker, evaluate_shard
 from grash.evaluation.evaluate import check_sample, sampled
 from grash.evaluation.metrics import mrr
 from grash.files import repair_folder
-from grash.formatting import format_bytes
 from grash.models import KgeModel
 from grash.models.store import check_free
 from grash.training.checkpoint import TrainState
@@ -121,7 +120,7 @@ def train_together(
 ) -> Finished:
     """Trains on all ranks, tests and writes the model folder; every rank calls it with the same arguments.
 
-    checkpoint: as in `run.Job`, of any number of ranks; it goes when the model is saved. restart: what is there goes
+    checkpoint: as in `run.Training`, of any number of ranks; it goes when the model is saved. restart: what is there goes
     too, once nothing can be refused any more. watch is told by rank 0."""
     if company.rank == 0:
         for folder in (checkpoint, out):
@@ -134,8 +133,8 @@ def train_together(
     check_sample(test_sample)
     check_shared(out, company)
     shard = Shard.of(dataset.n_entities, company)
-    ground = Ground(dataset, device, valid_sample=valid_sample, seed=config.seed)
-    plan = plan_memory(config, shard.block, dataset.n_relations, len(dataset.train), device, n_valid=ground.n_valid)
+    data = TrainingData(dataset, device, valid_sample=valid_sample, seed=config.seed)
+    plan = plan_memory([config], shard.block, dataset.n_relations, len(dataset.train), device, n_valid=data.n_valid)
     check_memory_of_ranks(plan, config, device, company)
     if restart and company.rank == 0:
         shutil.rmtree(checkpoint, ignore_errors=True)
@@ -144,7 +143,8 @@ def train_together(
     check_same_step(state.step, checkpoint, company)
     save = _saver(checkpoint, belongs_to, shard, company)
     validate = _validator(dataset, shard, company, device, valid_sample, config.seed)
-    training = Training(state, ground.batches(config), config, validate, watch if company.rank == 0 else None, save)
+    training = Training(config, watch=watch if company.rank == 0 else None)
+    training = training.started(state, data.batches(config), validate, save)
     train_shard(training, shard, company, save_every_seconds=save_every_seconds)
     evaluation: dict[str, Any] = {}
     if evaluate and len(dataset.test):
@@ -193,15 +193,11 @@ def _saver(
     def save(state: TrainState) -> None:
         nonlocal said
         need, free = int(company.total(torch.tensor(state.nbytes))), free_disk(checkpoint) if company.rank == 0 else 0
-        if not company.any(company.rank == 0 and need + min(need, LEFT_FREE) > free):
+        if not company.any(company.rank == 0 and not checkpoint_fits(need, free)):
             save_shard(state, checkpoint, belongs_to=belongs_to, shard=shard, company=company)
         elif not said:
             said = True
-            log.warning(
-                "no checkpoint in %s: it takes %s and %s are free, of which some must stay. Training goes on, and "
-                "cannot be resumed from here.",
-                checkpoint, format_bytes(need), format_bytes(free),
-            )  # fmt: skip
+            warn_no_checkpoint(checkpoint, need, free)
 
     return save
 
@@ -209,7 +205,7 @@ def _saver(
 def _validator(
     dataset: Dataset, shard: Shard, company: Company, device: torch.device, sample: int | None, seed: int
 ) -> Callable[[KgeModel], float] | None:
-    """Filtered MRR on the valid split, as `ground.Validator`."""
+    """Filtered MRR on the valid split, as `data.Validator`."""
     if not len(dataset.valid):
         return None
     triples = sampled(dataset.valid, sample, seed)
@@ -240,16 +236,7 @@ def check_alike(given: Mapping[str, Any], company: Company) -> None:
 
 def check_memory_of_ranks(plan: MemoryPlan, config: TrainConfig, device: torch.device, company: Company) -> None:
     """`check_memory` for all ranks that take from the same memory; nobody allocates before all have looked."""
-    sharing = ranks_on(device, company)
-    if sharing == 1:
-        check_memory(plan, config, device)
-    else:
-        free, need = free_bytes(device), sharing * needed_bytes(plan, device)
-        if need > free:
-            raise MemoryPlanError(
-                f"The {sharing} ranks that share {device} on this machine need {format_bytes(need)} together, and "
-                f"{format_bytes(free)} are free; for each: {plan.sentence()}. Try {advice(plan, config)}."
-            )
+    check_memory(plan, config, device, n_ranks=ranks_on(device, company))
     company.any(False)
 
 

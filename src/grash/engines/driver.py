@@ -267,8 +267,8 @@ class Driver:
         self, config: TrainConfig, n_entities: int, n_relations: int, n_train: int, n_valid: int, *, weights: bool
     ) -> int:
         device = torch.device(self.engine.devices[0])
-        plan = plan_memory(config, n_entities, n_relations, n_train, device, n_valid=n_valid, weights=weights)
-        return plan.device + (plan.host if self.engine.devices[0] == "cpu" else 0)
+        plan = plan_memory([config], n_entities, n_relations, n_train, device, n_valid=n_valid, keep_best=weights)
+        return plan.on_device(device)
 
     def _write_best(self, number: int) -> None:
         config = make_config(self.state.configurations[number].values)
@@ -283,7 +283,7 @@ class Driver:
 
     def _must_stop(self) -> bool:
         if self.deadline is not None and time.monotonic() > self.deadline and not self.stopping:
-            self.stopping = "max_seconds"
+            self.stopping = "its --max-seconds were over"
             self.engine.stop()
         return bool(self.stopping)
 
@@ -304,7 +304,7 @@ class Driver:
         def pressed(number: int, frame: FrameType | None) -> None:
             if heard is not None:
                 heard.append(number)
-            first, self.stopping = not self.stopping, self.stopping or "interrupted"
+            first, self.stopping = not self.stopping, self.stopping or "it was interrupted"
             if self.at_last:
                 if first:
                     log.warning("The final training saves a checkpoint and stops; if it is being tested, it ends.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from grash.engines.trial import TrialRunner, check_card
+from grash.engines.trial import TrialRunner, check_device
 from grash.search.trial import Trial, TrialProgress, TrialResult
 
 
@@ -36,7 +36,7 @@ class SequentialEngine:
         try:
             if self._stopping:
                 return [task]
-            return [check_card(self.runner.run(task, heard))]
+            return [check_device(self.runner.run(task, heard))]
         except KeyboardInterrupt:
             if not self._stopping:
                 raise
@@ -84,7 +84,7 @@ class StackedEngine:
                 return self._give_up()
             if self._results is None:
                 self._results = self.runner.run_many(list(self._tasks), self._heard)
-            ended = [check_card(result) for result in next(self._results)]
+            ended = [check_device(result) for result in next(self._results)]
         except KeyboardInterrupt:
             if not self._stopping:
                 raise

@@ -1,4 +1,4 @@
-"""What a run will take, before anything large is allocated: one training, or several that are trained together."""
+"""Plan the memory of a training or a stack of trainings, and choose where its entities are stored."""
 
 from __future__ import annotations
 
@@ -23,78 +23,86 @@ from grash.training.initial import STORED
 from grash.training.optimizers import state_bytes
 from grash.training.placement import Placement, check_placement
 
-_FREE_SHARE = 0.9  # of free memory that a stack may be planned for
-_ANSWERS = 8  # known to the questions of a validation triple, as a first guess
+USABLE_SHARE = 0.9  # of free memory that trainings are planned for
+_KNOWN_ANSWERS = 8  # per validation triple, as a first guess
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes on the device, by what they are for; `host` is what the best weights take beside it. Where entities lie
-    elsewhere (`placement`), tables and optimizer are those of the relations."""
+    """Bytes of a training or stack, by purpose.
+
+    Where the placement stores entities elsewhere, tables and optimizer are those of the relations only.
+    """
 
     tables: int
     optimizer: int
     triples: int
-    step: int
-    ranking: int
-    host: int
-    stays: bool = False  # the step's work space while ranking, as that of the fused step does
-    moving: int = 0  # a model that is made and then moved into its stack, before there is a work space
+    step: int  # work space of a step
+    ranking: int  # work space of a validation
+    best_tables: int  # copy of the best weights, in host memory or on disk
+    step_stays: bool = False  # the work space of a step stays allocated while ranking, as the fused step's does
+    building: int = 0  # a model that is built and then moved into its stack, before there is a work space
     placement: Placement = field(default_factory=Placement)
-    entities: int = 0  # where the placement says
-    state: int = 0  # the optimizer's for entities, likewise
+    entities: int = 0  # entity table, where the placement stores it
+    entity_optimizer: int = 0  # optimizer state of the entities, stored likewise
 
     @property
     def device(self) -> int:
-        """Training and ranking do not work at the same time."""
-        work = self.step + self.ranking if self.stays else max(self.step, self.ranking)
-        return self.tables + self.optimizer + self.triples + max(work, self.moving)
+        """Bytes on the device. Training and ranking do not run at the same time."""
+        work = self.step + self.ranking if self.step_stays else max(self.step, self.ranking)
+        return self.tables + self.optimizer + self.triples + max(work, self.building)
 
     @property
     def memory(self) -> int:
-        """Bytes of host memory beside the device."""
-        far = self.entities + self.state if self.placement.kind == "host" else 0
-        return far + (0 if self._best_on_disk else self.host)
+        """Bytes of host memory, in addition to the device."""
+        return self._stored("host") + (0 if self._best_on_disk else self.best_tables)
 
     @property
     def disk(self) -> int:
-        """Bytes of files without a name."""
-        far = self.entities + self.state if self.placement.kind == "disk" else 0
-        return far + (self.host if self._best_on_disk else 0)
+        """Bytes of unnamed temporary files."""
+        return self._stored("disk") + (self.best_tables if self._best_on_disk else 0)
+
+    def on_device(self, device: torch.device) -> int:
+        """Bytes taken from the memory of this device; a CPU's memory holds the best weights, too."""
+        return self.device + (self.memory if device.type == "cpu" else 0)
+
+    def sentence(self) -> str:
+        parts = (
+            ("tables", self.tables), ("optimizer", self.optimizer), ("triples", self.triples), ("step", self.step),
+            ("ranking", self.ranking),
+        )  # fmt: skip
+        text = f"{format_bytes(self.device)} ({', '.join(f'{name} {format_bytes(n)}' for name, n in parts)})"
+        if self.placement.far:
+            where = "in host memory" if self.placement.kind == "host" else "on disk"
+            text += (
+                f", {format_bytes(self.entities + self.entity_optimizer)} {where} (entities "
+                f"{format_bytes(self.entities)}, their optimizer state {format_bytes(self.entity_optimizer)})"
+            )
+        if self.best_tables:
+            text += f", and {format_bytes(self.best_tables)}{' on disk' * self._best_on_disk} for the best weights"
+        return text
+
+    def _stored(self, kind: str) -> int:
+        return self.entities + self.entity_optimizer if self.placement.kind == kind else 0
 
     @property
     def _best_on_disk(self) -> bool:
         return self.placement.folder is not None
 
+
+@dataclass(frozen=True)
+class PlacementChoice:
+    """Where a training's entities are stored, its memory plan, and what would change the choice."""
+
+    placement: Placement
+    plan: MemoryPlan
+    note: str = ""
+
     def sentence(self) -> str:
-        parts = [f"{name} {format_bytes(value)}" for name, value in (
-            ("tables", self.tables), ("optimizer", self.optimizer), ("triples", self.triples),
-            ("step", self.step), ("ranking", self.ranking))]  # fmt: skip
-        far = ""
-        if self.placement.far:
-            where = "in host memory" if self.placement.kind == "host" else "on disk"
-            split = f"entities {format_bytes(self.entities)}, their optimizer state {format_bytes(self.state)}"
-            far = f", {format_bytes(self.entities + self.state)} {where} ({split})"
-        best = f", and {format_bytes(self.host)}{' on disk' if self._best_on_disk else ''} for the best weights"
-        return f"{format_bytes(self.device)} ({', '.join(parts)}){far}{best if self.host else ''}"
+        return f"{self.plan.sentence()}{'. ' if self.note else ''}{self.note}"
 
 
 def plan_memory(
-    config: TrainConfig,
-    n_entities: int,
-    n_relations: int,
-    n_train: int,
-    device: torch.device,
-    *,
-    n_valid: int = 0,
-    weights: bool = True,
-) -> MemoryPlan:
-    """The plan for a training of this size, all of it on this device, validated on n_valid triples. weights: those of
-    the best validation are kept."""
-    return plan_stack([config], n_entities, n_relations, n_train, device, n_valid=n_valid, weights=weights)
-
-
-def plan_stack(
     configs: Sequence[TrainConfig],
     n_entities: int,
     n_relations: int,
@@ -104,73 +112,116 @@ def plan_stack(
     n_valid: int = 0,
     n_filtered: int | None = None,
     placement: Placement = Placement(),  # noqa: B008, frozen
-    weights: bool = True,
+    keep_best: bool = True,
 ) -> MemoryPlan:
-    """The same for trainings that are trained together: tables of one shape, a work space of the fused step for all.
-    n_filtered: known answers to the questions of validation, where they have been counted. placement: of one alone."""
-    config, trials = configs[0], len(configs)
+    """Return the plan of trainings with these configurations that are trained together on a graph of this size.
+
+    They have tables of one shape, and the fused step has one work space for all. n_filtered: known answers to the
+    validation questions, if they have been counted. placement: of a single training. keep_best: keep the best weights.
+    """
+    config, n_trainings = configs[0], len(configs)
     width = model_class(config.model).relation_width(config.dim)
     relations = n_relations * (2 if config.reciprocal else 1)
     entities, tables = STORED[config.storage].itemsize * n_entities * config.dim, 4 * relations * width
-    places = 4 * (n_entities + relations)  # of rows, which only a CPU keeps
+    row_index = 4 * (n_entities + relations)  # kept on a CPU only
     state = state_bytes(config, n_entities, config.dim) - 4 * n_entities
-    optimizer = state_bytes(config, relations, width) - 4 * relations + (places if device.type == "cpu" else 0)
-    best = entities + tables if weights else 0
+    optimizer = state_bytes(config, relations, width) - 4 * relations + (row_index if device.type == "cpu" else 0)
+    best = entities + tables if keep_best else 0
     if not placement.far:
         tables, optimizer, entities, state = tables + entities, optimizer + state, 0, 0
-    triples = 12 * n_train * (3 if needs_index(config) else 1)
     fused = all(serves(c, device) for c in configs)
-    step = (
-        work_bytes(configs, n_entities, n_relations)
-        if fused
-        else max(_step_bytes(c, n_entities, relations, width, device) for c in configs)
+    if fused:
+        step = work_bytes(configs, n_entities, n_relations)
+    else:
+        step = max(_step_bytes(c, n_entities, relations, width, device) for c in configs)
+    n_filtered = _KNOWN_ANSWERS * n_valid if n_filtered is None else n_filtered
+    return MemoryPlan(
+        tables=n_trainings * tables,
+        optimizer=n_trainings * optimizer,
+        triples=12 * n_train * (3 if needs_index(config) else 1),
+        step=step,
+        ranking=ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, far=placement.far),
+        best_tables=n_trainings * best,
+        step_stays=fused,
+        building=tables + optimizer if n_trainings > 1 else 0,
+        placement=placement,
+        entities=entities,
+        entity_optimizer=state,
     )
-    n_filtered = _ANSWERS * n_valid if n_filtered is None else n_filtered
-    ranking = ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, far=placement.far)
-    moving = tables + optimizer if trials > 1 else 0
-    sizes = trials * tables, trials * optimizer, triples, step, ranking, trials * best
-    return MemoryPlan(*sizes, stays=fused, moving=moving, placement=placement, entities=entities, state=state)
 
 
-def check_memory(plan: MemoryPlan, config: TrainConfig, device: torch.device) -> None:
-    """Raises MemoryPlanError with what to change, if the plan does not fit on the device."""
-    free, need = free_bytes(device), needed_bytes(plan, device)
+def choose_placement(
+    config: TrainConfig,
+    n_entities: int,
+    n_relations: int,
+    n_train: int,
+    device: torch.device,
+    *,
+    placement: str = "auto",
+    folder: Path | None = None,
+    n_valid: int = 0,
+    n_filtered: int | None = None,
+    keep_best: bool = True,
+) -> PlacementChoice:
+    """Return the first placement that fits, or raise MemoryPlanError.
+
+    placement: auto, device, host or disk. folder: where temporary files may be created.
+    """
+    check_placement(placement, device)
+
+    def planned(config: TrainConfig, where: Placement) -> MemoryPlan:
+        return plan_memory(
+            [config], n_entities, n_relations, n_train, device, n_valid=n_valid, n_filtered=n_filtered,
+            placement=where, keep_best=keep_best,
+        )  # fmt: skip
+
+    plans = [planned(config, candidate) for candidate in _candidates(placement, device, folder)]
+    for plan in plans:
+        if not _shortages(plan, device):
+            return PlacementChoice(plan.placement, plan, _savings_note(config, plan, planned, device))
+    first, *others = plans
+    other = "".join(f" With placement={p.placement.kind}: {'; '.join(_shortages(p, device))}." for p in others[-1:])
+    raise MemoryPlanError(
+        f"The run needs {'; '.join(_shortages(first, device))}: {first.sentence()}.{other} "
+        f"Try {_advice(first, config, alone=True)}."
+    )
+
+
+def check_memory(plan: MemoryPlan, config: TrainConfig, device: torch.device, *, n_ranks: int = 1) -> None:
+    """Raise MemoryPlanError with advice if n_ranks processes with this plan do not fit on the device."""
+    free, need = free_bytes(device), n_ranks * plan.on_device(device)
     if need > free:
+        who = "The run needs" if n_ranks == 1 else f"The {n_ranks} ranks that share {device} on this machine need"
+        where = f" on {device}" if n_ranks == 1 else " together"
+        each = "" if n_ranks == 1 else " for each"
         raise MemoryPlanError(
-            f"The run needs {format_bytes(need)} on {device} and {format_bytes(free)} are free: {plan.sentence()}. "
-            f"Try {advice(plan, config)}."
+            f"{who} {format_bytes(need)}{where}, only {format_bytes(free)} is free:{each} {plan.sentence()}. "
+            f"Try {_advice(plan, config)}."
         )
 
 
-def advice(plan: MemoryPlan, config: TrainConfig, *, alone: bool = False) -> str:
-    """What to change where a plan does not fit. alone: it is trained by one process, where entities may be in bf16."""
-    if plan.step > plan.tables + plan.optimizer + plan.entities + plan.state:
-        fewer = "fewer negatives" if config.training == "negative_sampling" else "training=negative_sampling"
-        return f"a smaller batch_size or {fewer}"
-    half = alone and config.storage == "float32" and config.optimizer != "adam"
-    words = ", or storage=bf16, which keeps entities in half the bytes" if half else ""
-    return f"a smaller dim, or optimizer=row_adagrad, which keeps one number per row{words}"
-
-
-def needed_bytes(plan: MemoryPlan, device: torch.device) -> int:
-    """On the device; a CPU's memory holds the best weights too."""
-    return plan.device + (plan.memory if device.type == "cpu" else 0)
-
-
 def fits(plan: MemoryPlan, device: torch.device) -> bool:
-    """Whether a stack may be tried."""
-    return needed_bytes(plan, device) <= _FREE_SHARE * free_bytes(device)
+    """Return whether to try a stack with this plan."""
+    return plan.on_device(device) <= USABLE_SHARE * free_bytes(device)
 
 
 def is_memory_error(error: Exception) -> bool:
     known = (MemoryError, MemoryPlanError, torch.OutOfMemoryError)
-    words = ("allocate memory", "out of memory", "ALLOC_FAILED")
-    return isinstance(error, known) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
+    messages = ("allocate memory", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, known) or (isinstance(error, RuntimeError) and any(m in str(error) for m in messages))
+
+
+def free_disk(folder: Path) -> int:
+    """Return the free bytes of the disk on which the folder is or would be."""
+    path = folder.absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return shutil.disk_usage(path).free
 
 
 def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int, device: torch.device) -> int:
-    """Score matrices (scores, their exponentials, gradients), the rows of a step with their gradients, and the tiles of
-    distances where no loop serves."""
+    """Return the bytes of score matrices (scores, their exponentials, gradients), of a step's rows with their
+    gradients, and of tiles of distances where these are not computed in a loop."""
     batch, dim = config.batch_size, config.dim
     dropout = 3 if config.dropout_entity else 1
     if config.training == "negative_sampling":
@@ -188,143 +239,95 @@ def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int
         rows += n_entities  # all entities in float32
     relation_rows = 2 * batch * width + (relations * width if config.relation_prediction else 0)
     if config.relation_prediction:
-        among = relations // 2 if config.reciprocal else relations
-        scores += 4 * batch * among + (prediction_tiles(batch, among, width) if config.model == "rotate" else 0)
+        n_candidates = relations // 2 if config.reciprocal else relations
+        scores += 4 * batch * n_candidates + (
+            prediction_tiles(batch, n_candidates, width) if config.model == "rotate" else 0
+        )
     tables = torch.empty(0, dim), torch.empty(0, width)
     pair = model_class(config.model)(*tables, reciprocal=config.reciprocal, norm=config.norm).pair
     floats = scores + (3 + dropout) * rows * dim + 6 * batch * dim + 4 * relation_rows
     return 4 * floats + tile_bytes(batch, candidates, dim, pair, device)
 
 
-# = Which placement a training gets: the first that fits, of those that suit the device, or the one that was asked for.
-# =
-# = Comes from a configuration and the sizes of a graph, goes to `run` and to what the command line says before it runs.
-
-_Planned = Callable[[TrainConfig, Placement], MemoryPlan]
-_PINNED_SHARE = 0.9  # of free host memory that tables may take: what a card reads cannot be paged out
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Where a training's entities will lie, what it takes, and what would change that."""
-
-    placement: Placement
-    plan: MemoryPlan
-    note: str = ""
-
-    def sentence(self) -> str:
-        return f"{self.plan.sentence()}{'. ' if self.note else ''}{self.note}"
-
-
-def place_training(
-    config: TrainConfig,
-    n_entities: int,
-    n_relations: int,
-    n_train: int,
-    device: torch.device,
-    *,
-    asked: str = "auto",
-    folder: Path | None = None,
-    n_valid: int = 0,
-    n_filtered: int | None = None,
-    weights: bool = True,
-) -> Placed:
-    """asked: auto, device, host or disk. folder: where files may be made. weights: the best ones are kept. Raises
-    MemoryPlanError if nothing fits."""
-    check_placement(asked, device)
-
-    def planned(config: TrainConfig, way: Placement) -> MemoryPlan:
-        return plan_stack(
-            [config], n_entities, n_relations, n_train, device, n_valid=n_valid, n_filtered=n_filtered, placement=way,
-            weights=weights,
-        )  # fmt: skip
-
-    plans = [planned(config, way) for way in _ways(asked, device, folder)]
-    for plan in plans:
-        if not lacks(plan, device):
-            return Placed(plan.placement, plan, _note(config, plan, planned, device))
-    raise MemoryPlanError(_refusal(config, plans, device))
-
-
-def lacks(plan: MemoryPlan, device: torch.device) -> list[str]:
-    """What there is too little of for this plan; empty if it fits."""
-    found = []
-    need, free = needed_bytes(plan, device), free_bytes(device)
-    if need > free:
-        found.append(f"{format_bytes(need)} on {device} and {format_bytes(free)} are free")
-    if device.type != "cpu" and plan.memory:
-        free = int(_PINNED_SHARE * free_bytes(torch.device("cpu")))
-        if plan.memory > free:
-            found.append(f"{format_bytes(plan.memory)} of host memory and {format_bytes(free)} can be taken")
-    if plan.disk and plan.placement.folder is not None:
-        free = free_disk(plan.placement.folder)
-        if plan.disk > free:
-            found.append(
-                f"{format_bytes(plan.disk)} on the disk of {plan.placement.folder} and {format_bytes(free)} are free"
-            )
+def _candidates(placement: str, device: torch.device, folder: Path | None) -> list[Placement]:
+    """Return the placements to try, fastest first: best weights in memory before best weights on disk."""
+    host = [Placement("host"), *([Placement("host", folder)] if folder is not None else [])]
+    if placement == "host":
+        return host
+    if placement == "disk":
+        return [Placement("disk", folder)]
+    found = [Placement()]
+    if device.type == "cuda" and folder is not None:
+        found.append(Placement("device", folder))
+    if placement == "auto":
+        if device.type == "cuda":
+            found += host
+        elif folder is not None:
+            found.append(Placement("disk", folder))
     return found
 
 
-def _ways(asked: str, device: torch.device, folder: Path | None) -> list[Placement]:
-    """In the order of their speed: best weights in memory before those on disk."""
-    host = [Placement("host"), *([Placement("host", folder)] if folder is not None else [])]
-    if asked == "host":
-        return host
-    if asked == "disk":
-        return [Placement("disk", folder)]
-    ways = [Placement()]
-    if device.type == "cuda" and folder is not None:
-        ways.append(Placement("device", folder))
-    if asked == "auto":
-        if device.type == "cuda":
-            ways += host
-        elif folder is not None:
-            ways.append(Placement("disk", folder))
-    return ways
+def _shortages(plan: MemoryPlan, device: torch.device) -> list[str]:
+    """Return a phrase for each resource of which there is too little; empty if the plan fits."""
+    resources = [(plan.on_device(device), free_bytes(device), f"on {device}")]
+    if device.type != "cpu" and plan.memory:  # pinned: what a GPU reads cannot be paged out
+        resources.append((plan.memory, int(USABLE_SHARE * free_bytes(torch.device("cpu"))), "of host memory"))
+    if plan.disk and plan.placement.folder is not None:
+        folder = plan.placement.folder
+        resources.append((plan.disk, free_disk(folder), f"on the disk of {folder}"))
+    return [
+        f"{format_bytes(need)} {where}, only {format_bytes(free)} is free"
+        for need, free, where in resources
+        if need > free
+    ]
 
 
-def _note(config: TrainConfig, plan: MemoryPlan, planned: _Planned, device: torch.device) -> str:
-    """What row-wise Adagrad and entities in bf16 would change, where the entities lie elsewhere: each alone, and both
-    together where neither is enough. planned: the plan of a configuration in a placement."""
+def _savings_note(
+    config: TrainConfig,
+    plan: MemoryPlan,
+    planned: Callable[[TrainConfig, Placement], MemoryPlan],
+    device: torch.device,
+) -> str:
+    """Return what row-wise Adagrad and bf16 entities would save if the entities are stored elsewhere.
+
+    Each alone, and both together if neither alone makes the training fit on the device.
+    """
     if not plan.placement.far:
         return ""
-    ways: list[tuple[str, dict[str, str]]] = []
-    if config.optimizer != "row_adagrad" and plan.state:
-        ways.append(("optimizer=row_adagrad, one number per row,", {"optimizer": "row_adagrad"}))
+    options: list[tuple[str, dict[str, str]]] = []
+    if config.optimizer != "row_adagrad" and plan.entity_optimizer:
+        options.append(("optimizer=row_adagrad (one number per row)", {"optimizer": "row_adagrad"}))
     if config.storage == "float32" and config.optimizer != "adam":
-        ways.append(("storage=bf16, two bytes per float,", {"storage": "bf16"}))
-    found, enough = [], False
-    for words, changes in ways:
-        saved, fits = _saved(config.changed(**changes), plan, planned, device)
-        found.append(f"With {words} it would take {format_bytes(saved)} less{fits}")
-        enough = enough or bool(fits)
-    if len(ways) == 2 and not enough:
-        saved, fits = _saved(config.changed(**ways[0][1], **ways[1][1]), plan, planned, device)
-        if fits:
-            found.append(f"With both it would take {format_bytes(saved)} less{fits}")
-    return ". ".join(found)
+        options.append(("storage=bf16 (two bytes per float)", {"storage": "bf16"}))
+    sentences, enough = [], False
+
+    def saving(changes: dict[str, str]) -> tuple[int, bool]:
+        smaller = config.changed(**changes)
+        lean = planned(smaller, plan.placement)
+        saved = plan.entities + plan.entity_optimizer - lean.entities - lean.entity_optimizer
+        return saved, not _shortages(planned(smaller, Placement()), device)
+
+    for name, changes in options:
+        saved, fitting = saving(changes)
+        sentences.append(_saving_sentence(name, saved, device, fitting))
+        enough = enough or fitting
+    if len(options) == 2 and not enough:
+        saved, fitting = saving({**options[0][1], **options[1][1]})
+        if fitting:
+            sentences.append(_saving_sentence("both", saved, device, fitting))
+    return ". ".join(sentences)
 
 
-def _saved(config: TrainConfig, plan: MemoryPlan, planned: _Planned, device: torch.device) -> tuple[int, str]:
-    """Bytes of entities and their state that this configuration would take less than the plan, and whether all of it
-    would fit on the device, in words."""
-    lean = planned(config, plan.placement)
-    fits = "" if lacks(planned(config, Placement()), device) else f", and all of it would fit on {device}"
-    return plan.entities + plan.state - lean.entities - lean.state, fits
+def _saving_sentence(change: str, saved: int, device: torch.device, fitting: bool) -> str:
+    then = f", and everything would fit on {device}" if fitting else ""
+    return f"With {change} it would take {format_bytes(saved)} less{then}"
 
 
-def _refusal(config: TrainConfig, plans: Sequence[MemoryPlan], device: torch.device) -> str:
-    first, *others = plans
-    elsewhere = "".join(f" With placement={p.placement.kind}: {'; '.join(lacks(p, device))}." for p in others[-1:])
-    return (
-        f"The run needs {'; '.join(lacks(first, device))}: {first.sentence()}.{elsewhere} "
-        f"Try {advice(first, config, alone=True)}."
-    )
-
-
-def free_disk(folder: Path) -> int:
-    """Of the disk on which the folder is or would be."""
-    place = folder.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return shutil.disk_usage(place).free
+def _advice(plan: MemoryPlan, config: TrainConfig, *, alone: bool = False) -> str:
+    """Return what to change if a plan does not fit. alone: one process trains, which may store entities in bf16."""
+    if plan.step > plan.tables + plan.optimizer + plan.entities + plan.entity_optimizer:
+        fewer = "fewer negatives" if config.training == "negative_sampling" else "training=negative_sampling"
+        return f"a smaller batch_size or {fewer}"
+    half = alone and config.storage == "float32" and config.optimizer != "adam"
+    bf16 = ", or storage=bf16 (entities in half the bytes)" if half else ""
+    return f"a smaller dim, or optimizer=row_adagrad (one number per row){bf16}"

@@ -17,7 +17,7 @@ import torch
 
 from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
-from grash.engines.trainer import Ground, Job, stacks
+from grash.engines.trainer import TrainingData, stacks
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes
@@ -165,19 +165,19 @@ def _planned(
     plan, settings = past.plan, graphs.settings
     configs = [round_config(make_config(c.values), plan, settings) for c in configurations]
     typical = sorted(configs, key=lambda c: score_count(c, plan.n_entities))[len(configs) // 2]
-    ground = Ground(
+    training_data = TrainingData(
         graphs.subgraph(() if plan.whole else plan.fractions, plan.isolated).dataset, device, seed=settings.seed
     )
-    memory = [ground.plan([c]) for c in configs]
+    memory = [training_data.plan_memory([c]) for c in configs]
     standing = _standing(configs, len(past.results), plan.n_entities)
-    paths = paths_of(ground, standing)
+    paths = paths_of(training_data, standing)
     lineage = settings.variant == "epoch" or settings.warm_start != "off"
     kept = max(m.tables + m.optimizer for m in memory) if lineage and plan.number < len(state.sizes) else 0
     before = state.rounds[plan.number - 2].plan.positives if plan.continues else 0
     steps = -(-(plan.positives - before) // typical.batch_size)
     seconds = None
     if probe:
-        seconds = _seconds(ground, standing, typical, steps, settings.threads, n_validations=2)
+        seconds = _seconds(training_data, standing, typical, steps, settings.threads, n_validations=2)
     return PlannedRound(
         plan,
         len(past.results),
@@ -198,8 +198,8 @@ def _final(
     data = graphs.dataset
     configs = [make_config(c.values) for c in configurations]
     typical = sorted(configs, key=lambda c: score_count(c, data.n_entities))[len(configs) // 2]
-    ground = Ground(data, device, seed=graphs.settings.seed)
-    memory = [ground.plan([c]) for c in configs]
+    training_data = TrainingData(data, device, seed=graphs.settings.seed)
+    memory = [training_data.plan_memory([c]) for c in configs]
     positives = round(typical.epochs * len(data.train))
     plan = Round(
         number=0, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=1.0, epoch_fraction=1.0, fractions=(), whole=True,
@@ -210,10 +210,10 @@ def _final(
     seconds = None
     if probe:
         threads = graphs.settings.threads_of(final=True)
-        seconds = _seconds(ground, [typical], typical, steps, threads, n_validations=20)
+        seconds = _seconds(training_data, [typical], typical, steps, threads, n_validations=20)
     disk = max(2 * m.tables + m.optimizer for m in memory)
     largest = max(m.device for m in memory)
-    paths = paths_of(ground, [typical])
+    paths = paths_of(training_data, [typical])
     return PlannedRound(plan, 1, steps, _negatives(configs), 0.0, largest, disk, seconds, paths)
 
 
@@ -225,7 +225,9 @@ def _placement(
     configs = [make_config(c.values) for c in configurations]
     largest = max(configs, key=lambda c: c.dim)
     try:
-        placed = Ground(data, device, seed=graphs.settings.seed).place(largest, asked=asked, folder=folder)
+        placed = TrainingData(data, device, seed=graphs.settings.seed).choose_placement(
+            largest, placement=asked, folder=folder
+        )
     except MemoryPlanError as error:
         return [f"final: it does not fit as things are. {error}"]
     return [f"final: placement={placed.placement.kind}, {placed.sentence()}"] if placed.placement.far else []
@@ -244,18 +246,24 @@ def _standing(configs: list[TrainConfig], n: int, n_entities: int) -> list[Train
 
 
 def _seconds(
-    ground: Ground, configs: list[TrainConfig], typical: TrainConfig, steps: int, threads: int, *, n_validations: int
+    training_data: TrainingData,
+    configs: list[TrainConfig],
+    typical: TrainConfig,
+    steps: int,
+    threads: int,
+    *,
+    n_validations: int,
 ) -> float:
     """Of these trials, by the way that they will take, and their validations."""
     torch.set_num_threads(threads)
-    fused = [config for config in configs if serves(config, ground.device)]
-    seconds = len(configs) * n_validations * probe_validation(ground, typical)
+    fused = [config for config in configs if serves(config, training_data.device)]
+    seconds = len(configs) * n_validations * probe_validation(training_data, typical)
     if fused:
-        stack = largest_stack(ground, fused)
-        seconds += steps * probe_step(ground, stack) * len(fused) / len(stack)
-    plain = [config for config in configs if not serves(config, ground.device)]
+        stack = largest_stack(training_data, fused)
+        seconds += steps * probe_step(training_data, stack) * len(fused) / len(stack)
+    plain = [config for config in configs if not serves(config, training_data.device)]
     if plain:
-        seconds += steps * probe_step(ground, [plain[len(plain) // 2]]) * len(plain)
+        seconds += steps * probe_step(training_data, [plain[len(plain) // 2]]) * len(plain)
     return seconds
 
 
@@ -289,31 +297,31 @@ class Paths:
         return ", ".join(parts)
 
 
-def paths_of(ground: Ground, configs: Sequence[TrainConfig]) -> Paths:
+def paths_of(training_data: TrainingData, configs: Sequence[TrainConfig]) -> Paths:
     """For the trials of a round; on a CPU they are trained one by one."""
-    fused = [config for config in configs if serves(config, ground.device)]
-    plain = [config for config in configs if not serves(config, ground.device)]
-    reasons = Counter(reason for config in plain for reason in _reasons(config, ground.device))
-    largest = [largest_stack(ground, fused)] if fused else []
-    n_bytes = max(ground.plan(stack).device for stack in [*largest, *([c] for c in plain)])
+    fused = [config for config in configs if serves(config, training_data.device)]
+    plain = [config for config in configs if not serves(config, training_data.device)]
+    reasons = Counter(reason for config in plain for reason in _reasons(config, training_data.device))
+    largest = [largest_stack(training_data, fused)] if fused else []
+    n_bytes = max(training_data.plan_memory(stack).device for stack in [*largest, *([c] for c in plain)])
     return Paths(len(fused), len(plain), tuple(reasons.most_common()), len(largest[0]) if largest else 1, n_bytes)
 
 
-def largest_stack(ground: Ground, configs: Sequence[TrainConfig]) -> list[TrainConfig]:
+def largest_stack(training_data: TrainingData, configs: Sequence[TrainConfig]) -> list[TrainConfig]:
     """Of the stacks that these would be trained in."""
-    found = stacks(ground, [Job(config) for config in configs])
+    found = stacks(training_data, [Training(config) for config in configs])
     return [configs[place] for place in max(found, key=len)]
 
 
 @torch.no_grad()
-def probe_step(ground: Ground, configs: Sequence[TrainConfig]) -> float:
+def probe_step(training_data: TrainingData, configs: Sequence[TrainConfig]) -> float:
     """Seconds of a step of all these together, measured for about half a second."""
     longer = [config.changed(epochs=1e5) for config in configs]
-    device, placement = ground.device, Placement()
+    device, placement = training_data.device, Placement()
     if len(longer) == 1:
-        placement = ground.place(longer[0]).placement
-    states = stack_states((_fresh(ground, config, placement) for config in longer), n=len(longer))
-    trainings = [Training(s, ground.batches(c), c) for s, c in zip(states, longer)]
+        placement = training_data.choose_placement(longer[0]).placement
+    states = stack_states((_fresh(training_data, config, placement) for config in longer), n=len(longer))
+    trainings = [Training(c).started(s, training_data.batches(c)) for s, c in zip(states, longer)]
     steps, n_steps = steps_for(trainings), trainings[0].batches.plan.n_steps
     with products(longer[0].precision):
         steps.advance(n_steps)
@@ -326,26 +334,26 @@ def probe_step(ground: Ground, configs: Sequence[TrainConfig]) -> float:
 
 
 @torch.no_grad()
-def probe_validation(ground: Ground, config: TrainConfig) -> float:
+def probe_validation(training_data: TrainingData, config: TrainConfig) -> float:
     """Seconds of one; on a CPU from some of its triples."""
     tame = config.changed(init="xavier_normal")  # one that was trained may have diverged
-    placement = ground.place(tame).placement
-    model = initial_model(tame, *ground.sizes, device=ground.device, placement=placement)
-    data = ground.dataset
-    if ground.device.type != "cpu" and ground.validator is not None:
-        ranker = ground.validator.ranker
+    placement = training_data.choose_placement(tame).placement
+    model = initial_model(tame, *training_data.sizes, device=training_data.device, placement=placement)
+    data = training_data.dataset
+    if training_data.device.type != "cpu" and training_data.validator is not None:
+        ranker = training_data.validator.ranker
     else:
         triples = data.valid[:_PROBE_TRIPLES]
         known = KnownAnswers.of(data.train, data.valid, n_relations=data.n_relations, asked=triples)
-        ranker = Ranker(triples, known, data.n_entities, ground.device)
+        ranker = Ranker(triples, known, data.n_entities, training_data.device)
     ranker.rank(model)  # the first one compiles
     began = time.monotonic()
     ranker.rank(model)
     return (time.monotonic() - began) * len(data.valid) / max(1, len(ranker.triples))
 
 
-def _fresh(ground: Ground, config: TrainConfig, placement: Placement) -> TrainState:
-    model = initial_model(config, *ground.sizes, device=ground.device, placement=placement)
+def _fresh(training_data: TrainingData, config: TrainConfig, placement: Placement) -> TrainState:
+    model = initial_model(config, *training_data.sizes, device=training_data.device, placement=placement)
     return TrainState.fresh(model, config, placement)
 
 

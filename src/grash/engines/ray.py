@@ -26,7 +26,7 @@ import torch
 
 from grash import __version__
 from grash.data.dataset import Dataset
-from grash.engines.memory import MemoryPlan, plan_stack
+from grash.engines.memory import MemoryPlan, plan_memory
 from grash.engines.processes import Silence
 from grash.errors import ConfigError, GrashError, OutputError
 from grash.formatting import format_bytes
@@ -337,7 +337,7 @@ def plan_final(task: Trial, dataset: Dataset, device: torch.device, *, card_byte
     ways["auto"] = ways["device"] + (ways["host"] if card_bytes is not None else [])
     sizes = dataset.n_entities, dataset.n_relations, len(dataset.train)
     plans = [
-        plan_stack([make_config(task.config)], *sizes, device, n_valid=len(dataset.valid), placement=way)
+        plan_memory([make_config(task.config)], *sizes, device, n_valid=len(dataset.valid), placement=way)
         for way in ways[task.placement]
     ]
     room = float("inf") if card_bytes is None else _FREE_SHARE * card_bytes

@@ -1,7 +1,6 @@
-"""Trials, from task to result: the one path for every round and for the final training.
+"""Run trials: from `Trial` to `TrialResult`, on one path for every round and for the final training.
 
-Every way it can end becomes a status (D8): ok, diverged, memory, timeout, error; `killed` is what an engine says of a
-worker that is gone.
+Every way in which a trial can end becomes a status. An engine reports `killed` for a worker that died.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from grash.engines.device import choose_device
 from grash.engines.memory import fits, is_memory_error
-from grash.engines.trainer import Ended, Ground, Job, Outcome, likeness, run_trainings, together, use_threads
+from grash.engines.trainer import Ended, TrainingData, can_stack, run_trainings, set_threads, stack_key
 from grash.errors import Diverged, FormatError, GrashError, OutputError
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import default_work_bytes
@@ -37,11 +36,14 @@ from grash.search.schedule import cost_of
 from grash.search.trial import Status, Trial, TrialProgress, TrialResult
 from grash.training.checkpoint import SCHEMA, VERSION, TrainState, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
-from grash.training.loop import Progress
+from grash.training.loop import Progress, Training
+
+Report = Callable[[TrialProgress], None]
+_LOST_CONTEXT = ("CUDA error", "Triton Error [CUDA]", "CUDA driver error", "CUBLAS_STATUS", "cuDNN error")
 
 
 class TrialTimeout(Exception):
-    """The trial took longer than it may."""
+    """The trial took longer than its time limit."""
 
 
 class TrialRunner:
@@ -52,202 +54,166 @@ class TrialRunner:
     ) -> None:
         self.graphs, self.settings, self.folder = graphs, graphs.settings, Path(folder)
         self.device, self.timeout = choose_device(device), timeout
-        self._ground: tuple[Subgraph, Ground] | None = None
+        self.stopping = False
+        self._data: tuple[Subgraph, TrainingData] | None = None
 
-    def run(self, task: Trial, tell: Callable[[TrialProgress], None]) -> TrialResult:
-        """The result of a task. An interrupt (KeyboardInterrupt, from `tell` too) passes through after saving."""
-        [[result]] = self.run_many([task], tell)
+    def run(self, trial: Trial, report: Report) -> TrialResult:
+        """Run one trial. A KeyboardInterrupt, also from `report`, passes through after a checkpoint is saved."""
+        [[result]] = self.run_many([trial], report)
         return result
 
-    def run_many(self, tasks: Sequence[Trial], tell: Callable[[TrialProgress], None]) -> Iterator[list[TrialResult]]:
-        """Results as they come, those of tasks that were trained together at once."""
-        alike: dict[Any, list[Trial]] = {}
-        for task in tasks:
-            alike.setdefault((task.fractions, task.isolated, task.work_share), []).append(task)
-        for group in alike.values():
-            yield from self._run_alike(group, tell)
+    def run_many(self, trials: Sequence[Trial], report: Report) -> Iterator[list[TrialResult]]:
+        """Yield results as trials end; those of trials that were trained together come together."""
+        groups: dict[Any, list[Trial]] = {}
+        for trial in trials:
+            groups.setdefault((trial.fractions, trial.isolated, trial.work_share), []).append(trial)
+        for group in groups.values():
+            yield from self._run_on_graph(group, report)
 
-    def fits(self, tasks: Sequence[Trial]) -> bool:
-        """Whether memory admits that these are trained together, as far as they can be."""
-        configs: dict[Any, list[TrainConfig]] = {}
-        for task in tasks:
-            config = make_config(task.config)
-            if together(config, self.device):
-                configs.setdefault((task.fractions, task.isolated, *likeness(config)), []).append(config)
+    def fits(self, trials: Sequence[Trial]) -> bool:
+        """Return whether memory allows to train these together, as far as they can be stacked."""
+        stacks: dict[Any, list[TrainConfig]] = {}
+        for trial in trials:
+            config = make_config(trial.config)
+            if can_stack(config, self.device):
+                stacks.setdefault((trial.fractions, trial.isolated, *stack_key(config)), []).append(config)
         return all(
-            len(some) < 2 or fits(self._ground_of(self.graphs.subgraph(*key[:2])).plan(some), self.device)
-            for key, some in configs.items()
+            len(configs) < 2 or fits(self._data_of(self.graphs.subgraph(*key[:2])).plan_memory(configs), self.device)
+            for key, configs in stacks.items()
         )
 
-    def _run_alike(self, tasks: list[Trial], tell: Callable[[TrialProgress], None]) -> Iterator[list[TrialResult]]:
-        """Tasks on one graph. What a stack takes in seconds is shared by its trials."""
-        began, waiting = self._begin(), list(tasks)
+    def stop(self) -> None:
+        """Interrupt running trials at their next progress report."""
+        self.stopping = True
+
+    def close(self) -> None:
+        """Free what the last round left on the device; the next user of the device has planned without it."""
+        self._data = None
+
+    def _run_on_graph(self, trials: list[Trial], report: Report) -> Iterator[list[TrialResult]]:
+        """Run trials on one graph. Trials of a stack share its seconds."""
+        began, waiting = self._start_clock(), list(trials)
         results: list[TrialResult] = []
         try:
-            use_threads(self.settings.threads_of(final=tasks[0].final))
-            graph = self.graphs.subgraph(tasks[0].fractions, tasks[0].isolated)
-            jobs = [self._job(task, graph, self._watch(task, tell)) for task in tasks]
-            work = self._work_bytes(tasks[0].work_share)
-            for ended in run_trainings(self._ground_of(graph), jobs, work_bytes=work):
+            set_threads(self.settings.threads_of(final=trials[0].final))
+            graph = self.graphs.subgraph(trials[0].fractions, trials[0].isolated)
+            trainings = [self._training(trial, graph, report) for trial in trials]
+            share = trials[0].work_share
+            work = None if share == 1 else max(1 << 16, int(default_work_bytes(self.device) * share))
+            for ended in run_trainings(self._data_of(graph), trainings, work_bytes=work):
                 seconds = (time.monotonic() - began) / len(ended)
-                while ended:  # what is settled is let go: the next stack needs its memory
-                    place, outcome = ended.pop(0)
-                    results.append(self._measured(self._settled(tasks[place], outcome, graph), seconds))
-                    waiting.remove(tasks[place])
-                    del outcome
+                while ended:  # each is released once it has a result: the next stack needs its memory
+                    i, state = ended.pop(0)
+                    results.append(self._measured(self._result_of(trials[i], state, graph), seconds))
+                    waiting.remove(trials[i])
+                    del state
                 done, results = results, []
                 yield done
-                began = self._begin()
+                began = self._start_clock()
         except OutputError:
-            raise  # a full disk is no fault of the trial: the search stops
+            raise  # a full disk is not the trial's fault: the search stops
         except Exception as error:
             seconds = (time.monotonic() - began) / max(1, len(waiting))
-            yield results + [self._measured(self._failure(task, error), seconds) for task in waiting]
+            yield results + [self._measured(self._failure(trial, error), seconds) for trial in waiting]
 
-    def _begin(self) -> float:
+    def _start_clock(self) -> float:
         if self.device.type == "cuda":
-            torch.cuda.init()  # a fresh process has no statistics to reset yet
+            torch.cuda.init()  # a new process has no statistics to reset yet
             torch.cuda.reset_peak_memory_stats(self.device)
         return time.monotonic()
 
     def _measured(self, result: TrialResult, seconds: float) -> TrialResult:
         return replace(result, seconds=seconds, peak_bytes=_peak_bytes(self.device), device=str(self.device))
 
-    def _job(self, task: Trial, graph: Subgraph, watch: Callable[[Progress], None]) -> Job:
-        place = self.folder / task.folder
-        begin, begins_at = self._beginning(task, graph)
-        return Job(
-            make_config(task.config),
-            place / "checkpoint",
+    def _data_of(self, graph: Subgraph) -> TrainingData:
+        if self._data is None or self._data[0] is not graph:
+            self._data = None  # freed before the next one is built
+            keys = tuple(torch.from_numpy(ids.copy()).long() for ids in (graph.entity_ids, graph.relation_ids))
+            on_device = (keys[0].to(self.device), keys[1].to(self.device))
+            self._data = (graph, TrainingData(graph.dataset, self.device, keys=on_device, seed=self.settings.seed))
+        return self._data[1]
+
+    def _training(self, trial: Trial, graph: Subgraph, report: Report) -> Training:
+        folder = self.folder / trial.folder
+        initialize, initial_step = self._initializer(trial, graph)
+
+        def watch(progress: Progress) -> None:
+            if self.timeout is not None and not trial.final and progress.seconds > self.timeout:
+                raise TrialTimeout(f"It ran longer than its time limit of {self.timeout:g} s (--trial-timeout).")
+            p = progress
+            report(TrialProgress(trial.round, trial.number, p.step, p.n_steps, p.best_mrr, p.seconds_left))
+            if self.stopping:
+                raise KeyboardInterrupt
+
+        return Training(
+            make_config(trial.config),
+            folder / "checkpoint",
             watch,
-            begin,
-            begins_at,
-            keep=(lambda state: keep_state(state, place / "state")) if task.keep else None,
-            belongs_to={"trial": [task.round, task.number, list(task.fractions)]},
-            placement=task.placement,
-            weights=task.final,
+            initialize,
+            initial_step,
+            keep=(lambda state: save_for_next_round(state, folder / "state")) if trial.keep else None,
+            belongs_to={"trial": [trial.round, trial.number, list(trial.fractions)]},
+            placement=trial.placement,
+            keep_best=trial.final,
         )
 
-    def _settled(self, task: Trial, outcome: Ended, graph: Subgraph) -> TrialResult:
-        if isinstance(outcome, Exception):
-            return self._failure(task, outcome)
+    def _initializer(self, trial: Trial, graph: Subgraph) -> tuple[Callable[[TrainState], None] | None, int]:
+        """Return the function that fills a new state from the round before, and the step of that state."""
+        if trial.continues is None:
+            return None, 0
+        source = self.folder / trial.continues
+        if not trial.warm:
+            return (lambda state: load_saved_state(state, source)), saved_step(source)
+        earlier = self.graphs.subgraph(trial.fractions[:-1])
+        return (lambda state: load_known_rows(state, source, earlier, graph)), 0
+
+    def _result_of(self, trial: Trial, ended: Ended, graph: Subgraph) -> TrialResult:
+        if isinstance(ended, Exception):
+            return self._failure(trial, ended)
         try:
-            return self._done(task, outcome, graph)
+            return self._success(trial, ended, graph)
         except OutputError:
             raise
         except Exception as error:
-            return self._failure(task, error)
+            return self._failure(trial, error)
 
-    def _done(self, task: Trial, outcome: Outcome, graph: Subgraph) -> TrialResult:
-        best, config = outcome.best, make_config(task.config)
+    def _success(self, trial: Trial, state: TrainState, graph: Subgraph) -> TrialResult:
+        best, config = state.best_validation, make_config(trial.config)
         assert best is not None
-        done = self._result(task, "ok", config.epochs)
-        done = replace(done, mrr=best.mrr, interval=outcome.interval, history=[asdict(v) for v in outcome.history])
-        if task.final:
-            done = replace(done, evaluation=self._save_model(outcome, config, graph))
-        return done
-
-    def _ground_of(self, graph: Subgraph) -> Ground:
-        if self._ground is None or self._ground[0] is not graph:
-            self._ground = None  # before another one is made
-            keys = tuple(torch.from_numpy(ids.copy()).long() for ids in (graph.entity_ids, graph.relation_ids))
-            on_device = (keys[0].to(self.device), keys[1].to(self.device))
-            self._ground = (graph, Ground(graph.dataset, self.device, keys=on_device, seed=self.settings.seed))
-        return self._ground[1]
-
-    def close(self) -> None:
-        """Lets go of what the last round left on the device: whoever trains there next has planned without it."""
-        self._ground = None
-
-    def _work_bytes(self, share: float) -> int | None:
-        """For ranking; None is the usual."""
-        return None if share == 1 else max(1 << 16, int(default_work_bytes(self.device) * share))
-
-    def _beginning(self, task: Trial, graph: Subgraph) -> tuple[Callable[[TrainState], None] | None, int]:
-        """What fills a fresh state, and the step at which it then stands."""
-        if task.continues is None:
-            return None, 0
-        source = self.folder / task.continues
-        if not task.warm:
-            return (lambda state: take_over(state, source)), kept_step(source)
-        earlier = self.graphs.subgraph(task.fractions[:-1])
-        return (lambda state: take_over_rows(state, source, earlier, graph)), 0
-
-    def _save_model(self, outcome: Outcome, config: TrainConfig, graph: Subgraph) -> dict[str, Any]:
-        """Test once (filter: train, valid, test), then the model folder with all of it."""
+        history = [asdict(v) for v in state.history]
+        billed = self._billed(trial, "ok", config.epochs)
+        result = replace(billed, mrr=best.mrr, interval=state.interval, history=history)
+        if not trial.final:
+            return result
         dataset = graph.dataset
-        found = evaluate(outcome.model, dataset, seed=config.seed).to_dict() if len(dataset.test) else {}
-        history = [asdict(v) for v in outcome.history]
-        stored = StoredModel(outcome.model, dataset, config.model_dump(), evaluation=found, history=history)
+        found = evaluate(state.model, dataset, seed=config.seed).to_dict() if len(dataset.test) else {}
+        stored = StoredModel(state.model, dataset, config.model_dump(), evaluation=found, history=history)
         save_model(stored, self.folder / "model", overwrite=True)
-        return {k: v for k, v in found.items() if k != "per_relation"}
+        return replace(result, evaluation={k: v for k, v in found.items() if k != "per_relation"})
 
-    def _watch(self, task: Trial, tell: Callable[[TrialProgress], None]) -> Callable[[Progress], None]:
-        def watch(progress: Progress) -> None:
-            if self.timeout is not None and not task.final and progress.seconds > self.timeout:
-                raise TrialTimeout(
-                    f"It took longer than the {self.timeout:g} s that a trial may take (--trial-timeout)."
-                )
-            tell(
-                TrialProgress(
-                    task.round,
-                    task.number,
-                    progress.step,
-                    progress.n_steps,
-                    progress.best_mrr,
-                    progress.seconds_left,
-                )
-            )
+    def _billed(self, trial: Trial, status: Status, epoch: float) -> TrialResult:
+        """Return a result with the cost up to this epoch, without the epochs of the round that it continues."""
+        data = self.graphs.subgraph(trial.fractions, trial.isolated).dataset
+        positives = max(0, round(epoch * len(data.train)) - round(trial.epochs_before * len(data.train)))
+        cost = float(cost_of(positives, self.settings, self.graphs.n_train)) * trial.relative_cost
+        scores = positives * score_count(make_config(trial.config), data.n_entities)
+        return _result(trial, status, positives=positives, cost=0.0 if trial.final else cost, scores=scores)
 
-        return watch
-
-    def _result(self, task: Trial, status: Status, epoch: float) -> TrialResult:
-        """What a trial is billed that has come to this epoch: what it saw itself, not what it took over."""
-        data = self.graphs.subgraph(task.fractions, task.isolated).dataset
-        positives = max(0, round(epoch * len(data.train)) - round(task.epochs_before * len(data.train)))
-        cost = 0.0 if task.final else float(cost_of(positives, self.settings, self.graphs.n_train)) * task.relative_cost
-        scores = positives * score_count(make_config(task.config), data.n_entities)
-        return TrialResult(task.round, task.number, task.attempt, status, positives=positives, cost=cost, scores=scores)
-
-    def _failure(self, task: Trial, error: Exception) -> TrialResult:
-        if not isinstance(error, Diverged | TrialTimeout):
-            self._ground = None
-        broken = self.device.type == "cuda" and is_broken(error)
+    def _failure(self, trial: Trial, error: Exception) -> TrialResult:
         if isinstance(error, Diverged):
-            return replace(self._result(task, "diverged", error.epoch), message=str(error))
+            return replace(self._billed(trial, "diverged", error.epoch), message=str(error))
         if isinstance(error, TrialTimeout):
-            return TrialResult(task.round, task.number, task.attempt, "timeout", message=str(error))
+            return _result(trial, "timeout", message=str(error))
+        self._data = None
         if is_memory_error(error):
             if self.device.type == "cuda":
-                gc.collect()  # an error holds what the frames that it came through held
+                gc.collect()  # an error keeps alive what its frames held
                 torch.cuda.empty_cache()
-            return TrialResult(
-                task.round, task.number, task.attempt, "out_of_memory", message=str(error).split("\n")[0]
-            )
+            return _result(trial, "out_of_memory", message=str(error).split("\n")[0])
         message = f"{type(error).__name__}: {error}".split("\n")[0]
-        if broken:
-            return TrialResult(task.round, task.number, task.attempt, "killed", message=message)
-        trace = "".join(traceback.format_exception(error))
-        return TrialResult(task.round, task.number, task.attempt, "error", message=message, traceback=trace)
-
-
-def check_card(result: TrialResult) -> TrialResult:
-    """The result of a trial in this process, unless the card's context was lost with it: then nothing computes here any
-    more, and what follows would fail with it."""
-    if result.status == "killed":
-        raise GrashError(
-            f"The card {result.device} failed ({result.message}), and this process cannot use it any more. The search "
-            f"stops here and goes on with `grash resume`."
-        )
-    return result
-
-
-def is_broken(error: Exception) -> bool:
-    """Whether the card's context is lost, so that nothing computes in this process any more: the machine's fault."""
-    return isinstance(error, RuntimeError) and any(
-        w in str(error)
-        for w in ("CUDA error", "Triton Error [CUDA]", "CUDA driver error", "CUBLAS_STATUS", "cuDNN error")
-    )
+        if self.device.type == "cuda" and lost_context(error):
+            return _result(trial, "killed", message=message)
+        return _result(trial, "error", message=message, traceback="".join(traceback.format_exception(error)))
 
 
 def _peak_bytes(device: torch.device) -> int:
@@ -256,42 +222,60 @@ def _peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-# = From one round to the next: a survivor's state is kept, and taken over whole or row by row.
-# =
-# = Whole (epoch variant): weights, optimizer state and step counter, so that the continued run equals an uninterrupted
-# = one bit for bit (D10). Row by row (warm start): entities and relations that the earlier, smaller graph had keep their
-# = rows; a new entity begins at the mean of its neighbors that had one, a new relation as it would have without (D11).
+def _result(trial: Trial, status: Status, **fields: Any) -> TrialResult:
+    return TrialResult(trial.round, trial.number, trial.attempt, status, **fields)
 
 
-def keep_state(state: TrainState, folder: Path) -> None:
-    """Writes what a later round goes on from: no validations, no best weights, those belong to their round."""
+def check_device(result: TrialResult) -> TrialResult:
+    """Return the result of a trial in this process; raise if the GPU failed, since every later trial would fail."""
+    if result.status == "killed":
+        raise GrashError(
+            f"The GPU {result.device} failed ({result.message}), and this process cannot use it any more. The search "
+            f"stops here. Continue it with `grash resume`."
+        )
+    return result
+
+
+def lost_context(error: Exception) -> bool:
+    """Return whether the GPU's context is lost: a fault of the machine, after which nothing computes in this process."""
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_CONTEXT)
+
+
+def save_for_next_round(state: TrainState, folder: Path) -> None:
+    """Save the state that a later round continues from, without the validations and best weights of this round."""
     bare = replace(state, history=[], best={}, unread=[], loss_sum=0.0, loss_steps=0)
     save_state(bare, folder, belongs_to={})
 
 
-def take_over(state: TrainState, folder: Path) -> None:
-    """Goes on where the kept state stands."""
-    tensors, record = _read(folder), _record(folder)
+def load_saved_state(state: TrainState, folder: Path) -> None:
+    """Continue where the earlier round stopped: weights, optimizer state and step.
+
+    The continued run equals an uninterrupted one bit for bit.
+    """
+    tensors, record = _read_tensors(folder), _read_record(folder)
     for name, tensor in state_tensors(state).items():
         tensor.copy_(tensors[name])
     state.step, state.first_loss = record["step"], record["first_loss"]
 
 
-def kept_step(folder: Path) -> int:
-    """The step at which a kept state stands; one that cannot be read says so when it is taken over."""
+def saved_step(folder: Path) -> int:
+    """Return the step of a saved state, 0 if it cannot be read; loading it reports the error."""
     try:
-        return int(_record(folder)["step"])
+        return int(_read_record(folder)["step"])
     except (GrashError, KeyError, TypeError, ValueError):
         return 0
 
 
-def take_over_rows(state: TrainState, folder: Path, earlier: Subgraph, graph: Subgraph) -> None:
-    """Rows and optimizer state of what the earlier graph knew; new entities from the mean of their neighbors."""
-    tensors = _read(folder)
+def load_known_rows(state: TrainState, folder: Path, earlier: Subgraph, graph: Subgraph) -> None:
+    """Warm start: copy rows and optimizer state of entities and relations that the earlier, smaller graph had.
+
+    A new entity starts at the mean of its known neighbors; a new relation keeps its initial values.
+    """
+    tensors = _read_tensors(folder)
     device = state.model.entity.device
-    entities = _places(earlier.entity_ids, graph.entity_ids)
-    relations = _places(earlier.relation_ids, graph.relation_ids)
-    if state.model.reciprocal:  # rows of inverse relations stand after the others
+    entities = _shared_rows(earlier.entity_ids, graph.entity_ids)
+    relations = _shared_rows(earlier.relation_ids, graph.relation_ids)
+    if state.model.reciprocal:  # rows of inverse relations come after the others
         n_before, n_now = len(earlier.relation_ids), len(graph.relation_ids)
         relations = (
             np.concatenate([relations[0], relations[0] + n_before]),
@@ -305,8 +289,10 @@ def take_over_rows(state: TrainState, folder: Path, earlier: Subgraph, graph: Su
 
 
 def fill_new_entities(table: Tensor, triples: np.ndarray, *, known: np.ndarray) -> None:
-    """Sets every row of table (E, D) that is not in `known` to the mean, over its triples, of the other end's row where
-    that end is known; rows without such a neighbor stay."""
+    """Set every row of table (E, D) that is not in `known` to the mean, over its triples, of its known neighbors.
+
+    Rows without a known neighbor do not change.
+    """
     is_known = torch.zeros(len(table), dtype=torch.bool)
     is_known[torch.from_numpy(known)] = True
     heads, tails = (torch.from_numpy(np.ascontiguousarray(triples[:, c])).long() for c in (0, 2))
@@ -320,18 +306,18 @@ def fill_new_entities(table: Tensor, triples: np.ndarray, *, known: np.ndarray) 
     table[rows] = (sums[rows] / counts[rows, None]).to(table.dtype)
 
 
-def _places(earlier: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(place in earlier, place in now) of the ids that both have; both ascend."""
+def _shared_rows(earlier: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (row in earlier, row in now) of the ids in both, ascending."""
     _, first, second = np.intersect1d(earlier, now, assume_unique=True, return_indices=True)
     return first, second
 
 
-def _record(folder: Path) -> dict[str, Any]:
+def _read_record(folder: Path) -> dict[str, Any]:
     return read_json(folder / "state.json", schema=SCHEMA, version=VERSION)
 
 
-def _read(folder: Path) -> dict[str, Tensor]:
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(folder / "tensors.safetensors")
     except (SafetensorError, OSError) as error:
-        raise FormatError(f"{folder} is damaged ({error}): the trial that goes on from it cannot run.") from error
+        raise FormatError(f"{folder} is damaged ({error}): the trial that continues from it cannot run.") from error

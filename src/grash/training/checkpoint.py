@@ -53,7 +53,7 @@ class TrainState:
     history: list[Validation] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)  # tables of the best validation, on the host
     placement: Placement = field(default_factory=Placement)
-    interval: tuple[float, float] | None = None  # of the best validation's MRR, where its tables are not kept
+    interval: tuple[float, float] | None = None  # of the best validation's MRR
 
     @classmethod
     def fresh(cls, model: KgeModel, config: TrainConfig, placement: Placement | None = None) -> TrainState:
@@ -97,6 +97,12 @@ class TrainState:
         if self.best:
             copy_rows(self.best["entity"], self.model.entity)
             copy_rows(self.best["relation"], self.model.relation)
+
+    def release(self) -> None:
+        """Free what only training needs: the optimizer state and the copy of the best tables."""
+        for optimizer in (self.entity_optimizer, self.relation_optimizer):
+            optimizer.release()
+        self.best = {}
 
 
 def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:

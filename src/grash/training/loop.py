@@ -6,6 +6,7 @@ depend on the others. The loop is given the functions that validate, so it knows
 
 from __future__ import annotations
 
+import copy
 import functools
 import signal
 import threading
@@ -13,9 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,7 +29,7 @@ from grash.kernels.device import products
 from grash.kernels.random import key_at
 from grash.models import KgeModel
 from grash.training.batches import Batches
-from grash.training.checkpoint import TrainState, Validation
+from grash.training.checkpoint import TrainState, Validation, step_of
 from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps, serves, take_out
 from grash.training.gradients import step_gradients
@@ -60,7 +62,7 @@ def train(
     """Trains from where `state` stands to the end of the plan, or until patience runs out: a stack of one.
 
     `state.model` ends with the weights of the best validation, or of the last step if nothing validates."""
-    training = Training(state, batches, config, validate, watch, save, keep)
+    training = Training(config, watch=watch, keep=keep).started(state, batches, validate, save)
     [error] = train_stack([training], save_every_seconds=save_every_seconds)
     if error is not None:
         raise error
@@ -121,7 +123,7 @@ def _train_live(live: list[Training], pulse: Pulse, steps_of: Callable[[Sequence
         if any(training.error for training in live):
             continue  # what is due now is still due without them
         validate_now([t for t, due in zip(live, stops) if due == stop and t.validate is not None])
-        if any(training.weights or _stop(training) is not None for training in live):
+        if any(training.keep_best or _stop(training) is not None for training in live):
             pulse.validated()  # of a trial that has ended, nothing but its scores is wanted
 
 
@@ -276,7 +278,7 @@ def _validated(training: Training, mrr: float) -> None:
         state.history.append(Validation(state.step, epoch, loss, mrr, rate))
         state.loss_sum, state.loss_steps = 0.0, 0
         state.plateau.see(mrr)
-        if training.weights:
+        if training.keep_best:
             state.keep_best()
 
 
@@ -315,23 +317,47 @@ class Begins(Protocol):
 
 @dataclass(eq=False)
 class Training:
-    """One training of a stack: where it stands, what it follows, whom it calls; `error` once something failed it.
+    """One training: what to run and, in the copy that `started` returns, its state while it runs."""
 
-    save is called between two steps, from time to time and on an interrupt: the state it sees continues exactly. keep
-    is given the state from which a longer run would go on. valid_at: epochs after which to validate, instead of
-    every `valid_every`. weights: whether the tables of the best validation are kept, and are the state's at the end; a
-    trial of which only the scores are wanted need not copy them."""
-
-    state: TrainState
-    batches: Batches
     config: TrainConfig
-    validate: Callable[[KgeModel], float] | None = None
+    checkpoint: Path | None = None  # folder to save to and to resume from, with the same weights bit for bit
     watch: Callable[[Progress], None] | None = None
-    save: Callable[[TrainState], None] | None = None
-    keep: Callable[[TrainState], None] | None = None
-    valid_at: Sequence[float] = ()
-    weights: bool = True
-    error: Exception | None = None
+    initialize: Callable[[TrainState], None] | None = None  # fills a new state from the round before
+    initial_step: int = 0  # of the state that `initialize` fills
+    keep: Callable[[TrainState], None] | None = None  # receives the state from which a longer run would continue
+    belongs_to: dict[str, Any] = field(default_factory=dict)  # further identity of the checkpoint
+    valid_at: Sequence[float] = ()  # epochs after which to validate, instead of every `valid_every`
+    interval: bool = True  # compute the confidence interval of the best validation
+    placement: str = "auto"  # where the entities are stored if it is trained alone
+    keep_best: bool = True  # end with the weights of the best validation; False saves copying them
+    state: TrainState = field(init=False, repr=False)
+    batches: Batches = field(init=False, repr=False)
+    validate: Callable[[KgeModel], float] | None = field(init=False, repr=False, default=None)
+    save: Callable[[TrainState], None] | None = field(init=False, repr=False, default=None)
+    error: Exception | None = field(init=False, default=None)
+
+    def started(
+        self,
+        state: TrainState,
+        batches: Batches,
+        validate: Callable[[KgeModel], float] | None = None,
+        save: Callable[[TrainState], None] | None = None,
+    ) -> Training:
+        """Return a copy that trains this state. save is called between two steps, from time to time and on an
+        interrupt; a run that resumes from the state it receives continues exactly."""
+        running = copy.copy(self)
+        running.state, running.batches, running.validate, running.save = state, batches, validate, save
+        return running
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return self.checkpoint is not None and (self.checkpoint / "state.json").is_file()
+
+    def first_step(self) -> int:
+        """Return the step at which it starts. A checkpoint that cannot be read raises when it is loaded."""
+        if self.checkpoint is None or not self.has_checkpoint:
+            return self.initial_step
+        return step_of(self.checkpoint) or 0
 
     def blame(self, error: Exception) -> None:
         """What a training's own calls raise ends it and no other; a full disk is nobody's fault and stops all."""

@@ -65,6 +65,10 @@ class TableOptimizer:
         else:
             row_update.sgd_rows(table, ids, rows, lr, key)
 
+    def release(self) -> None:
+        """Free the state; the optimizer cannot be used afterwards."""
+        self.state, self._scratch = {}, None
+
     def _places(self, table: Tensor) -> Tensor | None:
         """Work space of summed_rows on a CPU: 4 bytes per row, made at the first step."""
         if table.device.type == "cpu" and self._scratch is None:
