@@ -30,7 +30,7 @@ import numpy as np
 
 from grash.data.known_answers import KnownAnswers
 from grash.reduction.cores import _count_ends, _fill_rows, peel
-from grash.reduction.subgraph import chain_of, cut
+from grash.reduction.subgraph import core_order, cut
 from harness import Timing, interleaved, record
 
 NETWORKX_UP_TO = 2_000_000
@@ -143,10 +143,10 @@ def measure_dataset(folder: Path) -> None:
     floor, _ = timed_peak("scatter passes alone", lambda: scatter(dataset.train, dataset.n_entities))
     seconds, peeling = timed_peak("core numbers and peel order", lambda: peel(dataset.train, dataset.n_entities))
     print(f"  {seconds / floor:.2f} times the scatter passes; k up to {peeling.k_max}")
-    _, chain = timed_peak("chain, once for all rounds", lambda: chain_of(dataset, peeling))
+    _, order = timed_peak("core order, once for all rounds", lambda: core_order(dataset, peeling))
     for fraction in (1 / 8, 1 / 4, 1 / 2):
         _, subgraph = timed_peak(
-            f"subgraph of {fraction}", lambda f=fraction: cut(dataset, peeling, f, seed=0, chain=chain)
+            f"subgraph of {fraction}", lambda f=fraction: cut(dataset, peeling, f, seed=0, order=order)
         )
         print(f"  {subgraph.dataset!r}, k = {subgraph.k}")
         del subgraph
@@ -184,11 +184,11 @@ def cut_once(train: np.ndarray, n_entities: int, peeling) -> None:  # type: igno
     nothing = np.empty((0, 3), np.int32)
     dataset = Dataset(train, nothing, nothing, n_entities, 1000)
     start = time.perf_counter()
-    chain = chain_of(dataset, peeling)
+    order = core_order(dataset, peeling)
     middle = time.perf_counter()
-    subgraph = cut(dataset, peeling, 1 / 64, seed=0, chain=chain)
+    subgraph = cut(dataset, peeling, 1 / 64, seed=0, order=order)
     end = time.perf_counter()
-    print(f"chain {middle - start:.2f} s; a subgraph of 1/64 {end - middle:.2f} s: {subgraph.dataset!r}")
+    print(f"core order {middle - start:.2f} s; a subgraph of 1/64 {end - middle:.2f} s: {subgraph.dataset!r}")
 
 
 def resident(field: str) -> int:

@@ -171,16 +171,16 @@ def project(data: Dataset, args: argparse.Namespace) -> None:
         first = search_of(data, args, Path(place) / "graphs")
         first.graphs.keep_cores(args.cores)
         began = time.monotonic()
-        peeling = first.graphs.peeling
+        _ = first.graphs.peeling
         cores = time.monotonic() - began
-        chain = first.graphs.chain
+        _ = first.graphs.order
         before = time.monotonic() - began
-        print(f"cores {cores:.1f} s, chain {before - cores:.1f} s", flush=True)
+        print(f"cores {cores:.1f} s, core order {before - cores:.1f} s", flush=True)
         seen = []
         for share in (0.03, 0.09):
             short = argparse.Namespace(**{**vars(args), "epochs": args.epochs * share})
             search = search_of(args.graph, short, Path(place) / str(share), guard_rails=False)
-            search.graphs.__dict__ |= {"peeling": peeling, "core-order": chain}
+            search.graphs.share_cores(first.graphs)
             print(f"{short.epochs:g} epochs instead of {args.epochs:g}:", flush=True)
             seen.append((share, *timed_search(search)))
     (low, seconds, rounds), (high, more_seconds, more_rounds) = seen

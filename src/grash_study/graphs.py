@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from grash.errors import InputError
 from grash.reduction.sampling import kgtuner_walk, random_walks, sample_triples
-from grash.reduction.subgraph import Subgraph, target_of
+from grash.reduction.subgraph import Subgraph, max_train_triples
 from grash.search.graphs import SearchGraphs
 from grash.search.schedule import MIN_VALID, min_entities, round_config
 from grash.search.trial import Round
@@ -55,8 +55,7 @@ class StudyGraphs:
         if technique == "isolated":
             return self._chain.subgraph((fraction,), True)
         if technique == "k-core":
-            self._ladder.__dict__.setdefault("peeling", self._chain.peeling)
-            self._ladder.__dict__.setdefault("core-order", self._chain.chain)
+            self._ladder.share_cores(self._chain)
             return self._ladder.subgraph((fraction,))
         if technique == "triples":
             return sample_triples(data, fraction, seed=seed)
@@ -71,7 +70,7 @@ def kgtuner_graph(pool: Pool, fraction: float, *, seed: int) -> Subgraph:
     Its own setting is a share of entities; here it is bought the same number of triples as the other techniques.
     """
     data = pool.dataset
-    target = target_of(fraction, len(data.train))
+    target = max_train_triples(fraction, len(data.train))
     low, high, found = 0.0, 1.0, None
     for _ in range(_HALVINGS):
         share = (low + high) / 2

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grash.errors import ConfigError, InputError
-from grash.reduction.subgraph import n_valid_of
+from grash.reduction.subgraph import holdout_size
 from grash.search.named_spaces import space_of
 from grash.search.schedule import Shape, isolated_shape
 from grash.search.settings import ALIASES, AS_BEFORE, SearchSettings, make_settings
@@ -148,7 +148,7 @@ class Recorded:
 
     def _shape(self, fractions: tuple[float, ...]) -> Shape:
         g = fractions[-1] if fractions else 1.0
-        if g * self.n_train < self.n_train - n_valid_of(self.n_train):
+        if g * self.n_train < self.n_train - holdout_size(self.n_train):
             return self.table.shape(g)
         return self.table.shape(1.0)  # the chain takes the whole graph where it fits without its validation part
 

@@ -489,7 +489,7 @@ def planned_fidelities(graphs: StudyGraphs) -> list[tuple[float, float]]:
         }
     )  # fmt: skip
     search = SearchGraphs(graphs.pool.dataset, settings)
-    search.__dict__["peeling"], search.__dict__["core-order"] = graphs.search.peeling, graphs.search.chain
+    search.share_cores(graphs.search)
     rounds = [planned.plan for planned in plan_search(search, device="cpu", probe=False).rounds]
     return [_fidelity(1.0 if r.whole else r.graph_fraction, r.epochs / theirs.max_epochs) for r in rounds]
 

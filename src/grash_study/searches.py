@@ -143,7 +143,7 @@ def graphs_of(graphs: StudyGraphs, asked: Asked) -> SearchGraphs:
     """The graphs of a search, with the pool's cores where it counts as the pool does."""
     mine = SearchGraphs(graphs.pool.dataset, asked.settings(graphs.pool))
     if mine.settings.degree == graphs.pool.settings.degree:
-        mine.__dict__["peeling"], mine.__dict__["core-order"] = graphs.search.peeling, graphs.search.chain
+        mine.share_cores(graphs.search)
     return mine
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from grash.errors import FormatError, InputError
 from grash.files import atomic_file
-from grash.reduction.subgraph import n_valid_of
+from grash.reduction.subgraph import holdout_size
 from grash.search.schedule import Shape, isolated_shape
 from grash_study.cells import MARKS, TESTED, Cell, Entry, cells_on, rounded
 from grash_study.graphs import StudyGraphs
@@ -199,7 +199,7 @@ def table_cells(graphs: StudyGraphs) -> list[Cell]:
     """All cells of a table: the whole graph, chain graphs in half-steps, and those that the default search visits; the
     larger of them also as last rounds have them."""
     numbers, n_train = range(graphs.pool.n), len(graphs.pool.dataset.train)
-    usual = [g for g in GRAPHS if g * n_train < n_train - n_valid_of(n_train)]  # above that, the chain takes it whole
+    usual = [g for g in GRAPHS if g * n_train < n_train - holdout_size(n_train)]  # above that, the chain takes it whole
     wanted: dict[float, list[float]] = {}
     for fraction, epochs in planned_fidelities(graphs):
         wanted.setdefault(fraction, []).extend((epochs / 2, epochs))

@@ -248,7 +248,7 @@ def reduce(
     seed: Annotated[int, typer.Option("--seed", help="Of the validation split, the sample and the walks.")] = 0,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="Draw how the graph shrinks along the chain, as .png, .svg or .pdf."),
+        typer.Option("--plot", help="Draw how the graph shrinks along the core order, as an SVG file."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -305,23 +305,27 @@ def _check(
         wanted = "--fraction or --starts" if method == "walk" else "--fraction"
         raise ConfigError(f"How large the subgraph is to be is not clear: give {wanted}, as in --fraction 0.125.")
     if plot is not None and method != "kcore":
-        raise ConfigError(f"--plot draws the chain of cores, and --method {method} has none: leave one of them out.")
+        raise ConfigError(f"--plot draws cores, and --method {method} has none: leave out one of the two.")
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise ConfigError(f"--plot {plot} is not an SVG file: give a name that ends in .svg.")
 
 
 def _label(share: Fraction | None, starts: int | None) -> str:
     return f"{float(share):g}" if share is not None else f"{starts}-walks"
 
 
-def _cut(dataset: Dataset, share: Fraction, reduction: Any, count: Any, seed: int, plot: Path | None) -> Subgraph:
-    from grash.reduction.cores import peeling_of
-    from grash.reduction.plot import draw_chain
-    from grash.reduction.subgraph import chain_of, cut
+def _cut(dataset: Dataset, share: Fraction, reduction: Any, degree: Any, seed: int, plot: Path | None) -> Subgraph:
+    from grash.files import atomic_file
+    from grash.reduction.cores import peel
+    from grash.reduction.subgraph import core_order, cut
+    from grash.report.charts import core_order_chart
 
-    peeling = peeling_of(dataset, count)
-    chain = chain_of(dataset, peeling)
-    subgraph = cut(dataset, peeling, share, reduction=reduction, seed=seed, names=True, chain=chain)
+    peeling = peel(dataset.train, dataset.n_entities, degree)
+    order = core_order(dataset, peeling)
+    subgraph = cut(dataset, peeling, share, reduction=reduction, seed=seed, names=True, order=order)
     if plot is not None:
-        draw_chain(dataset, chain, plot, fraction=float(share))
+        with atomic_file(plot) as temporary:
+            temporary.write_text(core_order_chart(dataset, order, float(share)), encoding="utf-8")
     return subgraph
 
 
@@ -363,12 +367,12 @@ def _show(full: Dataset, subgraph: Subgraph, place: Path, plot: Path | None, *, 
     print(f"\n{_sentence(full, subgraph)}")
     print(f"{place}: {small!r}")
     if plot is not None:
-        print(f"{plot}: how the graph shrinks along the chain")
+        print(f"{plot}: how the graph shrinks along the core order")
     print(f"Next: {command('grash', 'train', place)}")
 
 
 def _sentence(full: Dataset, subgraph: Subgraph) -> str:
-    from grash.reduction.subgraph import target_of
+    from grash.reduction.subgraph import max_train_triples
 
     if subgraph.whole:
         return (
@@ -379,7 +383,7 @@ def _sentence(full: Dataset, subgraph: Subgraph) -> str:
     method = subgraph.dataset.provenance["reduction"]["method"]
     if method == "kgtuner" or subgraph.dataset.provenance["reduction"].get("starts") is not None:
         return f"{core}{subgraph.fraction:.4f} of the train triples."
-    aim = target_of(subgraph.target, len(full.train))
+    aim = max_train_triples(subgraph.target, len(full.train))
     missing = f"Target {subgraph.target:g}, or {aim:,} train triples; missed by {aim - n_train:,}."
-    inner = " No core is as small, so the chain goes on within the innermost." if subgraph.fell_back else ""
+    inner = " No core is that small, so the innermost one was cut further." if subgraph.fell_back else ""
     return core + missing + inner

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from grash.errors import InputError
 from grash.formatting import format_duration, format_number
 from grash.report.importance import Axis, Importances, correlations, ranking
 from grash.report.summary import entering
@@ -23,6 +24,10 @@ from grash.report.svg import (
 )
 from grash.search.ledger import RoundState, SearchState
 from grash.search.trial import TrialResult
+
+if TYPE_CHECKING:
+    from grash.data.dataset import Dataset
+    from grash.reduction.subgraph import CoreOrder
 
 NARROW = 480  # px; below, panels stand under each other
 
@@ -311,3 +316,55 @@ def _words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return format_number(value) if isinstance(value, int | float) else str(value)
+
+
+_CORE_ORDER_STYLE = (
+    "svg{background:#fff;font:12px sans-serif}text{fill:#555}path{fill:none;stroke:currentColor;stroke-width:1.8}"
+    "circle{fill:currentColor}.key{fill:currentColor}.grid{stroke:#eee}.axis,.guide{stroke:#999}"
+    ".train{color:#4d4d4d}.entity{color:#0077bb}.relation{color:#009988}.core{color:#cc3311}"
+)
+
+
+def core_order_chart(dataset: Dataset, order: CoreOrder, fraction: float) -> str:
+    """Draw what each fraction of the train triples keeps of triples, entities and relations, as a standalone SVG.
+
+    Lines follow the core order, dots are whole k-cores, the vertical line marks `fraction`. Validation triples are
+    counted without the guard.
+    """
+    import numpy as np
+
+    from grash.reduction.subgraph import MAX_VALID, occurring_counts
+
+    n, sizes = len(dataset.train), order.n_triples
+    if not n:
+        raise InputError(f"{dataset.name} has no train triples to draw.")
+    shares = (sizes - np.minimum((2 * sizes + 5) // 10, MAX_VALID)) / n
+    shares[sizes == n] = 1.0  # the whole graph has its own validation triples
+    smallest = max(min(1 / 1024, fraction / 4), float(shares[np.searchsorted(shares, 0, side="right")]))
+    prefixes = np.unique(np.searchsorted(shares, np.geomspace(smallest, 1.0, 400), side="right") - 1)
+    entities, relations = (counts / counts[-1] for counts in occurring_counts(order, dataset))
+    lines = {"train": ("train triples", shares), "entity": ("entities", entities), "relation": ("relations", relations)}
+    x = Scale(smallest, 1.0, 56, 700, log=True)
+    y = Scale(min(float(values[prefixes].min()) for _, values in lines.values()), 1.0, 430, 40, log=True)
+    drawn = [tag("style", _CORE_ORDER_STYLE), *frame(x, y, xs=ticks_of(x), ys=ticks_of(y))]
+    title = f"{dataset.name}: cores by {order.peeling.degree}, k up to {order.peeling.k_max}"
+    drawn += [label(title, 56, 18), label("fraction of the train triples, as requested", 700, 466, text_anchor="end")]
+    drawn.append(line(x(fraction), 430, x(fraction), 40, cls="guide"))
+    drawn.append(label(f"{fraction:g}", x(fraction), 34, text_anchor="middle"))
+    for cls, (_, values) in lines.items():
+        drawn.append(path([(x(a), y(b)) for a, b in zip(shares[prefixes].tolist(), values[prefixes].tolist())], cls))
+    cores = shares[len(order.peeling.order) - order.peeling.core_starts[:-1]].tolist()  # k = 0 … k_max, descending
+    last = 0.0
+    for k in reversed(range(len(cores))):
+        if cores[k] >= smallest:
+            drawn.append(dot(x(cores[k]), y(cores[k]), 2.5, "core"))
+        if cores[k] > max(last * 1.25, smallest):
+            drawn.append(label(k, x(cores[k]) + 5, y(cores[k]) + 12, cls="key core"))
+            last = cores[k]
+    keys = {**{cls: text for cls, (text, _) in lines.items()}, "core": "whole cores (numbers are k)"}
+    drawn += [
+        label(text, 690, 366 + 17 * i, cls=f"key {cls}", text_anchor="end")
+        for i, (cls, text) in enumerate(keys.items())
+    ]
+    svg = drawing(drawn, 720, 476, "What each fraction of the train triples keeps of the graph")
+    return svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)

@@ -1,5 +1,7 @@
-"""The subgraphs of a search, each a function of the dataset, the settings and its fraction: made on demand, here or in
-a worker, never written to disk."""
+"""The subgraphs of a search, each a function of the dataset, the settings and its fraction.
+
+They are made when a round needs them, in the driver or in a worker, and never written to disk.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ import numpy as np
 from grash.data.dataset import Dataset
 from grash.errors import InputError
 from grash.kernels.random import key_of
-from grash.reduction.cores import Peeling, peeling_of, store_peeling
+from grash.reduction.cores import Peeling, cached_peeling, save_peeling
 from grash.reduction.subgraph import (
-    Chain,
+    CoreOrder,
     Subgraph,
-    chain_of,
+    core_order,
     cut,
+    holdout_size,
     linked_pair_share,
-    n_valid_of,
     pairs_are_isolated,
     smallest_fraction,
 )
@@ -26,36 +28,47 @@ from grash.search.schedule import Shape
 from grash.search.settings import SearchSettings
 
 Fractions = tuple[float, ...]
-OFTEN = 0.1  # of the triples: where another one joins the entities of fewer, any draw is like valid
+MIN_LINKED_SHARE = 0.1  # with fewer train triples whose entity pair is linked again, any draw resembles valid
 
 
 class SearchGraphs:
-    """The graph of any round. The last few are kept, so that the trials of a round share one."""
+    """The graphs of all rounds. The last two are kept, so the trials of a round share one."""
 
     def __init__(self, dataset: Dataset, settings: SearchSettings, *, cache: Path | None = None) -> None:
+        """cache: file for the peel order (`cached_peeling`)."""
         if not len(dataset.valid) or not len(dataset.train):
             raise InputError(
                 f"{dataset.name} has {len(dataset.train):,} training and {len(dataset.valid):,} validation triples, "
-                f"and a search compares configurations on validation triples. If none could be held out without "
-                f"leaving an entity or relation untrained, the graph is too small to search on: use `grash train`."
+                f"and a search needs both. If no triple could be held out without leaving an entity or relation "
+                f"untrained, the graph is too small to search: use `grash train`."
             )
         self.dataset, self.settings, self.cache = dataset, settings, cache
         self.n_entities, self.n_train = dataset.n_entities, len(dataset.train)
-        self._kept = lru_cache(maxsize=2)(self._subgraph)
+        self._peeling: Peeling | None = None
+        self._order: CoreOrder | None = None
+        self._subgraph = lru_cache(maxsize=2)(self._make_subgraph)
 
-    @cached_property
+    @property
     def peeling(self) -> Peeling:
-        return peeling_of(self.dataset, self.settings.degree, self.cache)
+        if self._peeling is None:
+            self._peeling = cached_peeling(self.dataset, self.settings.degree, self.cache)
+        return self._peeling
 
-    @cached_property
-    def chain(self) -> Chain:
-        return chain_of(self.dataset, self.peeling)
+    @property
+    def order(self) -> CoreOrder:
+        if self._order is None:
+            self._order = core_order(self.dataset, self.peeling)
+        return self._order
 
-    def keep_cores(self, place: Path | None) -> None:
-        """From now on the peel order is kept in that file, where it has not been written yet."""
-        self.cache = place
-        if place is not None and "peeling" in self.__dict__ and not place.exists():
-            store_peeling(self.dataset, self.peeling, place)
+    def share_cores(self, other: SearchGraphs) -> None:
+        """Use the peel order of another search on the same dataset, with the same `degree`."""
+        self._peeling, self._order = other.peeling, other.order
+
+    def keep_cores(self, path: Path | None) -> None:
+        """Keep the peel order in this file from now on."""
+        self.cache = path
+        if path is not None and self._peeling is not None and not path.exists():
+            save_peeling(self.dataset, self._peeling, path)
 
     @cached_property
     def split_seed(self) -> int:
@@ -63,44 +76,49 @@ class SearchGraphs:
 
     @cached_property
     def valid_pairs_isolated(self) -> bool:
-        """Whether a last round should hold out no triple whose two entities another one joins: the dataset's valid has
-        none, and any draw would have many."""
+        """Whether the last round should hold out isolated pairs: valid has no others, and a random draw would."""
         valid, train, n = self.dataset.valid, self.dataset.train, self.n_entities
-        return pairs_are_isolated(valid, train, n) and linked_pair_share(train, n) >= OFTEN
+        return pairs_are_isolated(valid, train, n) and linked_pair_share(train, n) >= MIN_LINKED_SHARE
 
     def shape(self, fractions: Fractions, isolated: bool = False) -> Shape:
+        """Return the sizes of a subgraph; zeros if no triple is left, which the schedule reports."""
         try:
-            found = self.subgraph(fractions, isolated)
-        except InputError:  # not one triple is left; the schedule says what to do
+            subgraph = self.subgraph(fractions, isolated)
+        except InputError:
             return Shape(0, 0, 0, 0)
-        data = found.dataset
+        data = subgraph.dataset
         return Shape(
             n_entities=data.n_entities,
             n_relations=data.n_relations,
             n_train=len(data.train),
             n_valid=len(data.valid),
-            k=found.k,
-            whole=found.whole,
-            fell_back=found.fell_back,
+            k=subgraph.k,
+            whole=subgraph.whole,
+            fell_back=subgraph.fell_back,
         )
 
     def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
-        """Where only the whole graph has so many, but few validation triples of its own: the largest part of it."""
-        sizes = {"n_entities": n_entities, "n_valid": n_valid}
-        found = smallest_fraction(self.dataset, self.peeling, **sizes, chain=self.chain)
-        proper = self.chain.n_triples[self.chain.n_triples < self.n_train]
-        if found < 1 or len(self.dataset.valid) >= n_valid or not len(proper):
+        """Return the smallest fraction whose subgraph has this many entities and validation triples.
+
+        If only the whole graph has so many entities, and its own valid split is small, that is its largest part.
+        """
+        order = self.order
+        found = smallest_fraction(self.dataset, self.peeling, n_entities=n_entities, n_valid=n_valid, order=order)
+        parts = order.n_triples[order.n_triples < self.n_train]
+        if found < 1 or len(self.dataset.valid) >= n_valid or not len(parts):
             return found
-        held_out = n_valid_of(int(proper[-1]))
-        return found if held_out <= len(self.dataset.valid) else (int(proper[-1]) - held_out) / self.n_train
+        held_out = holdout_size(int(parts[-1]))
+        return found if held_out <= len(self.dataset.valid) else (int(parts[-1]) - held_out) / self.n_train
 
     def subgraph(self, fractions: Fractions, isolated: bool = False) -> Subgraph:
-        """fractions[-1] of the triples; () is the whole graph. The others are the rounds before, of a warm start.
-        isolated: no other triple joins the entities of one that it holds out."""
-        return self._kept(fractions, isolated)
+        """Return the subgraph with fractions[-1] of the train triples; () is the whole graph.
 
-    def _subgraph(self, fractions: Fractions, isolated: bool) -> Subgraph:
-        before = self._subgraph(fractions[:-1], False) if len(fractions) > 1 else None
+        The other fractions are those of earlier rounds, for a warm start. isolated: hold out only isolated pairs.
+        """
+        return self._subgraph(fractions, isolated)
+
+    def _make_subgraph(self, fractions: Fractions, isolated: bool) -> Subgraph:
+        before = self._make_subgraph(fractions[:-1], False) if len(fractions) > 1 else None
         if not fractions or fractions[-1] >= 1 or (before is not None and before.whole):
             entities, relations = (np.arange(n, dtype=np.int32) for n in (self.n_entities, self.dataset.n_relations))
             return Subgraph(self.dataset, entities, relations, target=1.0, fraction=1.0, whole=True)
@@ -113,5 +131,5 @@ class SearchGraphs:
             guarded=self.settings.guarded_split,
             isolated=isolated,
             train_before=None if before is None else before.full_ids("train"),
-            chain=self.chain,
+            order=self.order,
         )

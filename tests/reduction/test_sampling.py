@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from grash.errors import InputError
 from grash.reduction.sampling import kgtuner_walk, random_walks, sample_triples
 from reduction.graphs import as_set, dataset_of, datasets, names_in, random_dataset
-from reduction.test_cut import FRACTIONS, check_subgraph
+from reduction.test_subgraph import FRACTIONS, check_subgraph
 
-WAYS = [sample_triples, random_walks, kgtuner_walk]
+METHODS = [sample_triples, random_walks, kgtuner_walk]
 
 
 @settings(max_examples=100)
-@given(datasets(min_triples=1), FRACTIONS, st.integers(0, 3), st.sampled_from(WAYS))
-def test_each_way_gives_a_part_with_nothing_unseen(dataset, fraction, seed, way):
+@given(datasets(min_triples=1), FRACTIONS, st.integers(0, 3), st.sampled_from(METHODS))
+def test_each_method_returns_a_part_with_nothing_unseen(dataset, fraction, seed, method):
     try:
-        subgraph = way(dataset, fraction, seed=seed)
+        subgraph = method(dataset, fraction, seed=seed)
     except InputError as error:
         assert "give a larger fraction" in str(error)
         return
@@ -27,23 +27,23 @@ def test_each_way_gives_a_part_with_nothing_unseen(dataset, fraction, seed, way)
         return
     check_subgraph(dataset, subgraph)
     assert names_in(subgraph.full_ids("valid"))[0] <= names_in(subgraph.full_ids("train"))[0]
-    if way is not kgtuner_walk:
+    if method is not kgtuner_walk:
         assert len(subgraph.dataset.train) <= fraction * len(dataset.train)
 
 
-@pytest.mark.parametrize("way", [sample_triples, random_walks])
+@pytest.mark.parametrize("method", [sample_triples, random_walks])
 @pytest.mark.parametrize("fraction", [1 / 64, 1 / 8, 0.5, 0.8])
-def test_the_target_is_met(way, fraction):
+def test_the_target_is_met(method, fraction):
     dataset = random_dataset(0, 40_000, 3000)
-    subgraph = way(dataset, fraction, seed=5)
+    subgraph = method(dataset, fraction, seed=5)
     target = int(fraction * len(dataset.train))
     assert 0.99 * target <= len(subgraph.dataset.train) <= target
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_seeds_make_the_difference(way):
+@pytest.mark.parametrize("method", METHODS)
+def test_seeds_make_the_difference(method):
     dataset = random_dataset(0, 5000, 400)
-    prints = [way(dataset, 0.2, seed=seed).dataset.fingerprint for seed in (1, 1, 2)]
+    prints = [method(dataset, 0.2, seed=seed).dataset.fingerprint for seed in (1, 1, 2)]
     assert prints[0] == prints[1] != prints[2]
 
 
@@ -103,8 +103,8 @@ def test_kgtuner_leaves_islands_that_are_used_up():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda d: random_walks(d, seed=0), "either a fraction to reach or a number of starts"),
-        (lambda d: random_walks(d, 0.5, starts=3, seed=0), "either a fraction to reach or a number of starts"),
+        (lambda d: random_walks(d, seed=0), "either a fraction or a number of starts"),
+        (lambda d: random_walks(d, 0.5, starts=3, seed=0), "either a fraction or a number of starts"),
         (lambda d: random_walks(d, 0.5, length=0, seed=0), "give 1 or more of each"),
         (lambda d: kgtuner_walk(d, 1.5, seed=0), "give a number above 0, up to 1"),
         (lambda d: sample_triples(d, 0.0001, seed=0), "leaves none to train on: give a larger fraction"),

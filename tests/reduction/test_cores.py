@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
 from grash.reduction import cores as peel_module
-from grash.reduction.cores import adjacency_of, incident_rows, peel, peeling_of
+from grash.reduction.cores import cached_peeling, entity_adjacency, incident_triples, peel
 from reduction.graphs import dataset_of, datasets, random_dataset
 
 networkx = pytest.importorskip("networkx", reason="networkx is an oracle for core numbers")
-COUNTS = ("neighbors", "triples")
+DEGREES = ("neighbors", "triples")
 
 
 def cores_of_networkx(dataset: Dataset) -> list[int]:
@@ -26,18 +26,18 @@ def cores_of_networkx(dataset: Dataset) -> list[int]:
     return [cores[e] for e in range(dataset.n_entities)]
 
 
-def cores_of_igraph(dataset: Dataset, count: str) -> list[int]:
+def cores_of_igraph(dataset: Dataset, degree: str) -> list[int]:
     igraph = pytest.importorskip("igraph", reason="igraph is an oracle for core numbers of multigraphs")
     graph = igraph.Graph(n=dataset.n_entities, edges=dataset.train[:, ::2].tolist())
-    if count == "neighbors":
+    if degree == "neighbors":
         graph.simplify()
     return graph.coreness()
 
 
-def degrees_left(triples: list[list[int]], left: set[int], count: str) -> dict[int, int]:
+def degrees_left(triples: list[list[int]], left: set[int], degree: str) -> dict[int, int]:
     """By the definition: what every entity that is left has among those that are left."""
     inside = [(h, t) for h, _, t in triples if h in left and t in left]
-    if count == "neighbors":
+    if degree == "neighbors":
         inside = list({(min(h, t), max(h, t)) for h, t in inside if h != t})
     degrees = dict.fromkeys(left, 0)
     for h, t in inside:
@@ -46,13 +46,13 @@ def degrees_left(triples: list[list[int]], left: set[int], count: str) -> dict[i
     return degrees
 
 
-def check_peeling(dataset: Dataset, count: str) -> None:
+def check_peeling(dataset: Dataset, degree: str) -> None:
     """Every step takes an entity with the fewest left; core numbers are the largest minimum so far."""
-    peeling = peel(dataset.train, dataset.n_entities, count)
+    peeling = peel(dataset.train, dataset.n_entities, degree)
     assert sorted(peeling.order.tolist()) == list(range(dataset.n_entities))
     left, k, cores = set(range(dataset.n_entities)), 0, {}
     for entity in peeling.order.tolist():
-        degrees = degrees_left(dataset.train.tolist(), left, count)
+        degrees = degrees_left(dataset.train.tolist(), left, degree)
         assert degrees[entity] == min(degrees.values())
         k = max(k, degrees[entity])
         cores[entity] = k
@@ -81,32 +81,32 @@ def test_core_numbers_of_triples_are_those_of_igraph(dataset):
 
 
 @settings(max_examples=100)
-@given(datasets(max_triples=100), st.sampled_from(COUNTS))
-def test_every_step_takes_an_entity_that_has_the_fewest_left(dataset, count):
-    check_peeling(dataset, count)
+@given(datasets(max_triples=100), st.sampled_from(DEGREES))
+def test_every_step_takes_an_entity_that_has_the_fewest_left(dataset, degree):
+    check_peeling(dataset, degree)
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("degree", DEGREES)
 @pytest.mark.parametrize("seed", range(3))
-def test_larger_graphs_agree_with_igraph(seed, count):
+def test_larger_graphs_agree_with_igraph(seed, degree):
     dataset = random_dataset(seed, 4000, 600, skew=3.0)
-    assert peel(dataset.train, 600, count).core_numbers().tolist() == cores_of_igraph(dataset, count)
+    assert peel(dataset.train, 600, degree).core_numbers().tolist() == cores_of_igraph(dataset, degree)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_a_graph_worked_by_hand(count):
+@pytest.mark.parametrize("degree", DEGREES)
+def test_a_graph_worked_by_hand(degree):
     # a square 0-1-2-3 with one diagonal, 4 hangs on 0 by two triples, 5 has a loop, 6 has nothing
     dataset = dataset_of([(0, 0, 1), (1, 0, 2), (2, 0, 3), (3, 0, 0), (0, 0, 2), (4, 0, 0), (0, 1, 4), (5, 0, 5)], 7, 2)
-    cores = {"neighbors": [2, 2, 2, 2, 1, 0, 0], "triples": [2, 2, 2, 2, 2, 2, 0]}[count]
-    assert peel(dataset.train, 7, count).core_numbers().tolist() == cores
-    check_peeling(dataset, count)
+    cores = {"neighbors": [2, 2, 2, 2, 1, 0, 0], "triples": [2, 2, 2, 2, 2, 2, 0]}[degree]
+    assert peel(dataset.train, 7, degree).core_numbers().tolist() == cores
+    check_peeling(dataset, degree)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_no_entities_and_no_triples_are_graphs_too(count):
-    empty = peel(np.empty((0, 3), np.int32), 0, count)
+@pytest.mark.parametrize("degree", DEGREES)
+def test_no_entities_and_no_triples_are_graphs_too(degree):
+    empty = peel(np.empty((0, 3), np.int32), 0, degree)
     assert (empty.order.tolist(), empty.core_starts.tolist(), empty.core_numbers().tolist()) == ([], [0, 0], [])
-    isolated = peel(np.empty((0, 3), np.int32), 4, count)
+    isolated = peel(np.empty((0, 3), np.int32), 4, degree)
     assert (isolated.order.tolist(), isolated.core_starts.tolist()) == ([0, 1, 2, 3], [0, 4])
 
 
@@ -120,8 +120,8 @@ def test_many_parallel_triples_make_a_deep_core():
 @given(datasets(min_triples=1))
 def test_rows_of_the_adjacency_hold_all_neighbors(dataset):
     triples = dataset.train.tolist()
-    simple, multiple = (adjacency_of(dataset.train, dataset.n_entities, count) for count in COUNTS)
-    incident = incident_rows(dataset.train, dataset.n_entities)
+    simple, multiple = (entity_adjacency(dataset.train, dataset.n_entities, degree) for degree in DEGREES)
+    incident = incident_triples(dataset.train, dataset.n_entities)
     for entity in range(dataset.n_entities):
         beside = [t if h == entity else h for h, _, t in triples if h != t and entity in (h, t)]
         rows = [i for i, (h, _, t) in enumerate(triples) if entity in (h, t)]
@@ -133,15 +133,15 @@ def test_rows_of_the_adjacency_hold_all_neighbors(dataset):
 def test_a_stored_peeling_is_read_and_not_computed_again(tmp_path: Path, monkeypatch):
     dataset = random_dataset(0, 500, 80)
     path = tmp_path / "cores" / "p.npy"
-    for count in COUNTS:
-        written = peeling_of(dataset, count, path)  # the second definition replaces the first
+    for degree in DEGREES:
+        written = cached_peeling(dataset, degree, path)  # the second definition replaces the first
         assert path.stat().st_size < 4 * 80 + 4 * (written.k_max + 13) + 200
         with monkeypatch.context() as patch:
             patch.setattr("grash.reduction.cores.peel", None)
-            again = peeling_of(dataset, count, path)
+            again = cached_peeling(dataset, degree, path)
         assert np.array_equal(written.order, again.order)
         assert np.array_equal(written.core_starts, again.core_starts)
-        assert again.count == count
+        assert again.degree == degree
     assert [p.name for p in path.parent.iterdir()] == ["p.npy"]
 
 
@@ -149,15 +149,15 @@ def test_a_stored_peeling_of_another_dataset_or_a_damaged_one_is_replaced(tmp_pa
     dataset, other = random_dataset(0, 500, 80), random_dataset(1, 500, 80)
     path = tmp_path / "p.npy"
     wanted = peel(dataset.train, 80).order
-    peeling_of(other, "neighbors", path)
-    assert np.array_equal(peeling_of(dataset, "neighbors", path).order, wanted)
+    cached_peeling(other, "neighbors", path)
+    assert np.array_equal(cached_peeling(dataset, "neighbors", path).order, wanted)
     good = np.load(path)
     for damage in (good[:-1], good[:5], good.astype(np.int64), np.where(np.arange(len(good)) > 50, 3, good)):
         np.save(path, damage)
-        assert np.array_equal(peeling_of(dataset, "neighbors", path).order, wanted)
+        assert np.array_equal(cached_peeling(dataset, "neighbors", path).order, wanted)
         assert np.array_equal(np.load(path), good)
     path.write_bytes(b"no array")
-    assert np.array_equal(peeling_of(dataset, "neighbors", path).order, wanted)
+    assert np.array_equal(cached_peeling(dataset, "neighbors", path).order, wanted)
 
 
 def test_the_same_graph_is_peeled_the_same_way():

@@ -1,4 +1,4 @@
-"""Subgraphs by chain and ladder: nested, exact to the entity, split without loss, mapped back to the full graph."""
+"""Subgraphs by core order and by whole cores: nested, exact to the entity, split without loss, mapped back to the full graph."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from grash.reduction.cores import Peeling, peel
 from grash.reduction.subgraph import (
     Holdout,
     Subgraph,
-    chain_of,
+    core_order,
     cut,
-    first_with,
-    most_triples,
-    n_valid_of,
-    occurring_in,
+    hold_out,
+    holdout_size,
+    max_train_triples,
+    max_triples,
+    occurring_counts,
     smallest_fraction,
-    split_off,
-    target_of,
+    smallest_prefix,
 )
 from reduction.graphs import as_set, dataset_of, datasets, names_in, random_dataset
 
-COUNTS = st.sampled_from(["neighbors", "triples"])
+DEGREES = st.sampled_from(["neighbors", "triples"])
 FRACTIONS = st.fractions(Fraction(1, 50), Fraction(49, 50), max_denominator=60)
 
 
-def peeled(dataset: Dataset, count: str = "neighbors") -> Peeling:
-    return peel(dataset.train, dataset.n_entities, count)
+def peeled(dataset: Dataset, degree: str = "neighbors") -> Peeling:
+    return peel(dataset.train, dataset.n_entities, degree)
 
 
 def cut_or_none(*arguments, **options) -> Subgraph | None:
@@ -53,12 +53,12 @@ def prefix(dataset: Dataset, peeling: Peeling, p: int) -> np.ndarray:
 
 
 def n_train_of(dataset: Dataset, peeling: Peeling, p: int, holdout: Holdout) -> int:
-    part = split_off(prefix(dataset, peeling, p), dataset.n_entities, dataset.n_relations, holdout)
+    part = hold_out(prefix(dataset, peeling, p), dataset.n_entities, dataset.n_relations, holdout)
     return len(part.train)
 
 
 def check_subgraph(dataset: Dataset, subgraph: Subgraph) -> None:
-    """It is a part of train, relabelled to the ids that occur, ascending."""
+    """It is a part of train, relabeled to the ids that occur, ascending."""
     train, valid = subgraph.full_ids("train"), subgraph.full_ids("valid")
     together = np.concatenate([train, valid])
     remaining = dataset.train.tolist()
@@ -74,28 +74,28 @@ def check_subgraph(dataset: Dataset, subgraph: Subgraph) -> None:
 
 
 @settings(max_examples=150)
-@given(datasets(), COUNTS)
-def test_prefixes_are_nested_and_have_all_triples_among_their_entities(dataset, count):
-    chain = chain_of(dataset, peeled(dataset, count))
-    occurring = occurring_in(chain, dataset)
+@given(datasets(), DEGREES)
+def test_prefixes_are_nested_and_have_all_triples_among_their_entities(dataset, degree):
+    order = core_order(dataset, peeled(dataset, degree))
+    n_entities, n_relations = occurring_counts(order, dataset)
     before = np.zeros(len(dataset.train), bool)
     for p in range(dataset.n_entities + 1):
-        inside = chain.enters <= p
+        inside = order.entry <= p
         assert (before <= inside).all()
-        triples = prefix(dataset, chain.peeling, p)
+        triples = prefix(dataset, order.peeling, p)
         assert np.array_equal(dataset.train[inside], triples)
-        assert chain.n_triples[p] == len(triples)
+        assert order.n_triples[p] == len(triples)
         entities, relations = names_in(triples)
-        assert (occurring.n_entities[p], occurring.n_relations[p]) == (len(entities), len(relations))
+        assert (n_entities[p], n_relations[p]) == (len(entities), len(relations))
         before = inside
     for n in range(dataset.n_entities + 2):
-        assert first_with(chain, dataset, n) == np.searchsorted(occurring.n_entities, n)
+        assert smallest_prefix(order, dataset, n) == np.searchsorted(n_entities, n)
 
 
 @settings(max_examples=300)
-@given(datasets(min_triples=1), FRACTIONS, COUNTS, st.integers(0, 3), st.booleans())
-def test_one_more_entity_would_exceed_the_target(dataset, fraction, count, seed, guarded):
-    peeling, holdout = peeled(dataset, count), Holdout(seed, guarded)
+@given(datasets(min_triples=1), FRACTIONS, DEGREES, st.integers(0, 3), st.booleans())
+def test_one_more_entity_would_exceed_the_target(dataset, fraction, degree, seed, guarded):
+    peeling, holdout = peeled(dataset, degree), Holdout(seed, guarded)
     target, n = fraction * len(dataset.train), dataset.n_entities
     subgraph = cut_or_none(dataset, peeling, fraction, seed=seed, guarded=guarded)
     if subgraph is not None and subgraph.whole:
@@ -116,9 +116,9 @@ def test_one_more_entity_would_exceed_the_target(dataset, fraction, count, seed,
 
 
 @settings(max_examples=200)
-@given(datasets(min_triples=1), FRACTIONS, COUNTS, st.integers(0, 3))
-def test_the_ladder_takes_the_largest_core_that_fits(dataset, fraction, count, seed):
-    peeling, holdout = peeled(dataset, count), Holdout(seed)
+@given(datasets(min_triples=1), FRACTIONS, DEGREES, st.integers(0, 3))
+def test_k_core_takes_the_largest_core_that_fits(dataset, fraction, degree, seed):
+    peeling, holdout = peeled(dataset, degree), Holdout(seed)
     sizes = {k: dataset.n_entities - int(peeling.core_starts[k]) for k in range(peeling.k_max + 1)}
     target = fraction * len(dataset.train)
     fitting = [k for k in sizes if n_train_of(dataset, peeling, sizes[k], holdout) <= target]
@@ -129,8 +129,8 @@ def test_the_ladder_takes_the_largest_core_that_fits(dataset, fraction, count, s
         assert 0 in fitting
     elif subgraph.fell_back:
         assert not [k for k in fitting if len(prefix(dataset, peeling, sizes[k]))]
-        chain = cut(dataset, peeling, fraction, seed=seed)
-        assert np.array_equal(chain.full_ids("train"), subgraph.full_ids("train"))
+        prefix_cut = cut(dataset, peeling, fraction, seed=seed)
+        assert np.array_equal(prefix_cut.full_ids("train"), subgraph.full_ids("train"))
     else:
         core = prefix(dataset, peeling, sizes[subgraph.k])
         assert as_set(core) == as_set(subgraph.full_ids("train")) | as_set(subgraph.full_ids("valid"))
@@ -146,7 +146,7 @@ def test_no_entity_or_relation_is_left_without_a_train_triple(dataset, fraction,
     assume(subgraph is not None)
     train, valid = subgraph.full_ids("train"), subgraph.full_ids("valid")
     assert names_in(np.concatenate([train, valid])) == names_in(train)
-    wanted = n_valid_of(len(train) + len(valid))
+    wanted = holdout_size(len(train) + len(valid))
     if not subgraph.whole and len(valid) < wanted:  # then no further triple could have been held out
         for row in range(len(train)):
             assert names_in(np.delete(train, row, 0)) != names_in(train)
@@ -175,10 +175,10 @@ def test_the_same_seed_gives_the_same_subgraph_and_another_one_another_split():
 
 def test_fractions_give_nested_subgraphs_close_to_the_target():
     dataset = random_dataset(1, 60_000, 5000)
-    chain = chain_of(dataset, peeled(dataset))
+    order = core_order(dataset, peeled(dataset))
     before: set = set()
     for fraction in (1 / 64, 1 / 16, 1 / 4, 1 / 2):
-        subgraph = cut(dataset, chain.peeling, fraction, seed=0, chain=chain)
+        subgraph = cut(dataset, order.peeling, fraction, seed=0, order=order)
         triples = as_set(subgraph.full_ids("train")) | as_set(subgraph.full_ids("valid"))
         assert before < triples
         assert 0.98 * fraction < subgraph.fraction <= fraction
@@ -208,10 +208,10 @@ def test_valid_and_test_of_the_full_graph_never_enter_a_part():
     assert cut(dataset, peeled(dataset), 0.85, seed=0).whole  # 80 % is what is left of all without a validation part
 
 
-def test_the_whole_graph_without_a_valid_of_its_own_is_split():
+def test_a_whole_graph_without_a_valid_split_is_split():
     dataset = random_dataset(2, 3000, 300)
     whole = cut(dataset, peeled(dataset), 1.0, seed=0)
-    assert whole.whole and len(whole.dataset.valid) == n_valid_of(len(dataset.train))
+    assert whole.whole and len(whole.dataset.valid) == holdout_size(len(dataset.train))
     assert len(whole.dataset.train) + len(whole.dataset.valid) == len(dataset.train)
     assert names_in(whole.dataset.train) == names_in(dataset.train)
     assert cut(dataset, peeled(dataset), 1.0, seed=0).dataset.fingerprint == whole.dataset.fingerprint
@@ -225,42 +225,42 @@ def test_small_and_odd_graphs_have_an_answer():
     with pytest.raises(InputError, match="0.5 of 1 triples leaves none to train on"):
         cut(one, peeled(one), 0.5, seed=0)
     loops = dataset_of([(e, 0, e) for e in range(10)], 12, 1)
-    for count in ("neighbors", "triples"):
-        subgraph = cut(loops, peeled(loops, count), 0.5, seed=0)
+    for degree in ("neighbors", "triples"):
+        subgraph = cut(loops, peeled(loops, degree), 0.5, seed=0)
         assert len(subgraph.dataset.train) == 5 and subgraph.dataset.n_entities == 5
-    with pytest.raises(InputError, match="is of 12 entities and the dataset has 3"):
+    with pytest.raises(InputError, match="has 12 entities and the dataset 3"):
         cut(one, peeled(loops), 0.5, seed=0)
 
 
 @pytest.mark.parametrize("fraction", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_fraction_that_is_none_is_refused(fraction):
+def test_an_impossible_fraction_is_refused(fraction):
     with pytest.raises(InputError, match="give a number above 0, up to 1"):
-        target_of(fraction, 10)
+        max_train_triples(fraction, 10)
 
 
 def test_targets_are_exact():
-    assert [target_of(f, 10) for f in (0.3, 0.7, 0.29, Fraction(3, 10), 1.0, 2.0)] == [3, 7, 2, 3, 10, 10]
-    assert target_of(0.57, 100) == 57  # although 0.57 * 100 is 56.99999999999999
-    assert target_of(1 / 3, 3) == 1
-    assert target_of(1 / 64, 272_115) == 4251
-    assert target_of(0.5, 0) == 0
+    assert [max_train_triples(f, 10) for f in (0.3, 0.7, 0.29, Fraction(3, 10), 1.0, 2.0)] == [3, 7, 2, 3, 10, 10]
+    assert max_train_triples(0.57, 100) == 57  # although 0.57 * 100 is 56.99999999999999
+    assert max_train_triples(1 / 3, 3) == 1
+    assert max_train_triples(1 / 64, 272_115) == 4251
+    assert max_train_triples(0.5, 0) == 0
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**9))
 def test_a_float_made_from_counts_is_read_as_these_counts(part, n):
     assume(part < n)
-    assert target_of(part / n, n) == part
+    assert max_train_triples(part / n, n) == part
 
 
 @given(st.integers(0, 100_000))
 def test_the_most_triples_that_could_fit_a_target(target):
-    size = most_triples(target)
-    assert size - n_valid_of(size) <= target < size + 1 - n_valid_of(size + 1)
+    size = max_triples(target)
+    assert size - holdout_size(size) <= target < size + 1 - holdout_size(size + 1)
 
 
 @given(st.integers(0, 100_000))
 def test_a_fifth_is_held_out_up_to_5000(n):
-    assert n_valid_of(n) == min(round(Fraction(n, 5)), 5000)
+    assert holdout_size(n) == min(round(Fraction(n, 5)), 5000)
 
 
 @settings(max_examples=100)
@@ -268,18 +268,20 @@ def test_a_fifth_is_held_out_up_to_5000(n):
 def test_the_smallest_fraction_is_the_smallest(dataset, n_entities, n_valid):
     peeling = peeled(dataset)
     fraction = smallest_fraction(dataset, peeling, n_entities=n_entities, n_valid=n_valid)
-    chain, n = chain_of(dataset, peeling), len(dataset.train)
-    entities = occurring_in(chain, dataset).n_entities
+    order, n = core_order(dataset, peeling), len(dataset.train)
+    entities = occurring_counts(order, dataset)[0]
     good = [
         p
         for p in range(dataset.n_entities + 1)
-        if entities[p] >= n_entities and n_valid_of(int(chain.n_triples[p])) >= n_valid and chain.n_triples[p] < n
+        if entities[p] >= n_entities and holdout_size(int(order.n_triples[p])) >= n_valid and order.n_triples[p] < n
     ]
     if not good:
         assert fraction == 1.0
         return
-    size = int(chain.n_triples[good[0]])
-    assert fraction == max(1, size - n_valid_of(size)) / n
+    size = int(order.n_triples[good[0]])
+    assert fraction == max(1, size - holdout_size(size)) / n
+    if not (n_entities or n_valid):  # the empty prefix is enough, and no subgraph has its size
+        return
     found = cut(dataset, peeling, fraction, seed=0, guarded=False)
     assert found.dataset.n_entities >= n_entities and (len(found.dataset.valid) >= n_valid or found.whole)
 
