@@ -7,10 +7,18 @@ import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+CONCEPTS = sorted((ROOT / "docs" / "concepts").glob("*.md"))
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 REFERENCE = ROOT / "docs" / "reference"
-SHOWN = [ROOT / "README.md", *HOW_TO, REFERENCE / "files.md", REFERENCE / "python.md", REFERENCE / "run-folder.md"]
+SHOWN = [
+    ROOT / "README.md",
+    ROOT / "docs" / "concepts" / "reduction.md",
+    *HOW_TO,
+    REFERENCE / "files.md",
+    REFERENCE / "python.md",
+    REFERENCE / "run-folder.md",
+]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 QUICK = ("--set", "training=negative_sampling", "--set", "negatives_head=20", "--set", "negatives_tail=20", "--quiet")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import csv
 import re
 import shutil
 import subprocess
@@ -12,12 +14,36 @@ import pytest
 import typer.main
 
 import grash
-from docs.pages import BLOCK, HOW_TO, LINK, PAGES, ROOT, SHOWN, TINY_SEARCH, blocks_of, commands_of, page_id, scripts_of
+from docs.pages import (
+    BLOCK,
+    CONCEPTS,
+    HOW_TO,
+    LINK,
+    PAGES,
+    ROOT,
+    SHOWN,
+    TINY_SEARCH,
+    blocks_of,
+    commands_of,
+    page_id,
+    scripts_of,
+)
 from grash.cli.app import app
 from grash.data.dataset import Dataset
 from grash.errors import GrashError
 from small_graph import grash as run_grash
 
+NAMES_IN_TABLES = {  # the row of docs/results/overview.md → the method's name in methods-overview.csv
+    "grash": "GraSH, default",
+    "the paper's rules on the same subgraphs": "paper's rules, chain (combined)",
+    "TPE with grash's rounds": "TPE with our rounds",
+    "Hyperband": "Hyperband",
+    "one epoch, then the best": "one epoch, then the best",
+    "KGTuner-style": "KGTuner-style",
+    "random search": "random search",
+    "TPE": "TPE",
+    "best of its 64 configurations, all trained in full": "best test MRR of its n, all trained in full",
+}
 TINY = ("--set", "epochs=0.2", "--set", "dim=8", "--set", "negatives_head=20", "--set", "negatives_tail=20")
 
 
@@ -152,16 +178,59 @@ def test_decisions_are_numbered_and_hold_to_their_form() -> None:
             assert part in text, f"{page.name} lacks {part}"
 
 
-def test_readmes_tree_holds_every_layer() -> None:
+def test_the_readme_is_short_and_shows_a_picture() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    layers = {p.name for p in (ROOT / "src" / "grash").iterdir() if (p / "__init__.py").exists()}
-    assert [layer for layer in sorted(layers) if f"── {layer}/" not in text] == []
+    assert len(text.split()) < 700
+    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert 10_000 < (ROOT / picture).stat().st_size < 200_000
+
+
+def test_where_everything_is_names_every_module_and_no_other() -> None:
+    text = (ROOT / "docs" / "concepts" / "where-everything-is.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `([\w/]+\.py)` \| ", text, re.MULTILINE)
+    files = {path for path in (ROOT / "src").rglob("*.py") if not is_only_a_docstring(path)}
+    paths = {str(path.relative_to(ROOT / "src")).removeprefix("grash/") for path in files}
+    assert sorted(paths - set(named)) == [], "modules that the page does not name"
+    assert sorted(set(named) - paths) == [], "modules that do not exist"
+    assert len(named) == len(set(named)), "a module is named twice"
+
+
+def is_only_a_docstring(path: Path) -> bool:
+    """Whether a package's __init__.py has no code."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return path.name == "__init__.py" and all(isinstance(node, ast.Expr) for node in body)
 
 
 def test_pages_name_only_files_that_exist() -> None:
-    for page in (ROOT / "docs" / "concepts" / "layers.md", ROOT / "CONTRIBUTING.md", *HOW_TO):
+    for page in (ROOT / "CONTRIBUTING.md", *CONCEPTS, *HOW_TO):
         for name in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text(encoding="utf-8")):
-            assert (ROOT / name).exists() or (ROOT / "src" / "grash" / name).exists(), f"{page_id(page)}: {name}"
+            homes = (ROOT / name, ROOT / "src" / name, ROOT / "src" / "grash" / name)
+            assert any(home.exists() for home in homes), f"{page_id(page)}: {name}"
+
+
+def test_the_overview_shows_the_numbers_of_the_tables() -> None:
+    results = ROOT / "docs" / "results"
+    with (results / "methods-overview.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    page = (results / "overview.md").read_text(encoding="utf-8")
+    section = page.partition("## Search methods")[2].partition("## ")[0]
+    shown = [line.strip("| ").split(" | ") for line in section.splitlines() if re.search(r"\| \**\.\d", line)]
+    assert len(shown) == len(NAMES_IN_TABLES)
+    for name, *values in shown:
+        for graph, value in zip(("fb15k-237", "wn18rr", "codex-s"), values):
+            found = {r["test_mrr"] for r in rows if (r["graph"], r["method"]) == (graph, NAMES_IN_TABLES[name])}
+            assert any(f"{float(mrr):.4f}" == f"0{value.strip('*')}" for mrr in found), f"{name} on {graph}: {value}"
+
+
+def test_the_readme_shows_the_numbers_of_its_records() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    confirmed = "confirm-fb15k-237-complex-d512-e60-default-and-others"
+    page = (ROOT / "docs" / "results" / f"{confirmed}.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| complex \| default \| 3 of 3 \|.*$", page, re.MULTILINE)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    mrr, seconds = float(cells[3].split()[0]), float(cells[-2]) + float(cells[-1])
+    assert f"reaches a test MRR of {mrr:.3f}".replace("0.", ".") in " ".join(text.split())
+    assert f"takes {int(seconds)} s on one H200" in " ".join(text.split())
 
 
 def test_sources_of_the_how_to_hold_the_same_graph(place: Path) -> None:
