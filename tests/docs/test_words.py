@@ -38,8 +38,8 @@ WORDS = {
     r"farewell|lineage|unites?|pulse": "a name that says what is inside",
 }
 RIDDLES = {
-    "ground", "farewell", "silence", "lead", "far", "foretell", "shares", "understood", "account", "gather", "unite", "words",
-    "lines", "pulse", "lineage", "claim", "paths", "rail", "rails", "mend", "anew", "utils", "helpers", "common",
+    "ground", "farewell", "silence", "lead", "far", "foretell", "shares", "understood", "account", "gather", "unite",
+    "words", "lines", "pulse", "lineage", "claim", "paths", "rail", "rails", "mend", "anew", "utils", "helpers", "common",
 }  # fmt: skip
 DESIGN_REFERENCE = re.compile(r"\(D\d+([–,; -]+D?\d+)*\)")
 FORBIDDEN = {
