@@ -19,6 +19,7 @@ import yaml
 
 import grash
 import grash.errors
+import grash_study
 from docs.pages import REFERENCE, ROOT, blocks_of
 from grash.evaluation.metrics import Evaluation, Metrics
 from grash.models import MODELS
@@ -29,8 +30,10 @@ from grash.search.trial import Configuration, Round, TrialResult
 
 
 def schemas() -> dict[str, int]:
-    """Every SCHEMA with its VERSION in the package."""
-    modules = (m.name for m in pkgutil.walk_packages(grash.__path__, "grash.") if not m.name.endswith("_triton"))
+    """Every SCHEMA with its VERSION, in the product and in the studies."""
+    packages = ((grash.__path__, "grash."), (grash_study.__path__, "grash_study."))
+    found_modules = (m.name for path, prefix in packages for m in pkgutil.walk_packages(path, prefix))
+    modules = (name for name in found_modules if not name.endswith("_triton"))
     found = {}
     for name in modules:
         module = importlib.import_module(name) if name != "grash.__main__" else None

@@ -39,7 +39,7 @@ WORDS = {
 }
 RIDDLES = {
     "ground", "farewell", "silence", "lead", "far", "foretell", "shares", "understood", "account", "gather", "unite",
-    "words", "lines", "pulse", "lineage", "claim", "paths", "rail", "rails", "mend", "anew", "utils", "helpers", "common",
+    "words", "lines", "pulse", "lineage", "claim", "paths", "rail", "rails", "mend", "anew", "utils", "helpers",
 }  # fmt: skip
 DESIGN_REFERENCE = re.compile(r"\(D\d+([–,; -]+D?\d+)*\)")
 FORBIDDEN = {
