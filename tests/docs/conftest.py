@@ -1,4 +1,4 @@
-"""What tests of the pages share: a model, a search, and a folder with the files that the pages speak of."""
+"""Fixtures for tests of the pages: a model, a search, and a folder with the files that the pages mention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from small_graph import grash as run_grash
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder of the bundled graph, trained for a moment."""
+    """A model folder of the bundled graph, trained very briefly."""
     folder = tmp_path_factory.mktemp("docs") / "world"
     grash.train("world", dim=8, epochs=0.2, negatives_head=20, negatives_tail=20, out=folder, device="cpu")
     return folder
@@ -27,15 +27,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder of a search of the bundled graph, as small as it can be."""
+    """A run folder of a very small search on the bundled graph."""
     folder = tmp_path_factory.mktemp("docs") / "search"
     assert run_grash("search", "world", "-o", str(folder), *TINY_SEARCH).code == 0
     return folder
 
 
 @pytest.fixture
-def place(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to work in, with the files that the pages speak of; MODELS is put back afterwards."""
+def workdir(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with the files that the pages mention. MODELS is restored afterwards."""
     monkeypatch.chdir(tmp_path)
     write_sources(tmp_path)
     (tmp_path / "questions.tsv").write_text("Bristol\tlocated_in\t?\n?\thas_capital\tLima\n")
@@ -48,7 +48,7 @@ def place(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def write_sources(folder: Path) -> None:
-    """A small graph in every format that docs/how-to/own-dataset.md names, under the names it uses there."""
+    """Write a small graph in every format of docs/how-to/own-dataset.md, under the names used there."""
     people = [f"person {i}" for i in range(20)]
     triples = [(people[i], r, people[(i + s) % 20]) for r, s in (("knows", 1), ("likes", 3)) for i in range(20)]
     ids = np.array([[i, r, (i + s) % 20] for r, s in ((0, 1), (1, 3)) for i in range(20)], np.int32)

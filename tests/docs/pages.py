@@ -1,4 +1,4 @@
-"""The pages of the documentation and what stands in them: fenced blocks, commands, links."""
+"""Read the pages of the documentation: fenced blocks, commands, links."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TINY_SEARCH = ("-n", "5", "--epochs", "3", "--dim", "8", "--engine", "sequential
 
 
 def blocks_of(page: Path) -> list[tuple[str, str]]:
-    """(language, content) of the fenced blocks of a page, in order."""
+    """Return (language, content) of the fenced blocks of a page, in order."""
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 def commands_of(content: str) -> list[list[str]]:
-    """The words after `grash` of each such line of a shell block."""
+    """Return the arguments of each `grash` command of a shell block."""
     lines = [shlex.split(line, comments=True) for line in content.splitlines()]
     return [words[1:] for words in lines if words and words[0] == "grash"]
 
 
 def scripts_of(content: str) -> list[list[str]]:
-    """The words after `python` of each line of a shell block that runs a script of benchmarks."""
+    """Return the arguments of each `python benchmarks/…` command of a shell block."""
     lines = [shlex.split(line, comments=True) for line in content.splitlines()]
     return [words[1:] for words in lines if len(words) > 1 and words[1].startswith("benchmarks/")]
 

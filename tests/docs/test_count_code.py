@@ -1,4 +1,4 @@
-"""tools/count_code.py counts what it says, on a tree small enough to count by hand."""
+"""tools/count_code.py counts a small tree correctly."""
 
 from __future__ import annotations
 

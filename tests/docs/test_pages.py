@@ -1,4 +1,4 @@
-"""What the pages show is true: Python blocks run, commands parse and run, links resolve, pages hold to their form."""
+"""The pages are correct: Python blocks run, commands parse and run, links resolve, numbers match their records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TINY = ("--set", "epochs=0.2", "--set", "dim=8", "--set", "negatives_head=20", "
 
 
 def parse(words: list[str]) -> str:
-    """The verb of a command line; raises what typer raises if a verb or an option does not exist."""
+    """Return the command of a command line; typer raises an error if a command or an option does not exist."""
     command, path = typer.main.get_command(app), "grash"
     while words and words[0] in getattr(command, "commands", {}):
         command, path, words = command.commands[words[0]], f"{path} {words[0]}", words[1:]
@@ -58,15 +58,15 @@ def parse(words: list[str]) -> str:
     return path
 
 
-def is_here(words: list[str]) -> bool:
-    """Whether a command's graph or model is there to run it on, and its device."""
+def can_run(words: list[str]) -> bool:
+    """Return whether the graph or model and the device of a command exist here."""
     subject = next((w for w in words[2 if words[0] == "study" else 1 :] if not w.startswith("-")), "world")
     elsewhere = words[0] in ("datasets", "dashboard") or any("cuda:1" in w or w == "--open" for w in words)
     return not elsewhere and (subject == "world" or Path(subject).exists())
 
 
-def made_small(words: list[str]) -> list[str]:
-    """What is added to a command so that it takes a moment; the last of two equal options counts."""
+def options_to_make_it_small(words: list[str]) -> list[str]:
+    """Return options that make a command fast; the last of two equal options counts."""
     if words[0] == "train":
         taken = "runs/world" in words and Path("runs/world").exists()
         return [*TINY, *(["--overwrite"] if taken else [])]
@@ -80,7 +80,7 @@ def made_small(words: list[str]) -> list[str]:
 
 
 def run_page(page: Path, trained: Path, searched: Path) -> tuple[str, int]:
-    """Runs a page's Python blocks and commands in order; what was printed, and how many commands ran."""
+    """Run a page's Python blocks and commands in order; return the output and the number of commands."""
     names: dict[str, object] = {"__name__": "page"}
     printed, n_ran, text = "", 0, page.read_text(encoding="utf-8")
     if "train world -o runs/world" not in text:
@@ -93,8 +93,8 @@ def run_page(page: Path, trained: Path, searched: Path) -> tuple[str, int]:
         for script, *arguments in scripts_of(content) if language == "bash" else []:
             subprocess.run([sys.executable, ROOT / script, *arguments], check=True)
         for words in commands_of(content) if language == "bash" else []:
-            if is_here(words):
-                ran = run_grash(*words, *made_small(words))
+            if can_run(words):
+                ran = run_grash(*words, *options_to_make_it_small(words))
                 assert ran.code == 0, f"{' '.join(words)}: {ran.err}"
                 printed, n_ran = printed + ran.out, n_ran + 1
     return printed, n_ran
@@ -102,27 +102,27 @@ def run_page(page: Path, trained: Path, searched: Path) -> tuple[str, int]:
 
 @pytest.mark.parametrize("page", SHOWN, ids=page_id)
 def test_a_page_runs_from_top_to_bottom(
-    page: Path, place: Path, trained: Path, searched: Path, capsys: pytest.CaptureFixture
+    page: Path, workdir: Path, trained: Path, searched: Path, capsys: pytest.CaptureFixture
 ) -> None:
     _, n_ran = run_page(page, trained, searched)
-    assert n_ran == sum(is_here(w) for language, c in blocks_of(page) if language == "bash" for w in commands_of(c))
+    assert n_ran == sum(can_run(w) for language, c in blocks_of(page) if language == "bash" for w in commands_of(c))
     if page.name == "README.md":
         shown = next(content for language, content in blocks_of(page) if language == "text")
         out = capsys.readouterr().out
-        assert out.splitlines()[0] == shown.splitlines()[0], "the dataset has other counts than README says"
+        assert out.splitlines()[0] == shown.splitlines()[0], "README shows other counts of the dataset"
         assert out.splitlines()[2].split(maxsplit=1)[1] == shown.splitlines()[2].split(maxsplit=1)[1]
-        mrr, said = (float(text.splitlines()[1].split()[-1]) for text in (out, shown))
-        assert mrr == pytest.approx(said, abs=0.02), "README shows another test MRR"
+        mrr, shown_mrr = (float(text.splitlines()[1].split()[-1]) for text in (out, shown))
+        assert mrr == pytest.approx(shown_mrr, abs=0.02), "README shows another test MRR"
 
 
-def test_most_commands_are_really_run(place: Path) -> None:
+def test_most_commands_are_really_run(workdir: Path) -> None:
     for made in ("world", "found", "search"):
-        (place / "runs" / made / "model").mkdir(parents=True)
+        (workdir / "runs" / made / "model").mkdir(parents=True)
     for made in ("people.grash", "graph.grash", "big.tsv", "big.grash", "made.grash"):
-        (place / made).mkdir()
+        (workdir / made).mkdir()
     words = [w for page in SHOWN for language, c in blocks_of(page) if language == "bash" for w in commands_of(c)]
     assert len(words) > 30
-    assert sum(map(is_here, words)) / len(words) > 0.8
+    assert sum(map(can_run, words)) / len(words) > 0.8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -155,7 +155,7 @@ def test_every_relative_link_resolves(page: Path) -> None:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The anchors of a page's headings, as they are made from the text."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -196,7 +196,7 @@ def test_where_everything_is_names_every_module_and_no_other() -> None:
 
 
 def is_only_a_docstring(path: Path) -> bool:
-    """Whether a package's __init__.py has no code."""
+    """Return whether a file is an __init__.py without code."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
     return path.name == "__init__.py" and all(isinstance(node, ast.Expr) for node in body)
 
@@ -233,7 +233,7 @@ def test_the_readme_shows_the_numbers_of_its_records() -> None:
     assert f"takes {int(seconds)} s on one H200" in " ".join(text.split())
 
 
-def test_sources_of_the_how_to_hold_the_same_graph(place: Path) -> None:
+def test_sources_of_the_how_to_hold_the_same_graph(workdir: Path) -> None:
     for name in ("people.tsv", "people.csv", "people.nt", "people.parquet", "ids.npy", "arrays", "openke_folder"):
         data = grash.load_dataset(name, n_valid=2, n_test=2)
         assert isinstance(data, Dataset) and (data.n_entities, data.n_relations) == (20, 2), name

@@ -1,4 +1,4 @@
-"""The pages of the reference leave nothing out: settings, signatures, schemas, files, events, metrics, models."""
+"""The reference pages are complete: settings, signatures, schemas, files, events, metrics, models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from grash.search.trial import Configuration, Round, TrialResult
 
 
 def schemas() -> dict[str, int]:
-    """Every SCHEMA with its VERSION, in the product and in the studies."""
+    """Return every SCHEMA with its VERSION, in the product and in the studies."""
     packages = ((grash.__path__, "grash."), (grash_study.__path__, "grash_study."))
     found_modules = (m.name for path, prefix in packages for m in pkgutil.walk_packages(path, prefix))
     modules = (name for name in found_modules if not name.endswith("_triton"))
@@ -65,7 +65,7 @@ def test_the_page_of_files_names_every_file_and_entry(trained: Path, tmp_path: P
 
 
 def tool(name: str) -> ModuleType:
-    """A script that writes what is generated in a page."""
+    """Load a script of tools/."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -101,12 +101,12 @@ def test_the_python_page_explains_every_parameter_of_a_public_function() -> None
     assert {"train", "evaluate", "from_triples"} <= set(functions)
     prose, commands = made.MARKED.sub("", page), (REFERENCE / "cli.md").read_text(encoding="utf-8")
     for name, function in {**functions, "Search": grash.Search.__init__}.items():
-        told = prose + (function.__doc__ or "")
-        if name == "load_dataset":  # the page says that its options are the command line's
-            told += commands.replace("--", "").replace("-", "_")
+        explained = prose + (function.__doc__ or "")
+        if name == "load_dataset":  # the page refers to the options of the command line
+            explained += commands.replace("--", "").replace("-", "_")
         words = made.parameters(name, made.signature_of(function))
         parameters = {p for word in words for p in re.findall(r"^[a-z]\w*", word)} - {"self"}
-        assert {p for p in parameters if not re.search(rf"\b{p}\b", told)} == set(), name
+        assert {p for p in parameters if not re.search(rf"\b{p}\b", explained)} == set(), name
 
 
 def test_the_page_of_the_run_folder_names_every_event_and_entry(searched: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_worked_example_of_the_search_is_right() -> None:
         assert row in page, row
 
 
-def test_a_model_folder_is_read_without_grash(place: Path, trained: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_model_folder_is_read_without_grash(workdir: Path, trained: Path, capsys: pytest.CaptureFixture) -> None:
     Path("runs/world").symlink_to(trained)
     (content,) = (c for language, c in blocks_of(ROOT / "docs" / "reference" / "files.md") if language == "python")
     assert "grash" not in content.replace("without grash", "")
@@ -153,16 +153,16 @@ def test_a_model_folder_is_read_without_grash(place: Path, trained: Path, capsys
     assert capsys.readouterr().out.startswith("complex [")
 
 
-def test_the_method_of_one_s_own_runs_on_a_published_table(place: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_method_of_one_s_own_runs_on_a_published_table(workdir: Path, capsys: pytest.CaptureFixture) -> None:
     (content,) = (c for language, c in blocks_of(REFERENCE / "methods.md") if language == "python")
     (name,) = re.findall(r"docs/results/tables/[\w.-]+\.parquet", content)
-    (place / name).parent.mkdir(parents=True)
-    shutil.copy(ROOT / name, place / name)
+    (workdir / name).parent.mkdir(parents=True)
+    shutil.copy(ROOT / name, workdir / name)
     exec(compile(content, "methods.md", "exec"), {"__name__": "page"})
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["GraSH, default", "two stages", "two stages of 80"]
     assert all("cost 3.00" in line for line in lines)
-    assert len(list((place / "results").glob("methods-codex-s-*.md"))) == 1
+    assert len(list((workdir / "results").glob("methods-codex-s-*.md"))) == 1
 
 
 def test_the_page_of_metrics_names_every_metric_and_entry() -> None:

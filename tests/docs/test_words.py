@@ -1,4 +1,4 @@
-"""Texts and code use the words of the glossary, not those that it replaced."""
+"""Docs, code and --help use the words of the glossary, not the words it replaced."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def skip_what_is_not_yet_rewritten(name: str) -> None:
 
 
 def found_in(text: str, name: str) -> Iterator[str]:
-    """The old words of a text, as `LINE: WORD (write INSTEAD)`."""
+    """Yield the old words of a text, as `LINE: WORD (write: INSTEAD)`."""
     allowed = ALLOWED.get(name, {})
     for number, line in enumerate(text.splitlines(), 1):
         for pattern, instead in FORBIDDEN.items():
@@ -122,13 +122,13 @@ def found_in(text: str, name: str) -> Iterator[str]:
 
 
 def without_old_names(text: str) -> str:
-    """A page without the titles of decisions, its links' targets, and the section that translates old words."""
+    """Return a page without titles of decisions, link targets, and the section that translates old words."""
     text = re.sub(r"^## (Decisions|Words of the decision pages)$.*", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"\]\([^)]*\)", "]()", text)
 
 
 def helps(command: Any, path: str) -> Iterator[tuple[str, str]]:
-    """(command, help text) of a command and all below it."""
+    """Yield (command, help text) of a command and its subcommands."""
     parts = [command.help, command.short_help, *(getattr(option, "help", "") for option in command.params)]
     yield path, "\n".join(part for part in parts if part)
     for name, below in getattr(command, "commands", {}).items():
