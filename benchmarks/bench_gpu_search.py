@@ -32,7 +32,7 @@ from grash.engines.driver import Driver
 from grash.engines.trainer import TrainingData, run_trainings
 from grash.formatting import format_bytes
 from grash.search.halving import RunTrials
-from grash.search.run_folder import RunFolder, claim_folder
+from grash.search.run_folder import RunFolder
 from grash.search.trial import Trial
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Training
@@ -94,7 +94,7 @@ def round1(data: Dataset, args: argparse.Namespace) -> None:
 def first_round(search: Search) -> tuple:
     """The graph and the tasks of round 1, as the search itself makes them."""
     with RunFolder(search.folder) as folder:
-        claim_folder(folder, search.settings, search.dataset, search.source)
+        folder.open_search(search.settings, search.dataset, search.source)
         driver = Driver(folder, search.graphs, _Nobody())  # type: ignore[arg-type]
         driver.begin()
         action = driver.advance()

@@ -1,7 +1,7 @@
-"""Writes the tables of docs/reference/search.md from SearchSettings and its presets.
+"""Write the tables of docs/reference/search.md from SearchSettings and its presets.
 
-The page is prose; between `<!-- settings -->` or `<!-- presets -->` and `<!-- end -->` stand the tables made here.
-tests/docs/test_reference.py compares.
+The tables are between `<!-- settings -->` or `<!-- presets -->` and `<!-- end -->`; the rest of the page is prose.
+tests/docs/test_reference.py checks that they are up to date.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from grash.search.settings import PRESETS, SearchSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "search.md"
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-VALUES = {  # where the type says less than a person wants to know
+VALUES = {  # where the type is not specific enough
     "models": "names of models",
     "space": "default, paper, wide, or parameters",
     "initial": "configurations",
@@ -21,7 +21,7 @@ VALUES = {  # where the type says less than a person wants to know
 
 
 def filled(page: str) -> str:
-    """The page with its tables made anew."""
+    """Return the page with its tables replaced."""
     for name, table in (("settings", settings_table()), ("presets", presets_table())):
         before, mark, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
@@ -30,7 +30,7 @@ def filled(page: str) -> str:
 
 
 def settings_table() -> str:
-    """One row per setting, in the record's order."""
+    """Return one row per setting, in the order of the record."""
     lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
     for name, field in SearchSettings.model_fields.items():
         default = word(field.get_default(call_default_factory=True))
@@ -39,7 +39,7 @@ def settings_table() -> str:
 
 
 def presets_table() -> str:
-    """One row per setting that a preset changes."""
+    """Return one row per setting that a preset changes."""
     names = [name for name in SearchSettings.model_fields if any(name in p for p in PRESETS.values())]
     chosen = {preset: SearchSettings(**values) for preset, values in PRESETS.items()}
     lines = ["| setting | " + " | ".join(f"`{p}`" for p in chosen) + " |", "|---" * (1 + len(chosen)) + "|"]

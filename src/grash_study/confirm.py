@@ -23,7 +23,6 @@ from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
 from grash.engines.driver import interrupts_passed_on
 from grash.errors import ConfigError, SearchFailed
-from grash.search import settings as searching
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.proposals import make_configurations, space_for
@@ -33,14 +32,14 @@ from grash.search.trial import MACHINE_FAULTS
 from grash.training import config as training
 from grash.training.config import TrainConfig
 from grash_study.cells import TESTED
-from grash_study.pool import SCHEMA, VERSION
+from grash_study.pool import OLDER_SETTINGS, SCHEMA, VERSION
 from grash_study.run import device_words
 from grash_study.searches import round_record, round_spans
 from grash_study.store import Store
 
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, devices=, source=, **settings)
 _OURS = ("models", "seed", "final_train")  # what the study itself says of a search
-_BEFORE = {**searching.AS_BEFORE, **training.AS_BEFORE}
+_BEFORE = {**OLDER_SETTINGS, **training.AS_BEFORE}
 _DIGITS = 6  # of numbers that tell searches isolated: the last bits of a draw differ between machines
 
 

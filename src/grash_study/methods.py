@@ -16,7 +16,7 @@ import numpy as np
 
 from grash.errors import ConfigError, UnknownName
 from grash.search.ledger import SearchState
-from grash.search.schedule import MIN_VALID, MOST_OF_A_GRAPH, least_fraction, min_entities, round_sizes
+from grash.search.schedule import MAX_SUBGRAPH, MIN_VALID, least_fraction, min_entities, round_sizes
 from grash.search.settings import SearchSettings
 from grash_study.draws import Process, draw, next_member
 from grash_study.recorded import Recorded, Scores
@@ -345,7 +345,7 @@ def run_rungs(
     guard_rails: bool = True,
     entities: int | None = None,
     valid: int = MIN_VALID,
-    whole_above: float = MOST_OF_A_GRAPH,
+    whole_above: float = MAX_SUBGRAPH,
     carry: bool = True,
     continues: bool = False,
     trend: float | Sequence[float] = SearchSettings.model_fields["trend"].default,
@@ -438,7 +438,7 @@ def split(
     guard_rails: bool = True,
     entities: int | None = None,
     valid: int = MIN_VALID,
-    whole_above: float = MOST_OF_A_GRAPH,
+    whole_above: float = MAX_SUBGRAPH,
 ) -> tuple[float, float]:
     """(g, e) of a fidelity, as `search.schedule` splits it for lean = 1/2."""
     g = fidelity**lean

@@ -18,6 +18,8 @@ from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Configuration
 from grash.training.config import TrainConfig, make_config
 
+# Values of settings that tables and stores of before those settings do not name.
+OLDER_SETTINGS = {"trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_round_holdout": "random"}
 SCHEMA, VERSION = "grash-study", 1
 DEFAULT = -1  # the number of the configuration that has no value of the space: TrainConfig's own defaults
 

@@ -20,8 +20,9 @@ from grash.errors import ConfigError, InputError
 from grash.reduction.subgraph import holdout_size
 from grash.search.named_spaces import space_of
 from grash.search.schedule import Shape, isolated_shape
-from grash.search.settings import ALIASES, AS_BEFORE, SearchSettings, make_settings
+from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space import Space
+from grash_study.pool import OLDER_SETTINGS
 from grash_study.table import Table
 
 Scores = NDArray[np.float64]
@@ -181,7 +182,10 @@ class Recorded:
         """Those of a search whose trainings the table has."""
         meta = self.table.meta
         named = ("dim", "space", "fixed", "degree", "guarded_split", "negatives_floor", "scaled_penalties")
-        known = {**AS_BEFORE, **{name: meta[name] for name in named if name in meta}}  # older tables lack the newer
+        known = {
+            **OLDER_SETTINGS,
+            **{name: meta[name] for name in named if name in meta},
+        }  # older tables lack the newer
         own = {"models": (meta["model"],), "max_epochs": self.max_epochs, "proposals": "random", "final_train": False}
         return make_settings({**known, **own})
 

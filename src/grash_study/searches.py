@@ -28,11 +28,11 @@ from grash.search.graphs import SearchGraphs
 from grash.search.ledger import RoundState, SearchState
 from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.schedule import round_config
-from grash.search.settings import AS_BEFORE, SearchSettings, make_settings
+from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
 from grash_study.graphs import StudyGraphs
-from grash_study.pool import VERSION, Pool
+from grash_study.pool import OLDER_SETTINGS, VERSION, Pool
 from grash_study.run import GraphTrainer, Pace, device_words
 from grash_study.store import Store, short
 
@@ -78,7 +78,7 @@ def find_record(store: Store, asked: Asked, name: str = "") -> dict[str, Any] | 
     if record is None:
         return None
     today = short(asked.settings_on(store.meta).model_dump(mode="json"))
-    then = {**AS_BEFORE, **record["settings"]} if "settings" in record else {**today, **AS_BEFORE}
+    then = {**OLDER_SETTINGS, **record["settings"]} if "settings" in record else {**today, **OLDER_SETTINGS}
     return record if then == today else None
 
 

@@ -106,7 +106,7 @@ def test_scores_that_are_none_and_scores_told_twice_are_refused(tmp_path: Path) 
     assert search.result.state.rounds[0].results[0].mrr == 0.5
 
 
-def test_the_trials_of_the_round_that_decides_are_on_a_graph_that_holds_out_apart(tmp_path: Path, monkeypatch) -> None:
+def test_the_trials_of_the_last_round_hold_out_isolated_pairs(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(SearchGraphs, "valid_pairs_isolated", True)
     monkeypatch.setattr(schedule, "MIN_VALID", 5)
     search, lies = small_search(tmp_path / "run", final_train=False), set()
@@ -116,5 +116,5 @@ def test_the_trials_of_the_round_that_decides_are_on_a_graph_that_holds_out_apar
         search.tell(trial, 0.1 + 0.01 * trial.number)
     search.close()
     plans = [past.plan for past in search.result.state.rounds]
-    assert not any(p.whole for p in plans) and [p.apart for p in plans] == [False] * (len(plans) - 1) + [True]
-    assert lies == {(p.number, p.apart) for p in plans}
+    assert not any(p.whole for p in plans) and [p.isolated for p in plans] == [False] * (len(plans) - 1) + [True]
+    assert lies == {(p.number, p.isolated) for p in plans}

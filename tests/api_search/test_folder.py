@@ -9,7 +9,7 @@ import pytest
 
 from engines.searches import SMALL, shifts, small_search
 from grash.api.result import SearchResult
-from grash.api.search import Search, search_folder
+from grash.api.search import Search, default_folder
 from grash.errors import ConfigError, InputError, OutputError
 from grash.search.settings import make_settings
 
@@ -37,10 +37,10 @@ def test_another_dataset_is_refused(finished: SearchResult) -> None:
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("important")
-    with pytest.raises(InputError, match="holds other files, so no search is begun there"):
+    with pytest.raises(InputError, match="holds other files, so no search can start there"):
         small_search(tmp_path / "run").run()
     shifts(seed=1).save(tmp_path / "other" / "dataset")
-    with pytest.raises(InputError, match="holds other files, so no search is begun there"):
+    with pytest.raises(InputError, match="holds other files, so no search can start there"):
         small_search(tmp_path / "other").run()
 
 
@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_had_is_refused_before_anything_is_planned(
     monkeypatch.setattr("grash.api.search.plan_search", lambda *given, **options: pytest.fail("was planned"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("important")
-    with pytest.raises(InputError, match="holds other files, so no search is begun there"):
+    with pytest.raises(InputError, match="holds other files, so no search can start there"):
         small_search(tmp_path / "run").plan()
     (tmp_path / "file").write_text("important")
     with pytest.raises(InputError, match="file is a file, and a search needs a folder: give another name"):
@@ -76,7 +76,7 @@ def test_a_disk_that_is_full_at_the_first_line_is_what_is_said(tmp_path: Path, m
 
     with monkeypatch.context() as patch:
         patch.setattr("grash.search.ledger.os.write", full)
-        with pytest.raises(OutputError, match="No space left on device.*`grash resume` once there is room"):
+        with pytest.raises(OutputError, match="No space left on device.*`grash resume`"):
             small_search(tmp_path / "run").run()
     assert small_search(tmp_path / "run", engine="sequential").run().state.finished
 
@@ -92,4 +92,4 @@ def test_a_search_without_a_folder_gets_one_and_finds_it_again(tmp_path: Path, m
     assert again.folder == first.folder
     again.run()
     assert Search(shifts(), **settings, **options).folder == Path("runs/shifts-complex-search-2")
-    assert search_folder(shifts(seed=1), make_settings(settings)).name == "shifts-complex-search-2"
+    assert default_folder(shifts(seed=1), make_settings(settings)).name == "shifts-complex-search-2"

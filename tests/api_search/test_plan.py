@@ -26,7 +26,7 @@ def test_a_plan_says_what_the_run_then_does(tmp_path: Path, variant: str, change
     seen = 0
     for past in state.rounds:
         results = list(past.results.values())
-        graph = search.graphs.subgraph(() if past.plan.whole else past.plan.fractions, past.plan.apart).dataset
+        graph = search.graphs.subgraph(() if past.plan.whole else past.plan.fractions, past.plan.isolated).dataset
         assert (graph.n_entities, len(graph.train)) == (past.plan.n_entities, past.plan.n_train)
         assert {r.positives for r in results} == {past.plan.positives - (seen if past.plan.continues else 0)}
         assert {r.cost for r in results} == {past.plan.cost}

@@ -262,7 +262,7 @@ def test_workers_that_cannot_begin_end_the_search_with_a_sentence(
 def test_why_a_worker_could_not_begin_is_said(tmp_path: Path) -> None:
     engine = ProcessEngine(tmp_path, ["cpu"])
     try:
-        with pytest.raises(GrashError, match=r"worker on cpu could not begin: .* is no run folder of a search"):
+        with pytest.raises(GrashError, match=r"worker on cpu could not begin: .* is not the run folder of a search"):
             while True:
                 engine.wait(lambda heartbeat: None)
     finally:

@@ -144,7 +144,9 @@ class TestOnThreeNodes:
     ) -> None:
         monkeypatch.setattr(ray_cluster, "_TRIES", 1)
         engine = RayEngine(tmp_path / "nowhere", address=cluster.address, devices="cpu")
-        sentence = rf"No trial could begin on any node .* On {socket.gethostname()}: .* is no run folder .* at the same"
+        sentence = (
+            rf"No trial could begin on any node .* On {socket.gethostname()}: .* is not the run folder .* at the same"
+        )
         try:
             with pytest.raises(GrashError, match=sentence):
                 until(lambda: engine.start(Trial(1, 0, 1, {}, ())) is not None)

@@ -299,6 +299,6 @@ def test_a_worker_says_why_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(ray_worker, "_node_id", lambda: "id-north")
     worker = RayWorker(str(tmp_path / "nowhere"), "cpu", None, "")
-    assert "nowhere is no run folder" in json.loads(worker.begin())["fault"]
+    assert "nowhere is not the run folder" in json.loads(worker.begin())["fault"]
     monkeypatch.setattr(ray_worker, "read_settings", full)
     assert json.loads(worker.begin()) == {"fault": "RuntimeError: CUDA error: out of memory.", "id": "id-north"}

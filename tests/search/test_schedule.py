@@ -194,7 +194,7 @@ def test_the_laws_hold_on_real_subgraphs(data: st.DataObject) -> None:
     try:
         state = decide(settings, graphs)
     except ConfigError as error:  # a graph of a few triples can be too small for some rounds
-        assert "too few to compare" in str(error) or "less than one step" in str(error)
+        assert "too few to compare" in str(error) or "less than one triple" in str(error)
         return
     check_laws(state, settings, graphs)
     for past in state.rounds:
@@ -257,7 +257,7 @@ def test_a_whole_graph_takes_the_whole_reduction_in_epochs() -> None:
 
 def test_a_budget_too_small_for_one_step_is_refused_in_a_sentence() -> None:
     settings = quick_settings(budget=1e-6, max_epochs=1.0)
-    with pytest.raises(ConfigError, match="budget=1e-06 leaves each of the 64 trials of round 1 less than one step"):
+    with pytest.raises(ConfigError, match="budget=1e-06 leaves each of the 64 trials of round 1 less than one triple"):
         decide(settings, NumberGraphs(settings, n_train=1000))
 
 

@@ -12,10 +12,9 @@ from grash.engines import trainer as runs
 from grash.engines.driver import Driver
 from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.proposals import make_configurations
-from grash.search.settings import AS_BEFORE
 from grash_study import resources, searches, variants
 from grash_study.cells import cells_on
-from grash_study.pool import DEFAULT
+from grash_study.pool import DEFAULT, OLDER_SETTINGS
 from grash_study.searches import Asked, folder_of, print_searches, run_search, run_searches
 from grash_study.store import Store
 from small_graph import grash
@@ -65,7 +64,7 @@ def test_a_search_whose_default_has_changed_is_run_again(tmp_path, monkeypatch):
     new, same = (Asked(preset, 4, (("variant", "graph"),)) for preset in ("default", "paper"))
     assert run_searches(graphs, [new, same], store, device="cpu")
     for one in (new, same):
-        store.add_search(as_before(store.searches[one.name], *AS_BEFORE))
+        store.add_search(as_before(store.searches[one.name], *OLDER_SETTINGS))
     store.release()
     store, ran = Store.of(tmp_path, graphs.pool), counted(monkeypatch)
     assert "1 of 2 searches" in print_searches(graphs, [new, same], store, device="cpu")
@@ -95,7 +94,7 @@ def test_pages_show_no_search_and_no_timed_round_of_other_settings(tmp_path):
     said: list[str] = []
     assert resources.time_first_rounds(graphs, asked, store, device="cpu", say=said.append) and not said
     for record in list(store.searches.values()):
-        old = as_before(record, *AS_BEFORE)
+        old = as_before(record, *OLDER_SETTINGS)
         store.add_search({k: v for k, v in old.items() if k != "settings"} if "at_a_time" in old else old)
     page = resources.resources_page(store, asked, command="grash")
     assert page.raw.rows == (("graph", *(None,) * 8),)

@@ -32,14 +32,13 @@ from grash.search.proposals import given_proposals
 from grash.search.run_folder import (
     SEARCH_FILE,
     RunFolder,
-    check_claim,
-    claim_folder,
-    cores_place,
-    dataset_place,
+    check_folder,
+    cores_file,
+    dataset_folder,
+    default_folder,
     read_dataset,
     read_search,
     read_settings,
-    search_folder,
 )
 from grash.search.schedule import cost_of
 from grash.search.settings import make_settings
@@ -85,7 +84,7 @@ class Search:
         if from_run is not None:
             taken = self._fitting(best_of_run(from_run))[: self.settings.n_trials - len(initial)]
             self.settings = self.settings.model_copy(update={"initial": (*self.settings.initial, *taken)})
-        self.folder = Path(out) if out is not None else search_folder(self.dataset, self.settings)
+        self.folder = Path(out) if out is not None else default_folder(self.dataset, self.settings)
         self.engine, self.devices, self.workers, self.trial_timeout = engine, devices, workers, trial_timeout
         self.address, self.placement = address, placement
         if placement not in PLACEMENTS:
@@ -116,14 +115,14 @@ class Search:
 
     @cached_property
     def graphs(self) -> SearchGraphs:
-        encoded = dataset_place(self.folder) if self.begun else Path(self.source or ".")
-        cores = cores_place(encoded, self.settings.degree) if (encoded / DATASET_FILE).is_file() else None
+        encoded = dataset_folder(self.folder) if self.begun else Path(self.source or ".")
+        cores = cores_file(encoded, self.settings.degree) if (encoded / DATASET_FILE).is_file() else None
         return SearchGraphs(self.dataset, self.settings, cache=cores)
 
     def plan(self, *, probe: bool = True) -> SearchPlan:
         """Every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
         device = "auto" if self.engine == "ray" else self.devices.split(",")[0]  # a cluster's cards are elsewhere
-        check_claim(self.folder, self.settings, self.dataset)
+        check_folder(self.folder, self.settings, self.dataset)
         with threads_put_back():
             found = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
         self._planned = True
@@ -139,8 +138,8 @@ class Search:
         check_engine(self.engine, self.devices, self.workers, threads=self.settings.threads, address=self.address)
         self._check_plan()
         with threads_put_back(), heeded(watch) as told, RunFolder(self.folder) as folder:
-            claim_folder(folder, self.settings, self.dataset, self.source)
-            self.graphs.keep_cores(cores_place(dataset_place(self.folder), self.settings.degree))
+            folder.open_search(self.settings, self.dataset, self.source)
+            self.graphs.keep_cores(cores_file(dataset_folder(self.folder), self.settings.degree))
             engine = choose_engine(
                 self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
                 timeout=self.trial_timeout, address=self.address,
@@ -227,7 +226,7 @@ class Search:
             self._check_plan()
             folder = RunFolder(self.folder).__enter__()
             try:
-                claim_folder(folder, self.settings, self.dataset, self.source)
+                folder.open_search(self.settings, self.dataset, self.source)
                 driver = Driver(folder, self.graphs, _NoEngine(), source=self.source)
                 driver.begin()
             except BaseException:

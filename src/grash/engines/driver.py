@@ -203,7 +203,7 @@ class Driver:
         self.heartbeats.pop((result.round, result.number), None)
         self._record("trial_ended", result=result.to_json())
         if result.status not in MACHINE_FAULTS:
-            self.folder.forget(result.round, result.number)
+            self.folder.remove_checkpoint(result.round, result.number)
         if result.status not in ("ok", "diverged"):
             log.warning(
                 "configuration %d, round %d: %s. %s", result.number, result.round, result.status, result.message
@@ -255,7 +255,7 @@ class Driver:
             attempt=1 + len(self.state.finals.get(number, [])),
             config=config.model_dump(),
             fractions=(),
-            folder=str(self.folder.final(number).relative_to(self.folder.path)),
+            folder=str(self.folder.trial(0, number).relative_to(self.folder.path)),
             n_bytes=self._n_bytes(
                 config, data.n_entities, data.n_relations, len(data.train), len(data.valid), weights=True
             ),

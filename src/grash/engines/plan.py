@@ -128,7 +128,7 @@ def plan_search(
     notes = []
     if n_trials < settings.n_trials:
         notes.append(
-            f"rail: {n_trials} first-round trials instead of {settings.n_trials}, so that each sees one epoch of a "
+            f"guard rail: {n_trials} first-round trials instead of {settings.n_trials}, so that each sees one epoch of a "
             f"graph that is large enough to judge by"
         )
     configurations = make_configurations(settings, graphs.n_entities, n_trials)

@@ -216,11 +216,11 @@ def work(pipe: Connection, folder: str, device: str, timeout: float | None, driv
     _die_with(driver)
     from grash.engines.trial import TrialRunner
     from grash.search.graphs import SearchGraphs
-    from grash.search.run_folder import cores_place, dataset_place, read_dataset, read_settings
+    from grash.search.run_folder import cores_file, dataset_folder, read_dataset, read_settings
 
     try:
         settings = read_settings(Path(folder))
-        cores = cores_place(dataset_place(Path(folder)), settings.degree)
+        cores = cores_file(dataset_folder(Path(folder)), settings.degree)
         graphs = SearchGraphs(read_dataset(Path(folder)), settings, cache=cores)
         runner = TrialRunner(graphs, Path(folder), device=device, timeout=timeout)
     except Exception as error:

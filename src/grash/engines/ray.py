@@ -30,7 +30,7 @@ from grash.engines.memory import MemoryPlan, plan_memory
 from grash.engines.processes import Silence
 from grash.errors import ConfigError, GrashError, OutputError
 from grash.formatting import format_bytes
-from grash.search.run_folder import LOCK_FILE, cores_place, dataset_place, read_dataset, read_settings
+from grash.search.run_folder import LOCK_FILE, cores_file, dataset_folder, read_dataset, read_settings
 from grash.search.trial import Status, Trial, TrialProgress, TrialResult
 from grash.training.config import make_config
 from grash.training.placement import Placement
@@ -554,7 +554,7 @@ class RayWorker:
         from grash.engines.trial import TrialRunner
         from grash.search.graphs import SearchGraphs
 
-        cores = cores_place(dataset_place(self.folder), settings.degree)
+        cores = cores_file(dataset_folder(self.folder), settings.degree)
         graphs = SearchGraphs(read_dataset(self.folder), settings, cache=cores)
         self._runner = TrialRunner(graphs, self.folder, device=self.device, timeout=self.timeout)
         return {

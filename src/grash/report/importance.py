@@ -131,9 +131,9 @@ def searched(state: SearchState) -> list[Axis]:
 
 def _from_space(state: SearchState, models: tuple[str, ...]) -> list[Axis]:
     from grash.search.proposals import space_for
-    from grash.search.settings import AS_BEFORE, SearchSettings
+    from grash.search.settings import SearchSettings
 
-    settings = SearchSettings(**{**AS_BEFORE, **state.settings})
+    settings = SearchSettings(**state.settings)
     spaces = {model: space_for(settings, model, state.dataset["n_entities"]) for model in models}
     found: dict[tuple[Any, ...], list[str]] = {}
     for model, space in spaces.items():

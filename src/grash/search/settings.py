@@ -1,6 +1,6 @@
-"""What a search is: every setting that changes a number of it, and the presets (docs/reference/search.md).
+"""Settings of a search that change its results, and the presets (docs/reference/search.md).
 
-How it is run (devices, workers, time limits) is no part of this: results do not depend on it.
+Devices, workers and time limits are not among them: results do not depend on these.
 """
 
 from __future__ import annotations
@@ -18,52 +18,73 @@ Variant = Literal["combined", "graph", "epoch"]
 
 
 class SearchSettings(BaseModel):
-    """Frozen, equal by value, JSON-able. Letters of the paper: n, η, B, E."""
+    """Settings of a search; frozen and JSON-able. The letters n, η, B and E are the paper's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
-    models: tuple[str, ...] = Field(("complex",), min_length=1, description="Models that share rounds and budget.")
-    dim: int = Field(128, ge=1, description="Floats per entity.")
-    max_epochs: float = Field(100.0, gt=0, description="E: epochs of a full training run.")
-    budget: float = Field(3.0, gt=0, description="B: cost of the search in full training runs.")
-    n_trials: int = Field(64, ge=1, description="n: configurations that enter the first round.")
-    eta: int = Field(4, ge=2, description="η: one in η configurations goes on to the next round.")
-    variant: Variant = Field("combined", description="What is reduced: graph, epochs (epoch), or both (combined).")
-    space: str | dict[str, Any] = Field("default", description="default, paper, wide, or the parameters themselves.")
+    models: tuple[str, ...] = Field(
+        ("complex",), min_length=1, description="Models to search; they share the rounds and the budget."
+    )
+    dim: int = Field(128, ge=1, description="Embedding dimension: floats per entity.")
+    max_epochs: float = Field(100.0, gt=0, description="E: epochs of a full training.")
+    budget: float = Field(3.0, gt=0, description="B: cost of the search, in full trainings.")
+    n_trials: int = Field(64, ge=1, description="n: number of configurations in the first round.")
+    eta: int = Field(4, ge=2, description="η: the best 1/η of the configurations advance to the next round.")
+    variant: Variant = Field(
+        "combined", description="What early rounds reduce: the graph, the epochs (epoch), or both (combined)."
+    )
+    space: str | dict[str, Any] = Field(
+        "default", description="Search space: default, paper, wide, or a mapping of parameters."
+    )
     proposals: Literal["random", "sobol", "portfolio"] = Field(
-        "portfolio", description="Where the configurations of the first round come from."
+        "portfolio", description="How the configurations of the first round are chosen."
     )
-    seed: int = Field(0, ge=0, description="Every random choice follows from it.")
+    seed: int = Field(0, ge=0, description="Seed of every random choice.")
     reduction: Literal["core-order", "k-core"] = Field(
-        "core-order", description="Subgraphs: any prefix of the reversed peel order, or whole k-cores (paper)."
+        "core-order",
+        description="How subgraphs are cut: to the exact size along the core order, or as whole k-cores (paper).",
     )
-    degree: Literal["neighbors", "triples"] = Field("neighbors", description="What an entity's degree counts.")
-    guarded_split: bool = Field(True, description="Validation triples leave no entity or relation untrained.")
+    degree: Literal["neighbors", "triples"] = Field(
+        "neighbors", description="What the degree of an entity counts: distinct neighbors, or triples."
+    )
+    guarded_split: bool = Field(
+        True, description="Leave every entity and relation of a subgraph at least one training triple."
+    )
     last_round_holdout: Literal["random", "match_valid"] = Field(
         "match_valid",
-        description="Triples that the last round's subgraph holds out: any, or, where no valid triple of the dataset "
-        "has two entities that train joins besides and a tenth of train has, only such (1,000 or more).",
+        description="Validation triples of the last round's subgraph: random ones, or (match_valid) isolated pairs, "
+        "which no other triple links, if the dataset's valid split has only such.",
     )
-    negatives_floor: float = Field(0.0, ge=0, le=1, description="Smallest factor by which negatives are scaled.")
-    guard_rails: bool = Field(True, description="Guard rails against rounds too small to tell anything.")
-    carry_over: bool = Field(True, description="Surplus and refunds go to the next round.")
+    negatives_floor: float = Field(
+        0.0, ge=0, le=1, description="Smallest factor that scales the number of negatives on a subgraph."
+    )
+    guard_rails: bool = Field(True, description="Keep subgraphs and epochs large enough to compare configurations.")
+    carry_over: bool = Field(True, description="Add the unused budget of a round to the next one.")
     trend: float = Field(
-        0.5, ge=0, description="What a trial's rise in MRR, from half of its round to the end, adds to its score."
+        0.5, ge=0, description="Weight, in a trial's score, of the rise in MRR over the second half of its round."
     )
     scaled_penalties: bool = Field(
         True,
-        description="Penalties are multiplied by a round's share of the triples, but where it holds out like valid.",
+        description="Multiply penalties by the round's share of the triples, except where isolated pairs are held out.",
     )
     budget_unit: Literal["triples", "scores"] = Field(
-        "triples", description="Unit of the budget: triples seen, or scores."
+        "triples", description="Unit of the budget: training triples seen, or scores computed."
     )
-    warm_start: Literal["off", "weights"] = Field("off", description="Survivors take their rows to the next round.")
+    warm_start: Literal["off", "weights"] = Field(
+        "off", description="Copy the embeddings of survivors to the next round (weights)."
+    )
     final_train: bool = Field(True, description="Train the winner on the full graph.")
     threads: int = Field(1, ge=1, description="CPU threads of a trial; results on a CPU depend on it.")
-    final_threads: int | None = Field(None, ge=1, description="CPU threads of the final training; none: as `threads`.")
-    max_retries: int = Field(2, ge=0, description="Retries of a trial after a machine's fault.")
-    initial: tuple[dict[str, Any], ...] = Field((), description="Configurations given by the user: values, origin.")
-    fixed: dict[str, Any] = Field(default_factory=dict, description="Settings of the training that are not searched.")
+    final_threads: int | None = Field(
+        None, ge=1, description="CPU threads of the final training (default: as `threads`)."
+    )
+    max_retries: int = Field(2, ge=0, description="Retries of a trial that ran out of memory or was killed.")
+    initial: tuple[dict[str, Any], ...] = Field(
+        (), description="Configurations given by the user: values and origin of each."
+    )
+    fixed: dict[str, Any] = Field(
+        default_factory=dict, description="Training settings with a fixed value in all configurations."
+    )
 
     @field_validator("models")
     @classmethod
@@ -77,7 +98,9 @@ class SearchSettings(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> SearchSettings:
         if self.warm_start != "off" and self.variant == "epoch":
-            raise ConfigError("variant=epoch goes on with whole states already: leave warm_start off.")
+            raise ConfigError(
+                "variant=epoch already continues from the weights of the round before: leave warm_start off."
+            )
         return self
 
     @property
@@ -108,8 +131,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "last_round_holdout": "random",
     },
 }
-# Settings that searches did not have when they were recorded without them.
-AS_BEFORE = {"trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_round_holdout": "random"}
 PRESETS["paper-text"] = {**PRESETS["paper"], "degree": "triples", "negatives_floor": 0.0}
 
 ALIASES = {
@@ -119,7 +140,7 @@ ALIASES = {
 
 
 def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchSettings:
-    """SearchSettings from a mapping on top of a preset; a wrong entry is named, with what is needed."""
+    """Return SearchSettings from a mapping on top of a preset; an error names the wrong entry."""
     if preset not in PRESETS:
         close = difflib.get_close_matches(preset, PRESETS, n=2)
         raise UnknownName("preset", preset, close or sorted(PRESETS))
@@ -132,7 +153,7 @@ def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchS
             raise ConfigError(f"{key!r} is not a setting of a search.{meant}")
         if name == "models" and isinstance(value, str):
             value = tuple(value.split(","))
-        if name == "warm_start" and value is False:  # YAML reads a bare `off` so
+        if name == "warm_start" and value is False:  # how YAML reads a bare `off`
             value = "off"
         chosen[name] = value
     try:
@@ -150,6 +171,6 @@ def _sentence(name: str, error: Any) -> str:
     if name == "n_trials":
         return f"n_trials={given}: give 1 or more configurations."
     if name in ("budget", "max_epochs"):
-        what = "full training runs" if name == "budget" else "epochs of a full run"
+        what = "full trainings" if name == "budget" else "epochs"
         return f"{name}={given}: give a number of {what} above 0."
-    return f"{name}={given!r} does not suit: {str(error['msg'])[:1].lower()}{str(error['msg'])[1:]}."
+    return f"{name}={given!r} is not valid: {str(error['msg'])[:1].lower()}{str(error['msg'])[1:]}."

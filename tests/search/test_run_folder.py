@@ -108,10 +108,10 @@ def test_an_encoded_graph_is_used_where_it_lies(tmp_path: Path) -> None:
     write_search(tmp_path / "run", quick_settings(), dataset, str(tmp_path / "rings"))
     assert not (tmp_path / "run" / "dataset").exists() and read_dataset(tmp_path / "run").n_entities == 12
     (tmp_path / "rings").rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="The graph of .* is not at .*rings any more: put it back there to go on"):
+    with pytest.raises(InputError, match="The graph of .* is no longer in .*rings: put it back to resume"):
         read_dataset(tmp_path / "run")
     rings(15).save(tmp_path / "rings")
-    with pytest.raises(InputError, match="is not the graph that .* was begun with: put that one back to go on"):
+    with pytest.raises(InputError, match="is not the graph that .* started with: put that one back to resume"):
         read_dataset(tmp_path / "run")
 
 
@@ -137,9 +137,9 @@ def test_changed_settings_are_refused_with_the_difference(tmp_path: Path) -> Non
         (lambda text: "", "does not describe a search"),
         (lambda text: "- 1\n- 2\n", "does not describe a search"),
         (lambda text: text.replace("grash-search", "grash-model"), "does not describe a search"),
-        (lambda text: text.replace("version: 1\n", "version: 2\n"), "is of version 2, and this grash reads version 1"),
-        (lambda text: text[: text.index("settings:")], "its 'dataset' or its 'settings' entry is not complete"),
-        (lambda text: text.replace("  fingerprint:", "  finger:"), "its 'dataset' or its 'settings' entry is not comp"),
+        (lambda text: text.replace("version: 1\n", "version: 2\n"), "has version 2, and this grash reads version 1"),
+        (lambda text: text[: text.index("settings:")], "its .dataset. or .settings. entry is incomplete"),
+        (lambda text: text.replace("  fingerprint:", "  finger:"), "its .dataset. or .settings. entry is incomp"),
         (lambda text: text.replace("n_trials: 64", "n_trials: -1"), "n_trials=-1: give 1 or more"),
         (lambda text: text.replace("n_trials:", "ntrials:"), "'ntrials' is not a setting of a search"),
     ],
@@ -162,15 +162,15 @@ def test_bytes_that_are_no_text_are_refused_in_a_sentence(tmp_path: Path) -> Non
         read_search(tmp_path)
 
 
-def test_a_folder_without_a_search_is_no_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no run folder of a search: it has no search.yaml"):
+def test_a_folder_without_a_search_is_not_a_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not the run folder of a search: it has no search.yaml"):
         read_search(tmp_path)
 
 
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     search = Search(rings(), out=tmp_path, n_trials=2, max_epochs=1, dim=4)
-    with pytest.raises(InputError, match="holds other files, so no search is begun there: give another folder"):
+    with pytest.raises(InputError, match="holds other files, so no search can start there: give another folder"):
         search.run()
     assert (tmp_path / "thesis.tex").read_text() == "precious" and not (tmp_path / SEARCH_FILE).exists()
 
@@ -229,17 +229,17 @@ def test_a_kill_while_a_checkpoint_is_removed_leaves_no_half_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, round_number: int
 ) -> None:
     folder = RunFolder(tmp_path)
-    place = folder.trial(2, 3) if round_number else folder.final(3)
+    place = folder.trial(round_number, 3)
     for name in ("state.json", "tensors.safetensors"):
         (place / "checkpoint").mkdir(parents=True, exist_ok=True)
         (place / "checkpoint" / name).touch()
     with monkeypatch.context() as patch:
         patch.setattr("grash.search.run_folder.shutil.rmtree", lambda path, **_: (path / "state.json").unlink())
-        folder.forget(round_number, 3)
+        folder.remove_checkpoint(round_number, 3)
     assert place.is_dir() and not (place / "checkpoint").exists()
-    folder.forget(round_number, 3)
+    folder.remove_checkpoint(round_number, 3)
     assert not place.exists()
-    folder.forget(round_number, 3)
+    folder.remove_checkpoint(round_number, 3)
 
 
 def test_the_winner_is_written_as_a_configuration_that_can_be_trained(tmp_path: Path) -> None:
