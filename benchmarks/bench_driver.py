@@ -100,11 +100,11 @@ def imported_views() -> dict[str, Callable[[Path], object]]:
 
     from grash.report.optuna import OptunaView
     from grash.report.page import write_report
-    from grash.report.summary import state_of
+    from grash.report.summary import read_state
 
     assert optuna.importance.PedAnovaImportanceEvaluator
     return {
-        "Optuna's journal": lambda folder: OptunaView(folder).update(state_of(folder)),
+        "Optuna's journal": lambda folder: OptunaView(folder).update(read_state(folder)),
         "report.html": lambda folder: write_report(folder),
     }
 

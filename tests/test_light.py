@@ -55,3 +55,8 @@ def test_every_public_name_is_there():
         assert getattr(grash, name) is not None
     with pytest.raises(AttributeError, match="grash has no 'trian'"):
         grash.trian  # noqa: B018
+
+
+def test_a_search_loads_neither_optuna_nor_jinja():
+    code = "import grash, sys; grash.Search; assert 'jinja2' not in sys.modules"
+    assert "optuna" not in heavy_after(code)

@@ -49,7 +49,7 @@ def test_status_tells_how_to_go_on(run: Path, capsys: pytest.CaptureFixture[str]
 
 def test_status_of_no_run_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(tmp_path)]) == 2
-    assert "is no run folder of a search" in capsys.readouterr().err
+    assert "is not a run folder of a search" in capsys.readouterr().err
 
 
 def test_report_writes_the_page_and_says_where(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,7 @@ def test_in_a_log_every_change_of_state_is_one_line(tmp_path: Path, capsys: pyte
             watch(state, {}, ("cpu",))
             watch(state, {}, ("cpu",))
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("round 1: 16 trials of ") and "cfg 5  diverged: " in lines[6]
+    assert lines[0].startswith("round 1: 16 trials of ") and "configuration 5  diverged: " in lines[6]
     assert len(lines) == (1 + 16 + 1) + (1 + 4 + 1) + 2
     assert lines[-2].startswith("the winner is configuration ") and "test MRR" in lines[-1]
 
@@ -77,7 +77,7 @@ def test_a_resumed_search_does_not_repeat_itself(run: Path, capsys: pytest.Captu
     with live_display() as watch:
         watch(state, {}, ("cpu",))
         watch(state, {}, ("cpu",))
-    assert capsys.readouterr().err == "goes on in round 2: 18 trials have ended before\n"
+    assert capsys.readouterr().err == "resumes in round 2: 18 trials done so far\n"
 
 
 def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -91,7 +91,7 @@ def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("n_ended", "said"),
-    [(1, "goes on in round 1: 1 trial has ended before"), (None, "finished already, nothing to do")],
+    [(1, "resumes in round 1: 1 trial done so far"), (None, "already finished: nothing to do")],
     ids=["one trial is not several", "over"],
 )
 def test_a_search_says_where_it_goes_on(
@@ -108,7 +108,7 @@ def test_a_search_killed_in_its_final_training_goes_on_with_it(
     run = write_run(tmp_path, n_ended=n_ended, n_trials=n_trials)
     run.go(n_ended=0)
     assert run.state.winner is not None and run.state.final_running is not None
-    assert said_of(tmp_path, capsys) == ["goes on with the final training"]
+    assert said_of(tmp_path, capsys) == ["resumes with the final training"]
 
 
 def test_a_search_with_nothing_left_to_train_goes_on_to_its_end(
@@ -117,12 +117,12 @@ def test_a_search_with_nothing_left_to_train_goes_on_to_its_end(
     write_run(tmp_path, n_trials=4)
     ledger = tmp_path / "ledger.jsonl"
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
-    assert said_of(tmp_path, capsys)[0] == "goes on to its end: all is trained"
+    assert said_of(tmp_path, capsys)[0] == "resumes: everything is trained, only the end is missing"
 
 
 def test_an_extended_search_goes_on_in_its_first_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path, n_trials=16).extend(32, 6.0)
-    assert said_of(tmp_path, capsys) == ["goes on in round 1: 20 trials have ended before"]
+    assert said_of(tmp_path, capsys) == ["resumes in round 1: 20 trials done so far"]
 
 
 def test_a_round_that_is_not_decided_by_mrr_alone_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,9 +132,9 @@ def test_a_round_that_is_not_decided_by_mrr_alone_says_so(tmp_path: Path, capsys
         for event in read_ledger(tmp_path / "ledger.jsonl"):
             state.apply(event)
             watch(state, {}, ("cpu",))
-    closed = next(line for line in capsys.readouterr().err.splitlines() if "closed" in line)
-    first = "cfg 2 goes first: MRR 0.0162 [0.0142, 0.0182] and still rising"
-    assert closed == f"round 1 closed: 1 goes on, {first}, before cfg 0 with 0.0168"
+    done = next(line for line in capsys.readouterr().err.splitlines() if "done:" in line)
+    first = "first: configuration 2, MRR 0.0162 [0.0142, 0.0182], still rising (configuration 0 has 0.0168)"
+    assert done == f"round 1 done: 1 of 4 advances; {first}"
     assert main(["status", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^ *1 .* 0\.0168 ", shown, re.M)  # the column is named best MRR
@@ -160,7 +160,7 @@ def test_status_of_several_runs_as_json_is_a_list(tmp_path: Path, capsys: pytest
     found = json.loads(capsys.readouterr().out)
     assert [entry["run"] for entry in found] == runs and {entry["status"] for entry in found} == {"running"}
     assert main(["status", runs[0], str(tmp_path)]) == 2
-    assert f"{tmp_path} is no run folder of a search" in capsys.readouterr().err
+    assert f"{tmp_path} is not a run folder of a search" in capsys.readouterr().err
 
 
 def test_quiet_says_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

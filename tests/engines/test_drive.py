@@ -151,7 +151,7 @@ def test_time_that_is_over_stops_a_search_where_it_goes_on(tmp_path: Path, undis
     stops = 0
     while not (state := small_search(tmp_path / "run").run(max_seconds=0.25).state).finished:
         stops += 1
-        assert state.stopped == "its --max-seconds were over" and stops < 100
+        assert state.stopped == "max_seconds" and stops < 100
         assert state_of(tmp_path / "run").stopped == state.stopped
     assert stops > 0 and essence(tmp_path / "run") == undisturbed
 
@@ -174,7 +174,7 @@ def test_the_first_interrupt_lets_the_running_trial_end(
     sent: list[bool] = []
     handler = signal.getsignal(number)
     state = small_search(tmp_path / "run").run(watch=watch).state
-    assert state.stopped == "it was interrupted" and sorted(state.rounds[0].results) == [0, 1, 2]
+    assert state.stopped == "interrupted" and sorted(state.rounds[0].results) == [0, 1, 2]
     assert events_of(tmp_path / "run")[-1]["event"] == "search_stopped" and signal.getsignal(number) is handler
     assert small_search(tmp_path / "run").run().state.finished
     assert essence(tmp_path / "run") == undisturbed
@@ -193,7 +193,7 @@ def test_the_second_interrupt_stops_at_once_and_what_was_done_is_saved(tmp_path:
     sent: list[Any] = []
     folder = tmp_path / "b" / "run"
     state = small_search(folder, **long).run(watch=watch).state
-    assert len(sent) == 2 and state.stopped == "it was interrupted" and sorted(state.rounds[0].results) == [0]
+    assert len(sent) == 2 and state.stopped == "interrupted" and sorted(state.rounds[0].results) == [0]
     assert sent[1].step < sent[1].n_steps
     assert (folder / "round-1" / "cfg-0001" / "checkpoint" / "state.json").is_file()
     assert small_search(folder, **long).run().state.finished
@@ -216,7 +216,7 @@ def test_one_interrupt_stops_the_final_training_at_once(
     small_search(tmp_path / "a" / "run", **long).run()
     folder = tmp_path / "b" / "run"
     state = small_search(folder, **long).run(watch=watch).state
-    assert sent and state.stopped == "it was interrupted" and state.winner is not None and state.final is None
+    assert sent and state.stopped == "interrupted" and state.winner is not None and state.final is None
     assert list(folder.glob("final/*/checkpoint/state.json"))
     assert "The final training saves a checkpoint and stops" in caplog.text and "Running trials" not in caplog.text
     assert small_search(folder, **long).run().state.finished
@@ -365,7 +365,7 @@ def test_an_extension_after_a_stop_in_the_final_training_trains_the_new_winner(
 
     def stops_at_last(self: Driver, heartbeat: TrialProgress) -> None:
         if heartbeat.round == 0 and not self.stopping:
-            self.stopping = "it was interrupted"
+            self.stopping = "interrupted"
             self.engine.stop()
         hear(self, heartbeat)
 

@@ -127,7 +127,7 @@ class TestOnThreeNodes:
         state = on(cluster, tmp_path / "run", **LONG).run(watch=once_heard(0, act)).state
         [killed] = state.rounds[0].attempts[0]
         assert killed.status == "killed" and "ended unexpectedly: The actor" in killed.message
-        assert state.stopped == "it was interrupted"
+        assert state.stopped == "interrupted"
         assert list(tmp_path.glob("run/round-1/cfg-0000/checkpoint/state.json"))
         on(cluster, tmp_path / "run", **LONG).run()
         assert essence(tmp_path / "run") == essence(sequential(**LONG))

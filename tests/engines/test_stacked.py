@@ -277,7 +277,7 @@ def test_two_interrupts_save_the_stack_and_the_search_goes_on(tmp_path: Path) ->
                 os.kill(os.getpid(), signal.SIGINT)
 
     state = small_search(tmp_path / "run", engine="stacked", **long).run(watch=watch).state
-    assert state.stopped == "it was interrupted" and not state.rounds[0].results
+    assert state.stopped == "interrupted" and not state.rounds[0].results
     assert len(list(tmp_path.glob("run/round-1/*/checkpoint/state.json"))) == 3
     small_search(tmp_path / "run", engine="stacked", **long).run()
     assert essence(tmp_path / "run") == essence(tmp_path / "plain" / "run")

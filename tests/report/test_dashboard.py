@@ -50,7 +50,7 @@ def test_a_taken_port_and_a_missing_package_are_sentences(tmp_path: Path, monkey
     write_run(folder, n_trials=4)
     with (
         dashboard_server(folder, 0) as server,
-        pytest.raises(InputError, match="give another with --port"),
+        pytest.raises(InputError, match="choose another one with --port"),
         dashboard_server(folder, server.server_port),
     ):
         pass

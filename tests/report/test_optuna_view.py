@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -10,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from grash.report import optuna as optuna_view
-from grash.report.optuna import VIEW_FILE, OptunaView
-from grash.report.summary import state_of
+from grash.report.optuna import OPTUNA_FILE, OptunaView
+from grash.report.summary import read_state
 from grash.search.ledger import SearchState, read_ledger
 from report.runs import MISHAPS, write_run
 
@@ -21,7 +21,7 @@ optuna = pytest.importorskip("optuna", reason="the view is Optuna's")
 
 def studies(folder: Path) -> dict[str, Any]:
     """The studies of a run folder as Optuna itself reads them, by what comes after the slash."""
-    backend = optuna.storages.journal.JournalFileBackend(str(folder / VIEW_FILE))
+    backend = optuna.storages.journal.JournalFileBackend(str(folder / OPTUNA_FILE))
     storage = optuna.storages.JournalStorage(backend)
     found = {
         s.study_name: optuna.load_study(study_name=s.study_name, storage=storage) for s in storage.get_all_studies()
@@ -47,7 +47,7 @@ def states_of(study: Any) -> dict[str, int]:
 
 
 def test_a_finished_search_is_an_overview_and_a_study_per_round(finished: Path) -> None:
-    state = state_of(finished)
+    state = read_state(finished)
     OptunaView(finished).update(state)
     found = studies(finished)
     assert list(found) == ["overview", "round-1", "round-2", "round-3"]
@@ -59,8 +59,8 @@ def test_a_finished_search_is_an_overview_and_a_study_per_round(finished: Path) 
     assert found["overview"].metric_names == ["rung_score"] and found["round-1"].metric_names == ["valid_mrr"]
 
 
-def test_failures_are_told_apart(finished: Path) -> None:
-    OptunaView(finished).update(state_of(finished))
+def test_a_diverged_trial_is_complete_and_other_failures_are_not(finished: Path) -> None:
+    OptunaView(finished).update(read_state(finished))
     trials = {t.user_attrs["config_id"]: t for t in studies(finished)["round-1"].trials}
     assert trials[5].state.name == "COMPLETE" and trials[5].value == 0.0  # diverged: as bad as can be
     assert trials[20].state.name == "FAIL" and trials[20].user_attrs["status"] == "killed"
@@ -68,7 +68,7 @@ def test_failures_are_told_apart(finished: Path) -> None:
 
 
 def test_only_parameters_that_count_are_there(finished: Path) -> None:
-    state = state_of(finished)
+    state = read_state(finished)
     OptunaView(finished).update(state)
     for trial in studies(finished)["round-1"].trials:
         values = state.configurations[trial.user_attrs["config_id"]].values
@@ -78,8 +78,8 @@ def test_only_parameters_that_count_are_there(finished: Path) -> None:
         assert trial.params["lr"] == values["lr"]
 
 
-def test_a_running_search_shows_who_is_in_the_race(running: Path) -> None:
-    OptunaView(running).update(state_of(running))
+def test_a_running_search_shows_which_configurations_are_active(running: Path) -> None:
+    OptunaView(running).update(read_state(running))
     found = studies(running)
     assert states_of(found["overview"]) == {"COMPLETE": 46, "FAIL": 2, "RUNNING": 16}
     assert states_of(found["round-2"]) == {"COMPLETE": 6, "RUNNING": 2}
@@ -90,7 +90,7 @@ def test_a_running_search_shows_who_is_in_the_race(running: Path) -> None:
 def test_every_plot_and_the_importances_work(which: str, request: pytest.FixtureRequest) -> None:
     pytest.importorskip("plotly")
     folder = request.getfixturevalue(which)
-    OptunaView(folder).update(state_of(folder))
+    OptunaView(folder).update(read_state(folder))
     from optuna import visualization as plots
 
     drawn = [
@@ -115,10 +115,10 @@ def test_event_by_event_gives_the_same_as_all_at_once(tmp_path: Path) -> None:
     for i, event in enumerate(events):
         state.apply(event)
         if i % 7 == 3:
-            view = OptunaView(folder)  # the driver was killed and another one goes on
+            view = OptunaView(folder)  # the driver was killed and another one resumes
         view.update(state)
     live = content(folder)
-    (folder / VIEW_FILE).unlink()
+    (folder / OPTUNA_FILE).unlink()
     OptunaView(folder).update(state)
     assert content(folder) == live
 
@@ -127,10 +127,10 @@ def test_nothing_new_writes_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     state = write_run(folder, n_trials=16).state
     OptunaView(folder).update(state)
-    before = (folder / VIEW_FILE).read_bytes()
+    before = (folder / OPTUNA_FILE).read_bytes()
     for _ in range(2):
         OptunaView(folder).update(state)
-    assert (folder / VIEW_FILE).read_bytes() == before
+    assert (folder / OPTUNA_FILE).read_bytes() == before
 
 
 def test_a_stopped_search_leaves_nothing_running(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_stopped_search_leaves_nothing_running(tmp_path: Path) -> None:
     assert states_of(studies(folder)["round-1"]) == {"COMPLETE": 16}
 
 
-def test_an_extension_is_written_anew(tmp_path: Path) -> None:
+def test_after_an_extension_the_file_is_rewritten(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run = write_run(folder, n_trials=16)
     view = OptunaView(folder)
@@ -167,7 +167,7 @@ def test_a_damaged_or_foreign_file_is_replaced(tmp_path: Path, damage: str) -> N
     folder = tmp_path / "run"
     state = write_run(folder, n_trials=16).state
     OptunaView(folder).update(state)
-    path, whole = folder / VIEW_FILE, content(folder)
+    path, whole = folder / OPTUNA_FILE, content(folder)
     lines = path.read_bytes().splitlines(keepends=True)
     if damage == "torn":
         path.write_bytes(path.read_bytes()[:-9])
@@ -178,11 +178,11 @@ def test_a_damaged_or_foreign_file_is_replaced(tmp_path: Path, damage: str) -> N
     elif damage == "another":
         other = tmp_path / "other" / "run"
         write_run(other, n_trials=8, seed=5, name="other")
-        path.write_bytes((other / VIEW_FILE).read_bytes() if (other / VIEW_FILE).exists() else b"")
-        state_other = state_of(other)
+        path.write_bytes((other / OPTUNA_FILE).read_bytes() if (other / OPTUNA_FILE).exists() else b"")
+        state_other = read_state(other)
         state_other.started_at = "2020-01-01T00:00:00+00:00"
         OptunaView(other).update(state_other)
-        path.write_bytes((other / VIEW_FILE).read_bytes())
+        path.write_bytes((other / OPTUNA_FILE).read_bytes())
     else:
         path.unlink()
         optuna.create_study(
@@ -214,17 +214,17 @@ def test_a_thousand_trials_take_less_than_two_seconds(tmp_path: Path) -> None:
     assert len(studies(folder)["round-1"].trials) == 1000
 
 
-def test_without_optuna_nothing_happens_and_it_is_said_once(
+def test_without_optuna_nothing_is_written_and_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(optuna_view, "_has_optuna", lambda: False)
+    monkeypatch.setitem(sys.modules, "optuna", None)
     folder = tmp_path / "run"
     state = write_run(folder, n_trials=4).state
     with caplog.at_level(logging.INFO, "grash"):
         view = OptunaView(folder)
         for _ in range(3):
             view.update(state)
-    assert not (folder / VIEW_FILE).exists()
+    assert not (folder / OPTUNA_FILE).exists()
     assert len([r for r in caplog.records if "not installed" in r.getMessage()]) == 1
 
 
@@ -233,8 +233,8 @@ def test_a_view_that_cannot_be_written_does_not_end_the_search(
 ) -> None:
     folder = tmp_path / "run"
     state = write_run(folder, n_trials=4).state
-    (folder / VIEW_FILE).mkdir()
+    (folder / OPTUNA_FILE).mkdir()
     view = OptunaView(folder)
     view.update(state)
     view.update(state)
-    assert len([r for r in caplog.records if "goes on without it" in r.getMessage()]) == 1
+    assert len([r for r in caplog.records if "The search continues" in r.getMessage()]) == 1

@@ -119,10 +119,10 @@ def test_a_winner_with_less_mrr_than_the_runner_up_is_explained(tmp_path: Path) 
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "MRR 0.0162 in round 1" in page and "-0.0006" not in page and " behind" not in page
     assert "The runner-up, configuration 0, has 0.0006 more" in page
-    assert "Configuration 2 goes before configuration 0 (0.0168) because its MRR was still rising" in page
+    assert "Configuration 2 ranks before configuration 0 (0.0168) because its MRR was still rising" in page
 
 
 def test_the_first_so_far_is_not_called_the_best_mrr_if_another_has_more(tmp_path: Path) -> None:
     write_run(tmp_path, n_trials=4, n_ended=4, validations=RISING)
     page = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "Best MRR so far" not in page and "still rising; cfg 0 has 0.0168" in page
+    assert "Best MRR so far" not in page and "still rising; configuration 0 has 0.0168" in page

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grash.errors import InputError
-from grash.report.summary import _LOCK_FILE, abandoned, state_of, summarize, trial_rows
+from grash.report.summary import _LOCK_FILE, is_abandoned, read_state, summarize, trial_rows
 from grash.search.run_folder import LOCK_FILE
 from report.runs import BEGIN, RISING, write_run
 
@@ -21,7 +21,7 @@ SOON = BEGIN + timedelta(hours=1)
 
 
 def test_a_finished_search_has_a_winner_with_test_metrics(finished: Path) -> None:
-    summary = summarize(state_of(finished), SOON)
+    summary = summarize(read_state(finished), SOON)
     assert summary["status"] == "finished" and summary["seconds_left"] is None and summary["ends_at"] is None
     assert [r["trials"] for r in summary["rounds"]] == [64, 16, 4]
     assert [(r["done"], r["failed"], r["waiting"], r["running"]) for r in summary["rounds"]] == [
@@ -44,7 +44,7 @@ def test_the_best_mrr_of_a_round_is_the_highest_and_the_incumbent_says_who_has_m
 
 
 def test_a_running_search_knows_what_runs_and_waits(running: Path) -> None:
-    summary = summarize(state_of(running), SOON)
+    summary = summarize(read_state(running), SOON)
     second, third = summary["rounds"][1:]
     assert summary["status"] == "running"
     assert (second["done"], second["running"], second["waiting"]) == (6, 2, 8)
@@ -71,14 +71,14 @@ def test_nothing_measured_means_no_estimate(tmp_path: Path) -> None:
 
 
 def test_a_failed_search_says_why(failed: Path) -> None:
-    summary = summarize(state_of(failed), SOON)
+    summary = summarize(read_state(failed), SOON)
     assert summary["status"] == "failed" and "No trial of round 1 has a score" in summary["why"]
     assert summary["failures"][0]["kind"] == "error" and summary["failures"][0]["count"] == 8
     assert summary["rounds"][1]["waiting"] == 0
 
 
 def test_failures_count_every_attempt_and_keep_the_first_message(finished: Path) -> None:
-    kinds = {f["kind"]: f for f in summarize(state_of(finished), SOON)["failures"]}
+    kinds = {f["kind"]: f for f in summarize(read_state(finished), SOON)["failures"]}
     assert {k: f["count"] for k, f in kinds.items()} == {"killed": 3, "diverged": 2, "out_of_memory": 1, "timeout": 1}
     assert kinds["diverged"]["configuration"] == 5 and "diverged at step" in kinds["diverged"]["message"]
 
@@ -107,22 +107,22 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    summarize(state_of(tmp_path), SOON)
+    summarize(read_state(tmp_path), SOON)
     assert path.read_bytes() == whole[:-20]  # looking changes nothing
 
 
 def test_a_folder_without_ledger_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run folder of a search"):
-        state_of(tmp_path)
+    with pytest.raises(InputError, match="not a run folder of a search"):
+        read_state(tmp_path)
     (tmp_path / "ledger.jsonl").write_bytes(b"")
-    with pytest.raises(InputError, match="has not begun"):
-        state_of(tmp_path)
+    with pytest.raises(InputError, match="has not started"):
+        read_state(tmp_path)
 
 
 def test_a_search_whose_process_has_gone_is_interrupted(tmp_path: Path) -> None:
     assert _LOCK_FILE == LOCK_FILE
     run = write_run(tmp_path, n_ended=5)
-    assert not abandoned(tmp_path)  # no lock file: one cannot tell
+    assert not is_abandoned(tmp_path)  # no lock file: one cannot tell
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     here = socket.gethostname()
@@ -132,16 +132,16 @@ def test_a_search_whose_process_has_gone_is_interrupted(tmp_path: Path) -> None:
         ("", True),
     ]:
         (tmp_path / LOCK_FILE).write_text(text)
-        assert abandoned(tmp_path) == expected
+        assert is_abandoned(tmp_path) == expected
     with (tmp_path / LOCK_FILE).open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert not abandoned(tmp_path)
+        assert not is_abandoned(tmp_path)
     summary = summarize(run.state, SOON, alive=False)
     assert summary["status"] == "interrupted" and summary["seconds_left"] is None
 
 
 def test_rows_have_one_line_per_trial_and_round(finished: Path) -> None:
-    rows = trial_rows(state_of(finished))
+    rows = trial_rows(read_state(finished))
     assert len(rows) == 64 + 16 + 4 + 1 and len({tuple(row) for row in rows}) == 1
     first = [r for r in rows if r["round"] == 1]
     assert sorted(r["rank"] for r in first if r["rank"] is not None) == list(range(1, 61))
@@ -153,5 +153,5 @@ def test_rows_have_one_line_per_trial_and_round(finished: Path) -> None:
 
 def test_rows_become_a_data_frame(running: Path) -> None:
     polars = pytest.importorskip("polars")
-    frame = polars.DataFrame(trial_rows(state_of(running)), infer_schema_length=None)
+    frame = polars.DataFrame(trial_rows(read_state(running)), infer_schema_length=None)
     assert len(frame) == 64 + 16 and set(frame["status"]) >= {"ok", "running", "waiting"}

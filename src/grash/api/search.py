@@ -25,7 +25,7 @@ from grash.engines.driver import Driver, Watch, heeded
 from grash.engines.plan import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
 from grash.kernels.device import threads_put_back
-from grash.report.page import Views
+from grash.report.progress import RunFiles
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials
 from grash.search.proposals import given_proposals
@@ -144,10 +144,10 @@ class Search:
                 self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
                 timeout=self.trial_timeout, address=self.address,
             )  # fmt: skip
-            views = Views(self.folder, told)
+            files = RunFiles(self.folder, told)
             try:
                 driver = Driver(
-                    folder, self.graphs, engine, source=self.source, watch=views.see, max_seconds=max_seconds,
+                    folder, self.graphs, engine, source=self.source, watch=files.watch, max_seconds=max_seconds,
                     placement=self.placement,
                 )  # fmt: skip
                 if extend:
@@ -155,7 +155,7 @@ class Search:
                 return SearchResult(self.folder, driver.run())
             finally:
                 engine.close()
-                views.write()
+                files.write()
 
     def _check_plan(self) -> None:
         """Says what cannot be searched before anything is written."""

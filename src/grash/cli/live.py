@@ -32,9 +32,9 @@ def live_display(quiet: bool = False) -> Iterator[Watch]:
         with _Table() as drawn:
             yield drawn.watch
     else:
-        from grash.report.summary import Lines
+        from grash.report.progress import ProgressLines
 
-        yield Lines(say).watch
+        yield ProgressLines(say).watch
 
 
 class _Table:

@@ -252,17 +252,18 @@ def _run(
 
     if not quiet:
         say(f"run folder: {made.folder}")
+    from grash.report.summary import stop_reason, summarize
+
     with live_display(quiet) as watch:
         result = made.run(watch=watch, max_seconds=max_seconds, extend=extend)
     if json:
         from datetime import datetime, timezone
 
-        from grash.report.summary import summarize
-
         as_json(summarize(result.state, datetime.now(timezone.utc)))
     if result.state.stopped:
-        say(f"stopped: {result.state.stopped}. Go on with: {command('grash', 'resume', made.folder)}")
-        raise typer.Exit(130 if "interrupted" in result.state.stopped else RESUMABLE)
+        say(f"The search has stopped. {stop_reason(result.state)}")
+        say(f"Continue with: {command('grash', 'resume', made.folder)}")
+        raise typer.Exit(130 if result.state.stopped == "interrupted" else RESUMABLE)
     if not json:
         _show_result(result)
 
@@ -325,10 +326,10 @@ def status(runs: Runs, json: Json = False) -> None:
 
     Reads the ledger of the run folder only, so that it can be asked at any time, on any machine that sees the folder.
     """
-    from grash.report.summary import abandoned, state_of, summarize
+    from grash.report.summary import is_abandoned, read_state, summarize
 
     listen()
-    found = [summarize(state_of(run), datetime.now(timezone.utc), alive=not abandoned(run)) for run in runs]
+    found = [summarize(read_state(run), datetime.now(timezone.utc), alive=not is_abandoned(run)) for run in runs]
     if json:
         as_json(found[0] if len(runs) == 1 else [{"run": str(run), **entry} for run, entry in zip(runs, found)])
     elif len(runs) == 1:

@@ -283,7 +283,7 @@ class Driver:
 
     def _must_stop(self) -> bool:
         if self.deadline is not None and time.monotonic() > self.deadline and not self.stopping:
-            self.stopping = "its --max-seconds were over"
+            self.stopping = "max_seconds"
             self.engine.stop()
         return bool(self.stopping)
 
@@ -304,7 +304,7 @@ class Driver:
         def pressed(number: int, frame: FrameType | None) -> None:
             if heard is not None:
                 heard.append(number)
-            first, self.stopping = not self.stopping, self.stopping or "it was interrupted"
+            first, self.stopping = not self.stopping, self.stopping or "interrupted"
             if self.at_last:
                 if first:
                     log.warning("The final training saves a checkpoint and stops; if it is being tested, it ends.")

@@ -1,1 +1,1 @@
-"""What people see of a search: figures and rows, the report, Optuna's view. All of it follows from the ledger."""
+"""What people see of a search: status, report and Optuna's view. Everything follows from the ledger."""

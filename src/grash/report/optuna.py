@@ -1,11 +1,11 @@
-"""optuna.log: the search as Optuna studies, for its plots, its importances and optuna-dashboard.
+"""optuna.log: the search as Optuna studies, for Optuna's plots, importances and optuna-dashboard.
 
-    NAME/overview   one trial per configuration; its value counts the rounds survived plus the place in the last one, so
-                    that it compares configurations that were judged on different graphs
-    NAME/round-1 …  one trial per evaluation; its value is the MRR on that round's graph
+    NAME/overview   one trial per configuration; its value counts the rounds survived plus the rank in the last one,
+                    which compares configurations trained on different graphs
+    NAME/round-1 …  one trial per configuration in the round; its value is the MRR on the round's graph
 
-The ledger is the truth, this is a view: what is missing is added, and where the file is damaged, belongs to another
-search or says what the ledger no longer says (after an extension), it is written anew aside and renamed.
+The ledger stays the only record of a search. What is missing in optuna.log is added; if the file is damaged, belongs
+to another search or contradicts the ledger (after an extension), it is rewritten.
 """
 
 from __future__ import annotations
@@ -23,336 +23,166 @@ from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from optuna.storages.journal import BaseJournalBackend
-
 from grash.errors import InputError
 from grash.files import atomic_file
-from grash.report.importance import Points, searched
-from grash.report.summary import state_of
+from grash.report.importance import OptunaParameters, quiet_optuna, searched_parameters
+from grash.report.summary import ranked, read_state
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
 from grash.search.trial import TrialResult
 
-# = What each Optuna study should say of a search: pure, without Optuna. Written by `optuna_view.py`.
+OPTUNA_FILE = "optuna.log"
+_LOCK_FILE = ".optuna.log.lock"
+_HOST = "127.0.0.1"
+_log = logging.getLogger(__name__)
 
-_SCORELESS = "FAIL"  # a machine's fault or an error says nothing about the configuration
 
-
-class JournalDamaged(Exception):
-    """What the file says cannot be continued: it has to be written anew."""
+class StaleJournal(Exception):
+    """The file cannot be continued: it must be rewritten."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A trial as Optuna should have it: the name of its state, its value, values by step, user attributes."""
+class TrialView:
+    """A trial as Optuna should show it."""
 
-    state: str
+    state: str  # name of an optuna.trial.TrialState
     value: float | None = None
-    steps: dict[int, float] = field(default_factory=dict)
-    notes: dict[str, Any] = field(default_factory=dict)
-    round: int = field(default=0, compare=False)  # in which it was decided
+    steps: dict[int, float] = field(default_factory=dict)  # intermediate values
+    attributes: dict[str, Any] = field(default_factory=dict)
+    round: int = field(default=0, compare=False)  # whose result decided it
 
     @property
     def finished(self) -> bool:
         return self.state in ("COMPLETE", "FAIL")
 
 
-def overview_trials(state: SearchState) -> dict[int, Wanted]:
-    """One trial per configuration. Its value, once it is out or the search is decided: rounds − 1 + place in the last.
+_STOPPED = TrialView("WAITING", attributes={"status": "stopped"})
 
-    The place is the share of the round's trials that it does not lose against: 1 for the best, 0 for one that diverged.
+
+class OptunaView:
+    """Writes optuna.log of a run folder. Does nothing if Optuna is not installed."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self.folder = Path(run_folder)
+        self.path = self.folder / OPTUNA_FILE
+        self._studies: _Studies | None = None
+        self._parameters: OptunaParameters | None = None
+        self._disabled = False
+
+    def update(self, state: SearchState) -> None:
+        """Add what the file lacks, with one read and one write. Never raises, since the search must continue."""
+        if self._disabled or not state.configurations:
+            return
+        try:
+            with _locked(self.folder / _LOCK_FILE), quiet_optuna():
+                self._update(state)
+        except Exception as error:
+            self._disabled = True
+            if isinstance(error, ImportError):
+                _log.info("Optuna is not installed, so %s is not written: pip install optuna.", self.path)
+                return
+            _log.warning("%s is no longer updated (%s). The search continues.", self.path, error)
+            _log.debug("Writing %s failed.", self.path, exc_info=True)
+
+    def _update(self, state: SearchState) -> None:
+        if self._parameters is None:
+            self._parameters = OptunaParameters(searched_parameters(state))
+        try:
+            if self._studies is None or not self._studies.journal.is_current():
+                self._studies = _Studies(self.path, self.folder, state)
+            self._studies.write(state, self._parameters)
+        except (StaleJournal, ValueError, KeyError, AssertionError) as error:
+            _log.info("%s is rewritten: %s", self.path, error)
+            self._studies, self._parameters = None, OptunaParameters(searched_parameters(state))
+            with atomic_file(self.path) as aside:
+                _Studies(aside, self.folder, state).write(state, self._parameters)
+
+
+@contextmanager
+def dashboard_server(run_folder: Path, port: int) -> Iterator[WSGIServer]:
+    """Yield a server of optuna-dashboard, bound to this machine only and not yet serving. Updates optuna.log first."""
+    folder = Path(run_folder)
+    state = read_state(folder)
+    if find_spec("optuna_dashboard") is None or find_spec("optuna") is None:
+        raise InputError("The dashboard needs optuna-dashboard: pip install 'grash[dashboard]'.")
+    OptunaView(folder).update(state)
+    if not (folder / OPTUNA_FILE).is_file():
+        raise InputError(f"{folder} has no trials to show yet: try again when the first round has started.")
+    try:
+        server = make_server(_HOST, port, _dashboard(folder, state), handler_class=_QuietHandler)
+    except (OSError, OverflowError) as error:
+        raise InputError(f"Port {port} cannot be used ({error}): choose another one with --port.") from error
+    with server:
+        yield server
+
+
+def overview_trials(state: SearchState) -> dict[int, TrialView]:
+    """Return one trial per configuration. Its value, once decided, is rounds survived plus its rank in the last.
+
+    The rank is the share of the round's trials that are not better: 1 for the best, 0 for a diverged trial.
     """
-    reached: dict[int, dict[int, float]] = {number: {} for number in state.configurations}
-    judged: dict[int, list[TrialResult]] = {number: [] for number in state.configurations}
+    values: dict[int, dict[int, float]] = {number: {} for number in state.configurations}
+    results: dict[int, list[TrialResult]] = {number: [] for number in state.configurations}
     out: set[int] = set()
-    for past in state.rounds:
-        if past.survivors is None:
+    for r in state.rounds:
+        if r.survivors is None:
             break
-        places = _places(past)
-        for number, result in past.results.items():
-            reached[number][past.plan.number] = past.plan.number - 1 + places.get(number, 0.0)
-            judged[number].append(result)
-        out |= set(past.results) - set(past.survivors)
+        ranks = {number: 1 - rank / len(r.results) for rank, number in enumerate(ranked(r))}
+        for number, result in r.results.items():
+            values[number][r.plan.number] = r.plan.number - 1 + ranks.get(number, 0.0)
+            results[number].append(result)
+        out |= set(r.results) - set(r.survivors)
     decided = state.winner is not None or state.finished
-    return {n: _overview(reached[n], judged[n], over=decided or n in out) for n in state.configurations}
+    return {n: _overview_trial(values[n], results[n], over=decided or n in out) for n in state.configurations}
 
 
-def round_trials(past: RoundState) -> dict[int, Wanted]:
-    """One trial per evaluation that has begun. A diverged one is complete with 0: the configuration is that bad."""
-    found = {number: Wanted("RUNNING", notes={"status": "running"}) for number in past.running}
-    for number, tries in past.attempts.items():
+def round_trials(round_state: RoundState) -> dict[int, TrialView]:
+    """Return one trial per configuration that has started in the round."""
+    found = {number: TrialView("RUNNING", attributes={"status": "running"}) for number in round_state.running}
+    for number, tries in round_state.attempts.items():
         if number not in found:
-            found[number] = Wanted("WAITING", notes={"status": f"{tries[-1].status}, to be tried again"})
-    for number, result in past.results.items():
-        found[number] = _evaluated(result)
-    return found
+            found[number] = TrialView("WAITING", attributes={"status": f"{tries[-1].status}, will be retried"})
+    return found | {number: _round_trial(result) for number, result in round_state.results.items()}
 
 
-def study_notes(state: SearchState) -> dict[str, Any]:
-    """Attributes of every study of the search."""
+def study_attributes(state: SearchState) -> dict[str, Any]:
+    """Return the user attributes of every study of the search."""
     names = ("eta", "n_trials", "max_epochs", "variant", "seed", "models")
     chosen = {name: state.settings[name] for name in names if name in state.settings}
     dataset = {f"dataset.{name}": state.dataset.get(name) for name in ("name", "fingerprint")}
     return {**chosen, "budget": state.budget, **dataset}
 
 
-def _overview(steps: dict[int, float], judged: list[TrialResult], *, over: bool) -> Wanted:
-    notes: dict[str, Any] = {f"mrr_r{r.round}": r.mrr for r in judged if r.mrr is not None}
-    notes |= {"cost_spent": sum(r.cost for r in judged), "seconds": sum(r.seconds for r in judged)}
-    if not judged:
-        return Wanted("FAIL" if over else "RUNNING", notes={"status": "not judged" if over else "in the race"})
-    last = judged[-1]
-    notes["status"] = last.status if over else "in the race"
-    if not over:
-        return Wanted("RUNNING", steps=steps, notes=notes)
-    scored = last.status in ("ok", "diverged")
-    value = steps[max(steps)] if scored else None
-    return Wanted("COMPLETE" if scored else _SCORELESS, value, steps, notes, last.round)
+class Journal:
+    """Optuna's journal file, read at once; operations are kept in memory until `flush`.
 
-
-def _evaluated(result: TrialResult) -> Wanted:
-    low, high = result.interval or (None, None)
-    notes = {
-        "status": result.status, "cost": result.cost, "seconds": result.seconds, "positives": result.positives,
-        "peak_bytes": result.peak_bytes, "device": result.device, "low": low, "high": high,
-        "message": result.message,
-    }  # fmt: skip
-    steps = {int(v["step"]): float(v["mrr"]) for v in result.history}
-    if result.status == "ok":
-        return Wanted("COMPLETE", result.mrr, steps, notes, result.round)
-    if result.status == "diverged":
-        return Wanted("COMPLETE", 0.0, steps, notes, result.round)
-    return Wanted(_SCORELESS, None, steps, notes, result.round)
-
-
-def _places(past: RoundState) -> dict[int, float]:
-    order = past.best(len(past.results))
-    return {number: 1 - rank / len(past.results) for rank, number in enumerate(order)}
-
-
-VIEW_FILE = "optuna.log"
-_LOCK_FILE = ".optuna.log.lock"
-_STOPPED = Wanted("WAITING", notes={"status": "stopped"})
-_log = logging.getLogger(__name__)
-
-
-class OptunaView:
-    """The view of a run folder. Without optuna installed it does nothing."""
-
-    def __init__(self, run_folder: Path) -> None:
-        self.folder = Path(run_folder)
-        self.path = self.folder / VIEW_FILE
-        self._open: _Studies | None = None
-        self._points: Points | None = None
-        self._there = _has_optuna()
-        if not self._there:
-            _log.info("Optuna is not installed, so that %s is not written: pip install 'grash[optuna]'.", self.path)
-
-    def update(self, state: SearchState) -> None:
-        """Adds what the state has and the file has not: one read and one write. Never raises: it is only a view."""
-        if not self._there or not state.configurations:
-            return
-        try:
-            with _locked(self.folder / _LOCK_FILE), _quiet():
-                self._update(state)
-        except Exception as error:
-            self._there = False
-            _log.warning("%s is not written from here on (%s); the search goes on without it.", self.path, error)
-
-    def _update(self, state: SearchState) -> None:
-        if self._points is None:
-            self._points = Points(searched(state))
-        try:
-            if self._open is None or not self._open.journal.is_current():
-                self._open = _Studies.of_file(self.path, self.folder, state)
-            self._open.write(state, self._points)
-        except (JournalDamaged, ValueError, KeyError, AssertionError) as error:
-            _log.info("%s is written anew: %s", self.path, error)
-            self._open, self._points = None, Points(searched(state))
-            with atomic_file(self.path) as aside:
-                _Studies.of_file(aside, self.folder, state).write(state, self._points)
-
-
-class _Studies:
-    """The studies of a journal, and what is known to be in them: {configuration: (trial id, what it says)}."""
-
-    def __init__(self, journal: Any, folder: Path, identity: str) -> None:
-        from optuna.storages import JournalStorage
-
-        self.journal, self.name, self.identity = journal, folder.resolve().name, identity
-        self.times = _ended_times(folder / LEDGER_FILE)
-        self.storage = JournalStorage(journal)
-        self.ids: dict[str, int] = {}
-        self.seen: dict[str, dict[int, tuple[int, Wanted]]] = {}
-        self.shape: tuple[Any, ...] = ()  # of the search when the overview was last written
-        for study in self.storage.get_all_studies():
-            if study.user_attrs.get("search") == identity and study.study_name.startswith(f"{self.name}/"):
-                self._take_over(study.study_name, study._study_id)
-        if self.storage.get_all_studies() and f"{self.name}/overview" not in self.ids:
-            raise JournalDamaged("it belongs to another search")
-
-    @classmethod
-    def of_file(cls, path: Path, folder: Path, state: SearchState) -> _Studies:
-
-        return cls(Journal(path), folder, f"{state.started_at} {state.dataset.get('fingerprint', '')}")
-
-    def write(self, state: SearchState, points: Points) -> None:
-        shape = (
-            len(state.configurations), tuple(past.survivors is None for past in state.rounds), state.winner,
-            state.finished, state.budget,
-        )  # fmt: skip
-        if shape != self.shape:
-            wanted = overview_trials(state)
-            self._bring("overview", wanted, state, points, metric="rung_score", notes=study_notes(state))
-        for past in state.rounds:
-            notes = study_notes(state) | {f"round.{k}": v for k, v in past.plan.to_json().items()}
-            name = f"round-{past.plan.number}"
-            self._bring(name, round_trials(past), state, points, metric="valid_mrr", notes=notes)
-        self.journal.flush()
-        self.shape = shape
-
-    def _bring(
-        self, name: str, wanted: dict[int, Wanted], state: SearchState, points: Points, *, metric: str,
-        notes: dict[str, Any],
-    ) -> None:  # fmt: skip
-        """Makes a study say what is wanted of each configuration."""
-        study = f"{self.name}/{name}"
-        if study not in self.ids:
-            self._create(study, metric, notes)
-        seen = self.seen[study]
-        for number, now in wanted.items():
-            known = seen.get(number)
-            if known is None:
-                seen[number] = (self._add(study, number, now, state, points), now)
-            elif known[1] != now:
-                self._change(known[0], known[1], now)
-                seen[number] = (known[0], now)
-        for number in seen.keys() - wanted.keys():  # stopped in the middle, and not begun again yet
-            trial_id, was = seen[number]
-            if was != _STOPPED:
-                self._change(trial_id, was, _STOPPED)
-                seen[number] = (trial_id, _STOPPED)
-
-    def _create(self, study: str, metric: str, notes: dict[str, Any]) -> None:
-        from optuna.study import StudyDirection
-
-        study_id = self.storage.create_new_study([StudyDirection.MAXIMIZE], study)
-        self.ids[study], self.seen[study] = study_id, {}
-        self.storage.set_study_system_attr(study_id, "study:metric_names", [metric])
-        for key, value in (notes | {"search": self.identity}).items():
-            self.storage.set_study_user_attr(study_id, key, value)
-
-    def _add(self, study: str, number: int, now: Wanted, state: SearchState, points: Points) -> int:
-        from optuna.trial import TrialState, create_trial
-
-        made = state.configurations[number]
-        params, distributions = points.point(made.values)
-        trial = create_trial(
-            state=TrialState[now.state],
-            value=now.value,
-            params=params,
-            distributions=distributions,
-            user_attrs={"config_id": number, "origin": made.origin, "model": made.values.get("model"), **now.notes},
-            intermediate_values=now.steps,
-        )
-        if now.finished:
-            trial.datetime_complete = self.times.get((now.round, number)) or datetime.now(timezone.utc)
-            trial.datetime_start = trial.datetime_complete - timedelta(seconds=now.notes.get("seconds", 0.0))
-        return self.storage.create_new_trial(self.ids[study], trial)
-
-    def _change(self, trial_id: int, was: Wanted, now: Wanted) -> None:
-        from optuna.trial import TrialState
-
-        if was.finished:
-            raise JournalDamaged(f"a trial ended with {was.value}, and the ledger now says {now.value}")
-        for key, value in now.notes.items():
-            if was.notes.get(key) != value:
-                self.storage.set_trial_user_attr(trial_id, key, value)
-        for step, value in now.steps.items():
-            if was.steps.get(step) != value:
-                self.storage.set_trial_intermediate_value(trial_id, step, value)
-        if was.state != now.state:
-            values = None if now.value is None else [now.value]
-            self.storage.set_trial_state_values(trial_id, TrialState[now.state], values)
-
-    def _take_over(self, study: str, study_id: int) -> None:
-        self.ids[study], self.seen[study] = study_id, {}
-        for trial in self.storage.get_all_trials(study_id, deepcopy=False):
-            notes = {k: v for k, v in trial.user_attrs.items() if k not in ("config_id", "origin", "model")}
-            said = Wanted(trial.state.name, trial.value, dict(trial.intermediate_values), notes)
-            self.seen[study][trial.user_attrs["config_id"]] = (trial._trial_id, said)
-
-
-def _ended_times(path: Path) -> dict[tuple[int, int], datetime]:
-    """When each trial ended, from the ledger; trials that end from now on end now."""
-    times: dict[tuple[int, int], datetime] = {}
-    for event in read_ledger(path) if path.exists() else []:
-        if event["event"] == "trial_ended":
-            at = datetime.fromisoformat(event["at"].replace("Z", "+00:00"))
-            times[event["result"]["round"], event["result"]["number"]] = at
-    return times
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One writer at a time: the search itself, or `grash dashboard` beside it. The lock ends with its process."""
-    import fcntl
-
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Optuna's own lines (a study was created …) stay out of the search's output."""
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
-
-
-def _has_optuna() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("optuna") is not None
-
-
-# = Optuna's journal file, read and written in one piece: a batch of operations costs one write and no fsync.
-# =
-# = The same lines as Optuna's own file backend writes, so that Optuna and optuna-dashboard read it like any journal.
-
-
-class Journal(BaseJournalBackend):
-    """Operations are kept in memory until `flush`."""
+    A batch of operations costs one write and no fsync. The lines are those of Optuna's file backend, so Optuna and
+    optuna-dashboard can read them. It has the methods of `optuna.storages.journal.BaseJournalBackend` and is no
+    subclass, since Optuna is imported only when it is used.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        self._logs: list[dict[str, Any]] = []
         self._pending: list[str] = []
         content = self.path.read_bytes() if self.path.exists() else b""
         if content and not content.endswith(b"\n"):
-            raise JournalDamaged("its last line is torn")
+            raise StaleJournal("its last line is incomplete")
         try:
             self._logs = [json.loads(line) for line in content.splitlines()]
         except ValueError as error:
-            raise JournalDamaged("a line is damaged") from error
+            raise StaleJournal("a line is damaged") from error
         self._size = len(content)
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
         return self._logs[log_number_from:]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        # through JSON, since what Optuna reads back are lists and numbers, not tuples and enums
+        # through JSON, since Optuna reads back lists and numbers, not tuples and enums
         lines = [json.dumps(log, separators=(",", ":")) for log in logs]
         self._logs += [json.loads(line) for line in lines]
         self._pending += lines
 
     def flush(self) -> None:
-        """Appends what was collected in one write."""
+        """Append the pending operations in one write."""
         if not self._pending:
             return
         content = "".join(f"{line}\n" for line in self._pending).encode()
@@ -366,59 +196,184 @@ class Journal(BaseJournalBackend):
         self._pending = []
 
     def is_current(self) -> bool:
-        """Whether the file is as this journal left it; someone else (a note in the dashboard) may have added to it."""
+        """Return whether nobody else (e.g. a note in the dashboard) has changed the file."""
         return self.path.exists() and self.path.stat().st_size == self._size and not self._pending
 
 
-# = optuna-dashboard on the view of a run folder, on this machine only.
+class _Studies:
+    """The studies of a journal, and what they contain: {configuration: (trial id, its view)}."""
 
-HOST = "127.0.0.1"
+    def __init__(self, path: Path, folder: Path, state: SearchState) -> None:
+        from optuna.storages import JournalStorage
+
+        self.journal, self.name = Journal(path), folder.resolve().name
+        self.identity = f"{state.started_at} {state.dataset.get('fingerprint', '')}"
+        self.end_times = _end_times(folder / LEDGER_FILE)
+        self.storage = JournalStorage(self.journal)  # type: ignore[arg-type]
+        self.ids: dict[str, int] = {}
+        self.known: dict[str, dict[int, tuple[int, TrialView]]] = {}
+        self.shape: tuple[Any, ...] = ()  # of the search when the overview was last written
+        for study in self.storage.get_all_studies():
+            if study.user_attrs.get("search") == self.identity and study.study_name.startswith(f"{self.name}/"):
+                self._load(study.study_name, study._study_id)
+        if self.storage.get_all_studies() and f"{self.name}/overview" not in self.ids:
+            raise StaleJournal("it belongs to another search")
+
+    def write(self, state: SearchState, parameters: OptunaParameters) -> None:
+        """Bring all studies up to date."""
+        closed = tuple(r.survivors is None for r in state.rounds)
+        shape = (len(state.configurations), closed, state.winner, state.finished, state.budget)
+        attributes = study_attributes(state)
+        if shape != self.shape:
+            study = self._study("overview", "rung_score", attributes)
+            self._sync(study, overview_trials(state), state, parameters)
+        for r in state.rounds:
+            plan = {f"round.{key}": value for key, value in r.plan.to_json().items()}
+            study = self._study(f"round-{r.plan.number}", "valid_mrr", attributes | plan)
+            self._sync(study, round_trials(r), state, parameters)
+        self.journal.flush()
+        self.shape = shape
+
+    def _study(self, name: str, metric: str, attributes: dict[str, Any]) -> str:
+        """Return the full name of a study, which is created if it is new."""
+        from optuna.study import StudyDirection
+
+        study = f"{self.name}/{name}"
+        if study not in self.ids:
+            study_id = self.storage.create_new_study([StudyDirection.MAXIMIZE], study)
+            self.ids[study], self.known[study] = study_id, {}
+            self.storage.set_study_system_attr(study_id, "study:metric_names", [metric])
+            for key, value in (attributes | {"search": self.identity}).items():
+                self.storage.set_study_user_attr(study_id, key, value)
+        return study
+
+    def _sync(self, study: str, trials: dict[int, TrialView], state: SearchState, parameters: OptunaParameters) -> None:
+        known = self.known[study]
+        for number, now in trials.items():
+            if number not in known:
+                known[number] = (self._add(study, number, now, state, parameters), now)
+            elif known[number][1] != now:
+                self._change(*known[number], now)
+                known[number] = (known[number][0], now)
+        for number in known.keys() - trials.keys():  # stopped while it ran, and not started again yet
+            trial_id, before = known[number]
+            if before != _STOPPED:
+                self._change(trial_id, before, _STOPPED)
+                known[number] = (trial_id, _STOPPED)
+
+    def _add(self, study: str, number: int, now: TrialView, state: SearchState, parameters: OptunaParameters) -> int:
+        from optuna.trial import TrialState, create_trial
+
+        made = state.configurations[number]
+        params, distributions = parameters.point(made.values)
+        about = {"config_id": number, "origin": made.origin, "model": made.values.get("model")}
+        trial = create_trial(
+            state=TrialState[now.state],
+            value=now.value,
+            params=params,
+            distributions=distributions,
+            user_attrs={**about, **now.attributes},
+            intermediate_values=now.steps,
+        )
+        if now.finished:
+            trial.datetime_complete = self.end_times.get((now.round, number)) or datetime.now(timezone.utc)
+            trial.datetime_start = trial.datetime_complete - timedelta(seconds=now.attributes.get("seconds", 0.0))
+        return self.storage.create_new_trial(self.ids[study], trial)
+
+    def _change(self, trial_id: int, before: TrialView, now: TrialView) -> None:
+        from optuna.trial import TrialState
+
+        if before.finished:
+            raise StaleJournal(f"a trial ended with {before.value}, but the ledger has {now.value}")
+        for key, value in now.attributes.items():
+            if before.attributes.get(key) != value:
+                self.storage.set_trial_user_attr(trial_id, key, value)
+        for step, value in now.steps.items():
+            if before.steps.get(step) != value:
+                self.storage.set_trial_intermediate_value(trial_id, step, value)
+        if before.state != now.state:
+            values = None if now.value is None else [now.value]
+            self.storage.set_trial_state_values(trial_id, TrialState[now.state], values)
+
+    def _load(self, study: str, study_id: int) -> None:
+        self.ids[study], self.known[study] = study_id, {}
+        for trial in self.storage.get_all_trials(study_id, deepcopy=False):
+            attributes = {k: v for k, v in trial.user_attrs.items() if k not in ("config_id", "origin", "model")}
+            view = TrialView(trial.state.name, trial.value, dict(trial.intermediate_values), attributes)
+            self.known[study][trial.user_attrs["config_id"]] = (trial._trial_id, view)
+
+
+def _overview_trial(values: dict[int, float], results: list[TrialResult], *, over: bool) -> TrialView:
+    if not results:
+        return TrialView("FAIL" if over else "RUNNING", attributes={"status": "not run" if over else "active"})
+    last = results[-1]
+    attributes: dict[str, Any] = {f"mrr_r{r.round}": r.mrr for r in results if r.mrr is not None}
+    attributes |= {"cost_spent": sum(r.cost for r in results), "seconds": sum(r.seconds for r in results)}
+    attributes["status"] = last.status if over else "active"
+    if not over:
+        return TrialView("RUNNING", steps=values, attributes=attributes)
+    scored = last.status in ("ok", "diverged")
+    value = values[max(values)] if scored else None
+    return TrialView("COMPLETE" if scored else "FAIL", value, values, attributes, last.round)
+
+
+def _round_trial(result: TrialResult) -> TrialView:
+    """A diverged trial is complete with value 0: the configuration is that bad. Other failures say nothing about it."""
+    low, high = result.interval or (None, None)
+    names = ("status", "cost", "seconds", "positives", "peak_bytes", "device", "message")
+    attributes = {name: getattr(result, name) for name in names} | {"low": low, "high": high}
+    steps = {int(v["step"]): float(v["mrr"]) for v in result.history}
+    value = {"ok": result.mrr, "diverged": 0.0}.get(result.status)
+    scored = result.status in ("ok", "diverged")
+    return TrialView("COMPLETE" if scored else "FAIL", value, steps, attributes, result.round)
+
+
+def _end_times(path: Path) -> dict[tuple[int, int], datetime]:
+    """Return when each trial ended, from the ledger."""
+    times: dict[tuple[int, int], datetime] = {}
+    for event in read_ledger(path) if path.exists() else []:
+        if event["event"] == "trial_ended":
+            at = datetime.fromisoformat(event["at"].replace("Z", "+00:00"))
+            times[event["result"]["round"], event["result"]["number"]] = at
+    return times
 
 
 @contextmanager
-def dashboard_server(run_folder: Path, port: int) -> Iterator[WSGIServer]:
-    """A server that is bound and not yet serving; the view is brought up to date first."""
-    folder = Path(run_folder)
-    state = state_of(folder)
-    if find_spec("optuna_dashboard") is None or find_spec("optuna") is None:
-        raise InputError("The dashboard needs optuna-dashboard: pip install 'grash[dashboard]'.")
-    OptunaView(folder).update(state)
-    if not (folder / VIEW_FILE).is_file():
-        raise InputError(f"{folder} has no trials to show yet: try again when the search has proposed configurations.")
-    try:
-        server = make_server(HOST, port, _application(folder, state), handler_class=_Quiet)
-    except (OSError, OverflowError) as error:
-        raise InputError(f"Port {port} cannot be used ({error}): give another with --port.") from error
-    with server:
-        yield server
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process write at a time: the search, or `grash dashboard`. The lock ends with its process."""
+    import fcntl
+
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
-def note(state: SearchState) -> str:
-    """What a visitor of the overview study should know, in Markdown."""
-    said = (
-        "One trial per configuration. Its value is the number of rounds it survived plus its place in the last one, so "
-        "that configurations judged on different graphs compare; the studies of the rounds have the MRRs themselves. "
-        "Configurations that are still in the race are shown as running.\n"
-    )
-    best = state.incumbent()
-    if best is None or best.mrr is None:
-        return said
-    return f"{said}\n**Best so far**: configuration {best.number}, MRR {best.mrr:.4f} in round {best.round}.\n"
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing: a line per request would hide the address."""
 
 
-class _Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *words: Any) -> None:
-        """A line for every request would bury the address."""
-
-
-def _application(folder: Path, state: SearchState) -> Any:
+def _dashboard(folder: Path, state: SearchState) -> Any:
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna_dashboard = import_module("optuna_dashboard")
     logging.getLogger("optuna").setLevel(logging.WARNING)
-    storage = JournalStorage(JournalFileBackend(str(folder / VIEW_FILE)))
+    storage = JournalStorage(JournalFileBackend(str(folder / OPTUNA_FILE)))
     overview = optuna.load_study(study_name=f"{folder.resolve().name}/overview", storage=storage)
-    optuna_dashboard.save_note(overview, note(state))
+    optuna_dashboard.save_note(overview, _dashboard_note(state))
     return optuna_dashboard.wsgi(storage)
+
+
+def _dashboard_note(state: SearchState) -> str:
+    """Return the note of the overview study, in Markdown."""
+    text = (
+        "One trial per configuration. Its value is the number of rounds it survived plus its rank in the last one, "
+        "which compares configurations trained on different graphs. The studies of the rounds have the MRRs. "
+        "Configurations that are still in the search are shown as running.\n"
+    )
+    best = state.incumbent()
+    if best is None or best.mrr is None:
+        return text
+    return f"{text}\n**Best so far**: configuration {best.number}, MRR {best.mrr:.4f} in round {best.round}.\n"

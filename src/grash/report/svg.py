@@ -1,7 +1,7 @@
-"""Drawing: SVG elements as escaped text, scales with sensible ticks, and the frame that charts share.
+"""SVG elements as escaped text, scales with round ticks, and the axes that all charts share.
 
-Colors are classes, so that the page's light and dark styles apply. A mark carries `data-tip` (its tooltip) and
-`data-c` (its configuration, which lights up everywhere when one of its marks is pointed at).
+Colors are CSS classes, so the page's light and dark styles apply. `data-tip` of a mark is its tooltip; `data-c` is its
+configuration, and pointing at one mark highlights all marks with the same `data-c`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from grash.formatting import format_number
 
-CHARACTER = 6.6  # px, width of a letter of a label at 12 px, on the safe side
+CHARACTER = 6.6  # px; an upper estimate of the width of one character at 12 px
 
 
 def tag(name: str, content: str = "", **attributes: Any) -> str:
-    """An element; `content` is markup, attribute values are escaped. Underscores become dashes, `cls` is class."""
+    """Return one element. `content` is markup; attribute values are escaped. `cls` is `class`, and `_` becomes `-`."""
     parts = [name]
     for key, value in attributes.items():
         if value is None:
@@ -30,6 +30,7 @@ def tag(name: str, content: str = "", **attributes: Any) -> str:
 
 
 def label(text: object, x: float, y: float, **attributes: Any) -> str:
+    """Return a text element; the text is escaped."""
     return tag("text", escape(str(text)), x=x, y=y, **attributes)
 
 
@@ -46,11 +47,13 @@ def bar(x: float, y: float, width: float, height: float, cls: str, **attributes:
 
 
 def path(points: list[tuple[float, float]], cls: str, **attributes: Any) -> str:
-    places = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    return tag("path", d=f"M{places}", cls=f"mark {cls}", **attributes)
+    """Return a line through the points."""
+    coordinates = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    return tag("path", d=f"M{coordinates}", cls=f"mark {cls}", **attributes)
 
 
 def drawing(content: list[str], width: float, height: float, description: str) -> str:
+    """Return the svg element; screen readers read the description."""
     return tag(
         "svg", "".join(content), viewBox=f"0 0 {width:g} {height:g}", width=width, height=height, role="img",
         aria_label=description,
@@ -59,7 +62,7 @@ def drawing(content: list[str], width: float, height: float, description: str) -
 
 @dataclass(frozen=True)
 class Scale:
-    """Values to places: low ↦ start, high ↦ end."""
+    """Maps values to pixels: low to start, high to end."""
 
     low: float
     high: float
@@ -73,32 +76,34 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, about: int = 5) -> list[float]:
+        """Return about that many round values within the scale."""
         return _log_ticks(self.low, self.high, about) if self.log else _even_ticks(self.low, self.high, about)
 
 
-def scale_over(values: list[float], start: float, end: float, *, log: bool = False, zero: bool = False) -> Scale:
-    """A scale that holds the values with some room at the ends; with `zero`, it begins there."""
+def scale_over(values: list[float], start: float, end: float, *, log: bool = False) -> Scale:
+    """Return a scale over the values, with a margin at both ends."""
     low, high = (min(values), max(values)) if values else ((0.1, 1.0) if log else (0.0, 1.0))
     if log:
         room = (high / low) ** 0.06 if high > low else 2.0
         return Scale(low / room, high * room, start, end, log=True)
     room = 0.06 * (high - low) or 0.1 * abs(high) or 0.5
-    return Scale(0.0 if zero else low - room, high + room, start, end)
+    return Scale(low - room, high + room, start, end)
 
 
 def frame(x: Scale, y: Scale, *, xs: list[tuple[float, str]], ys: list[tuple[float, str]]) -> list[str]:
-    """Grid lines with their labels; ticks are (value, words)."""
+    """Return axes and grid lines with labels; a tick is (value, text)."""
     drawn = []
-    for value, words in ys:
+    for value, text in ys:
         drawn.append(line(x.start, y(value), x.end, y(value), cls="grid"))
-        drawn.append(label(words, x.start - 6, y(value) + 4, cls="tick", text_anchor="end"))
-    for value, words in xs:
+        drawn.append(label(text, x.start - 6, y(value) + 4, cls="tick", text_anchor="end"))
+    for value, text in xs:
         drawn.append(line(x(value), y.start, x(value), y.start + 4, cls="axis"))
-        drawn.append(label(words, x(value), y.start + 17, cls="tick", text_anchor="middle"))
+        drawn.append(label(text, x(value), y.start + 17, cls="tick", text_anchor="middle"))
     return [*drawn, line(x.start, y.start, x.end, y.start, cls="axis")]
 
 
 def ticks_of(scale: Scale, about: int = 5) -> list[tuple[float, str]]:
+    """Return the ticks of a scale with their texts."""
     return [(value, format_number(value)) for value in scale.ticks(about)]
 
 
@@ -113,7 +118,7 @@ def _even_ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def _log_ticks(low: float, high: float, about: int) -> list[float]:
-    """Powers of ten; between them 1, 2, 5 where there are few."""
+    """Return powers of ten; where fewer than three are in range, also 2 and 5 times them."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     powers = [10.0**e for e in range(first, last + 1) if low <= 10.0**e <= high]
     if len(powers) < 3:

@@ -3,7 +3,7 @@
   const tip = document.getElementById("tip");
   let hot = null;
 
-  // a configuration lights up in every chart and in the table
+  // highlight a configuration in every chart and in the table
   const light = (number) => {
     if (number === hot) return;
     for (const mark of document.querySelectorAll(".hot")) mark.classList.remove("hot");
@@ -45,7 +45,7 @@
       const rows = [...table.tBodies[0].rows];
       const value = (row) => row.cells[column].dataset.v;
       rows.sort((a, b) => {
-        if (value(a) === "" || value(b) === "") return compare(value(a), value(b)); // what has no value stays last
+        if (value(a) === "" || value(b) === "") return compare(value(a), value(b)); // cells without a value stay last
         return (up ? 1 : -1) * compare(value(a), value(b));
       });
       table.tBodies[0].append(...rows);

@@ -1,0 +1,190 @@
+"""What a running search writes: one line per change of state, and the files of its run folder.
+
+`ProgressLines` turns states into lines, for log.txt and for output that is not a terminal. `RunFiles` calls it, and
+rewrites report.html and optuna.log while the search runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grash.formatting import format_duration
+from grash.report.optuna import OptunaView
+from grash.report.page import write_report
+from grash.report.summary import final_metrics, higher_than, n_entrants, read_state
+from grash.search.ledger import RoundState, SearchState
+from grash.search.trial import TrialProgress, TrialResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from grash.engines.driver import Watch
+
+LOG_FILE = "log.txt"
+_EVERY_SECONDS = 15.0  # between two updates of optuna.log within a round
+_log = logging.getLogger(__name__)
+
+
+class RunFiles:
+    """Keeps report.html, optuna.log and log.txt of a run folder up to date while its search runs.
+
+    The ledger has all results, so an error here is logged once and never stops the search.
+    """
+
+    def __init__(self, folder: Path, watch: Watch | None = None) -> None:
+        """watch: also called with every state; what it raises stops the search."""
+        self.folder, self._watch, self._optuna = Path(folder), watch, OptunaView(folder)
+        self._lines = ProgressLines(self._write_log, report_finished=False)
+        self._failed: set[str] = set()
+        self._n_closed, self._updated = 0, time.monotonic()
+
+    def watch(
+        self, state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]
+    ) -> None:
+        """Update the files: log.txt at once, optuna.log every 15 seconds, the report after each round."""
+        if self._watch is not None:
+            self._watch(state, heartbeats, devices)
+        with self._errors_logged(LOG_FILE):
+            self._lines.watch(state, heartbeats, devices)
+        n_closed = sum(r.survivors is not None for r in state.rounds)
+        if n_closed == self._n_closed and time.monotonic() - self._updated < _EVERY_SECONDS:
+            return
+        self._optuna.update(state)
+        if n_closed != self._n_closed:
+            self._write_report()
+        self._n_closed, self._updated = n_closed, time.monotonic()
+
+    def write(self) -> None:
+        """Write report.html and optuna.log from the ledger, if there is one."""
+        try:
+            state = read_state(self.folder)
+        except Exception:  # the search failed before its first event, and its own error tells why
+            _log.debug("%s has no readable ledger.", self.folder, exc_info=True)
+            return
+        self._optuna.update(state)
+        self._write_report()
+
+    def _write_report(self) -> None:
+        with self._errors_logged("report.html"):
+            write_report(self.folder)
+
+    def _write_log(self, line: str) -> None:
+        with (self.folder / LOG_FILE).open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')}  {line}\n")
+
+    @contextmanager
+    def _errors_logged(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if name not in self._failed:
+                _log.warning("%s is not up to date (%s). The search continues.", self.folder / name, error)
+                _log.debug("Writing %s failed.", name, exc_info=True)
+            self._failed.add(name)
+
+
+class ProgressLines:
+    """Writes one line when a round starts, a trial ends, a round ends, and the winner is known and trained."""
+
+    def __init__(self, write: Callable[[str], None], *, report_finished: bool = True) -> None:
+        """report_finished: whether to write a line for a search that is already finished."""
+        self._write, self._report_finished = write, report_finished
+        self._started = False
+        self._ended: dict[int, set[int]] = {}  # by round, the configurations whose result was written
+        self._closed: dict[int, bool] = {}
+        self._winner: int | None = None
+        self._final = False
+
+    def watch(
+        self, state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]
+    ) -> None:
+        """Write what is new since the last call."""
+        if not self._started:
+            self._skip_known(state)
+        for round_state in state.rounds:
+            self._write_round(state, round_state)
+        if state.winner is not None and state.winner != self._winner:
+            self._write(f"the winner is configuration {state.winner}")
+        self._winner = state.winner
+        if state.final is not None and not self._final:
+            test = final_metrics(state.final)
+            mrr = f"  test MRR {test['mrr']:.4f}" if test is not None and test.get("mrr") is not None else ""
+            self._write(f"final training: {_result_text(state.final)}{mrr}")
+            self._final = True
+
+    def _skip_known(self, state: SearchState) -> None:
+        """Skip what an earlier process has written, and write where the search resumes."""
+        self._started = True
+        done = sum(len(r.results) for r in state.rounds)
+        if not done and state.winner is None:
+            return
+        self._ended = {r.plan.number: set(r.results) for r in state.rounds}
+        self._closed = {r.plan.number: r.survivors is not None for r in state.rounds}
+        self._winner, self._final = state.winner, state.final is not None
+        if not state.finished:
+            self._write(_resume_text(state, done))
+        elif self._report_finished:
+            self._write("already finished: nothing to do")
+
+    def _write_round(self, state: SearchState, round_state: RoundState) -> None:
+        plan, number = round_state.plan, round_state.plan.number
+        n_trials = n_entrants(state, number)
+        if number not in self._ended:
+            self._ended[number], self._closed[number] = set(), False
+            graph = f"{plan.n_entities:,} entities and {plan.n_train:,} triples"
+            trials = f"{_count_trials(n_trials)} of {plan.epochs:.3g} epochs"
+            self._write(f"round {number}: {trials} on {graph}, {plan.cost:.3g} full runs each")
+        ended = self._ended[number]
+        if len(ended) < len(round_state.results):
+            for n, result in round_state.results.items():
+                if n not in ended:
+                    ended.add(n)
+                    self._write(f"round {number}  {len(ended)}/{n_trials}  configuration {n}  {_result_text(result)}")
+        survivors = round_state.survivors
+        if survivors and not self._closed[number]:
+            advance = "advances" if len(survivors) == 1 else "advance"
+            first = _first_text(round_state, survivors[0])
+            self._write(f"round {number} done: {len(survivors)} of {n_trials} {advance}; {first}")
+        self._closed[number] = survivors is not None
+
+
+def _resume_text(state: SearchState, done: int) -> str:
+    """Return where a search resumes; an extension opens the first rounds again."""
+    number = next((r.plan.number for r in state.rounds if r.survivors is None), len(state.rounds) + 1)
+    if number <= len(state.sizes):
+        return f"resumes in round {number}: {_count_trials(done)} done so far"
+    if state.settings.get("final_train", True) and state.final is None:
+        return "resumes with the final training"
+    return "resumes: everything is trained, only the end is missing"
+
+
+def _first_text(round_state: RoundState, number: int) -> str:
+    """Return which configuration is first, and why if another one has a higher MRR."""
+    first = round_state.results[number]
+    higher = higher_than(round_state, first)
+    if higher is None:
+        return f"best: configuration {number}, {_score_text(first)}"
+    rising = f"still rising (configuration {higher.number} has {higher.mrr:.4f})"
+    return f"first: configuration {number}, {_score_text(first)}, {rising}"
+
+
+def _count_trials(count: int) -> str:
+    return f"{count} trial" if count == 1 else f"{count} trials"
+
+
+def _result_text(result: TrialResult) -> str:
+    billed = f"  {result.cost:.3g} full runs" if result.round else ""  # the final training is outside the budget
+    return f"{_score_text(result)}{billed}  {format_duration(result.seconds)}"
+
+
+def _score_text(result: TrialResult) -> str:
+    if result.status != "ok" or result.mrr is None:
+        return f"{result.status}: {result.message.splitlines()[0]}" if result.message else result.status
+    interval = f" [{result.interval[0]:.4f}, {result.interval[1]:.4f}]" if result.interval is not None else ""
+    return f"MRR {result.mrr:.4f}{interval}"

@@ -1,0 +1,73 @@
+"""The files of a run folder follow the search, and an error in them neither stops nor hides anything."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from grash.report import charts, progress
+from grash.report.progress import RunFiles
+from grash.search.ledger import SearchState, read_ledger
+from report.runs import write_run
+
+
+def replay(folder: Path, files: RunFiles) -> SearchState:
+    """Show the files every state of the search in a folder."""
+    state = SearchState()
+    for event in read_ledger(folder / "ledger.jsonl"):
+        state.apply(event)
+        files.watch(state, {}, ("cpu",))
+    return state
+
+
+def test_a_search_writes_its_report_its_log_and_its_studies(tmp_path: Path) -> None:
+    write_run(tmp_path, n_trials=4)
+    replay(tmp_path, RunFiles(tmp_path))
+    lines = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
+    assert "round 1: 4 trials of" in lines[0] and "test MRR" in lines[-1]
+    assert (tmp_path / "report.html").is_file() and (tmp_path / "optuna.log").is_file()
+
+
+@pytest.mark.parametrize("broken", ["chart", "log", "optuna"])
+def test_any_error_in_a_file_is_logged_once_and_the_search_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    owner, name = {
+        "chart": (charts, "funnel"),
+        "log": (progress, "n_entrants"),
+        "optuna": (progress.OptunaView, "_update"),
+    }[broken]
+    monkeypatch.setattr(owner, name, fail)
+    write_run(tmp_path, n_trials=16)
+    files = RunFiles(tmp_path)
+    with caplog.at_level(logging.DEBUG, "grash"):
+        state = replay(tmp_path, files)
+        files.write()
+    assert state.finished
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1 and "a defect" in warnings[0].getMessage()
+    assert any(r.levelno == logging.DEBUG and r.exc_info is not None for r in caplog.records)
+
+
+def test_a_broken_report_does_not_hide_the_error_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "write_report", lambda _: 1 / 0)
+    write_run(tmp_path, n_trials=4)
+    with pytest.raises(ValueError, match="the real error"):
+        try:
+            raise ValueError("the real error")
+        finally:
+            RunFiles(tmp_path).write()
+
+
+def test_an_error_of_the_callers_watch_is_raised(tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("stop")
+
+    write_run(tmp_path, n_trials=4)
+    with pytest.raises(ValueError, match="stop"):
+        replay(tmp_path, RunFiles(tmp_path, refuse))
