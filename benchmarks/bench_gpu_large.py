@@ -27,7 +27,7 @@ from grash.data.known_answers import KnownAnswers
 from grash.engines.memory import choose_placement, plan_memory
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes
-from grash.kernels.host_rows import host_rows, near
+from grash.kernels.host_rows import host_rows, cpu_view
 from grash.kernels.random import key_of, permuted
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState
@@ -196,7 +196,7 @@ def memory_rate() -> float:
 def bus_rates() -> tuple[float, float]:
     """Bytes per second to the card and from it, of registered memory."""
     there = host_rows(1 << 20, 256, CUDA)
-    host, here = near(there), torch.empty(1 << 20, 256, device=CUDA)
+    host, here = cpu_view(there), torch.empty(1 << 20, 256, device=CUDA)
 
     def rate(call: Callable[[], object]) -> float:
         return host.nbytes / device_timed(call, 5).median

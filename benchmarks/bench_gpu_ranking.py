@@ -191,7 +191,7 @@ def differences(ranker: Ranker, model: KgeModel, one: Ranks, other: Ranks) -> li
 
 def around(ranker: Ranker, model: KgeModel, side: Side, row: int) -> tuple[int, int]:
     """How many candidates score above the truth by more than NEAR of its score, and how many are nearer."""
-    (question,) = ranker.questions[side]
+    (question,) = (queries for queries in ranker.queries if queries.side == side)
     part, runs = slice(row, row + 1), question.runs(row, row + 1)
     queries, seen = model.queries(question.known[part], question.relations[part], side)
     candidates = model.candidate(model.entity, seen)

@@ -243,11 +243,9 @@ def parts_of(fused: FusedSteps) -> dict[str, float]:
 
 
 def launches(fused: FusedSteps) -> dict[str, Callable[[], object]]:
-    """The launches of `step_launch_triton.launch_step`, each alone."""
+    """Return the launches of `step_triton.launch_step`, each by itself."""
     from grash.kernels import step_draw_triton as drawing
-    from grash.kernels import step_score_triton as distance
-    from grash.kernels import step_score_triton as dot
-    from grash.kernels import step_update_triton as ending
+    from grash.kernels import step_score_triton as scoring
     from grash.kernels import step_update_triton as updating
 
     space, plan, trials, factors, tables = fused.space, fused.plan, fused.trials, fused.factors, fused.tables
@@ -258,18 +256,18 @@ def launches(fused: FusedSteps) -> dict[str, Callable[[], object]]:
     }
     if fused.shape.pair == "dot":
         calls |= {
-            "score": lambda: dot.score(space, trials, factors),
-            "spread": lambda: dot.spread(space, trials, factors),
+            "score": lambda: scoring.score_dot(space, trials, factors),
+            "spread": lambda: scoring.candidate_gradient_dot(space, trials, factors),
         }
     else:
         calls |= {
-            "score": lambda: distance.score_step_distance_triton(space, trials, factors),
-            "weigh": lambda: distance.weigh(space, plan, trials, factors),
-            "pulls": lambda: distance.pulls(space, trials),
-            "spread": lambda: distance.spread_step_distance_triton(space, trials),
+            "score": lambda: scoring.score_distance(space, trials, factors),
+            "weigh": lambda: scoring.weigh_distance(space, plan, trials, factors),
+            "pulls": lambda: scoring.query_gradient_distance(space, trials),
+            "spread": lambda: scoring.candidate_gradient_distance(space, trials),
         }
     return calls | {
-        "ends": lambda: ending.ends(space, plan, trials, factors, *tables),
+        "ends": lambda: updating.triple_gradients(space, plan, trials, factors, *tables),
         "relations": lambda: updating.update_relations(*known, tables[1], relation_squares, ADAGRAD_EPS),
         "entities": lambda: updating.update_entities(*known, keys, tables[0], entity_squares, ADAGRAD_EPS),
     }

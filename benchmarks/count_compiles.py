@@ -85,8 +85,8 @@ def count(given: argparse.Namespace) -> None:
     if given.together:
         began = time.perf_counter()
         os.sched_getaffinity = lambda pid: set(range(given.together))  # type: ignore[assignment]
-        compile_ahead._begin({str(number): kernel.compile for number, kernel in enumerate(kernels)})
-        for future in compile_ahead._under_way.values():
+        compile_ahead._start_compiling({str(number): kernel.compile for number, kernel in enumerate(kernels)})
+        for future in compile_ahead._compiling.values():
             future.result()
         print(f"compiled by {given.together} threads in {time.perf_counter() - began:.1f} s")
     elif given.time:
@@ -111,23 +111,23 @@ def stacks_of(given: argparse.Namespace) -> list[list[TrainConfig]]:
 
 def rehearsed(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_relations: int) -> list[Kernel]:
     """The distinct kernels, which then are not compiled yet."""
-    found, begin = [], compile_ahead._begin
+    found, begin = [], compile_ahead._start_compiling
     told: list[Any] = []
     knobs.runtime.jit_cache_hook = lambda **words: told.append(words) or False
     taken: dict[str, Callable[[], Any]] = {}
-    submit = compile_ahead._Mode.submit
+    submit = compile_ahead._CompileMode.submit
 
     def noting(self: Any, key: str, compile_kernel: Callable[[], Any], finish: Any) -> None:
         if key not in taken:
             taken[key] = compile_kernel
             found.append(Kernel(told[-1]["fn"].name, fixed_in(told[-1]), compile_kernel))
 
-    compile_ahead._Mode.submit = noting  # type: ignore[method-assign]
-    compile_ahead._begin = lambda found: None
+    compile_ahead._CompileMode.submit = noting  # type: ignore[method-assign]
+    compile_ahead._start_compiling = lambda found: None
     try:
         compile_stacks(stacks, n_entities, n_relations)
     finally:
-        compile_ahead._Mode.submit, compile_ahead._begin = submit, begin  # type: ignore[method-assign]
+        compile_ahead._CompileMode.submit, compile_ahead._start_compiling = submit, begin  # type: ignore[method-assign]
         knobs.runtime.jit_cache_hook = None
     return found
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grash.evaluation.ranking import SlotRanks
+from grash.evaluation.ranking import SideRanks
 from triton_interpreter import needs_triton
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -58,16 +58,12 @@ def test_the_parts_of_a_step_are_launched_as_the_step_launches_them(bench, monke
 
 def _listen(monkeypatch: pytest.MonkeyPatch, seen: dict[str, tuple[Any, ...]]) -> None:
     """Replaces the kernels' functions by some that note what they are given, if it fits their signatures."""
-    modules = {
-        kind: importlib.import_module(f"grash.kernels.step_{kind}_triton")
-        for kind in ("draw", "dot", "distance", "ends", "update", "launch")
-    }
-    for kind, module in modules.items():
+    for kind in ("draw", "score", "update"):
+        module = importlib.import_module(f"grash.kernels.step_{kind}_triton")
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            own = function.__module__ == module.__name__ and kind != "launch" and not name.startswith("_")
+            own = function.__module__ == module.__name__ and not name.startswith("_")
             if own and "space" in inspect.signature(function).parameters and name != "tiles":
                 monkeypatch.setattr(module, name, _noting(function, f"{kind}.{name}", seen))
-    monkeypatch.setattr(modules["launch"], "ends", modules["ends"].ends)  # which it imports by name
 
 
 def _noting(function: Callable[..., object], name: str, seen: dict[str, tuple[Any, ...]]) -> Callable[..., None]:
@@ -162,7 +158,7 @@ def test_a_difference_is_explained_only_by_candidates_near_the_truth(bench, step
     model = ranking.MODELS["transe"](entity, torch.full((1, 2), -100.0))
     test = np.array([[9, 0, 0]], np.int32)
     ranker = ranking.Ranker(test, ranking.KnownAnswers.of(test, n_relations=1), 10, torch.device("cpu"))
-    right, wrong = (SlotRanks(np.array([above]), np.array([0]), np.array([9])) for above in (0, 1))
+    right, wrong = (SideRanks(np.array([above]), np.array([0]), np.array([9])) for above in (0, 1))
     one = ranking.Ranks(test, head=right, tail=right)
     assert ranking.differences(ranker, model, one, one) == []
     found = ranking.differences(ranker, model, one, replace(one, tail=wrong))

@@ -22,7 +22,7 @@ from grash.engines.trainer import TrainingData, run_trainings
 from grash.engines.trial import lost_context
 from grash.errors import ConfigError, Diverged, GrashError, InputError
 from grash.evaluation.metrics import metrics_of
-from grash.evaluation.ranking import Ranker, Ranks
+from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes
 from grash.models import KgeModel, model_class
 from grash.reduction.subgraph import Subgraph
@@ -342,7 +342,8 @@ class GraphTrainer:
         self.training_data = TrainingData(data, self.device, keys=(keys[0], keys[1]), seed=seed)
         self._test: Ranker | None = None
         self._validated: list[float] = []  # seconds of every validation since they were last read
-        self._time_validations()
+        assert self.training_data.validator is not None
+        self.training_data.validator.ranker.durations = self._validated
 
     def train(self, configs: Sequence[TrainConfig], epochs: Sequence[float], *, test: bool = False) -> list[Trained]:
         """Each configuration's training to the last of `epochs`, validated after each of them."""
@@ -385,24 +386,6 @@ class GraphTrainer:
         ranked = self._test.rank_many(models)
         found = [None if isinstance(r, Diverged) else metrics_of(r.head, r.tail).to_dict() for r in ranked]
         return [None if f is None else {name: float(f[name]) for name in TESTED} for f in found]
-
-    def _time_validations(self) -> None:
-        """From now on every ranking of the validation triples is timed, apart from the steps before it."""
-        assert self.training_data.validator is not None
-        ranker = self.training_data.validator.ranker
-        begin = ranker.begin
-
-        def timed(model: KgeModel, *, work_bytes: int | None = None) -> Callable[[], Ranks]:
-            self.settle()
-            began = time.monotonic()
-            try:
-                found = begin(model, work_bytes=work_bytes)()
-            finally:
-                self.settle()
-                self._validated.append(time.monotonic() - began)
-            return lambda: found
-
-        ranker.begin = timed  # type: ignore[method-assign]
 
     def _failed(self, config: TrainConfig, epochs: Sequence[float], error: Exception) -> Trained:
         if not isinstance(error, Diverged):

@@ -91,7 +91,7 @@ def test_only_trainings_are_launched_as_several(one_rank: None, monkeypatch: pyt
     assert grash("--help").code == 0 and grash("train", "--help").code == 0
 
 
-@pytest.mark.parametrize("failing", ["evaluate_shard", "check_same_step"])
+@pytest.mark.parametrize("failing", ["evaluate_distributed", "check_same_step"])
 def test_an_interrupt_names_a_checkpoint_only_if_there_is_one(
     source: str, tmp_path: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:

@@ -15,7 +15,7 @@ from grash.engines import memory as placing
 from grash.engines.memory import PlacementChoice, choose_placement, plan_memory
 from grash.engines.trainer import TrainingData
 from grash.errors import ConfigError, MemoryPlanError
-from grash.kernels.host_rows import is_far
+from grash.kernels.host_rows import is_offloaded
 from grash.training.config import make_config
 from grash.training.optimizers import TableOptimizer
 from grash.training.placement import Placement
@@ -192,7 +192,7 @@ def test_best_weights_go_to_disk_where_host_memory_lacks_room_for_them(machine: 
     assert found.plan.memory == 0 and found.plan.disk == found.plan.best_tables >= ROWS
     assert "on disk for the best weights" in found.sentence()
     kept = found.placement.kept(torch.ones(3, 2))
-    assert is_far(kept) and kept.shape == (3, 2)
+    assert is_offloaded(kept) and kept.shape == (3, 2)
     with pytest.raises(MemoryPlanError, match="of host memory, only .* is free"):
         place(CUDA, placement="device")
     assert place(CUDA, keep_best=False).placement == Placement()  # a trial keeps none

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
 from grash.errors import InputError
-from grash.evaluation.evaluate import evaluate, sampled
-from grash.evaluation.metrics import grouped, metrics_of, mrr, mrr_bounds, mrr_interval
-from grash.evaluation.ranking import Ranks, SlotRanks
+from grash.evaluation.evaluate import evaluate, sample_triples
+from grash.evaluation.metrics import metrics_by_group, metrics_of, mrr, mrr_bounds, mrr_interval
+from grash.evaluation.ranking import Ranks, SideRanks
 from grash.models import MODELS
 
 
-def side(above: list[int], ties: list[int], others: list[int]) -> SlotRanks:
-    return SlotRanks(*(np.array(x, np.int64) for x in (above, ties, others)))
+def side(above: list[int], ties: list[int], others: list[int]) -> SideRanks:
+    return SideRanks(*(np.array(x, np.int64) for x in (above, ties, others)))
 
 
 # Four triples among six entities. Head ranks 1, 2.5, 4, 6; tail ranks 1, 1, 3, 2.
@@ -62,7 +62,7 @@ def test_the_best_order_has_amri_one_and_the_worst_minus_one() -> None:
 
 
 def test_groups_take_their_own_triples() -> None:
-    found = grouped(RANKS, np.array([1, 0, 1, 1]), ["born in", "knows", "unused"])
+    found = metrics_by_group(RANKS, np.array([1, 0, 1, 1]), ["born in", "knows", "unused"])
     assert set(found) == {"born in", "knows"}
     assert found["born in"].mrr == pytest.approx((0.4 + 1) / 2) and found["born in"].n == 2
     assert found["knows"].mr == pytest.approx((1 + 4 + 6 + 1 + 3 + 2) / 6)
@@ -135,13 +135,13 @@ def test_unseen_triples_are_kept_or_dropped_and_always_counted() -> None:
 
 def test_a_sample_is_seeded_and_in_order() -> None:
     triples = np.arange(300, dtype=np.int32).reshape(100, 3)
-    one, again, other = (sampled(triples, 10, s) for s in (0, 0, 1))
+    one, again, other = (sample_triples(triples, 10, s) for s in (0, 0, 1))
     assert np.array_equal(one, again) and not np.array_equal(one, other)
     assert (np.diff(one[:, 0]) > 0).all() and len(one) == 10
-    assert sampled(triples, None, 0) is triples and len(sampled(triples, 1000, 0)) == 100
+    assert sample_triples(triples, None, 0) is triples and len(sample_triples(triples, 1000, 0)) == 100
     for n in (0, -3):
         with pytest.raises(InputError, match=f"sample of {n} triples"):
-            sampled(triples, n, 0)
+            sample_triples(triples, n, 0)
     dataset, entity = six()
     result = evaluate(model_of(entity), dataset, sample=2)
     assert (result.n_triples, result.n_triples_in_split) == (2, 3)
@@ -158,7 +158,7 @@ def test_metrics_among_drawn_candidates_cannot_be_confused() -> None:
     flat += [k for group in ("per_relation", "per_cardinality") for m in content[group].values() for k in m]
     assert not any(k in ("mrr", "mr", "amri", "mrr_interval") or k.startswith("hits") and "neg" not in k for k in flat)
     for n in (0, -1, 6, 1000):
-        with pytest.raises(InputError, match=f"candidates={n} was asked for"):
+        with pytest.raises(InputError, match=f"candidates={n} is not possible"):
             evaluate(model_of(entity), dataset, candidates=n)
 
 

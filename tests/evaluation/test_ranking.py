@@ -1,6 +1,8 @@
-"""Filtered ranks: a six-entity graph on paper, full sorts, and nothing that depends on tiles."""
+"""Filtered ranks: a six-entity graph worked by hand, full sorts, filters, and tables in memory and in a file."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.data.known_answers import KnownAnswers
-from grash.errors import Diverged
-from grash.evaluation.ranking import Ranker, Ranks, plan_tiles, rank_against_sample
+from grash.errors import ConfigError, Diverged
+from grash.evaluation import ranking
+from grash.evaluation.ranking import (
+    Ranker,
+    Ranks,
+    SideQueries,
+    default_work_bytes,
+    plan_tiles,
+    rank_against_sample,
+    ranking_bytes,
+)
+from grash.kernels.count_above import use_kernels, why_not
+from grash.kernels.host_rows import file_rows
 from grash.models import MODELS, KgeModel
 from grash.training.config import make_config
 from oracles import random_triples, rank_by_sort
@@ -30,7 +43,7 @@ SIX = MODELS["distmult"](torch.tensor([[1.0], [2.0], [3.0], [3.0], [5.0], [0.0]]
 
 
 def test_ranks_worked_by_hand() -> None:
-    # (b, r, c): tails score 2·(1 2 3 3 5 0); above c stands e, beside it d. Heads: 3·(1 2 3 3 5 0); above b: c d e.
+    # (b, r, c): tails score 2·(1 2 3 3 5 0); e is above c, d ties with c. Heads: 3·(1 2 3 3 5 0); above b: c d e.
     # With (b, r, e) known, e is left out of the tails; with (d, r, c) known, d is left out of the heads.
     test = np.array([[1, 0, 2]], np.int32)
     raw = ranks_of(SIX, test, test)
@@ -59,7 +72,7 @@ def test_the_answer_itself_is_never_filtered_even_if_it_is_known() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(VARIANTS), st.booleans(), st.integers(1, 12), st.integers(0, 999), st.integers(4, 3000))
-def test_ranks_equal_a_full_sort_whatever_the_work_space(
+def test_ranks_equal_a_full_sort_for_any_work_space(
     variant: tuple[str, int], reciprocal: bool, n_entities: int, seed: int, work_bytes: int
 ) -> None:
     config = make_config({"model": variant[0], "norm": variant[1], "dim": 4, "reciprocal": reciprocal})
@@ -84,7 +97,7 @@ def test_ranks_of_floats_do_not_depend_on_the_work_space(variant: tuple[str, int
     name, norm = variant
     generator = torch.Generator().manual_seed(seed)
     entity = torch.randn(1100, 16, generator=generator)
-    entity[::3] = entity[1]  # and many ties
+    entity[::3] = entity[1]  # many ties
     model = MODELS[name](entity, torch.randn(3, MODELS[name].relation_width(16), generator=generator), norm=norm)
     test = random_triples(seed, 40, 1100, 3)
     one, other = ranks_of(model, test, test), ranks_of(model, test, test, work_bytes=work_bytes)
@@ -110,7 +123,7 @@ def test_as_many_candidates_as_entities_give_the_full_ranking() -> None:
             assert np.array_equal(a.mean, b.mean) and np.array_equal(a.others, b.others)
 
 
-def test_fewer_candidates_are_a_seeded_share() -> None:
+def test_fewer_candidates_are_a_seeded_sample() -> None:
     model = MODELS["distmult"](*(torch.randn(n, 8, generator=torch.Generator().manual_seed(n)) for n in (40, 3)))
     test = random_triples(0, 300, 40, 3)
     known = KnownAnswers.of(test, n_relations=3)
@@ -122,7 +135,7 @@ def test_fewer_candidates_are_a_seeded_share() -> None:
     assert (one.tail.others <= 10).all() and (one.tail.above <= full.tail.above).all()
 
 
-def test_a_model_that_diverged_has_no_ranks() -> None:
+def test_a_diverged_model_cannot_be_ranked() -> None:
     test = np.array([[0, 0, 1]], np.int32)
     for bad in (torch.nan, torch.inf):
         model = MODELS["distmult"](torch.tensor([[1.0], [bad]]), torch.tensor([[1.0]]))
@@ -139,6 +152,151 @@ def test_a_graph_of_one_entity_ranks_first() -> None:
     assert ranks.head.mean.tolist() == ranks.tail.mean.tolist() == [1] and ranks.head.others.tolist() == [0]
 
 
-def test_nothing_to_rank_gives_no_ranks() -> None:
+def test_an_empty_split_has_no_ranks() -> None:
     ranks = ranks_of(SIX, np.empty((0, 3), np.int32), np.empty((0, 3), np.int32))
     assert len(ranks.head.mean) == len(ranks.tail.mean) == 0
+
+
+def test_every_ranking_is_timed_once_durations_are_collected() -> None:
+    test = np.array([[1, 0, 2]], np.int32)
+    ranker = Ranker(test, KnownAnswers.of(test, n_relations=1), 6, CPU)
+    ranker.rank(SIX)
+    ranker.durations = []
+    ranks = ranker.start(SIX)
+    assert len(ranker.durations) == 1 and ranks().head.mean.tolist() == ranker.rank(SIX).head.mean.tolist()
+    diverged = MODELS["distmult"](SIX.entity * torch.nan, SIX.relation)
+    with pytest.raises(Diverged):
+        ranker.rank(diverged)
+    assert len(ranker.durations) == 3 and min(ranker.durations) >= 0
+
+
+def filtered(triples: np.ndarray, known: set[tuple[int, int, int]], side: str, n_entities: int) -> list[list[int]]:
+    """Return, for each triple, the entities that make another known triple on this side."""
+    found = []
+    for h, r, t in triples.tolist():
+        others = [((e, r, t) if side == "head" else (h, r, e), e) for e in range(n_entities)]
+        found.append([e for triple, e in others if triple in known and e != (h if side == "head" else t)])
+    return found
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 25), st.integers(1, 9), st.integers(0, 99), st.booleans())
+def test_every_row_has_its_filter_without_the_truth(n: int, n_entities: int, seed: int, itself: bool) -> None:
+    test, train = random_triples(seed, n, n_entities, 2), random_triples(seed + 1, 30, n_entities, 2)
+    splits = (train, test) if itself else (train,)
+    index = KnownAnswers.of(*splits, n_relations=2)
+    known = {(h, r, t) for split in splits for h, r, t in split.tolist()}
+    for side in ("head", "tail"):
+        queries = SideQueries(test, index, side, CPU, n_entities)  # type: ignore[arg-type]
+        wanted = filtered(test, known, side, n_entities)
+        assert queries.others.tolist() == [n_entities - 1 - len(w) for w in wanted]
+        for first, last in ((0, n), (n // 2, n)):
+            begins, ends, answers = queries.runs(first, last)
+            for i, (begin, end) in enumerate(zip(begins, ends), first):
+                run = answers[begin:end].tolist()
+                assert run == sorted(run) and [e for e in run if e != queries.truth[i]] == wanted[i]
+            drawn = torch.arange(n_entities).repeat(last - first, 1)
+            known_ones = queries.is_known(first, drawn)
+            for i, row in enumerate(known_ones.tolist(), first):
+                assert [e for e in range(n_entities) if row[e] and e != queries.truth[i]] == wanted[i]
+        distinct = queries.distinct
+        asking, pairs, runs = (x.tolist() for x in (distinct.rows, distinct.known, distinct.runs))
+        asks, order, starts = (x.tolist() for x in vars(distinct.index).values())
+        keys = list(zip(queries.known.tolist(), queries.relations.tolist()))
+        assert sorted(keys[i] for i in asking) == sorted(set(keys)) and [keys[asking[q]] for q in asks] == keys
+        assert [asks[i] for i in order] == sorted(asks) and sorted(order) == list(range(n))
+        count = [end - begin for begin, end in zip(starts, starts[1:])]
+        assert count == sorted(count, reverse=True) and count == [asks.count(q) for q in range(len(asking))]
+        for i, (begin, end, truth_known) in enumerate(zip(*runs)):
+            truth = int(queries.truth[i])
+            assert [e for e in pairs[1][begin:end] if e != truth] == wanted[i]
+            assert truth_known == (truth in pairs[1][begin:end])
+            assert set(pairs[0][begin:end]) <= {asks[i]}
+
+
+def test_the_answers_of_a_query_are_stored_once() -> None:
+    test = np.array([[h, 0, 7] for h in range(50)], np.int32)
+    queries = SideQueries(test, KnownAnswers.of(test, n_relations=1), "head", CPU, 60)
+    assert queries.distinct.known.shape == (2, 50) and len(queries.runs(0, 50).answers) == 50
+
+
+def test_known_answers_are_encoded_once_and_found_for_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    test, made, pairs = random_triples(3, 600, 40, 2), [], SideQueries._pairs
+    queries = SideQueries(test, KnownAnswers.of(test, n_relations=2), "tail", CPU, 40)
+    monkeypatch.setattr(SideQueries, "_pairs", lambda self: made.append(self) or pairs(self))
+    known, drawn = {tuple(triple) for triple in test.tolist()}, torch.arange(40).repeat(256, 1)
+    for first in range(0, len(test), 256):
+        rows = test[first : first + 256].tolist()
+        plain = [[(h, r, e) in known for e in range(40)] for h, r, _ in rows]
+        assert queries.is_known(first, drawn[: len(rows)]).tolist() == plain
+    assert made == [queries]
+
+
+def test_ranking_on_a_cpu_needs_two_score_tiles() -> None:
+    assert ranking_bytes(100, 1000, 5000, 128, CPU) == 2 * default_work_bytes(CPU)
+
+
+def test_reasons_against_the_counting_kernels_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "the device is cpu, not cuda" in why_not(torch.zeros(1, 4))
+    assert any("wider than 1024" in reason for reason in why_not(torch.zeros(1, 1025)))
+    monkeypatch.setenv("GRASH_KERNELS", "triton")
+    assert not use_kernels(torch.zeros(1, 4))  # required on CUDA devices only
+    wide = torch.zeros(1, 1025)
+
+    class Elsewhere:
+        device, shape, dtype = torch.device("cuda"), wide.shape, wide.dtype
+
+    with pytest.raises(ConfigError, match="rows of 1025 floats"):
+        use_kernels(Elsewhere())  # type: ignore[arg-type]
+
+
+OFFLOADED = [("complex", 1, 6), ("cp", 1, 10), ("rescal", 1, 3), ("transe", 1, 7), ("transe", 2, 9), ("rotate", 1, 6)]
+
+
+def graph(n: int, n_entities: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.integers(0, m, n) for m in (n_entities, 2, n_entities)], 1).astype(np.int32)
+
+
+def same_model_twice(name: str, norm: int, dim: int, folder: Path, n: int = 151) -> tuple[KgeModel, KgeModel]:
+    """Return the same model twice, in memory and with its entities in a file; small integers give many ties."""
+    generator = torch.Generator().manual_seed(dim)
+    entity = torch.randint(-2, 3, (n, dim), generator=generator).float()
+    relation = torch.randn(4, MODELS[name].relation_width(dim), generator=generator)
+    there = file_rows(n, dim, folder)
+    there.copy_(entity)
+    return tuple(MODELS[name](table, relation, reciprocal=True, norm=norm) for table in (entity, there))
+
+
+def equal(one: Ranks, other: Ranks) -> bool:
+    sides = ((one.head, other.head), (one.tail, other.tail))
+    return all(np.array_equal(a.above, b.above) and np.array_equal(a.ties, b.ties) for a, b in sides)
+
+
+@pytest.mark.parametrize("block", [1, 7, 10_000])
+@pytest.mark.parametrize("variant", OFFLOADED, ids=str)
+def test_ranks_do_not_depend_on_where_the_table_is_stored(
+    variant: tuple[str, int, int], block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "_BLOCK_BYTES", block * 4 * variant[2])
+    monkeypatch.setattr(ranking, "_GROUP", 20)  # several passes over the table
+    here, there = same_model_twice(*variant, tmp_path)
+    test, train = graph(30, 151, 1), graph(400, 151, 2)
+    ranker = Ranker(test, KnownAnswers.of(train, test, n_relations=2), 151, CPU)
+    for work in (None, 1 << 12):
+        assert equal(ranker.rank(here, work_bytes=work), ranker.rank(there, work_bytes=work))
+
+
+@pytest.mark.parametrize("table", ["entity", "relation"])
+def test_an_offloaded_model_that_is_not_finite_cannot_be_ranked(table: str, tmp_path: Path) -> None:
+    _, there = same_model_twice("complex", 1, 6, tmp_path)
+    getattr(there, table)[3, 2] = torch.nan
+    test = graph(5, 151, 1)
+    with pytest.raises(Diverged, match="train the model again"):
+        Ranker(test, KnownAnswers.of(test, n_relations=2), 151, CPU).rank(there)
+
+
+def test_an_empty_split_of_an_offloaded_model_has_no_ranks(tmp_path: Path) -> None:
+    here, there = same_model_twice("complex", 1, 6, tmp_path)
+    ranker = Ranker(np.empty((0, 3), np.int32), KnownAnswers.of(graph(9, 151, 1), n_relations=2), 151, CPU)
+    assert equal(ranker.rank(here), ranker.rank(there))

@@ -16,8 +16,8 @@ from grash.data.known_answers import KnownAnswers
 from grash.engines.device import choose_device
 from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.evaluation.ranking import Ranker
-from grash.kernels import host_rows as far_rows
-from grash.kernels.host_rows import copy_rows, host_rows, is_far, near, pieces
+from grash.kernels import host_rows as offloading
+from grash.kernels.host_rows import copy_rows, host_rows, is_offloaded, cpu_view, row_blocks
 from grash.models import MODELS
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
@@ -58,23 +58,23 @@ def fresh(config: TrainConfig, placement: Placement) -> TrainState:
 
 
 def seen(ended: TrainState) -> dict[str, Any]:
-    tables = [near(t).cpu().numpy().tobytes() for t in (ended.model.entity, ended.model.relation)]
+    tables = [cpu_view(t).cpu().numpy().tobytes() for t in (ended.model.entity, ended.model.relation)]
     return {"tables": tables, "history": ended.history, "interval": ended.interval, "steps": ended.step}
 
 
 def test_host_memory_is_a_tensor_of_the_card_and_goes_with_it() -> None:
     rows = host_rows(1000, 7, CUDA)
-    assert rows.is_cuda and is_far(rows) and not rows.any() and rows.shape == (1000, 7)
+    assert rows.is_cuda and is_offloaded(rows) and not rows.any() and rows.shape == (1000, 7)
     before = torch.cuda.memory_allocated()
     rows[3:5] = 2.0
-    assert near(rows)[4].tolist() == [2.0] * 7 and near(rows[4:])[0, 0] == 2.0 and not near(rows).is_cuda
-    near(rows)[999] = 5.0
+    assert cpu_view(rows)[4].tolist() == [2.0] * 7 and cpu_view(rows[4:])[0, 0] == 2.0 and not cpu_view(rows).is_cuda
+    cpu_view(rows)[999] = 5.0
     assert rows[999].sum() == 35 and rows[torch.tensor([3, 999], device=CUDA)].sum() == 49
     source = torch.randn(1000, 7, device=CUDA)
     copy_rows(source, rows)
-    assert torch.equal(rows, source) and torch.equal(near(rows), source.cpu())
+    assert torch.equal(rows, source) and torch.equal(cpu_view(rows), source.cpu())
     for together in (1, 300, 1000, 5000):
-        found = [(first, part.clone()) for first, part in pieces(rows, together)]
+        found = [(first, part.clone()) for first, part in row_blocks(rows, together)]
         assert [first for first, _ in found] == list(range(0, 1000, together))
         assert torch.equal(torch.cat([part for _, part in found]), source)
     del source, found
@@ -82,19 +82,19 @@ def test_host_memory_is_a_tensor_of_the_card_and_goes_with_it() -> None:
     view = rows[3:]
     del rows
     gc.collect()
-    assert is_far(view) and len(far_rows._FAR) >= 1
-    known = len(far_rows._FAR)
+    assert is_offloaded(view) and len(offloading._OFFLOADED) >= 1
+    known = len(offloading._OFFLOADED)
     del view
     gc.collect()
-    assert len(far_rows._FAR) == known - 1
+    assert len(offloading._OFFLOADED) == known - 1
 
 
 @pytest.mark.parametrize("case", SETTINGS)
 def test_fresh_tables_and_fifty_steps_are_equal(case: str) -> None:
     config, data = config_of(**SETTINGS[case]), graph()
     here, there = fresh(config, Placement()), fresh(config, HOST)
-    assert is_far(there.model.entity) and torch.equal(here.model.entity, there.model.entity)
-    assert not is_far(there.model.relation) and all(is_far(t) for t in there.entity_optimizer.state.values())
+    assert is_offloaded(there.model.entity) and torch.equal(here.model.entity, there.model.entity)
+    assert not is_offloaded(there.model.relation) and all(is_offloaded(t) for t in there.entity_optimizer.state.values())
     batches = Batches(data.train, data.n_entities, data.n_relations, config, CUDA)
     both = [steps_for([Training(config).started(state, batches)]) for state in (here, there)]
     assert isinstance(both[0], FusedSteps) == (not case.startswith("plain"))
@@ -112,7 +112,7 @@ def test_a_training_with_validations_and_its_best_weights_is_equal(case: str, tm
     config = config_of(**SETTINGS[case], patience=2)
     here = run_training(graph(), config, device="cuda", placement="device")
     there = run_training(graph(), config, device="cuda", placement="host")
-    assert is_far(there.model.entity) and seen(there) == seen(here)
+    assert is_offloaded(there.model.entity) and seen(there) == seen(here)
 
 
 def test_best_weights_in_files_change_nothing(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_best_weights_in_files_change_nothing(tmp_path: Path) -> None:
         scores = iter([0.5, 0.2, 0.1, 0.1])
         train_one(state, Batches(data.train, data.n_entities, data.n_relations, config, CUDA), config,
               validate=lambda model, scores=scores: next(scores))  # fmt: skip
-    assert is_far(states[1].best["entity"]) and not states[1].best["entity"].is_cuda and not any(tmp_path.iterdir())
+    assert is_offloaded(states[1].best["entity"]) and not states[1].best["entity"].is_cuda and not any(tmp_path.iterdir())
     assert torch.equal(states[0].model.entity, states[1].model.entity)  # those after the first validation
 
 

@@ -8,8 +8,8 @@ import torch
 
 from grash.data.known_answers import KnownAnswers
 from grash.evaluation.ranking import Ranker
-from grash.kernels.half_rows import rounded
-from grash.kernels.host_rows import host_rows, is_far, near, pieces
+from grash.kernels.bf16_rows import round_stochastically
+from grash.kernels.host_rows import cpu_view, host_rows, is_offloaded, row_blocks
 from grash.models import MODELS
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, state_tensors
@@ -52,7 +52,7 @@ def test_a_card_rounds_as_a_cpu_does() -> None:
     rows = torch.randn(500, 33, generator=torch.Generator().manual_seed(0))
     rows[3, 3], rows[4, 4] = torch.nan, torch.inf
     ids, key = torch.arange(500) * 7, 2**63 + 12345
-    one, other = rounded(rows, ids, key), rounded(rows.to(CUDA), ids.to(CUDA), key).cpu()
+    one, other = round_stochastically(rows, ids, key), round_stochastically(rows.to(CUDA), ids.to(CUDA), key).cpu()
     assert torch.equal(one.nan_to_num(7), other.nan_to_num(7)) and other[3, 3].isnan()
 
 
@@ -76,7 +76,7 @@ def test_a_trial_is_the_same_alone_among_others_and_in_host_memory(case: str) ->
     config, batches = make(**CASES[case])
     configs = [config, config.changed(lr=0.2, variation=3)]
     alone, there = fresh(config), fresh(config, Placement("host"))
-    assert is_far(there.model.entity) and there.model.entity.dtype == torch.bfloat16
+    assert is_offloaded(there.model.entity) and there.model.entity.dtype == torch.bfloat16
     stack = [fresh(each) for each in configs]
     stack_states(stack, n=2)
     for states, of in (([alone], configs[:1]), ([there], configs[:1]), (stack, configs)):
@@ -90,8 +90,8 @@ def test_rows_in_host_memory_are_seen_from_both_sides() -> None:
     rows = host_rows(1000, 6, CUDA, dtype=torch.bfloat16)
     source = torch.randn(1000, 6, device=CUDA).bfloat16()
     rows.copy_(source)
-    assert rows.dtype == near(rows).dtype == torch.bfloat16 and torch.equal(near(rows), source.cpu())
-    assert torch.equal(torch.cat([part.clone() for _, part in pieces(rows, 300)]), source)
+    assert rows.dtype == cpu_view(rows).dtype == torch.bfloat16 and torch.equal(cpu_view(rows), source.cpu())
+    assert torch.equal(torch.cat([part.clone() for _, part in row_blocks(rows, 300)]), source)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -10,26 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.kernels.complex_product import (
-    Ends,
-    end_gradients,
+    TripleBatch,
+    both_gradients,
+    both_queries,
     end_gradients_plain,
-    end_queries,
     end_queries_plain,
     product_plain,
 )
 
 
-def ends_of(n: int, dim: int, *, conjugate: bool, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ends:
+def ends_of(n: int, dim: int, *, conjugate: bool, seed: int = 0, dtype: torch.dtype = torch.float32) -> TripleBatch:
     """Triples among 5 entities and 6 relation rows, so that rows repeat."""
     generator = torch.Generator().manual_seed(seed)
     tables = [torch.randn(rows, dim, generator=generator, dtype=dtype) for rows in (5, 6)]
     ids = torch.randint(0, 5, (4, n), generator=generator)
     backward = ids[2] if conjugate else ids[3] + 1
     others = torch.randint(0, 5, (2 * n,), generator=generator), torch.randint(0, 5, (n // 2,), generator=generator)
-    return Ends(*tables, ids[0], ids[1], ids[2], backward, others, conjugate)
+    return TripleBatch(*tables, ids[0], ids[1], ids[2], backward, others, conjugate)
 
 
-def upstream(ends: Ends, seed: int = 1) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+def upstream(
+    ends: TripleBatch, seed: int = 1
+) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     n, dim, dtype = len(ends.heads), ends.entity.shape[1], ends.entity.dtype
     rows = torch.randn(2, n, dim, generator=generator, dtype=dtype)
@@ -40,13 +42,13 @@ def upstream(ends: Ends, seed: int = 1) -> tuple[tuple[torch.Tensor, torch.Tenso
 @given(st.integers(0, 40), st.integers(1, 40), st.booleans(), st.integers(0, 99))
 def test_the_loops_equal_their_plain_forms(n, half, conjugate, seed):
     ends = ends_of(n, 2 * half, conjugate=conjugate, seed=seed)
-    queries, scores, rows = end_queries(ends)
+    queries, scores, rows = both_queries(ends)
     wanted, wanted_scores, wanted_rows = end_queries_plain(ends)
     assert all(torch.equal(a, b) for a, b in zip(rows, wanted_rows))
     for a, b in zip((*queries, *scores), (*wanted, *wanted_scores)):
         assert a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-4)
     given_up = upstream(ends, seed)
-    for a, b in zip(end_gradients(ends, queries, *given_up), end_gradients_plain(ends, queries, *given_up)):
+    for a, b in zip(both_gradients(ends, queries, *given_up), end_gradients_plain(ends, queries, *given_up)):
         assert a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
@@ -85,7 +87,7 @@ def test_the_bits_do_not_depend_on_where_the_arrays_lie():
     for size in torch.randint(1, 3000, (3000,), generator=torch.Generator().manual_seed(0)).tolist():
         others = [*others[-30:], torch.empty(size)]  # so that memory is laid out anew
         ends = replace(start, entity=start.entity.clone(), relation=start.relation.clone())
-        queries, scores, _ = end_queries(ends)
-        found = (*queries, *scores, *end_gradients(ends, queries, *upstream(ends)))
+        queries, scores, _ = both_queries(ends)
+        found = (*queries, *scores, *both_gradients(ends, queries, *upstream(ends)))
         first = first or found
         assert all(torch.equal(a, b) for a, b in zip(first, found))

@@ -9,12 +9,12 @@ import math, torch
 from grash.kernels import random as plain, random_triton as fast
 cpu = torch.device("cpu")
 for n in (1, 14, 14541):
-    key, side = plain.key_of("test", n), math.isqrt(max(n - 1, 0)) + 1
-    walks, places = plain._walks(n, side), torch.arange(min(n, 40))
+    key, radix = plain.key_of("test", n), math.isqrt(max(n - 1, 0)) + 1
+    walks, places = plain._walks(n, radix), torch.arange(min(n, 40))
     for inverse in (False, True):
-        found = fast.permuted(places, n, side, walks, key, rounds=8, inverse=inverse)
+        found = fast.permuted(places, n, radix, walks, key, rounds=8, inverse=inverse)
         assert torch.equal(found, plain.permuted(places, n, key, inverse=inverse)), (n, inverse)
-    found = fast.permuted_rows(5, min(n, 30), n, side, walks, key, cpu, rounds=8)
+    found = fast.permuted_rows(5, min(n, 30), n, radix, walks, key, cpu, rounds=8)
     assert torch.equal(found, plain.permuted_rows(5, min(n, 30), n, key, cpu)), n
 rows, key = torch.tensor([0, 1, 5, 2**33 + 1, 77]), plain.key_of("bits")
 strided = torch.stack([rows, rows], 1)[:, 0]

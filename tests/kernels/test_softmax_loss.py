@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.kernels.softmax_loss import _exp, leave_out, softmax_loss, softmax_loss_plain
+from grash.kernels.softmax_loss import _exp, mask_scores, softmax_loss, softmax_loss_reference
 
 
 @numba.njit
@@ -34,7 +34,7 @@ def test_the_loop_equals_the_plain_form(batch, n, spread, seed):
     if n:
         negative[torch.rand(batch, n, generator=generator) < 0.3] = -math.inf  # no negatives, whole rows too
     found = softmax_loss(positive, negative, scale=0.25)
-    wanted = softmax_loss_plain(positive.double(), negative.double(), scale=0.25)
+    wanted = softmax_loss_reference(positive.double(), negative.double(), scale=0.25)
     for a, b in zip(found, wanted):
         assert a.dtype == torch.float32 and a.shape == b.shape
         assert torch.allclose(a.double(), b, rtol=1e-5, atol=2e-6 * spread)
@@ -51,11 +51,11 @@ def test_a_broken_score_breaks_the_loss(broken):
 def test_a_strided_input_is_read_right():
     scores = torch.randn(6, 9)
     found = softmax_loss(scores[:, 0], scores[:, 1:])
-    wanted = softmax_loss_plain(scores[:, 0], scores[:, 1:])
+    wanted = softmax_loss_reference(scores[:, 0], scores[:, 1:])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, wanted))
 
 
 def test_only_what_is_not_kept_is_left_out():
     scores = torch.arange(6.0).reshape(2, 3)
-    leave_out(scores, torch.tensor([0, 1, 1]), torch.tensor([2, 0, 1]), torch.tensor([False, True, False]))
+    mask_scores(scores, torch.tensor([0, 1, 1]), torch.tensor([2, 0, 1]), torch.tensor([False, True, False]))
     assert scores.tolist() == [[0.0, 1.0, -math.inf], [3.0, -math.inf, 5.0]]

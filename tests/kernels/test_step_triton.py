@@ -13,24 +13,23 @@ PREPARE = """
 import json, sys
 import numpy as np, torch
 from gpu.test_fused_twin import TOLERANCES, apart, check, edge_graphs, random_graph, tensors, twin_of
-from grash.kernels import step_distance_triton as distance, step_dot_triton as dot, step_draw_triton as drawing
-from grash.kernels import step_ends_triton as ending, step_update_triton as updating
+from grash.kernels import step_draw_triton as drawing, step_score_triton as scoring, step_update_triton as updating
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
-from grash.training.state import TrainState
+from grash.training.checkpoint import TrainState
 
 # the interpreter takes its time by the program
-drawing.ROWS, drawing.DRAWN, ending.ROWS, updating.LINES = 64, 128, 128, 32
-distance.SCORE["BM"] = distance.GRADIENT["BM"] = 128
+drawing.ROWS, drawing.DRAWN, updating.ROWS, updating.LINES = 64, 128, 128, 32
+scoring.SCORE["BM"] = scoring.GRADIENT["BM"] = 128
 values = {"dim": 10, "batch_size": 50, "init": "normal", "init_std": 0.3, "lr": 0.05, "epochs": 10,
           "precision": "float32"}
 """
 COMPARE = """
 for settings in json.loads(sys.argv[1]):
-    dot.REACH = distance.REACH = settings.pop("reach", 2**31)
+    scoring.INT32_LIMIT = settings.pop("int32_limit", 2**31)
     E, R, n = 23, settings.pop("n_relations", 3), 70
     rng = np.random.default_rng(0)
     train = np.stack([rng.integers(0, m, n) for m in (E, R, E)], 1).astype(np.int32)
@@ -80,7 +79,7 @@ CASES: dict[str, list[dict[str, object]]] = {
     "dot products": [
         {"reciprocal": True, "negatives_head": 40, "negatives_tail": 9, "dropout_entity": 0.2, "penalty": "n3",
          "penalty_entity": 0.1},
-        {"training": "1vsall", "penalty": "l3", "penalty_entity": 0.1, "reach": 0},
+        {"training": "1vsall", "penalty": "l3", "penalty_entity": 0.1, "int32_limit": 0},
         {"training": "1vsall", "model": "distmult", "reciprocal": True, "dropout_entity": 0.3,
          "dropout_relation": 0.1, "optimizer": "row_adagrad", "relation_prediction": 1.0},
         {"relation_prediction": 0.5, "dropout_entity": 0.2, "reciprocal": True, "negatives_head": 3,
@@ -97,7 +96,7 @@ CASES: dict[str, list[dict[str, object]]] = {
     "distances": [
         {"model": "transe", "negatives_head": 7, "negatives_tail": 12, "optimizer": "row_adagrad", "n_relations": 150,
          "penalty": "l1", "penalty_relation": 0.1},
-        {"model": "rotate", "negatives_head": 1, "negatives_tail": 23, "dropout_relation": 0.2, "reach": 0},
+        {"model": "rotate", "negatives_head": 1, "negatives_tail": 23, "dropout_relation": 0.2, "int32_limit": 0},
         {"model": "rotate", "loss": "self_adversarial", "margin": 1.5, "temperature": 0.7, "dropout_entity": 0.1,
          "negatives_head": 9, "negatives_tail": 0},
         {"model": "transe", "norm": 2, "loss": "self_adversarial", "temperature": 0, "negatives_head": 1,
@@ -137,7 +136,7 @@ from grash.training.batches import Batches
 from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
-from grash.training.state import TrainState
+from grash.training.checkpoint import TrainState
 
 config = TrainConfig(dim=4, batch_size=5, negatives_head=2, negatives_tail=2)
 batches = Batches(np.zeros((9, 3), np.int32), 3, 1, config, torch.device("cpu"))

@@ -221,7 +221,7 @@ def test_a_folder_of_something_else_is_never_overwritten(tmp_path: Path) -> None
     ],
 )
 def test_divergence_is_recognised_and_named(values: dict[str, Any]) -> None:
-    with pytest.raises(Diverged, match="lower learning rate|train it anew"):
+    with pytest.raises(Diverged, match="lower learning rate|train the model again"):
         run(settings_of(epochs=20, valid_every=20, **values))
 
 

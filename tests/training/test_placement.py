@@ -14,7 +14,7 @@ from engines.planted import circle
 from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.errors import ConfigError
 from grash.evaluation.evaluate import evaluate
-from grash.kernels.host_rows import is_far
+from grash.kernels.host_rows import is_offloaded
 from grash.models.store import StoredModel, load_model, save_model
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
@@ -51,7 +51,7 @@ def test_a_training_on_disk_is_the_training_in_memory(case: str, tmp_path: Path)
     config = config_of(**CASES[case])
     here = run_training(circle(), config, device="cpu", placement="device")
     there = run_training(circle(), config, device="cpu", placement="disk", checkpoint=tmp_path / "run" / "c")
-    assert is_far(there.model.entity) and same(here, there)
+    assert is_offloaded(there.model.entity) and same(here, there)
     assert list((tmp_path / "run").iterdir()) == []  # files without a name
 
 
@@ -62,8 +62,8 @@ def test_state_and_best_weights_lie_where_the_table_does(tmp_path: Path) -> None
         state.make_best()
         assert placement.kept(initial_model(config_of(storage="bf16"), 4, 5).entity).dtype == torch.bfloat16
         rows = [state.model.entity, *state.entity_optimizer.state.values(), state.best["entity"]]
-        assert [is_far(tensor) for tensor in rows] == [far] * 3
-        assert not any(is_far(t) for t in (state.model.relation, *state.relation_optimizer.state.values()))
+        assert [is_offloaded(tensor) for tensor in rows] == [far] * 3
+        assert not any(is_offloaded(t) for t in (state.model.relation, *state.relation_optimizer.state.values()))
         assert torch.equal(model.entity, initial_model(config_of(), 40, 5).entity)
 
 
@@ -178,18 +178,18 @@ import torch
 from engines.planted import circle
 from grash.engines.trainer import Validator
 from grash.evaluation.evaluate import evaluate
-from grash.kernels import step_draw_triton as drawing, step_ends_triton as ending, step_update_triton as updating
+from grash.kernels import step_draw_triton as drawing, step_update_triton as updating
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
 from grash.training.loop import train_stack
 from grash.training.placement import Placement
-from grash.training.pulse import Training
-from grash.training.state import TrainState
+from grash.training.loop import Training
+from grash.training.checkpoint import TrainState
 
 # the interpreter takes its time by the program
-drawing.ROWS, drawing.DRAWN, ending.ROWS, updating.LINES = 64, 128, 128, 32
+drawing.ROWS, drawing.DRAWN, updating.ROWS, updating.LINES = 64, 128, 128, 32
 data, cpu = circle(24, (1, 2)), torch.device("cpu")
 config = TrainConfig(dim=8, batch_size=128, init="normal", init_std=0.3, lr=0.3, epochs=12, valid_every=4,
                      negatives_head=20, negatives_tail=20, patience=None, precision="float32")

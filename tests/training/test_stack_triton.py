@@ -9,18 +9,18 @@ from triton_interpreter import interpret, needs_triton
 LEAVE = """
 import sys
 import numpy as np, torch
-from grash.kernels import step_draw_triton as drawing, step_ends_triton as ending, step_update_triton as updating
+from grash.kernels import step_draw_triton as drawing, step_update_triton as updating
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
 from grash.training.loop import train_stack
-from grash.training.pulse import Training
-from grash.training.stack import stack_states
-from grash.training.state import TrainState, state_tensors
+from grash.training.loop import Training
+from grash.training.fused import stack_states
+from grash.training.checkpoint import TrainState, state_tensors
 
 # the interpreter takes its time by the program
-drawing.ROWS, drawing.DRAWN, ending.ROWS, updating.LINES = 64, 128, 128, 32
+drawing.ROWS, drawing.DRAWN, updating.ROWS, updating.LINES = 64, 128, 128, 32
 E, R, n = 23, 3, 40
 rng = np.random.default_rng(0)
 triples = np.stack([rng.integers(0, m, n) for m in (E, R, E)], 1).astype(np.int32)

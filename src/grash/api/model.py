@@ -25,8 +25,8 @@ from grash.evaluation.evaluate import evaluate_other
 from grash.evaluation.metrics import Evaluation
 from grash.interop.embeddings import Format, export
 from grash.kernels.best_candidates import best_candidates
+from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import exact_scores
-from grash.kernels.half_rows import wide
 from grash.kernels.pair_scores import Pair
 from grash.models import KgeModel
 from grash.models.base import Side
@@ -120,7 +120,7 @@ class Model:
     @property
     def entity_embeddings(self) -> NDArray[np.float32]:
         """(E, D): row i belongs to entity i. Complex numbers: first all real parts, then all imaginary parts."""
-        return wide(self.kge.entity).cpu().numpy()
+        return to_float32(self.kge.entity).cpu().numpy()
 
     @property
     def relation_embeddings(self) -> NDArray[np.float32]:
@@ -193,7 +193,7 @@ class Model:
         table = self.kge.entity
 
         def rows(start: int, stop: int) -> torch.Tensor:
-            part = wide(table[start:stop])
+            part = to_float32(table[start:stop])
             return torch.nn.functional.normalize(part, dim=1) if metric == "cosine" else part
 
         own = torch.tensor([center], device=table.device)
@@ -268,7 +268,7 @@ class Model:
         skip_rows, skip_columns = _pairs(known) if new_only else (np.empty(0, np.int64),) * 2
         found = best_candidates(
             queries,
-            lambda start, stop: self.kge.candidate(wide(self.kge.entity[start:stop]), seen),
+            lambda start, stop: self.kge.candidate(to_float32(self.kge.entity[start:stop]), seen),
             self.kge.n_entities,
             k,
             self.kge.pair,

@@ -24,7 +24,7 @@ from grash.engines.choose import check_engine, choose_engine
 from grash.engines.driver import Driver, Watch, heeded
 from grash.engines.plan import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
-from grash.kernels.device import threads_put_back
+from grash.kernels.device import restore_threads
 from grash.report.progress import RunFiles
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials
@@ -123,7 +123,7 @@ class Search:
         """Every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
         device = "auto" if self.engine == "ray" else self.devices.split(",")[0]  # a cluster's cards are elsewhere
         check_folder(self.folder, self.settings, self.dataset)
-        with threads_put_back():
+        with restore_threads():
             found = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
         self._planned = True
         return found
@@ -137,7 +137,7 @@ class Search:
             raise ConfigError(f"max_seconds={max_seconds}: give 0 or more seconds.")
         check_engine(self.engine, self.devices, self.workers, threads=self.settings.threads, address=self.address)
         self._check_plan()
-        with threads_put_back(), heeded(watch) as told, RunFolder(self.folder) as folder:
+        with restore_threads(), heeded(watch) as told, RunFolder(self.folder) as folder:
             folder.open_search(self.settings, self.dataset, self.source)
             self.graphs.keep_cores(cores_file(dataset_folder(self.folder), self.settings.degree))
             engine = choose_engine(

@@ -281,7 +281,7 @@ def _fill_index(hashes: NDArray[np.uint32], first: int, slots: NDArray[np.int32]
 # = than that, and growing with the length of the rest, for a name that begins with it.
 
 _ERROR, _IRI_END, _BEGINNING = 10, 12, 14
-_FAR = 1 << 30
+_OFFLOADED = 1 << 30
 _MAX_DISTANCE = 4
 
 
@@ -294,10 +294,10 @@ def nearest_names(
     """
     if k < 1 or len(query) == 0:
         return np.empty(0, np.int64)
-    prices = np.full(k, _FAR, np.int64)
+    prices = np.full(k, _OFFLOADED, np.int64)
     ids = np.full(k, -1, np.int64)
     _scan(names, offsets, _lowered(query), min(_MAX_DISTANCE, max(1, len(query) // 3)), prices, ids)
-    return ids[prices < _FAR]
+    return ids[prices < _OFFLOADED]
 
 
 def _lowered(query: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -351,10 +351,10 @@ def _price(
     if tail == wanted and _is_separator(names[stop - 1 - tail]):
         return _IRI_END
     if abs(length - wanted) > limit:
-        return _FAR
+        return _OFFLOADED
     left, right = length - same - tail, wanted - same - tail
     distance = _bounded_distance(names, start + same, left, query, same, right, limit, rows)
-    return distance * _ERROR if distance <= limit else _FAR
+    return distance * _ERROR if distance <= limit else _OFFLOADED
 
 
 @njit(cache=True, nogil=True)

@@ -30,8 +30,8 @@ from grash.engines.device import choose_device
 from grash.engines.memory import MemoryPlan, check_memory, free_disk, plan_memory
 from grash.engines.trainer import TrainingData, checkpoint_fits, run_identity, warn_no_checkpoint
 from grash.errors import ConfigError, InputError
-from grash.evaluation.distributed import ShardedRanker, evaluate_shard
-from grash.evaluation.evaluate import check_sample, sampled
+from grash.evaluation.distributed import DistributedRanker, evaluate_distributed
+from grash.evaluation.evaluate import check_sample, sample_triples
 from grash.evaluation.metrics import mrr
 from grash.files import repair_folder
 from grash.models import KgeModel
@@ -148,7 +148,7 @@ def train_together(
     train_shard(training, shard, company, save_every_seconds=save_every_seconds)
     evaluation: dict[str, Any] = {}
     if evaluate and len(dataset.test):
-        tested = evaluate_shard(state.model, dataset, shard, company, sample=test_sample, seed=config.seed)
+        tested = evaluate_distributed(state.model, dataset, shard, company, sample=test_sample, seed=config.seed)
         evaluation = tested.to_dict()
     history = [asdict(v) for v in state.history]
     about = {"config": config.model_dump(), "evaluation": evaluation, "history": history}
@@ -208,9 +208,9 @@ def _validator(
     """Filtered MRR on the valid split, as `data.Validator`."""
     if not len(dataset.valid):
         return None
-    triples = sampled(dataset.valid, sample, seed)
+    triples = sample_triples(dataset.valid, sample, seed)
     known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
-    ranker = ShardedRanker(triples, known, shard, company, device)
+    ranker = DistributedRanker(triples, known, shard, company, device)
     return lambda model: mrr(ranker.rank(model))
 
 

@@ -140,7 +140,7 @@ def plan_memory(
         optimizer=n_trainings * optimizer,
         triples=12 * n_train * (3 if needs_index(config) else 1),
         step=step,
-        ranking=ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, far=placement.far),
+        ranking=ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, offloaded=placement.far),
         best_tables=n_trainings * best,
         step_stays=fused,
         building=tables + optimizer if n_trainings > 1 else 0,

@@ -21,7 +21,7 @@ from grash.engines.trainer import TrainingData, stacks
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes
-from grash.kernels.device import products
+from grash.kernels.device import matmul_precision
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
 from grash.search.ledger import RoundState, SearchState
@@ -323,7 +323,7 @@ def probe_step(training_data: TrainingData, configs: Sequence[TrainConfig]) -> f
     states = stack_states((_fresh(training_data, config, placement) for config in longer), n=len(longer))
     trainings = [Training(c).started(s, training_data.batches(c)) for s, c in zip(states, longer)]
     steps, n_steps = steps_for(trainings), trainings[0].batches.plan.n_steps
-    with products(longer[0].precision):
+    with matmul_precision(longer[0].precision):
         steps.advance(n_steps)
         _settle(device)
         began, first = time.monotonic(), states[0].step

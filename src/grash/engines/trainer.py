@@ -31,12 +31,12 @@ from grash.engines.memory import (
     plan_memory,
 )
 from grash.errors import ConfigError, InputError, OutputError
-from grash.evaluation.evaluate import sampled
+from grash.evaluation.evaluate import sample_triples
 from grash.evaluation.metrics import mrr, mrr_interval
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.files import repair_folder
 from grash.formatting import format_bytes
-from grash.kernels.device import make_current
+from grash.kernels.device import set_current_device
 from grash.models import KgeModel
 from grash.training.batches import Batches, needs_index, triples_on
 from grash.training.checkpoint import TrainState, load_state, save_state
@@ -320,7 +320,7 @@ class Validator:
     """Computes the filtered MRR of the valid split, filtered by train and valid; remembers the ranks of the best."""
 
     def __init__(self, dataset: Dataset, device: torch.device, *, sample: int | None = None, seed: int = 0) -> None:
-        triples = sampled(dataset.valid, sample, seed)
+        triples = sample_triples(dataset.valid, sample, seed)
         known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
         self.ranker = Ranker(triples, known, dataset.n_entities, device)
         self.seed = seed
@@ -330,7 +330,7 @@ class Validator:
     @property
     def n_filtered(self) -> int:
         """Number of known answers to the questions of both sides."""
-        return sum(len(q.filtered) for questions in self.ranker.questions.values() for q in questions)
+        return self.ranker.n_filtered
 
     def copy(self, *, work_bytes: int | None = None) -> Validator:
         """Return a validator for another training, with the same triples and filter."""
@@ -343,7 +343,7 @@ class Validator:
 
     def begin(self, model: KgeModel) -> Callable[[], float]:
         """Start ranking and return a function that waits for the MRR."""
-        wait = self.ranker.begin(model, work_bytes=self.work_bytes)
+        wait = self.ranker.start(model, work_bytes=self.work_bytes)
 
         def read() -> float:
             ranks = wait()
@@ -383,7 +383,7 @@ class TrainingData:
     ) -> None:
         if not len(dataset.train):
             raise InputError(f"{dataset.name} has no training triples.")
-        make_current(device)
+        set_current_device(device)
         self.dataset, self.device, self.valid_sample, self.seed = dataset, device, valid_sample, seed
         self.keys = keys
         self.sizes = (dataset.n_entities, dataset.n_relations)

@@ -27,7 +27,7 @@ from grash.errors import Diverged, FormatError, GrashError, OutputError
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import default_work_bytes
 from grash.files import read_json
-from grash.kernels.half_rows import wide
+from grash.kernels.bf16_rows import to_float32
 from grash.models.store import StoredModel, save_model
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
@@ -300,7 +300,7 @@ def fill_new_entities(table: Tensor, triples: np.ndarray, *, known: np.ndarray) 
     old = torch.cat([tails, heads])
     useful = ~is_known[new] & is_known[old]
     new, old = new[useful].to(table.device), old[useful].to(table.device)
-    sums = torch.zeros_like(table, dtype=wide(table[:0]).dtype).index_add_(0, new, wide(table[old]))
+    sums = torch.zeros_like(table, dtype=to_float32(table[:0]).dtype).index_add_(0, new, to_float32(table[old]))
     counts = torch.bincount(new, minlength=len(table)).to(sums.dtype)
     rows = counts > 0
     table[rows] = (sums[rows] / counts[rows, None]).to(table.dtype)

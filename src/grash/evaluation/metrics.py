@@ -1,12 +1,12 @@
-"""Ranks become numbers to compare: MRR, mean rank, AMRI, Hits@k, per side, relation and cardinality.
+"""Metrics of ranks: MRR, mean rank, AMRI and Hits@k, per side, relation and cardinality.
 
-Definitions, over all questions (each triple asks for its head and for its tail):
+Definitions, over all queries (each triple is one query for its head and one for its tail):
 
     mrr      mean of 1 / rank                    hits@k   share of ranks ≤ k
-    mr       mean rank                           amri     1 − Σ(rank − 1) / Σ(expected rank − 1), where a random
-                                                          order has the expected rank 1 + others / 2
-A tie counts by the mean rank. `optimistic` and `pessimistic` give the MRR under the other two policies.
-The interval of the MRR is a percentile bootstrap over triples (a triple's two questions stay together).
+    mr       mean rank                           amri     1 − Σ(rank − 1) / Σ(expected rank − 1); in a random
+                                                          order the expected rank is 1 + others / 2
+Ties count with the mean rank; `mrr_optimistic` and `mrr_pessimistic` are the MRR under the other two policies.
+The interval of the MRR is a percentile bootstrap over triples (the two queries of a triple stay together).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.evaluation.ranking import Ranks, SlotRanks
+from grash.evaluation.ranking import Ranks, SideRanks
 from grash.kernels.bootstrap import resampled_means
 
 HITS = (1, 3, 10, 100)
 _RESAMPLES = 1000
-_KEPT = 1 << 14  # triples of which the resamples are kept, 64 MiB at most
+_MAX_CACHED = 1 << 14  # triples whose resamples are cached, at most 64 MiB
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Means over `n` questions."""
+    """Means over `n` queries."""
 
     n: int
     mrr: float
@@ -44,7 +44,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `grash evaluate` reports: the metrics, and what exactly was measured."""
+    """The result of `grash evaluate`: the metrics, and what was measured."""
 
     split: str
     both: Metrics
@@ -55,16 +55,16 @@ class Evaluation:
     mrr_pessimistic: float
     n_triples: int
     n_triples_in_split: int
-    unseen: str  # what was done with triples whose entity or relation is not in train
+    unseen: str  # keep or drop: treatment of triples with an entity or relation not seen in training
     n_unseen: int
     filter: tuple[str, ...]
     candidates: int | None = None  # None: all entities
     per_relation: dict[str, Metrics] = field(default_factory=dict)
     per_cardinality: dict[str, Metrics] = field(default_factory=dict)
-    n_trained: int = 0  # of another dataset's split: triples that the model was trained with
+    n_trained: int = 0  # triples of another dataset's split that the model was trained on
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; metrics against a sample of candidates carry its size in their names (mrr@1000neg)."""
+        """Return a dict for JSON; metrics among n drawn candidates have n in their names (mrr@1000neg)."""
         content = asdict(self)
         for name in ("both", "head", "tail"):
             content[name] = self._named(getattr(self, name).to_dict())
@@ -79,8 +79,8 @@ class Evaluation:
         return {f"{k}@{self.candidates}neg" if k.startswith(measured) else k: v for k, v in content.items()}
 
 
-def metrics_of(*sides: SlotRanks, chosen: NDArray[Any] | None = None) -> Metrics:
-    """Metrics over the given sides together; `chosen` picks triples."""
+def metrics_of(*sides: SideRanks, chosen: NDArray[Any] | None = None) -> Metrics:
+    """Return the metrics over the given sides together; `chosen` selects triples."""
     pick = slice(None) if chosen is None else chosen
     ranks = np.concatenate([s.mean[pick] for s in sides])
     others = np.concatenate([s.others[pick] for s in sides])
@@ -97,18 +97,18 @@ def metrics_of(*sides: SlotRanks, chosen: NDArray[Any] | None = None) -> Metrics
 
 
 def mrr(ranks: Ranks) -> float:
-    """The filtered MRR over both sides: what validation and selection use."""
+    """Return the filtered MRR over both sides, which validation and selection use."""
     return metrics_of(ranks.head, ranks.tail).mrr
 
 
 def mrr_interval(ranks: Ranks, *, seed: int, level: float = 0.95) -> tuple[float, float]:
-    """Bootstrap interval of the MRR, triples resampled 1,000 times."""
+    """Return the bootstrap interval of the MRR from 1,000 resamples of the triples."""
     per_triple = (1 / ranks.head.mean + 1 / ranks.tail.mean) / 2
     n = len(per_triple)
     if not n:
         return 0.0, 0.0
-    if n <= _KEPT:
-        means = resampled_means(per_triple, _kept_draws(seed, n))
+    if n <= _MAX_CACHED:
+        means = resampled_means(per_triple, _cached_draws(seed, n))
     else:
         means = np.concatenate([resampled_means(per_triple, chosen[None]) for chosen in _draws(seed, n)])
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
@@ -116,26 +116,26 @@ def mrr_interval(ranks: Ranks, *, seed: int, level: float = 0.95) -> tuple[float
 
 
 def _draws(seed: int, n: int) -> Iterator[NDArray[np.int64]]:
-    """The triples of each resample."""
+    """Return the triples of each resample."""
     generator = np.random.default_rng(seed)
     return (generator.integers(0, n, n) for _ in range(_RESAMPLES))
 
 
 @lru_cache(maxsize=1)
-def _kept_draws(seed: int, n: int) -> NDArray[np.int32]:
-    """The same, kept: trials of a round are all resampled alike, and drawing is most of the work."""
+def _cached_draws(seed: int, n: int) -> NDArray[np.int32]:
+    """Return `_draws`, cached: all trials of a round use the same, and drawing is most of the work."""
     return np.stack([chosen.astype(np.int32) for chosen in _draws(seed, n)])
 
 
 def mrr_bounds(ranks: Ranks) -> tuple[float, float]:
-    """(optimistic, pessimistic) MRR: ties all won, ties all lost."""
+    """Return the optimistic and the pessimistic MRR: all ties won, all ties lost."""
     best = np.concatenate([1 / ranks.head.optimistic, 1 / ranks.tail.optimistic])
     worst = np.concatenate([1 / ranks.head.pessimistic, 1 / ranks.tail.pessimistic])
     return (float(best.mean()), float(worst.mean())) if len(best) else (0.0, 0.0)
 
 
-def grouped(ranks: Ranks, groups: NDArray[Any], names: list[str]) -> dict[str, Metrics]:
-    """Metrics of the triples of each group; groups (n,) are indexes into names."""
+def metrics_by_group(ranks: Ranks, groups: NDArray[Any], names: list[str]) -> dict[str, Metrics]:
+    """Return the metrics of the triples of each group; groups (n,) are indices into names."""
     order = np.argsort(groups, kind="stable")
     found, starts = np.unique(groups[order], return_index=True)
     return {

@@ -1,15 +1,19 @@
-"""Filtered ranks of true answers among all entities, both sides: by counting, no matrix of scores.
+"""Filtered ranks of true answers among all entities, for both sides, by counting and without a matrix of scores.
 
-Comes from a model and triples, goes to `metrics`. The rank of an answer is 1 + the number of other candidates that
-score higher + half of those that score the same; candidates that are known to be true are left out (the filter).
+The rank of an answer is 1 + the number of other candidates that score higher + half of those that tie. Candidates known
+to be true are left out (the filter). Comes from a model and triples, goes to `metrics`. `Ranker` counts in one of two
+ways, with equal results: `CudaCounts` queues the kernels of `count_above_triton`, and the host reads once at the end;
+`count_in_tiles` is the reference for any device. Both read an offloaded entity table block by block.
+
+Letters: n triples, B queries of a batch, Q distinct queries, E entities, W floats of a query, m known answers.
 """
 
 from __future__ import annotations
 
-import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,31 +23,42 @@ from torch import Tensor
 
 from grash.data.known_answers import KnownAnswers, expand
 from grash.errors import Diverged
-from grash.kernels.count_above import NO_ORDER, Runs, count_above, count_rows, exact_scores, largest_row, serves
-from grash.kernels.device import make_current
-from grash.kernels.host_rows import is_far, pieces
+from grash.kernels.count_above import (
+    OUT_OF_RANGE,
+    CountBatch,
+    FilterRuns,
+    TruthIndex,
+    count_above,
+    exact_scores,
+    largest_row,
+    use_kernels,
+)
+from grash.kernels.device import set_current_device
+from grash.kernels.host_rows import is_offloaded, row_blocks
 from grash.kernels.random import key_at, key_of, permuted_rows
 from grash.models import KgeModel
 from grash.models.base import SIDES, Side
 
 if TYPE_CHECKING:
-    from grash.kernels.count_above_triton import Asked, Shape
+    from grash.kernels.count_above_triton import CountShape
 
-
-_QUESTIONS = 1 << 16  # asked together
-_MIN_TILE = 1024
-_MAX_QUERIES = 1024
-_TOGETHER = 128  # drawn candidates scored together, for each of 256 questions
-_ROWS = 1 << 16  # rows of a table looked at together
+NOT_FINITE = "The model contains NaN or infinite numbers, so its scores cannot be ranked: train the model again."
+_MAX_TRIPLES = 1 << 16  # triples whose filters are in one `SideQueries`
+_MIN_TILE, _MAX_BATCH = 1024, 1024  # candidates and queries scored at a time
+_SAMPLED_BATCH, _SAMPLED_TILE = 256, 128  # queries and drawn candidates scored at a time
+_FINITE_ROWS = 1 << 16  # rows checked at a time
+_GROUP = 1 << 17  # queries that share one pass over an offloaded table
+_BLOCK_BYTES = 64 << 20  # of an offloaded table, read at a time by a CPU
+_QUERY_FLOATS, _QUERY_COPIES = 1 << 21, 6  # floats of rows that become queries at a time; copies of them meanwhile
 
 
 @dataclass(frozen=True, eq=False)
-class SlotRanks:
-    """For n triples: how many candidates score above the truth, how many the same, out of how many others."""
+class SideRanks:
+    """Counts for n triples on one side."""
 
-    above: NDArray[np.int64]
-    ties: NDArray[np.int64]
-    others: NDArray[np.int64]
+    above: NDArray[np.int64]  # (n,) candidates that score higher than the true answer
+    ties: NDArray[np.int64]  # (n,) candidates with the same score
+    others: NDArray[np.int64]  # (n,) candidates after the filter, without the true answer
 
     @property
     def optimistic(self) -> NDArray[np.floating]:
@@ -60,119 +75,144 @@ class SlotRanks:
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Ranks of n triples (n, 3), each by its head and by its tail."""
+    """Ranks of n triples (n, 3), as the answer to (?, r, t) and to (h, r, ?)."""
 
     triples: NDArray[np.int32]
-    head: SlotRanks
-    tail: SlotRanks
+    head: SideRanks
+    tail: SideRanks
 
 
 class Ranker:
-    """Ranks the same triples under one model after another (validation), or once (test)."""
+    """Ranks the same triples under several models (validation), or under one (test).
+
+    Set `durations` to a list to collect the seconds of every ranking; each is then finished before `start` returns.
+    """
 
     def __init__(self, triples: NDArray[np.int32], known: KnownAnswers, n_entities: int, device: torch.device) -> None:
-        make_current(device)
+        set_current_device(device)
         self.triples, self.n_entities, self.device = np.ascontiguousarray(triples), n_entities, device
-        parts = [self.triples[i : i + _QUESTIONS] for i in range(0, len(self.triples), _QUESTIONS)]
-        self.questions = {s: [Question(part, known, s, device, n_entities) for part in parts] for s in SIDES}
+        self.durations: list[float] | None = None
+        parts = [self.triples[i : i + _MAX_TRIPLES] for i in range(0, len(self.triples), _MAX_TRIPLES)]
+        self.queries = [SideQueries(part, known, side, device, n_entities) for side in SIDES for part in parts]
+
+    @property
+    def n_filtered(self) -> int:
+        """Number of known answers of the distinct queries of both sides."""
+        return sum(len(queries.filtered) for queries in self.queries)
 
     def rank(self, model: KgeModel, *, work_bytes: int | None = None) -> Ranks:
-        """The ranks under this model. `work_bytes` bounds the score tile of the plain path; ranks do not depend on
-        it."""
-        return self.begin(model, work_bytes=work_bytes)()
+        """Return the ranks under this model. `work_bytes` limits the score tile of the reference, not the result."""
+        return self.start(model, work_bytes=work_bytes)()
 
     def rank_many(self, models: Sequence[KgeModel]) -> list[Ranks | Diverged]:
-        """The ranks under each model, all of them begun before the first is read."""
-        return [_or_diverged(begun) for begun in [self.begin(model) for model in models]]
+        """Return the ranks under each model, all of them started before the first is read."""
+        return [_or_diverged(read) for read in [self.start(model) for model in models]]
 
-    @torch.no_grad()
-    def begin(self, model: KgeModel, *, work_bytes: int | None = None) -> Callable[[], Ranks]:
-        """Begins, and gives what waits for the ranks. The counting kernels are under way then, and the model must stay
-        as it is; on the plain path nothing happens before the ranks are asked for."""
-        if not serves(model.candidate(model.entity[:0], "tail")):
-            return functools.partial(self._rank_plainly, model, work_bytes)
-        return functools.partial(self._read, Counting(model, [q for side in SIDES for q in self.questions[side]]))
+    def start(self, model: KgeModel, *, work_bytes: int | None = None) -> Callable[[], Ranks]:
+        """Start to rank, and return a function that waits for the ranks; the model must not change until then.
 
-    @torch.no_grad()
-    def _read(self, counting: Counting) -> Ranks:
-        found = counting.read()
-        if found is None:
-            raise not_finite(counting.model) or Diverged(NO_ORDER)
-        n = len(found) // 2
-        return self._ranks({"head": found[:n], "tail": found[n:]})
+        The counting kernels are queued at once. The reference starts when the function is called.
+        """
+        if self.durations is None:
+            return self._start(model, work_bytes)
+        self._synchronize()
+        began = time.monotonic()
+        try:
+            ranks = self._start(model, work_bytes)()
+        finally:
+            self._synchronize()
+            self.durations.append(time.monotonic() - began)
+        return lambda: ranks
 
-    def _ranks(self, counts: dict[Side, list[NDArray[np.int64]]]) -> Ranks:
+    def ranks_of(self, counts: Sequence[NDArray[np.int64]]) -> Ranks:
+        """counts: (2, B) above and ties for each of self.queries."""
         sides = {}
-        for side, parts in counts.items():
-            above, ties = np.concatenate([np.empty((2, 0), np.int64), *parts], 1)
-            others = np.concatenate([np.empty(0, np.int64), *(q.others for q in self.questions[side])])
-            sides[side] = SlotRanks(above, ties, others)
+        for side in SIDES:
+            parts = [(found, q.others) for found, q in zip(counts, self.queries) if q.side == side]
+            above, ties = np.concatenate([np.empty((2, 0), np.int64), *(found for found, _ in parts)], 1)
+            others = np.concatenate([np.empty(0, np.int64), *(others for _, others in parts)])
+            sides[side] = SideRanks(above, ties, others)
         return Ranks(self.triples, head=sides["head"], tail=sides["tail"])
 
     @torch.no_grad()
-    def _rank_plainly(self, model: KgeModel, work_bytes: int | None) -> Ranks:
-        far = is_far(model.entity)
-        diverged = not_finite(model, entities=not far)  # which `count_far` looks at as it goes
-        if diverged:
-            raise diverged
+    def _start(self, model: KgeModel, work_bytes: int | None) -> Callable[[], Ranks]:
+        if use_kernels(model.candidate(model.entity[:0], "tail")):
+            return partial(self._read, CudaCounts(model, self.queries))
+        return partial(self._rank_in_tiles, model, work_bytes)
+
+    @torch.no_grad()
+    def _read(self, counts: CudaCounts) -> Ranks:
+        found = counts.read()
+        if found is None:
+            raise Diverged(OUT_OF_RANGE if is_finite(counts.model) else NOT_FINITE)
+        return self.ranks_of(found)
+
+    @torch.no_grad()
+    def _rank_in_tiles(self, model: KgeModel, work_bytes: int | None) -> Ranks:
+        if not is_finite(model, entities=not is_offloaded(model.entity)):
+            raise Diverged(NOT_FINITE)
         batch, tile = plan_tiles(len(self.triples), self.n_entities, work_bytes or default_work_bytes(self.device))
-        if far:
-            found = count_far(model, [q for s in SIDES for q in self.questions[s]], batch, tile)
-            return self._ranks({"head": found[: len(found) // 2], "tail": found[len(found) // 2 :]})
-        return self._ranks({s: [_count_plainly(model, q, batch, tile) for q in self.questions[s]] for s in SIDES})
+        return self.ranks_of(count_in_tiles(model, self.queries, batch, tile))
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
 
-def _or_diverged(begun: Callable[[], Ranks]) -> Ranks | Diverged:
+def _or_diverged(read: Callable[[], Ranks]) -> Ranks | Diverged:
     try:
-        return begun()
+        return read()
     except Diverged as error:
         return error
 
 
-def _count_plainly(model: KgeModel, question: Question, batch: int, tile: int) -> NDArray[np.int64]:
-    """(2, B): above and ties, a batch of questions and a tile of candidates at a time."""
-    counts = []
-    largest = None
-    for first in range(0, len(question), batch):
-        last = min(first + batch, len(question))
-        part = slice(first, last)
-        queries, seen = model.queries(question.known[part], question.relations[part], question.side)
-        candidates = model.candidate(model.entity, seen)
-        if largest is None:
-            largest = largest_row(candidates, model.pair)
-        answers, skip = question.answers[part], question.runs(first, last)
-        found = count_above(queries, candidates, answers, skip, model.pair, tile=tile, largest=largest)
-        counts.append(torch.stack(found))
-    return torch.cat(counts, 1).cpu().numpy()
+def is_finite(model: KgeModel, *, entities: bool = True) -> bool:
+    """Whether the tables contain neither NaN nor infinity."""
+    tables = (model.entity, model.relation) if entities else (model.relation,)
+    return all(bool(torch.isfinite(part).all()) for table in tables for part in table.split(_FINITE_ROWS))
 
 
-def ranking_bytes(
-    n_triples: int, n_filtered: int, n_entities: int, width: int, device: torch.device, *, far: bool = False
-) -> int:
-    """Bytes on the device that ranking n_triples takes beside the model. n_filtered: known answers to their distinct
-    questions, both sides together; width: floats of a query; far: the table lies elsewhere."""
-    if not n_triples:
-        return 0
-    if serves(torch.empty(0, width, device=device)):
-        return counting_bytes(n_triples, _QUESTIONS, n_filtered, n_entities, width, far=far)
-    return 2 * default_work_bytes(device)
+def plan_tiles(n_queries: int, n_entities: int, work_bytes: int) -> tuple[int, int]:
+    """Return the queries and candidates to score at a time, so that their float32 scores fit into work_bytes."""
+    batch = max(1, min(_MAX_BATCH, n_queries))
+    cells = max(1, work_bytes // 4)
+    if cells // batch < _MIN_TILE:
+        batch = max(1, cells // _MIN_TILE)
+    return batch, max(1, min(n_entities, cells // batch))
 
 
 def default_work_bytes(device: torch.device) -> int:
-    """A tile that stays in a CPU's cache, or a share of a card's free memory."""
+    """Return the bytes of a score tile that stays in a CPU's cache, or a share of a GPU's free memory."""
     if device.type == "cpu":
         return 8 << 20
     free, _ = torch.cuda.mem_get_info(device)
     return min(2 << 30, free // 4)
 
 
-def plan_tiles(n_queries: int, n_entities: int, work_bytes: int) -> tuple[int, int]:
-    """(queries, candidates) scored at a time, so that a tile of float32 scores fits into work_bytes."""
-    batch = max(1, min(_MAX_QUERIES, n_queries))
-    cells = max(1, work_bytes // 4)
-    if cells // batch < _MIN_TILE:
-        batch = max(1, cells // _MIN_TILE)
-    return batch, max(1, min(n_entities, cells // batch))
+def ranking_bytes(
+    n_triples: int, n_filtered: int, n_entities: int, width: int, device: torch.device, *, offloaded: bool = False
+) -> int:
+    """Return the bytes on the device that ranking takes in addition to the model.
+
+    n_filtered: known answers of the distinct queries of both sides. width: floats of a query. offloaded: the entity
+    table is in host memory.
+    """
+    if not n_triples:
+        return 0
+    if not use_kernels(torch.empty(0, width, device=device)):
+        return 2 * default_work_bytes(device)
+    from grash.kernels.count_above_triton import BLOCK_BYTES, PART_BYTES, CountShape
+
+    together = min(n_triples, _MAX_TRIPLES)
+    shape = CountShape.of(together, n_entities, width, max_bytes=BLOCK_BYTES if offloaded else PART_BYTES)
+    filters = 2 * n_triples * (24 + 12 + 16) + 8 * n_filtered
+    numbers = 8 * (1 + 4 * n_triples + 2 * -(-n_triples // _MAX_TRIPLES) * shape.n_parts(n_entities))
+    queries = 4 * together * width
+    gathered = _QUERY_COPIES * 4 * min(_QUERY_FLOATS, together * width)
+    if offloaded:  # two blocks of the table; queries and truths of a whole group
+        group = min(2 * n_triples, max(_GROUP, together))
+        queries = 2 * 4 * group * width + 2 * 4 * min(shape.part, n_entities) * width
+    return filters + numbers + queries + max(gathered, shape.bytes + 4 * n_filtered)
 
 
 @torch.no_grad()
@@ -185,88 +225,64 @@ def rank_against_sample(
     seed: int,
     device: torch.device,
 ) -> Ranks:
-    """Ranks among `n_candidates` entities drawn per question, known answers left out.
+    """Rank among `n_candidates` entities drawn for each query, without known answers.
 
-    A different quantity from ranks among all entities, and not comparable with it: its metrics carry the number
-    in their names.
+    These ranks are not comparable with ranks among all entities; the names of their metrics contain the number.
     """
-    make_current(device)
-    diverged = not_finite(model)
-    if diverged:
-        raise diverged
+    set_current_device(device)
+    if not is_finite(model):
+        raise Diverged(NOT_FINITE)
     n_candidates = min(n_candidates, model.n_entities)
     sides = {}
     for side in SIDES:
-        question = Question(triples, known, side, device, model.n_entities)
+        queries = SideQueries(triples, known, side, device, model.n_entities)
         key = key_of(seed, "candidates", side)
-        parts: list[list[Tensor]] = [[], [], []]
-        for first in range(0, len(triples), 256):
-            last = min(first + 256, len(triples))
-            drawn = permuted_rows(last - first, n_candidates, model.n_entities, key_at(key, first), device)
-            for store, value in zip(parts, _sampled_counts(model, question, first, last, drawn)):
-                store.append(value)
-        sides[side] = SlotRanks(*(_joined(p) for p in parts))
+        counts = [torch.empty(3, 0, dtype=torch.int64, device=device)]
+        for first in range(0, len(triples), _SAMPLED_BATCH):
+            n_rows = min(_SAMPLED_BATCH, len(triples) - first)
+            drawn = permuted_rows(n_rows, n_candidates, model.n_entities, key_at(key, first), device)
+            counts.append(_sampled_counts(model, queries, first, drawn))
+        sides[side] = SideRanks(*torch.cat(counts, 1).cpu().numpy())
     return Ranks(np.ascontiguousarray(triples), head=sides["head"], tail=sides["tail"])
 
 
-def _sampled_counts(
-    model: KgeModel, question: Question, first: int, last: int, drawn: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    part = slice(first, last)
-    queries, seen = model.queries(question.known[part], question.relations[part], question.side)
-    answers = question.answers[part]
-    real = (drawn != answers[:, None]) & ~question.knows(first, drawn)
+def _sampled_counts(model: KgeModel, side_queries: SideQueries, first: int, drawn: Tensor) -> Tensor:
+    """drawn (B, n) candidates for the rows from `first` on → (3, B): above, ties and others."""
+    rows = slice(first, first + len(drawn))
+    queries, seen = side_queries.embed(model, rows)
+    answers = side_queries.answers[rows]
+    valid = (drawn != answers[:, None]) & ~side_queries.is_known(first, drawn)
     truth = exact_scores(queries, model.candidate(model.entity[answers], seen), model.pair)
     candidates = model.candidate(model.entity, seen)
-    above, ties = torch.zeros(len(drawn), dtype=torch.int64, device=drawn.device), torch.zeros_like(answers)
-    for part, genuine in zip(drawn.split(_TOGETHER, 1), real.split(_TOGETHER, 1)):
-        asked = queries.repeat_interleave(part.shape[1], 0)
-        scores = exact_scores(asked, candidates[part.reshape(-1)], model.pair).reshape(part.shape)
-        above += ((scores > truth[:, None]) & genuine).sum(1)
-        ties += ((scores == truth[:, None]) & genuine).sum(1)
-    return above, ties, real.sum(1)
-
-
-def not_finite(model: KgeModel, *, entities: bool = True) -> Diverged | None:
-    tables = (model.entity.split(_ROWS) if entities else (), model.relation.split(_ROWS))
-    if all(torch.isfinite(part).all() for table in tables for part in table):
-        return None
-    return Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it anew.")
-
-
-def _joined(parts: list[Tensor]) -> NDArray[np.int64]:
-    return torch.cat(parts).cpu().numpy() if parts else np.empty(0, np.int64)
-
-
-# = The questions of a ranking: of every triple what is known, what is asked, and which answers are filtered.
-# =
-# = Comes from triples and `data/known`, goes to `ranking`. Many triples ask the same question ("which files lie in this
-# = directory?"), so known answers are kept once per distinct question: of the 10,000 test triples of DebianKG-files,
-# = 695 million filtered candidates of the heads are 7 million known answers.
+    above, ties = torch.zeros_like(answers), torch.zeros_like(answers)
+    for tile, counted in zip(drawn.split(_SAMPLED_TILE, 1), valid.split(_SAMPLED_TILE, 1)):
+        repeated = queries.repeat_interleave(tile.shape[1], 0)
+        scores = exact_scores(repeated, candidates[tile.reshape(-1)], model.pair).reshape(tile.shape)
+        above += ((scores > truth[:, None]) & counted).sum(1)
+        ties += ((scores == truth[:, None]) & counted).sum(1)
+    return torch.stack([above, ties, valid.sum(1)])
 
 
 @dataclass(frozen=True, eq=False)
-class Distinct:
-    """The distinct questions as the counting kernels take them, int32 on the device."""
+class DistinctQueries:
+    """The Q distinct queries in the form of the counting kernels, int32 on the device."""
 
-    asking: Tensor  # (Q,) a row of each; those that many rows ask come first
-    asks: Tensor  # (B,) the number of a row's question
-    order: Tensor  # (B,) rows by question
-    starts: Tensor  # (Q + 1,) where a question's begin in it
-    pairs: Tensor  # (2, m) a question and a known answer
-    runs: Tensor  # (3, B) where the answers to a row's question begin and end in pairs; is its truth among them?
+    rows: Tensor  # (Q,) a row of each query; queries of many rows come first
+    index: TruthIndex  # which query each row asks
+    known: Tensor  # (2, m) a query and a known answer
+    runs: Tensor  # (3, B) where the known answers of a row start and end in `known`; 1 if its truth is among them
 
 
-class Question:
-    """The questions of one side with their filter, on the device; made once, ranked as often as one likes."""
+class SideQueries:
+    """The queries of one side of B triples with their filter, on the device.
+
+    Many triples ask the same query ("which files are in this directory?"), so known answers are stored once per
+    distinct query: the 10,000 test triples of DebianKG-files have 695 million filtered head candidates, but 7 million
+    known answers.
+    """
 
     def __init__(
-        self,
-        triples: NDArray[np.int32],
-        known: KnownAnswers,
-        side: Side,
-        device: torch.device,
-        n_entities: int,
+        self, triples: NDArray[np.int32], known: KnownAnswers, side: Side, device: torch.device, n_entities: int
     ) -> None:
         heads, relations, tails = triples.astype(np.int64).T
         self.side, self.device, self.n_entities = side, device, n_entities
@@ -275,56 +291,63 @@ class Question:
             torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in (known_ids, relations, self.truth)
         )
         index = known.of_side(side)
-        self.asking, self.numbers = _distinct(known_ids * index.n_relations + relations)
-        first, count = index.runs(known_ids[self.asking], relations[self.asking])
-        self.asked, self.filtered = expand(first, count, index.answers)  # (m,) known answers, question by question
+        # (Q,) a row of each distinct query; (B,) the number of each row's query
+        self.query_rows, self.numbers = _distinct(known_ids * index.n_relations + relations)
+        first, count = index.runs(known_ids[self.query_rows], relations[self.query_rows])
+        # (m,) number of the query and known answer, query by query
+        self.filtered_query, self.filtered = expand(first, count, index.answers)
         ends = np.cumsum(count)
-        self.first, self.last = (ends - count)[self.numbers], ends[self.numbers]  # (B,) where a row's answers lie
+        self.first, self.last = (ends - count)[self.numbers], ends[self.numbers]  # (B,) run of a row in `filtered`
         self.truth_known = _contains(self._pairs(), self.numbers * n_entities + self.truth)
         self.others = n_entities - 1 - (self.last - self.first) + self.truth_known
 
     def __len__(self) -> int:
         return len(self.truth)
 
-    def runs(self, first: int, last: int) -> Runs:
-        """The filter of rows first … last; the truth may be in it, which is left out anyway."""
-        return Runs(self.first[first:last], self.last[first:last], self.filtered)
+    def embed(self, model: KgeModel, rows: slice | Tensor) -> tuple[Tensor, Side]:
+        """Return the query embeddings (B, W) of some rows, and the side whose candidates they are compared with."""
+        return model.queries(self.known[rows], self.relations[rows], self.side)
 
-    def knows(self, first: int, drawn: Tensor) -> Tensor:
-        """drawn (B, n) entities for the rows from `first` on → (B, n): whether they are known answers there."""
+    def runs(self, first: int, last: int) -> FilterRuns:
+        """Return the filter of the rows first … last − 1; it may contain the truth, which is never counted."""
+        return FilterRuns(self.first[first:last], self.last[first:last], self.filtered)
+
+    def is_known(self, first: int, drawn: Tensor) -> Tensor:
+        """drawn (B, n) entities for the rows from `first` on → (B, n): whether they are known answers."""
         numbers = self.numbers[first : first + len(drawn), None]
         return torch.from_numpy(_contains(self._keys, numbers * self.n_entities + drawn.cpu().numpy())).to(drawn.device)
 
     @cached_property
     def _keys(self) -> NDArray[np.int64]:
-        """As `_pairs`, kept: 8 bytes per known answer, which only ranking among drawn candidates needs."""
+        """`_pairs`, kept: 8 bytes per known answer, needed only to rank among drawn candidates."""
         return self._pairs()
 
     def _pairs(self) -> NDArray[np.int64]:
-        """(m,) question and answer as one number, ascending."""
-        return self.asked * self.n_entities + self.filtered
+        """Return (m,) ascending numbers, each for a query and a known answer."""
+        return self.filtered_query * self.n_entities + self.filtered
 
     @cached_property
-    def distinct(self) -> Distinct:
-        starts = np.cumsum(np.bincount(self.numbers, minlength=len(self.asking)))
-        parts = (
-            self.asking,
-            self.numbers,
-            np.argsort(self.numbers, kind="stable"),
-            np.concatenate([[0], starts]),
-            np.stack([self.asked, self.filtered]),
-            np.stack([self.first, self.last, self.truth_known]),
+    def distinct(self) -> DistinctQueries:
+        def send(values: NDArray[np.integer]) -> Tensor:
+            return torch.from_numpy(values.astype(np.int32)).to(self.device)
+
+        ends = np.cumsum(np.bincount(self.numbers, minlength=len(self.query_rows)))
+        order = np.argsort(self.numbers, kind="stable")
+        return DistinctQueries(
+            rows=send(self.query_rows),
+            index=TruthIndex(send(self.numbers), send(order), send(np.concatenate([[0], ends]))),
+            known=send(np.stack([self.filtered_query, self.filtered])),
+            runs=send(np.stack([self.first, self.last, self.truth_known])),
         )
-        return Distinct(*(torch.from_numpy(part.astype(np.int32)).to(self.device) for part in parts))
 
 
 def _distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each distinct key a place, those of many first; of each place the number of its key in that order."""
+    """Return a place of each distinct key, the most frequent first, and for each place the number of its key."""
     _, places, numbers, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(-count, kind="stable")
-    place_in = np.empty_like(order)
-    place_in[order] = np.arange(len(order))
-    return places[order], place_in[numbers]
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return places[order], rank[numbers]
 
 
 def _contains(ascending: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -334,209 +357,165 @@ def _contains(ascending: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArra
     return found
 
 
-# = Ranking by the counting kernels on CUDA: all launches are queued, the host reads once, at the end.
-# =
-# = Comes from `questions` and a model, goes to `ranking`. Ids and filters stay on the device between rankings; queries and
-# = work space live as long as their launches.
+def count_in_tiles(model: KgeModel, sides: Sequence[SideQueries], batch: int, tile: int) -> list[NDArray[np.int64]]:
+    """Return (2, B), above and ties, for each of `sides`; scores `batch` queries with `tile` candidates at a time.
 
-_GATHERED = 1 << 21  # floats of rows that become queries together
-_TOGETHER_counting = 6  # such blocks while they do
-_ASKED = 1 << 17  # queries that meet a piece of a table that lies elsewhere
+    An offloaded table is read in blocks, once for up to _GROUP queries; a table in memory is one block.
+    """
+    offloaded = is_offloaded(model.entity)
+    block = max(1, _BLOCK_BYTES // (4 * model.dim)) if offloaded else max(1, model.n_entities)
+    found: list[list[Tensor]] = [[] for _ in sides]
+    waiting: list[tuple[CountBatch, Side]] = []
+    largest: dict[tuple[int, Side], Tensor] = {}
+    for counts, side in zip(found, sides):
+        for first in range(0, len(side), batch):
+            waiting.append(_count_batch(model, side, first, min(first + batch, len(side))))
+            counts.append(waiting[-1][0].counts)
+            if not offloaded or sum(len(b.queries) for b, _ in waiting) >= _GROUP:
+                _count_blocks(model, waiting, block, tile, largest)
+                waiting = []
+    _count_blocks(model, waiting, block, tile, largest)
+    return [torch.cat(parts, 1).cpu().numpy() for parts in found]
+
+
+def _count_batch(model: KgeModel, side: SideQueries, first: int, last: int) -> tuple[CountBatch, Side]:
+    """Return the rows first … last − 1 as a batch, and the side whose candidates they are compared with."""
+    rows = slice(first, last)
+    queries, seen = side.embed(model, rows)
+    truth = side.answers[rows]
+    exact = exact_scores(queries, model.candidate(model.entity[truth], seen), model.pair)
+    return CountBatch.of(queries, truth, exact, side.runs(first, last)), seen
+
+
+def _count_blocks(
+    model: KgeModel,
+    batches: Sequence[tuple[CountBatch, Side]],
+    block: int,
+    tile: int,
+    largest: dict[tuple[int, Side], Tensor],
+) -> None:
+    """Compare every batch with every block of the table. largest: sizes of blocks, filled here."""
+    for first, rows in row_blocks(model.entity, block) if batches else ():
+        for batch, seen in batches:
+            candidates = model.candidate(rows, seen)
+            if (first, seen) not in largest:
+                if is_offloaded(model.entity) and not torch.isfinite(rows).all():
+                    raise Diverged(NOT_FINITE)
+                largest[first, seen] = largest_row(candidates, model.pair)
+            count_above(batch, candidates, model.pair, tile=tile, largest=largest[first, seen], first=first)
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """A question under way: queries (Q, W), each distinct one once, where its truths stand, and where the counts go."""
+class _Queued:
+    """The queries of one side on the device, and where their counts go."""
 
-    question: Question
-    shape: Shape
-    asked: Asked
-    queries: Tensor
+    distinct: DistinctQueries
+    shape: CountShape
+    queries: Tensor  # (Q, W), each distinct query once
     seen: Side
-    rows: Tensor  # (E, W) candidates with `truth` as ids, or (B, W), the truths alone
+    rows: Tensor  # (E, W) all candidates with `truth` as ids; or (B, W) the rows of the truths
     truth: Tensor
-    edges: Tensor
-    out: Tensor
-    open_pairs: Tensor  # (pieces, parts of a piece)
+    bounds: Tensor
+    counts: Tensor  # (2, B)
+    n_open: Tensor  # (blocks, parts of a block)
 
 
-class Counting:
-    """One model's answers to the questions, under way on the device. A table that lies elsewhere comes to it piece by
-    piece, and each piece meets as many questions as there are, up to _ASKED queries."""
+class CudaCounts:
+    """Counts of one model, queued on the device. An offloaded table is copied to the device block by block.
 
-    def __init__(self, model: KgeModel, questions: Sequence[Question], shapes: Sequence[Shape] | None = None) -> None:
-        from grash.kernels.count_above_triton import PART_BYTES, PIECE_BYTES, Shape
+    Filters stay on the device between rankings; queries and work space live until their launches end.
+    """
 
-        self.model, self.questions, self.far = model, questions, is_far(model.entity)
+    def __init__(
+        self, model: KgeModel, sides: Sequence[SideQueries], shapes: Sequence[CountShape] | None = None
+    ) -> None:
+        from grash.kernels.count_above_triton import BLOCK_BYTES, PART_BYTES, CountShape
+
+        self.model, self.sides, self.offloaded = model, sides, is_offloaded(model.entity)
         width = model.candidate(model.entity[:0], "tail").shape[1]
-        most = PIECE_BYTES if self.far else PART_BYTES
-        self.shapes = shapes or [Shape.of(len(q), model.n_entities, width, most_bytes=most) for q in questions]
-        self.piece = max((s.part for s in self.shapes), default=1) if self.far else max(1, model.n_entities)
-        n_pieces = -(-model.n_entities // self.piece)
-        self.counters = [n_pieces * s.parts(self.piece) for s in self.shapes]
-        self.numbers = torch.zeros(
-            1 + sum(2 * len(q) for q in questions) + sum(self.counters), dtype=torch.int64, device=model.entity.device
-        )
-        bad, *rest = self.numbers.split([1, *(n for q, c in zip(questions, self.counters) for n in (2 * len(q), c))])
+        most = BLOCK_BYTES if self.offloaded else PART_BYTES
+        self.shapes = shapes or [CountShape.of(len(s), model.n_entities, width, max_bytes=most) for s in sides]
+        self.block = max((s.part for s in self.shapes), default=1) if self.offloaded else max(1, model.n_entities)
+        n_blocks = -(-model.n_entities // self.block)
+        # one tensor, read at once: a flag for numbers that cannot be ranked; for each side counts and open pairs
+        self.sizes = [(2 * len(side), n_blocks * shape.n_parts(self.block)) for side, shape in zip(sides, self.shapes)]
+        lengths = [1, *(n for pair in self.sizes for n in pair)]
+        self.numbers = torch.zeros(sum(lengths), dtype=torch.int64, device=model.entity.device)
+        bad, *rest = self.numbers.split(lengths)
         bad.copy_(~torch.isfinite(model.relation).all())
         largest: dict[int, Tensor] = {}
-        for group in self._groups():  # no name holds a group's queries while the next one's are made
+        for group in self._groups():  # no name refers to the queries of a group while the next ones are made
             self._count(
-                [self._ask(i, rest[2 * i].view(2, -1), rest[2 * i + 1].view(n_pieces, -1)) for i in group],
-                {} if self.far else largest,
+                [self._queue(i, rest[2 * i].view(2, -1), rest[2 * i + 1].view(n_blocks, -1)) for i in group],
+                {} if self.offloaded else largest,
                 bad,
             )
 
+    def read(self) -> list[NDArray[np.int64]] | None:
+        """Wait, and return (2, B), above and ties, for each side; None if scores cannot be ranked.
+
+        Sides with too many open pairs are counted again in smaller parts.
+        """
+        values = self.numbers.cpu().numpy()
+        if values[0]:
+            return None
+        found, again, place = [], [], 1
+        for i, (n_counts, n_parts) in enumerate(self.sizes):
+            end = place + n_counts
+            found.append(values[place:end].reshape(2, -1))
+            place = end + n_parts
+            if (values[end:place] > self.shapes[i].max_open).any():
+                again.append(i)
+        if again:
+            finer = CudaCounts(self.model, [self.sides[i] for i in again], [self.shapes[i].finer() for i in again])
+            for i, counts in zip(again, finer.read() or []):
+                found[i] = counts
+        return found
+
     def _groups(self) -> list[list[int]]:
-        """Places of questions that are asked together: one by one, or as many as meet a piece."""
+        """Return the places of sides to count together: one by one, or up to _GROUP queries of an offloaded table."""
         groups: list[list[int]] = []
-        for i, question in enumerate(self.questions):
-            together = len(question) + sum(len(self.questions[j]) for j in groups[-1]) if groups else 0
-            if self.far and groups and together <= _ASKED:
+        for i, side in enumerate(self.sides):
+            together = len(side) + sum(len(self.sides[j]) for j in groups[-1]) if groups else 0
+            if self.offloaded and groups and together <= _GROUP:
                 groups[-1].append(i)
             else:
                 groups.append([i])
         return groups
 
-    def _ask(self, i: int, out: Tensor, open_pairs: Tensor) -> _Asked:
-        from grash.kernels.count_above_triton import Asked
-
-        model, question, shape = self.model, self.questions[i], self.shapes[i]
-        distinct = question.distinct
-        asked = Asked(distinct.asks, distinct.order, distinct.starts)
-        queries, seen = _queries(model, question)
-        rows, truth = model.candidate(model.entity, seen), question.answers
-        if self.far:
+    def _queue(self, i: int, counts: Tensor, n_open: Tensor) -> _Queued:
+        model, side, shape = self.model, self.sides[i], self.shapes[i]
+        queries, seen = self._embed(side)
+        rows, truth = model.candidate(model.entity, seen), side.answers
+        if self.offloaded:
             rows = model.candidate(model.entity[truth], seen).contiguous()
             truth = torch.arange(len(truth), device=truth.device)
-        edges = queries.new_empty(3, shape.truths)
-        return _Asked(question, shape, asked, queries, seen, rows, truth, edges, out, open_pairs)
+        bounds = queries.new_empty(3, shape.truths)
+        return _Queued(side.distinct, shape, queries, seen, rows, truth, bounds, counts, n_open)
 
-    def _count(self, asked: list[_Asked], largest: dict[int, Tensor], bad: Tensor) -> None:
-        """largest: sizes of candidates by where these lie, which several questions share."""
-        from grash.kernels.count_above_triton import count_rows, leave_out, sizes, truths
+    def _embed(self, side: SideQueries) -> tuple[Tensor, Side]:
+        """Return the distinct queries (Q, W), contiguous, and the side whose candidates they are compared with."""
+        together = max(1, _QUERY_FLOATS // max(self.model.dim, self.model.relation.shape[1]))
+        parts = [side.embed(self.model, rows)[0].contiguous() for rows in side.distinct.rows.split(together)]
+        _, seen = self.model.asked(side.relations[:0], side.side)
+        return parts[0] if len(parts) == 1 else torch.cat(parts), seen
+
+    def _count(self, queued: list[_Queued], largest: dict[int, Tensor], bad: Tensor) -> None:
+        """largest: sizes of candidates by their address, which several sides share."""
+        from grash.kernels.count_above_triton import count_candidates, largest_sizes, score_truths, subtract_filtered
 
         model, pair = self.model, self.model.pair
-        for first, rows in pieces(model.entity, self.piece):
+        for first, block in row_blocks(model.entity, self.block):
             if first:
                 largest.clear()
-            for a in asked:
-                candidates = model.candidate(rows, a.seen)
-                where = candidates.data_ptr()
-                if where not in largest:
-                    largest[where] = sizes(candidates, pair).max()
-                truths(a.queries, a.rows, a.truth, a.asked.asks, largest[where], pair, a.edges, bad)
-                open_pairs = a.open_pairs[first // self.piece]
-                count_rows(a.queries, candidates, a.edges, a.asked, pair, a.shape, out=a.out, open_pairs=open_pairs)
-        for a in asked:
-            everyone = model.candidate(model.entity, a.seen)
-            distinct = a.question.distinct
-            leave_out(a.queries, everyone, a.edges, distinct.pairs, distinct.runs, pair, a.out)
-
-    def read(self) -> list[NDArray[np.int64]] | None:
-        """For each of the questions (2, B): above and ties. None if the model's scores have no order. The one wait;
-        where too many pairs stayed open, those questions are counted again in smaller parts."""
-        values = self.numbers.cpu().numpy()
-        if values[0]:
-            return None
-        found, again, place = [], [], 1
-        for i, (question, shape, counters) in enumerate(zip(self.questions, self.shapes, self.counters)):
-            end = place + 2 * len(question)
-            found.append(values[place:end].reshape(2, -1))
-            place = end + counters
-            if (values[end:place] > shape.room).any():
-                again.append(i)
-        if again:
-            finer = Counting(self.model, [self.questions[i] for i in again], [self.shapes[i].finer() for i in again])
-            for i, counts in zip(again, finer.read() or []):
-                found[i] = counts
-        return found
-
-
-def counting_bytes(
-    n_triples: int, together: int, n_filtered: int, n_entities: int, width: int, *, far: bool = False
-) -> int:
-    """Bytes on the device for the questions of both sides, at most `together` of them asked at a time, with n_filtered
-    known answers of distinct questions: what stays, and what the work takes on top. far: the table lies elsewhere."""
-    from grash.kernels.count_above_triton import PART_BYTES, PIECE_BYTES, Shape
-
-    asked = min(n_triples, together)
-    shape = Shape.of(asked, n_entities, width, most_bytes=PIECE_BYTES if far else PART_BYTES)
-    stays = 2 * n_triples * (24 + 12 + 16) + 8 * n_filtered
-    numbers = 8 * (1 + 4 * n_triples + 2 * -(-n_triples // together) * shape.parts(n_entities))
-    queries = 4 * asked * width
-    gathered = _TOGETHER_counting * 4 * min(_GATHERED, asked * width)
-    if far:  # two pieces of the table; queries and truths of a whole group
-        group = min(2 * n_triples, max(_ASKED, asked))
-        queries = 2 * 4 * group * width + 2 * 4 * min(shape.part, n_entities) * width
-    return stays + numbers + queries + max(gathered, shape.bytes + 4 * n_filtered)
-
-
-def _queries(model: KgeModel, question: Question) -> tuple[Tensor, Side]:
-    """(Q, W) contiguous, one for each distinct question, and the side whose candidates they meet."""
-    rows = max(1, _GATHERED // max(model.dim, model.relation.shape[1]))
-    parts = [
-        model.queries(question.known[part], question.relations[part], question.side)[0].contiguous()
-        for part in question.distinct.asking.split(rows)
-    ]
-    _, seen = model.asked(question.relations[:0], question.side)
-    return parts[0] if len(parts) == 1 else torch.cat(parts), seen
-
-
-# = Ranking by the plain form where the entity table lies in a file (`kernels/far_rows`): it is walked through once for
-# = many questions, a piece after the other, instead of once for every batch of them.
-# =
-# = Comes from `questions` and a model, goes to `ranking`; on a card `counting` does the same by its kernels.
-
-# queries that meet a piece
-_PIECE_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Some queries (B, W) of a question, the exact scores of their truths, what is skipped, and the counts so far."""
-
-    queries: Tensor
-    seen: Side
-    exact: Tensor
-    truth: Tensor
-    skip: Runs
-    counts: Tensor  # (2, B): above and ties
-
-
-def count_far(model: KgeModel, questions: Sequence[Question], batch: int, tile: int) -> list[NDArray[np.int64]]:
-    """For each question (2, B): above and ties. `batch` queries meet `tile` candidates at a time."""
-    found: list[list[Tensor]] = [[] for _ in questions]
-    waiting: list[_Batch] = []
-    for place, question in enumerate(questions):
-        for first in range(0, len(question), batch):
-            waiting.append(_batch(model, question, first, min(first + batch, len(question))))
-            found[place].append(waiting[-1].counts)
-            if sum(len(b.queries) for b in waiting) >= _ASKED:
-                _walk(model, waiting, tile)
-                waiting = []
-    _walk(model, waiting, tile)
-    return [torch.cat(parts, 1).cpu().numpy() for parts in found]
-
-
-def _batch(model: KgeModel, question: Question, first: int, last: int) -> _Batch:
-    part = slice(first, last)
-    queries, seen = model.queries(question.known[part], question.relations[part], question.side)
-    truth = question.answers[part]
-    exact = exact_scores(queries, model.candidate(model.entity[truth], seen), model.pair)
-    counts = torch.zeros(2, last - first, dtype=torch.int64, device=queries.device)
-    return _Batch(queries, seen, exact, truth, question.runs(first, last), counts)
-
-
-def _walk(model: KgeModel, batches: Sequence[_Batch], tile: int) -> None:
-    """Every batch meets every piece of the table; all are looked at for what has no order."""
-    if not batches:
-        return
-    for first, rows in pieces(model.entity, max(1, _PIECE_BYTES // (4 * model.dim))):
-        if not torch.isfinite(rows).all():
-            raise Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it anew.")
-        candidates = {seen: model.candidate(rows, seen) for seen in {b.seen for b in batches}}
-        largest = {seen: largest_row(some, model.pair) for seen, some in candidates.items()}
-        for b in batches:
-            some, most = candidates[b.seen], largest[b.seen]
-            count_rows(b.queries, some, first, b.exact, b.truth, b.skip, model.pair, tile, most, *b.counts)
+            for q in queued:
+                candidates = model.candidate(block, q.seen)
+                address, index = candidates.data_ptr(), q.distinct.index
+                if address not in largest:
+                    largest[address] = largest_sizes(candidates, pair).max()
+                score_truths(q.queries, q.rows, q.truth, index.query, largest[address], pair, q.bounds, bad)
+                n_open = q.n_open[first // self.block]
+                count_candidates(q.queries, candidates, q.bounds, index, pair, q.shape, out=q.counts, n_open=n_open)
+        for q in queued:
+            everyone = model.candidate(model.entity, q.seen)
+            subtract_filtered(q.queries, everyone, q.bounds, q.distinct.known, q.distinct.runs, pair, q.counts)

@@ -23,7 +23,7 @@ from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
 from grash.files import atomic_folder
 from grash.interop.config import CONFIG_FILES, ConfigFormat, export_config
-from grash.kernels.half_rows import wide
+from grash.kernels.bf16_rows import to_float32
 
 if TYPE_CHECKING:
     from grash.api.model import Model
@@ -184,7 +184,7 @@ def _tables(model: Model) -> Iterator[tuple[str, Tensor, Callable[[int], str]]]:
 
 def _blocks(table: Tensor) -> Iterator[tuple[int, NDArray[np.float32]]]:
     for start in range(0, len(table), _ROWS):
-        yield start, wide(table[start : start + _ROWS]).cpu().numpy().astype("<f4", copy=False)
+        yield start, to_float32(table[start : start + _ROWS]).cpu().numpy().astype("<f4", copy=False)
 
 
 def _check_distinct(names: Callable[[int], str], n: int, vocabulary: Vocabulary | None) -> None:

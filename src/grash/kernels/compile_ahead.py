@@ -1,14 +1,16 @@
-"""Kernels compiled before they are needed, many at once. The kernels of the step and of ranking are launched from here.
+"""Compiles Triton kernels in threads before their first launch; `launch` starts the kernels of steps and ranking.
 
-A default search mixes settings that are compiled in, and one set of kernels takes seconds. So whoever knows what will
-run rehearses it: the same launches, by tensors of the same kinds (device "meta" will do), in which nothing is launched
-and nothing waits. What Triton would have compiled is then compiled by threads (its passes and `ptxas` run outside the
-interpreter's lock), and a launch waits for its own kernel alone. Keys are those of the launch, since its path is the
-same; files are written by Triton's own cache, whole or not at all. What fails here is compiled when it is launched.
+A default search mixes settings that are compiled into kernels, and one set of kernels takes seconds to compile. So a
+caller that knows what will run makes a `dry_run`: the same launches, on tensors of the same types (device "meta" is
+enough), without launching or waiting. Threads then compile the missing kernels (Triton's passes and `ptxas` release
+the interpreter lock), and a launch waits for its own kernel only. A kernel that fails here is compiled at its launch.
+
+This relies on a private hook of Triton (tested with 3.6). With a version that lacks it, nothing is compiled ahead.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -23,53 +25,96 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 _Compile = Callable[[], Any]
-_Lacking = list[tuple[str, _Compile]]
-_rehearsed: ContextVar[_Lacking | None] = ContextVar("rehearsed", default=None)
-_under_way: dict[str, Future[Any]] = {}  # by Triton's key of the compiled kernel; taken out by its first launch
-_launchers: set[Any] = set()  # kinds of arguments for which the host's side of a launch is built
+_Missing = list[tuple[str, _Compile]]
+_missing: ContextVar[_Missing | None] = ContextVar("missing", default=None)  # a list during a dry run
+_compiling: dict[str, Future[Any]] = {}  # by Triton's key of the kernel; removed by its first launch
+_launchers: set[Any] = set()  # argument types for which the host side of a launch is built
 _lock = threading.Lock()
 
 
 def launch(kernel: Any, grid: tuple[int, ...], /, *args: Any, **kwargs: Any) -> None:
-    """kernel[grid](*args, **kwargs); in a rehearsal its kernel is only noted, if it is not in memory yet."""
-    rehearses = _rehearsed.get() is not None
-    if not rehearses and not _under_way:
+    """Run kernel[grid](*args, **kwargs); in a dry run only note the kernel if it is not in memory."""
+    is_dry_run = _missing.get() is not None
+    if not is_dry_run and not _compiling:
         kernel[grid](*args, **kwargs)
         return
-    with _answering():
-        kernel.run(*args, grid=grid, warmup=rehearses, **kwargs)
+    hook = _compile_hook()
+    if hook is None:
+        return  # a dry run: without the hook nothing is ever compiling
+    token = hook.set(_CompileMode())
+    try:
+        kernel.run(*args, grid=grid, warmup=is_dry_run, **kwargs)
+    finally:
+        hook.reset(token)
 
 
 @contextmanager
-def rehearsal() -> Iterator[_Lacking]:
-    """Inside, `launch` launches nothing; the list grows by one for each launch whose kernel is not in memory. When it
-    ends, these kernels are being compiled by other threads. Costs about a millisecond a launch."""
-    lacking: _Lacking = []
-    token = _rehearsed.set(lacking)
+def dry_run() -> Iterator[_Missing]:
+    """Collect the kernels of the launches in the body, then start to compile them in other threads.
+
+    Yields a list that grows by one for each launch whose kernel is not in memory. Costs about 1 ms a launch.
+    """
+    missing: _Missing = []
+    token = _missing.set(missing)
     try:
-        yield lacking
+        yield missing
     except Exception as error:
-        log.info("not everything is compiled ahead: %s: %s", type(error).__name__, error)
+        log.info("Some kernels are compiled at their first launch: %s: %s", type(error).__name__, error)
     finally:
-        _rehearsed.reset(token)
-    _begin({key: compile_kernel for key, compile_kernel in lacking if key not in _under_way})
+        _missing.reset(token)
+    _start_compiling({key: compile_kernel for key, compile_kernel in missing if key not in _compiling})
 
 
-def _begin(found: dict[str, _Compile]) -> None:
-    """In the order of the rehearsal, which is that of the launches."""
-    waiting = deque((Future[Any](), compile_kernel) for compile_kernel in found.values())
-    begun = dict(zip(found, (future for future, _ in waiting)))
-    for _ in range(min(len(found), len(os.sched_getaffinity(0)))):
+@functools.cache
+def _compile_hook() -> ContextVar[Any] | None:
+    """Return the variable in which Triton looks for a compile mode, or None if this version has none."""
+    try:
+        from triton.runtime._async_compile import active_mode
+    except ImportError as error:
+        log.debug("Kernels are compiled at their first launch: this version of Triton has no compile hook (%s).", error)
+        return None
+    return active_mode
+
+
+class _CompileMode:
+    """Receives Triton's requests to compile. Triton's own `AsyncCompileMode` waits for all kernels at its end."""
+
+    def submit(self, key: str, compile_kernel: _Compile, finish: Callable[[Any], None]) -> Any:
+        """Return the compiled kernel, or None in a dry run."""
+        missing = _missing.get()
+        if missing is not None:
+            missing.append((key, compile_kernel))
+            return None
+        kernel, future = None, _compiling.pop(key, None)
+        if future is not None:
+            try:
+                kernel = future.result()
+            except Exception as error:
+                log.info("A kernel is compiled again: %s: %s", type(error).__name__, error)
+        if kernel is None:
+            kernel = compile_kernel()
+        finish(kernel)
+        return kernel
+
+
+def _start_compiling(kernels: dict[str, _Compile]) -> None:
+    """Compile in threads, in the order of the dry run, which is the order of the launches."""
+    waiting = deque((Future[Any](), compile_kernel) for compile_kernel in kernels.values())
+    futures = dict(zip(kernels, (future for future, _ in waiting)))
+    for _ in range(min(len(kernels), len(os.sched_getaffinity(0)))):
         try:
             threading.Thread(target=_compile_all, args=[waiting], name="compile").start()
         except RuntimeError:  # no more threads
             return
-        _under_way.update(begun)  # one thread comes to the end of them
+        _compiling.update(futures)  # one thread is enough to compile all
 
 
 def _compile_all(waiting: deque[tuple[Future[Any], _Compile]]) -> None:
-    """No executor of the standard library: at its end a process would wait for all that is queued there. An interrupt
-    is the main thread's to handle; `ptxas`, killed by it, would be reported at length."""
+    """Compile until the queue is empty or the main thread ends.
+
+    An executor of the standard library would make the process wait for the whole queue. The main thread handles
+    interrupts; `ptxas`, killed by one, would print a long error.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     while threading.main_thread().is_alive():
         try:
@@ -88,44 +133,15 @@ def _compile_all(waiting: deque[tuple[Future[Any], _Compile]]) -> None:
 
 
 def _build_launcher(kernel: Any) -> None:
-    """Triton's C function that launches kernels with such arguments: a compiler of its own makes it, for 0.4 s."""
+    """Build Triton's C function that launches kernels with these argument types: 0.4 s of a C compiler.
+
+    It stays in Triton's cache on disk, where the launch finds it.
+    """
     from triton.runtime.driver import driver
 
-    kind = (kernel.src.fn, *kernel.src.signature.values())
+    types = (kernel.src.fn, *kernel.src.signature.values())
     with _lock:
-        if kind in _launchers:
+        if types in _launchers:
             return
-        _launchers.add(kind)
-    driver.active.launcher_cls(kernel.src, kernel.metadata)  # stays in the cache on disk, where the launch finds it
-
-
-class _Mode:
-    """What Triton asks instead of compiling (`triton.AsyncCompileMode` is its own, which waits for all at its end)."""
-
-    def submit(self, key: str, compile_kernel: _Compile, finish: Callable[[Any], None]) -> Any:
-        """The kernel, or None in a rehearsal."""
-        lacking = _rehearsed.get()
-        if lacking is not None:
-            lacking.append((key, compile_kernel))
-            return None
-        kernel, future = None, _under_way.pop(key, None)
-        if future is not None:
-            try:
-                kernel = future.result()
-            except Exception as error:
-                log.info("compiled again: %s: %s", type(error).__name__, error)
-        if kernel is None:
-            kernel = compile_kernel()
-        finish(kernel)
-        return kernel
-
-
-@contextmanager
-def _answering() -> Iterator[None]:
-    from triton.runtime._async_compile import active_mode
-
-    token = active_mode.set(_Mode())
-    try:
-        yield
-    finally:
-        active_mode.reset(token)
+        _launchers.add(types)
+    driver.active.launcher_cls(kernel.src, kernel.metadata)

@@ -93,7 +93,7 @@ def _gradient_loop(u, a, b, for_a, for_b, sign):  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True)
-class Ends:
+class TripleBatch:
     """B triples: entity (E, D), relation (R, D); heads, tails, forward, backward (B,) ids of rows in them. others:
     (N,) entities that the tails, and (M,) that the heads are compared with."""
 
@@ -123,7 +123,7 @@ def _loops_serve_complex_ends(*tables: Tensor) -> bool:
     return all(t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in tables)
 
 
-def end_queries(ends: Ends) -> tuple[Asked, Asked, Asked]:
+def both_queries(ends: TripleBatch) -> tuple[Asked, Asked, Asked]:
     """(tail queries, head queries), (scores of the true tails, of the true heads), (rows of the others, of both)."""
     if not _loops_serve_complex_ends(ends.entity, ends.relation):
         return end_queries_plain(ends)
@@ -137,8 +137,8 @@ def end_queries(ends: Ends) -> tuple[Asked, Asked, Asked]:
     return queries, scores, rows
 
 
-def end_queries_plain(ends: Ends) -> tuple[Asked, Asked, Asked]:
-    """The plain form of `end_queries`."""
+def end_queries_plain(ends: TripleBatch) -> tuple[Asked, Asked, Asked]:
+    """The plain form of `both_queries`."""
     head, tail = ends.entity[ends.heads], ends.entity[ends.tails]
     for_tail = product_plain(head, ends.relation[ends.forward])
     for_head = product_plain(tail, ends.relation[ends.backward], conjugate=ends.conjugate)
@@ -146,7 +146,7 @@ def end_queries_plain(ends: Ends) -> tuple[Asked, Asked, Asked]:
     return (for_tail, for_head), ((for_tail * tail).sum(1), (for_head * head).sum(1)), rows
 
 
-def end_gradients(ends: Ends, queries: Asked, for_queries: Asked, for_scores: Asked) -> tuple[Tensor, ...]:
+def both_gradients(ends: TripleBatch, queries: Asked, for_queries: Asked, for_scores: Asked) -> tuple[Tensor, ...]:
     """Gradients of Σ for_queries·queries + Σ for_scores·scores: rows (B, D) for heads, tails, forward
     and backward, the last two as one where they are the same tensor."""
     if not _loops_serve_complex_ends(ends.entity, ends.relation):
@@ -160,8 +160,8 @@ def end_gradients(ends: Ends, queries: Asked, for_queries: Asked, for_scores: As
     return tuple(rows)
 
 
-def end_gradients_plain(ends: Ends, queries: Asked, for_queries: Asked, for_scores: Asked) -> tuple[Tensor, ...]:
-    """The plain form of `end_gradients`."""
+def end_gradients_plain(ends: TripleBatch, queries: Asked, for_queries: Asked, for_scores: Asked) -> tuple[Tensor, ...]:
+    """The plain form of `both_gradients`."""
     head, tail = ends.entity[ends.heads], ends.entity[ends.tails]
     forward, backward = ends.relation[ends.forward], ends.relation[ends.backward]
     to_tail, to_head = (weight[:, None] for weight in for_scores)

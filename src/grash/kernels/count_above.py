@@ -1,17 +1,17 @@
-"""How many candidates score above a query's true answer, and how many score the same, without a B × E matrix.
+"""Counts the candidates that score above a query's true answer, and those that tie with it, without a B × E matrix.
 
-Ranks must not depend on tile sizes, threads or the library behind the matrix product, so two arithmetics share the
-work. A fast product proposes scores with a known error bound; candidates that it places clearly above or below the
-true answer are counted from it. The few that lie within the bound are decided by the exact score: the float32
-nearest to the sum in float64. The truth is scored by the same arithmetic as those it is compared with.
-`count_above` is the plain form for any device, with loops for a CPU; on CUDA `count_above_triton` counts all queries
-in few launches, and `serves` says when.
+Ranks must not depend on tile sizes, threads or the library of the matrix product, so two kinds of scores are used. A
+fast product gives scores with a known error bound, and candidates clearly above or below the true answer are counted
+from it. The few within the bound are decided by the exact score: the float32 nearest to the sum in float64.
+`count_above` is the reference for any device, with loops for a CPU. On CUDA, if `use_kernels` says so, the kernels of
+`count_above_triton` count all queries in few launches.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numba
@@ -21,105 +21,102 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.errors import ConfigError, Diverged
+from grash.kernels.bf16_rows import to_float32
 from grash.kernels.device import use_torch_threads
-from grash.kernels.half_rows import wide
 from grash.kernels.pair_scores import Pair, pair_scores, row_scores
 
-NO_ORDER = "The model's scores leave the range of float32, so they have no order: train it anew."
-WIDEST = 1024  # floats of a row that the kernels take
-# what float32 loses below its smallest number: of a product, of a square under a root
+OUT_OF_RANGE = "The model's scores leave the range of float32, so they cannot be ranked: train the model again."
+MAX_WIDTH = 1024  # floats of a row that the kernels support
+# absolute error of float32 near its smallest number: of a product, of a square under a root
 LOST: dict[Pair, float] = {"dot": 1e-30, "l1": 1e-30, "l2": 1e-12, "modulus": 1e-12}
 _UNIT = 2.0**-24  # half a unit in the last place of 1, float32
 _BLOCK = 256  # scores counted together
-_DECIDE = 1 << 22  # elements (pairs × width) decided at once
+_EXACT_ELEMENTS = 1 << 22  # elements (pairs × width) scored exactly at once
 
 
-class Runs(NamedTuple):
-    """Candidates to leave out: of query i answers[first[i] : last[i]], ascending. Queries may share a run: a question
-    that many ask has its answers once, however many these are."""
+class FilterRuns(NamedTuple):
+    """Candidates to skip for query i: answers[first[i] : last[i]], ascending. Queries may share a run."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]
     answers: NDArray[np.int32]
 
 
+@dataclass(frozen=True, eq=False)
+class CountBatch:
+    """A batch of queries and their counts so far."""
+
+    queries: Tensor  # (B, W)
+    truth: Tensor  # (B,) ids of the true answers
+    exact: Tensor  # (B,) `exact_scores` of the true answers
+    skip: FilterRuns
+    counts: Tensor  # (2, B) int64: candidates above, ties
+
+    @classmethod
+    def of(cls, queries: Tensor, truth: Tensor, exact: Tensor, skip: FilterRuns) -> CountBatch:
+        """Return a batch with counts of 0."""
+        counts = torch.zeros(2, len(queries), dtype=torch.int64, device=queries.device)
+        return cls(queries, truth, exact, skip, counts)
+
+
+@dataclass(frozen=True, eq=False)
+class TruthIndex:
+    """Which of the Q queries each of the B truths answers, int32, for `count_above_triton`.
+
+    Queries with many truths come first, since a tile takes as long as its longest query.
+    """
+
+    query: Tensor  # (B,) the query of each truth
+    order: Tensor  # (B,) the truths sorted by query
+    starts: Tensor  # (Q + 1,) where the truths of a query start in `order`
+
+
 def why_not(candidates: Tensor) -> list[str]:
-    """What keeps the counting kernels (`count_above_triton`) from these candidates (E, W); empty if nothing does."""
+    """Return the reasons why the kernels of `count_above_triton` cannot serve these candidates (E, W)."""
     reasons = []
     if candidates.device.type != "cuda":
         reasons.append(f"the device is {candidates.device.type}, not cuda")
     if importlib.util.find_spec("triton") is None:
         reasons.append("Triton is not installed")
-    if candidates.shape[1] > WIDEST:
-        reasons.append(f"rows of {candidates.shape[1]} floats are wider than {WIDEST}")
+    if candidates.shape[1] > MAX_WIDTH:
+        reasons.append(f"rows of {candidates.shape[1]} floats are wider than {MAX_WIDTH}")
     if candidates.dtype not in (torch.float32, torch.bfloat16):
         reasons.append(f"rows are {candidates.dtype}, not float32 or bfloat16")
     return reasons
 
 
-def serves(candidates: Tensor) -> bool:
-    """Whether the kernels count; GRASH_KERNELS=reference keeps the plain form, GRASH_KERNELS=triton demands them on a
-    CUDA device."""
+def use_kernels(candidates: Tensor) -> bool:
+    """Whether the kernels count. GRASH_KERNELS=reference forbids them; GRASH_KERNELS=triton requires them on CUDA."""
     choice = os.environ.get("GRASH_KERNELS", "")
     reasons = why_not(candidates)
     if choice == "triton" and reasons and candidates.device.type == "cuda":
-        raise ConfigError(f"GRASH_KERNELS=triton, but the counting kernels cannot serve this: {'; '.join(reasons)}.")
+        raise ConfigError(f"GRASH_KERNELS=triton, but the counting kernels cannot be used: {'; '.join(reasons)}.")
     return choice != "reference" and not reasons
 
 
 def count_above(
-    queries: Tensor,
-    candidates: Tensor,
-    truth: Tensor,
-    skip: Runs,
-    pair: Pair,
-    *,
-    tile: int,
-    largest: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """queries (B, W), candidates (E, W), truth (B,) ids → (above, ties), each (B,) int64. Candidates in bf16 become
-    float32 a tile at a time.
-
-    What `skip` names is left out, and the truth itself always is. `tile` candidates are scored at a time: B × tile
-    floats of work space. `largest`: largest_row(candidates), for callers with many batches.
-    """
-    exact = exact_scores(queries, candidates[truth], pair)
-    above, ties = (torch.zeros(len(queries), dtype=torch.int64, device=queries.device) for _ in range(2))
-    bound = largest_row(candidates, pair) if largest is None else largest
-    count_rows(queries, candidates, 0, exact, truth, skip, pair, tile, bound, above, ties)
-    return above, ties
-
-
-def count_rows(
-    queries: Tensor,
-    candidates: Tensor,
-    first: int,
-    exact: Tensor,
-    truth: Tensor,
-    skip: Runs,
-    pair: Pair,
-    tile: int,
-    largest: Tensor,
-    above: Tensor,
-    ties: Tensor,
+    batch: CountBatch, candidates: Tensor, pair: Pair, *, tile: int, largest: Tensor, first: int = 0
 ) -> None:
-    """Adds to above and ties (B,) those of some candidates, which begin with the id `first`; exact (B,) are the truths'
-    scores, `largest` is the largest_row of these candidates or of more, the others are as in `count_above`."""
-    slack = error_bound(queries, largest, pair)
-    low, high = exact - slack, exact + slack
-    everyone = torch.arange(len(queries), device=queries.device)
+    """Add to batch.counts the candidates (E, W) above the truth and those that tie; they have the ids from `first` on.
+
+    The candidates in `batch.skip` and the truth itself are left out. `tile` candidates are scored at a time, with
+    B × tile floats of work space; bf16 rows become float32 tile by tile. largest: `largest_row` of these candidates
+    or of more.
+    """
+    above, ties = batch.counts
+    slack = error_bound(batch.queries, largest, pair)
+    low, high = batch.exact - slack, batch.exact + slack
     for begin in range(0, len(candidates), tile):
-        part = wide(candidates[begin : begin + tile])
-        start, stop = first + begin, first + begin + len(part)
-        scores = pair_scores(queries, part, pair)
-        _leave_out(scores, everyone, truth, start, stop)
-        _skip(scores, skip, start)
-        near_rows, near_columns = _count_tile(scores, low, high, above)
-        _decide(queries, part, near_rows, near_columns, exact, pair, above, ties)
+        part = to_float32(candidates[begin : begin + tile])
+        scores = pair_scores(batch.queries, part, pair)
+        _mask_truth(scores, batch.truth - (first + begin))
+        _mask_runs(scores, batch.skip, first + begin)
+        rows, columns = _count_tile(scores, low, high, above)
+        _count_exactly(batch, part, rows, columns, pair, above, ties)
 
 
 def exact_scores(queries: Tensor, answers: Tensor, pair: Pair) -> Tensor:
-    """(n, W), (n, W) → (n,) float32: the score that ranks are defined by, summed in float64 and rounded once."""
+    """(n, W), (n, W) → (n,) float32: the score that defines ranks, summed in float64 and rounded once."""
     parts = [
         row_scores(q.double(), a.double(), pair).float()
         for q, a in zip(queries.split(_rows(queries)), answers.split(_rows(answers)))
@@ -128,45 +125,47 @@ def exact_scores(queries: Tensor, answers: Tensor, pair: Pair) -> Tensor:
 
 
 def _rows(x: Tensor) -> int:
-    return max(1, _DECIDE // max(1, x.shape[-1]))
+    return max(1, _EXACT_ELEMENTS // max(1, x.shape[-1]))
 
 
 def largest_row(rows: Tensor, pair: Pair) -> Tensor:
-    """The largest size of a row, as `error_bound` needs it: a scalar, read in parts."""
+    """Return the largest size of a row, a scalar, for `error_bound`; reads the rows in parts."""
     order = 2 if pair in ("dot", "l2") else 1
-    parts = [wide(part).norm(p=order, dim=1).max() for part in rows.split(_rows(rows)) if len(part)]
-    return torch.stack(parts).max() if parts else wide(rows).new_zeros(())
+    parts = [to_float32(part).norm(p=order, dim=1).max() for part in rows.split(_rows(rows)) if len(part)]
+    return torch.stack(parts).max() if parts else to_float32(rows).new_zeros(())
 
 
 def error_bound(queries: Tensor, largest: Tensor, pair: Pair) -> Tensor:
-    """(B,) bound on |fast − exact| for each query with any candidate of size up to `largest`.
+    """Return (B,) bounds on |fast − exact| for each query with any candidate of a size up to `largest`.
 
-    A sum of n products in any order is off by at most n·u·Σ|terms|, u = 2⁻²⁴ (Higham, Accuracy and Stability,
-    §3.1); a few units more for the roundings around it. Beyond float32 there is no bound, and no rank.
+    A sum of n products in any order has an error of at most n·u·Σ|terms|, u = 2⁻²⁴ (Higham, Accuracy and Stability,
+    §3.1); a few units more cover the other roundings. Beyond the range of float32 there is no bound, and no rank.
     """
     share = (queries.shape[-1] + 8) * _UNIT
     sizes = queries.norm(p=2 if pair in ("dot", "l2") else 1, dim=1)
     reach = sizes * largest if pair == "dot" else sizes + largest
     if not torch.isfinite(reach if pair == "dot" else reach.square()).all():
-        raise Diverged(NO_ORDER)
-    if pair == "l2":  # from ‖q‖² + ‖c‖² − 2 q·c; an error e in the square moves its root by at most √e
+        raise Diverged(OUT_OF_RANGE)
+    if pair == "l2":  # from ‖q‖² + ‖c‖² − 2 q·c; an error e in the square changes its root by at most √e
         return share**0.5 * reach + LOST[pair]
     return (1 if pair == "dot" else 2) * share * reach + LOST[pair]
 
 
-def _leave_out(scores: Tensor, rows: Tensor, columns: Tensor, start: int, stop: int) -> None:
-    inside = (columns >= start) & (columns < stop)
-    place = torch.where(inside, columns - start, 0)
-    scores[rows, place] = torch.where(inside, -torch.inf, scores[rows, place])
+def _mask_truth(scores: Tensor, columns: Tensor) -> None:
+    """Set scores[i, columns[i]] to −∞ where the column is inside the tile."""
+    rows = torch.arange(len(scores), device=scores.device)
+    inside = (columns >= 0) & (columns < scores.shape[1])
+    columns = torch.where(inside, columns, 0)
+    scores[rows, columns] = torch.where(inside, -torch.inf, scores[rows, columns])
 
 
-def _skip(scores: Tensor, skip: Runs, start: int) -> None:
-    """Sets what is left out to −∞; the tile begins with the candidate `start`."""
+def _mask_runs(scores: Tensor, skip: FilterRuns, start: int) -> None:
+    """Set the skipped candidates to −∞; the tile begins with the candidate `start`."""
     begin, end = np.empty_like(skip.first), np.empty_like(skip.last)
     _inside_loop(skip.first, skip.last, skip.answers, start, start + scores.shape[1], begin, end)
     if scores.device.type == "cpu":
         use_torch_threads()
-        _skip_loop(scores.numpy(), begin, end, skip.answers, start)
+        _mask_loop(scores.numpy(), begin, end, skip.answers, start)
         return
     count = end - begin
     rows = np.repeat(np.arange(len(count)), count)
@@ -176,7 +175,7 @@ def _skip(scores: Tensor, skip: Runs, start: int) -> None:
 
 
 def _count_tile(scores: Tensor, low: Tensor, high: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds the clearly higher ones to `above`; gives back the (row, column) of those within the bound."""
+    """Add the clearly higher scores to `above`; return (row, column) of those within the bound."""
     if scores.device.type != "cpu":
         above += (scores > high[:, None]).sum(1)
         rows, columns = torch.nonzero((scores >= low[:, None]) & (scores <= high[:, None]), as_tuple=True)
@@ -191,26 +190,19 @@ def _count_tile(scores: Tensor, low: Tensor, high: Tensor, above: Tensor) -> tup
     return torch.from_numpy(np.repeat(np.arange(len(scores)), counts)), torch.from_numpy(found)
 
 
-def _decide(
-    queries: Tensor,
-    candidates: Tensor,
-    rows: Tensor,
-    columns: Tensor,
-    exact: Tensor,
-    pair: Pair,
-    above: Tensor,
-    ties: Tensor,
+def _count_exactly(
+    batch: CountBatch, candidates: Tensor, rows: Tensor, columns: Tensor, pair: Pair, above: Tensor, ties: Tensor
 ) -> None:
-    """Counts the near ones by their exact scores."""
-    for r, c in zip(rows.split(_rows(queries)), columns.split(_rows(queries))):
-        scores = row_scores(queries[r].double(), candidates[c].double(), pair).float()
-        above += torch.bincount(r[scores > exact[r]], minlength=len(above))
-        ties += torch.bincount(r[scores == exact[r]], minlength=len(ties))
+    """Count the pairs (rows[k], columns[k]) by their exact scores."""
+    for r, c in zip(rows.split(_rows(batch.queries)), columns.split(_rows(batch.queries))):
+        scores = row_scores(batch.queries[r].double(), candidates[c].double(), pair).float()
+        above += torch.bincount(r[scores > batch.exact[r]], minlength=len(above))
+        ties += torch.bincount(r[scores == batch.exact[r]], minlength=len(ties))
 
 
 @numba.njit(cache=True, parallel=True)
 def _count_loop(scores, low, high, above, near):  # type: ignore[no-untyped-def]
-    """Counts above the bound; near[i, b] is how many of block b lie within it."""
+    """Count scores above the bound; near[i, b] is the number within it in block b."""
     for i in numba.prange(scores.shape[0]):
         lo, hi = low[i], high[i]
         total = np.int64(0)
@@ -238,7 +230,7 @@ def _near_loop(scores, low, high, near, starts, columns):  # type: ignore[no-unt
 
 @numba.njit(cache=True)
 def _inside_loop(first, last, answers, start, stop, begin, end):  # type: ignore[no-untyped-def]
-    """Of each run the part begin … end whose answers lie in start … stop."""
+    """Find the part begin … end of each run whose answers are in start … stop."""
     for i in range(first.shape[0]):
         run = answers[first[i] : last[i]]
         begin[i] = first[i] + np.searchsorted(run, start)
@@ -246,7 +238,7 @@ def _inside_loop(first, last, answers, start, stop, begin, end):  # type: ignore
 
 
 @numba.njit(cache=True, parallel=True)
-def _skip_loop(scores, begin, end, answers, start):  # type: ignore[no-untyped-def]
+def _mask_loop(scores, begin, end, answers, start):  # type: ignore[no-untyped-def]
     for i in numba.prange(scores.shape[0]):
         for k in range(begin[i], end[i]):
             scores[i, answers[k] - start] = -np.inf

@@ -12,7 +12,7 @@ import torch
 from numba import config as numba_config
 
 
-def make_current(device: torch.device) -> None:
+def set_current_device(device: torch.device) -> None:
     """Call before work on a device. Triton's launches, graphs, streams and events take the current card, whatever card
     the tensors lie on."""
     if device.index is not None and device.type == "cuda":
@@ -23,7 +23,7 @@ def make_current(device: torch.device) -> None:
 
 
 @contextmanager
-def products(precision: Literal["float32", "tf32", "bf16"]) -> Iterator[None]:
+def matmul_precision(precision: Literal["float32", "tf32", "bf16"]) -> Iterator[None]:
     """tf32 rounds the factors to 10 bits of mantissa and sums in float32; bf16 (7 bits) is only the fused step's."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
@@ -47,7 +47,7 @@ def use_torch_threads() -> None:
 
 
 @contextmanager
-def threads_put_back() -> Iterator[None]:
+def restore_threads() -> Iterator[None]:
     """What is set inside ends with it: torch's number of threads, and numba's, which follows it once it has any."""
     threads = torch.get_num_threads()
     try:

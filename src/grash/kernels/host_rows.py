@@ -49,7 +49,7 @@ class _Registered:
 
 
 # by address: mappings in files, and those that a card sees
-_FAR: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_OFFLOADED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def host_rows(n: int, width: int, device: torch.device, *, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -62,7 +62,7 @@ def host_rows(n: int, width: int, device: torch.device, *, dtype: torch.dtype = 
         memory.madvise(mmap.MADV_HUGEPAGE)
     torch.frombuffer(memory, dtype=torch.uint8)[:: mmap.PAGESIZE].zero_()  # by all threads; registering has only one
     seen = _Registered(memory, (n, width), _NAMES[dtype])
-    _FAR[memory.address()] = seen
+    _OFFLOADED[memory.address()] = seen
     return torch.as_tensor(seen, device=device).view(dtype)
 
 
@@ -80,18 +80,18 @@ def file_rows(n: int, width: int, folder: Path, *, dtype: torch.dtype = torch.fl
         raise OutputError(folder, error.strerror or str(error), then="Tables on disk need the room.") from error
     with suppress(AttributeError, OSError):  # a step reads single rows: what lies beside them would be read for nothing
         memory.madvise(mmap.MADV_RANDOM)
-    _FAR[memory.address()] = memory
+    _OFFLOADED[memory.address()] = memory
     return torch.frombuffer(memory, dtype=dtype).view(n, width)
 
 
-def is_far(table: Tensor) -> bool:
+def is_offloaded(table: Tensor) -> bool:
     """Whether a table, or a view of one, lies in host memory seen by a card, or in a file."""
-    return table.numel() > 0 and table.untyped_storage().data_ptr() in _FAR
+    return table.numel() > 0 and table.untyped_storage().data_ptr() in _OFFLOADED
 
 
-def near(table: Tensor) -> Tensor:
+def cpu_view(table: Tensor) -> Tensor:
     """The table as the CPU sees it, where it lies in host memory; else itself. Waits for what the card still writes."""
-    memory = _FAR.get(table.untyped_storage().data_ptr()) if table.numel() and table.is_cuda else None
+    memory = _OFFLOADED.get(table.untyped_storage().data_ptr()) if table.numel() and table.is_cuda else None
     if memory is None:
         return table
     torch.cuda.synchronize(table.device)
@@ -101,15 +101,15 @@ def near(table: Tensor) -> Tensor:
 
 def copy_rows(source: Tensor, target: Tensor) -> None:
     """target = source, wherever they lie, without a copy in between."""
-    near(target).copy_(near(source))
+    cpu_view(target).copy_(cpu_view(source))
 
 
-def pieces(table: Tensor, together: int) -> Iterator[tuple[int, Tensor]]:
+def row_blocks(table: Tensor, together: int) -> Iterator[tuple[int, Tensor]]:
     """(first row, rows) of a table (n, D), piece by piece, where it is computed with. A piece holds until the next one
     is asked for; while it is worked on, the next one is on its way."""
-    memory = _FAR.get(table.untyped_storage().data_ptr()) if table.numel() else None
+    memory = _OFFLOADED.get(table.untyped_storage().data_ptr()) if table.numel() else None
     if table.is_cuda and memory is not None:
-        yield from _brought(near(table), together, table.device)
+        yield from _brought(cpu_view(table), together, table.device)
         return
     for first in range(0, len(table), together):
         if isinstance(memory, _Mapped):  # host memory, as the CPU sees it, is there

@@ -48,45 +48,45 @@ def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tens
     give N distinct values, and a smaller N is a prefix of a larger one: sampling without replacement and
     without a table of n < 2³¹ entries. A Feistel network over a × a ≥ n, walked on while it lands outside range(n).
     """
-    side = math.isqrt(max(n - 1, 0)) + 1
+    radix = math.isqrt(max(n - 1, 0)) + 1
     keys = _round_keys(key)
     if places.device.type == "cpu":
         flat = np.ascontiguousarray(places.reshape(-1).numpy(), dtype=np.int64)
-        moved = _permute_loop(flat, n, side, np.array(keys, dtype=np.uint32), inverse)
+        moved = _permute_loop(flat, n, radix, np.array(keys, dtype=np.uint32), inverse)
         return torch.from_numpy(moved).reshape(places.shape)
-    walks = _walks(n, side)
+    walks = _walks(n, radix)
     if _triton_serves(places.device):
         from grash.kernels import random_triton
 
-        return random_triton.permuted_random_triton(places, n, side, walks, key, rounds=_ROUNDS, inverse=inverse)
-    return permuted_plain(places.to(torch.int64), n, side, keys, walks, inverse=inverse)
+        return random_triton.permuted_random_triton(places, n, radix, walks, key, rounds=_ROUNDS, inverse=inverse)
+    return permuted_plain(places.to(torch.int64), n, radix, keys, walks, inverse=inverse)
 
 
 def permuted_plain(
-    x: Tensor, n: int, side: int, keys: Sequence[int | Tensor], walks: int, *, inverse: bool = False
+    x: Tensor, n: int, radix: int, keys: Sequence[int | Tensor], walks: int, *, inverse: bool = False
 ) -> Tensor:
     """The plain form of `permuted`: no host decision, so it can be captured; 1 − 10⁻¹⁸ sure of `walks`."""
-    result = _feistel(x, side, keys, inverse)
+    result = _feistel(x, radix, keys, inverse)
     for _ in range(walks):
-        result = torch.where(result < n, result, _feistel(result, side, keys, inverse))
+        result = torch.where(result < n, result, _feistel(result, radix, keys, inverse))
     return result
 
 
 def permuted_rows(n_rows: int, count: int, n: int, key: int, device: torch.device) -> Tensor:
     """`count` distinct values of range(n) in each of n_rows rows, each row by its own permutation:
     (n_rows, count) int64."""
-    side = math.isqrt(max(n - 1, 0)) + 1
+    radix = math.isqrt(max(n - 1, 0)) + 1
     keys = _row_round_keys(n_rows, key, torch.device("cpu"))
     places = torch.arange(count, device=device)
     if device.type == "cpu":
-        rows = _permute_rows_loop(places.numpy(), n, side, keys.to(torch.int64).numpy().astype(np.uint32))
+        rows = _permute_rows_loop(places.numpy(), n, radix, keys.to(torch.int64).numpy().astype(np.uint32))
         return torch.from_numpy(rows)
     if _triton_serves(device):
         from grash.kernels import random_triton
 
-        return random_triton.permuted_rows(n_rows, count, n, side, _walks(n, side), key, device, rounds=_ROUNDS)
+        return random_triton.permuted_rows(n_rows, count, n, radix, _walks(n, radix), key, device, rounds=_ROUNDS)
     columns = [keys[:, i : i + 1].to(device) for i in range(_ROUNDS)]
-    return permuted_plain(places[None, :].expand(n_rows, -1), n, side, columns, _walks(n, side))
+    return permuted_plain(places[None, :].expand(n_rows, -1), n, radix, columns, _walks(n, radix))
 
 
 def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
@@ -178,20 +178,20 @@ def _row_round_keys(n_rows: int, key: int, device: torch.device) -> Tensor:
     return _mix(_mix(rows ^ (key & 0xFFFFFFFF)) ^ rounds)
 
 
-def _walks(n: int, side: int) -> int:
-    outside = 1 - n / (side * side)
+def _walks(n: int, radix: int) -> int:
+    outside = 1 - n / (radix * radix)
     return 0 if outside <= 0 else max(1, math.ceil(math.log(1e-18) / math.log(outside)))
 
 
-def _feistel(x: Tensor, side: int, keys: Sequence[int | Tensor], inverse: bool) -> Tensor:
-    left, right = x // side, x % side
+def _feistel(x: Tensor, radix: int, keys: Sequence[int | Tensor], inverse: bool) -> Tensor:
+    left, right = x // radix, x % radix
     if inverse:
         for key in reversed(keys):
-            left, right = (right - (_mix(left ^ key) * side >> 32)) % side, left
+            left, right = (right - (_mix(left ^ key) * radix >> 32)) % radix, left
     else:
         for key in keys:
-            left, right = right, (left + (_mix(right ^ key) * side >> 32)) % side
-    return left * side + right
+            left, right = right, (left + (_mix(right ^ key) * radix >> 32)) % radix
+    return left * radix + right
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -223,46 +223,46 @@ def _mix_u32(x):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _permute_loop(places, n, side, keys, inverse):  # type: ignore[no-untyped-def]
+def _permute_loop(places, n, radix, keys, inverse):  # type: ignore[no-untyped-def]
     """All places one round at a time, which compiles to vector instructions; then the few that must walk on."""
     count = places.shape[0]
-    side = np.uint32(side)
+    radix = np.uint32(radix)
     left, right = np.empty(count, np.uint32), np.empty(count, np.uint32)
     for i in range(count):
-        left[i], right[i] = places[i] // side, places[i] % side
-    _feistel_rounds(left, right, side, keys, inverse)
+        left[i], right[i] = places[i] // radix, places[i] % radix
+    _feistel_rounds(left, right, radix, keys, inverse)
     out = np.empty(count, np.int64)
     l1, r1 = np.empty(1, np.uint32), np.empty(1, np.uint32)
     for i in range(count):
-        x = np.uint32(left[i] * side + right[i])
+        x = np.uint32(left[i] * radix + right[i])
         while x >= n:
-            l1[0], r1[0] = x // side, x % side
-            _feistel_rounds(l1, r1, side, keys, inverse)
-            x = np.uint32(l1[0] * side + r1[0])
+            l1[0], r1[0] = x // radix, x % radix
+            _feistel_rounds(l1, r1, radix, keys, inverse)
+            x = np.uint32(l1[0] * radix + r1[0])
         out[i] = x
     return out
 
 
 @numba.njit(cache=True)
-def _feistel_rounds(left, right, side, keys, inverse):  # type: ignore[no-untyped-def]
+def _feistel_rounds(left, right, radix, keys, inverse):  # type: ignore[no-untyped-def]
     for r in range(keys.shape[0]):
         key = keys[keys.shape[0] - 1 - r] if inverse else keys[r]
         for i in range(left.shape[0]):
             ahead, moving = (left[i], right[i]) if inverse else (right[i], left[i])
-            shift = np.uint32((np.uint64(_mix_u32(ahead ^ key)) * np.uint64(side)) >> np.uint64(32))
+            shift = np.uint32((np.uint64(_mix_u32(ahead ^ key)) * np.uint64(radix)) >> np.uint64(32))
             if inverse:
-                moved = moving - shift if moving >= shift else moving + side - shift
+                moved = moving - shift if moving >= shift else moving + radix - shift
                 left[i], right[i] = np.uint32(moved), ahead
             else:
                 moved = moving + shift
-                left[i], right[i] = ahead, np.uint32(moved - side if moved >= side else moved)
+                left[i], right[i] = ahead, np.uint32(moved - radix if moved >= radix else moved)
 
 
 @numba.njit(cache=True)
-def _permute_rows_loop(places, n, side, keys):  # type: ignore[no-untyped-def]
+def _permute_rows_loop(places, n, radix, keys):  # type: ignore[no-untyped-def]
     out = np.empty((keys.shape[0], places.shape[0]), np.int64)
     for i in range(keys.shape[0]):
-        out[i] = _permute_loop(places, n, side, keys[i], False)
+        out[i] = _permute_loop(places, n, radix, keys[i], False)
     return out
 
 
@@ -358,5 +358,5 @@ def _permuted(places, n, stream, index, inverse):  # type: ignore[no-untyped-def
     keys = np.empty(_ROUNDS, np.uint32)
     for i in range(_ROUNDS):
         keys[i] = _mix_u32(low ^ _mix_u32(np.uint32(high + np.uint32(np.uint32(i) * np.uint32(_GOLDEN)))))
-    side = np.int64(np.sqrt(max(n - 1, 0))) + 1  # exact, as n < 2³¹
-    return _permute_loop(places, n, side, keys, inverse)
+    radix = np.int64(np.sqrt(max(n - 1, 0))) + 1  # exact, as n < 2³¹
+    return _permute_loop(places, n, radix, keys, inverse)

@@ -34,11 +34,11 @@ def key_at(low, high, index):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def permuted(x, n, side, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+def permuted(x, n, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
     """`random.permuted` of a block x of values in range(n), uint32. Walks on only while a value lies outside."""
-    x = _feistel(x, side, low, high, INVERSE)
+    x = _feistel(x, radix, low, high, INVERSE)
     while tl.max((x >= n).to(tl.int32), 0) > 0:
-        x = tl.where(x < n, x, _feistel(x, side, low, high, INVERSE))
+        x = tl.where(x < n, x, _feistel(x, radix, low, high, INVERSE))
     return x
 
 
@@ -67,31 +67,31 @@ def mix(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def spread_bits(bits, side):  # type: ignore[no-untyped-def]
-    """32 random bits → range(side), side below 2¹⁶: the upper half of their product."""
-    return ((bits >> 16) * side + (((bits & 0xFFFF) * side) >> 16)) >> 16
+def spread_bits(bits, radix):  # type: ignore[no-untyped-def]
+    """32 random bits → range(radix), radix below 2¹⁶: the upper half of their product."""
+    return ((bits >> 16) * radix + (((bits & 0xFFFF) * radix) >> 16)) >> 16
 
 
 @triton.jit
-def _feistel(x, side, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _feistel(x, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
     """A loop, not eight rounds written out: Triton's passes take time by the square of the operations (`draw`: 5 s, now
     2), and LLVM writes the rounds out after them, to the same instructions."""
-    left = x // side
-    right = x - left * side
+    left = x // radix
+    right = x - left * radix
     number = tl.full((), (_ROUNDS - 1) * GOLDEN & 0xFFFFFFFF if INVERSE else 0, tl.uint32)
     for _ in range(_ROUNDS):
         key = mix(low ^ mix(high + number))
         if INVERSE:
-            moved = right + side - spread_bits(mix(left ^ key), side)
+            moved = right + radix - spread_bits(mix(left ^ key), radix)
             right = left
-            left = tl.where(moved >= side, moved - side, moved)
+            left = tl.where(moved >= radix, moved - radix, moved)
             number -= GOLDEN
         else:
-            moved = left + spread_bits(mix(right ^ key), side)
+            moved = left + spread_bits(mix(right ^ key), radix)
             left = right
-            right = tl.where(moved >= side, moved - side, moved)
+            right = tl.where(moved >= radix, moved - radix, moved)
             number += GOLDEN
-    return left * side + right
+    return left * radix + right
 
 
 # = One-launch GPU form of `random`: the plain torch form of a keyed permutation is hundreds of small kernels.
@@ -103,24 +103,24 @@ _BLOCK = 256
 
 
 def permuted_random_triton(
-    places: Tensor, n: int, side: int, walks: int, key: int, *, rounds: int, inverse: bool
+    places: Tensor, n: int, radix: int, walks: int, key: int, *, rounds: int, inverse: bool
 ) -> Tensor:
     flat = places.reshape(-1).to(torch.int64).contiguous()  # a column of triples is strided
     out = torch.empty_like(flat)
     if len(flat):
         grid = (triton.cdiv(len(flat), _BLOCK),)
-        _permute[grid](flat, out, len(flat), 1, n, side, walks, *_halves(key),
+        _permute[grid](flat, out, len(flat), 1, n, radix, walks, *_halves(key),
                        ROUNDS=rounds, INVERSE=inverse, BY_ROW=False, BLOCK=_BLOCK)  # fmt: skip
     return out.reshape(places.shape)
 
 
 def permuted_rows(
-    n_rows: int, count: int, n: int, side: int, walks: int, key: int, device: torch.device, *, rounds: int
+    n_rows: int, count: int, n: int, radix: int, walks: int, key: int, device: torch.device, *, rounds: int
 ) -> Tensor:
     out = torch.empty((n_rows, count), dtype=torch.int64, device=device)
     if out.numel():
         grid = (triton.cdiv(out.numel(), _BLOCK),)
-        _permute[grid](out, out, out.numel(), count, n, side, walks, *_halves(key),
+        _permute[grid](out, out, out.numel(), count, n, radix, walks, *_halves(key),
                        ROUNDS=rounds, INVERSE=False, BY_ROW=True, BLOCK=_BLOCK)  # fmt: skip
     return out
 
@@ -154,44 +154,44 @@ def _signed(x: int) -> int:
 
 
 @triton.jit
-def _turn(left, right, side, low, high, row, ROUND: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
+def _turn(left, right, radix, low, high, row, ROUND: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
     key = mix(low ^ mix(high + tl.full((), (ROUND * GOLDEN) & 0xFFFFFFFF, tl.uint32)))
     if BY_ROW:
         key = mix(mix(row ^ low) ^ key)
     if INVERSE:
-        return (right + side - spread_bits(mix(left ^ key), side)) % side, left
-    return right, (left + spread_bits(mix(right ^ key), side)) % side
+        return (right + radix - spread_bits(mix(left ^ key), radix)) % radix, left
+    return right, (left + spread_bits(mix(right ^ key), radix)) % radix
 
 
 @triton.jit
-def _feistel_random_triton(x, side, low, high, row, ROUNDS: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
-    left = x // side
-    right = x % side
+def _feistel_random_triton(x, radix, low, high, row, ROUNDS: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
+    left = x // radix
+    right = x % radix
     for j in tl.static_range(ROUNDS):
         if INVERSE:
-            left, right = _turn(left, right, side, low, high, row, ROUNDS - 1 - j, INVERSE, BY_ROW)
+            left, right = _turn(left, right, radix, low, high, row, ROUNDS - 1 - j, INVERSE, BY_ROW)
         else:
-            left, right = _turn(left, right, side, low, high, row, j, INVERSE, BY_ROW)
-    return left * side + right
+            left, right = _turn(left, right, radix, low, high, row, j, INVERSE, BY_ROW)
+    return left * radix + right
 
 
-@triton.jit(do_not_specialize=["total", "count", "n", "side", "walks", "low", "high"])
+@triton.jit(do_not_specialize=["total", "count", "n", "radix", "walks", "low", "high"])
 def _permute(  # type: ignore[no-untyped-def]
-    places, out, total, count, n, side, walks, low, high,
+    places, out, total, count, n, radix, walks, low, high,
     ROUNDS: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = at < total
-    low, high, side, n = low.to(tl.uint32), high.to(tl.uint32), side.to(tl.uint32), n.to(tl.uint32)
+    low, high, radix, n = low.to(tl.uint32), high.to(tl.uint32), radix.to(tl.uint32), n.to(tl.uint32)
     if BY_ROW:
         row = (at // count).to(tl.uint32)
         x = (at % count).to(tl.uint32)
     else:
         row = at.to(tl.uint32)
         x = tl.load(places + at, mask=live, other=0).to(tl.uint32)
-    x = _feistel_random_triton(x, side, low, high, row, ROUNDS, INVERSE, BY_ROW)
+    x = _feistel_random_triton(x, radix, low, high, row, ROUNDS, INVERSE, BY_ROW)
     for _ in range(walks):
-        x = tl.where(x < n, x, _feistel_random_triton(x, side, low, high, row, ROUNDS, INVERSE, BY_ROW))
+        x = tl.where(x < n, x, _feistel_random_triton(x, radix, low, high, row, ROUNDS, INVERSE, BY_ROW))
     tl.store(out + at, x.to(tl.int64), mask=live)
 
 

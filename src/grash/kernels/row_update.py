@@ -3,7 +3,7 @@
 A row that occurs several times in a step is summed first, in the order of its occurrences, and squared after: the
 same result as a dense gradient, whatever the number of threads.
 Bytes for n touched rows of D floats under Adagrad: 20·n·D (gradient, row and state read, row and state written).
-A table in bf16 is moved in float32 by the same rules, and its rows rounded by a step's key (`half_rows`).
+A table in bf16 is moved in float32 by the same rules, and its rows rounded by a step's key (`bf16_rows`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grash.kernels.bf16_rows import is_bf16, round_stochastically, to_float32
 from grash.kernels.device import use_torch_threads
-from grash.kernels.half_rows import is_half, rounded, wide
 
 _CHUNKS = 16
 
@@ -97,7 +97,7 @@ def adagrad_rows(
     """ids (n,), rows (n, D) as `summed_rows` gives them; in place."""
     grown = squares.index_select(0, ids).addcmul_(rows, rows)
     squares.index_copy_(0, ids, grown)
-    moved = wide(table.index_select(0, ids)).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
+    moved = to_float32(table.index_select(0, ids)).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
     _put(table, ids, moved, key)
 
 
@@ -107,7 +107,7 @@ def row_adagrad_rows(
     """Row-wise Adagrad: one accumulator per row, of the mean square; squares (E, 1)."""
     grown = squares.index_select(0, ids).add_(rows.square().mean(1, keepdim=True))
     squares.index_copy_(0, ids, grown)
-    moved = wide(table.index_select(0, ids)).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
+    moved = to_float32(table.index_select(0, ids)).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
     _put(table, ids, moved, key)
 
 
@@ -129,16 +129,16 @@ def adam_rows(
     first.index_copy_(0, ids, m)
     second.index_copy_(0, ids, v)
     size = v.sqrt_().div_((1 - betas[1] ** step) ** 0.5).add_(eps)
-    moved = wide(table.index_select(0, ids)).addcdiv_(m, size, value=-lr / (1 - betas[0] ** step))
+    moved = to_float32(table.index_select(0, ids)).addcdiv_(m, size, value=-lr / (1 - betas[0] ** step))
     _put(table, ids, moved, key)
 
 
 def sgd_rows(table: Tensor, ids: Tensor, rows: Tensor, lr: float, key: int = 0) -> None:
-    _put(table, ids, wide(table.index_select(0, ids)).add_(rows, alpha=-lr), key)
+    _put(table, ids, to_float32(table.index_select(0, ids)).add_(rows, alpha=-lr), key)
 
 
 def _put(table: Tensor, ids: Tensor, moved: Tensor, key: int) -> None:
-    table.index_copy_(0, ids, rounded(moved, ids, key) if is_half(table) else moved)
+    table.index_copy_(0, ids, round_stochastically(moved, ids, key) if is_bf16(table) else moved)
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy", fastmath={"contract"})

@@ -14,19 +14,21 @@ from torch import Tensor
 
 from grash.kernels.device import use_torch_threads
 
-Graded = tuple[Tensor, Tensor, Tensor]
+LossAndGradients = tuple[Tensor, Tensor, Tensor]
 
 _LEAST = np.int32(-0x7F800001)  # −∞ as `_ordered` gives it
 _LANES = 16  # sums of a row that grow side by side: the compiler may not reorder one (0038), and makes vectors of these
 
 
-def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0, overwrite: bool = False) -> Graded:
+def softmax_loss(
+    positive: Tensor, negative: Tensor, *, scale: float = 1.0, overwrite: bool = False
+) -> LossAndGradients:
     """positive (B,), negative (B, N), −∞ where there is no negative → (Σ loss, (B,), (B, N)), all times `scale`.
 
     With `overwrite`, the gradient may take the place of `negative`: half the bytes that the cache must hold.
     """
     if positive.device.type != "cpu" or positive.dtype != torch.float32:
-        return softmax_loss_plain(positive, negative, scale=scale)
+        return softmax_loss_reference(positive, negative, scale=scale)
     use_torch_threads()
     positive, for_negative = positive.contiguous(), negative.contiguous()
     if for_negative is negative and not overwrite:
@@ -37,12 +39,12 @@ def softmax_loss(positive: Tensor, negative: Tensor, *, scale: float = 1.0, over
     return torch.from_numpy(np.array(loss, np.float32)), for_positive, for_negative
 
 
-def leave_out(scores: Tensor, rows: Tensor, columns: Tensor, kept: Tensor) -> None:
+def mask_scores(scores: Tensor, rows: Tensor, columns: Tensor, kept: Tensor) -> None:
     """Sets scores[rows[k], columns[k]] to −∞ where kept[k] is False; scores (B, N) on a CPU, in place."""
-    _leave_out_loop(*(x.numpy() for x in (scores, rows, columns, kept)))
+    _mask_loop(*(x.numpy() for x in (scores, rows, columns, kept)))
 
 
-def softmax_loss_plain(positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Graded:
+def softmax_loss_reference(positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> LossAndGradients:
     """The plain form of `softmax_loss`."""
     total = torch.logaddexp(positive, torch.logsumexp(negative, 1))
     for_negative = torch.exp(negative - total[:, None]).mul_(scale)
@@ -115,7 +117,7 @@ def _softmax_loop(positive, for_positive, x, scale):  # type: ignore[no-untyped-
 
 
 @numba.njit(cache=True)
-def _leave_out_loop(scores, rows, columns, kept):  # type: ignore[no-untyped-def]
+def _mask_loop(scores, rows, columns, kept):  # type: ignore[no-untyped-def]
     for k in range(rows.shape[0]):
         if not kept[k]:
             scores[rows[k], columns[k]] = -np.inf

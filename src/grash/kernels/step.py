@@ -1,23 +1,24 @@
-"""The fused training step's shapes and work space: what its kernels (`step_*_triton`) hand to one another.
+"""Shapes and work space of the fused training step; its kernels are in the `step_*_triton` files.
 
-A step of negative sampling with shared negatives, or of 1vsAll, for T trials at once: the same graph, positives and
-negatives, each with tables, number of negatives, rate, dropout and penalty of its own. In order:
+A step trains T trials at once, by negative sampling with shared negatives or by 1vsAll. The trials share the graph, the
+positives and the negatives. Each has its own tables, number of negatives, learning rate, dropout and penalty.
+The kernels run in this order:
 
-    draw      positives, negatives, queries, candidates, from a step counter on the device     step_draw_triton
-    order     where each row of the batch occurs, so that repeated rows are summed in order     step_draw_triton
-    score     softmax parts and gradients of queries, without a score matrix (dot products)     step_dot_triton
-              or with one of B × N floats (distances, which no matrix unit computes)            step_distance_triton
-    ends      what arrives at heads, tails and relations                                        step_ends_triton
-    spread    gradients of the candidates                                       step_dot_triton, step_distance_triton
-    update    occurrences summed, Adagrad on every row once                                     step_update_triton
+    draw      positives, negatives, queries and candidates, from a step counter on the device     step_draw_triton
+    order     the occurrences of each row in the batch, to sum repeated rows in order             step_draw_triton
+    score     softmax parts and gradients of the queries: for dot products without a score        step_score_triton
+              matrix; for distances, which no matrix unit computes, with one of B × N floats
+    triples   gradients of heads, tails and relations                                             step_update_triton
+    spread    gradients of the candidates                                                         step_score_triton
+    update    sum the occurrences, then apply Adagrad once per row                                step_update_triton
 
-No float is added atomically and no tile depends on T or on a neighbor: a trial's numbers are the same alone and
-among others. The plain form is the training path itself (`training/gradients`, `training/optimizers`).
+No float is added atomically, and no tile depends on T or on another trial, so a trial has the same numbers alone and in
+a stack. The unfused implementation (`training/gradients`, `training/optimizers`) is the reference.
 
-Letters: T trials, B positives padded to full tiles, N candidates of all slots (heads first, then tails, then relations
-if these are predicted, each slot padded), S slots, D floats per entity, P their padded number: two halves, each filled
-up with zeros to a power of two. In 1vsAll every entity is a candidate, in its own order; without dropout heads and
-tails are then the same candidates, and stand there once.
+Letters: T trials; B positives, padded to full tiles; N candidates of all sides, each side padded (heads, then tails, then
+relations if they are predicted); S sides; D floats per entity; P the padded D: two halves, each filled with zeros to a
+power of two. In 1vsAll the candidates are all entities in the order of their ids. Without dropout heads and tails then
+share one block of candidates.
 """
 
 from __future__ import annotations
@@ -33,41 +34,41 @@ Pair = Literal["dot", "l1", "l2", "modulus"]
 Products = Literal["bf16", "tf32", "tf32x3"]
 
 TILE = 128  # B and N are padded to this
-WINDOW = 64  # steps whose rates and losses have a place on the device
-INTS, FLOATS = 10, 7  # per trial, as `training/fused` lays them out
+WINDOW = 64  # steps whose learning rates and losses are kept on the device
+INTS, FLOATS = 10, 7  # settings per trial, in the order of `training/fused`
 NO_ID = 2**31 - 1
 PENALTIES = {"none": 0, "l1": 1, "l2": 2, "l3": 3, "n3": 4}
 
 
 @dataclass(frozen=True)
 class StepShape:
-    """What is compiled in, and the largest sizes of the stack."""
+    """The constants compiled into the kernels, and the largest sizes in the stack."""
 
     trials: int
     batch: int
     n_entities: int
     n_relations: int
     dim: int
-    negatives: tuple[int, int]  # most heads and most tails that any trial draws
+    negatives: tuple[int, int]  # largest number of head and of tail negatives of any trial
     compose: Compose
     pair: Pair
     reciprocal: bool
     dropout: bool
     rowwise: bool
     products: Products = "tf32"
-    everyone: bool = False  # 1vsAll
-    predicted: int = 0  # relations that are candidates too, of any trial
-    adversarial: bool = False  # the self-adversarial loss in place of the softmax
-    rounded: bool = False  # entities in bf16
+    one_vs_all: bool = False
+    predicted: int = 0  # number of relations to predict; 0: relations are not predicted
+    adversarial: bool = False  # some trial uses the self-adversarial loss
+    bf16: bool = False  # entities are stored in bf16
 
     @property
     def rows(self) -> int:
-        """B: positives, padded."""
+        """B: padded number of positives."""
         return _up(self.batch, TILE)
 
     @property
-    def slots(self) -> int:
-        """S: heads, tails, and relations if these are predicted."""
+    def sides(self) -> int:
+        """S: heads, tails, and relations if they are predicted."""
         return 3 if self.predicted else 2
 
     @property
@@ -85,57 +86,59 @@ class StepShape:
 
     @property
     def wide(self) -> bool:
-        """Whether programs take fewer rows at once, so that registers hold them."""
+        """Whether a program processes fewer rows at once, to keep them in registers."""
         return self.padded > 256
 
     @property
     def width(self) -> int:
-        """Floats of a relation's row: a rotation has half as many phases."""
+        """Floats per relation; a rotation has D/2 phases."""
         return self.half if self.compose == "rotation" else self.dim
 
     @property
     def shared(self) -> bool:
-        """Whether heads and tails are one block of candidates: dropout would make them two."""
-        return self.everyone and not self.dropout
+        """Whether heads and tails share one block of candidates; dropout makes them differ."""
+        return self.one_vs_all and not self.dropout
 
     @property
     def first_tail(self) -> int:
-        """Where the tails begin among the N candidates."""
+        """Position of the first tail among the N candidates."""
         return 0 if self.shared else _up(self.negatives[0], TILE)
 
     @property
     def first_relation(self) -> int:
-        """Where the relations begin among the N candidates."""
+        """Position of the first relation among the N candidates."""
         return self.first_tail + _up(self.negatives[1], TILE)
 
     @property
     def candidates(self) -> int:
-        """N: candidates of all slots, padded."""
+        """N: padded number of candidates of all sides."""
         return self.first_relation + _up(self.predicted, TILE)
 
     @property
     def chunk(self) -> int:
-        """Candidates that one program compares with its queries, at least."""
+        """Smallest number of candidates that one program compares with its queries."""
         return 256 if self.pair == "dot" else 128
 
     def chunks(self, negatives: tuple[int, int]) -> int:
-        """Candidates per program for a trial with so many: a function of the trial alone. About 128 programs share
-        a step of one trial (an H200 has 132 multiprocessors); relations come on top."""
+        """Return the candidates per program for a trial, which must not depend on other trials.
+
+        About 128 programs share a step of one trial (an H200 has 132 multiprocessors); relations are extra.
+        """
         together = max(1, 128 * TILE // self.rows)
         return max(self.chunk, _up(-(-sum(negatives) // together), 64 if self.pair == "dot" else TILE))
 
     @property
-    def spreads(self) -> int:
-        """Parts of the batch over which a candidate's gradient is summed before the parts are."""
+    def batch_parts(self) -> int:
+        """Number of parts of the batch; a candidate's gradient is summed in each part, then over the parts."""
         return 1 if self.pair == "dot" else 8
 
 
 class StepSpace:
-    """The tensors of the step; `splits` is the most programs that share the candidates of a slot."""
+    """Tensors of the step; at most `splits` programs share the candidates of a side."""
 
     def __init__(self, shape: StepShape, splits: int, device: torch.device) -> None:
         self.shape, self.splits = shape, splits
-        t, b, n, p, s = shape.trials, shape.rows, shape.candidates, shape.padded, shape.slots
+        t, b, n, p, s = shape.trials, shape.rows, shape.candidates, shape.padded, shape.sides
         product = torch.bfloat16 if shape.products == "bf16" and shape.pair == "dot" else torch.float32
 
         def make(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -143,23 +146,23 @@ class StepSpace:
 
         integer = torch.int32
         self.clock = make(1, dtype=torch.int64)
-        self.ids = make(2, 2 * b, dtype=integer)  # entities: heads, tails; relations: forward, backward
+        self.ids = make(2, 2 * b, dtype=integer)  # entities: heads, tails; relations: r, inverse r
         self.order, self.start, self.count = (make(2, 2 * b, dtype=integer) for _ in range(3))
-        self.places = make(2, 2 * b, dtype=integer)  # of heads and tails among the candidate heads, candidate tails
-        self.truths = make(3, b, dtype=integer)  # places of the truth: heads, tails, relations
-        self.negatives, self.twins, self.seen = (make(n, dtype=integer) for _ in range(3))
+        self.positions = make(2, 2 * b, dtype=integer)  # of heads and tails among candidate heads and tails
+        self.truths = make(3, b, dtype=integer)  # positions of the true heads, tails, relations
+        self.negatives, self.other_positions, self.seen = (make(n, dtype=integer) for _ in range(3))
         self.queries = make(t, s, b, p, dtype=product)
-        self.block = make(t, n, p, dtype=product)  # the candidates' rows
-        self.positive, self.normalizer, self.pull = (make(t, s, b) for _ in range(3))
+        self.block = make(t, n, p, dtype=product)  # rows of the candidates
+        self.positive, self.normalizer, self.positive_gradient = (make(t, s, b) for _ in range(3))
         self.maxima, self.sums = (make(t, s, splits, b) for _ in range(2))
-        self.costs = make(t, s, splits, b) if shape.adversarial else self.sums  # the negatives' part of the loss
+        self.costs = make(t, s, splits, b) if shape.adversarial else self.sums  # the loss of the negatives
         self.partial = make(t, s, splits, b, p)  # gradients of the queries
-        self.for_ends, self.for_relations = (make(t, 2, b, p) for _ in range(2))
-        self.for_candidates = make(t, shape.spreads, n, p)
+        self.entity_gradients, self.relation_gradients = (make(t, 2, b, p) for _ in range(2))
+        self.candidate_gradients = make(t, shape.batch_parts, n, p)
         self.row_losses = make(t, b)
         self.losses, self.rates = make(WINDOW, t), make(WINDOW, t)
         if shape.pair != "dot":
-            self.slot_losses = make(t, s, b)
+            self.side_losses = make(t, s, b)
             self.queries_across, self.block_across = make(t, s, p, b), make(t, p, n)
             self.scores, self.scores_across = make(t, b, n), make(t, n, b)
 

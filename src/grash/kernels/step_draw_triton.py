@@ -22,8 +22,8 @@ from grash.kernels.step_rows_triton import (
     EXACT,
     FACTORS,
     PER_TRIAL,
+    batch_bounds,
     batch_masks,
-    bounds,
     candidate_mask,
     compose,
     load_halves,
@@ -52,13 +52,13 @@ def draw(
     launch(
         _draw, grid,
         space.clock, plan, keys, trials, factors, train, entity, relation,
-        space.ids, space.places, space.truths, space.negatives, space.twins, space.seen,
+        space.ids, space.positions, space.truths, space.negatives, space.other_positions, space.seen,
         space.queries, space.block, space.positive, *across,
-        shape.batch, shape.n_entities, _side(shape.n_entities), _side(len(train)), shape.n_relations,
+        shape.batch, shape.n_entities, _radix(shape.n_entities), _radix(len(train)), shape.n_relations,
         entity.shape[1], relation.shape[1], shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SIDES=shape.slots, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
+        BATCH=shape.rows, SIDES=shape.sides, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
         COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
-        EVERYONE=shape.everyone, ROWS=rows, DRAWN=drawn, num_warps=4, **EXACT,
+        ONE_VS_ALL=shape.one_vs_all, ROWS=rows, DRAWN=drawn, num_warps=4, **EXACT,
     )  # fmt: skip
 
 
@@ -72,20 +72,20 @@ def order(space: StepSpace) -> None:
     )  # fmt: skip
 
 
-def _side(n: int) -> int:
+def _radix(n: int) -> int:
     return math.isqrt(max(n - 1, 0)) + 1
 
 
-@triton.jit(do_not_specialize=["n_entities", "side", "train_side", "n_relations", "entity_rows", "relation_rows"])
+@triton.jit(do_not_specialize=["n_entities", "radix", "train_radix", "n_relations", "entity_rows", "relation_rows"])
 def _draw(  # type: ignore[no-untyped-def]
     clock, plan, keys, trials, factors, train, entity, relation,
-    ids, places, truths, negatives, twins, seen, queries, block, positive, queries_across, block_across,
-    batch, n_entities, side, train_side, n_relations, entity_rows, relation_rows,
+    ids, positions, truths, negatives, other_positions, seen, queries, block, positive, queries_across, block_across,
+    batch, n_entities, radix, train_radix, n_relations, entity_rows, relation_rows,
     first_tail, first_relation, candidates,
     BATCH: tl.constexpr, SIDES: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
     COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
-    EVERYONE: tl.constexpr, ROWS: tl.constexpr, DRAWN: tl.constexpr,
+    ONE_VS_ALL: tl.constexpr, ROWS: tl.constexpr, DRAWN: tl.constexpr,
 ):  # fmt: skip
     tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
     step = tl.load(clock)
@@ -94,17 +94,17 @@ def _draw(  # type: ignore[no-untyped-def]
     trials += trial * PER_TRIAL
     factors += trial * FACTORS
     if tile < BATCH // ROWS:
-        _ends(
-            tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, truths, seen,
-            queries, positive, queries_across, batch, n_entities, side, train_side, n_relations, first_tail,
-            first_relation, BATCH, SIDES, DIM, WIDTH, HALF, PAD, COMPOSE, PAIR, RECIPROCAL, DROPOUT, EVERYONE, ROWS,
+        _draw_positives(
+            tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, positions, truths, seen,
+            queries, positive, queries_across, batch, n_entities, radix, train_radix, n_relations, first_tail,
+            first_relation, BATCH, SIDES, DIM, WIDTH, HALF, PAD, COMPOSE, PAIR, RECIPROCAL, DROPOUT, ONE_VS_ALL, ROWS,
         )  # fmt: skip
     else:
         first = (tile - BATCH // ROWS) * DRAWN
         if first < first_relation:
-            _candidates(
-                first, trial, step, keys, trials, factors, entity, negatives, twins, block, block_across,
-                n_entities, side, first_tail, candidates, DIM, HALF, PAD, PAIR, DROPOUT, EVERYONE, DRAWN,
+            _draw_candidates(
+                first, trial, step, keys, trials, factors, entity, negatives, other_positions, block, block_across,
+                n_entities, radix, first_tail, candidates, DIM, HALF, PAD, PAIR, DROPOUT, ONE_VS_ALL, DRAWN,
             )  # fmt: skip
         elif SIDES == 3:
             j = first + tl.arange(0, DRAWN)
@@ -114,44 +114,44 @@ def _draw(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _ends(  # type: ignore[no-untyped-def]
-    tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, places, truths, seen,
-    queries, positive, queries_across, batch, n_entities, side, train_side, n_relations, first_tail, first_relation,
+def _draw_positives(  # type: ignore[no-untyped-def]
+    tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, positions, truths, seen,
+    queries, positive, queries_across, batch, n_entities, radix, train_radix, n_relations, first_tail, first_relation,
     BATCH: tl.constexpr, SIDES: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
     COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
-    EVERYONE: tl.constexpr, ROWS: tl.constexpr,
+    ONE_VS_ALL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    epoch, first, last = bounds(plan, step, batch)
+    epoch, first, last = batch_bounds(plan, step, batch)
     row = tile * ROWS + tl.arange(0, ROWS)
     live = (row < batch) & (first + row < last)
     low, high = load_key(keys, 0)
     low, high = key_at(low, high, epoch)
-    at = _triple(row, live, first, plan, train_side, low, high)
+    at = _triple_offsets(row, live, first, plan, train_radix, low, high)
     heads = tl.load(train + at, mask=live, other=0)
-    kinds = tl.load(train + at + 1, mask=live, other=0)
+    relations = tl.load(train + at + 1, mask=live, other=0)
     tails = tl.load(train + at + 2, mask=live, other=0)
-    back = kinds + n_relations if RECIPROCAL else kinds
+    inverse = relations + n_relations if RECIPROCAL else relations
     if trial == 0:
         tl.store(ids + row, tl.where(live, heads, _NO_ID))
         tl.store(ids + BATCH + row, tl.where(live, tails, _NO_ID))
-        tl.store(ids + 2 * BATCH + row, tl.where(live, kinds, _NO_ID))
-        tl.store(ids + 3 * BATCH + row, tl.where(live & (back != kinds), back, _NO_ID))
-        tl.store(truths + 2 * BATCH + row, tl.where(live, kinds, _NO_ID))
-        _find(tile, step, first, last, plan, keys, train, places, truths, seen, batch, n_entities, side, train_side,
-              low, high, first_tail, first_relation, BATCH, EVERYONE, ROWS)  # fmt: skip
+        tl.store(ids + 2 * BATCH + row, tl.where(live, relations, _NO_ID))
+        tl.store(ids + 3 * BATCH + row, tl.where(live & (inverse != relations), inverse, _NO_ID))
+        tl.store(truths + 2 * BATCH + row, tl.where(live, relations, _NO_ID))
+        _find_positions(tile, step, first, last, plan, keys, train, positions, truths, seen, batch, n_entities, radix, train_radix,
+              low, high, first_tail, first_relation, BATCH, ONE_VS_ALL, ROWS)  # fmt: skip
 
     hr, hi = load_halves(entity, heads, live, DIM, HALF, PAD)
     tr, ti = load_halves(entity, tails, live, DIM, HALF, PAD)
-    rr, ri = load_halves(relation, kinds, live, WIDTH, HALF, PAD)
-    br, bi = load_halves(relation, back, live, WIDTH, HALF, PAD)
+    rr, ri = load_halves(relation, relations, live, WIDTH, HALF, PAD)
+    br, bi = load_halves(relation, inverse, live, WIDTH, HALF, PAD)
     raw_rr, raw_ri = rr, ri
     ahr, ahi, atr, ati = hr, hi, tr, ti  # the truth as it is scored
     if DROPOUT:
         m0, m1, m2, m3, m4, m5, m6, m7 = batch_masks(row, step, trials, factors, HALF, PAD, RECIPROCAL)
         hr, hi, tr, ti = hr * m0, hi * m1, tr * m2, ti * m3
         rr, ri, br, bi = rr * m4, ri * m5, br * m6, bi * m7
-        if EVERYONE:  # one of the candidates, under the candidates' mask
+        if ONE_VS_ALL:  # one of the candidates, under the candidates' mask
             m0, m1 = candidate_mask(heads, 0, step, trials, factors, HALF, PAD)
             m2, m3 = candidate_mask(tails, 1, step, trials, factors, HALF, PAD)
         ahr, ahi, atr, ati = ahr * m0, ahi * m1, atr * m2, ati * m3
@@ -169,69 +169,69 @@ def _ends(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _triple(row, live, first, plan, train_side, low, high):  # type: ignore[no-untyped-def]
-    """Where the triples at these places of the epoch's order begin in `train`."""
+def _triple_offsets(row, live, first, plan, train_radix, low, high):  # type: ignore[no-untyped-def]
+    """Where the triples at these positions of the epoch's order begin in `train`."""
     place = tl.where(live, first + row, 0).to(tl.uint32)
-    found = permuted(place, tl.load(plan).to(tl.uint32), train_side.to(tl.uint32), low, high, False)
+    found = permuted(place, tl.load(plan).to(tl.uint32), train_radix.to(tl.uint32), low, high, False)
     return found.to(tl.int64) * 3
 
 
 @triton.jit
-def _find(  # type: ignore[no-untyped-def]
-    tile, step, first, last, plan, keys, train, places, truths, seen, batch, n_entities, side, train_side, low, high,
-    first_tail, first_relation, BATCH: tl.constexpr, EVERYONE: tl.constexpr, ROWS: tl.constexpr,
+def _find_positions(  # type: ignore[no-untyped-def]
+    tile, step, first, last, plan, keys, train, positions, truths, seen, batch, n_entities, radix, train_radix, low, high,
+    first_tail, first_relation, BATCH: tl.constexpr, ONE_VS_ALL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Where heads and tails stand among both slots' candidates, if they do: four questions a positive, as one block."""
+    """Where heads and tails stand among both sides' candidates, if they do: four questions a positive, as one block."""
     j = tl.arange(0, 4 * ROWS)
     row = tile * ROWS + j % ROWS
-    is_tail, slot = (j // ROWS) % 2, j // (2 * ROWS)
+    is_tail, side = (j // ROWS) % 2, j // (2 * ROWS)
     live = (row < batch) & (first + row < last)
-    at = _triple(row, live, first, plan, train_side, low, high)
+    at = _triple_offsets(row, live, first, plan, train_radix, low, high)
     place = tl.load(train + at + 2 * is_tail, mask=live, other=0)
-    if not EVERYONE:
+    if not ONE_VS_ALL:
         head_low, head_high = load_key(keys, 1)
         tail_low, tail_high = load_key(keys, 2)
         head_low, head_high = key_at(head_low, head_high, step)
         tail_low, tail_high = key_at(tail_low, tail_high, step)
-        low = tl.where(slot == 0, head_low, tail_low)
-        high = tl.where(slot == 0, head_high, tail_high)
-        n, a = n_entities.to(tl.uint32), side.to(tl.uint32)
+        low = tl.where(side == 0, head_low, tail_low)
+        high = tl.where(side == 0, head_high, tail_high)
+        n, a = n_entities.to(tl.uint32), radix.to(tl.uint32)
         place = permuted(place.to(tl.uint32), n, a, low, high, True).to(tl.int32)
     place = tl.where(live, place, _NO_ID)
-    tl.store(places + slot * 2 * BATCH + is_tail * BATCH + row, place)
-    tl.store(truths + slot * BATCH + row, place, mask=is_tail == slot)
-    room = tl.where(slot == 0, first_tail, first_relation - first_tail)
-    tl.store(seen + slot * first_tail + place, (step + 1).to(tl.int32), mask=place < room)
+    tl.store(positions + side * 2 * BATCH + is_tail * BATCH + row, place)
+    tl.store(truths + side * BATCH + row, place, mask=is_tail == side)
+    room = tl.where(side == 0, first_tail, first_relation - first_tail)
+    tl.store(seen + side * first_tail + place, (step + 1).to(tl.int32), mask=place < room)
 
 
 @triton.jit
-def _candidates(  # type: ignore[no-untyped-def]
-    first, trial, step, keys, trials, factors, entity, negatives, twins, block, block_across, n_entities, side,
+def _draw_candidates(  # type: ignore[no-untyped-def]
+    first, trial, step, keys, trials, factors, entity, negatives, other_positions, block, block_across, n_entities, radix,
     first_tail, candidates, DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
-    PAIR: tl.constexpr, DROPOUT: tl.constexpr, EVERYONE: tl.constexpr, DRAWN: tl.constexpr,
+    PAIR: tl.constexpr, DROPOUT: tl.constexpr, ONE_VS_ALL: tl.constexpr, DRAWN: tl.constexpr,
 ):  # fmt: skip
-    """Draws a tile of one slot's negatives, finds where they stand among the other slot's, gathers their rows."""
+    """Draws a tile of one side's negatives, finds where they stand among the other side's, gathers their rows."""
     j = first + tl.arange(0, DRAWN)
-    slot = (first >= first_tail).to(tl.int32)
-    place = j - slot * first_tail
-    live = (place < tl.load(trials + slot)) & (place < n_entities)
+    side = (first >= first_tail).to(tl.int32)
+    place = j - side * first_tail
+    live = (place < tl.load(trials + side)) & (place < n_entities)
     drawn = tl.where(place < n_entities, place, 0).to(tl.uint32)
-    twin = drawn
-    if not EVERYONE:
-        n, a = n_entities.to(tl.uint32), side.to(tl.uint32)
-        low, high = load_key(keys, 1 + slot)
+    other_position = drawn
+    if not ONE_VS_ALL:
+        n, a = n_entities.to(tl.uint32), radix.to(tl.uint32)
+        low, high = load_key(keys, 1 + side)
         low, high = key_at(low, high, step)
         drawn = permuted(drawn, n, a, low, high, False)
         if trial == 0:
-            low, high = load_key(keys, 2 - slot)
+            low, high = load_key(keys, 2 - side)
             low, high = key_at(low, high, step)
-            twin = permuted(drawn, n, a, low, high, True)
+            other_position = permuted(drawn, n, a, low, high, True)
     if trial == 0:
         tl.store(negatives + j, drawn.to(tl.int32))
-        tl.store(twins + j, twin.to(tl.int32))
+        tl.store(other_positions + j, other_position.to(tl.int32))
     re, im = load_halves(entity, drawn, live, DIM, HALF, PAD)
     if DROPOUT:
-        mask_re, mask_im = candidate_mask(drawn, slot, step, trials, factors, HALF, PAD)
+        mask_re, mask_im = candidate_mask(drawn, side, step, trials, factors, HALF, PAD)
         re *= mask_re
         im *= mask_im
     _store_block(block, block_across, trial, j, re, im, live, candidates, PAD, PAIR)

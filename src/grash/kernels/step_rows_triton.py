@@ -1,4 +1,4 @@
-"""Rows inside the step's Triton kernels: loaded in halves, composed into queries, compared with answers, and back.
+"""Rows inside the step's Triton kernels: loaded in halves, composed into queries, compared with answers, and inverse.
 
 A block of rows is two blocks (n, PAD), first and second half (for complex numbers the real and imaginary parts),
 filled up with zeros. A row of phases, which is half as long, has no second half.
@@ -43,7 +43,7 @@ def store_halves(table, ids, first, second, live, WIDTH: tl.constexpr, HALF: tl.
 
 @triton.jit
 def round_halves(first, second, ids, low, high, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`half_rows.rounded`: both blocks at neighbors in bf16, by the random bits of rows and columns."""
+    """`bf16_rows.rounded`: both blocks at neighbors in bf16, by the random bits of rows and columns."""
     c = tl.arange(0, PAD)
     return _rounded(first, random_bits(ids, c, low, high)), _rounded(second, random_bits(ids, c + HALF, low, high))
 
@@ -158,12 +158,12 @@ def batch_masks(row, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexp
 
 
 @triton.jit
-def candidate_mask(ids, slot, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Dropout factors of candidates, two blocks (n, PAD): every entity has one a step and slot that is asked."""
+def candidate_mask(ids, side, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Dropout factors of candidates, two blocks (n, PAD): every entity has one a step and side that is asked."""
     low, high = load_key(trials, 2)
     low, high = key_at(low, high, step)
     bound = tl.load(trials + 6).to(tl.uint32, bitcast=True)
-    number = tl.where(tl.load(trials) > 0, slot, 0)
+    number = tl.where(tl.load(trials) > 0, side, 0)
     return _mask(ids, low, high, step * 0 + 4 + number, bound, tl.load(factors), HALF, PAD)
 
 
@@ -174,10 +174,10 @@ def _mask(rows, low, high, stream, bound, scale, HALF: tl.constexpr, PAD: tl.con
     return kept(rows, c, low, high, bound, scale), kept(rows, c + HALF, low, high, bound, scale)
 
 
-# = What the step's Triton kernels share: the positives of a step, a program's part of a slot's candidates, and how the
+# = What the step's Triton kernels share: the positives of a step, a program's part of a side's candidates, and how the
 # = parts of a softmax become a loss.
 # =
-# = A slot is 0 (heads), 1 (tails) or 2 (relations, by the softmax whatever the loss). Exponents are kept in base 2.
+# = A side is 0 (heads), 1 (tails) or 2 (relations, by the softmax whatever the loss). Exponents are kept in base 2.
 # =     softmax            log Σ exp(score) − positive, the positive among the scores
 # =     self-adversarial   softplus(−γ − positive) + Σ w·softplus(γ + score), w = softmax(α·score) without the positive
 
@@ -188,13 +188,13 @@ FACTORS: tl.constexpr = tl.constexpr(FLOATS)
 # No product is fused with a sum where a neighbor in the stack (its dropout, its predicted relations) changes the code
 # around it: a factor of 1 and an added 0 then change no bit.
 EXACT = {"enable_fp_fusion": False}
-REACH = 2**31  # elements that an offset of 32 bits reaches
+INT32_LIMIT = 2**31  # elements that an offset of 32 bits reaches
 _LOWEST: tl.constexpr = tl.constexpr(-1e30)  # below every exponent, and finite
 
 
 @triton.jit
-def bounds(plan, step, batch):  # type: ignore[no-untyped-def]
-    """(epoch, first, last): the places in the epoch's order that the step sees (`Plan.places`)."""
+def batch_bounds(plan, step, batch):  # type: ignore[no-untyped-def]
+    """(epoch, first, last): the positions in the epoch's order that the step sees (`Plan.positions`)."""
     n, total, per_epoch = tl.load(plan), tl.load(plan + 1), tl.load(plan + 2)
     epoch = step // per_epoch
     first = (step - epoch * per_epoch) * batch
@@ -203,47 +203,47 @@ def bounds(plan, step, batch):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def beginning(slot, first_tail, first_relation):  # type: ignore[no-untyped-def]
-    """Where a slot's candidates begin."""
-    return tl.where(slot == 2, first_relation, slot * first_tail)
+def first_candidate(side, first_tail, first_relation):  # type: ignore[no-untyped-def]
+    """Where a side's candidates begin."""
+    return tl.where(side == 2, first_relation, side * first_tail)
 
 
 @triton.jit
-def slot_at(place, first_tail, first_relation):  # type: ignore[no-untyped-def]
-    """The slot of the candidate at this place."""
+def side_at(place, first_tail, first_relation):  # type: ignore[no-untyped-def]
+    """The side of the candidate at this place."""
     return tl.where(place >= first_relation, 2, tl.where(place >= first_tail, 1, 0))
 
 
 @triton.jit
-def own_part(trials, splits):  # type: ignore[no-untyped-def]
-    """(trial, slot, split, begin, end) of a program with ids (tile, slot and split, trial): its candidates."""
+def program_part(trials, splits):  # type: ignore[no-untyped-def]
+    """(trial, side, split, begin, end) of a program with ids (tile, side and split, trial): its candidates."""
     part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    slot, split = part // splits, part % splits
-    n, chunk = tl.load(trials + trial * PER_TRIAL + slot), tl.load(trials + trial * PER_TRIAL + 3)
-    return trial, slot, split, split * chunk, tl.minimum(split * chunk + chunk, n)
+    side, split = part // splits, part % splits
+    n, chunk = tl.load(trials + trial * PER_TRIAL + side), tl.load(trials + trial * PER_TRIAL + 3)
+    return trial, side, split, split * chunk, tl.minimum(split * chunk + chunk, n)
 
 
 @triton.jit
-def move_on(clock):  # type: ignore[no-untyped-def]
+def advance_clock(clock):  # type: ignore[no-untyped-def]
     """The next step, by the first of all programs."""
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0) & (tl.program_id(2) == 0):
         tl.store(clock, tl.load(clock) + 1)
 
 
 @triton.jit
-def opening(positive, slot, factors, ADVERSARIAL: tl.constexpr):  # type: ignore[no-untyped-def]
+def initial_maximum(positive, side, factors, ADVERSARIAL: tl.constexpr):  # type: ignore[no-untyped-def]
     """(top, alpha, gamma, alone): the exponent from which a row's maximum starts, the scores' factor, what is added to
     them, and whether the negatives are weighed without the positive (a trial by the softmax has α below 0)."""
     top = positive * LOG2E
     if ADVERSARIAL:
         alpha = tl.load(factors + 6)
-        alone = (alpha >= 0) & (slot < 2)
+        alone = (alpha >= 0) & (side < 2)
         return tl.where(alone, _LOWEST, top), tl.where(alone, alpha, 1.0), tl.load(factors + 5), alone
     return top, 1.0, 0.0, False
 
 
 @triton.jit
-def own_shares(score, alone, gamma):  # type: ignore[no-untyped-def]
+def adversarial_factor(score, alone, gamma):  # type: ignore[no-untyped-def]
     """Of the self-adversarial loss: what a negative's weight is multiplied with in the gradient; else 1."""
     return tl.where(alone, tl.sigmoid(score + gamma), 1.0)
 
@@ -254,16 +254,16 @@ def softplus(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def joined(  # type: ignore[no-untyped-def]
-    at, row, slot, trials, factors, positive, maxima, sums, costs, splits, BATCH: tl.constexpr,
+def merge_parts(  # type: ignore[no-untyped-def]
+    at, row, side, trials, factors, positive, maxima, sums, costs, splits, BATCH: tl.constexpr,
     ADVERSARIAL: tl.constexpr,
 ):  # fmt: skip
-    """The parts of slot `at` = trial·S + slot in their order → (top, bound, inverse, pull, loss), each (n,): the
+    """The parts of side `at` = trial·S + side in their order → (top, bound, inverse, positive_gradient, loss), each (n,): the
     highest exponent, the logarithm in base 2 by which weights are normalized, 1 / Σ exp2(exponent − top), the gradient
     of the positive's score, the loss."""
     truth = tl.load(positive + at * BATCH + row)
-    top, _, gamma, alone = opening(truth, slot, factors, ADVERSARIAL)
-    n = tl.load(trials + slot)
+    top, _, gamma, alone = initial_maximum(truth, side, factors, ADVERSARIAL)
+    n = tl.load(trials + side)
     used = tl.cdiv(n, tl.load(trials + 3))
     here = at * splits * BATCH + row
     own = top
@@ -276,7 +276,7 @@ def joined(  # type: ignore[no-untyped-def]
         if ADVERSARIAL:
             cost += part * tl.load(costs + here + split * BATCH)
     total = tl.exp2(own - top) + others
-    bound, inverse, pull = top + tl.log2(total), 1.0 / total, -others / total
+    bound, inverse, positive_gradient = top + tl.log2(total), 1.0 / total, -others / total
     loss = (bound - own) * LN2
     if ADVERSARIAL:
         asked = n > 0
@@ -285,5 +285,5 @@ def joined(  # type: ignore[no-untyped-def]
         away = tl.where(asked, softplus(-truth - gamma), 0.0) + cost * share
         bound = tl.where(alone, tl.where(others > 0, top + tl.log2(tl.maximum(others, 1e-38)), float("inf")), bound)
         inverse, loss = tl.where(alone, share, inverse), tl.where(alone, away, loss)
-        pull = tl.where(alone, tl.where(asked, tl.sigmoid(truth + gamma) - 1.0, 0.0), pull)
-    return top, bound, inverse, pull, loss
+        positive_gradient = tl.where(alone, tl.where(asked, tl.sigmoid(truth + gamma) - 1.0, 0.0), positive_gradient)
+    return top, bound, inverse, positive_gradient, loss

@@ -16,57 +16,57 @@ from grash.kernels.compile_ahead import launch
 from grash.kernels.step import TILE, StepSpace
 from grash.kernels.step_rows_triton import (
     FACTORS,
+    INT32_LIMIT,
     LOG2E,
     PER_TRIAL,
-    REACH,
-    beginning,
-    bounds,
-    joined,
-    move_on,
-    opening,
-    own_part,
-    own_shares,
-    slot_at,
+    advance_clock,
+    adversarial_factor,
+    batch_bounds,
+    first_candidate,
+    initial_maximum,
+    merge_parts,
+    program_part,
+    side_at,
     softplus,
 )
 
 
-def score(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
+def score_dot(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     """Fills maxima, sums, costs (T, S, splits, B) and partial (T, S, splits, B, P); moves the clock on."""
     shape, tile = space.shape, tiles(space)
     launch(
-        _score, (shape.rows // tile["LONG"], shape.slots * space.splits, shape.trials),
+        _score_dot, (shape.rows // tile["BLOCK_M"], shape.sides * space.splits, shape.trials),
         space.clock, trials, factors, space.truths, space.positive, space.queries, space.block,
         space.maxima, space.sums, space.costs, space.partial, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SIDES=shape.slots, P=shape.padded, ADVERSARIAL=shape.adversarial,
-        FAR=shape.candidates * shape.padded >= REACH, PRECISION=_precision(space), **tile,
+        BATCH=shape.rows, SIDES=shape.sides, P=shape.padded, ADVERSARIAL=shape.adversarial,
+        INT64=shape.candidates * shape.padded >= INT32_LIMIT, PRECISION=_precision(space), **tile,
     )  # fmt: skip
 
 
-def spread(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
-    """Fills for_candidates (T, 1, N, P), yet to be divided by the number of positives."""
+def candidate_gradient_dot(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
+    """Fills candidate_gradients (T, 1, N, P), yet to be divided by the number of positives."""
     shape, tile = space.shape, tiles(space)
     launch(
-        _spread, (shape.candidates // tile["LONG"], shape.trials),
-        trials, factors, space.truths, space.normalizer, space.queries, space.block, space.for_candidates,
+        _candidate_gradient_dot, (shape.candidates // tile["BLOCK_M"], shape.trials),
+        trials, factors, space.truths, space.normalizer, space.queries, space.block, space.candidate_gradients,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SIDES=shape.slots, SHARED=shape.shared, P=shape.padded, ADVERSARIAL=shape.adversarial,
+        BATCH=shape.rows, SIDES=shape.sides, SHARED=shape.shared, P=shape.padded, ADVERSARIAL=shape.adversarial,
         PRECISION=_precision(space), **tile,
     )  # fmt: skip
 
 
 def tiles(space: StepSpace) -> dict[str, int]:
-    """LONG rows stay, SHORT ones pass by; by the width of a row and of its floats, never by the number of trials."""
+    """BLOCK_M rows stay, BLOCK_N ones pass by; by the width of a row and of its floats, never by the number of trials."""
     shape = space.shape
     wide = shape.padded > 128
     if shape.products == "bf16":
         short = 32 if shape.wide else 64
-        return {"LONG": 64, "SHORT": short, "num_warps": 8 if wide else 4, "num_stages": 2 if shape.wide else 3}
+        return {"BLOCK_M": 64, "BLOCK_N": short, "num_warps": 8 if wide else 4, "num_stages": 2 if shape.wide else 3}
     if shape.wide:
-        return {"LONG": 64, "SHORT": 16, "num_warps": 8, "num_stages": 2}
+        return {"BLOCK_M": 64, "BLOCK_N": 16, "num_warps": 8, "num_stages": 2}
     short = 32 if wide or shape.products == "tf32x3" else 64
-    return {"LONG": 128, "SHORT": short, "num_warps": 8, "num_stages": 2}
+    return {"BLOCK_M": 128, "BLOCK_N": short, "num_warps": 8, "num_stages": 2}
 
 
 def _precision(space: StepSpace) -> str:
@@ -74,28 +74,30 @@ def _precision(space: StepSpace) -> str:
 
 
 @triton.jit(do_not_specialize=["splits"])
-def _score(  # type: ignore[no-untyped-def]
+def _score_dot(  # type: ignore[no-untyped-def]
     clock, trials, factors, truths, positive, queries, block, maxima, sums, costs, partial, splits,
     first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SIDES: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr, FAR: tl.constexpr,
-    PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr, INT64: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """FAR: the candidates' floats are more than 32 bits count (1vsAll of 4.6 million entities with 512 each)."""
-    move_on(clock)
-    trial, slot, split, begin, end = own_part(trials, splits)
+    """INT64: the candidates' floats are more than 32 bits count (1vsAll of 4.6 million entities with 512 each)."""
+    advance_clock(clock)
+    trial, side, split, begin, end = program_part(trials, splits)
     if begin < end:
-        row, c = tl.program_id(0) * LONG + tl.arange(0, LONG), tl.arange(0, P)
-        at = (trial * SIDES + slot) * BATCH
+        row, c = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, P)
+        at = (trial * SIDES + side) * BATCH
         q = tl.load(queries + (at + row)[:, None] * P + c[None, :])
-        truth = tl.load(truths + slot * BATCH + row)
-        top, alpha, gamma, alone = opening(tl.load(positive + at + row), slot, factors + trial * FACTORS, ADVERSARIAL)
-        total, cost = tl.zeros((LONG,), tl.float32), tl.zeros((LONG,), tl.float32)
-        pull = tl.zeros((LONG, P), tl.float32)
-        block += (trial * candidates + beginning(slot, first_tail, first_relation)) * P
-        for first in range(begin, end, SHORT):
-            place = first + tl.arange(0, SHORT)
+        truth = tl.load(truths + side * BATCH + row)
+        top, alpha, gamma, alone = initial_maximum(
+            tl.load(positive + at + row), side, factors + trial * FACTORS, ADVERSARIAL
+        )
+        total, cost = tl.zeros((BLOCK_M,), tl.float32), tl.zeros((BLOCK_M,), tl.float32)
+        positive_gradient = tl.zeros((BLOCK_M, P), tl.float32)
+        block += (trial * candidates + first_candidate(side, first_tail, first_relation)) * P
+        for first in range(begin, end, BLOCK_N):
+            place = first + tl.arange(0, BLOCK_N)
             line = place
-            if FAR:
+            if INT64:
                 line = place.to(tl.int64)
             e = tl.load(block + line[:, None] * P + c[None, :])
             s = tl.dot(q, tl.trans(e), input_precision=PRECISION)
@@ -108,56 +110,60 @@ def _score(  # type: ignore[no-untyped-def]
             total = total * shrink + tl.sum(share, 1)
             if ADVERSARIAL:
                 cost = cost * shrink + tl.sum(share * softplus(s + gamma), 1)
-                share *= own_shares(s, alone, gamma)
-            pull = tl.dot(share.to(e.dtype), e, pull * shrink[:, None], input_precision=PRECISION)
+                share *= adversarial_factor(s, alone, gamma)
+            positive_gradient = tl.dot(
+                share.to(e.dtype), e, positive_gradient * shrink[:, None], input_precision=PRECISION
+            )
             top = higher
-        at = ((trial * SIDES + slot) * splits + split) * BATCH
+        at = ((trial * SIDES + side) * splits + split) * BATCH
         tl.store(maxima + at + row, top)
         tl.store(sums + at + row, total)
         if ADVERSARIAL:
             tl.store(costs + at + row, cost)
-        tl.store(partial + (at + row)[:, None] * P + c[None, :], pull)
+        tl.store(partial + (at + row)[:, None] * P + c[None, :], positive_gradient)
 
 
 @triton.jit
-def _spread(  # type: ignore[no-untyped-def]
+def _candidate_gradient_dot(  # type: ignore[no-untyped-def]
     trials, factors, truths, normalizer, queries, block, out, first_tail, first_relation, candidates,
     BATCH: tl.constexpr, SIDES: tl.constexpr, SHARED: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr,
-    PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    slot = slot_at(tile * LONG, first_tail, first_relation)
-    j = tile * LONG + tl.arange(0, LONG)
-    place, c = j - beginning(slot, first_tail, first_relation), tl.arange(0, P)
-    if tile * LONG - beginning(slot, first_tail, first_relation) < tl.load(trials + trial * PER_TRIAL + slot):
+    side = side_at(tile * BLOCK_M, first_tail, first_relation)
+    j = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    place, c = j - first_candidate(side, first_tail, first_relation), tl.arange(0, P)
+    if tile * BLOCK_M - first_candidate(side, first_tail, first_relation) < tl.load(trials + trial * PER_TRIAL + side):
         e = tl.load(block + (trial * candidates + j)[:, None] * P + c[None, :])
-        _, alpha, gamma, alone = opening(tl.zeros((SHORT,), tl.float32), slot, factors + trial * FACTORS, ADVERSARIAL)
+        _, alpha, gamma, alone = initial_maximum(
+            tl.zeros((BLOCK_N,), tl.float32), side, factors + trial * FACTORS, ADVERSARIAL
+        )
         at = trial * SIDES * BATCH
-        mine = _spread_from(slot * BATCH, slot * BATCH + BATCH, e, place, alone, alpha, gamma, truths, normalizer + at,
-                            queries + at * P, P, ADVERSARIAL, PRECISION, LONG, SHORT)  # fmt: skip
+        mine = _gradient_from(side * BATCH, side * BATCH + BATCH, e, place, alone, alpha, gamma, truths, normalizer + at,
+                            queries + at * P, P, ADVERSARIAL, PRECISION, BLOCK_M, BLOCK_N)  # fmt: skip
         if SHARED:  # heads are asked for the same candidates; summed apart, as where they are not the same
-            mine += _spread_from(0, tl.where(slot == 1, BATCH, 0), e, place, alone, alpha, gamma, truths,
-                                 normalizer + at, queries + at * P, P, ADVERSARIAL, PRECISION, LONG, SHORT)  # fmt: skip
+            mine += _gradient_from(0, tl.where(side == 1, BATCH, 0), e, place, alone, alpha, gamma, truths,
+                                 normalizer + at, queries + at * P, P, ADVERSARIAL, PRECISION, BLOCK_M, BLOCK_N)  # fmt: skip
         tl.store(out + (trial * candidates + j)[:, None] * P + c[None, :], mine * (2.0**-15))
 
 
 @triton.jit
-def _spread_from(  # type: ignore[no-untyped-def]
+def _gradient_from(  # type: ignore[no-untyped-def]
     begin, end, e, place, alone, alpha, gamma, truths, normalizer, queries,
-    P: tl.constexpr, ADVERSARIAL: tl.constexpr, PRECISION: tl.constexpr, LONG: tl.constexpr, SHORT: tl.constexpr,
+    P: tl.constexpr, ADVERSARIAL: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """What arrives at a tile of candidates from the queries begin … end − 1: (LONG, P)."""
+    """What arrives at a tile of candidates from the queries begin … end − 1: (BLOCK_M, P)."""
     c = tl.arange(0, P)
-    total = tl.zeros((LONG, P), tl.float32)
-    for first in range(begin, end, SHORT):
-        row = first + tl.arange(0, SHORT)
+    total = tl.zeros((BLOCK_M, P), tl.float32)
+    for first in range(begin, end, BLOCK_N):
+        row = first + tl.arange(0, BLOCK_N)
         q = tl.load(queries + row[:, None] * P + c[None, :])
         truth = tl.load(truths + row)
         bound = tl.load(normalizer + row) - 15
         s = tl.dot(e, tl.trans(q), input_precision=PRECISION)
         share = tl.exp2(s * (alpha * LOG2E) - bound[None, :])
         if ADVERSARIAL:
-            share *= own_shares(s, alone, gamma)
+            share *= adversarial_factor(s, alone, gamma)
         share = tl.where(place[:, None] != truth[None, :], share, 0.0)
         total = tl.dot(share.to(q.dtype), q, total, input_precision=PRECISION)
     return total
@@ -178,79 +184,79 @@ _TINY: tl.constexpr = tl.constexpr(1e-30)  # keeps a square root's inverse finit
 _WEIGHED = 32
 
 
-def score_step_distance_triton(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
+def score_distance(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     """Fills scores (T, B, N), maxima, sums and costs (T, S, splits, B); moves the clock on."""
     shape = space.shape
     launch(
-        _score_step_distance_triton, (shape.rows // SCORE["BM"], shape.slots * space.splits, shape.trials),
+        _score_distance, (shape.rows // SCORE["BM"], shape.sides * space.splits, shape.trials),
         space.clock, trials, factors, space.truths, space.positive, space.queries_across, space.block_across,
         space.scores, space.maxima, space.sums, space.costs, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SIDES=shape.slots, PAD=shape.padded_half, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
+        BATCH=shape.rows, SIDES=shape.sides, PAD=shape.padded_half, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
         BM=SCORE["BM"], BN=SCORE["BN"], num_warps=SCORE["num_warps"],
     )  # fmt: skip
 
 
-def weigh(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor) -> None:
-    """Turns scores into weights of the gradient (for l2 over the distance), here and across (T, N, B); fills pull, the
-    gradient of the positive's score, and slot_losses, both (T, S, B), yet to be divided by the number of positives."""
+def weigh_distance(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor) -> None:
+    """Turns scores into weights of the gradient (for l2 over the distance), here and across (T, N, B); fills positive_gradient, the
+    gradient of the positive's score, and side_losses, both (T, S, B), yet to be divided by the number of positives."""
     shape = space.shape
     launch(
-        _weigh, (shape.rows // _WEIGHED, shape.candidates // TILE, shape.trials),
+        _weigh_distance, (shape.rows // _WEIGHED, shape.candidates // TILE, shape.trials),
         space.clock, plan, trials, factors, space.positive, space.maxima, space.sums, space.costs,
-        space.scores, space.scores_across, space.slot_losses, space.pull, shape.batch, space.splits,
+        space.scores, space.scores_across, space.side_losses, space.positive_gradient, shape.batch, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SIDES=shape.slots, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
+        BATCH=shape.rows, SIDES=shape.sides, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
         ROWS=_WEIGHED, COLUMNS=TILE, num_warps=4,
     )  # fmt: skip
 
 
-def pulls(space: StepSpace, trials: Tensor) -> None:
+def query_gradient_distance(space: StepSpace, trials: Tensor) -> None:
     """Fills partial (T, S, splits, B, P), yet to be divided by the number of positives."""
     shape = space.shape
     columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
     launch(
-        _pulls, (shape.rows // GRADIENT["BM"] * columns, shape.slots * space.splits, shape.trials),
+        _query_gradient_distance, (shape.rows // GRADIENT["BM"] * columns, shape.sides * space.splits, shape.trials),
         trials, space.queries, space.block, space.scores_across, space.partial, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SIDES=shape.slots, PAD=shape.padded_half, PAIR=shape.pair,
+        BATCH=shape.rows, SIDES=shape.sides, PAD=shape.padded_half, PAIR=shape.pair,
         BM=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half), num_warps=GRADIENT["num_warps"],
     )  # fmt: skip
 
 
-def spread_step_distance_triton(space: StepSpace, trials: Tensor) -> None:
-    """Fills for_candidates (T, spreads, N, P), yet to be divided by the number of positives."""
+def candidate_gradient_distance(space: StepSpace, trials: Tensor) -> None:
+    """Fills candidate_gradients (T, batch_parts, N, P), yet to be divided by the number of positives."""
     shape = space.shape
     columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
     launch(
-        _spread_step_distance_triton, (shape.candidates // GRADIENT["BM"] * columns, shape.spreads, shape.trials),
-        trials, space.queries, space.block, space.scores, space.for_candidates,
+        _candidate_gradient_distance, (shape.candidates // GRADIENT["BM"] * columns, shape.batch_parts, shape.trials),
+        trials, space.queries, space.block, space.scores, space.candidate_gradients,
         shape.first_tail, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, SIDES=shape.slots, SPREADS=shape.spreads, PAD=shape.padded_half, PAIR=shape.pair,
-        FAR=shape.rows * shape.candidates >= REACH,
+        BATCH=shape.rows, SIDES=shape.sides, BATCH_PARTS=shape.batch_parts, PAD=shape.padded_half, PAIR=shape.pair,
+        INT64=shape.rows * shape.candidates >= INT32_LIMIT,
         BN=GRADIENT["BM"], BK=min(GRADIENT["BK"], shape.padded_half), num_warps=GRADIENT["num_warps"],
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["splits"])
-def _score_step_distance_triton(  # type: ignore[no-untyped-def]
+def _score_distance(  # type: ignore[no-untyped-def]
     clock, trials, factors, truths, positive, queries, block, scores, maxima, sums, costs, splits,
     first_tail, first_relation, candidates,
     BATCH: tl.constexpr, SIDES: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    move_on(clock)
-    trial, slot, split, begin, end = own_part(trials, splits)
+    advance_clock(clock)
+    trial, side, split, begin, end = program_part(trials, splits)
     if begin < end:
         row = tl.program_id(0) * BM + tl.arange(0, BM)
-        at = trial * SIDES + slot
-        truth = tl.load(truths + slot * BATCH + row)
-        top, alpha, gamma, alone = opening(
-            tl.load(positive + at * BATCH + row), slot, factors + trial * FACTORS, ADVERSARIAL
+        at = trial * SIDES + side
+        truth = tl.load(truths + side * BATCH + row)
+        top, alpha, gamma, alone = initial_maximum(
+            tl.load(positive + at * BATCH + row), side, factors + trial * FACTORS, ADVERSARIAL
         )
         total, cost = tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32)
         q = queries + at * 2 * PAD * BATCH + row
-        here = beginning(slot, first_tail, first_relation)
+        here = first_candidate(side, first_tail, first_relation)
         for first in range(begin, end, BN):
             place = first + tl.arange(0, BN)
             j = here + place
@@ -299,35 +305,35 @@ def _distances(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["splits"])
-def _weigh(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, positive, maxima, sums, costs, scores, across, slot_losses, pull, batch, splits,
+def _weigh_distance(  # type: ignore[no-untyped-def]
+    clock, plan, trials, factors, positive, maxima, sums, costs, scores, across, side_losses, positive_gradient, batch, splits,
     first_tail, first_relation, candidates,
     BATCH: tl.constexpr, SIDES: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     column, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, j = tl.program_id(0) * ROWS + tl.arange(0, ROWS), column * COLUMNS + tl.arange(0, COLUMNS)
-    slot = slot_at(column * COLUMNS, first_tail, first_relation)
+    side = side_at(column * COLUMNS, first_tail, first_relation)
     trials += trial * PER_TRIAL
     factors += trial * FACTORS
-    place = column * COLUMNS - beginning(slot, first_tail, first_relation)
-    if place < tl.load(trials + slot):
-        _, first, last = bounds(plan, tl.load(clock) - 1, batch)
+    place = column * COLUMNS - first_candidate(side, first_tail, first_relation)
+    if place < tl.load(trials + side):
+        _, first, last = batch_bounds(plan, tl.load(clock) - 1, batch)
         live = (row < batch) & (first + row < last)
-        at = trial * SIDES + slot
-        _, bound, _, weight, loss = joined(
-            at, row, slot, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
+        at = trial * SIDES + side
+        _, bound, _, weight, loss = merge_parts(
+            at, row, side, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
         )
         bound = tl.where(live, bound, float("inf"))
         if place == 0:
-            tl.store(slot_losses + at * BATCH + row, tl.where(live, loss, 0.0))
-            tl.store(pull + at * BATCH + row, tl.where(live, weight, 0.0))
+            tl.store(side_losses + at * BATCH + row, tl.where(live, loss, 0.0))
+            tl.store(positive_gradient + at * BATCH + row, tl.where(live, weight, 0.0))
         where = scores + (trial * BATCH + row)[:, None] * candidates + j[None, :]
         s = tl.load(where)
         if ADVERSARIAL:
-            _, alpha, gamma, alone = opening(tl.zeros((ROWS,), tl.float32), slot, factors, ADVERSARIAL)
+            _, alpha, gamma, alone = initial_maximum(tl.zeros((ROWS,), tl.float32), side, factors, ADVERSARIAL)
             weight = tl.where(s > -float("inf"), tl.exp2(s * alpha - bound[:, None]), 0.0)
-            weight *= own_shares(s * (1 / LOG2E), alone, gamma)
+            weight *= adversarial_factor(s * (1 / LOG2E), alone, gamma)
         else:
             weight = tl.exp2(s - bound[:, None])
         if PAIR == "l2":
@@ -337,70 +343,70 @@ def _weigh(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["splits"])
-def _pulls(  # type: ignore[no-untyped-def]
+def _query_gradient_distance(  # type: ignore[no-untyped-def]
     trials, queries, block, weights, partial, splits, first_tail, first_relation, candidates,
     BATCH: tl.constexpr, SIDES: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     tile, column = tl.program_id(0) // (PAD // BK), tl.program_id(0) % (PAD // BK)
-    trial, slot, split, begin, end = own_part(trials, splits)
+    trial, side, split, begin, end = program_part(trials, splits)
     if begin < end:
         row, c = tile * BM + tl.arange(0, BM), column * BK + tl.arange(0, BK)
-        at = trial * SIDES + slot
+        at = trial * SIDES + side
         q = queries + (at * BATCH + row)[:, None] * (2 * PAD) + c[None, :]
         qr, qi = tl.load(q), tl.load(q + PAD)
         gr, gi = tl.zeros((BM, BK), tl.float32), tl.zeros((BM, BK), tl.float32)
-        here = trial * candidates + beginning(slot, first_tail, first_relation)
+        here = trial * candidates + first_candidate(side, first_tail, first_relation)
         for first in range(begin, end, _UNROLLED):
             for k in tl.static_range(_UNROLLED):
                 place = first + k
                 weight = tl.load(weights + (here + place) * BATCH + row, mask=place + row * 0 < end, other=0.0)
                 e = block + (here + place) * (2 * PAD) + c
                 dr, di = qr - tl.load(e)[None, :], qi - tl.load(e + PAD)[None, :]
-                gr, gi = _pulled(gr, gi, dr, di, weight[:, None], PAIR)
+                gr, gi = _add_direction(gr, gi, dr, di, weight[:, None], PAIR)
         out = partial + ((at * splits + split) * BATCH + row)[:, None] * (2 * PAD) + c[None, :]
         tl.store(out, -gr)
         tl.store(out + PAD, -gi)
 
 
 @triton.jit
-def _spread_step_distance_triton(  # type: ignore[no-untyped-def]
+def _candidate_gradient_distance(  # type: ignore[no-untyped-def]
     trials, queries, block, weights, out, first_tail, first_relation, candidates,
-    BATCH: tl.constexpr, SIDES: tl.constexpr, SPREADS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
-    FAR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, BATCH_PARTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
+    INT64: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """FAR: the weights B × N are more than 32 bits count."""
+    """INT64: the weights B × N are more than 32 bits count."""
     part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     tile, column = tl.program_id(0) // (PAD // BK), tl.program_id(0) % (PAD // BK)
-    slot = slot_at(tile * BN, first_tail, first_relation)
+    side = side_at(tile * BN, first_tail, first_relation)
     j, c = tile * BN + tl.arange(0, BN), column * BK + tl.arange(0, BK)
-    if tile * BN - beginning(slot, first_tail, first_relation) < tl.load(trials + trial * PER_TRIAL + slot):
+    if tile * BN - first_candidate(side, first_tail, first_relation) < tl.load(trials + trial * PER_TRIAL + side):
         e = block + (trial * candidates + j)[:, None] * (2 * PAD) + c[None, :]
         er, ei = tl.load(e), tl.load(e + PAD)
         gr, gi = tl.zeros((BN, BK), tl.float32), tl.zeros((BN, BK), tl.float32)
-        queries += (trial * SIDES + slot) * BATCH * 2 * PAD
+        queries += (trial * SIDES + side) * BATCH * 2 * PAD
         weights += trial * BATCH * candidates
-        for first in range(part * (BATCH // SPREADS), (part + 1) * (BATCH // SPREADS), _UNROLLED):
+        for first in range(part * (BATCH // BATCH_PARTS), (part + 1) * (BATCH // BATCH_PARTS), _UNROLLED):
             for k in tl.static_range(_UNROLLED):
                 line = first + k
-                if FAR:
+                if INT64:
                     line = line.to(tl.int64)
                 weight = tl.load(weights + line * candidates + j)
                 q = queries + (first + k) * (2 * PAD) + c
                 dr, di = tl.load(q)[None, :] - er, tl.load(q + PAD)[None, :] - ei
-                gr, gi = _pulled(gr, gi, dr, di, weight[:, None], PAIR)
-        put = out + ((trial * SPREADS + part) * candidates + j)[:, None] * (2 * PAD) + c[None, :]
+                gr, gi = _add_direction(gr, gi, dr, di, weight[:, None], PAIR)
+        put = out + ((trial * BATCH_PARTS + part) * candidates + j)[:, None] * (2 * PAD) + c[None, :]
         tl.store(put, gr)
         tl.store(put + PAD, gi)
 
 
 @triton.jit
-def _pulled(gr, gi, dr, di, weight, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add_direction(gr, gi, dr, di, weight, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     """Adds the direction of (dr, di) times the weight. Where there is no distance: nothing, but l1 takes the sign of
     +0 as positive; equal floats are one pair in millions, and coordinates that dropout made equal get no gradient."""
     if PAIR == "l1":
-        gr += _signed(weight, dr)
-        gi += _signed(weight, di)
+        gr += _copy_sign(weight, dr)
+        gi += _copy_sign(weight, di)
     elif PAIR == "l2":
         gr += weight * dr
         gi += weight * di
@@ -412,7 +418,7 @@ def _pulled(gr, gi, dr, di, weight, PAIR: tl.constexpr):  # type: ignore[no-unty
 
 
 @triton.jit
-def _signed(weight, x):  # type: ignore[no-untyped-def]
+def _copy_sign(weight, x):  # type: ignore[no-untyped-def]
     """The weight (0 or more) with the sign of x: one operation on bits."""
     bits = weight.to(tl.int32, bitcast=True) | (x.to(tl.int32, bitcast=True) & -2147483648)
     return bits.to(tl.float32, bitcast=True)

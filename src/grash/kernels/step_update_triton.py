@@ -1,9 +1,9 @@
 """The end of the step: every touched row's occurrences summed in a fixed order, then Adagrad, once.
 
 A row is written by one program: that of its first occurrence in the batch, else that of its place among the candidate
-tails, else among the candidate heads. The places of an entity in the other lists are known from the keyed permutations'
+tails, else among the candidate heads. The positions of an entity in the other lists are known from the keyed permutations'
 inverses (`step_draw_triton`), so nothing is searched. If relations are predicted, every relation's row is moved. Bytes
-for n touched rows: 20·n·D, as in `row_update`; 16·n·D of entities in bf16, which are rounded by chance (`half_rows`).
+for n touched rows: 20·n·D, as in `row_update`; 16·n·D of entities in bf16, which are rounded by chance (`bf16_rows`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from grash.kernels.step_rows_triton import (
     EXACT,
     FACTORS,
     PER_TRIAL,
+    batch_bounds,
     batch_masks,
-    bounds,
     candidate_mask,
     compose,
     compose_gradient,
-    joined,
     load_halves,
+    merge_parts,
     pair_gradient,
     round_halves,
     store_halves,
@@ -45,12 +45,12 @@ def update_entities(
     shape = space.shape
     launch(
         _update_entities, ((2 * shape.rows + shape.first_relation) // LINES, shape.trials),
-        space.clock, plan, trials, factors, keys, space.rates, table, squares, space.ids, space.places, space.negatives,
-        space.twins, space.seen, space.order, space.start, space.count, space.for_ends, space.for_candidates,
+        space.clock, plan, trials, factors, keys, space.rates, table, squares, space.ids, space.positions, space.negatives,
+        space.other_positions, space.seen, space.order, space.start, space.count, space.entity_gradients, space.candidate_gradients,
         shape.batch, table.shape[1], eps, shape.first_tail, shape.candidates,
-        BATCH=shape.rows, SPREADS=shape.spreads, SHARED=shape.shared,
+        BATCH=shape.rows, BATCH_PARTS=shape.batch_parts, SHARED=shape.shared,
         DIM=shape.dim, HALF=shape.half, PAD=shape.padded_half, DROPOUT=shape.dropout, ROWWISE=shape.rowwise,
-        ROUNDED=shape.rounded, LINES=LINES, AT_ONCE=8, num_warps=2 if shape.wide else 1, **EXACT,
+        BF16=shape.bf16, LINES=LINES, AT_ONCE=8, num_warps=2 if shape.wide else 1, **EXACT,
     )  # fmt: skip
 
 
@@ -61,13 +61,13 @@ def update_relations(
     for every relation, which looks for its run, or for every line of the batch if these are fewer."""
     shape = space.shape
     lines = shape.rows * (2 if shape.reciprocal else 1)
-    by_id = table.shape[1] <= lines or shape.slots == 3
+    by_id = table.shape[1] <= lines or shape.sides == 3
     launch(
         _update_relations, ((table.shape[1] if by_id else lines) + 1, shape.trials),
         space.clock, plan, trials, factors, space.rates, table, squares, space.ids, space.order, space.start,
-        space.count, space.for_relations, space.for_candidates, space.row_losses, space.losses,
+        space.count, space.relation_gradients, space.candidate_gradients, space.row_losses, space.losses,
         shape.batch, table.shape[1], eps, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, LINES=lines, BY_ID=by_id, PREDICTED=shape.slots == 3, SPREADS=shape.spreads,
+        BATCH=shape.rows, LINES=lines, BY_ID=by_id, PREDICTED=shape.sides == 3, BATCH_PARTS=shape.batch_parts,
         WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half, ROWWISE=shape.rowwise,
         WRAP=shape.compose == "rotation", AT_ONCE=32 if shape.wide else 64, SUMMED=_SUMMED, num_warps=8,
         **EXACT,
@@ -76,25 +76,25 @@ def update_relations(
 
 @triton.jit(do_not_specialize=["rows"])
 def _update_entities(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, keys, rates, table, squares, ids, places, negatives, twins, seen, order, start, count,
-    for_ends, for_candidates, batch, rows, eps, first_tail, candidates,
-    BATCH: tl.constexpr, SPREADS: tl.constexpr, SHARED: tl.constexpr,
+    clock, plan, trials, factors, keys, rates, table, squares, ids, positions, negatives, other_positions, seen, order, start, count,
+    entity_gradients, candidate_gradients, batch, rows, eps, first_tail, candidates,
+    BATCH: tl.constexpr, BATCH_PARTS: tl.constexpr, SHARED: tl.constexpr,
     DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr, ROWWISE: tl.constexpr,
-    ROUNDED: tl.constexpr, LINES: tl.constexpr, AT_ONCE: tl.constexpr,
+    BF16: tl.constexpr, LINES: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
     step = tl.load(clock) - 1
     low, high = step, step
-    if ROUNDED:
+    if BF16:
         low, high = load_key(keys, 3)
         low, high = key_at(low, high, step)
-    _, first, last = bounds(plan, step, batch)
+    _, first, last = batch_bounds(plan, step, batch)
     share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
     rate = tl.load(rates + (step % _WINDOW) * tl.num_programs(1) + trial)
     trials += trial * PER_TRIAL
     factors += trial * FACTORS
-    for_ends += trial * 4 * BATCH * PAD
-    for_candidates += trial * SPREADS * candidates * 2 * PAD
+    entity_gradients += trial * 4 * BATCH * PAD
+    candidate_gradients += trial * BATCH_PARTS * candidates * 2 * PAD
     table += trial * rows * DIM
     squares += trial * rows * (1 if ROWWISE else DIM)
     if tile < 2 * BATCH // LINES:
@@ -103,55 +103,55 @@ def _update_entities(  # type: ignore[no-untyped-def]
         if tl.max(length, 0) > 0:
             mine = length > 0
             row = tl.load(ids + line)
-            gr, gi = load_halves(for_ends, line, mine, 2 * PAD, PAD, PAD)  # a run's first occurrence
+            gr, gi = load_halves(entity_gradients, line, mine, 2 * PAD, PAD, PAD)  # a run's first occurrence
             if tl.max(length, 0) > 1:
                 for k in tl.static_range(LINES):
                     more = tl.load(count + tile * LINES + k) - 1
                     if more > 0:
                         at = order + tl.load(start + tile * LINES + k) + 1
-                        run_r, run_i = _run(for_ends, at, more, PAD, AT_ONCE)
+                        run_r, run_i = _sum_run(entity_gradients, at, more, PAD, AT_ONCE)
                         here = (tl.arange(0, LINES) == k)[:, None]
                         gr += tl.where(here, run_r, 0.0)
                         gi += tl.where(here, run_i, 0.0)
             cr, ci = tl.zeros_like(gr), tl.zeros_like(gi)
-            for slot in tl.static_range(1 if SHARED else 0, 2):
-                place = tl.load(places + slot * 2 * BATCH + line)
-                drawn = mine & (place < tl.load(trials + slot))
+            for side in tl.static_range(1 if SHARED else 0, 2):
+                place = tl.load(positions + side * 2 * BATCH + line)
+                drawn = mine & (place < tl.load(trials + side))
                 if tl.max(drawn.to(tl.int32), 0) > 0:
-                    more_r, more_i = _arrived(for_candidates, place + slot * first_tail, row, drawn, slot, step,
-                                              trials, factors, candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
+                    more_r, more_i = _candidate_gradient(candidate_gradients, place + side * first_tail, row, drawn, side, step,
+                                              trials, factors, candidates, BATCH_PARTS, HALF, PAD, DROPOUT)  # fmt: skip
                     cr += more_r
                     ci += more_i
             gr += cr * share
             gi += ci * share
-            _adagrad(table, squares, row, gr, gi, mine, rate, eps, low, high, DIM, HALF, PAD, ROWWISE, False, ROUNDED)
+            _adagrad(table, squares, row, gr, gi, mine, rate, eps, low, high, DIM, HALF, PAD, ROWWISE, False, BF16)
     else:
         j = (tile - 2 * BATCH // LINES) * LINES + tl.arange(0, LINES)
-        slot = ((tile - 2 * BATCH // LINES) * LINES >= first_tail).to(tl.int32)
-        drawn = j - slot * first_tail < tl.load(trials + slot)
-        twin = tl.load(twins + j)
-        both = (twin < tl.load(trials + 1 - slot)) & (not SHARED)
-        # the batch's own rows are moved above; of two negatives' places the tail's is the one
-        mine = drawn & (tl.load(seen + j) != (step + 1).to(tl.int32)) & ((slot == 1) | (both == 0))
+        side = ((tile - 2 * BATCH // LINES) * LINES >= first_tail).to(tl.int32)
+        drawn = j - side * first_tail < tl.load(trials + side)
+        other_position = tl.load(other_positions + j)
+        both = (other_position < tl.load(trials + 1 - side)) & (not SHARED)
+        # the batch's own rows are moved above; of two negatives' positions the tail's is the one
+        mine = drawn & (tl.load(seen + j) != (step + 1).to(tl.int32)) & ((side == 1) | (both == 0))
         if tl.max(mine.to(tl.int32), 0) > 0:
             row = tl.load(negatives + j)
-            gr, gi = _arrived(for_candidates, j, row, mine, slot, step, trials, factors,
-                              candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
+            gr, gi = _candidate_gradient(candidate_gradients, j, row, mine, side, step, trials, factors,
+                              candidates, BATCH_PARTS, HALF, PAD, DROPOUT)  # fmt: skip
             twice = mine & both
             if tl.max(twice.to(tl.int32), 0) > 0:
-                cr, ci = _arrived(for_candidates, twin, row, twice, 0, step, trials, factors,
-                                  candidates, SPREADS, HALF, PAD, DROPOUT)  # fmt: skip
+                cr, ci = _candidate_gradient(candidate_gradients, other_position, row, twice, 0, step, trials, factors,
+                                  candidates, BATCH_PARTS, HALF, PAD, DROPOUT)  # fmt: skip
                 gr += cr
                 gi += ci
             _adagrad(table, squares, row, gr * share, gi * share, mine, rate, eps, low, high, DIM, HALF, PAD, ROWWISE,
-                     False, ROUNDED)  # fmt: skip
+                     False, BF16)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _update_relations(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, rates, table, squares, ids, order, start, count, gradients, for_candidates,
+    clock, plan, trials, factors, rates, table, squares, ids, order, start, count, gradients, candidate_gradients,
     row_losses, losses, batch, rows, eps, first_relation, candidates,
-    BATCH: tl.constexpr, LINES: tl.constexpr, BY_ID: tl.constexpr, PREDICTED: tl.constexpr, SPREADS: tl.constexpr,
+    BATCH: tl.constexpr, LINES: tl.constexpr, BY_ID: tl.constexpr, PREDICTED: tl.constexpr, BATCH_PARTS: tl.constexpr,
     WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, ROWWISE: tl.constexpr, WRAP: tl.constexpr,
     AT_ONCE: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
@@ -166,7 +166,7 @@ def _update_relations(  # type: ignore[no-untyped-def]
         tl.store(losses + window, tl.sum(total, 0))
     else:
         if BY_ID:
-            row, at, length = _look_up(ids + 2 * BATCH, line, LINES, SUMMED)
+            row, at, length = _find_run(ids + 2 * BATCH, line, LINES, SUMMED)
         else:
             row, at = tl.load(ids + 2 * BATCH + line), tl.load(start + 2 * BATCH + line)
             length = tl.load(count + 2 * BATCH + line)
@@ -174,14 +174,14 @@ def _update_relations(  # type: ignore[no-untyped-def]
         if PREDICTED:
             predicted = tl.load(trials + trial * PER_TRIAL + 2)
         if (length > 0) | (row < predicted):
-            gr, gi = _run(gradients + trial * 4 * BATCH * PAD, order + 2 * BATCH + at, length, PAD, AT_ONCE)
+            gr, gi = _sum_run(gradients + trial * 4 * BATCH * PAD, order + 2 * BATCH + at, length, PAD, AT_ONCE)
             here = row + tl.zeros((1,), tl.int32)
             if PREDICTED:
-                _, first, last = bounds(plan, step, batch)
+                _, first, last = batch_bounds(plan, step, batch)
                 share = tl.load(factors + trial * FACTORS + 4) / tl.maximum(last - first, 1).to(tl.float32)
-                for_candidates += trial * SPREADS * candidates * 2 * PAD
-                more_r, more_i = _arrived(for_candidates, first_relation + here, here, here < predicted, 2, step,
-                                          trials, factors, candidates, SPREADS, HALF, PAD, False)  # fmt: skip
+                candidate_gradients += trial * BATCH_PARTS * candidates * 2 * PAD
+                more_r, more_i = _candidate_gradient(candidate_gradients, first_relation + here, here, here < predicted, 2, step,
+                                          trials, factors, candidates, BATCH_PARTS, HALF, PAD, False)  # fmt: skip
                 gr += more_r * share
                 gi += more_i * share
             table += trial * rows * WIDTH
@@ -191,7 +191,7 @@ def _update_relations(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _look_up(ids, wanted, LINES: tl.constexpr, SUMMED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _find_run(ids, wanted, LINES: tl.constexpr, SUMMED: tl.constexpr):  # type: ignore[no-untyped-def]
     """(id, start, length) of the run of `wanted` in the order of these ids."""
     less = tl.zeros((SUMMED,), tl.int32)
     equal = less
@@ -204,7 +204,7 @@ def _look_up(ids, wanted, LINES: tl.constexpr, SUMMED: tl.constexpr):  # type: i
 
 
 @triton.jit
-def _run(rows, order, length, PAD: tl.constexpr, AT_ONCE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sum_run(rows, order, length, PAD: tl.constexpr, AT_ONCE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The sum of a run of occurrences: two blocks (1, PAD)."""
     c = tl.arange(0, PAD)
     first, second = tl.zeros((1, PAD), tl.float32), tl.zeros((1, PAD), tl.float32)
@@ -218,19 +218,19 @@ def _run(rows, order, length, PAD: tl.constexpr, AT_ONCE: tl.constexpr):  # type
 
 
 @triton.jit
-def _arrived(  # type: ignore[no-untyped-def]
-    rows, at, ids, live, slot, step, trials, factors,
-    candidates, SPREADS: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr,
+def _candidate_gradient(  # type: ignore[no-untyped-def]
+    rows, at, ids, live, side, step, trials, factors,
+    candidates, BATCH_PARTS: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """What arrived at candidates, yet to be divided by the number of positives: the parts in their order."""
     first, second = load_halves(rows, at, live, 2 * PAD, PAD, PAD)
-    for part in tl.static_range(1, SPREADS):
+    for part in tl.static_range(1, BATCH_PARTS):
         # 64 bits: floats of all parts may be more than 32 count
         more_first, more_second = load_halves(rows, at.to(tl.int64) + part * candidates, live, 2 * PAD, PAD, PAD)
         first += more_first
         second += more_second
     if DROPOUT:
-        mask_first, mask_second = candidate_mask(ids, slot, step, trials, factors, HALF, PAD)
+        mask_first, mask_second = candidate_mask(ids, side, step, trials, factors, HALF, PAD)
         first *= mask_first
         second *= mask_second
     return first, second
@@ -240,7 +240,7 @@ def _arrived(  # type: ignore[no-untyped-def]
 def _adagrad(  # type: ignore[no-untyped-def]
     table, squares, row, gr, gi, live, rate, eps, low, high,
     WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, ROWWISE: tl.constexpr, WRAP: tl.constexpr,
-    ROUNDED: tl.constexpr,
+    BF16: tl.constexpr,
 ):  # fmt: skip
     """low, high: the key of the random bits by which rows in bf16 are rounded."""
     first, second = load_halves(table, row, live, WIDTH, HALF, PAD)
@@ -261,7 +261,7 @@ def _adagrad(  # type: ignore[no-untyped-def]
     if WRAP:
         turned = first + _PI
         first = turned - tl.floor(turned * (0.5 / _PI)) * (2 * _PI) - _PI
-    if ROUNDED:
+    if BF16:
         first, second = round_halves(first, second, row, low, high, HALF, PAD)
     store_halves(table, row, first, second, live, WIDTH, HALF, PAD)
 
@@ -269,41 +269,43 @@ def _adagrad(  # type: ignore[no-untyped-def]
 # = The middle of the step: softmax parts become normalizers, and what arrives at queries and answers becomes gradients
 # = of the batch's heads, tails and relations, one row per occurrence; the loss of every positive, penalties included.
 # =
-# = For distances the parts are joined before (`step_distance_triton`). Bytes for `splits` parts a slot: 8·D·splits·B read,
+# = For distances the parts are merge_parts before (`step_distance_triton`). Bytes for `splits` parts a side: 8·D·splits·B read,
 # = 12 to 16·D·B written.
 
 ROWS = 8  # positives of a program; of wide rows half as many
 
 
-def ends(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, entity: Tensor, relation: Tensor) -> None:
-    """Fills for_ends, for_relations (T, 2, B, P) and row_losses (T, B); for dot products the normalizers (T, S, B) too:
+def triple_gradients(
+    space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, entity: Tensor, relation: Tensor
+) -> None:
+    """Fills entity_gradients, relation_gradients (T, 2, B, P) and row_losses (T, B); for dot products the normalizers (T, S, B) too:
     logarithms in base 2, ∞ where there is no positive."""
     shape = space.shape
     rows = ROWS // 2 if shape.wide else ROWS
-    known = space.normalizer if shape.pair == "dot" else space.slot_losses
+    known = space.normalizer if shape.pair == "dot" else space.side_losses
     launch(
-        _ends, (shape.rows // rows, shape.trials),
+        _triple_gradients, (shape.rows // rows, shape.trials),
         space.clock, plan, trials, factors, entity, relation, space.ids, space.positive,
-        space.maxima, space.sums, space.costs, space.partial, known, space.pull,
-        space.for_ends, space.for_relations, space.row_losses,
+        space.maxima, space.sums, space.costs, space.partial, known, space.positive_gradient,
+        space.entity_gradients, space.relation_gradients, space.row_losses,
         shape.batch, space.splits, shape.n_relations, entity.shape[1], relation.shape[1],
-        BATCH=shape.rows, SIDES=shape.slots, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
+        BATCH=shape.rows, SIDES=shape.sides, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
         COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
-        EVERYONE=shape.everyone, ADVERSARIAL=shape.adversarial, ROWS=rows, num_warps=4, **EXACT,
+        ONE_VS_ALL=shape.one_vs_all, ADVERSARIAL=shape.adversarial, ROWS=rows, num_warps=4, **EXACT,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["splits", "n_relations", "entity_rows", "relation_rows"])
-def _ends(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, entity, relation, ids, positive, maxima, sums, costs, partial, known, pull,
-    for_ends, for_relations, row_losses, batch, splits, n_relations, entity_rows, relation_rows,
+def _triple_gradients(  # type: ignore[no-untyped-def]
+    clock, plan, trials, factors, entity, relation, ids, positive, maxima, sums, costs, partial, known, positive_gradient,
+    entity_gradients, relation_gradients, row_losses, batch, splits, n_relations, entity_rows, relation_rows,
     BATCH: tl.constexpr, SIDES: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
     PAD: tl.constexpr, COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
-    EVERYONE: tl.constexpr, ADVERSARIAL: tl.constexpr, ROWS: tl.constexpr,
+    ONE_VS_ALL: tl.constexpr, ADVERSARIAL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, trial = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1).to(tl.int64)
     step = tl.load(clock) - 1
-    _, first, last = bounds(plan, step, batch)
+    _, first, last = batch_bounds(plan, step, batch)
     live = (row < batch) & (first + row < last)
     share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
     trials += trial * PER_TRIAL
@@ -311,12 +313,12 @@ def _ends(  # type: ignore[no-untyped-def]
     entity += trial * entity_rows * DIM
     relation += trial * relation_rows * WIDTH
     heads, tails = tl.load(ids + row), tl.load(ids + BATCH + row)
-    kinds = tl.load(ids + 2 * BATCH + row)
-    back = kinds + n_relations if RECIPROCAL else kinds
+    relations = tl.load(ids + 2 * BATCH + row)
+    inverse = relations + n_relations if RECIPROCAL else relations
     raw_hr, raw_hi = load_halves(entity, heads, live, DIM, HALF, PAD)
     raw_tr, raw_ti = load_halves(entity, tails, live, DIM, HALF, PAD)
-    raw_rr, raw_ri = load_halves(relation, kinds, live, WIDTH, HALF, PAD)
-    raw_br, raw_bi = load_halves(relation, back, live, WIDTH, HALF, PAD)
+    raw_rr, raw_ri = load_halves(relation, relations, live, WIDTH, HALF, PAD)
+    raw_br, raw_bi = load_halves(relation, inverse, live, WIDTH, HALF, PAD)
     hr, hi, tr, ti, rr, ri, br, bi = raw_hr, raw_hi, raw_tr, raw_ti, raw_rr, raw_ri, raw_br, raw_bi
     if DROPOUT:
         m0, m1, m2, m3, m4, m5, m6, m7 = batch_masks(row, step, trials, factors, HALF, PAD, RECIPROCAL)
@@ -325,35 +327,35 @@ def _ends(  # type: ignore[no-untyped-def]
     # the head is asked: what is known is the tail
     qr, qi = compose(tr, ti, br, bi, COMPOSE, not RECIPROCAL)
     ar, ai = hr, hi
-    if DROPOUT and EVERYONE:  # the truth is one of the candidates, under the candidates' mask
+    if DROPOUT and ONE_VS_ALL:  # the truth is one of the candidates, under the candidates' mask
         n0, n1 = candidate_mask(heads, 0, step, trials, factors, HALF, PAD)
         ar, ai = raw_hr * n0, raw_hi * n1
-    ur, ui, fhr, fhi, loss = _arrived_step_ends_triton(
-        0, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, pull, splits,
+    ur, ui, fhr, fhi, loss = _side_gradients(
+        0, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, positive_gradient, splits,
         qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
     )  # fmt: skip
     gtr, gti, gbr, gbi = compose_gradient(ur, ui, tr, ti, br, bi, COMPOSE, not RECIPROCAL)
     # the tail is asked
     qr, qi = compose(hr, hi, rr, ri, COMPOSE, False)
     ar, ai = tr, ti
-    if DROPOUT and EVERYONE:
+    if DROPOUT and ONE_VS_ALL:
         n2, n3 = candidate_mask(tails, 1, step, trials, factors, HALF, PAD)
         ar, ai = raw_tr * n2, raw_ti * n3
-    ur, ui, ftr, fti, more_loss = _arrived_step_ends_triton(
-        1, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, pull, splits,
+    ur, ui, ftr, fti, more_loss = _side_gradients(
+        1, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, positive_gradient, splits,
         qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
     )  # fmt: skip
     ghr, ghi, grr, gri = compose_gradient(ur, ui, hr, hi, rr, ri, COMPOSE, False)
     loss += more_loss
-    if not EVERYONE:
+    if not ONE_VS_ALL:
         ghr, ghi, gtr, gti = fhr + ghr, fhi + ghi, gtr + ftr, gti + fti
     elif DROPOUT:
         fhr, fhi, ftr, fti = fhr * n0, fhi * n1, ftr * n2, fti * n3
     if SIDES == 3:  # the relation is asked, of its rows as they are
         qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
-        ur, ui, frr, fri, more_loss = _arrived_step_ends_triton(
+        ur, ui, frr, fri, more_loss = _side_gradients(
             2, trial, row, live, share * tl.load(factors + 4), trials, factors, positive, maxima, sums, costs, partial,
-            known, pull, splits, qr, qi, raw_rr, raw_ri, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
+            known, positive_gradient, splits, qr, qi, raw_rr, raw_ri, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
         )  # fmt: skip
         more_tr, more_ti, more_hr, more_hi = compose_gradient(ur, ui, tr, ti, hr, hi, COMPOSE, True)
         ghr, ghi, gtr, gti, loss = ghr + more_hr, ghi + more_hi, gtr + more_tr, gti + more_ti, loss + more_loss
@@ -362,7 +364,7 @@ def _ends(  # type: ignore[no-untyped-def]
     if DROPOUT:
         ghr, ghi, gtr, gti = ghr * m0, ghi * m1, gtr * m2, gti * m3
         grr, gri, gbr, gbi = grr * m4, gri * m5, gbr * m6, gbi * m7
-    if EVERYONE:
+    if ONE_VS_ALL:
         ghr, ghi, gtr, gti = ghr + fhr, ghi + fhi, gtr + ftr, gti + fti
     if SIDES == 3:
         grr, gri = grr + frr, gri + fri
@@ -387,26 +389,26 @@ def _ends(  # type: ignore[no-untyped-def]
     tl.store(row_losses + trial * BATCH + row, tl.where(live, loss, 0.0))
     at = trial * 2 * BATCH + row
     everywhere = row < BATCH
-    store_halves(for_ends, at, ghr, ghi, everywhere, 2 * PAD, PAD, PAD)
-    store_halves(for_ends, at + BATCH, gtr, gti, everywhere, 2 * PAD, PAD, PAD)
-    store_halves(for_relations, at, grr, gri, everywhere, 2 * PAD, PAD, PAD)
+    store_halves(entity_gradients, at, ghr, ghi, everywhere, 2 * PAD, PAD, PAD)
+    store_halves(entity_gradients, at + BATCH, gtr, gti, everywhere, 2 * PAD, PAD, PAD)
+    store_halves(relation_gradients, at, grr, gri, everywhere, 2 * PAD, PAD, PAD)
     if RECIPROCAL:
-        store_halves(for_relations, at + BATCH, gbr, gbi, everywhere, 2 * PAD, PAD, PAD)
+        store_halves(relation_gradients, at + BATCH, gbr, gbi, everywhere, 2 * PAD, PAD, PAD)
 
 
 @triton.jit
-def _arrived_step_ends_triton(  # type: ignore[no-untyped-def]
-    slot, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, pull, splits,
+def _side_gradients(  # type: ignore[no-untyped-def]
+    side, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, positive_gradient, splits,
     qr, qi, ar, ai,
     BATCH: tl.constexpr, SIDES: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
 ):  # fmt: skip
-    """What arrives at a slot's queries and at their answers (four blocks), and the loss: the parts in their order."""
-    used = tl.cdiv(tl.load(trials + slot), tl.load(trials + 3))
-    at = trial * SIDES + slot
+    """What arrives at a side's queries and at their answers (four blocks), and the loss: the parts in their order."""
+    used = tl.cdiv(tl.load(trials + side), tl.load(trials + 3))
+    at = trial * SIDES + side
     ur, ui = tl.zeros_like(qr), tl.zeros_like(qi)
     if PAIR == "dot":
-        top, bound, inverse, weight, loss = joined(
-            at, row, slot, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
+        top, bound, inverse, weight, loss = merge_parts(
+            at, row, side, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
         )
         for split in range(used):
             here = (at * splits + split) * BATCH + row
@@ -422,7 +424,7 @@ def _arrived_step_ends_triton(  # type: ignore[no-untyped-def]
             ur += first
             ui += second
         loss = tl.load(known + at * BATCH + row)
-        weight = tl.load(pull + at * BATCH + row)
+        weight = tl.load(positive_gradient + at * BATCH + row)
         ur, ui = ur * share, ui * share
     more_r, more_i, for_r, for_i = pair_gradient(weight * share, qr, qi, ar, ai, PAIR)
     return ur + more_r, ui + more_i, for_r, for_i, loss * share

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from grash.errors import ConfigError
-from grash.kernels.half_rows import wide
+from grash.kernels.bf16_rows import to_float32
 from grash.kernels.pair_scores import Pair, pair_gradients, pair_scores, row_scores
 
 Side = Literal["head", "tail"]
@@ -92,22 +92,22 @@ class KgeModel(ABC):
         heads, relations, tails = triples.T
         known, answer = (heads, tails) if side == "tail" else (tails, heads)
         queries, seen = self.queries(known, relations, side)
-        return row_scores(queries, self.candidate(wide(self.entity[answer]), seen), self.pair)
+        return row_scores(queries, self.candidate(to_float32(self.entity[answer]), seen), self.pair)
 
     def score_tails(self, heads: Tensor, relations: Tensor) -> Tensor:
         """(B,), (B,) → (B, E): every entity as the tail."""
         queries, seen = self.queries(heads, relations, "tail")
-        return pair_scores(queries, self.candidate(wide(self.entity), seen), self.pair)
+        return pair_scores(queries, self.candidate(to_float32(self.entity), seen), self.pair)
 
     def score_heads(self, relations: Tensor, tails: Tensor) -> Tensor:
         """(B,), (B,) → (B, E): every entity as the head."""
         queries, seen = self.queries(tails, relations, "head")
-        return pair_scores(queries, self.candidate(wide(self.entity), seen), self.pair)
+        return pair_scores(queries, self.candidate(to_float32(self.entity), seen), self.pair)
 
     def queries(self, known: Tensor, relations: Tensor, side: Side) -> tuple[Tensor, Side]:
         """Queries (B, W) for ids, and the side whose candidates they are compared with."""
         rows, seen = self.asked(relations, side)
-        return self.query_to_rank(wide(self.entity[known]), self.relation[rows], seen), seen
+        return self.query_to_rank(to_float32(self.entity[known]), self.relation[rows], seen), seen
 
     def query_to_rank(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         """`query` with bits that do not depend on how many are made together."""

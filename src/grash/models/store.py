@@ -23,7 +23,7 @@ from grash import __version__
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
 from grash.files import atomic_folder, check_replaceable, read_json, write_json
-from grash.kernels.host_rows import near, pieces
+from grash.kernels.host_rows import cpu_view, row_blocks
 from grash.models import KgeModel, model_class
 
 SCHEMA, VERSION = "grash-model", 1
@@ -166,14 +166,14 @@ def read_tensors(path: Path, targets: dict[str, Tensor]) -> None:
             if not target.ndim:
                 target.copy_(stored.get_tensor(name))
                 continue
-            there = near(target)
+            there = cpu_view(target)
             for first in range(0, len(there), step := _rows(target)):
                 there[first : first + step].copy_(part[first : first + step])
 
 
 def _write(tensor: Tensor, file: IO[bytes]) -> None:
-    there = near(tensor)
-    parts: Iterable[Tensor] = [there] if not there.ndim else (rows for _, rows in pieces(there, _rows(there)))
+    there = cpu_view(tensor)
+    parts: Iterable[Tensor] = [there] if not there.ndim else (rows for _, rows in row_blocks(there, _rows(there)))
     for rows in parts:
         if rows.numel():
             if rows.dtype == torch.bfloat16:  # which NumPy does not know

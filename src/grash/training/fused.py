@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grash.errors import ConfigError
-from grash.kernels.compile_ahead import rehearsal
+from grash.kernels.compile_ahead import dry_run
 from grash.kernels.random import key_of
 from grash.kernels.step import PENALTIES, WINDOW, Compose, Pair, Products, StepShape, StepSpace
 from grash.models.base import Side
@@ -143,7 +143,7 @@ class FusedSteps:
 
     def _capture(self, together: int) -> None:
         if not self.graphs:
-            with rehearsal():  # those of a step are compiled together
+            with dry_run():  # those of a step are compiled together
                 self._launch()
             # kernels are brought to the device by a first launch: it sees a step after the end, without positives
             plan, now = self.batches.plan, self.space.clock.clone()
@@ -165,12 +165,12 @@ def compile_stacks(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_r
     from grash.kernels import step_triton as stepping
 
     lacks = [0] * len(stacks)
-    with rehearsal() as lacking:
+    with dry_run() as lacking:
         for place, configs in enumerate(stacks):
             known = len(lacking)
             shape, _, _, splits = _shape(configs, n_entities, n_relations)
-            stepping.rehearse(shape, splits)
-            counting.rehearse(shape.dim, shape.pair, STORED[configs[0].storage])
+            stepping.dry_run_step(shape, splits)
+            counting.dry_run_count(shape.dim, shape.pair, STORED[configs[0].storage])
             lacks[place] = len(lacking) - known
     return lacks
 
@@ -208,10 +208,10 @@ def _shape(
         dropout=dropout or any(c.dropout_entity or c.dropout_relation for c in configs),
         rowwise=first.optimizer == "row_adagrad",
         products=_PRODUCTS[first.precision],
-        everyone=first.training == "1vsall",
+        one_vs_all=first.training == "1vsall",
         predicted=max(c[2] for c in counts),
         adversarial=any(c.loss == "self_adversarial" for c in configs),
-        rounded=first.storage == "bf16",
+        bf16=first.storage == "bf16",
     )
     chunks = [shape.chunks(c[:2]) for c in counts]
     return shape, counts, chunks, max(-(-n // chunk) for c, chunk in zip(counts, chunks) for n in c)

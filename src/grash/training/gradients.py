@@ -14,18 +14,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from grash.kernels.complex_product import Ends, end_gradients, end_queries
-from grash.kernels.half_rows import gathered, is_half, wide
+from grash.kernels.bf16_rows import gather_float32, is_bf16, to_float32
+from grash.kernels.complex_product import TripleBatch, both_gradients, both_queries
 from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import keep_mask, key_at
-from grash.kernels.softmax_loss import leave_out
+from grash.kernels.softmax_loss import mask_scores
 from grash.models.base import KgeModel, Side
 from grash.models.complex import ComplEx
 from grash.training.batches import Batch, Negatives, Questions
 from grash.training.config import TrainConfig
 from grash.training.losses import complex_rows, label_loss, power_penalty, side_loss
 
-_ENDS: tuple[Side, Side] = ("tail", "head")  # in the order of `end_queries`
+_ENDS: tuple[Side, Side] = ("tail", "head")  # in the order of `both_queries`
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Taken:
 
     @cached_property
     def raw(self) -> Tensor:
-        return wide(self.table if self.ids is None else self.table.index_select(0, self.ids))
+        return to_float32(self.table if self.ids is None else self.table.index_select(0, self.ids))
 
     @cached_property
     def mask(self) -> Tensor | None:
@@ -169,11 +169,11 @@ def _compare_ends(
     backward, _ = model.asked(relations, "head")
     others = drawn["tail"].ids, drawn["head"].ids
     entity, places = model.entity, [head.ids, tail.ids, *others]
-    if is_half(entity):
-        entity, places = gathered(entity, places)
+    if is_bf16(entity):
+        entity, places = gather_float32(entity, places)
     asked = places[0], places[1], relations, backward, (places[2], places[3])
-    ends = Ends(entity, model.relation, *asked, conjugate=not model.reciprocal)
-    queries, positive, rows = end_queries(ends)
+    ends = TripleBatch(entity, model.relation, *asked, conjugate=not model.reciprocal)
+    queries, positive, rows = both_queries(ends)
     of_tail, of_head = (
         _compare_end(model, config, queries[end], positive[end], rows[end], drawn[side])
         for end, side in enumerate(_ENDS)
@@ -181,7 +181,7 @@ def _compare_ends(
     step.loss = of_tail[0] + of_head[0]
     step.entity.add(others[0], of_tail[3])
     step.entity.add(others[1], of_head[3])
-    given = end_gradients(ends, queries, (of_tail[1], of_head[1]), (of_tail[2], of_head[2]))
+    given = both_gradients(ends, queries, (of_tail[1], of_head[1]), (of_tail[2], of_head[2]))
     head.add(given[0])
     tail.add(given[1])
     relation[0] = Taken(model.relation, relations, 0.0, 0)
@@ -293,7 +293,7 @@ class _Drawn:
             self.scores = pair_scores(queries, candidates, model.pair)
         if negatives.real is not None and self.scores.device.type == "cpu":
             assert negatives.rows is not None and negatives.columns is not None
-            leave_out(self.scores, negatives.rows, negatives.columns, negatives.real)
+            mask_scores(self.scores, negatives.rows, negatives.columns, negatives.real)
         else:
             negatives.mask(self.scores)
 
@@ -385,6 +385,8 @@ def _whole_table_penalty(model: KgeModel, config: TrainConfig, step: Step) -> No
         (model.relation, config.penalty_relation, step.relation, "relation"),
     ):
         if weight:
-            value, gradient = power_penalty(wide(table), weight, config.penalty, moduli=complex_rows(config, name))
+            value, gradient = power_penalty(
+                to_float32(table), weight, config.penalty, moduli=complex_rows(config, name)
+            )
             step.loss = step.loss + value
             into.add(None, gradient)

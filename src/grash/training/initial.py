@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from grash.kernels.host_rows import near
+from grash.kernels.host_rows import cpu_view
 from grash.kernels.random import normal, uniform
 from grash.models import KgeModel, model_class
 from grash.training.config import TrainConfig
@@ -51,7 +51,7 @@ def _fill(table: Tensor, config: TrainConfig, keys: Tensor | None, name: str) ->
     default their places."""
     n, width = table.shape
     spread = 2.0 / (n + width)  # Glorot and Bengio, for a table of this shape
-    there, key = near(table), config.own_key("init", name)
+    there, key = cpu_view(table), config.own_key("init", name)
     for first in range(0, n, _TOGETHER):
         last = min(first + _TOGETHER, n)
         some = torch.arange(first, last, device=table.device) if keys is None else keys[first:last].to(table.device)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.errors import Diverged, OutputError
-from grash.kernels.device import products
+from grash.kernels.device import matmul_precision
 from grash.kernels.random import key_at
 from grash.models import KgeModel
 from grash.training.batches import Batches
@@ -136,7 +136,7 @@ def _advance(live: list[Training], pulse: Pulse, steps: Steps, stop: int) -> Non
     """Steps up to `stop`, or until some training has failed."""
     state, whole = live[0].state, live[0].batches.plan.whole_steps
     keeps = any(training.keep is not None for training in live)
-    with products(live[0].config.precision):
+    with matmul_precision(live[0].config.precision):
         while state.step < stop and not any(training.error for training in live):
             if keeps and state.step == whole:
                 pulse.flush()

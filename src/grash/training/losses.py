@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from grash.kernels.softmax_loss import Graded, softmax_loss
+from grash.kernels.softmax_loss import LossAndGradients, softmax_loss
 from grash.training.config import TrainConfig
 
 
 def side_loss(
     positive: Tensor, negative: Tensor, config: TrainConfig, *, scale: float = 1.0, overwrite: bool = False
-) -> Graded:
+) -> LossAndGradients:
     """With `overwrite`, the gradient may take the place of `negative`."""
     if positive.shape[0] != negative.shape[0]:
         raise ValueError(f"positive {tuple(positive.shape)} and negative {tuple(negative.shape)} differ in B")
@@ -33,21 +33,21 @@ def side_loss(
     return loss * scale, for_positive * scale, for_negative.mul_(scale)
 
 
-def bce(positive: Tensor, negative: Tensor, offset: float) -> Graded:
+def bce(positive: Tensor, negative: Tensor, offset: float) -> LossAndGradients:
     """Binary cross-entropy of σ(score + offset), summed over all entries."""
     p, n = positive + offset, negative + offset
     loss = F.softplus(-p).sum() + F.softplus(n).sum()
     return loss, torch.sigmoid(p) - 1, torch.sigmoid(n)
 
 
-def margin(positive: Tensor, negative: Tensor, gap: float) -> Graded:
+def margin(positive: Tensor, negative: Tensor, gap: float) -> LossAndGradients:
     """Σ max(0, gap − positive + negative)."""
     short = (gap - positive[:, None] + negative).clamp_min(0)
     active = (short > 0).to(positive.dtype)
     return short.sum(), -active.sum(1), active
 
 
-def self_adversarial(positive: Tensor, negative: Tensor, gamma: float, alpha: float) -> Graded:
+def self_adversarial(positive: Tensor, negative: Tensor, gamma: float, alpha: float) -> LossAndGradients:
     """−log σ(γ + positive) − Σ w·log σ(−γ − negative), w = softmax(α·negative), not differentiated
     (Sun et al., 2019)."""
     absent = negative == -torch.inf  # α may be 0, and 0·∞ is no number

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grash.kernels import row_update
-from grash.kernels.half_rows import is_half, rounded, wide
+from grash.kernels.bf16_rows import is_bf16, round_stochastically, to_float32
 from grash.kernels.random import key_at, key_of
 from grash.training.config import TrainConfig
 from grash.training.gradients import Gradient
@@ -36,7 +36,7 @@ class TableOptimizer:
 
         def zeros(width: int) -> Tensor:
             if placement is None:
-                return wide(table[:0]).new_zeros(len(table), width)
+                return to_float32(table[:0]).new_zeros(len(table), width)
             return placement.rows(len(table), width, table.device)
 
         if kind in ("adagrad", "row_adagrad"):
@@ -48,7 +48,7 @@ class TableOptimizer:
         """Moves the table against the gradient; `step` counts from 1."""
         if gradient.dense is None and not gradient.ids:
             return
-        key = key_at(self.key, step - 1) if is_half(table) else 0
+        key = key_at(self.key, step - 1) if is_bf16(table) else 0
         if gradient.dense is not None or self.kind == "adam":
             self._dense(table, dense_gradient(gradient, table), lr, step, key)
             return
@@ -76,15 +76,15 @@ class TableOptimizer:
         return self._scratch
 
     def _dense(self, table: Tensor, g: Tensor, lr: float, step: int, key: int) -> None:
-        if not is_half(table):
+        if not is_bf16(table):
             self._move(table, g, self.state, lr, step)
             return
         for first in range(0, len(table), _TOGETHER):
             part = slice(first, first + _TOGETHER)
-            moved = wide(table[part])
+            moved = to_float32(table[part])
             self._move(moved, g[part], {name: t[part] for name, t in self.state.items()}, lr, step)
             ids = torch.arange(first, first + len(moved), device=table.device)
-            table[part].copy_(rounded(moved, ids, key))
+            table[part].copy_(round_stochastically(moved, ids, key))
 
     def _move(self, table: Tensor, g: Tensor, state: dict[str, Tensor], lr: float, step: int) -> None:
         """All rows, by gradients in the table's shape."""

@@ -4,7 +4,7 @@
     host     in host memory, whose rows the card reads and writes over the bus; for a CPU the same as `device`
     disk     in files that are mapped, for a CPU with less memory than the model
 It changes the speed and no number: the same kernels and loops run over the same rows. What fits is planned in
-`engines/memory`; how memory is made and walked through is in `kernels/far_rows`.
+`engines/memory`; how memory is made and walked through is in `kernels/host_rows`.
 """
 
 from __future__ import annotations

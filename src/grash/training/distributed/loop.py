@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from grash.kernels.device import products
+from grash.kernels.device import matmul_precision
 from grash.kernels.random import key_at
 from grash.training.distributed.communication import Company
 from grash.training.distributed.step import sharded_gradients, sharded_questions
@@ -42,7 +42,7 @@ def train_shard(training: Training, shard: Shard, company: Company, *, save_ever
     wishes = _Wishes(save_every_seconds, leads=company.rank == 0, stands=state.step)
     with _patient(wishes):
         while (stop := _stop(training)) is not None:
-            with products(training.config.precision):
+            with matmul_precision(training.config.precision):
                 while state.step < stop:
                     losses = _steps(training, min(stop, state.step + wishes.steps), shard, company)
                     _hear(pulse, wishes, losses, company)

@@ -1,4 +1,4 @@
-"""Ranks counted in company are those of one process, whatever the number of ranks and rows."""
+"""Distributed ranking gives the ranks of one process, for any number of processes and rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged
-from grash.evaluation.distributed import ShardedRanker, evaluate_shard
+from grash.evaluation.distributed import DistributedRanker, evaluate_distributed
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.models import MODELS, KgeModel
@@ -43,7 +43,7 @@ def own_rows(model: KgeModel, shard: Shard) -> KgeModel:
 def in_company(size: int, model: KgeModel, triples: np.ndarray, known: KnownAnswers) -> list[Ranks]:
     def work(company: Company) -> Ranks:
         shard = Shard.of(model.n_entities, company)
-        return ShardedRanker(triples, known, shard, company, CPU).rank(own_rows(model, shard))
+        return DistributedRanker(triples, known, shard, company, CPU).rank(own_rows(model, shard))
 
     return in_threads(size, work)
 
@@ -57,7 +57,7 @@ def in_company(size: int, model: KgeModel, triples: np.ndarray, known: KnownAnsw
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60)
-def test_ranks_are_those_of_one_process(
+def test_ranks_equal_those_of_one_process(
     variant: tuple[str, int], reciprocal: bool, n_entities: int, n_triples: int, size: int, seed: int
 ) -> None:
     model = model_of(*variant, n_entities, reciprocal=reciprocal, seed=seed, integers=True)
@@ -84,14 +84,14 @@ def test_batches_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         assert ranks.head.mean.tolist() == plain.head.mean.tolist()
 
 
-def test_a_row_that_is_no_number_ends_all_ranks() -> None:
+def test_a_row_that_is_not_finite_is_an_error_in_all_processes() -> None:
     model = model_of("complex", 1, 9, reciprocal=False, seed=1, integers=False)
     model.entity[7, 0] = torch.nan
     test = random_triples(3, 4, 9, 3)
 
     def work(company: Company) -> bool:
         shard = Shard.of(9, company)
-        ranker = ShardedRanker(test, KnownAnswers.of(test, n_relations=3), shard, company, CPU)
+        ranker = DistributedRanker(test, KnownAnswers.of(test, n_relations=3), shard, company, CPU)
         with pytest.raises(Diverged, match="NaN or infinite"):
             ranker.rank(own_rows(model, shard))
         return True
@@ -99,14 +99,14 @@ def test_a_row_that_is_no_number_ends_all_ranks() -> None:
     assert all(in_threads(3, work))
 
 
-def test_the_evaluation_is_that_of_one_process() -> None:
+def test_the_evaluation_equals_that_of_one_process() -> None:
     parts = np.split(random_triples(5, 300, 30, 3), [200, 250])
     dataset = Dataset(*(np.ascontiguousarray(p) for p in parts), 30, 3, name="drawn")
     model = model_of("transe", 1, 30, reciprocal=True, seed=4, integers=False)
 
     def work(company: Company) -> object:
         shard = Shard.of(30, company)
-        return evaluate_shard(own_rows(model, shard), dataset, shard, company, sample=40, seed=3).to_dict()
+        return evaluate_distributed(own_rows(model, shard), dataset, shard, company, sample=40, seed=3).to_dict()
 
     wanted = evaluate(model, dataset, sample=40, seed=3).to_dict()
     assert in_threads(2, work) == [wanted, wanted]

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.errors import OutputError
-from grash.kernels import host_rows as far_rows
-from grash.kernels.host_rows import copy_rows, file_rows, host_rows, is_far, near, pieces
+from grash.kernels import host_rows as offloading
+from grash.kernels.host_rows import copy_rows, cpu_view, file_rows, host_rows, is_offloaded, row_blocks
 
 CPU = torch.device("cpu")
 
@@ -29,19 +29,19 @@ def test_rows_in_a_file_are_zeros_that_can_be_written_and_leave_nothing_behind(t
     part = rows[3:500]
     del rows
     gc.collect()
-    assert part.sum() == 28 and is_far(part)  # a view holds the memory
-    before = len(far_rows._FAR)
+    assert part.sum() == 28 and is_offloaded(part)  # a view holds the memory
+    before = len(offloading._OFFLOADED)
     del part
     gc.collect()
-    assert len(far_rows._FAR) == before - 1
+    assert len(offloading._OFFLOADED) == before - 1
 
 
 def test_only_tables_that_lie_elsewhere_are_far(tmp_path: Path) -> None:
     rows = file_rows(10, 2, tmp_path)
-    assert is_far(rows) and is_far(rows[3:4]) and is_far(rows[:, 1])
+    assert is_offloaded(rows) and is_offloaded(rows[3:4]) and is_offloaded(rows[:, 1])
     for other in (rows.clone(), torch.zeros(10, 2), rows[:0], file_rows(0, 3, tmp_path), host_rows(4, 2, CPU)):
-        assert not is_far(other)
-    assert near(rows) is rows  # a CPU sees a file as it is
+        assert not is_offloaded(other)
+    assert cpu_view(rows) is rows  # a CPU sees a file as it is
 
 
 @settings(deadline=None, max_examples=30)
@@ -53,13 +53,13 @@ def test_pieces_are_the_table_in_its_order(
     table = file_rows(n, 3, folder, dtype=dtype) if far else torch.zeros(n, 3, dtype=dtype)
     assert table.dtype == dtype and table.untyped_storage().nbytes() == n * 3 * dtype.itemsize
     table.copy_(torch.arange(3.0 * n).view(n, 3))
-    found = [(first, rows.clone()) for first, rows in pieces(table, k)]
+    found = [(first, rows.clone()) for first, rows in row_blocks(table, k)]
     assert [first for first, _ in found] == list(range(0, n, k))
     assert all(len(rows) <= k for _, rows in found) and torch.equal(torch.cat([rows for _, rows in found]), table)
 
 
 def test_an_empty_table_has_no_pieces() -> None:
-    assert list(pieces(torch.zeros(0, 3), 5)) == []
+    assert list(row_blocks(torch.zeros(0, 3), 5)) == []
 
 
 def test_rows_are_copied_between_any_two_places(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_disk_without_room_is_said_before_anything_is_written(
     def full(*given: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(far_rows.os, "posix_fallocate", full)
+    monkeypatch.setattr(offloading.os, "posix_fallocate", full)
     with pytest.raises(OutputError, match=r"No space left on device\. Tables on disk need the room"):
         file_rows(10, 10, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -84,12 +84,12 @@ def test_a_disk_without_room_is_said_before_anything_is_written(
 
 def test_host_memory_that_a_card_sees_is_walked_through_as_the_cpu_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a checkpoint does. Without a card nothing is registered, and the tensor is the CPU's."""
-    monkeypatch.setattr(far_rows, "_register", lambda address, size: None)
-    monkeypatch.setattr(far_rows, "_unregister", lambda address, memory: None)
-    memory = far_rows._Mapped(-1, 4 * 10 * 3, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    seen = far_rows._Registered(memory, (10, 3))
-    far_rows._FAR[memory.address()] = seen
+    monkeypatch.setattr(offloading, "_register", lambda address, size: None)
+    monkeypatch.setattr(offloading, "_unregister", lambda address, memory: None)
+    memory = offloading._Mapped(-1, 4 * 10 * 3, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    seen = offloading._Registered(memory, (10, 3))
+    offloading._OFFLOADED[memory.address()] = seen
     table = torch.frombuffer(memory, dtype=torch.float32).view(10, 3)
     table.copy_(torch.arange(30.0).view(10, 3))
-    assert is_far(table)
-    assert torch.equal(torch.cat([rows.clone() for _, rows in pieces(table, 4)]), torch.arange(30.0).view(10, 3))
+    assert is_offloaded(table)
+    assert torch.equal(torch.cat([rows.clone() for _, rows in row_blocks(table, 4)]), torch.arange(30.0).view(10, 3))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.kernels.half_rows import gathered, rounded, rounded_plain, wide
+from grash.kernels.bf16_rows import gather_float32, round_stochastically, round_stochastically_reference, to_float32
 from grash.kernels.random import random_bits
 
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**60), max_value=2.0**60)
@@ -37,7 +37,7 @@ def test_rounding_is_a_carry_of_random_bits(numbers: list[float], first: int, ke
     rows, ids = torch.tensor([numbers, numbers]), torch.tensor([first, first + 1])
     random = random_bits(ids, len(numbers), key)
     wanted = [[rounded_by_hand(x, r) for x, r in zip(numbers, line)] for line in random.tolist()]
-    for found in (rounded(rows, ids, key), rounded_plain(rows, random)):
+    for found in (round_stochastically(rows, ids, key), round_stochastically_reference(rows, random)):
         assert found.dtype == torch.bfloat16 and found.tolist() == wanted
 
 
@@ -45,7 +45,7 @@ def test_rounding_is_a_carry_of_random_bits(numbers: list[float], first: int, ke
 @given(NUMBERS.filter(lambda x: abs(x) > 1e-30), KEYS)
 def test_on_average_nothing_is_lost(x: float, key: int) -> None:
     n = 20_000
-    found = rounded(torch.full((n, 1), x), torch.arange(n), key).double()
+    found = round_stochastically(torch.full((n, 1), x), torch.arange(n), key).double()
     low, high = sorted((number_of(bits_of(x) >> 16 << 16), number_of((bits_of(x) >> 16) + 1 << 16)))
     assert set(found.unique().tolist()) <= {low, high}
     assert abs(found.mean().item() - x) <= 6 * (high - low) / 2 / math.sqrt(n) + (high - low) * 2.0**-16
@@ -54,7 +54,7 @@ def test_on_average_nothing_is_lost(x: float, key: int) -> None:
 @given(NUMBERS, KEYS)
 def test_what_bf16_holds_stays_as_it_is(x: float, key: int) -> None:
     rows = torch.full((3, 4), x).bfloat16()
-    assert torch.equal(rounded(rows.float(), torch.arange(3), key), rows)
+    assert torch.equal(round_stochastically(rows.float(), torch.arange(3), key), rows)
 
 
 @pytest.mark.parametrize("form", ["loop", "plain"])
@@ -64,22 +64,28 @@ def test_numbers_without_an_order_stay_so(form: str) -> None:
         torch.arange(0x7FFFFFFF - 498, 0x80000000).to(torch.int32).view(torch.float32)
     )  # NaNs near the overflow
     ids = torch.arange(500)
-    found = rounded(odd, ids, 5) if form == "loop" else rounded_plain(odd, random_bits(ids, 4, 5))
+    found = (
+        round_stochastically(odd, ids, 5)
+        if form == "loop"
+        else round_stochastically_reference(odd, random_bits(ids, 4, 5))
+    )
     assert found[:, 0].isnan().all() and torch.equal(found[:, 1:], odd[:, 1:].bfloat16())
 
 
 def test_a_number_s_neighbor_depends_on_key_row_and_column_alone() -> None:
     rows, ids = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)), torch.arange(50) * 3
-    found, order = rounded(rows, ids, 9), torch.randperm(50, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(rounded(rows[order], ids[order], 9), found[order])
-    assert torch.equal(rounded(rows[:, :2], ids, 9), found[:, :2])
-    assert not torch.equal(rounded(rows, ids, 10), found) and not torch.equal(rounded(rows, ids + 1, 9), found)
+    found, order = round_stochastically(rows, ids, 9), torch.randperm(50, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(round_stochastically(rows[order], ids[order], 9), found[order])
+    assert torch.equal(round_stochastically(rows[:, :2], ids, 9), found[:, :2])
+    assert not torch.equal(round_stochastically(rows, ids, 10), found) and not torch.equal(
+        round_stochastically(rows, ids + 1, 9), found
+    )
 
 
 def test_rows_are_gathered_as_float32_with_places_of_their_own() -> None:
     table = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
     ids = [torch.tensor([3, 3, 8]), torch.tensor([], dtype=torch.int64), torch.tensor([0])]
-    small, places = gathered(table, ids)
+    small, places = gather_float32(table, ids)
     assert small.dtype == torch.float32 and small.shape == (4, 4)
     for there, here in zip(ids, places):
-        assert torch.equal(small[here], wide(table[there]))
+        assert torch.equal(small[here], to_float32(table[there]))

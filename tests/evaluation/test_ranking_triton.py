@@ -1,6 +1,8 @@
-"""Ranking by the counting kernels against the plain path, through Triton's interpreter where Triton is installed."""
+"""Ranking with the counting kernels against the reference, in Triton's interpreter."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +12,8 @@ COMPARE = """
 import numpy as np, torch
 from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged
-from grash.evaluation.counting import Counting
-from grash.evaluation.ranking import Ranker
-from grash.kernels.count_above_triton import Shape
+from grash.evaluation.ranking import CudaCounts, Ranker
+from grash.kernels.count_above_triton import CountShape
 from grash.models import MODELS
 
 CPU = torch.device("cpu")
@@ -40,8 +41,7 @@ def model_of(name, n_entities, dim, seed, *, norm=1, reciprocal=False, values="f
 def agree(model, test, *known, n_relations=2, shapes=None):
     ranker = Ranker(test, KnownAnswers.of(*known, n_relations=n_relations), model.n_entities, CPU)
     wanted = ranker.rank(model)
-    questions = [q for side in ("head", "tail") for q in ranker.questions[side]]
-    found = Counting(model, questions, shapes and [shapes] * len(questions)).read()
+    found = CudaCounts(model, ranker.queries, shapes and [shapes] * len(ranker.queries)).read()
     for (above, ties), side in zip(found, (wanted.head, wanted.tail)):
         assert np.array_equal(above, side.above) and np.array_equal(ties, side.ties), (model.name, above, side.above)
 """
@@ -54,11 +54,11 @@ for name, norm, dim in [("complex", 1, 6), ("distmult", 1, 5), ("cp", 1, 10), ("
         test, train = graph(20, 150, 2, 2), graph(300, 150, 2, 3)
         agree(model, test, train, test)
 """,
-    "questions that several triples ask": """
+    "queries of several triples": """
 for name in ("complex", "transe", "rotate"):
     model = model_of(name, 150, 4, 3, values="ties")
     star = np.array([(7, 0, t) for t in range(40)] + [(h, 1, 3) for h in range(0, 60, 2)], np.int32)
-    test = np.concatenate([star, graph(5, 150, 2, 4), star[:3], star[:3]])  # some are asked with the same truth, too
+    test = np.concatenate([star, graph(5, 150, 2, 4), star[:3], star[:3]])  # some have the same truth, too
     test = np.random.default_rng(0).permutation(test)
     agree(model, test, star[::3], graph(100, 150, 2, 5))
     agree(model, test, test)
@@ -72,43 +72,42 @@ for n_entities, n in [(1, 1), (1, 5), (2, 3), (129, 17), (128, 16)]:
 everything = np.array([(h, 0, t) for h in range(12) for t in range(12)], np.int32)
 agree(model_of("transe", 12, 4, 0), everything[::5], everything)  # all others are filtered
 """,
-    "the list of open pairs is too short": """
+    "too many open pairs for the list": """
 model, test = model_of("transe", 700, 4, 0, values="equal"), graph(40, 700, 2, 0)
-shape = Shape.of(40, 700, 4)
+shape = CountShape.of(40, 700, 4)
 agree(model, test, test, shapes=shape)
-short = Shape(shape.half, shape.truths, shape.part, 48 * 256)  # one tile's pairs find room, not more
+short = CountShape(shape.half, shape.truths, shape.part, 48 * 256)  # enough for the pairs of one tile
 agree(model, test, test, shapes=short)
 """,
-    "numbers without an order": """
+    "numbers that are not finite": """
 test = np.array([[0, 0, 1]], np.int32)
 ranker = Ranker(test, KnownAnswers.of(test, n_relations=1), 2, CPU)
-questions = ranker.questions["head"] + ranker.questions["tail"]
 for bad in (torch.nan, torch.inf, 1e30):
     for place in ("entity", "relation"):
         model = model_of("distmult", 2, 2, 0)
         getattr(model, place)[0, 0] = bad
         assert isinstance(ranker.rank_many([model])[0], Diverged)
-        assert Counting(model, questions).read() is None
-assert Counting(model_of("distmult", 2, 2, 0), questions).read() is not None
-# nothing has a place then, padding of the last tile least of all
+        assert CudaCounts(model, ranker.queries).read() is None
+assert CudaCounts(model_of("distmult", 2, 2, 0), ranker.queries).read() is not None
+# nothing is counted then, least of all the padding of the last tile
 test = graph(10, 300, 2, 0)
 ranker = Ranker(test, KnownAnswers.of(test, n_relations=2), 300, CPU)
 for name, norm in [("distmult", 1), ("transe", 1), ("transe", 2), ("rotate", 1)]:
     model = model_of(name, 300, 4, 0, norm=norm)
     model.entity[299, 0] = torch.nan
-    assert Counting(model, ranker.questions["tail"]).read() is None
+    assert CudaCounts(model, ranker.queries).read() is None
 """,
     "entities in bf16": """
 for name, norm, dim in [("complex", 1, 6), ("cp", 1, 10), ("rescal", 1, 3), ("transe", 1, 7), ("transe", 2, 9),
                         ("rotate", 1, 6)]:
     for values in ("floats", "ties"):
-        half = model_of(name, 150, dim, 1, norm=norm, values=values)
-        half.entity = half.entity.bfloat16()
-        agree(half, graph(20, 150, 2, 2), graph(300, 150, 2, 3))
-half.entity[149, 0] = torch.nan
+        stored = model_of(name, 150, dim, 1, norm=norm, values=values)
+        stored.entity = stored.entity.bfloat16()
+        agree(stored, graph(20, 150, 2, 2), graph(300, 150, 2, 3))
+stored.entity[149, 0] = torch.nan
 test = graph(10, 150, 2, 0)
 ranker = Ranker(test, KnownAnswers.of(test, n_relations=2), 150, CPU)
-assert Counting(half, ranker.questions["tail"]).read() is None
+assert CudaCounts(stored, ranker.queries).read() is None
 """,
     "tiny and huge numbers": """
 for scale in (1e-25, 1e-12, 1e12):
@@ -125,5 +124,38 @@ for scale in (1e-25, 1e-12, 1e12):
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", BODIES)
-def test_the_kernels_count_as_the_plain_path_does(case: str) -> None:
+def test_the_kernels_count_like_the_reference(case: str) -> None:
     interpret(COMPARE + BODIES[case])
+
+
+OFFLOADED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import numpy as np
+from evaluation.test_ranking import CPU, KnownAnswers, Ranker, graph, same_model_twice
+from grash.evaluation import ranking
+from grash.evaluation.ranking import CudaCounts
+from grash.kernels.count_above_triton import CountShape
+
+for name, norm, dim in [("complex", 1, 6), ("cp", 1, 10), ("transe", 2, 9), ("rotate", 1, 6)]:
+    here, there = same_model_twice(name, norm, dim, Path(sys.argv[1]), n=700)
+    test, train = graph(20, 700, 1), graph(2000, 700, 2)
+    ranker = Ranker(test, KnownAnswers.of(train, test, n_relations=2), 700, CPU)
+    width = here.candidate(here.entity[:0], "tail").shape[1]
+    whole = CountShape.of(20, 700, width)
+    short = CountShape(whole.half, whole.truths, 512, 32 * 256)  # two blocks; there may be too many open pairs
+    for asked, shape in ((1 << 17, short), (25, short), (1 << 17, whole)):
+        ranking._GROUP = asked
+        wanted = CudaCounts(here, ranker.queries).read()
+        found = CudaCounts(there, ranker.queries, [shape] * 2).read()
+        assert all(np.array_equal(a, b) for a, b in zip(found, wanted)), (name, asked, shape)
+    there.entity[699] = float("nan")
+    assert CudaCounts(there, ranker.queries, [short] * 2).read() is None
+"""
+
+
+@pytest.mark.slow
+@needs_triton
+def test_the_kernels_count_an_offloaded_table_block_by_block(tmp_path: Path) -> None:
+    interpret(OFFLOADED, str(tmp_path), str(Path(__file__).parents[1]))

@@ -18,25 +18,25 @@ from grash.kernels.device import use_torch_threads
 from grash.kernels.random import _GOLDEN, _mix_u32, _row_keys, random_bits
 
 
-def is_half(table: Tensor) -> bool:
+def is_bf16(table: Tensor) -> bool:
     return table.dtype == torch.bfloat16
 
 
-def wide(rows: Tensor) -> Tensor:
+def to_float32(rows: Tensor) -> Tensor:
     """Rows to compute with: float32 of those in bf16, all others as they are."""
     return rows.float() if rows.dtype == torch.bfloat16 else rows
 
 
-def gathered(table: Tensor, ids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def gather_float32(table: Tensor, ids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """A float32 table of the rows at all these ids (n,), one after the other, and the same ids as places in it."""
     places = torch.arange(sum(len(part) for part in ids), device=table.device)
-    return wide(table.index_select(0, torch.cat(ids))), list(places.split([len(part) for part in ids]))
+    return to_float32(table.index_select(0, torch.cat(ids))), list(places.split([len(part) for part in ids]))
 
 
-def rounded(rows: Tensor, ids: Tensor, key: int) -> Tensor:
+def round_stochastically(rows: Tensor, ids: Tensor, key: int) -> Tensor:
     """rows (n, D) float32 of the ids (n,) → (n, D) bf16, each number at one of its two neighbors; NaN stays NaN."""
     if rows.device.type != "cpu":
-        return rounded_plain(rows, random_bits(ids, rows.shape[1], key))
+        return round_stochastically_reference(rows, random_bits(ids, rows.shape[1], key))
     out = torch.empty(rows.shape, dtype=torch.bfloat16)
     use_torch_threads()
     bits = rows.contiguous().view(torch.int32).numpy().view(np.uint32)
@@ -45,7 +45,7 @@ def rounded(rows: Tensor, ids: Tensor, key: int) -> Tensor:
     return out
 
 
-def rounded_plain(rows: Tensor, random: Tensor) -> Tensor:
+def round_stochastically_reference(rows: Tensor, random: Tensor) -> Tensor:
     """The plain form of `rounded`; random (n, D) int32, of which the lower half is used."""
     kept = (rows.view(torch.int32) + (random & 0xFFFF)) & -(1 << 16)
     return torch.where(torch.isnan(rows), rows, kept.view(torch.float32)).bfloat16()
