@@ -27,7 +27,7 @@ from grash.data.known_answers import KnownAnswers
 from grash.engines.memory import choose_placement, plan_memory
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes
-from grash.kernels.host_rows import host_rows, cpu_view
+from grash.kernels.host_rows import cpu_view, host_rows
 from grash.kernels.random import key_of, permuted
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState

@@ -1,4 +1,4 @@
-"""On a CUDA device: the same numbers as on a CPU. Run with `pytest tests/gpu` on a GPU machine; skipped elsewhere."""
+"""A CUDA device gives the numbers of a CPU. Run `pytest tests/gpu` on a machine with a GPU; skipped elsewhere."""
 
 import math
 
@@ -77,15 +77,15 @@ def test_step_gradients_agree_with_the_cpu(model, norm, settings):
 @pytest.mark.parametrize("optimizer", ["adagrad", "row_adagrad", "adam", "lazy_adam", "sgd"])
 def test_twenty_steps_agree_with_the_cpu_and_repeat_exactly(optimizer):
     config = TrainConfig(dim=16, batch_size=100, negatives_head=30, negatives_tail=50, optimizer=optimizer, lr=0.05)
-    ends = []
+    tables = []
     for device in (CPU, CUDA, CUDA):
         state = TrainState.fresh(initial_model(config, E, R, device=device), config)
         batches = Batches(graph(), E, R, config, device)
         for _ in range(20):
             train_step(state, batches, config)
-        ends.append(state.model.entity.cpu())
-    assert (ends[0] - ends[1]).norm() <= 1e-3 * ends[0].norm()
-    assert torch.equal(ends[1], ends[2])
+        tables.append(state.model.entity.cpu())
+    assert (tables[0] - tables[1]).norm() <= 1e-3 * tables[0].norm()
+    assert torch.equal(tables[1], tables[2])
 
 
 @pytest.mark.parametrize("model", ["complex", "cp", "rescal", "rotate", "transe"])
@@ -99,22 +99,22 @@ def test_ranks_equal_those_of_the_cpu(model, norm):
     ranks = [Ranker(triples[:300], known, E, m.entity.device).rank(m) for m in (here, there)]
     for side in ("head", "tail"):
         a, b = (getattr(r, side) for r in ranks)
-        # queries themselves may differ in the last bit between devices
+        # queries may differ in the last bit between devices
         assert (a.above != b.above).mean() < 0.01
         assert math.isclose((1 / a.mean).mean(), (1 / b.mean).mean(), abs_tol=1e-3)
 
 
 @pytest.mark.parametrize("pair", ["dot", "l1", "l2", "modulus"])
 @pytest.mark.parametrize(("b", "n", "w"), [(1024, 500, 128), (256, 3000, 64), (1024, 40, 512)])
-def test_plain_scores_and_gradients_take_the_bytes_that_are_planned(b, n, w, pair):
+def test_scores_and_gradients_take_the_planned_bytes(b, n, w, pair):
     torch.manual_seed(0)
     q, c, upstream = torch.randn(b, w, device=CUDA), torch.randn(n, w, device=CUDA), torch.randn(b, n, device=CUDA)
-    pair_gradients(q, c, pair_scores(q, c, pair), upstream, pair)  # what libraries keep once
+    pair_gradients(q, c, pair_scores(q, c, pair), upstream, pair)  # libraries allocate memory once
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     gradients = pair_gradients(q, c, pair_scores(q, c, pair), upstream, pair)
     torch.cuda.synchronize()
-    given_back = 4 * 4 * b * n + sum(4 * 3 * x.numel() for x in gradients)  # scores and their like, and sums
+    results = 4 * 4 * b * n + sum(4 * 3 * x.numel() for x in gradients)  # scores and tensors of their size, and sums
     taken = torch.cuda.max_memory_allocated() - before
-    assert taken <= 1.05 * (tile_bytes(b, n, w, pair, CUDA) + given_back)
+    assert taken <= 1.05 * (tile_bytes(b, n, w, pair, CUDA) + results)

@@ -17,7 +17,7 @@ from grash.engines.device import choose_device
 from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.evaluation.ranking import Ranker
 from grash.kernels import host_rows as offloading
-from grash.kernels.host_rows import copy_rows, host_rows, is_offloaded, cpu_view, row_blocks
+from grash.kernels.host_rows import copy_rows, cpu_view, host_rows, is_offloaded, row_blocks
 from grash.models import MODELS
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
@@ -94,7 +94,9 @@ def test_fresh_tables_and_fifty_steps_are_equal(case: str) -> None:
     config, data = config_of(**SETTINGS[case]), graph()
     here, there = fresh(config, Placement()), fresh(config, HOST)
     assert is_offloaded(there.model.entity) and torch.equal(here.model.entity, there.model.entity)
-    assert not is_offloaded(there.model.relation) and all(is_offloaded(t) for t in there.entity_optimizer.state.values())
+    assert not is_offloaded(there.model.relation) and all(
+        is_offloaded(t) for t in there.entity_optimizer.state.values()
+    )
     batches = Batches(data.train, data.n_entities, data.n_relations, config, CUDA)
     both = [steps_for([Training(config).started(state, batches)]) for state in (here, there)]
     assert isinstance(both[0], FusedSteps) == (not case.startswith("plain"))
@@ -122,7 +124,9 @@ def test_best_weights_in_files_change_nothing(tmp_path: Path) -> None:
         scores = iter([0.5, 0.2, 0.1, 0.1])
         train_one(state, Batches(data.train, data.n_entities, data.n_relations, config, CUDA), config,
               validate=lambda model, scores=scores: next(scores))  # fmt: skip
-    assert is_offloaded(states[1].best["entity"]) and not states[1].best["entity"].is_cuda and not any(tmp_path.iterdir())
+    assert (
+        is_offloaded(states[1].best["entity"]) and not states[1].best["entity"].is_cuda and not any(tmp_path.iterdir())
+    )
     assert torch.equal(states[0].model.entity, states[1].model.entity)  # those after the first validation
 
 

@@ -1,4 +1,4 @@
-"""Ranking on a CUDA device: the counting kernels give the ranks of the plain path and of a full sort."""
+"""Ranking on a CUDA device: the counting kernels give the ranks of the reference and of a full sort."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged
-from grash.evaluation.ranking import Counting, Ranker, Ranks, ranking_bytes
+from grash.evaluation.ranking import CudaCounts, Ranker, Ranks, ranking_bytes
 from grash.models import MODELS, KgeModel
 
 pytestmark = [
@@ -21,7 +21,7 @@ VARIANTS += [(name, norm) for name in ("rotate", "transe") for norm in (1, 2)]
 
 
 def graph(n: int, n_entities: int, n_relations: int, seed: int = 0) -> np.ndarray:
-    """Some entities stand in many triples, most in few."""
+    """Some entities are in many triples, most in few."""
     rng = np.random.default_rng(seed)
     heads, tails = ((n_entities * rng.random(n) ** 2).astype(np.int32) for _ in range(2))
     return np.stack([heads, rng.integers(0, n_relations, n, dtype=np.int32), tails], 1)
@@ -61,7 +61,7 @@ def same(one: Ranks, other: Ranks) -> bool:
 
 @pytest.mark.parametrize("values", ["integers", "floats", "trained", "near"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_the_kernels_rank_as_the_plain_path_does(variant, values, monkeypatch):
+def test_the_kernels_rank_like_the_reference(variant, values, monkeypatch):
     for n_entities, dim in ((3001, 36), (129, 6)):
         model = model_of(*variant, n_entities, dim, values)
         assert same(*both_ways(model, monkeypatch))
@@ -87,12 +87,12 @@ def test_ranks_of_small_integers_equal_a_full_sort(variant, monkeypatch):
         "head": model.score_heads(triples[:, 1], triples[:, 2]).cpu().numpy(),
     }
     if model.pair in ("l2", "modulus"):
-        pytest.skip("roots are rounded: the plain path is the truth for these")
+        pytest.skip("square roots are rounded: the reference is the truth for these")
     for side, found in (("head", ours.head), ("tail", ours.tail)):
         for i, (h, r, t) in enumerate(ours.triples.tolist()):
             truth = h if side == "head" else t
-            asked = [(e, r, t) if side == "head" else (h, r, e) for e in range(500)]
-            left = [scores[side][i, e] for e in range(500) if e != truth and asked[e] not in known]
+            possible = [(e, r, t) if side == "head" else (h, r, e) for e in range(500)]
+            left = [scores[side][i, e] for e in range(500) if e != truth and possible[e] not in known]
             above = sum(s > scores[side][i, truth] for s in left)
             ties = sum(s == scores[side][i, truth] for s in left)
             assert (found.above[i], found.ties[i], found.others[i]) == (above, ties, len(left))
@@ -100,18 +100,18 @@ def test_ranks_of_small_integers_equal_a_full_sort(variant, monkeypatch):
 
 def test_a_model_whose_rows_are_all_equal_ties_everywhere(monkeypatch):
     model = model_of("distmult", 1, 20_011, 128)
-    model.entity[:] = 0.1  # 14 million open pairs a side: more than there is room for
-    ours, plain = both_ways(model, monkeypatch)
-    assert same(ours, plain) and not ours.tail.above.any() and np.array_equal(ours.tail.ties, ours.tail.others)
+    model.entity[:] = 0.1  # 14 million open pairs a side: more than the list holds
+    ours, reference = both_ways(model, monkeypatch)
+    assert same(ours, reference) and not ours.tail.above.any() and np.array_equal(ours.tail.ties, ours.tail.others)
 
 
-def test_many_models_are_read_together_and_one_that_diverged_alone_has_no_ranks(monkeypatch):
+def test_many_models_are_ranked_together_and_only_a_diverged_one_has_no_ranks(monkeypatch):
     models = [model_of("complex", 1, 2000, 16 * k) for k in (1, 2, 3)]
     models[1].entity[7, 3] = torch.nan
     test = graph(100, 2000, 5)
     ranker = Ranker(test, KnownAnswers.of(test, n_relations=5), 2000, CUDA)
-    first, lost, last = ranker.rank_many(models)
-    assert isinstance(lost, Diverged) and "NaN" in str(lost)
+    first, diverged, last = ranker.rank_many(models)
+    assert isinstance(diverged, Diverged) and "NaN" in str(diverged)
     assert same(first, ranker.rank(models[0])) and same(last, ranker.rank(models[2]))
     models[0].entity[:] = 1e30
     with pytest.raises(Diverged, match="leave the range"):
@@ -125,10 +125,10 @@ def test_ranking_waits_once(monkeypatch):
     ranker.rank(model)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        counting = Counting(model, [*ranker.questions["head"], *ranker.questions["tail"]])
+        counts = CudaCounts(model, ranker.queries)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert counting.read() is not None
+    assert counts.read() is not None
 
 
 @pytest.mark.parametrize("size", [(5000, 7800, 128), (10_000, 400_000, 128), (300, 2000, 512)])

@@ -1,4 +1,4 @@
-"""Stochastic rounding to bf16: against explicit arithmetic on bits, and on average without loss."""
+"""Stochastic rounding to bf16: against explicit arithmetic on bits, and unbiased on average."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def number_of(bits: int) -> float:
 
 
 def rounded_by_hand(x: float, random: int) -> float:
-    """x goes away from 0 if the 16 bits that are cut off and 16 random bits make more than they can hold."""
+    """Round x away from 0 if the sum of the 16 bits cut off and 16 random bits overflows."""
     kept, cut = bits_of(x) >> 16, bits_of(x) & 0xFFFF
     return number_of((kept + (cut + (random & 0xFFFF) >= 1 << 16)) << 16)
 
@@ -43,7 +43,7 @@ def test_rounding_is_a_carry_of_random_bits(numbers: list[float], first: int, ke
 
 @settings(deadline=None, max_examples=30)
 @given(NUMBERS.filter(lambda x: abs(x) > 1e-30), KEYS)
-def test_on_average_nothing_is_lost(x: float, key: int) -> None:
+def test_rounding_is_unbiased(x: float, key: int) -> None:
     n = 20_000
     found = round_stochastically(torch.full((n, 1), x), torch.arange(n), key).double()
     low, high = sorted((number_of(bits_of(x) >> 16 << 16), number_of((bits_of(x) >> 16) + 1 << 16)))
@@ -52,13 +52,13 @@ def test_on_average_nothing_is_lost(x: float, key: int) -> None:
 
 
 @given(NUMBERS, KEYS)
-def test_what_bf16_holds_stays_as_it_is(x: float, key: int) -> None:
+def test_numbers_exact_in_bf16_do_not_change(x: float, key: int) -> None:
     rows = torch.full((3, 4), x).bfloat16()
     assert torch.equal(round_stochastically(rows.float(), torch.arange(3), key), rows)
 
 
-@pytest.mark.parametrize("form", ["loop", "plain"])
-def test_numbers_without_an_order_stay_so(form: str) -> None:
+@pytest.mark.parametrize("form", ["loop", "reference"])
+def test_nan_and_infinities_are_kept(form: str) -> None:
     odd = torch.tensor([[torch.nan, torch.inf, -torch.inf, -0.0]]).repeat(500, 1)
     odd[1:, 0] = (
         torch.arange(0x7FFFFFFF - 498, 0x80000000).to(torch.int32).view(torch.float32)
@@ -72,7 +72,7 @@ def test_numbers_without_an_order_stay_so(form: str) -> None:
     assert found[:, 0].isnan().all() and torch.equal(found[:, 1:], odd[:, 1:].bfloat16())
 
 
-def test_a_number_s_neighbor_depends_on_key_row_and_column_alone() -> None:
+def test_rounding_depends_only_on_key_row_and_column() -> None:
     rows, ids = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)), torch.arange(50) * 3
     found, order = round_stochastically(rows, ids, 9), torch.randperm(50, generator=torch.Generator().manual_seed(1))
     assert torch.equal(round_stochastically(rows[order], ids[order], 9), found[order])
@@ -82,7 +82,7 @@ def test_a_number_s_neighbor_depends_on_key_row_and_column_alone() -> None:
     )
 
 
-def test_rows_are_gathered_as_float32_with_places_of_their_own() -> None:
+def test_rows_are_gathered_as_float32_with_new_ids() -> None:
     table = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
     ids = [torch.tensor([3, 3, 8]), torch.tensor([], dtype=torch.int64), torch.tensor([0])]
     small, places = gather_float32(table, ids)

@@ -1,4 +1,4 @@
-"""Queries against candidates: every pair against its formula and its gradient against autograd."""
+"""Scores of every kind of pair against their formulas, and gradients against autograd."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_scores_and_gradients_equal_formula_and_autograd(
 ) -> None:
     q, c, upstream = drawn(shape, dtype)
     tolerance = CLOSE[dtype] * (30 if pair == "l2" else 1)
-    for scores in (pair_scores(q, c, pair), P.pair_scores_plain(q, c, pair)):
+    for scores in (pair_scores(q, c, pair), P.pair_scores_reference(q, c, pair)):
         assert scores.dtype == dtype and scores.shape == shape[:2]
         assert relative_distance(scores, exact_pairs(q, c, pair)) < tolerance
     wanted = autograd(q, c, upstream, pair)
     scores = pair_scores(q, c, pair)
-    for found in (pair_gradients(q, c, scores, upstream, pair), P.pair_gradients_plain(q, c, upstream, pair)):
+    for found in (pair_gradients(q, c, scores, upstream, pair), P.pair_gradients_reference(q, c, upstream, pair)):
         for got, want in zip(found, wanted):
             assert got.dtype == dtype and got.shape == want.shape
             assert relative_distance(got, want) < tolerance
@@ -72,7 +72,7 @@ def test_the_gradient_of_a_zero_distance_is_zero(pair: P.Pair, dtype: torch.dtyp
     assert scores.diagonal().tolist() == [0.0, 0.0]
     for got in (
         *pair_gradients(q, q.clone(), scores, upstream, pair),
-        *P.pair_gradients_plain(q, q.clone(), upstream, pair),
+        *P.pair_gradients_reference(q, q.clone(), upstream, pair),
         *row_gradients(q, q.clone(), upstream.diagonal(), pair),
     ):
         assert got.tolist() == torch.zeros(2, 4).tolist()
@@ -103,12 +103,12 @@ def test_masked_entries_with_upstream_zero_add_nothing(pair: P.Pair) -> None:
 
 @settings(deadline=None)
 @given(st.sampled_from(PAIRS), st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
-def test_small_tiles_of_the_plain_form_give_the_same(pair: P.Pair, b: int, n: int, half: int, seed: int) -> None:
+def test_small_tiles_of_the_reference_give_the_same(pair: P.Pair, b: int, n: int, half: int, seed: int) -> None:
     q, c, upstream = drawn((b, n, 2 * half), torch.float64, seed)
-    whole = P.pair_scores_plain(q, c, pair), *P.pair_gradients_plain(q, c, upstream, pair)
+    whole = P.pair_scores_reference(q, c, pair), *P.pair_gradients_reference(q, c, upstream, pair)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(P, "_TILE", 2 * b * 2 * half)
-        tiled = P.pair_scores_plain(q, c, pair), *P.pair_gradients_plain(q, c, upstream, pair)
+        tiled = P.pair_scores_reference(q, c, pair), *P.pair_gradients_reference(q, c, upstream, pair)
     for a, b_ in zip(whole, tiled):
         torch.testing.assert_close(a, b_)
 
@@ -123,24 +123,24 @@ def test_loops_read_views_that_are_not_contiguous(pair: P.Pair) -> None:
         assert relative_distance(got, want) < 1e-6
 
 
-def test_different_widths_are_named() -> None:
+def test_different_widths_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"\(2, 4\).*\(3, 6\).*differ in width"):
         pair_scores(torch.zeros(2, 4), torch.zeros(3, 6), "dot")
 
 
 @pytest.mark.parametrize("n", [10, 128, 500])
 @pytest.mark.parametrize("pair", ["l1", "modulus"])
-def test_plain_distances_take_the_bytes_that_are_planned_for_a_card(
+def test_the_reference_of_distances_takes_the_bytes_planned_for_a_gpu(
     pair: P.Pair, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(P, "_TILE", 1 << 19)
     q, c, upstream = drawn((256, n, 64), torch.float32)
     planned = P.tile_bytes(256, n, 64, pair, torch.device("cuda"))
     with Peak() as forward:
-        P.pair_scores_plain(q, c, pair)
+        P.pair_scores_reference(q, c, pair)
     with Peak() as backward:
-        P.pair_gradients_plain(q, c, upstream, pair)
-    small = 2 * 4 * (q.numel() + c.numel() + upstream.numel())  # what is given back, and sums on the way
+        P.pair_gradients_reference(q, c, upstream, pair)
+    small = 2 * 4 * (q.numel() + c.numel() + upstream.numel())  # results and intermediate sums
     assert planned <= max(forward.most, backward.most) <= planned + small
     assert P.tile_bytes(256, n, 64, pair, torch.device("cpu")) == 0
     assert P.tile_bytes(256, n, 64, "dot", torch.device("cuda")) == P.tile_bytes(0, n, 64, pair, q.device) == 0

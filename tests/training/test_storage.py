@@ -58,7 +58,7 @@ def move(kind: str, table: torch.Tensor, state: dict[str, torch.Tensor], gradien
         optimizer.state = state
         optimizer.update(table, gradient, 0.1, step)
         return
-    ids, rows = row_update.summed_rows_plain(gradient.ids, gradient.rows)
+    ids, rows = row_update.summed_rows_reference(gradient.ids, gradient.rows)
     if kind == "adagrad":
         row_update.adagrad_rows(table, state["squares"], ids, rows, 0.1, ADAGRAD_EPS)
     elif kind == "row_adagrad":

@@ -1,7 +1,7 @@
-"""The k best candidates of each query, without a B × E matrix: what prediction shows.
+"""The k best candidates of each query, for predictions, without a B × E matrix.
 
-As in `count_above`, a fast product proposes and the exact score (float64, rounded once) decides, so that answers
-and their order depend neither on tile sizes nor on the device. Equal scores go by ascending id.
+As in `count_above`, a fast product preselects and the exact score (float64, rounded once) decides, so answers and their
+order depend neither on tile sizes nor on the device. Equal scores are ordered by ascending id.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from grash.kernels.count_above import error_bound, exact_scores, largest_row
 from grash.kernels.pair_scores import Pair, pair_scores
 
-_TOGETHER = 1 << 16  # pairs rescored at once
+_RESCORED = 1 << 16  # pairs scored exactly at once
 
 
 def best_candidates(
@@ -28,9 +28,9 @@ def best_candidates(
     skip_columns: Tensor,
     tile: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """queries (B, W) → (row, id, score), each (m,): rows ascend, in a row scores fall, and at most k of each.
+    """queries (B, W) → (row, id, score), each (m,): by ascending row, then by descending score, at most k per row.
 
-    rows(start, stop) gives candidates (stop − start, W). Candidate skip_columns[j] is left out for query
+    rows(start, stop) returns candidates (stop − start, W). Candidate skip_columns[j] is left out for query
     skip_rows[j]; skip_columns ascends. `tile` candidates are scored at a time: B × tile floats of work space.
     """
     device = queries.device
@@ -51,14 +51,14 @@ def best_candidates(
 
 
 def _kth(scores: Tensor, k: int) -> Tensor:
-    """(B, T) → (B,) the k-th largest, −∞ where there are fewer."""
+    """(B, T) → (B,): the k-th largest, −∞ if there are fewer."""
     if scores.shape[1] < k:
         return scores.new_full((len(scores),), -torch.inf)
     return torch.topk(scores, k, dim=1, sorted=True).values[:, -1]
 
 
 def _worst_kept(best: tuple[Tensor, Tensor, Tensor], n_queries: int, k: int) -> Tensor:
-    """(B,) the k-th best score so far, −∞ where fewer are kept."""
+    """Return (B,): the k-th best score so far, −∞ if there are fewer."""
     row, _, score = best
     count = torch.bincount(row, minlength=n_queries)
     worst = torch.full((n_queries,), -torch.inf, device=score.device)
@@ -69,13 +69,13 @@ def _worst_kept(best: tuple[Tensor, Tensor, Tensor], n_queries: int, k: int) -> 
 
 def _exact(queries: Tensor, candidates: Tensor, row: Tensor, column: Tensor, pair: Pair) -> Tensor:
     parts = [
-        exact_scores(queries[r], candidates[c], pair) for r, c in zip(row.split(_TOGETHER), column.split(_TOGETHER))
+        exact_scores(queries[r], candidates[c], pair) for r, c in zip(row.split(_RESCORED), column.split(_RESCORED))
     ]
     return torch.cat(parts) if parts else torch.empty(0, device=queries.device)
 
 
 def _keep(row: Tensor, column: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The k best of each row: by score, then by id; three stable sorts, the weakest key first."""
+    """Return the k best of each row, by score, then by id: three stable sorts, the weakest key first."""
     order = torch.argsort(column, stable=True)
     order = order[torch.argsort(score[order], stable=True, descending=True)]
     order = order[torch.argsort(row[order], stable=True)]

@@ -1,10 +1,9 @@
-"""Rows kept in bf16: read as float32, which is exact, and written by stochastic rounding.
+"""Tables stored in bf16: rows are read as float32, which is exact, and written with stochastic rounding.
 
-Used by whoever reads or moves a table of `storage=bf16`. A number that a step has moved goes to one of its two
-neighbors in bf16, to each as often as it is near: 16 random bits are added below those that stay, and carry into them
-as often as the cut part is large. On average nothing is lost, so that steps far smaller than a digit of bf16 add up,
-where rounding to the nearest would forget them. The bits follow from a key, the row's id and the column (`random`), so
-that no result depends on order, threads or device. A number that bf16 holds stays as it is, whatever the bits.
+A number is rounded to one of its two neighbors in bf16, with probabilities that keep its mean: 16 random bits are added
+to the 16 bits that are cut off. So updates much smaller than the precision of bf16 add up, where rounding to the nearest
+would lose them. The bits depend only on a key, the row's id and the column (`random`), not on order, threads or device.
+A number that bf16 represents exactly does not change.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ def is_bf16(table: Tensor) -> bool:
 
 
 def to_float32(rows: Tensor) -> Tensor:
-    """Rows to compute with: float32 of those in bf16, all others as they are."""
+    """Return bf16 rows as float32, and all other rows unchanged."""
     return rows.float() if rows.dtype == torch.bfloat16 else rows
 
 
 def gather_float32(table: Tensor, ids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """A float32 table of the rows at all these ids (n,), one after the other, and the same ids as places in it."""
+    """Return a float32 table of the rows at all ids (n,) of the list, and the ids of these rows in it."""
     places = torch.arange(sum(len(part) for part in ids), device=table.device)
     return to_float32(table.index_select(0, torch.cat(ids))), list(places.split([len(part) for part in ids]))
 
 
 def round_stochastically(rows: Tensor, ids: Tensor, key: int) -> Tensor:
-    """rows (n, D) float32 of the ids (n,) → (n, D) bf16, each number at one of its two neighbors; NaN stays NaN."""
+    """Round rows (n, D) float32 of the ids (n,) to (n, D) bf16; NaN stays NaN."""
     if rows.device.type != "cpu":
         return round_stochastically_reference(rows, random_bits(ids, rows.shape[1], key))
     out = torch.empty(rows.shape, dtype=torch.bfloat16)
@@ -46,7 +45,7 @@ def round_stochastically(rows: Tensor, ids: Tensor, key: int) -> Tensor:
 
 
 def round_stochastically_reference(rows: Tensor, random: Tensor) -> Tensor:
-    """The plain form of `rounded`; random (n, D) int32, of which the lower half is used."""
+    """Reference of `round_stochastically`; random (n, D) int32, of which the low 16 bits are used."""
     kept = (rows.view(torch.int32) + (random & 0xFFFF)) & -(1 << 16)
     return torch.where(torch.isnan(rows), rows, kept.view(torch.float32)).bfloat16()
 

@@ -1,7 +1,13 @@
-"""Products of complex numbers stored in halves (first all real parts, then all imaginary parts), and their gradients.
+"""Products of complex rows, and ComplEx's queries for both sides of a batch of triples, with their gradients.
 
-    product(a, b) = a·b, or a·conj(b)        (B, D), (B, D) → (B, D)
-One pass each; the plain forms make four and eight. They are ComplEx's queries.
+A complex row is stored in halves: first all real parts, then all imaginary parts.
+
+    product(a, b) = a·b, or a·conj(b)         (B, D), (B, D) → (B, D); one pass, the reference makes four
+    tail query = head·relation                score = ⟨tail query, tail⟩
+    head query = tail·inverse relation        score = ⟨head query, head⟩; without reciprocals tail·conj(relation)
+
+`both_queries` and `both_gradients` are ComplEx's step on a CPU before and after its matrix products. They read rows
+directly from the tables: 24·B·D bytes forward and 48·B·D backward, instead of 80 and 116 in separate operations.
 """
 
 from __future__ import annotations
@@ -16,19 +22,20 @@ from torch import Tensor
 
 from grash.kernels.device import use_torch_threads
 
+BothSides = tuple[Tensor, Tensor]  # for (tail, head): queries (B, D), numbers (B,), or candidate rows (N, D)
+
 
 def product(a: Tensor, b: Tensor, *, conjugate: bool = False) -> Tensor:
-    """a·b, or a·conj(b)."""
-    if not _loops_serve(a, b):
-        return product_plain(a, b, conjugate=conjugate)
+    """Return a·b, or a·conj(b)."""
+    if not _use_loops(a, b):
+        return product_reference(a, b, conjugate=conjugate)
     use_torch_threads()
     out = torch.empty_like(a)
     _product_loop(a.numpy(), b.numpy(), out.numpy(), -1.0 if conjugate else 1.0)
     return out
 
 
-def product_plain(a: Tensor, b: Tensor, *, conjugate: bool = False) -> Tensor:
-    """The plain form of `product`."""
+def product_reference(a: Tensor, b: Tensor, *, conjugate: bool = False) -> Tensor:
     (ar, ai), (br, bi) = a.chunk(2, -1), b.chunk(2, -1)
     if conjugate:
         return torch.cat([ar * br + ai * bi, ai * br - ar * bi], -1)
@@ -36,24 +43,105 @@ def product_plain(a: Tensor, b: Tensor, *, conjugate: bool = False) -> Tensor:
 
 
 def product_gradient(upstream: Tensor, a: Tensor, b: Tensor, *, conjugate: bool = False) -> tuple[Tensor, Tensor]:
-    """Gradients of Σ upstream·product(a, b) for a and for b."""
-    if not _loops_serve(upstream, a, b):
-        return product_gradient_plain(upstream, a, b, conjugate=conjugate)
+    """Return the gradients of Σ upstream·product(a, b) for a and for b."""
+    if not _use_loops(upstream, a, b):
+        return product_gradient_reference(upstream, a, b, conjugate=conjugate)
     use_torch_threads()
     for_a, for_b = torch.empty_like(a), torch.empty_like(b)
     arrays = [x.numpy() for x in (upstream, a, b, for_a, for_b)]
-    _gradient_loop(*arrays, -1.0 if conjugate else 1.0)  # type: ignore[call-arg]
+    _product_gradient_loop(*arrays, -1.0 if conjugate else 1.0)  # type: ignore[call-arg]
     return for_a, for_b
 
 
-def product_gradient_plain(upstream: Tensor, a: Tensor, b: Tensor, *, conjugate: bool = False) -> tuple[Tensor, Tensor]:
-    """The plain form of `product_gradient`: u·conj(b) and u·conj(a), or u·b and a·conj(u)."""
+def product_gradient_reference(
+    upstream: Tensor, a: Tensor, b: Tensor, *, conjugate: bool = False
+) -> tuple[Tensor, Tensor]:
+    """u·conj(b) and u·conj(a); with `conjugate`, u·b and a·conj(u)."""
     if conjugate:
-        return product_plain(upstream, b), product_plain(a, upstream, conjugate=True)
-    return product_plain(upstream, b, conjugate=True), product_plain(upstream, a, conjugate=True)
+        return product_reference(upstream, b), product_reference(a, upstream, conjugate=True)
+    return product_reference(upstream, b, conjugate=True), product_reference(upstream, a, conjugate=True)
 
 
-def _loops_serve(*tensors: Tensor) -> bool:
+@dataclass(frozen=True)
+class TripleBatch:
+    """B triples as rows of the tables, and the negatives of both sides."""
+
+    entity: Tensor  # (E, D)
+    relation: Tensor  # (R, D)
+    heads: Tensor  # (B,) ids, as the next three
+    tails: Tensor
+    relations: Tensor  # rows of the relations for tail queries
+    inverse_relations: Tensor  # and for head queries
+    negatives: BothSides  # ids (N,) to compare with the tails, (M,) with the heads
+    conjugate: bool
+
+    @cached_property
+    def arrays(self) -> list[np.ndarray]:
+        parts = (self.entity, self.relation, self.heads, self.tails, self.relations, self.inverse_relations)
+        return [part.contiguous().numpy() for part in parts]
+
+    @property
+    def sign(self) -> np.float32:
+        return np.float32(-1 if self.conjugate else 1)
+
+
+def both_queries(batch: TripleBatch) -> tuple[BothSides, BothSides, BothSides]:
+    """Return the queries, the scores of the true answers, and the rows of the negatives, each for (tail, head)."""
+    if not _use_loops(batch.entity, batch.relation):
+        return both_queries_reference(batch)
+    use_torch_threads()
+    size, width = len(batch.heads), batch.entity.shape[1]
+    queries = torch.empty(size, width), torch.empty(size, width)
+    scores = torch.empty(size), torch.empty(size)
+    rows = torch.empty(len(batch.negatives[0]), width), torch.empty(len(batch.negatives[1]), width)
+    arrays = [x.numpy() for x in (*batch.negatives, *queries, *scores, *rows)]
+    _query_loop(*batch.arrays, batch.sign, *arrays)  # type: ignore[call-arg]
+    return queries, scores, rows
+
+
+def both_queries_reference(batch: TripleBatch) -> tuple[BothSides, BothSides, BothSides]:
+    head, tail = batch.entity[batch.heads], batch.entity[batch.tails]
+    for_tail = product_reference(head, batch.relation[batch.relations])
+    for_head = product_reference(tail, batch.relation[batch.inverse_relations], conjugate=batch.conjugate)
+    rows = batch.entity[batch.negatives[0]], batch.entity[batch.negatives[1]]
+    return (for_tail, for_head), ((for_tail * tail).sum(1), (for_head * head).sum(1)), rows
+
+
+def both_gradients(
+    batch: TripleBatch, queries: BothSides, for_queries: BothSides, for_scores: BothSides
+) -> tuple[Tensor, ...]:
+    """Return the gradients of Σ for_queries·queries + Σ for_scores·scores, rows (B, D) each.
+
+    They are for heads, tails, relations and inverse relations; the last two are one if they are the same tensor.
+    """
+    if not _use_loops(batch.entity, batch.relation):
+        return both_gradients_reference(batch, queries, for_queries, for_scores)
+    use_torch_threads()
+    rows = [torch.empty(queries[0].shape) for _ in range(3)]
+    if batch.relations is not batch.inverse_relations:
+        rows.append(torch.zeros(queries[0].shape))
+    arrays = [x.contiguous().numpy() for x in (*queries, *for_queries, *for_scores, *rows[:3], rows[-1])]
+    _gradient_loop(*batch.arrays, batch.sign, *arrays)  # type: ignore[call-arg]
+    return tuple(rows)
+
+
+def both_gradients_reference(
+    batch: TripleBatch, queries: BothSides, for_queries: BothSides, for_scores: BothSides
+) -> tuple[Tensor, ...]:
+    head, tail = batch.entity[batch.heads], batch.entity[batch.tails]
+    relation, inverse = batch.relation[batch.relations], batch.relation[batch.inverse_relations]
+    to_tail, to_head = (weight[:, None] for weight in for_scores)
+    for_head, for_relation = product_gradient_reference(for_queries[0] + to_tail * tail, head, relation)
+    for_tail, for_inverse = product_gradient_reference(
+        for_queries[1] + to_head * head, tail, inverse, conjugate=batch.conjugate
+    )
+    for_head, for_tail = for_head + to_head * queries[1], for_tail + to_tail * queries[0]
+    if batch.relations is batch.inverse_relations:
+        return for_head, for_tail, for_relation + for_inverse
+    return for_head, for_tail, for_relation, for_inverse
+
+
+def _use_loops(*tensors: Tensor) -> bool:
     return all(t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
 
 
@@ -69,7 +157,7 @@ def _product_loop(a, b, out, sign):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, parallel=True, fastmath={"contract"})
-def _gradient_loop(u, a, b, for_a, for_b, sign):  # type: ignore[no-untyped-def]
+def _product_gradient_loop(u, a, b, for_a, for_b, sign):  # type: ignore[no-untyped-def]
     half = a.shape[1] // 2
     s = a.dtype.type(sign)
     for i in numba.prange(a.shape[0]):
@@ -82,102 +170,9 @@ def _gradient_loop(u, a, b, for_a, for_b, sign):  # type: ignore[no-untyped-def]
             for_b[i, half + k] = s * (ui * ar - ur * ai)
 
 
-# = Triples of complex rows asked from both ends: queries, true scores and the rows that both are compared with in one
-# = call, and their gradients in another.
-# =
-# =     tail query = head·forward        score = ⟨tail query, tail⟩
-# =     head query = tail·backward       score = ⟨head query, head⟩         backward conjugated if `conjugate`
-# = Rows are read where they stand in their tables: 24·B·D bytes forward and 48·B·D back, where gathers, products, scores
-# = and sums one after the other move 80 and 116. Rows are stored in halves (real parts, then imaginary parts).
-# = It is ComplEx's step on a CPU before and after its matrix products.
-
-
-@dataclass(frozen=True)
-class TripleBatch:
-    """B triples: entity (E, D), relation (R, D); heads, tails, forward, backward (B,) ids of rows in them. others:
-    (N,) entities that the tails, and (M,) that the heads are compared with."""
-
-    entity: Tensor
-    relation: Tensor
-    heads: Tensor
-    tails: Tensor
-    forward: Tensor
-    backward: Tensor
-    others: tuple[Tensor, Tensor]
-    conjugate: bool
-
-    @cached_property
-    def arrays(self) -> list[np.ndarray]:
-        parts = (self.entity, self.relation, self.heads, self.tails, self.forward, self.backward)
-        return [part.contiguous().numpy() for part in parts]
-
-    @property
-    def sign(self) -> np.float32:
-        return np.float32(-1 if self.conjugate else 1)
-
-
-Asked = tuple[Tensor, Tensor]  # of (tail, head): queries (B, D) each, a number (B,) each, or rows (N, D) and (M, D)
-
-
-def _loops_serve_complex_ends(*tables: Tensor) -> bool:
-    return all(t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in tables)
-
-
-def both_queries(ends: TripleBatch) -> tuple[Asked, Asked, Asked]:
-    """(tail queries, head queries), (scores of the true tails, of the true heads), (rows of the others, of both)."""
-    if not _loops_serve_complex_ends(ends.entity, ends.relation):
-        return end_queries_plain(ends)
-    use_torch_threads()
-    size, width = len(ends.heads), ends.entity.shape[1]
-    queries = torch.empty(size, width), torch.empty(size, width)
-    scores = torch.empty(size), torch.empty(size)
-    rows = torch.empty(len(ends.others[0]), width), torch.empty(len(ends.others[1]), width)
-    given = [x.numpy() for x in (*ends.others, *queries, *scores, *rows)]
-    _query_loop(*ends.arrays, ends.sign, *given)  # type: ignore[call-arg]
-    return queries, scores, rows
-
-
-def end_queries_plain(ends: TripleBatch) -> tuple[Asked, Asked, Asked]:
-    """The plain form of `both_queries`."""
-    head, tail = ends.entity[ends.heads], ends.entity[ends.tails]
-    for_tail = product_plain(head, ends.relation[ends.forward])
-    for_head = product_plain(tail, ends.relation[ends.backward], conjugate=ends.conjugate)
-    rows = ends.entity[ends.others[0]], ends.entity[ends.others[1]]
-    return (for_tail, for_head), ((for_tail * tail).sum(1), (for_head * head).sum(1)), rows
-
-
-def both_gradients(ends: TripleBatch, queries: Asked, for_queries: Asked, for_scores: Asked) -> tuple[Tensor, ...]:
-    """Gradients of Σ for_queries·queries + Σ for_scores·scores: rows (B, D) for heads, tails, forward
-    and backward, the last two as one where they are the same tensor."""
-    if not _loops_serve_complex_ends(ends.entity, ends.relation):
-        return end_gradients_plain(ends, queries, for_queries, for_scores)
-    use_torch_threads()
-    rows = [torch.empty(queries[0].shape) for _ in range(3)]
-    if ends.forward is not ends.backward:
-        rows.append(torch.zeros(queries[0].shape))
-    given = [x.contiguous().numpy() for x in (*queries, *for_queries, *for_scores, *rows[:3], rows[-1])]
-    _gradient_loop_complex_ends(*ends.arrays, ends.sign, *given)  # type: ignore[call-arg]
-    return tuple(rows)
-
-
-def end_gradients_plain(ends: TripleBatch, queries: Asked, for_queries: Asked, for_scores: Asked) -> tuple[Tensor, ...]:
-    """The plain form of `both_gradients`."""
-    head, tail = ends.entity[ends.heads], ends.entity[ends.tails]
-    forward, backward = ends.relation[ends.forward], ends.relation[ends.backward]
-    to_tail, to_head = (weight[:, None] for weight in for_scores)
-    for_head, for_forward = product_gradient_plain(for_queries[0] + to_tail * tail, head, forward)
-    for_tail, for_backward = product_gradient_plain(
-        for_queries[1] + to_head * head, tail, backward, conjugate=ends.conjugate
-    )
-    for_head, for_tail = for_head + to_head * queries[1], for_tail + to_tail * queries[0]
-    if ends.forward is ends.backward:
-        return for_head, for_tail, for_forward + for_backward
-    return for_head, for_tail, for_forward, for_backward
-
-
 @numba.njit(cache=True, inline="always")
 def _dot(x, y):  # type: ignore[no-untyped-def]
-    """In four sums, of a fourth of the coordinates each: the compiler may not reorder them (0038), and waits less."""
+    """Sum a fourth of the coordinates each in four sums: the compiler may not reorder one (docs/decisions/0038)."""
     fourth = x.shape[0] // 4
     a = b = c = d = np.float32(0)
     for k in range(fourth):
@@ -192,12 +187,12 @@ def _dot(x, y):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, parallel=True, fastmath={"contract"})
 def _query_loop(  # type: ignore[no-untyped-def]
-    entity, relation, heads, tails, forward, backward, sign,
-    not_tails, not_heads, for_tail, for_head, tail_scores, head_scores, tail_rows, head_rows,
+    entity, relation, heads, tails, relations, inverse, sign,
+    tail_negatives, head_negatives, for_tail, for_head, tail_scores, head_scores, tail_rows, head_rows,
 ):  # fmt: skip
     half = entity.shape[1] // 2
     for i in numba.prange(heads.shape[0]):
-        h, t, f, b = entity[heads[i]], entity[tails[i]], relation[forward[i]], relation[backward[i]]
+        h, t, f, b = entity[heads[i]], entity[tails[i]], relation[relations[i]], relation[inverse[i]]
         for k in range(half):
             j = half + k
             for_tail[i, k], for_tail[i, j] = h[k] * f[k] - h[j] * f[j], h[k] * f[j] + h[j] * f[k]
@@ -206,24 +201,28 @@ def _query_loop(  # type: ignore[no-untyped-def]
             bi = sign * b[j]
             for_head[i, k], for_head[i, j] = t[k] * b[k] - t[j] * bi, t[k] * bi + t[j] * b[k]
         tail_scores[i], head_scores[i] = _dot(for_tail[i], t), _dot(for_head[i], h)
-    n = not_tails.shape[0]
-    for i in numba.prange(n + not_heads.shape[0]):
-        source, target = (entity[not_tails[i]], tail_rows[i]) if i < n else (entity[not_heads[i - n]], head_rows[i - n])
+    n = tail_negatives.shape[0]
+    for i in numba.prange(n + head_negatives.shape[0]):
+        source, target = (
+            (entity[tail_negatives[i]], tail_rows[i]) if i < n else (entity[head_negatives[i - n]], head_rows[i - n])
+        )
         for k in range(2 * half):
             target[k] = source[k]
 
 
 @numba.njit(cache=True, parallel=True, fastmath={"contract"})
-def _gradient_loop_complex_ends(  # type: ignore[no-untyped-def]
-    entity, relation, heads, tails, forward, backward, sign, q, p, for_q, for_p, to_tail, to_head, gh, gt, gf, gb
+def _gradient_loop(  # type: ignore[no-untyped-def]
+    entity, relation, heads, tails, relations, inverse, sign, q, p, for_q, for_p, to_tail, to_head, gh, gt, gf, gb
 ):
-    """q, p: queries for tails and heads; gh, gt, gf: gradients of heads, tails and forward; that of backward is added
-    to gb."""
+    """q, p: queries for tails and heads. gh, gt, gf: gradients of heads, tails and relations.
+
+    The gradient of the inverse relations is added to gb.
+    """
     half = entity.shape[1] // 2
     for i in numba.prange(heads.shape[0]):
-        h, t, f, b = entity[heads[i]], entity[tails[i]], relation[forward[i]], relation[backward[i]]
+        h, t, f, b = entity[heads[i]], entity[tails[i]], relation[relations[i]], relation[inverse[i]]
         x, y = to_tail[i], to_head[i]
-        for k in range(half):  # one loop per end: with eight arrays to write in one, LLVM does not vectorise
+        for k in range(half):  # one loop per side: LLVM does not vectorize a loop that writes eight arrays
             j = half + k
             ur, ui = for_q[i, k] + x * t[k], for_q[i, j] + x * t[j]
             gh[i, k], gh[i, j] = ur * f[k] + ui * f[j] + y * p[i, k], ui * f[k] - ur * f[j] + y * p[i, j]

@@ -1,4 +1,4 @@
-"""The card that launches go to."""
+"""Settings of a device: the current GPU, the precision of matrix products, and the number of threads."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from numba import config as numba_config
 
 
 def set_current_device(device: torch.device) -> None:
-    """Call before work on a device. Triton's launches, graphs, streams and events take the current card, whatever card
-    the tensors lie on."""
+    """Make `device` the current GPU, which Triton launches, graphs, streams and events use for tensors of any GPU."""
     if device.index is not None and device.type == "cuda":
         torch.cuda.set_device(device)
 
 
-# = How a CUDA device multiplies float32 matrices while training; ranking never uses anything but float32.
-
-
 @contextmanager
 def matmul_precision(precision: Literal["float32", "tf32", "bf16"]) -> Iterator[None]:
-    """tf32 rounds the factors to 10 bits of mantissa and sums in float32; bf16 (7 bits) is only the fused step's."""
+    """Set how a CUDA device multiplies float32 matrices in training; ranking always uses float32.
+
+    tf32 rounds the factors to 10 bits of mantissa and sums in float32. Only the fused step uses bf16 (7 bits).
+    """
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
     try:
@@ -33,12 +32,11 @@ def matmul_precision(precision: Literal["float32", "tf32", "bf16"]) -> Iterator[
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-# = Numba's loops use as many threads as torch does.
-
-
 def use_torch_threads() -> None:
-    """Call before a parallel loop. Starting numba's threads sets the count of the OpenMP runtime that torch uses
-    too, so torch's own count is put back."""
+    """Let numba's parallel loops use as many threads as torch; call it before such a loop.
+
+    Starting numba's threads changes the number of threads of torch's OpenMP runtime, so this restores it.
+    """
     threads = torch.get_num_threads()
     _start_numba()
     if torch.get_num_threads() != threads:
@@ -48,7 +46,7 @@ def use_torch_threads() -> None:
 
 @contextmanager
 def restore_threads() -> Iterator[None]:
-    """What is set inside ends with it: torch's number of threads, and numba's, which follows it once it has any."""
+    """Restore the number of threads of torch, and of numba if it has started, at the end."""
     threads = torch.get_num_threads()
     try:
         yield

@@ -1,16 +1,18 @@
-"""Scores of queries against candidates, and their gradients, by hand.
+"""Scores of queries and candidates, and their gradients.
 
-Four ways to compare a query q with a candidate c, both of width W:
+A pair of a query q and a candidate c, both of width W, is scored in one of four ways:
 
     dot      Σ q·c                                   ComplEx, DistMult, RESCAL, CP
     l1       −Σ |q − c|                              TransE, norm 1
     l2       −√Σ (q − c)²                            TransE and RotatE, norm 2
     modulus  −Σ √((q − c)²_re + (q − c)²_im)         RotatE, norm 1; first half real, second half imaginary
 
-`pair_scores` compares every query with every candidate (B, W) × (N, W) → (B, N): six such products are the
-training step. `row_scores` compares along matching leading shapes: positives, and negatives of their own.
-Cost of a dot pair: 2·W FLOP forward, 4·W backward; l1 and modulus never build (B, N, W).
-Where a distance is 0, its gradient is taken as 0.
+`pair_scores` compares every query with every candidate, (B, W) × (N, W) → (B, N); a training step is six such
+products. `row_scores` compares along matching leading shapes, for positives and for negatives of a single query.
+A dot pair costs 2·W FLOP forward and 4·W backward; l1 and modulus never build (B, N, W). The gradient of a distance of
+0 is 0. On a CPU, l1 and modulus in float32 are loops over (query, candidate): each row is summed by one thread in a
+fixed order, so the result does not depend on the number of threads. The compiler may not reorder sums
+(docs/decisions/0038), so the scores of many candidates are summed side by side, from a transposed table.
 """
 
 from __future__ import annotations
@@ -28,40 +30,40 @@ from grash.kernels.device import use_torch_threads
 Pair = Literal["dot", "l1", "l2", "modulus"]
 
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
-_TILE = 1 << 24  # elements of (B, n, W) that the plain distance forms build at once
-_TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 2, "modulus": 4.25}  # of that size, that they hold at a time
+_TILE = 1 << 24  # elements of (B, n, W) that the reference of distances builds at once
+_TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 2, "modulus": 4.25}  # tiles of this size in memory at a time
 
 
 def pair_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
-    """(B, W), (N, W) → (B, N) scores of every query with every candidate."""
+    """Score every query with every candidate: (B, W), (N, W) → (B, N)."""
     _match_width(queries, candidates)
     if pair == "dot":
         return queries @ candidates.T
     if pair == "l2":
         return _l2_scores(queries, candidates)
-    if serve(queries):
-        return scores(queries, candidates, pair)
-    return pair_scores_plain(queries, candidates, pair)
+    if use_loops(queries):
+        return _loop_scores(queries, candidates, pair)
+    return pair_scores_reference(queries, candidates, pair)
 
 
 def pair_gradients(
     queries: Tensor, candidates: Tensor, scores: Tensor, upstream: Tensor, pair: Pair
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of Σ upstream·scores: (B, W) for the queries and (N, W) for the candidates.
+    """Return the gradients of Σ upstream·scores: (B, W) for the queries and (N, W) for the candidates.
 
-    scores, upstream: (B, N); scores as `pair_scores` gave them (entries masked to −∞ have upstream 0).
+    scores, upstream: (B, N); scores from `pair_scores` (entries masked to −∞ have upstream 0).
     """
     if pair == "dot":
         return _product(upstream, candidates), upstream.T @ queries
     if pair == "l2":
         return _l2_gradients(queries, candidates, scores, upstream)
-    if serve(queries):
-        return gradients(queries, candidates, upstream, pair)
-    return pair_gradients_plain(queries, candidates, upstream, pair)
+    if use_loops(queries):
+        return loop_gradients(queries, candidates, upstream, pair)
+    return pair_gradients_reference(queries, candidates, upstream, pair)
 
 
 def row_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
-    """(…, W), (…, W) → (…) scores along the last axis; leading axes broadcast."""
+    """Score along the last axis: (…, W), (…, W) → (…); leading axes broadcast."""
     _match_width(queries, candidates)
     if pair == "dot":
         return (queries * candidates).sum(-1)
@@ -69,7 +71,7 @@ def row_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
 
 
 def row_gradients(queries: Tensor, candidates: Tensor, upstream: Tensor, pair: Pair) -> tuple[Tensor, Tensor]:
-    """Gradients of Σ upstream·row_scores, each in the broadcast shape (…, W)."""
+    """Return the gradients of Σ upstream·row_scores, each in the broadcast shape (…, W)."""
     if pair == "dot":
         return upstream[..., None] * candidates, upstream[..., None] * queries
     toward_query = -upstream[..., None] * _direction(queries - candidates, pair)
@@ -77,7 +79,7 @@ def row_gradients(queries: Tensor, candidates: Tensor, upstream: Tensor, pair: P
 
 
 def add_row_gradients(for_queries: Tensor, queries: Tensor, candidates: Tensor, upstream: Tensor, pair: Pair) -> Tensor:
-    """Adds the queries' part of `row_gradients` to for_queries (B, W) in place; gives back the candidates' part."""
+    """Add the queries' part of `row_gradients` to for_queries (B, W) in place; return the candidates' part."""
     if pair == "dot":
         for_queries.addcmul_(upstream[:, None], candidates)
         return upstream[:, None] * queries
@@ -86,14 +88,16 @@ def add_row_gradients(for_queries: Tensor, queries: Tensor, candidates: Tensor, 
     return for_candidates
 
 
-def pair_scores_plain(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
-    """The plain form of `pair_scores`: broadcasting, a tile of candidates at a time."""
+def pair_scores_reference(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
+    """Reference of `pair_scores`: broadcasting, a tile of candidates at a time."""
     tiles = [row_scores(queries[:, None, :], tile[None, :, :], pair) for tile in _tiles(candidates, len(queries))]
     return torch.cat(tiles, 1) if tiles else queries.new_empty(len(queries), 0)
 
 
-def pair_gradients_plain(queries: Tensor, candidates: Tensor, upstream: Tensor, pair: Pair) -> tuple[Tensor, Tensor]:
-    """The plain form of `pair_gradients`."""
+def pair_gradients_reference(
+    queries: Tensor, candidates: Tensor, upstream: Tensor, pair: Pair
+) -> tuple[Tensor, Tensor]:
+    """Reference of `pair_gradients`."""
     for_queries = torch.zeros_like(queries)
     for_candidates = []
     start = 0
@@ -103,16 +107,46 @@ def pair_gradients_plain(queries: Tensor, candidates: Tensor, upstream: Tensor, 
         for_queries += _sum_over(gq, 1)
         for_candidates.append(_sum_over(gc, 0))
         start += len(tile)
-        del gq, gc  # before the next two are made
+        del gq, gc
     return for_queries, torch.cat(for_candidates) if for_candidates else torch.zeros_like(candidates)
 
 
 def tile_bytes(n_queries: int, n_candidates: int, width: int, pair: Pair, device: torch.device) -> int:
-    """What `pair_scores` and `pair_gradients` take at a time beside what they are given and give back, in float32."""
+    """Return the bytes that `pair_scores` and `pair_gradients` need in addition to their inputs and results."""
     if device.type == "cpu" or not n_queries * n_candidates * width:
         return 0  # loops that build no tile
     most = max(1, _TILE // (n_queries * width))
     return math.ceil(4 * _TILES[pair] * n_queries * min(most, n_candidates) * width)
+
+
+def use_loops(queries: Tensor) -> bool:
+    """Whether l1 and modulus are computed by loops."""
+    return queries.device.type == "cpu" and queries.dtype == torch.float32
+
+
+def loop_gradients(
+    queries: Tensor, candidates: Tensor, upstream: Tensor, pair: Pair, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """`pair_gradients` of l1 and modulus by loops; dtype: of the sums for the queries."""
+    q, c, g = _array(queries), _array(candidates), _array(upstream)
+    for_queries, for_candidates = torch.zeros(q.shape, dtype=dtype), torch.zeros(c.shape)
+    use_torch_threads()
+    loop = _l1_gradient if pair == "l1" else _modulus_gradient
+    loop(q, c, g, for_queries.numpy())
+    loop(c, q, _array(upstream.T), for_candidates.numpy())
+    return for_queries, for_candidates
+
+
+def _loop_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
+    out = torch.empty(len(queries), len(candidates))
+    use_torch_threads()
+    loop = _l1_scores if pair == "l1" else _modulus_scores
+    loop(_array(queries), _array(candidates.T), out.numpy())
+    return out
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return np.asarray(x.contiguous().numpy())
 
 
 def _tiles(candidates: Tensor, n_queries: int) -> tuple[Tensor, ...]:
@@ -121,7 +155,7 @@ def _tiles(candidates: Tensor, n_queries: int) -> tuple[Tensor, ...]:
 
 
 def _sum_over(tile: Tensor, dim: int) -> Tensor:
-    """The sum over an axis, half added to half in place: `sum` may take twice the tile beside it on a card."""
+    """Sum over an axis, one half added to the other in place: `sum` may need two more tiles on a GPU."""
     rows = tile.transpose(0, dim)
     while len(rows) > 1:
         half = len(rows) // 2
@@ -131,7 +165,7 @@ def _sum_over(tile: Tensor, dim: int) -> Tensor:
 
 
 def _l2_scores(queries: Tensor, candidates: Tensor) -> Tensor:
-    """−distance from one matrix product: ‖q‖² + ‖c‖² − 2 q·c, never below 0."""
+    """Return −√(‖q‖² + ‖c‖² − 2 q·c) from one matrix product; the square is never below 0."""
     squares = torch.addmm(candidates.square().sum(1)[None, :], queries, candidates.T, alpha=-2)
     squares += queries.square().sum(1)[:, None]
     return squares.clamp_min_(0).sqrt_().neg_()
@@ -154,7 +188,7 @@ def _length(difference: Tensor, pair: Pair) -> Tensor:
 
 
 def _direction(difference: Tensor, pair: Pair) -> Tensor:
-    """The gradient of the length, 0 where the length is 0."""
+    """Return the gradient of the length, 0 where the length is 0."""
     if pair == "l1":
         return difference.sign()
     if pair == "l2":
@@ -167,8 +201,10 @@ def _direction(difference: Tensor, pair: Pair) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b. On a CPU by oneDNN, whose kernel for few columns takes a tenth less time than the usual one (record
-    cpu_step); the operator is that of compiled linear layers, and where it is missing, the usual one serves."""
+    """Return a @ b. On a CPU, oneDNN takes 10 % less time for few columns (record cpu_step), where it is available.
+
+    The operator is the one that compiled linear layers use.
+    """
     if _ONEDNN is None or a.device.type != "cpu" or a.dtype != torch.float32 or not (a.numel() and b.numel()):
         return a @ b
     return _ONEDNN(a, b.T, None, "none", [], "")
@@ -179,45 +215,9 @@ def _match_width(queries: Tensor, candidates: Tensor) -> None:
         raise ValueError(f"queries {tuple(queries.shape)} and candidates {tuple(candidates.shape)} differ in width")
 
 
-# = Fast CPU form of the l1 and modulus pairs of `pair_scores`: loops over (query, candidate), no (B, N, W) array.
-# =
-# = float32 on a CPU only. Rows are shared out over threads; each row is summed by one thread in a fixed order, so the
-# = result does not depend on their number. The compiler may not reorder sums either (0038), so scores of many candidates
-# = are summed side by side, coordinate by coordinate, from a table that is laid across.
-
-
-def serve(queries: Tensor) -> bool:
-    return queries.device.type == "cpu" and queries.dtype == torch.float32
-
-
-def scores(queries: Tensor, candidates: Tensor, pair: str) -> Tensor:
-    out = torch.empty(len(queries), len(candidates))
-    use_torch_threads()
-    loop = _l1_scores if pair == "l1" else _modulus_scores
-    loop(_array(queries), _array(candidates.T), out.numpy())
-    return out
-
-
-def gradients(
-    queries: Tensor, candidates: Tensor, upstream: Tensor, pair: str, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
-    """dtype: of the sums for the queries."""
-    q, c, g = _array(queries), _array(candidates), _array(upstream)
-    for_queries, for_candidates = torch.zeros(q.shape, dtype=dtype), torch.zeros(c.shape)
-    use_torch_threads()
-    loop = _l1_gradient if pair == "l1" else _modulus_gradient
-    loop(q, c, g, for_queries.numpy())
-    loop(c, q, _array(upstream.T), for_candidates.numpy())
-    return for_queries, for_candidates
-
-
-def _array(x: Tensor) -> np.ndarray:
-    return np.asarray(x.contiguous().numpy())
-
-
 @numba.njit(cache=True, parallel=True)
 def _l1_scores(q, c, out):  # type: ignore[no-untyped-def]
-    """q (B, W), c (W, N), out (B, N); four coordinates at a time, so that a row of out is written a fourth as often."""
+    """q (B, W), c (W, N), out (B, N); four coordinates at a time, to write a row of out a fourth as often."""
     width, fours = q.shape[1], q.shape[1] // 4 * 4
     for i in numba.prange(q.shape[0]):
         out[i] = 0

@@ -1,9 +1,8 @@
-"""Random numbers without state: a value is a function of its key and its place, on any device, in any order.
+"""Random numbers without state: a value depends only on its key and its position, not on the device or the order.
 
-Batches, negatives, initial rows and dropout come from here, so that a run can be stopped, resumed, moved and
-stacked without changing a number. The mixing function is a 32-bit avalanche (xor-shift and multiply twice).
-Three forms of everything, equal bit for bit: torch integer arithmetic (any device), numba loops (CPU) and Triton
-(`random_triton`, CUDA).
+Batches, negatives, initial rows and dropout are drawn here, so a run can be stopped, resumed, moved and stacked without
+changing a number. The mixing function is a 32-bit avalanche (xor-shift and multiply twice). Every function has three
+forms with the same bits: torch integer arithmetic (any device), numba loops (CPU) and Triton (`random_triton`, CUDA).
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ from grash.errors import ConfigError
 _GOLDEN = 0x9E3779B9
 _M1, _M2 = 0x7FEB352D, 0x846CA68B
 _ROUNDS = 8
-_CHUNK = 1 << 24  # elements mixed at once on devices without the numba form
+_CHUNK = 1 << 24  # elements mixed at once by the reference
 
 
 def key_of(*parts: object) -> int:
-    """A 64-bit key for a named stream, e.g. key_of(seed, "negatives", step)."""
+    """Return a 64-bit key for a named stream, e.g. key_of(seed, "negatives", step)."""
     text = "\x1f".join(str(part) for part in parts).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def key_at(key: int, index: int) -> int:
-    """The key of place `index` in the stream `key`; cheaper than key_of inside a loop."""
+    """Return the key at `index` of the stream `key`; cheaper than `key_of` in a loop."""
     low = _mix_int((key & 0xFFFFFFFF) ^ (index & 0xFFFFFFFF))
     high = _mix_int(((key >> 32) & 0xFFFFFFFF) ^ ((index >> 32) & 0xFFFFFFFF) ^ low)
     return (_mix_int(low ^ _mix_int(high ^ _GOLDEN)) << 32) | high
 
 
 def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tensor:
-    """π(places), where π is the permutation of range(n) that belongs to `key`; with `inverse`, π⁻¹.
+    """Return π(places), where π is the permutation of range(n) given by `key`; with `inverse`, π⁻¹.
 
-    places: integer tensor of any shape with values in range(n) → int64 of the same shape. The first N places
-    give N distinct values, and a smaller N is a prefix of a larger one: sampling without replacement and
-    without a table of n < 2³¹ entries. A Feistel network over a × a ≥ n, walked on while it lands outside range(n).
+    places: integer tensor of any shape with values in range(n) → int64 of the same shape. The first N places give N
+    distinct values, so a prefix of them is a sample without replacement, without a table of n < 2³¹ entries. π is a
+    Feistel network over radix² ≥ n values, repeated while the result is outside range(n).
     """
     radix = math.isqrt(max(n - 1, 0)) + 1
     keys = _round_keys(key)
@@ -55,17 +54,17 @@ def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tens
         moved = _permute_loop(flat, n, radix, np.array(keys, dtype=np.uint32), inverse)
         return torch.from_numpy(moved).reshape(places.shape)
     walks = _walks(n, radix)
-    if _triton_serves(places.device):
+    if _use_triton(places.device):
         from grash.kernels import random_triton
 
-        return random_triton.permuted_random_triton(places, n, radix, walks, key, rounds=_ROUNDS, inverse=inverse)
-    return permuted_plain(places.to(torch.int64), n, radix, keys, walks, inverse=inverse)
+        return random_triton.permuted(places, n, radix, walks, key, rounds=_ROUNDS, inverse=inverse)
+    return permuted_reference(places.to(torch.int64), n, radix, keys, walks, inverse=inverse)
 
 
-def permuted_plain(
+def permuted_reference(
     x: Tensor, n: int, radix: int, keys: Sequence[int | Tensor], walks: int, *, inverse: bool = False
 ) -> Tensor:
-    """The plain form of `permuted`: no host decision, so it can be captured; 1 − 10⁻¹⁸ sure of `walks`."""
+    """Reference of `permuted`. It repeats `walks` times, enough with probability 1 − 10⁻¹⁸, without asking the host."""
     result = _feistel(x, radix, keys, inverse)
     for _ in range(walks):
         result = torch.where(result < n, result, _feistel(result, radix, keys, inverse))
@@ -73,44 +72,43 @@ def permuted_plain(
 
 
 def permuted_rows(n_rows: int, count: int, n: int, key: int, device: torch.device) -> Tensor:
-    """`count` distinct values of range(n) in each of n_rows rows, each row by its own permutation:
-    (n_rows, count) int64."""
+    """Return (n_rows, count) int64: `count` distinct values of range(n) per row, each row by its own permutation."""
     radix = math.isqrt(max(n - 1, 0)) + 1
     keys = _row_round_keys(n_rows, key, torch.device("cpu"))
     places = torch.arange(count, device=device)
     if device.type == "cpu":
         rows = _permute_rows_loop(places.numpy(), n, radix, keys.to(torch.int64).numpy().astype(np.uint32))
         return torch.from_numpy(rows)
-    if _triton_serves(device):
+    if _use_triton(device):
         from grash.kernels import random_triton
 
         return random_triton.permuted_rows(n_rows, count, n, radix, _walks(n, radix), key, device, rounds=_ROUNDS)
     columns = [keys[:, i : i + 1].to(device) for i in range(_ROUNDS)]
-    return permuted_plain(places[None, :].expand(n_rows, -1), n, radix, columns, _walks(n, radix))
+    return permuted_reference(places[None, :].expand(n_rows, -1), n, radix, columns, _walks(n, radix))
 
 
 def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
-    """32 random bits for each (row, column): rows (n,) integer → (n, width) int32, reread as unsigned.
+    """Return 32 random bits for each (row, column): rows (n,) integers → (n, width) int32, to be read as unsigned.
 
-    Entry (i, j) depends on key, rows[i] and j only.
+    Entry (i, j) depends only on key, rows[i] and j.
     """
     k1, k2 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
     if rows.device.type == "cpu":
         bits = _bits_loop(np.ascontiguousarray(rows.numpy(), dtype=np.int64), width, k1, k2)
         return torch.from_numpy(bits)
-    if _triton_serves(rows.device):
+    if _use_triton(rows.device):
         from grash.kernels import random_triton
 
-        return random_triton.random_bits_random_triton(rows, width, key)
+        return random_triton.random_bits(rows, width, key)
     out = torch.empty((len(rows), width), dtype=torch.int32, device=rows.device)
     step = max(1, _CHUNK // max(width, 1))
     for i in range(0, len(rows), step):
-        out[i : i + step] = bits_plain(rows[i : i + step], width, k1, k2)
+        out[i : i + step] = bits_reference(rows[i : i + step], width, k1, k2)
     return out
 
 
-def bits_plain(rows: Tensor, width: int, k1: int, k2: int) -> Tensor:
-    """The plain form of `random_bits`."""
+def bits_reference(rows: Tensor, width: int, k1: int, k2: int) -> Tensor:
+    """Reference of `random_bits`."""
     rows = rows.to(torch.int64)
     low, high = rows & 0xFFFFFFFF, rows >> 32
     a = _mix(low ^ k1)[:, None]
@@ -121,27 +119,27 @@ def bits_plain(rows: Tensor, width: int, k1: int, k2: int) -> Tensor:
 
 
 def uniform(rows: Tensor, width: int, key: int) -> Tensor:
-    """Uniform floats in (0, 1) for each (row, column): (n, width) float32, odd multiples of 2⁻²⁴."""
+    """Return uniform floats in (0, 1) for each (row, column): (n, width) float32, odd multiples of 2⁻²⁴."""
     bits = random_bits(rows, width, key)
     return (((bits >> 9) & 0x7FFFFF).to(torch.float32) + 0.5) * 2.0**-23
 
 
 def normal(rows: Tensor, width: int, key: int) -> Tensor:
-    """Standard normal floats for each (row, column), by Box and Muller from two uniforms: (n, width)."""
+    """Return standard normal floats for each (row, column): (n, width), by the Box–Muller method."""
     u1 = uniform(rows, width, key)
     u2 = uniform(rows, width, key_at(key, 1))
     return torch.sqrt(-2.0 * torch.log(u1)) * torch.cos((2.0 * math.pi) * u2)
 
 
 def keep_mask(rows: Tensor, width: int, rate: float, key: int) -> Tensor:
-    """Dropout's factors: 0 with probability `rate`, else 1 / (1 − rate): rows (n,) → (n, width) float32."""
+    """Return dropout factors, 0 with probability `rate`, else 1 / (1 − rate): rows (n,) → (n, width) float32."""
     threshold = min(round(rate * 2**32), 2**32 - 1)
     scale = 1.0 / (1.0 - rate)
     if rows.device.type == "cpu":
         places = np.ascontiguousarray(rows.numpy(), dtype=np.int64)
         k1, k2 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
         return torch.from_numpy(_mask_loop(places, width, k1, k2, threshold, np.float32(scale)))
-    if _triton_serves(rows.device):
+    if _use_triton(rows.device):
         from grash.kernels import random_triton
 
         return random_triton.keep_mask(rows, width, threshold, scale, key)
@@ -151,13 +149,47 @@ def keep_mask(rows: Tensor, width: int, rate: float, key: int) -> Tensor:
     return kept.to(torch.float32) * scale
 
 
+class BatchSampler:
+    """Draws all that a step with shared negatives needs, in one loop on a CPU.
+
+    The numbers are those of `key_at` and `permuted`. Call by call they cost 0.4 ms a step, of which 0.05 ms is
+    arithmetic: between matrix products every other call finds the caches cold.
+    """
+
+    def __init__(self, train: Tensor, order_key: int, n_entities: int, sides: Sequence[tuple[int, int, int]]) -> None:
+        """train (n, 3) on a CPU; order_key: stream of the epochs' orders.
+
+        sides: for each the stream of its negatives, their number, and the column of `train` with the true answers.
+        """
+        self._train, self._n_entities = train.numpy(), n_entities
+        self._keys = np.array([order_key, *(key for key, _, _ in sides)], dtype=np.uint64)
+        self._counts = np.array([count for _, count, _ in sides], dtype=np.int64)
+        self._truths = np.array([column for _, _, column in sides], dtype=np.int64)
+
+    def draw(
+        self, step: int, epoch: int, first: int, last: int
+    ) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
+        """Draw the batch at the places first … last − 1 of the epoch's order.
+
+        Returns triples (B, 3) int64, rows (B,) = 0 … B − 1, and for each side its negatives (N,), the columns (B,) of
+        the true answers among them (N − 1 if absent), and whether they are absent (B,).
+        """
+        fixed = self._train, self._keys, self._n_entities, self._counts, self._truths
+        columns, rows, ids, places, absent = _draw_loop(*fixed, step, epoch, first, last)
+        sides = [
+            (torch.from_numpy(ids[s, : self._counts[s]]), torch.from_numpy(places[s]), torch.from_numpy(absent[s]))
+            for s in range(len(ids))
+        ]
+        return torch.from_numpy(columns.T), torch.from_numpy(rows), sides
+
+
 @functools.cache
 def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def _triton_serves(device: torch.device) -> bool:
-    """GRASH_KERNELS=reference keeps the plain forms; a CUDA device without Triton has nothing else."""
+def _use_triton(device: torch.device) -> bool:
+    """Whether to use Triton: on CUDA where it is installed, unless GRASH_KERNELS=reference."""
     choice = os.environ.get("GRASH_KERNELS", "")
     if choice not in ("", "reference", "triton"):
         raise ConfigError(f"GRASH_KERNELS={choice!r} is unknown: give reference or triton, or leave it unset.")
@@ -166,13 +198,13 @@ def _triton_serves(device: torch.device) -> bool:
     return device.type == "cuda" and choice != "reference" and _has_triton()
 
 
-@functools.lru_cache(maxsize=8)  # a step asks twice for each of its negatives' keys
+@functools.lru_cache(maxsize=8)  # a step needs the keys of its negatives twice
 def _round_keys(key: int) -> list[int]:
     return [_mix_int((key & 0xFFFFFFFF) ^ _mix_int((key >> 32) + i * _GOLDEN)) for i in range(_ROUNDS)]
 
 
 def _row_round_keys(n_rows: int, key: int, device: torch.device) -> Tensor:
-    """(n_rows, rounds) keys, each 32 bits in int64."""
+    """Return (n_rows, rounds) keys, each 32 bits in int64."""
     rows = torch.arange(n_rows, device=device)[:, None]
     rounds = torch.tensor(_round_keys(key), device=device)[None, :]
     return _mix(_mix(rows ^ (key & 0xFFFFFFFF)) ^ rounds)
@@ -195,7 +227,7 @@ def _feistel(x: Tensor, radix: int, keys: Sequence[int | Tensor], inverse: bool)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """32-bit avalanche in int64 arithmetic; only the low 32 bits of a product matter, so it may wrap."""
+    """Mix 32 bits in int64 arithmetic; only the low 32 bits of a product matter, so it may overflow."""
     x = x ^ (x >> 16)
     x = (x * _M1) & 0xFFFFFFFF
     x = x ^ (x >> 15)
@@ -224,7 +256,7 @@ def _mix_u32(x):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _permute_loop(places, n, radix, keys, inverse):  # type: ignore[no-untyped-def]
-    """All places one round at a time, which compiles to vector instructions; then the few that must walk on."""
+    """Permute all places one round at a time, which compiles to vector instructions; then repeat the few outside."""
     count = places.shape[0]
     radix = np.uint32(radix)
     left, right = np.empty(count, np.uint32), np.empty(count, np.uint32)
@@ -295,37 +327,6 @@ def _mask_loop(rows, width, k1, k2, threshold, scale):  # type: ignore[no-untype
             x = np.uint32(a + np.uint32(np.uint32(j) * np.uint32(_GOLDEN)))
             out[i, j] = scale if _mix_u32(_mix_u32(x) ^ b) >= limit else np.float32(0)
     return out
-
-
-# = All that a step with shared negatives draws, in one loop on a CPU: its positives, its negatives, and where among
-# = those the truths stand.
-# =
-# = The numbers are those of `random.key_at` and `random.permuted`, bit for bit. Call by call they cost 0.4 ms a step, of
-# = which 0.05 is arithmetic: between matrix products every other call finds the caches cold.
-
-Found = tuple[Tensor, Tensor, Tensor]
-
-
-class BatchDraw:
-    """train (n, 3) on a CPU, in the order of `order_key`; slots: for each the key of its negatives, how many of
-    n_entities are drawn, and the column of `train` that holds its truths."""
-
-    def __init__(self, train: Tensor, order_key: int, n_entities: int, slots: Sequence[tuple[int, int, int]]) -> None:
-        self._train, self._n_entities = train.numpy(), n_entities
-        self._keys = np.array([order_key, *(key for key, _, _ in slots)], dtype=np.uint64)
-        self._counts = np.array([count for _, count, _ in slots], dtype=np.int64)
-        self._truths = np.array([column for _, _, column in slots], dtype=np.int64)
-
-    def at(self, step: int, epoch: int, first: int, last: int) -> tuple[Tensor, Tensor, list[Found]]:
-        """Places first to last of the epoch's order: triples (B, 3) int64, rows (B,) = 0 … B − 1, and per slot its
-        negatives (N,), the columns (B,) of the truths among them, N − 1 where the last, (B,), says they are not."""
-        fixed = self._train, self._keys, self._n_entities, self._counts, self._truths
-        columns, rows, ids, places, absent = _draw_loop(*fixed, step, epoch, first, last)
-        slots = [
-            (torch.from_numpy(ids[s, : self._counts[s]]), torch.from_numpy(places[s]), torch.from_numpy(absent[s]))
-            for s in range(len(ids))
-        ]
-        return torch.from_numpy(columns.T), torch.from_numpy(rows), slots
 
 
 @numba.njit(cache=True)

@@ -1,7 +1,8 @@
-"""Random numbers inside other Triton kernels: keys, permutations and dropout factors as device functions.
+"""Triton form of `random`, with the same bits: functions for other kernels, and kernels of one launch each.
 
-The arithmetic of `random`, bit for bit, for kernels that must not wait for the host: a step's key follows from a
-counter in device memory. A key is two uint32, low and high; either may be a scalar or a block.
+The functions serve kernels that must not wait for the host: the key of a step comes from a counter in device memory. A
+key is two uint32, low and high; each may be a scalar or a block. The kernels receive keys as two signed 32-bit scalars,
+so that a new key compiles nothing. The reference form of a permutation would be hundreds of small kernels.
 """
 
 from __future__ import annotations
@@ -15,96 +16,10 @@ GOLDEN: tl.constexpr = tl.constexpr(0x9E3779B9)
 _M1: tl.constexpr = tl.constexpr(0x7FEB352D)
 _M2: tl.constexpr = tl.constexpr(0x846CA68B)
 _ROUNDS: tl.constexpr = tl.constexpr(8)
-
-
-@triton.jit
-def load_key(keys, at):  # type: ignore[no-untyped-def]
-    """keys: int32 pairs (low, high) → the pair at `at`."""
-    low = tl.load(keys + 2 * at).to(tl.uint32, bitcast=True)
-    high = tl.load(keys + 2 * at + 1).to(tl.uint32, bitcast=True)
-    return low, high
-
-
-@triton.jit
-def key_at(low, high, index):  # type: ignore[no-untyped-def]
-    """`random.key_at`: the key of place `index` (int64, not negative) in the stream (low, high)."""
-    a = mix(low ^ (index & 0xFFFFFFFF).to(tl.uint32))
-    b = mix(high ^ (index >> 32).to(tl.uint32) ^ a)
-    return b, mix(a ^ mix(b ^ tl.full((), GOLDEN, tl.uint32)))
-
-
-@triton.jit
-def permuted(x, n, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`random.permuted` of a block x of values in range(n), uint32. Walks on only while a value lies outside."""
-    x = _feistel(x, radix, low, high, INVERSE)
-    while tl.max((x >= n).to(tl.int32), 0) > 0:
-        x = tl.where(x < n, x, _feistel(x, radix, low, high, INVERSE))
-    return x
-
-
-@triton.jit
-def kept(rows, columns, low, high, threshold, scale):  # type: ignore[no-untyped-def]
-    """`random.keep_mask`: rows (n,) of 32 bits, columns (m,) → (n, m) factors, 0 or `scale`."""
-    return tl.where(random_bits(rows, columns, low, high) >= threshold, scale, 0.0)
-
-
-@triton.jit
-def random_bits(rows, columns, low, high):  # type: ignore[no-untyped-def]
-    """`random.random_bits`: rows (n,) of 32 bits, columns (m,) → (n, m) uint32."""
-    first = rows.to(tl.uint32)
-    a = mix(first ^ low)
-    b = mix((first * GOLDEN).to(tl.uint32) ^ high)
-    return mix(mix(a[:, None] + (columns.to(tl.uint32) * GOLDEN).to(tl.uint32)[None, :]) ^ b[:, None])
-
-
-@triton.jit
-def mix(x):  # type: ignore[no-untyped-def]
-    x = x ^ (x >> 16)
-    x = (x * _M1).to(tl.uint32)
-    x = x ^ (x >> 15)
-    x = (x * _M2).to(tl.uint32)
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def spread_bits(bits, radix):  # type: ignore[no-untyped-def]
-    """32 random bits → range(radix), radix below 2¹⁶: the upper half of their product."""
-    return ((bits >> 16) * radix + (((bits & 0xFFFF) * radix) >> 16)) >> 16
-
-
-@triton.jit
-def _feistel(x, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A loop, not eight rounds written out: Triton's passes take time by the square of the operations (`draw`: 5 s, now
-    2), and LLVM writes the rounds out after them, to the same instructions."""
-    left = x // radix
-    right = x - left * radix
-    number = tl.full((), (_ROUNDS - 1) * GOLDEN & 0xFFFFFFFF if INVERSE else 0, tl.uint32)
-    for _ in range(_ROUNDS):
-        key = mix(low ^ mix(high + number))
-        if INVERSE:
-            moved = right + radix - spread_bits(mix(left ^ key), radix)
-            right = left
-            left = tl.where(moved >= radix, moved - radix, moved)
-            number -= GOLDEN
-        else:
-            moved = left + spread_bits(mix(right ^ key), radix)
-            left = right
-            right = tl.where(moved >= radix, moved - radix, moved)
-            number += GOLDEN
-    return left * radix + right
-
-
-# = One-launch GPU form of `random`: the plain torch form of a keyed permutation is hundreds of small kernels.
-# =
-# = Equal bit for bit to the other two forms. Keys travel as two signed 32-bit scalars, so that a new key compiles
-# = nothing.
-
 _BLOCK = 256
 
 
-def permuted_random_triton(
-    places: Tensor, n: int, radix: int, walks: int, key: int, *, rounds: int, inverse: bool
-) -> Tensor:
+def permuted(places: Tensor, n: int, radix: int, walks: int, key: int, *, rounds: int, inverse: bool) -> Tensor:
     flat = places.reshape(-1).to(torch.int64).contiguous()  # a column of triples is strided
     out = torch.empty_like(flat)
     if len(flat):
@@ -125,7 +40,7 @@ def permuted_rows(
     return out
 
 
-def random_bits_random_triton(rows: Tensor, width: int, key: int) -> Tensor:
+def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
     out = torch.empty((len(rows), width), dtype=torch.int32, device=rows.device)
     _launch_bits(rows, out, width, key, 0, 0.0, mask=False)
     return out
@@ -154,7 +69,88 @@ def _signed(x: int) -> int:
 
 
 @triton.jit
-def _turn(left, right, radix, low, high, row, ROUND: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_key(keys, at):  # type: ignore[no-untyped-def]
+    """Load the key at `at` of int32 pairs (low, high)."""
+    low = tl.load(keys + 2 * at).to(tl.uint32, bitcast=True)
+    high = tl.load(keys + 2 * at + 1).to(tl.uint32, bitcast=True)
+    return low, high
+
+
+@triton.jit
+def key_at(low, high, index):  # type: ignore[no-untyped-def]
+    """`random.key_at`: derive the key of `index` (int64, not negative) from the stream (low, high)."""
+    a = mix(low ^ (index & 0xFFFFFFFF).to(tl.uint32))
+    b = mix(high ^ (index >> 32).to(tl.uint32) ^ a)
+    return b, mix(a ^ mix(b ^ tl.full((), GOLDEN, tl.uint32)))
+
+
+@triton.jit
+def permute_block(x, n, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`random.permuted` of a block x of values in range(n), uint32; repeats while a value is outside."""
+    x = _feistel(x, radix, low, high, INVERSE)
+    while tl.max((x >= n).to(tl.int32), 0) > 0:
+        x = tl.where(x < n, x, _feistel(x, radix, low, high, INVERSE))
+    return x
+
+
+@triton.jit
+def dropout_block(rows, columns, low, high, threshold, scale):  # type: ignore[no-untyped-def]
+    """`random.keep_mask`: rows (n,) of 32 bits, columns (m,) → (n, m) factors, 0 or `scale`."""
+    return tl.where(random_bits_block(rows, columns, low, high) >= threshold, scale, 0.0)
+
+
+@triton.jit
+def random_bits_block(rows, columns, low, high):  # type: ignore[no-untyped-def]
+    """`random.random_bits`: rows (n,) of 32 bits, columns (m,) → (n, m) uint32."""
+    first = rows.to(tl.uint32)
+    a = mix(first ^ low)
+    b = mix((first * GOLDEN).to(tl.uint32) ^ high)
+    return mix(mix(a[:, None] + (columns.to(tl.uint32) * GOLDEN).to(tl.uint32)[None, :]) ^ b[:, None])
+
+
+@triton.jit
+def mix(x):  # type: ignore[no-untyped-def]
+    x = x ^ (x >> 16)
+    x = (x * _M1).to(tl.uint32)
+    x = x ^ (x >> 15)
+    x = (x * _M2).to(tl.uint32)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def spread_bits(bits, radix):  # type: ignore[no-untyped-def]
+    """Map 32 random bits to range(radix), radix below 2¹⁶: the upper half of their product."""
+    return ((bits >> 16) * radix + (((bits & 0xFFFF) * radix) >> 16)) >> 16
+
+
+@triton.jit
+def _feistel(x, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Apply 8 rounds in a loop: unrolled here, they make Triton compile slowly (`draw`: 5 s instead of 2).
+
+    LLVM unrolls the loop later, to the same instructions.
+    """
+    left = x // radix
+    right = x - left * radix
+    number = tl.full((), (_ROUNDS - 1) * GOLDEN & 0xFFFFFFFF if INVERSE else 0, tl.uint32)
+    for _ in range(_ROUNDS):
+        key = mix(low ^ mix(high + number))
+        if INVERSE:
+            moved = right + radix - spread_bits(mix(left ^ key), radix)
+            right = left
+            left = tl.where(moved >= radix, moved - radix, moved)
+            number -= GOLDEN
+        else:
+            moved = left + spread_bits(mix(right ^ key), radix)
+            left = right
+            right = tl.where(moved >= radix, moved - radix, moved)
+            number += GOLDEN
+    return left * radix + right
+
+
+@triton.jit
+def _feistel_round(  # type: ignore[no-untyped-def]
+    left, right, radix, low, high, row, ROUND: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr
+):
     key = mix(low ^ mix(high + tl.full((), (ROUND * GOLDEN) & 0xFFFFFFFF, tl.uint32)))
     if BY_ROW:
         key = mix(mix(row ^ low) ^ key)
@@ -164,14 +160,14 @@ def _turn(left, right, radix, low, high, row, ROUND: tl.constexpr, INVERSE: tl.c
 
 
 @triton.jit
-def _feistel_random_triton(x, radix, low, high, row, ROUNDS: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
+def _feistel_by_row(x, radix, low, high, row, ROUNDS: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
     left = x // radix
     right = x % radix
     for j in tl.static_range(ROUNDS):
         if INVERSE:
-            left, right = _turn(left, right, radix, low, high, row, ROUNDS - 1 - j, INVERSE, BY_ROW)
+            left, right = _feistel_round(left, right, radix, low, high, row, ROUNDS - 1 - j, INVERSE, BY_ROW)
         else:
-            left, right = _turn(left, right, radix, low, high, row, j, INVERSE, BY_ROW)
+            left, right = _feistel_round(left, right, radix, low, high, row, j, INVERSE, BY_ROW)
     return left * radix + right
 
 
@@ -189,9 +185,9 @@ def _permute(  # type: ignore[no-untyped-def]
     else:
         row = at.to(tl.uint32)
         x = tl.load(places + at, mask=live, other=0).to(tl.uint32)
-    x = _feistel_random_triton(x, radix, low, high, row, ROUNDS, INVERSE, BY_ROW)
+    x = _feistel_by_row(x, radix, low, high, row, ROUNDS, INVERSE, BY_ROW)
     for _ in range(walks):
-        x = tl.where(x < n, x, _feistel_random_triton(x, radix, low, high, row, ROUNDS, INVERSE, BY_ROW))
+        x = tl.where(x < n, x, _feistel_by_row(x, radix, low, high, row, ROUNDS, INVERSE, BY_ROW))
     tl.store(out + at, x.to(tl.int64), mask=live)
 
 

@@ -1,9 +1,9 @@
-"""Updates of the rows that a step touched, and only of those.
+"""Optimizer updates of the rows that occur in a step.
 
-A row that occurs several times in a step is summed first, in the order of its occurrences, and squared after: the
-same result as a dense gradient, whatever the number of threads.
-Bytes for n touched rows of D floats under Adagrad: 20·n·D (gradient, row and state read, row and state written).
-A table in bf16 is moved in float32 by the same rules, and its rows rounded by a step's key (`bf16_rows`).
+The gradients of a row that occurs several times are summed first, in the order of their occurrences, and squared after.
+This gives the same result as a dense gradient, for any number of threads.
+Bytes for n rows of D floats with Adagrad: 20·n·D (gradient, row and state read, row and state written).
+A bf16 table is updated in float32, and its rows are rounded with the key of the step (`bf16_rows`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _CHUNKS = 16
 
 
 def summed_rows(ids: Sequence[Tensor], rows: Sequence[Tensor], scratch: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Parts of ids (n,) and rows (n, D) → (ids, sums) with every row's occurrences added up, part after part.
+    """Sum the rows of equal ids, part after part: ids (n,) and rows (n, D) per part → (ids, sums).
 
-    On a CPU the ids come back distinct; `scratch`, (E,) int32 of −1 and left so, saves sorting them. On other devices
-    they come back ordered and repeated, each occurrence with the whole sum, so that no size depends on the data and
-    the host need not wait; writing a repeated row twice writes the same values.
+    On a CPU the returned ids are distinct; `scratch`, (E,) int32 of −1 (and −1 again afterwards), saves sorting them. On
+    other devices they are sorted and repeated, each with the whole sum: no size then depends on the data, so the host
+    does not wait. Writing a repeated row twice writes the same values.
     """
-    _check(ids, rows)
+    _match_lengths(ids, rows)
     if rows[0].device.type != "cpu":
         return _summed_in_order(torch.cat(list(ids)), torch.cat(list(rows)))
     if scratch is None or rows[0].dtype != torch.float32:
-        return summed_rows_plain(ids, rows)
+        return summed_rows_reference(ids, rows)
     n = sum(len(part) for part in ids)
     distinct, sums = torch.empty(n, dtype=torch.int64), torch.empty((n, rows[0].shape[1]))
     count = 0
@@ -43,8 +43,8 @@ def summed_rows(ids: Sequence[Tensor], rows: Sequence[Tensor], scratch: Tensor |
     return distinct[:count], sums[:count]
 
 
-def summed_rows_plain(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The plain form of `summed_rows` on a CPU."""
+def summed_rows_reference(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Reference of `summed_rows` on a CPU."""
     distinct, place = torch.unique(torch.cat(list(ids)), return_inverse=True)
     sums = rows[0].new_zeros(len(distinct), rows[0].shape[1])
     for part, values in zip(place.split([len(part) for part in ids]), rows):
@@ -52,7 +52,7 @@ def summed_rows_plain(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> tuple[Te
     return distinct, sums
 
 
-def _check(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+def _match_lengths(ids: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
     for part, values in zip(ids, rows):
         if part.shape[0] != values.shape[0]:
             raise ValueError(f"ids {tuple(part.shape)} and rows {tuple(values.shape)} differ in n")
@@ -78,12 +78,14 @@ def adagrad_update(
     scratch: Tensor | None = None,
     key: int = 0,
 ) -> None:
-    """table, squares (E, D); parts of ids and rows, and scratch, as for `summed_rows`: their sums move the table, in
-    place. With `scratch`, float32 on a CPU in one loop: no sum leaves the cache. key: of a step, for rows in bf16."""
+    """Update table and squares (E, D) in place; ids, rows and scratch as in `summed_rows`.
+
+    With `scratch`, float32 on a CPU is one loop: no sum leaves the cache. key: of the step, for bf16 tables.
+    """
     if scratch is None or any(part.dtype != torch.float32 for part in (table, *rows)):
         adagrad_rows(table, squares, *summed_rows(ids, rows, scratch), lr, eps, key)
         return
-    _check(ids, rows)
+    _match_lengths(ids, rows)
     use_torch_threads()
     places = tuple(part.contiguous().numpy() for part in ids)
     values = tuple(part.contiguous().numpy() for part in rows)
@@ -94,7 +96,7 @@ def adagrad_update(
 def adagrad_rows(
     table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float, key: int = 0
 ) -> None:
-    """ids (n,), rows (n, D) as `summed_rows` gives them; in place."""
+    """Apply Adagrad in place; ids (n,), rows (n, D) from `summed_rows`."""
     grown = squares.index_select(0, ids).addcmul_(rows, rows)
     squares.index_copy_(0, ids, grown)
     moved = to_float32(table.index_select(0, ids)).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
@@ -104,7 +106,7 @@ def adagrad_rows(
 def row_adagrad_rows(
     table: Tensor, squares: Tensor, ids: Tensor, rows: Tensor, lr: float, eps: float, key: int = 0
 ) -> None:
-    """Row-wise Adagrad: one accumulator per row, of the mean square; squares (E, 1)."""
+    """Apply row-wise Adagrad, with the mean square of a row as its only state: squares (E, 1)."""
     grown = squares.index_select(0, ids).add_(rows.square().mean(1, keepdim=True))
     squares.index_copy_(0, ids, grown)
     moved = to_float32(table.index_select(0, ids)).addcdiv_(rows, grown.sqrt_().add_(eps), value=-lr)
@@ -123,7 +125,7 @@ def adam_rows(
     step: int,
     key: int = 0,
 ) -> None:
-    """Lazy Adam: only touched rows move and decay; `step` counts from 1."""
+    """Apply lazy Adam: only rows of the step are updated and decay; `step` counts from 1."""
     m = first.index_select(0, ids).lerp_(rows, 1 - betas[0])
     v = second.index_select(0, ids).mul_(betas[1]).addcmul_(rows, rows, value=1 - betas[1])
     first.index_copy_(0, ids, m)
@@ -143,7 +145,7 @@ def _put(table: Tensor, ids: Tensor, moved: Tensor, key: int) -> None:
 
 @numba.njit(cache=True, parallel=True, error_model="numpy", fastmath={"contract"})
 def _adagrad_loop(table, squares, scratch, ids, rows, lr, eps):  # type: ignore[no-untyped-def]
-    """Chains the occurrences of each row, then walks every chain: sum, state, row. ids and rows are tuples."""
+    """Link the occurrences of each row, then sum each list and update state and row. ids and rows are tuples."""
     n = 0
     for part in ids:
         n += part.shape[0]
@@ -162,7 +164,7 @@ def _adagrad_loop(table, squares, scratch, ids, rows, lr, eps):  # type: ignore[
                 follows[last[at]] = i
             last[at] = i
             i += 1
-    for c in numba.prange(_CHUNKS):  # a chunk takes every so many-th row: frequent ones come early
+    for c in numba.prange(_CHUNKS):  # every _CHUNKS-th row, since frequent rows come early
         g = np.empty(table.shape[1], table.dtype)
         for d in range(c, count, _CHUNKS):
             o = first[d]
@@ -185,7 +187,7 @@ def _adagrad_loop(table, squares, scratch, ids, rows, lr, eps):  # type: ignore[
 
 @numba.njit(cache=True)
 def _sum_loop(ids, rows, scratch, distinct, sums, count):  # type: ignore[no-untyped-def]
-    """Adds rows to the sums of their ids; scratch[id] is where its sum stands. How many are distinct so far."""
+    """Add rows to the sums of their ids, sums[scratch[id]]; return the number of distinct ids so far."""
     for i in range(ids.shape[0]):
         at = scratch[ids[i]]
         if at < 0:

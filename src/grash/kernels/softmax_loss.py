@@ -1,8 +1,8 @@
-"""Cross-entropy of a positive among itself and its negatives, with its gradient, in one pass over the scores.
+"""Cross-entropy of a positive against its negatives, with its gradient, in one pass over the scores.
 
 Bytes for B × N scores: 8·B·N (read once, gradient written once); a row stays in the cache between its maximum, its
-exponentials and their scaling. The plain form makes five passes. The loop's exponential is a polynomial of its own,
-since numba without a vector library calls the scalar one: relative error below 2·10⁻⁷ (tested).
+exponentials and their scaling. The reference makes five passes. The loop has its own exponential, a polynomial with a
+relative error below 2·10⁻⁷ (tested), since numba without a vector library calls the scalar one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from grash.kernels.device import use_torch_threads
 
-LossAndGradients = tuple[Tensor, Tensor, Tensor]
+LossAndGradients = tuple[Tensor, Tensor, Tensor]  # loss, gradients (B,) of positives and (B, N) of negatives
 
-_LEAST = np.int32(-0x7F800001)  # −∞ as `_ordered` gives it
-_LANES = 16  # sums of a row that grow side by side: the compiler may not reorder one (0038), and makes vectors of these
+_LEAST = np.int32(-0x7F800001)  # `_ordered` of −∞
+_LANES = 16  # sums of a row side by side: the compiler may not reorder one (docs/decisions/0038), but vectorizes these
 
 
 def softmax_loss(
     positive: Tensor, negative: Tensor, *, scale: float = 1.0, overwrite: bool = False
 ) -> LossAndGradients:
-    """positive (B,), negative (B, N), −∞ where there is no negative → (Σ loss, (B,), (B, N)), all times `scale`.
+    """Return Σ loss and its gradients, times `scale`, for positive (B,) and negative (B, N), −∞ if there is none.
 
-    With `overwrite`, the gradient may take the place of `negative`: half the bytes that the cache must hold.
+    With `overwrite`, the gradient may overwrite `negative`, which halves the bytes in the cache.
     """
     if positive.device.type != "cpu" or positive.dtype != torch.float32:
         return softmax_loss_reference(positive, negative, scale=scale)
@@ -40,12 +40,12 @@ def softmax_loss(
 
 
 def mask_scores(scores: Tensor, rows: Tensor, columns: Tensor, kept: Tensor) -> None:
-    """Sets scores[rows[k], columns[k]] to −∞ where kept[k] is False; scores (B, N) on a CPU, in place."""
+    """Set scores[rows[k], columns[k]] to −∞ where kept[k] is False; scores (B, N) on a CPU, in place."""
     _mask_loop(*(x.numpy() for x in (scores, rows, columns, kept)))
 
 
 def softmax_loss_reference(positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> LossAndGradients:
-    """The plain form of `softmax_loss`."""
+    """Reference of `softmax_loss`."""
     total = torch.logaddexp(positive, torch.logsumexp(negative, 1))
     for_negative = torch.exp(negative - total[:, None]).mul_(scale)
     return (total - positive).sum() * scale, torch.expm1(positive - total) * scale, for_negative
@@ -53,7 +53,7 @@ def softmax_loss_reference(positive: Tensor, negative: Tensor, *, scale: float =
 
 @numba.njit(cache=True, inline="always")
 def _exp(x):  # type: ignore[no-untyped-def]
-    """e^x for x ≤ 0, 0 below −87: 2^n · e^f, f within ±½·ln 2 by its Taylor polynomial of degree 7."""
+    """Return e^x for x ≤ 0, and 0 below −87: 2^n · e^f with |f| ≤ ½·ln 2 and a Taylor polynomial of degree 7."""
     safe = max(x, np.float32(-87.0))
     n = np.floor(safe * np.float32(1.4426950408889634) + np.float32(0.5))
     f = (safe - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)  # ln 2 in two parts
@@ -71,15 +71,19 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, inline="always")
 def _ordered(bits):  # type: ignore[no-untyped-def]
-    """The bits of a float32 as an integer in the floats' order, NaNs outside the infinities; its own inverse. LLVM
-    makes vectors of a maximum of integers, not of floats, among which it must look for NaNs."""
+    """Map the bits of a float32 to an integer with the order of the floats, NaNs beyond the infinities.
+
+    It is its own inverse. LLVM vectorizes a maximum of integers, but not of floats, where it must check for NaNs.
+    """
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 @numba.njit(cache=True, parallel=True, fastmath={"contract", "nsz"}, error_model="numpy")
 def _softmax_loop(positive, for_positive, x, scale):  # type: ignore[no-untyped-def]
-    """The loss, summed in the order of the rows, whatever the number of threads. x: scores, then their gradient, in one
-    place: of two arrays that may overlap LLVM makes no vectors."""
+    """Return the loss, summed in the order of the rows for any number of threads.
+
+    x: the scores, overwritten by their gradient, since LLVM does not vectorize over two arrays that may overlap.
+    """
     losses = np.empty(positive.shape[0], np.float32)
     n = x.shape[1]
     truths, others_bits = positive.view(np.int32), x.view(np.int32)

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from grash.kernels.compile_ahead import launch
-from grash.kernels.random_triton import key_at, load_key, permuted
+from grash.kernels.random_triton import key_at, load_key, permute_block
 from grash.kernels.step import NO_ID, StepSpace
 from grash.kernels.step_rows_triton import (
     EXACT,
@@ -172,7 +172,7 @@ def _draw_positives(  # type: ignore[no-untyped-def]
 def _triple_offsets(row, live, first, plan, train_radix, low, high):  # type: ignore[no-untyped-def]
     """Where the triples at these positions of the epoch's order begin in `train`."""
     place = tl.where(live, first + row, 0).to(tl.uint32)
-    found = permuted(place, tl.load(plan).to(tl.uint32), train_radix.to(tl.uint32), low, high, False)
+    found = permute_block(place, tl.load(plan).to(tl.uint32), train_radix.to(tl.uint32), low, high, False)
     return found.to(tl.int64) * 3
 
 
@@ -196,7 +196,7 @@ def _find_positions(  # type: ignore[no-untyped-def]
         low = tl.where(side == 0, head_low, tail_low)
         high = tl.where(side == 0, head_high, tail_high)
         n, a = n_entities.to(tl.uint32), radix.to(tl.uint32)
-        place = permuted(place.to(tl.uint32), n, a, low, high, True).to(tl.int32)
+        place = permute_block(place.to(tl.uint32), n, a, low, high, True).to(tl.int32)
     place = tl.where(live, place, _NO_ID)
     tl.store(positions + side * 2 * BATCH + is_tail * BATCH + row, place)
     tl.store(truths + side * BATCH + row, place, mask=is_tail == side)
@@ -221,11 +221,11 @@ def _draw_candidates(  # type: ignore[no-untyped-def]
         n, a = n_entities.to(tl.uint32), radix.to(tl.uint32)
         low, high = load_key(keys, 1 + side)
         low, high = key_at(low, high, step)
-        drawn = permuted(drawn, n, a, low, high, False)
+        drawn = permute_block(drawn, n, a, low, high, False)
         if trial == 0:
             low, high = load_key(keys, 2 - side)
             low, high = key_at(low, high, step)
-            other_position = permuted(drawn, n, a, low, high, True)
+            other_position = permute_block(drawn, n, a, low, high, True)
     if trial == 0:
         tl.store(negatives + j, drawn.to(tl.int32))
         tl.store(other_positions + j, other_position.to(tl.int32))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from grash.kernels.random_triton import kept, key_at, load_key, random_bits
+from grash.kernels.random_triton import dropout_block, key_at, load_key, random_bits_block
 from grash.kernels.step import FLOATS, INTS
 
 _TINY: tl.constexpr = tl.constexpr(1e-30)  # in place of a length of 0, where the difference is 0 too
@@ -45,7 +45,9 @@ def store_halves(table, ids, first, second, live, WIDTH: tl.constexpr, HALF: tl.
 def round_halves(first, second, ids, low, high, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
     """`bf16_rows.rounded`: both blocks at neighbors in bf16, by the random bits of rows and columns."""
     c = tl.arange(0, PAD)
-    return _rounded(first, random_bits(ids, c, low, high)), _rounded(second, random_bits(ids, c + HALF, low, high))
+    return _rounded(first, random_bits_block(ids, c, low, high)), _rounded(
+        second, random_bits_block(ids, c + HALF, low, high)
+    )
 
 
 @triton.jit
@@ -171,7 +173,7 @@ def candidate_mask(ids, side, step, trials, factors, HALF: tl.constexpr, PAD: tl
 def _mask(rows, low, high, stream, bound, scale, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
     c = tl.arange(0, PAD)
     low, high = key_at(low, high, stream)
-    return kept(rows, c, low, high, bound, scale), kept(rows, c + HALF, low, high, bound, scale)
+    return dropout_block(rows, c, low, high, bound, scale), dropout_block(rows, c + HALF, low, high, bound, scale)
 
 
 # = What the step's Triton kernels share: the positives of a step, a program's part of a side's candidates, and how the

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.data.known_answers import AnswerIndex, KnownAnswers, expand
-from grash.kernels.random import BatchDraw, key_at, key_of, permuted, permuted_rows, uniform
+from grash.kernels.random import BatchSampler, key_at, key_of, permuted, permuted_rows, uniform
 from grash.models.base import SIDES, Side
 from grash.training.config import TrainConfig
 
@@ -141,7 +141,7 @@ class Batches:
     def positives(self, step: int) -> Batch:
         """The batch of a step of negative sampling or 1vsAll."""
         if self._at_once is not None:
-            triples, rows, drawn = self._at_once.at(step, *self.plan.places(step))
+            triples, rows, drawn = self._at_once.draw(step, *self.plan.places(step))
             return Batch(triples, {s: Negatives(ids, rows, *at) for s, (ids, *at) in zip(self._counts, drawn)})
         triples = self.train[self._places(step)].to(torch.int64)
         if self.config.training == "1vsall":
@@ -162,14 +162,14 @@ class Batches:
             parts = [("tail", _joined_lookups(parts, self.n_relations))]
         return [Questions(side, *(self._tensor(a) for a in arrays)) for side, arrays in parts]
 
-    def _draw_at_once(self) -> BatchDraw | None:
+    def _draw_at_once(self) -> BatchSampler | None:
         """Positives and negatives of the usual kind are drawn in one loop on a CPU, the same as by `_negatives`."""
         config, keys = self.config, self._negatives_keys
         unusual = config.negatives_replacement or config.negatives_filtered or config.negatives_sampling != "uniform"
         if config.training != "negative_sampling" or unusual or not config.negatives_shared:
             return None
         sides = [(keys[s], min(n, self.n_entities), 0 if s == "head" else 2) for s, n in self._counts.items()]
-        return BatchDraw(self.train, self._order_key, self.n_entities, sides)
+        return BatchSampler(self.train, self._order_key, self.n_entities, sides)
 
     def _places(self, step: int) -> Tensor:
         epoch, first, last = self.plan.places(step)

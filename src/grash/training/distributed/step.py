@@ -17,8 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from grash.kernels import pair_scores as pair_loops
-from grash.kernels.pair_scores import Pair, add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
+from grash.kernels.pair_scores import (
+    Pair,
+    add_row_gradients,
+    loop_gradients,
+    pair_gradients,
+    pair_scores,
+    row_gradients,
+    row_scores,
+    use_loops,
+)
 from grash.kernels.random import keep_mask, key_at
 from grash.models.base import SIDES, KgeModel, Side
 from grash.training.batches import Batch, Negatives, Questions
@@ -428,8 +436,8 @@ def wide_gradients(
         return pair_gradients(queries, rows, scores, upstream, pair)
     if pair == "dot":
         return wide(upstream) @ wide(rows), upstream.T @ queries
-    if pair != "l2" and pair_loops.serve(queries):
-        return pair_loops.gradients(queries, rows, upstream, pair, torch.float64)
+    if pair != "l2" and use_loops(queries):
+        return loop_gradients(queries, rows, upstream, pair, torch.float64)
     doubles = [wide(x) for x in (queries, rows, scores, upstream)]
     for_queries, for_rows = pair_gradients(doubles[0], doubles[1], doubles[2], doubles[3], pair)
     return for_queries, for_rows.to(rows.dtype)
