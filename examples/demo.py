@@ -1,6 +1,6 @@
-"""The main job on the bundled graph: search, train the winner, ask it. `make demo` runs it, in about two minutes.
+"""Search the bundled graph, train the winner and query it. `make demo` runs this in about two minutes.
 
-Every step is a command of the `grash` command line, shown before it runs; the search stays in runs/demo.
+Every step is a `grash` command that is shown before it runs. The search is kept in runs/demo.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEARCH = "--model complex --dim 64 --epochs 40 --n-trials 16"
 
 
 def run(line: str) -> None:
-    """Shows a command as one would type it, and runs it."""
+    """Show a command as you would type it, and run it."""
     print(f"\n\033[1m$ grash {line}\033[0m" if sys.stdout.isatty() else f"\n$ grash {line}", flush=True)
     code = main(shlex.split(line))
     if code:
@@ -27,7 +27,7 @@ def run(line: str) -> None:
 
 
 def show_held_out(model: grash.Model, relation: str, count: int) -> None:
-    """Questions from the test split, which training has not seen: the best new answers, and the true one."""
+    """Print questions from the test split with the best new answers and the true one."""
     data = model.dataset
     seen = {(h, r) for h, r, _ in data.train.tolist()}
     wanted = model.relation_id(relation)
@@ -48,12 +48,12 @@ def demo() -> None:
     run(f"predict {RUN}/model --head Austria --relation neighbour_of -k 8")
     run(f"predict {RUN}/model --head Peru --relation speaks -k 5")
     run(f"predict {RUN}/model --relation uses_currency --tail Euro -k 5 --new-only")
-    print("\nFacts that were held out of training; the true answer stands in [brackets] where it is among the best:\n")
+    print("\nTest triples, not seen in training; the true answer is in [brackets] if it is among the best three:\n")
     model = grash.load_model(f"{RUN}/model", device="cpu")
     for relation in ("in_continent", "located_in", "uses_currency", "written_in"):
         show_held_out(model, relation, 3)
-    print(f"\nDone in {time.monotonic() - started:.0f} s. Look at {Path(RUN, 'report.html').resolve()} in a browser;")
-    print(f"the model is in {RUN}/model: ask it more with `grash predict`.")
+    print(f"\nDone in {time.monotonic() - started:.0f} s. Open {Path(RUN, 'report.html').resolve()} in a browser.")
+    print(f"The model is in {RUN}/model: query it with `grash predict`.")
 
 
 if __name__ == "__main__":
