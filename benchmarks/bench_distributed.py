@@ -74,32 +74,28 @@ def stepping(
         state = TrainState.fresh(initial_model(config, *data.sizes, device=device), config)
         batches = data.batches(config)
 
-        def plain() -> Any:
-            train_step(state, batches, config)
-            return state.unread.pop()
-
-        yield "one process", plain, lambda losses: losses, lambda: 0
+        yield "one process", lambda: train_step(state, batches, config), lambda losses: losses, lambda: 0
         return
     from grash.engines.distributed import joined
     from grash.training.distributed.checkpoint import fresh_shard
-    from grash.training.distributed.loop import sharded_step
+    from grash.training.distributed.loop import distributed_step
     from grash.training.distributed.tables import Shard
 
-    with joined(args.device) as (company, device):
-        shard, data = Shard.of(dataset.n_entities, company), TrainingData(dataset, device)
+    with joined(args.device) as (group, device):
+        shard, data = Shard(dataset.n_entities, group), TrainingData(dataset, device)
         state = fresh_shard(config, dataset.n_relations, shard, device)
         training = Training(config).started(state, data.batches(config))
         count = [0]
-        plain_exchange = company.exchange
+        plain_exchange = group.all_to_all
 
         def counted(rows: Any, sent: Any, received: Any) -> Any:
-            away = sum(sent) - sent[company.rank]  # what stays here is not sent
+            away = sum(sent) - sent[group.rank]  # what stays here is not sent
             count[0] += away * rows[:1].numel() * rows.element_size()
             return plain_exchange(rows, sent, received)
 
-        company.exchange = counted  # type: ignore[method-assign]
-        name = f"{company.size} rank{'s' * (company.size > 1)} on {device.type}, rank {company.rank}"
-        yield name, lambda: sharded_step(training, shard, company), company.total, lambda: count[0]
+        group.all_to_all = counted  # type: ignore[method-assign]
+        name = f"{group.size} rank{'s' * (group.size > 1)} on {device.type}, rank {group.rank}"
+        yield name, lambda: distributed_step(training, shard), group.all_reduce, lambda: count[0]
 
 
 def compare(files: list[Path]) -> None:

@@ -73,7 +73,7 @@ def _trained(folder: Path, model: str, seed: int, epochs: float, path: str) -> f
     from grash.training.checkpoint import TrainState
     from grash.training.config import TrainConfig
     from grash.training.initial import initial_model
-    from grash.training.loop import train
+    from grash.training.loop import Training, train_stack
 
     torch.set_num_threads(1)
     os.environ["GRASH_KERNELS"] = "reference" if path == "plain" else "triton"
@@ -85,7 +85,9 @@ def _trained(folder: Path, model: str, seed: int, epochs: float, path: str) -> f
     config = TrainConfig(**MODELS[model], seed=seed, epochs=epochs, precision=precision)
     batches = Batches(triples, n_entities, n_relations, config, device)
     state = TrainState.fresh(initial_model(config, n_entities, n_relations, device=device), config)
-    train(state, batches, config)
+    [error] = train_stack([Training(config).started(state, batches)])
+    if error is not None:
+        raise error
     os.environ.pop("GRASH_KERNELS")
     ranker = Ranker(valid, KnownAnswers.of(triples, valid, n_relations=n_relations), n_entities, device)
     return mrr(ranker.rank(state.model))

@@ -128,7 +128,7 @@ def test_valid_names_unknown_to_train_are_told(tmp_path):
         (("--set", "epochs"), "give name=value"),
         (("--threads", 0), "threads=0"),
         (("--threads", 10**12), "threads=1000000000000"),
-        (("--dim", 0), "dim=0 does not suit: give 1 or more."),
+        (("--dim", 0), "dim=0 is not valid: give 1 or more."),
         (("--set", "foo=1"), "'foo' is not a setting. `grash settings` lists them all."),
         (("--n-test", 99999), "2 valid and 99,999 test triples are to be split off, and the source has 48"),
         (("--n-valid", 24, "--n-test", 24), "give a smaller n_valid and n_test (--n-valid and --n-test)"),

@@ -29,7 +29,6 @@ from grash.search.proposals import make_configurations, space_for
 from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space import as_dict
 from grash.search.trial import MACHINE_FAULTS
-from grash.training import config as training
 from grash.training.config import TrainConfig
 from grash_study.cells import TESTED
 from grash_study.pool import OLDER_SETTINGS, SCHEMA, VERSION
@@ -39,7 +38,7 @@ from grash_study.store import Store
 
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, devices=, source=, **settings)
 _OURS = ("models", "seed", "final_train")  # what the study itself says of a search
-_BEFORE = {**OLDER_SETTINGS, **training.AS_BEFORE}
+_BEFORE = {**OLDER_SETTINGS, "storage": "float32"}
 _DIGITS = 6  # of numbers that tell searches isolated: the last bits of a draw differ between machines
 
 

@@ -98,20 +98,20 @@ def _losses(launch: dict[str, Any]) -> None:
     from grash.engines.trainer import TrainingData
     from grash.training.config import make_config
     from grash.training.distributed.checkpoint import fresh_shard
-    from grash.training.distributed.loop import sharded_step
+    from grash.training.distributed.loop import distributed_step
     from grash.training.distributed.tables import Shard
     from grash.training.loop import Training
 
     dataset, found = circle(), []
-    with joined("cpu") as (company, device), torch.no_grad():
-        shard, data = Shard.of(dataset.n_entities, company), TrainingData(dataset, device)
+    with joined("cpu") as (group, device), torch.no_grad():
+        shard, data = Shard(dataset.n_entities, group), TrainingData(dataset, device)
         for settings in launch["settings"]:
             config = make_config(settings)
             state = fresh_shard(config, dataset.n_relations, shard, device)
             training = Training(config).started(state, data.batches(config))
-            losses = [sharded_step(training, shard, company) for _ in range(launch["steps"])]
-            found.append(company.total(torch.stack(losses)).tolist())
-        if company.rank == 0:
+            losses = [distributed_step(training, shard) for _ in range(launch["steps"])]
+            found.append(group.all_reduce(torch.stack(losses)).tolist())
+        if group.rank == 0:
             Path(launch["out"]).write_text(json.dumps(found))
 
 
@@ -121,7 +121,7 @@ def _train(launch: dict[str, Any]) -> None:
     from grash.training.config import make_config
     from grash.training.distributed import loop as sharded_loop
 
-    happens, plain_step, plain_rename = launch.get("happens"), sharded_loop.sharded_step, Path.rename
+    happens, plain_step, plain_rename = launch.get("happens"), sharded_loop.distributed_step, Path.rename
     mine = bool(happens) and os.environ["RANK"] in happens["ranks"]
     begun: list[int] = []
 
@@ -138,13 +138,13 @@ def _train(launch: dict[str, Any]) -> None:
             os.kill(os.getpid(), getattr(signal, happens["signal"]))
         return plain_rename(self, target)
 
-    sharded_loop.sharded_step = step  # type: ignore[assignment]
+    sharded_loop.distributed_step = step  # type: ignore[assignment]
     Path.rename = rename  # type: ignore[method-assign]
-    with joined("cpu") as (company, device):
+    with joined("cpu") as (group, device):
         train_together(
             circle(),
             make_config(launch["settings"]),
-            company,
+            group,
             device,
             out=Path(launch["out"]),
             checkpoint=Path(launch["checkpoint"]),

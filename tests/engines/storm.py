@@ -113,10 +113,10 @@ def _arm(where: str, what: str, count: float) -> None:
 
         real = loop.train_step
 
-        def step(*given: Any) -> None:
+        def step(*given: Any) -> Any:
             if met(what):
                 die()
-            real(*given)
+            return real(*given)
 
         loop.train_step = step
     else:

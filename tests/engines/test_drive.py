@@ -22,7 +22,7 @@ from grash.errors import OutputError, SearchFailed
 from grash.search.ledger import SearchState
 from grash.search.trial import TrialProgress
 from grash.training import loop
-from grash.training.loop import Pulse
+from grash.training.loop import Monitor
 
 WILD = {**SPACE, "lr": {"type": "categorical", "choices": [0.3, 1e25]}}
 
@@ -360,7 +360,7 @@ def test_an_extension_after_a_stop_in_the_final_training_trains_the_new_winner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old winner's checkpoint is there, and is none of the new one's."""
-    monkeypatch.setattr(Pulse, "_save_after", lambda self: 0.0)
+    monkeypatch.setattr(Monitor, "_save_interval", lambda self: 0.0)
     hear = Driver._hear
 
     def stops_at_last(self: Driver, heartbeat: TrialProgress) -> None:

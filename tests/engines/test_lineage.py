@@ -114,8 +114,8 @@ def test_what_is_kept_ends_at_the_last_step_that_a_longer_run_would_make_too(tmp
         seen = round(epochs * n)
         whole = n * (seen // n) + (seen % n) // batch_size * batch_size
         kept = json.loads((tmp_path / f"{epochs}" / "0" / "state.json").read_text())
-        assert kept["step"] == Plan(n, batch_size, epochs).whole_steps
-        assert Plan(n, batch_size, epochs).epoch_after(Plan(n, batch_size, epochs).whole_steps) == whole / n
+        assert kept["step"] == Plan(n, batch_size, epochs).full_steps
+        assert Plan(n, batch_size, epochs).epoch_after(Plan(n, batch_size, epochs).full_steps) == whole / n
 
 
 def test_a_damaged_state_is_said_to_be_so(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a card that serves softmax of any kind, and nothing else."""
     for module in ("plan", "trainer", "memory"):
-        monkeypatch.setattr(f"grash.engines.{module}.serves", lambda config, device: config.loss == "softmax")
+        monkeypatch.setattr(f"grash.engines.{module}.uses_fused_step", lambda config, device: config.loss == "softmax")
     monkeypatch.setattr(
         "grash.engines.plan.why_not",
         lambda config, device: [] if config.loss == "softmax" else [f"loss={config.loss} is not softmax"],

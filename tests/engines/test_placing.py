@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     free = {"cuda": 80 * GIB, "cpu": 100 * GIB, "disk": 100 * GIB}
     monkeypatch.setattr(placing, "free_bytes", lambda device: free[device.type])
     monkeypatch.setattr(placing, "free_disk", lambda folder: free["disk"])
-    monkeypatch.setattr(memory, "serves", lambda config, device: False)
+    monkeypatch.setattr(memory, "uses_fused_step", lambda config, device: False)
     monkeypatch.setattr(memory, "ranking_bytes", lambda *given, **more: 1 << 20)
     return free
 
@@ -117,7 +117,7 @@ def test_what_is_asked_for_is_done_or_refused(machine: dict[str, int], tmp_path:
     machine["cuda"] = ROWS
     with pytest.raises(MemoryPlanError, match="needs .* on cuda:0, only 488.3 MiB is free"):
         place(CUDA, placement="device", folder=tmp_path)
-    with pytest.raises(ConfigError, match="placement=disk trains on a CPU"):
+    with pytest.raises(ConfigError, match="placement=disk needs device=cpu"):
         place(CUDA, placement="disk", folder=tmp_path)
     with pytest.raises(ConfigError, match="needs a folder"):
         place(CPU, placement="disk")
@@ -188,10 +188,10 @@ def test_the_final_training_of_a_search_is_the_same_on_disk(tmp_path: Path, monk
 def test_best_weights_go_to_disk_where_host_memory_lacks_room_for_them(machine: dict[str, int], tmp_path: Path) -> None:
     machine["cpu"] = ROWS // 2
     found = place(CUDA, folder=tmp_path)
-    assert found.placement == Placement("device", tmp_path) and not found.placement.far
+    assert found.placement == Placement("device", tmp_path) and not found.placement.offloaded
     assert found.plan.memory == 0 and found.plan.disk == found.plan.best_tables >= ROWS
     assert "on disk for the best weights" in found.sentence()
-    kept = found.placement.kept(torch.ones(3, 2))
+    kept = found.placement.best_rows(torch.ones(3, 2))
     assert is_offloaded(kept) and kept.shape == (3, 2)
     with pytest.raises(MemoryPlanError, match="of host memory, only .* is free"):
         place(CUDA, placement="device")

@@ -243,7 +243,7 @@ def overfitting():
 
 def test_a_disk_without_room_for_checkpoints_is_said_once_and_training_goes_on(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("grash.engines.trainer.free_disk", lambda folder: 1000)
-    monkeypatch.setattr("grash.training.loop.Pulse._save_after", lambda pulse: 0.0)
+    monkeypatch.setattr("grash.training.loop.Monitor._save_interval", lambda monitor: 0.0)
     config = TrainConfig(dim=8, epochs=4, valid_every=1, batch_size=64)
     with caplog.at_level(logging.WARNING):
         [[(_, ended)]] = run_trainings(

@@ -31,7 +31,7 @@ from grash.search.settings import make_settings
 from grash.search.trial import TrialProgress, TrialResult
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
-from grash.training.loop import PlainSteps, Pulse, Training
+from grash.training.loop import Monitor, Training, UnfusedSteps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -90,10 +90,10 @@ def test_a_stack_without_memory_is_parted_by_the_steps_of_its_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One leaves the stack at step 10, and memory runs out at step 30."""
-    monkeypatch.setattr(Pulse, "_save_after", lambda self: 0.0)
-    real, once = PlainSteps.advance, []
+    monkeypatch.setattr(Monitor, "_save_interval", lambda self: 0.0)
+    real, once = UnfusedSteps.advance, []
 
-    def advance(self: PlainSteps, stop: int) -> Any:
+    def advance(self: UnfusedSteps, stop: int) -> Any:
         step = self.trainings[0].state.step
         if step == 10 and len(self.trainings) == 4:
             self.trainings[1].error = Diverged("Training diverged.")
@@ -102,7 +102,7 @@ def test_a_stack_without_memory_is_parted_by_the_steps_of_its_checkpoints(
             raise MemoryError("out of memory")
         return real(self, stop)
 
-    monkeypatch.setattr(PlainSteps, "advance", advance)
+    monkeypatch.setattr(UnfusedSteps, "advance", advance)
     jobs = [Training(config_of(i, epochs=6.0), tmp_path / str(i) / "checkpoint") for i in range(4)]
     ended = dict(pair for stack in run_trainings(TrainingData(shifts(), CPU), jobs) for pair in stack)
     assert once and all(isinstance(outcome, TrainState) for outcome in ended.values()), ended

@@ -15,10 +15,10 @@ from grash.evaluation.distributed import DistributedRanker, evaluate_distributed
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.models import MODELS, KgeModel
-from grash.training.distributed.communication import Company
+from grash.training.distributed.communication import ProcessGroup
 from grash.training.distributed.tables import Shard
 from oracles import random_triples
-from training.thread_company import in_threads
+from training.distributed.thread_group import in_threads
 
 CPU = torch.device("cpu")
 VARIANTS = [("complex", 1), ("distmult", 1), ("cp", 1), ("rotate", 1), ("rotate", 2), ("transe", 1), ("transe", 2)]
@@ -40,10 +40,10 @@ def own_rows(model: KgeModel, shard: Shard) -> KgeModel:
     return type(model)(rows, model.relation, reciprocal=model.reciprocal, norm=model.norm)
 
 
-def in_company(size: int, model: KgeModel, triples: np.ndarray, known: KnownAnswers) -> list[Ranks]:
-    def work(company: Company) -> Ranks:
-        shard = Shard.of(model.n_entities, company)
-        return DistributedRanker(triples, known, shard, company, CPU).rank(own_rows(model, shard))
+def in_processes(size: int, model: KgeModel, triples: np.ndarray, known: KnownAnswers) -> list[Ranks]:
+    def work(group: ProcessGroup) -> Ranks:
+        shard = Shard(model.n_entities, group)
+        return DistributedRanker(triples, known, shard, group, CPU).rank(own_rows(model, shard))
 
     return in_threads(size, work)
 
@@ -65,7 +65,7 @@ def test_ranks_equal_those_of_one_process(
     test = random_triples(seed + 1, n_triples, n_entities, 3)
     known = KnownAnswers.of(train, test, n_relations=3)
     plain = Ranker(test, known, n_entities, CPU).rank(model)
-    for ranks in in_company(size, model, test, known):
+    for ranks in in_processes(size, model, test, known):
         for found, wanted in ((ranks.head, plain.head), (ranks.tail, plain.tail)):
             assert found.above.tolist() == wanted.above.tolist()
             assert found.ties.tolist() == wanted.ties.tolist()
@@ -79,7 +79,7 @@ def test_batches_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     test = random_triples(3, 40, 50, 3)
     known = KnownAnswers.of(random_triples(2, 200, 50, 3), test, n_relations=3)
     plain = Ranker(test, known, 50, CPU).rank(model)
-    for ranks in in_company(3, model, test, known):
+    for ranks in in_processes(3, model, test, known):
         assert ranks.tail.mean.tolist() == plain.tail.mean.tolist()
         assert ranks.head.mean.tolist() == plain.head.mean.tolist()
 
@@ -89,9 +89,9 @@ def test_a_row_that_is_not_finite_is_an_error_in_all_processes() -> None:
     model.entity[7, 0] = torch.nan
     test = random_triples(3, 4, 9, 3)
 
-    def work(company: Company) -> bool:
-        shard = Shard.of(9, company)
-        ranker = DistributedRanker(test, KnownAnswers.of(test, n_relations=3), shard, company, CPU)
+    def work(group: ProcessGroup) -> bool:
+        shard = Shard(9, group)
+        ranker = DistributedRanker(test, KnownAnswers.of(test, n_relations=3), shard, group, CPU)
         with pytest.raises(Diverged, match="NaN or infinite"):
             ranker.rank(own_rows(model, shard))
         return True
@@ -104,9 +104,9 @@ def test_the_evaluation_equals_that_of_one_process() -> None:
     dataset = Dataset(*(np.ascontiguousarray(p) for p in parts), 30, 3, name="drawn")
     model = model_of("transe", 1, 30, reciprocal=True, seed=4, integers=False)
 
-    def work(company: Company) -> object:
-        shard = Shard.of(30, company)
-        return evaluate_distributed(own_rows(model, shard), dataset, shard, company, sample=40, seed=3).to_dict()
+    def work(group: ProcessGroup) -> object:
+        shard = Shard(30, group)
+        return evaluate_distributed(own_rows(model, shard), dataset, shard, group, sample=40, seed=3).to_dict()
 
     wanted = evaluate(model, dataset, sample=40, seed=3).to_dict()
     assert in_threads(2, work) == [wanted, wanted]

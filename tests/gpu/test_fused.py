@@ -7,9 +7,10 @@ import torch
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
-from grash.training.fused import FusedSteps, serves, stack_states, why_not
+from grash.training.fused import FusedSteps, stack_states, uses_fused_step, why_not
 from grash.training.initial import initial_model
-from grash.training.loop import train, train_step
+from grash.training.loop import train_step
+from training.single import train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -95,16 +96,15 @@ def apart(one: TrainState, other: TrainState) -> list[float]:
 def compare_twenty(case: str, squares: float) -> None:
     """Twenty steps of both paths from the same rows, Adagrad's sums all at `squares`."""
     config, batches = make(**CASES[case])
-    assert serves(config, CUDA)
+    assert uses_fused_step(config, CUDA)
     plain, fused = fresh(config, batches), fresh(config, batches)
     for state in (plain, fused):
         for sums in tensors(state)[2:]:
             sums.fill_(squares)
     losses = FusedSteps([fused], batches, [config]).advance(20)[:, 0]
-    for _ in range(20):
-        train_step(plain, batches, config)
-    assert torch.allclose(losses[0], plain.unread[0], rtol=1e-5, atol=1e-6)
-    assert torch.allclose(losses, torch.stack(plain.unread), rtol=1e-4, atol=1e-6)
+    wanted = torch.stack([train_step(plain, batches, config) for _ in range(20)])
+    assert torch.allclose(losses[0], wanted[0], rtol=1e-5, atol=1e-6)
+    assert torch.allclose(losses, wanted, rtol=1e-4, atol=1e-6)
     assert max(apart(fused, plain)) < 1e-4, apart(fused, plain)
 
 
@@ -125,7 +125,7 @@ def test_each_of_twenty_steps_by_l1_agrees_with_the_plain_path(case):
     """Each from where the plain path stands: l1's gradient is a sum of signs, which turn where two paths are a last bit
     apart, and then each goes its own way."""
     config, batches = make(**L1[case])
-    assert serves(config, CUDA)
+    assert uses_fused_step(config, CUDA)
     plain, fused = fresh(config, batches), fresh(config, batches)
     for sums in tensors(plain)[2:]:
         sums.fill_(GROUND)
@@ -134,8 +134,7 @@ def test_each_of_twenty_steps_by_l1_agrees_with_the_plain_path(case):
         for mine, theirs in zip(tensors(fused), tensors(plain)):
             mine.copy_(theirs)
         loss = steps.advance(fused.step + 1)[0, 0]
-        train_step(plain, batches, config)
-        assert torch.allclose(loss, plain.unread[-1], rtol=1e-5)
+        assert torch.allclose(loss, train_step(plain, batches, config), rtol=1e-5)
         assert max(apart(fused, plain)) < 1e-4, (plain.step, apart(fused, plain))
 
 
@@ -145,9 +144,9 @@ def test_coarser_products_are_as_far_off_as_their_factors(precision, tolerance, 
     config, batches = make(2000, dim=dim, precision=precision, negatives_tail=700)
     plain, fused = fresh(config, batches), fresh(config, batches)
     exact = config.changed(precision="float32")
-    train_step(plain, batches, exact)
+    wanted = train_step(plain, batches, exact)
     [loss] = FusedSteps([fused], batches, [config]).advance(1)
-    assert torch.allclose(loss, plain.unread[0], rtol=1e-3)
+    assert torch.allclose(loss, wanted, rtol=1e-3)
     assert max(apart(fused, plain)[2:]) < tolerance  # squares of gradients
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
-from grash.training.fused import FusedSteps, serves
+from grash.training.fused import FusedSteps, uses_fused_step
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
 
@@ -147,8 +147,7 @@ def step_errors(
         twin = twin_of(start, config)
         before = [t.clone() for t in tensors(twin)]
         loss = run.advance(step + 1)[0, 0].item()
-        train_step(twin, here, config)
-        truth = twin.unread[0].item()
+        truth = train_step(twin, here, config).item()
         errors = {"loss": abs(loss - truth) / max(abs(truth), LEAST)}
         names = ("entity", "relation", "entity squares", "relation squares")
         errors |= {n: apart(*three) for n, *three in zip(names, tensors(fused), tensors(twin), before)}
@@ -171,7 +170,7 @@ def settings_of(model: str, variant: Settings) -> TrainConfig:
 
 
 def on_device(config: TrainConfig) -> tuple[TrainConfig, np.ndarray, int, int, torch.device]:
-    assert serves(config, CUDA)
+    assert uses_fused_step(config, CUDA)
     return config, random_graph(301, 7, 900), 301, 7, CUDA
 
 

@@ -14,7 +14,7 @@ from grash.data.dataset import Dataset
 from grash.engines.trainer import TrainingData, run_trainings
 from grash.errors import Diverged
 from grash.training.config import TrainConfig
-from grash.training.fused import serves
+from grash.training.fused import uses_fused_step
 from grash.training.loop import Training
 
 pytestmark = [
@@ -64,7 +64,7 @@ def seen(ended: Any) -> dict[str, Any]:
 def test_alone_among_8_and_among_64_a_trial_is_the_same(model: str, precision: str) -> None:
     data = TrainingData(graph(), CUDA)
     configs = [config_of(i, model=model, precision=precision) for i in range(64)]
-    assert all(serves(c, CUDA) for c in configs)
+    assert all(uses_fused_step(c, CUDA) for c in configs)
     sixty_four = {n: seen(e) for n, e in run(data, configs).items()}
     eight = {n: seen(e) for n, e in run(data, configs[:8]).items()}
     for number in range(8):

@@ -116,7 +116,7 @@ def test_checking_fills_in_what_is_fixed_and_leaves_out_what_does_not_count() ->
         ),
         ({"dropout_entity": 0.2}, r"dropout_entity=0.2 lies outside the space, which does not have it"),
         ({"learning_rate": 0.2}, r"'learning_rate' is not a setting"),
-        ({"lr": "fast"}, r"lr='fast' does not suit"),
+        ({"lr": "fast"}, r"lr='fast' is not valid"),
     ],
 )
 def test_a_configuration_outside_gets_a_sentence(values: dict[str, Any], sentence: str) -> None:
@@ -166,11 +166,14 @@ def test_a_contradictory_space_gets_a_sentence(changes: dict[str, Any], sentence
     [
         (
             {"dropout_entity": {"low": 0.5, "high": 1.0}},
-            r"dropout_entity=(0.99\d*|1.0) does not suit: give a number less than 1",
+            r"dropout_entity=(0.99\d*|1.0) is not valid: give a number less than 1",
         ),
-        ({"batch_size": {"type": "float", "low": 1, "high": 9}}, r"batch_size=.* does not suit: give a whole number"),
-        ({"optimizer": {"choices": ["adagrad", "adamw"]}}, r"optimizer='adamw' does not suit"),
-        ({"training": "kvsall", "loss": {"choices": ["bce", "margin"]}}, r"loss=margin does not suit training=kvsall"),
+        ({"batch_size": {"type": "float", "low": 1, "high": 9}}, r"batch_size=.* is not valid: give a whole number"),
+        ({"optimizer": {"choices": ["adagrad", "adamw"]}}, r"optimizer='adamw' is not valid"),
+        (
+            {"training": "kvsall", "loss": {"choices": ["bce", "margin"]}},
+            r"loss=margin does not work with training=kvsall",
+        ),
         ({"schedule": "warmup"}, r"schedule=warmup needs warmup_epochs"),
         (
             {"negatives_head": 0, "negatives_tail": {"type": "int", "low": 0, "high": 9}},

@@ -17,7 +17,7 @@ from grash.engines.trainer import TrainingData
 from grash.training.config import make_config
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
-from grash.training.state import TrainState
+from grash.training.checkpoint import TrainState
 
 torch.set_num_threads(1)
 data, cpu = load_dataset("world"), torch.device("cpu")

@@ -1,4 +1,4 @@
-"""What of the fused step needs no GPU: who is served, and how the work is cut up."""
+"""The parts of the fused step that need no GPU: what it covers, and how the work is divided."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from grash.kernels.step import TILE, StepShape
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
-from grash.training.fused import serves, stack_states, why_not, work_bytes
+from grash.training.fused import stack_states, uses_fused_step, why_not, work_bytes
 from grash.training.initial import initial_model
 
 CPU = torch.device("cpu")
@@ -20,26 +20,26 @@ def shape(**changes: object) -> StepShape:
     return StepShape(**{**values, **changes})
 
 
-def test_a_cpu_takes_the_plain_path_and_says_why():
+def test_a_cpu_runs_the_unfused_implementation_and_reports_why():
     config = TrainConfig(loss="margin", dim=7, model="distmult", precision="float32")
     reasons = why_not(config, CPU)
     assert reasons[0] == "the device is cpu, not cuda"
     assert "loss=margin is not softmax or self_adversarial" in reasons
     assert any(reason.startswith("dim=7 is not an even number up to 128") for reason in reasons)
-    assert not serves(TrainConfig(), CPU)
+    assert not uses_fused_step(TrainConfig(), CPU)
 
 
-def test_what_has_no_kernel_says_so():
+def test_uncovered_settings_are_named():
     distances = [r for r in why_not(TrainConfig(model="transe", training="1vsall"), CPU) if "1vsall" in r]
-    assert distances == ["training=1vsall of distances (model=transe) would keep a score for every entity"]
+    assert distances == ["training=1vsall with a distance model (transe) needs a score for every entity"]
     assert "relation_prediction is above 0 with model=rotate" in why_not(
         TrainConfig(model="rotate", relation_prediction=1.0), CPU
     )
 
 
-def test_kernels_that_are_demanded_bother_no_cpu(monkeypatch):
+def test_forcing_the_kernels_does_not_affect_a_cpu(monkeypatch):
     monkeypatch.setenv("GRASH_KERNELS", "triton")
-    assert not serves(TrainConfig(loss="margin"), CPU)
+    assert not uses_fused_step(TrainConfig(loss="margin"), CPU)
 
 
 @given(st.integers(1, 3000), st.integers(1, 20000), st.integers(1, 20000), st.sampled_from(["dot", "l1"]))
@@ -65,7 +65,7 @@ def test_the_work_space_grows_with_the_trials_and_not_with_the_graph():
     assert work_bytes([config], 10**8, 30) == one
 
 
-def test_all_entities_stand_in_the_work_space_once_and_no_score_of_them():
+def test_the_work_space_holds_all_entities_once_and_none_of_their_scores():
     once = TrainConfig(training="1vsall", precision="float32")
     apart = once.changed(dropout_entity=0.1)
     small, large = (work_bytes([once], n, 30) for n in (10**5, 2 * 10**5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import time
@@ -24,9 +23,10 @@ from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
 from grash.training.initial import initial_model
-from grash.training.loop import Progress, train
+from grash.training.loop import Progress
 from grash.training.optimizers import TableOptimizer
 from oracles import random_triples
+from training.single import train
 
 CPU = torch.device("cpu")
 
@@ -163,17 +163,6 @@ def test_a_checkpoint_of_other_settings_is_refused_by_name(tmp_path: Path, eager
         run_training(small_graph(70), config, device="cpu", checkpoint=tmp_path / "c")
 
 
-def test_a_checkpoint_of_before_a_setting_existed_goes_on(tmp_path: Path, eager: None) -> None:
-    config = settings_of()
-    with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "c", watch=stopper(2))
-    file = tmp_path / "c" / "state.json"
-    record = json.loads(file.read_text(encoding="utf-8"))
-    del record["belongs_to"]["config"]["storage"]
-    file.write_text(json.dumps(record), encoding="utf-8")
-    assert same(run(config, tmp_path / "c"), run(config))
-
-
 @pytest.mark.parametrize(
     ("file", "change", "sentence"),
     [
@@ -185,7 +174,7 @@ def test_a_checkpoint_of_before_a_setting_existed_goes_on(tmp_path: Path, eager:
         ("state.json", lambda b: b"[]", "does not describe a grash-checkpoint"),
         ("state.json", lambda b: b.replace(b'"version": 1', b'"version": 99'), "of version 99"),
         ("state.json", lambda b: b.replace(b'"history"', b'"mystery"'), "damaged checkpoint"),
-        ("state.json", lambda b: b.replace(b'"belongs_to"', b'"belonged"'), "does not say what it belongs to"),
+        ("state.json", lambda b: b.replace(b'"belongs_to"', b'"belonged"'), "does not name its run"),
         ("state.json", lambda b: b.replace(b'"plateau": {', b'"plateau": null, "rest": {'), "damaged checkpoint"),
     ],
 )
@@ -235,9 +224,9 @@ def stand_in(config: TrainConfig) -> tuple[TrainState, Batches]:
 def test_a_loss_that_is_no_number_or_explodes_stops_the_run(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = itertools.chain([3.0, 2.0, bad], itertools.repeat(1.0))  # which are read a little later
 
-    def step(state: TrainState, *_: Any) -> None:
+    def step(state: TrainState, *_: Any) -> torch.Tensor:
         state.step += 1
-        state.unread.append(torch.tensor(next(losses)))
+        return torch.tensor(next(losses))
 
     monkeypatch.setattr(loop, "train_step", step)
     config = settings_of()

@@ -20,7 +20,7 @@ from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
 from grash.training.initial import initial_model
-from grash.training.loop import Pulse, Training
+from grash.training.loop import Monitor, Training
 from grash.training.placement import Placement, check_placement
 from triton_interpreter import interpret, needs_triton
 
@@ -59,8 +59,8 @@ def test_state_and_best_weights_lie_where_the_table_does(tmp_path: Path) -> None
     for placement, far in ((Placement("disk", tmp_path), True), (Placement("host"), False), (Placement(), False)):
         model = initial_model(config_of(), 40, 5, placement=placement)
         state = TrainState.fresh(model, config_of(), placement)
-        state.make_best()
-        assert placement.kept(initial_model(config_of(storage="bf16"), 4, 5).entity).dtype == torch.bfloat16
+        state.allocate_best()
+        assert placement.best_rows(initial_model(config_of(storage="bf16"), 4, 5).entity).dtype == torch.bfloat16
         rows = [state.model.entity, *state.entity_optimizer.state.values(), state.best["entity"]]
         assert [is_offloaded(tensor) for tensor in rows] == [far] * 3
         assert not any(is_offloaded(t) for t in (state.model.relation, *state.relation_optimizer.state.values()))
@@ -103,7 +103,7 @@ def test_a_state_in_files_is_saved_and_loaded(tmp_path: Path) -> None:
     for seed in (1, 2):
         config = config_of(seed=seed)
         states.append(TrainState.fresh(initial_model(config, 40, 5, placement=placement), config, placement))
-    states[0].make_best()
+    states[0].allocate_best()
     states[0].best["entity"].fill_(3.0)
     save_state(states[0], tmp_path / "c", belongs_to={})
     load_state(states[1], tmp_path / "c", belongs_to={})
@@ -134,10 +134,10 @@ def test_saving_takes_no_more_than_a_tenth_of_the_time(monkeypatch: pytest.Monke
 
     config, data = config_of(), circle()
     state = TrainState.fresh(initial_model(config, 40, 5), config)
-    pulse = Pulse([Training(config).started(state, Batches(data.train, 40, 5, config, CPU), save=save)], 120)
+    monitor = Monitor([Training(config).started(state, Batches(data.train, 40, 5, config, CPU), save=save)], 120)
     for moment in (119, 121, 171 + 130, 171 + 499, 171 + 501):
         now[0] = moment
-        pulse.see()
+        monitor.after_steps()
     assert saved == [121, 171 + 501]
 
 
@@ -149,20 +149,22 @@ def test_large_tables_are_not_saved_before_a_saving_is_a_tenth_of_the_time(monke
     state = TrainState.fresh(initial_model(config, 40, 5), config)
     batches = Batches(data.train, 40, 5, config, CPU)
     training = Training(config).started(state, batches, save=lambda s: saved.append(now[0]))
-    monkeypatch.setattr("grash.training.loop._DISK_RATE", state.nbytes / 50)  # a saving is thought to take 50 s
-    pulse = Pulse([training], 120)
+    monkeypatch.setattr(
+        "grash.training.loop._DISK_BYTES_PER_SECOND", state.nbytes / 50
+    )  # a saving is thought to take 50 s
+    monitor = Monitor([training], 120)
     for moment in (16, 63, 499, 501):
         now[0] = moment
-        pulse.validated()
+        monitor.after_validation()
     now[0] = 501 + 16  # it took none: an eighth of 120 s
-    pulse.validated()
+    monitor.after_validation()
     assert saved == [501, 517]
 
 
 def test_placements_that_do_not_suit_are_named() -> None:
     with pytest.raises(ConfigError, match="placement='ram' is unknown: give auto, device, host or disk"):
         check_placement("ram", CPU)
-    with pytest.raises(ConfigError, match="placement=disk trains on a CPU, and the device is cuda:0"):
+    with pytest.raises(ConfigError, match="placement=disk needs device=cpu, and the device is cuda:0"):
         check_placement("disk", torch.device("cuda", 0))
     with pytest.raises(ConfigError, match="placement=disk needs a folder"):
         run_training(circle(), config_of(), device="cpu", placement="disk")
@@ -201,7 +203,7 @@ found = []
 for placement in (Placement(), Placement("disk", Path(sys.argv[1]))):
     state = TrainState.fresh(initial_model(config, 24, 2, placement=placement), config, placement)
     training = Training(config).started(state, Batches(data.train, 24, 2, config, cpu), Validator(data, cpu))
-    assert train_stack([training], steps_of=fused) == [None]
+    assert train_stack([training], make_steps=fused) == [None]
     found.append((state, evaluate(state.model, data, detail=False).both.mrr))
 (here, one), (there, other) = found
 assert one == other and here.history == there.history and len(here.history) == 3, (one, other)

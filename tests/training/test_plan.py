@@ -24,7 +24,7 @@ def test_examples_add_up_to_exactly_what_was_asked(n: int, batch_size: int, epoc
     seen = 0
     for step in range(plan.n_steps):
         assert plan.examples_before(step) == seen
-        epoch, first, last = plan.places(step)
+        epoch, first, last = plan.positions(step)
         assert epoch * n + first == seen and first < last <= min(n, first + batch_size)
         seen += last - first
     assert seen == plan.total == plan.examples_before(plan.n_steps)
@@ -42,7 +42,7 @@ def test_steps_at_is_the_first_step_that_has_seen_enough(n: int, size: int, epoc
 def test_a_fraction_of_an_epoch_cuts_the_last_batch() -> None:
     plan = Plan(100, 32, 2.37)
     assert (plan.total, plan.steps_per_epoch, plan.n_steps) == (237, 4, 10)
-    assert [plan.places(s)[1:] for s in (3, 7, 8, 9)] == [(96, 100), (96, 100), (0, 32), (32, 37)]
+    assert [plan.positions(s)[1:] for s in (3, 7, 8, 9)] == [(96, 100), (96, 100), (0, 32), (32, 37)]
 
 
 def batches_of(n: int, training: str = "1vsall", **values: object) -> tuple[np.ndarray, Batches]:

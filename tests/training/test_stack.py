@@ -20,9 +20,9 @@ from grash.models import KgeModel
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, state_tensors
 from grash.training.config import TrainConfig, make_config
-from grash.training.fused import stack_states, swap, take_out
+from grash.training.fused import stack_states, swap_remove, swap_tables
 from grash.training.initial import initial_model
-from grash.training.loop import PlainSteps, Pulse, Training, train_stack
+from grash.training.loop import Monitor, Training, UnfusedSteps, train_stack
 from oracles import random_triples
 
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ def fresh(config: TrainConfig) -> TrainState:
     return TrainState.fresh(initial_model(config, E, R), config)
 
 
-class Spoiling(PlainSteps):
+class Spoiling(UnfusedSteps):
     """Plain steps that spoil some trials' tables."""
 
     spoilt: dict[int, int] = {}  # step by variation
@@ -88,7 +88,7 @@ class Spoiling(PlainSteps):
 def together(trials: Sequence[Trial], **calls: Any) -> list[Exception | None]:
     Spoiling.spoilt = {t.config.variation: t.spoilt_after for t in trials if t.spoilt_after is not None}
     states = stack_states([fresh(t.config) for t in trials], n=len(trials))
-    return train_stack([t.training(s, **calls) for t, s in zip(trials, states)], steps_of=Spoiling)
+    return train_stack([t.training(s, **calls) for t, s in zip(trials, states)], make_steps=Spoiling)
 
 
 def alone(trial: Trial) -> dict[str, Any]:
@@ -129,26 +129,26 @@ def test_a_training_is_the_same_alone_and_among_others(trials: list[Trial]) -> N
         assert trial.seen(error) == alone(trial)
 
 
-class Late(Pulse):
+class Late(Monitor):
     """Reads a window when the next one has been made, as on a card."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.most = self.ahead = 1
+        self.most_unread = self.left_unread = 1
 
 
 @settings(max_examples=40)
 @given(TRIALS, st.integers(1, 7))
 def test_windows_that_are_read_late_change_nothing(trials: list[Trial], window: int) -> None:
-    class Windows(PlainSteps):
+    class Windows(UnfusedSteps):
         def __init__(self, trainings: Sequence[Training]) -> None:
             super().__init__(trainings)
             self.window = window
 
     trials = [Trial(trial.config) for trial in trials]
     states = [fresh(trial.config) for trial in trials]
-    with mock.patch("grash.training.loop.Pulse", Late):
-        errors = train_stack([t.training(s) for t, s in zip(trials, states)], steps_of=Windows)
+    with mock.patch("grash.training.loop.Monitor", Late):
+        errors = train_stack([t.training(s) for t, s in zip(trials, states)], make_steps=Windows)
     assert [t.seen(e) for t, e in zip(trials, errors)] == [alone(t) for t in trials]
 
 
@@ -179,7 +179,7 @@ def test_a_stack_that_is_stopped_saves_all_and_each_goes_on_exactly(trials: list
             assert "error" in whole
             continue
         again = Trial(trial.config, trial.spoilt_after, kept=[])
-        [error] = train_stack([again.training(saved[trial.config.variation])], steps_of=Spoiling)
+        [error] = train_stack([again.training(saved[trial.config.variation])], make_steps=Spoiling)
         found = again.seen(error)
         found["kept"], whole["kept"] = found.get("kept", [])[-1:], whole.get("kept", [])[-1:]
         assert not found["kept"] or found["kept"] == whole["kept"]  # kept before the stop, or after it
@@ -244,7 +244,7 @@ def test_time_in_company_is_shared() -> None:
 def test_a_trial_that_has_ended_is_not_saved(keep_best: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its scores are all that is wanted of it; the tables of a training are."""
     seen = []
-    monkeypatch.setattr(Pulse, "validated", lambda pulse: seen.append(pulse.live[0].state.step))
+    monkeypatch.setattr(Monitor, "after_validation", lambda monitor: seen.append(monitor.live[0].state.step))
     trials = [Trial(config_of(i, {"epochs": 2.0, "valid_every": 1.0})) for i in range(2)]
     train_stack([t.training(fresh(t.config), keep_best=keep_best) for t in trials])
     assert trials[0].state is not None
@@ -302,9 +302,9 @@ def test_losses_are_added_as_one_by_one(rows: list[list[float]], before: float) 
     for state in states:
         state.loss_sum, state.step = before, len(rows)
     trials = [Trial(config_of(i, {})) for i in range(3)]
-    pulse = Pulse([t.training(s) for t, s in zip(trials, states)], 100.0)
-    pulse.add(torch.tensor(rows))
-    pulse.flush()
+    monitor = Monitor([t.training(s) for t, s in zip(trials, states)], 100.0)
+    monitor.add(torch.tensor(rows))
+    monitor.read_all()
     for i, state in enumerate(states):
         total = before
         for row in torch.tensor(rows)[:, i].tolist():
@@ -320,7 +320,7 @@ def test_slabs_can_be_exchanged_and_hold_what_their_states_held() -> None:
     stack_states(iter(states), n=4)
     places = [s.model.entity.data_ptr() for s in states]
     assert [p - places[0] for p in places] == [i * states[0].model.entity.nbytes for i in range(4)]
-    swap(states[1], states[3])
+    swap_tables(states[1], states[3])
     assert [s.model.entity.data_ptr() for s in states] == [places[i] for i in (0, 3, 2, 1)]
     for state, held in zip(states, before):
         assert all(torch.equal(v, held[k]) for k, v in state_tensors(state).items())
@@ -330,6 +330,6 @@ def test_slabs_can_be_exchanged_and_hold_what_their_states_held() -> None:
 def test_places_that_get_free_are_filled_from_the_end(n: int, data: Any) -> None:
     places = sorted(data.draw(st.sets(st.integers(0, n - 1))))
     row = list(range(n))
-    take_out(row, places)
+    swap_remove(row, places)
     assert sorted(row) == [i for i in range(n) if i not in places]
     assert all(row[i] == i for i in range(len(row)) if i not in places)

@@ -34,7 +34,7 @@ def run(*configs):
         return FusedSteps([t.state for t in live], live[0].batches, [t.config for t in live])
     trainings = [Training(c).started(s, Batches(triples, E, R, c, torch.device("cpu")), lambda model: 0.5)
                  for s, c in zip(states, configs)]
-    errors = train_stack(trainings, steps_of=fused)
+    errors = train_stack(trainings, make_steps=fused)
     return errors, states
 
 with np.errstate(all="ignore"):

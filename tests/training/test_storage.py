@@ -30,7 +30,7 @@ from grash.training.loop import Training
 from grash.training.optimizers import ADAGRAD_EPS, ADAM_EPS, BETAS, TableOptimizer, rounding_key
 from kernels.test_bf16_rows import rounded_by_hand
 from small_graph import rings
-from training.thread_company import in_threads
+from training.distributed.thread_group import in_threads
 
 E, D = 11, 6
 BF16, FLOAT32 = torch.bfloat16, torch.float32
@@ -104,7 +104,7 @@ def test_dense_gradients_move_a_table_in_pieces(monkeypatch: pytest.MonkeyPatch)
     start = torch.randn(E, D, generator=torch.Generator().manual_seed(0)).bfloat16()
     tables, dense = [start.clone(), start.clone()], torch.ones(E, D)
     for table, together in zip(tables, (1 << 16, 4)):
-        monkeypatch.setattr("grash.training.optimizers._TOGETHER", together)
+        monkeypatch.setattr("grash.training.optimizers._ROWS_AT_ONCE", together)
         TableOptimizer("adagrad", table, key=1).update(table, Gradient(dense=dense.clone()), 0.01, 1)
     assert torch.equal(*tables) and not torch.equal(tables[0], start)
 
@@ -268,16 +268,16 @@ def test_a_search_may_fix_the_storage_of_its_trials(changes: dict[str, Any], tmp
 
 
 def test_what_cannot_be_kept_so_is_refused_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"storage=bf16 does not suit optimizer=adam, .*: give lazy_adam"):
+    with pytest.raises(ConfigError, match=r"storage=bf16 does not work with optimizer=adam, .*: give lazy_adam"):
         config_of(optimizer="adam")
-    with pytest.raises(ConfigError, match=r"storage='fp16' does not suit: give 'float32' or 'bf16'"):
+    with pytest.raises(ConfigError, match=r"storage='fp16' is not valid: give 'float32' or 'bf16'"):
         config_of(storage="fp16")
     monkeypatch.setitem(os.environ, "LOCAL_WORLD_SIZE", "2")
 
-    def rank(company: Any) -> str:
+    def rank(group: Any) -> str:
         with pytest.raises(ConfigError) as caught:
             folders = {"out": tmp_path / "m", "checkpoint": tmp_path / "c"}
-            train_together(circle(), config_of(), company, torch.device("cpu"), **folders)
+            train_together(circle(), config_of(), group, torch.device("cpu"), **folders)
         return str(caught.value)
 
     said = "storage=bf16 trains in one process, and this training is spread over several: give storage=float32"

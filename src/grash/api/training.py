@@ -7,7 +7,6 @@ model.predict(head="Egypt", relation="neighbour_of")
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from grash.engines.trainer import run_identity, run_training
 from grash.evaluation.evaluate import check_sample
 from grash.files import check_writable, repair_folder
 from grash.models.store import check_free
+from grash.training.checkpoint import checkpoint_belongs_to
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.loop import Progress
 
@@ -116,9 +116,4 @@ def goes_on_from(
 ) -> bool:
     """Whether there is a checkpoint of a training with these settings on this dataset."""
     repair_folder(Path(checkpoint))
-    try:
-        record = json.loads((Path(checkpoint) / "state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    mine = run_identity(dataset, config, valid_sample)
-    return isinstance(record, dict) and record.get("belongs_to") == mine
+    return checkpoint_belongs_to(Path(checkpoint), run_identity(dataset, config, valid_sample))

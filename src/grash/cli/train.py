@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from grash.data.dataset import Dataset
     from grash.engines.distributed import Finished
     from grash.training.config import TrainConfig
-    from grash.training.distributed.communication import Company
+    from grash.training.distributed.communication import ProcessGroup
     from grash.training.loop import Progress
 
 
@@ -200,9 +200,9 @@ def _say_best(model: Model, seconds: float) -> None:
 
 def interrupted(checkpoint: Path) -> int:
     """Says what a Ctrl-C leaves; the exit code. A disk without room keeps the checkpoint of an earlier step."""
-    from grash.training.checkpoint import step_of
+    from grash.training.checkpoint import checkpoint_step
 
-    step = step_of(checkpoint)
+    step = checkpoint_step(checkpoint)
     if step is not None:
         say(
             f"interrupted: the checkpoint at {checkpoint} is of step {step:,}; give the same command again to go on "
@@ -282,8 +282,8 @@ def train_as_rank(
                 f"--placement {placement} is for a training in one process, and ranks keep their rows on their own "
                 f"devices: leave it out, and start more ranks where the rows do not fit."
             )
-        with joined(device) as (company, where):
-            _train(dataset, config, company, where, out, restart, json, quiet or not first, options)
+        with joined(device) as (group, where):
+            _train(dataset, config, group, where, out, restart, json, quiet or not first, options)
     except RankLost:
         raise  # says which rank it is
     except GrashError as error:  # each for itself: the first rank to end ends those that would have said the same
@@ -295,7 +295,7 @@ def train_as_rank(
 def _train(
     dataset: Dataset,
     config: TrainConfig,
-    company: Company,
+    group: ProcessGroup,
     where: torch.device,
     out: Path | None,
     restart: bool,
@@ -306,19 +306,19 @@ def _train(
     from grash.api import training as training_api
     from grash.engines.distributed import train_together
 
-    first, sample = company.rank == 0, options["valid_sample"]
+    first, sample = group.rank == 0, options["valid_sample"]
     chosen = "" if not first else str(out or training_api.free_folder(dataset, config, valid_sample=sample))
-    folder = Path(company.text(chosen))
+    folder = Path(group.broadcast_text(chosen))
     checkpoint = training_api.checkpoint_of(folder)
     started = time.monotonic()
     if not quiet:
-        _say_plan_distributed(dataset, config, company.size, where, folder)
+        _say_plan_distributed(dataset, config, group.size, where, folder)
         if not restart and training_api.goes_on_from(checkpoint, dataset, config, sample):
             say("A checkpoint of this run is there: it goes on from it.")
     try:
         with progress_display(config, str(where), quiet=quiet) as watch:
             given = {"out": folder, "checkpoint": checkpoint, "restart": restart, "watch": watch, **options}
-            found = train_together(dataset, config, company, where, **given)
+            found = train_together(dataset, config, group, where, **given)
     except KeyboardInterrupt:
         raise typer.Exit(interrupted(checkpoint) if first else 130) from None
     if first:

@@ -38,10 +38,10 @@ from grash.models import KgeModel
 from grash.models.store import check_free
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
-from grash.training.distributed.checkpoint import fresh_shard, load_shard, save_model_shard, save_shard
-from grash.training.distributed.communication import Company, Processes, RankLost
-from grash.training.distributed.loop import train_shard
-from grash.training.distributed.tables import Shard, check_shared
+from grash.training.distributed.checkpoint import check_shared, fresh_shard, load_shard, save_model_shard, save_shard
+from grash.training.distributed.communication import ProcessGroup, RankLost, TorchProcessGroup
+from grash.training.distributed.loop import train_distributed
+from grash.training.distributed.tables import Shard
 from grash.training.loop import Progress, Training
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Finished:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[tuple[Company, torch.device]]:
+def joined(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]:
     """Joins the ranks that were started with this one; this rank's device, its own card if there are cards."""
     import torch.distributed as distributed
 
@@ -81,7 +81,7 @@ def joined(device: str) -> Iterator[tuple[Company, torch.device]]:
     done = False
     try:
         with farewell(rank, size, RankLost.exit_code):
-            yield Processes(staged=where.type == "cuda" and shared), where
+            yield TorchProcessGroup(via_host=where.type == "cuda" and shared), where
         done = True
     finally:
         if done or backend == "gloo":  # after an error NCCL might wait for the others
@@ -105,7 +105,7 @@ def _device(name: str, local_rank: int) -> tuple[torch.device, bool]:
 def train_together(
     dataset: Dataset,
     config: TrainConfig,
-    company: Company,
+    group: ProcessGroup,
     device: torch.device,
     *,
     out: Path,
@@ -122,38 +122,40 @@ def train_together(
 
     checkpoint: as in `run.Training`, of any number of ranks; it goes when the model is saved. restart: what is there goes
     too, once nothing can be refused any more. watch is told by rank 0."""
-    if company.rank == 0:
+    if group.rank == 0:
         for folder in (checkpoint, out):
             repair_folder(folder)  # a rank 0 that was killed while it saved; the others wait for this one below
     belongs_to = run_identity(dataset, config, valid_sample)
     others = {"--no-test": not evaluate, "--test-sample": test_sample, "--overwrite": overwrite, "grash": __version__}
-    check_alike({_NAMES[name]: value for name, value in belongs_to.items()} | others, company)
+    check_alike({_NAMES[name]: value for name, value in belongs_to.items()} | others, group)
     _check_storage(config)
     check_free(out, overwrite=overwrite)
     check_sample(test_sample)
-    check_shared(out, company)
-    shard = Shard.of(dataset.n_entities, company)
+    check_shared(out, group)
+    shard = Shard(dataset.n_entities, group)
     data = TrainingData(dataset, device, valid_sample=valid_sample, seed=config.seed)
-    plan = plan_memory([config], shard.block, dataset.n_relations, len(dataset.train), device, n_valid=data.n_valid)
-    check_memory_of_ranks(plan, config, device, company)
-    if restart and company.rank == 0:
+    plan = plan_memory(
+        [config], shard.rows_per_rank, dataset.n_relations, len(dataset.train), device, n_valid=data.n_valid
+    )
+    check_memory_of_ranks(plan, config, device, group)
+    if restart and group.rank == 0:
         shutil.rmtree(checkpoint, ignore_errors=True)
-    company.any(False)  # nobody looks for a checkpoint before
+    group.barrier()  # nobody looks for a checkpoint before
     state = _state(config, dataset, shard, device, checkpoint, belongs_to)
-    check_same_step(state.step, checkpoint, company)
-    save = _saver(checkpoint, belongs_to, shard, company)
-    validate = _validator(dataset, shard, company, device, valid_sample, config.seed)
-    training = Training(config, watch=watch if company.rank == 0 else None)
+    check_same_step(state.step, checkpoint, group)
+    save = _saver(checkpoint, belongs_to, shard, group)
+    validate = _validator(dataset, shard, group, device, valid_sample, config.seed)
+    training = Training(config, watch=watch if group.rank == 0 else None)
     training = training.started(state, data.batches(config), validate, save)
-    train_shard(training, shard, company, save_every_seconds=save_every_seconds)
+    train_distributed(training, shard, save_every_seconds=save_every_seconds)
     evaluation: dict[str, Any] = {}
     if evaluate and len(dataset.test):
-        tested = evaluate_distributed(state.model, dataset, shard, company, sample=test_sample, seed=config.seed)
+        tested = evaluate_distributed(state.model, dataset, shard, group, sample=test_sample, seed=config.seed)
         evaluation = tested.to_dict()
     history = [asdict(v) for v in state.history]
     about = {"config": config.model_dump(), "evaluation": evaluation, "history": history}
-    save_model_shard(state.model, dataset, out, about=about, shard=shard, company=company, overwrite=overwrite)
-    if company.rank == 0:
+    save_model_shard(state.model, dataset, out, about=about, shard=shard, overwrite=overwrite)
+    if group.rank == 0:
         shutil.rmtree(checkpoint, ignore_errors=True)
     return Finished(history, evaluation, state.seconds)
 
@@ -185,16 +187,16 @@ def _state(
 
 
 def _saver(
-    checkpoint: Path, belongs_to: dict[str, Any], shard: Shard, company: Company
+    checkpoint: Path, belongs_to: dict[str, Any], shard: Shard, group: ProcessGroup
 ) -> Callable[[TrainState], None]:
     """A disk without room for the checkpoint does not end the training: it goes on without one, and says so once."""
     said = False
 
     def save(state: TrainState) -> None:
         nonlocal said
-        need, free = int(company.total(torch.tensor(state.nbytes))), free_disk(checkpoint) if company.rank == 0 else 0
-        if not company.any(company.rank == 0 and not checkpoint_fits(need, free)):
-            save_shard(state, checkpoint, belongs_to=belongs_to, shard=shard, company=company)
+        need, free = int(group.all_reduce(torch.tensor(state.nbytes))), free_disk(checkpoint) if group.rank == 0 else 0
+        if not group.any(group.rank == 0 and not checkpoint_fits(need, free)):
+            save_shard(state, checkpoint, belongs_to=belongs_to, shard=shard)
         elif not said:
             said = True
             warn_no_checkpoint(checkpoint, need, free)
@@ -203,14 +205,14 @@ def _saver(
 
 
 def _validator(
-    dataset: Dataset, shard: Shard, company: Company, device: torch.device, sample: int | None, seed: int
+    dataset: Dataset, shard: Shard, group: ProcessGroup, device: torch.device, sample: int | None, seed: int
 ) -> Callable[[KgeModel], float] | None:
     """Filtered MRR on the valid split, as `data.Validator`."""
     if not len(dataset.valid):
         return None
     triples = sample_triples(dataset.valid, sample, seed)
     known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
-    ranker = DistributedRanker(triples, known, shard, company, device)
+    ranker = DistributedRanker(triples, known, shard, group, device)
     return lambda model: mrr(ranker.rank(model))
 
 
@@ -220,10 +222,10 @@ def _validator(
 # = Comes from `distributed`. Ranks that differ in any of it would wait for each other, or train something else.
 
 
-def check_alike(given: Mapping[str, Any], company: Company) -> None:
+def check_alike(given: Mapping[str, Any], group: ProcessGroup) -> None:
     """given: what all ranks must have been given alike, by the names that a person knows it by."""
     digests = [hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest() for value in given.values()]
-    told = company.gather(torch.tensor([list(digest) for digest in digests], dtype=torch.uint8))
+    told = group.all_gather(torch.tensor([list(digest) for digest in digests], dtype=torch.uint8))
     differs = (told != told[0]).any(2)  # (ranks, names)
     ranks = differs.any(1).nonzero()[:, 0].tolist()
     if ranks:
@@ -234,21 +236,21 @@ def check_alike(given: Mapping[str, Any], company: Company) -> None:
         )
 
 
-def check_memory_of_ranks(plan: MemoryPlan, config: TrainConfig, device: torch.device, company: Company) -> None:
+def check_memory_of_ranks(plan: MemoryPlan, config: TrainConfig, device: torch.device, group: ProcessGroup) -> None:
     """`check_memory` for all ranks that take from the same memory; nobody allocates before all have looked."""
-    check_memory(plan, config, device, n_ranks=ranks_on(device, company))
-    company.any(False)
+    check_memory(plan, config, device, n_ranks=ranks_on(device, group))
+    group.barrier()
 
 
-def ranks_on(device: torch.device, company: Company) -> int:
+def ranks_on(device: torch.device, group: ProcessGroup) -> int:
     """How many ranks of this machine take from the device's memory: all of them from that of a CPU."""
-    shared = device.type == "cpu" or company.staged
+    shared = device.type == "cpu" or group.via_host
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if shared else 1
 
 
-def check_same_step(step: int, checkpoint: Path, company: Company) -> None:
+def check_same_step(step: int, checkpoint: Path, group: ProcessGroup) -> None:
     """All ranks go on from the same checkpoint, or all begin."""
-    steps = company.gather(torch.tensor([step]))[:, 0].tolist()
+    steps = group.all_gather(torch.tensor([step]))[:, 0].tolist()
     if len(set(steps)) > 1:
         rank = next(rank for rank, other in enumerate(steps) if other != steps[0])
         raise InputError(

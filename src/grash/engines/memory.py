@@ -18,8 +18,8 @@ from grash.models import model_class
 from grash.models.rotate import prediction_tiles
 from grash.training.batches import needs_index
 from grash.training.config import TrainConfig
-from grash.training.fused import serves, work_bytes
-from grash.training.initial import STORED
+from grash.training.fused import uses_fused_step, work_bytes
+from grash.training.initial import STORAGE_DTYPES
 from grash.training.optimizers import state_bytes
 from grash.training.placement import Placement, check_placement
 
@@ -72,7 +72,7 @@ class MemoryPlan:
             ("ranking", self.ranking),
         )  # fmt: skip
         text = f"{format_bytes(self.device)} ({', '.join(f'{name} {format_bytes(n)}' for name, n in parts)})"
-        if self.placement.far:
+        if self.placement.offloaded:
             where = "in host memory" if self.placement.kind == "host" else "on disk"
             text += (
                 f", {format_bytes(self.entities + self.entity_optimizer)} {where} (entities "
@@ -122,14 +122,14 @@ def plan_memory(
     config, n_trainings = configs[0], len(configs)
     width = model_class(config.model).relation_width(config.dim)
     relations = n_relations * (2 if config.reciprocal else 1)
-    entities, tables = STORED[config.storage].itemsize * n_entities * config.dim, 4 * relations * width
+    entities, tables = STORAGE_DTYPES[config.storage].itemsize * n_entities * config.dim, 4 * relations * width
     row_index = 4 * (n_entities + relations)  # kept on a CPU only
     state = state_bytes(config, n_entities, config.dim) - 4 * n_entities
     optimizer = state_bytes(config, relations, width) - 4 * relations + (row_index if device.type == "cpu" else 0)
     best = entities + tables if keep_best else 0
-    if not placement.far:
+    if not placement.offloaded:
         tables, optimizer, entities, state = tables + entities, optimizer + state, 0, 0
-    fused = all(serves(c, device) for c in configs)
+    fused = all(uses_fused_step(c, device) for c in configs)
     if fused:
         step = work_bytes(configs, n_entities, n_relations)
     else:
@@ -140,7 +140,7 @@ def plan_memory(
         optimizer=n_trainings * optimizer,
         triples=12 * n_train * (3 if needs_index(config) else 1),
         step=step,
-        ranking=ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, offloaded=placement.far),
+        ranking=ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, offloaded=placement.offloaded),
         best_tables=n_trainings * best,
         step_stays=fused,
         building=tables + optimizer if n_trainings > 1 else 0,
@@ -292,7 +292,7 @@ def _savings_note(
 
     Each alone, and both together if neither alone makes the training fit on the device.
     """
-    if not plan.placement.far:
+    if not plan.placement.offloaded:
         return ""
     options: list[tuple[str, dict[str, str]]] = []
     if config.optimizer != "row_adagrad" and plan.entity_optimizer:

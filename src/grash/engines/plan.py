@@ -30,7 +30,7 @@ from grash.search.schedule import fitting_trials, round_config
 from grash.search.trial import Configuration, Round, TrialResult
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
-from grash.training.fused import serves, stack_states, why_not
+from grash.training.fused import stack_states, uses_fused_step, why_not
 from grash.training.initial import initial_model
 from grash.training.loop import Training, steps_for
 from grash.training.placement import Placement
@@ -230,7 +230,7 @@ def _placement(
         )
     except MemoryPlanError as error:
         return [f"final: it does not fit as things are. {error}"]
-    return [f"final: placement={placed.placement.kind}, {placed.sentence()}"] if placed.placement.far else []
+    return [f"final: placement={placed.placement.kind}, {placed.sentence()}"] if placed.placement.offloaded else []
 
 
 def _negatives(configs: list[TrainConfig]) -> tuple[int, int]:
@@ -256,12 +256,12 @@ def _seconds(
 ) -> float:
     """Of these trials, by the way that they will take, and their validations."""
     torch.set_num_threads(threads)
-    fused = [config for config in configs if serves(config, training_data.device)]
+    fused = [config for config in configs if uses_fused_step(config, training_data.device)]
     seconds = len(configs) * n_validations * probe_validation(training_data, typical)
     if fused:
         stack = largest_stack(training_data, fused)
         seconds += steps * probe_step(training_data, stack) * len(fused) / len(stack)
-    plain = [config for config in configs if not serves(config, training_data.device)]
+    plain = [config for config in configs if not uses_fused_step(config, training_data.device)]
     if plain:
         seconds += steps * probe_step(training_data, [plain[len(plain) // 2]]) * len(plain)
     return seconds
@@ -299,8 +299,8 @@ class Paths:
 
 def paths_of(training_data: TrainingData, configs: Sequence[TrainConfig]) -> Paths:
     """For the trials of a round; on a CPU they are trained one by one."""
-    fused = [config for config in configs if serves(config, training_data.device)]
-    plain = [config for config in configs if not serves(config, training_data.device)]
+    fused = [config for config in configs if uses_fused_step(config, training_data.device)]
+    plain = [config for config in configs if not uses_fused_step(config, training_data.device)]
     reasons = Counter(reason for config in plain for reason in _reasons(config, training_data.device))
     largest = [largest_stack(training_data, fused)] if fused else []
     n_bytes = max(training_data.plan_memory(stack).device for stack in [*largest, *([c] for c in plain)])

@@ -41,7 +41,7 @@ from grash.models import KgeModel
 from grash.training.batches import Batches, needs_index, triples_on
 from grash.training.checkpoint import TrainState, load_state, save_state
 from grash.training.config import TrainConfig
-from grash.training.fused import compile_stacks, serves, stack_states
+from grash.training.fused import compile_stacks, stack_states, uses_fused_step
 from grash.training.initial import initial_model
 from grash.training.loop import Training, train_stack
 from grash.training.placement import Placement
@@ -112,7 +112,7 @@ def stacks(data: TrainingData, trainings: Sequence[Training]) -> list[list[int]]
 
 def can_stack(config: TrainConfig, device: torch.device) -> bool:
     """Return whether trainings like this one are trained together: on a GPU by the fused step, on a CPU in turn."""
-    return device.type == "cpu" or serves(config, device)
+    return device.type == "cpu" or uses_fused_step(config, device)
 
 
 def stack_key(config: TrainConfig) -> tuple[Any, ...]:
@@ -149,7 +149,7 @@ def warn_no_checkpoint(folder: Path, n_bytes: int, free: int) -> None:
 
 def _compiled_first(data: TrainingData, trainings: Sequence[Training], parts: list[list[int]]) -> list[list[int]]:
     """Return the stacks ordered for a GPU: missing kernels compile in other threads, stacks that need none go first."""
-    fused = [part for part in parts if serves(trainings[part[0]].config, data.device)]
+    fused = [part for part in parts if uses_fused_step(trainings[part[0]].config, data.device)]
     if not fused:
         return parts
     missing = compile_stacks([[trainings[i].config for i in part] for part in fused], *data.sizes)

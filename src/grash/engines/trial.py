@@ -243,7 +243,7 @@ def lost_context(error: Exception) -> bool:
 
 def save_for_next_round(state: TrainState, folder: Path) -> None:
     """Save the state that a later round continues from, without the validations and best weights of this round."""
-    bare = replace(state, history=[], best={}, unread=[], loss_sum=0.0, loss_steps=0)
+    bare = replace(state, history=[], best={}, loss_sum=0.0, loss_steps=0)
     save_state(bare, folder, belongs_to={})
 
 

@@ -1,8 +1,8 @@
-"""Which positives a step sees, and which negatives are drawn for them.
+"""The batches of a training: the positives of each step, and the negatives drawn for them.
 
-Everything is a function of (seed, step): an epoch's order is a keyed permutation of the triples that is never
-stored, and negatives without replacement are the first places of a keyed permutation of the entities. So any step
-can be made at any time, on any device, and a run that was stopped goes on exactly where it was.
+A batch depends on the seed and the step alone: the order of an epoch is a keyed permutation of the triples, which is
+never stored, and negatives without replacement are the first items of a keyed permutation of the entities. So the
+batch of any step can be made at any time on any device, and a resumed run sees the same batches.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from grash.training.config import TrainConfig
 
 @dataclass(frozen=True)
 class Negatives:
-    """ids: (N,) shared by the batch, or (B, N) of each positive's own. What is no negative (the truth, or a known
-    fact): for shared ones the pairs (rows[k], columns[k]) where real[k] is False, for own ones where `blocked`."""
+    """Negatives of one side: ids (N,) shared by the batch, or (B, N), each positive's own.
+
+    An id that is no negative (the true answer, or a known fact) is masked: with shared ids the pairs
+    (rows[k], columns[k]) where real[k] is False, with own ids where `blocked` (B, N) is True."""
 
     ids: Tensor
     rows: Tensor | None = None
@@ -33,18 +35,18 @@ class Negatives:
     blocked: Tensor | None = None
 
     def mask(self, scores: Tensor) -> None:
-        """Sets the scores (B, N) of what is no negative to −∞, without a host decision."""
+        """Set the masked scores (B, N) to −∞, without waiting for the device."""
         if self.blocked is not None:
             scores.masked_fill_(self.blocked, -torch.inf)
         else:
             assert self.real is not None
-            place = (self.rows, self.columns)
-            scores[place] = torch.where(self.real, scores[place], -torch.inf)
+            pairs = (self.rows, self.columns)
+            scores[pairs] = torch.where(self.real, scores[pairs], -torch.inf)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """triples (B, 3) on the device, negatives per side that is asked."""
+    """Positive triples (B, 3) on the device, and the negatives of each predicted side."""
 
     triples: Tensor
     negatives: dict[Side, Negatives]
@@ -62,7 +64,7 @@ class Questions:
 
 
 class Plan:
-    """The exact steps of a run: `total` examples in `n_steps` batches, the last of each epoch cut short.
+    """The steps of a run: `total` examples in `n_steps` batches; the last batch of each epoch may be shorter.
 
     An example is a positive, or a question with kvsall."""
 
@@ -73,26 +75,26 @@ class Plan:
         self.n_steps = self.steps_at(self.total)
 
     def steps_at(self, examples: int) -> int:
-        """Steps after which that many examples have been seen."""
+        """Return the number of steps after which this many examples have been seen."""
         whole, rest = divmod(examples, self.n_examples)
         return whole * self.steps_per_epoch + math.ceil(rest / self.batch_size)
 
     def steps_to(self, epoch: float) -> int:
-        """Steps after which so many epochs have been seen, one at least."""
+        """Return the number of steps, at least 1, after which this many epochs have been seen."""
         return self.steps_at(min(self.total, max(1, round(epoch * self.n_examples))))
 
     @property
-    def whole_steps(self) -> int:
-        """Steps that a longer run would make just so: all but a last one that is cut short inside its epoch."""
+    def full_steps(self) -> int:
+        """Steps that are the same in a longer run: all except a last one that is cut short within its epoch."""
         whole, rest = divmod(self.total, self.n_examples)
         return whole * self.steps_per_epoch + rest // self.batch_size
 
     def epoch_after(self, step: int) -> float:
-        """Epochs that have been seen after so many steps."""
+        """Return how many epochs have been seen after this many steps."""
         return self.examples_before(step) / self.n_examples
 
-    def places(self, step: int) -> tuple[int, int, int]:
-        """(epoch, first, last) of the places in that epoch's order that the step sees."""
+    def positions(self, step: int) -> tuple[int, int, int]:
+        """Return (epoch, first, last): the step's positions in the order of that epoch."""
         epoch, index = divmod(step, self.steps_per_epoch)
         last = min((index + 1) * self.batch_size, self.n_examples, self.total - epoch * self.n_examples)
         return epoch, index * self.batch_size, last
@@ -103,12 +105,12 @@ class Plan:
 
 
 def needs_index(config: TrainConfig) -> bool:
-    """Whether the answers to a question are looked up in training."""
+    """Return whether training needs an index of known answers."""
     return config.training == "kvsall" or config.negatives_filtered
 
 
 class Batches:
-    """Makes the batch of any step from `train` (n, 3), which it keeps on the device."""
+    """Makes the batch of any step from the training triples (n, 3), which are stored on the device."""
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class Batches:
         on_device: Tensor | None = None,
         known: KnownAnswers | None = None,
     ) -> None:
-        """on_device: `train` as it is there already, to be shared; known: its index, likewise (`needs_index`)."""
+        """on_device: `train` on the device, and known: its index (see `needs_index`), both to share between trainings."""
         self.config, self.device = config, device
         self.n_entities, self.n_relations = n_entities, n_relations
         self.known = None
@@ -139,9 +141,9 @@ class Batches:
         self._weights = _cumulative_counts(train, n_entities) if config.negatives_sampling == "frequency" else None
 
     def positives(self, step: int) -> Batch:
-        """The batch of a step of negative sampling or 1vsAll."""
+        """Return the batch of a step of negative sampling or 1vsAll."""
         if self._at_once is not None:
-            triples, rows, drawn = self._at_once.draw(step, *self.plan.places(step))
+            triples, rows, drawn = self._at_once.draw(step, *self.plan.positions(step))
             return Batch(triples, {s: Negatives(ids, rows, *at) for s, (ids, *at) in zip(self._counts, drawn)})
         triples = self.train[self._places(step)].to(torch.int64)
         if self.config.training == "1vsall":
@@ -149,7 +151,7 @@ class Batches:
         return Batch(triples, {s: self._negatives(triples, s, n, step) for s, n in self._counts.items()})
 
     def questions(self, step: int) -> list[Questions]:
-        """The batch of a step of KvsAll, by side; reciprocals ask everything as tails, so there is one group."""
+        """Return the batch of a step of KvsAll, by side; with reciprocals everything is a question for tails."""
         assert self.known is not None
         places = self._places(step).cpu().numpy()
         n_tail = len(self.known.tail)
@@ -163,16 +165,16 @@ class Batches:
         return [Questions(side, *(self._tensor(a) for a in arrays)) for side, arrays in parts]
 
     def _draw_at_once(self) -> BatchSampler | None:
-        """Positives and negatives of the usual kind are drawn in one loop on a CPU, the same as by `_negatives`."""
+        """On a CPU, draw positives and the default kind of negatives in one loop; equals `_negatives`."""
         config, keys = self.config, self._negatives_keys
-        unusual = config.negatives_replacement or config.negatives_filtered or config.negatives_sampling != "uniform"
-        if config.training != "negative_sampling" or unusual or not config.negatives_shared:
+        special = config.negatives_replacement or config.negatives_filtered or config.negatives_sampling != "uniform"
+        if config.training != "negative_sampling" or special or not config.negatives_shared:
             return None
         sides = [(keys[s], min(n, self.n_entities), 0 if s == "head" else 2) for s, n in self._counts.items()]
         return BatchSampler(self.train, self._order_key, self.n_entities, sides)
 
     def _places(self, step: int) -> Tensor:
-        epoch, first, last = self.plan.places(step)
+        epoch, first, last = self.plan.positions(step)
         places = torch.arange(first, last, device=self.device)
         return permuted(places, self.plan.n_examples, key_at(self._order_key, epoch))
 
@@ -190,15 +192,15 @@ class Batches:
             return _masked_own(ids, rows, answers, self.n_entities)
         if distinct and self._weights is None:
             ids = permuted(torch.arange(count, device=self.device), self.n_entities, key)
-            places = permuted(answers, self.n_entities, key, inverse=True)
-            if self.config.negatives_filtered:  # several answers a row: no two entries may meet at the clamp
-                drawn = places < count
-                rows, places = rows[drawn], places[drawn]
-            return Negatives(ids, rows, places.clamp_max(count - 1), places >= count)
+            columns = permuted(answers, self.n_entities, key, inverse=True)
+            if self.config.negatives_filtered:  # several answers per row: no two may share a column after the clamp
+                drawn = columns < count
+                rows, columns = rows[drawn], columns[drawn]
+            return Negatives(ids, rows, columns.clamp_max(count - 1), columns >= count)
         return _masked_shared(self._draw(1, count, key, distinct)[0], rows, answers)
 
     def _draw(self, n_rows: int, count: int, key: int, distinct: bool) -> Tensor:
-        """(n_rows, count) entity ids, distinct within a row if asked."""
+        """Return entity ids (n_rows, count), distinct within a row if wanted."""
         if distinct and self._weights is None:
             return permuted_rows(n_rows, count, self.n_entities, key, self.device)
         if distinct:
@@ -210,7 +212,7 @@ class Batches:
         return self._tensor(ids)
 
     def _draw_weighted(self, count: int, key: int) -> Tensor:
-        """Weighted and distinct: the `count` smallest of exponential clocks (Efraimidis and Spirakis)."""
+        """Draw weighted and distinct ids: the `count` smallest of exponential clocks (Efraimidis and Spirakis)."""
         assert self._weights is not None
         ticks = -torch.log(uniform(torch.arange(self.n_entities), 1, key)[:, 0].double())
         clocks = ticks / torch.from_numpy(np.diff(self._weights, prepend=0))
@@ -228,9 +230,9 @@ class Batches:
 
 
 def triples_on(train: NDArray[np.int32], device: torch.device) -> Tensor:
-    """(n, 3) int32 on the device, row after row, as kernels read them."""
+    """Return triples (n, 3) as contiguous int32 on the device."""
     rows = np.ascontiguousarray(train, np.int32)
-    # a mapped array is read-only, which torch does not know
+    # a memory-mapped array is read-only, which torch does not support
     return torch.from_numpy(rows if rows.flags.writeable else rows.copy()).to(device)
 
 
@@ -238,27 +240,25 @@ Lookup = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[
 
 
 def _lookup(index: AnswerIndex, chosen: NDArray[np.int64]) -> Lookup:
-    """(known, relations, rows, answers) of the chosen questions."""
+    """Return (known, relations, rows, answers) of the chosen questions."""
     first = index.starts[chosen]
     rows, answers = expand(first, index.starts[chosen + 1] - first, index.answers)
     return index.keys[chosen] // index.n_relations, index.keys[chosen] % index.n_relations, rows, answers
 
 
 def _joined_lookups(parts: list[tuple[Side, Lookup]], n_relations: int) -> Lookup:
-    """One group of questions for tails, heads asked through the inverse relations."""
-    known, relations, rows, answers = [], [], [], []
+    """Return all questions as questions for tails: those for heads use the inverse relations."""
+    joined: list[Lookup] = []
     n = 0
-    for side, part in parts:
-        known.append(part[0])
-        relations.append(part[1] + (n_relations if side == "head" else 0))
-        rows.append(part[2] + n)
-        answers.append(part[3])
-        n += len(part[0])
-    return np.concatenate(known), np.concatenate(relations), np.concatenate(rows), np.concatenate(answers)
+    for side, (known, relations, rows, answers) in parts:
+        joined.append((known, relations + (n_relations if side == "head" else 0), rows + n, answers))
+        n += len(known)
+    known, relations, rows, answers = (np.concatenate(arrays) for arrays in zip(*joined))
+    return known, relations, rows, answers
 
 
 def _masked_shared(ids: Tensor, rows: Tensor, answers: Tensor) -> Negatives:
-    """Every column that holds a row's answer is masked; ids (N,) may repeat."""
+    """Mask every column that holds an answer of the row; ids (N,) may repeat."""
     order = torch.argsort(ids)
     ordered = ids[order]
     first = torch.searchsorted(ordered, answers).cpu().numpy()
@@ -269,7 +269,7 @@ def _masked_shared(ids: Tensor, rows: Tensor, answers: Tensor) -> Negatives:
 
 
 def _masked_own(ids: Tensor, rows: Tensor, answers: Tensor, n_entities: int) -> Negatives:
-    """ids (B, N): entries of a row that equal one of its answers are blocked. Rows ascend, answers in a row too."""
+    """Mask ids (B, N) that are an answer of their row; rows ascend, and so do the answers of a row."""
     wanted = rows * n_entities + answers
     keys = torch.arange(len(ids), device=ids.device)[:, None] * n_entities + ids
     place = torch.searchsorted(wanted, keys).clamp_max(len(wanted) - 1)
@@ -277,13 +277,14 @@ def _masked_own(ids: Tensor, rows: Tensor, answers: Tensor, n_entities: int) -> 
 
 
 def _fine_uniform(n_rows: int, count: int, key: int, device: torch.device) -> Tensor:
-    """Uniform doubles in [0, 1) with 46 random bits, fine enough for any number of entities: (n_rows, count);
-    a smaller count is a prefix in every row."""
+    """Return doubles (n_rows, count), uniform in [0, 1) with 46 random bits, enough for any number of entities.
+
+    In every row, a smaller count is a prefix of a larger one."""
     coarse = uniform(torch.arange(n_rows, device=device), 2 * count, key).double()
     return ((coarse[:, 0::2] - 2.0**-24) + coarse[:, 1::2] * 2.0**-23).clamp(0, 1 - 2.0**-46)
 
 
 def _cumulative_counts(train: NDArray[np.int32], n_entities: int) -> NDArray[np.float64]:
-    """Σ (count + 1) up to each entity: how often it stands in train, unseen ones once."""
+    """Return Σ (count + 1) up to each entity; count: in how many places of train it occurs."""
     counts = np.bincount(train[:, 0], minlength=n_entities) + np.bincount(train[:, 2], minlength=n_entities)
     return np.cumsum(counts + 1.0)

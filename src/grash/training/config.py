@@ -1,5 +1,5 @@
-"""Every hyperparameter: its name, its range, its meaning. One flat record, so that a search space, a command
-line option, a line in a YAML file and a field here are the same word (docs/reference/config.md)."""
+"""The hyperparameters of a training: names, ranges, meanings. One flat record, so a search space, a command line
+option, a line of a YAML file and a field here use the same name (docs/reference/config.md)."""
 
 from __future__ import annotations
 
@@ -22,132 +22,148 @@ Init = Literal["xavier_normal", "xavier_uniform", "normal", "uniform"]
 Optimizer = Literal["adagrad", "row_adagrad", "adam", "lazy_adam", "sgd"]
 Schedule = Literal["constant", "warmup", "plateau", "cosine", "linear"]
 
-AS_BEFORE = {"storage": "float32"}  # settings that checkpoints did not have when they were written without them
-
 
 class TrainConfig(BaseModel):
-    """A training run, wholly described; frozen, equal by value, JSON-able."""
+    """All hyperparameters of a training; frozen, equal by value, JSON-able."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
-    model: str = Field("complex", description="Score function: complex, cp, distmult, rescal, rotate, transe.")
-    dim: int = Field(128, ge=1, description="Floats per entity; a complex number counts as two.")
+    model: str = Field("complex", description="Score function.")
+    dim: int = Field(128, ge=1, description="Floats per entity embedding; a complex number counts as two.")
     norm: Literal[1, 2] = Field(1, description="Norm of the distance in TransE and RotatE.")
-    reciprocal: bool = Field(False, description="Ask heads as tails of an inverse relation with its own row.")
+    reciprocal: bool = Field(False, description="Predict heads as tails of an inverse relation with its own embedding.")
 
-    training: Training = Field("negative_sampling", description="What a positive is compared with.")
-    batch_size: int = Field(1024, ge=1, description="Positives per step; with kvsall, questions per step.")
-    negatives_head: int = Field(500, ge=0, description="Corrupted heads per positive; 0 leaves the side out.")
-    negatives_tail: int = Field(500, ge=0, description="Corrupted tails per positive; 0 leaves the side out.")
-    negatives_shared: bool = Field(True, description="One set of negatives for the whole batch.")
-    negatives_replacement: bool = Field(False, description="Draw negatives with replacement.")
+    training: Training = Field(
+        "negative_sampling",
+        description="Training type: sampled negatives, all entities per triple (1vsall), or all answers (kvsall).",
+    )
+    batch_size: int = Field(1024, ge=1, description="Positive triples per step; with kvsall, questions per step.")
+    negatives_head: int = Field(500, ge=0, description="Corrupted heads per positive; 0 does not train that side.")
+    negatives_tail: int = Field(500, ge=0, description="Corrupted tails per positive; 0 does not train that side.")
+    negatives_shared: bool = Field(True, description="Share one set of negatives among all positives of a batch.")
+    negatives_replacement: bool = Field(False, description="Sample negatives with replacement.")
     negatives_sampling: Literal["uniform", "frequency"] = Field(
-        "uniform", description="Every entity alike, or in proportion to its count in train."
+        "uniform", description="Sample all entities equally, or in proportion to their frequency in train."
     )
     negatives_filtered: bool = Field(False, description="Leave out negatives that are triples of train.")
     label_smoothing: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="s of kvsall: above 0, labels become (1 − s)·label + 1/E with E entities, as in ConvE and LibKGE.",
+        description="With kvsall and s > 0, labels become (1 − s)·label + 1/E for E entities, as in ConvE and LibKGE.",
     )
 
-    loss: Loss = Field("softmax", description="How scores of positives and negatives become a loss.")
+    loss: Loss = Field("softmax", description="Loss function.")
     offset: float = Field(0.0, description="Added to every score in the bce loss.")
     margin: float = Field(1.0, ge=0, description="Margin of the margin loss; γ of self_adversarial.")
-    temperature: float = Field(1.0, ge=0, description="Sharpness α of the weights in self_adversarial.")
+    temperature: float = Field(1.0, ge=0, description="Temperature α of the negatives' weights in self_adversarial.")
     relation_prediction: float = Field(
-        0.0, ge=0, description="Weight of the auxiliary loss that predicts the relation between the two ends."
+        0.0, ge=0, description="Weight of the auxiliary loss that predicts the relation from head and tail."
     )
 
-    penalty: Penalty = Field("none", description="Norm that is penalized.")
+    penalty: Penalty = Field("none", description="Regularization penalty.")
     penalty_entity: float = Field(0.0, ge=0, description="Weight of the penalty on entities.")
     penalty_relation: float = Field(0.0, ge=0, description="Weight of the penalty on relations.")
     penalty_weighted: bool = Field(
-        True,
-        description="Penalize rows as often as the batch's positives use them; else the whole table, every step.",
+        True, description="Penalize embeddings as often as the batch uses them; else all embeddings in every step."
     )
-    dropout_entity: float = Field(0.0, ge=0, lt=1, description="Share of an entity row's floats set to 0.")
-    dropout_relation: float = Field(0.0, ge=0, lt=1, description="Share of a relation row's floats set to 0.")
+    dropout_entity: float = Field(0.0, ge=0, lt=1, description="Dropout rate of entity embeddings.")
+    dropout_relation: float = Field(0.0, ge=0, lt=1, description="Dropout rate of relation embeddings.")
 
-    init: Init = Field("xavier_normal", description="Law of the initial rows (RotatE's phases: always uniform).")
+    init: Init = Field(
+        "xavier_normal", description="Distribution of initial embeddings (RotatE's phases are always uniform)."
+    )
     init_std: float = Field(0.01, gt=0, description="Standard deviation of the normal init.")
     init_low: float = Field(-0.1, description="Lower bound of the uniform init.")
     init_high: float = Field(0.1, description="Upper bound of the uniform init.")
 
-    optimizer: Optimizer = Field("adagrad", description="Update rule; lazy_adam touches only a step's rows.")
+    optimizer: Optimizer = Field(
+        "adagrad",
+        description="Optimizer; row_adagrad keeps one sum per row, lazy_adam updates only the rows of a step.",
+    )
     lr: float = Field(0.1, gt=0, description="Learning rate.")
-    schedule: Schedule = Field("constant", description="How the learning rate changes.")
-    schedule_factor: float = Field(0.95, gt=0, lt=1, description="Plateau: the rate is multiplied by this.")
-    schedule_patience: int = Field(5, ge=0, description="Plateau: validations without gain before that.")
-    warmup_epochs: float = Field(0.0, ge=0, description="Epochs over which the rate rises from 0, any schedule.")
+    schedule: Schedule = Field("constant", description="Schedule of the learning rate.")
+    schedule_factor: float = Field(0.95, gt=0, lt=1, description="Factor of the learning rate at a plateau.")
+    schedule_patience: int = Field(5, ge=0, description="Validations without a gain before a plateau is assumed.")
+    warmup_epochs: float = Field(
+        0.0, ge=0, description="Epochs over which the learning rate rises from 0, with any schedule."
+    )
 
-    epochs: float = Field(100.0, gt=0, description="Passes over the training triples; fractions are exact.")
+    epochs: float = Field(100.0, gt=0, description="Passes over the training triples; may be a fraction.")
     valid_every: float = Field(5.0, gt=0, description="Epochs between validations.")
-    patience: int | None = Field(10, ge=1, description="Validations without a better MRR before stopping.")
+    patience: int | None = Field(10, ge=1, description="Validations without a better MRR before training stops.")
     precision: Literal["float32", "tf32", "bf16"] = Field(
         "bf16",
-        description="Factors of matrix products in training on a CUDA device; sums and ranking are always "
-        "float32, and on a CPU everything is. bf16 needs the fused step; without it, it is tf32.",
+        description="Precision of the inputs of matrix products in training on a GPU. Sums and ranking are always "
+        "float32, and so is everything on a CPU. Without the fused step, bf16 means tf32.",
     )
     storage: Literal["float32", "bf16"] = Field(
         "float32",
-        description="How entity rows are kept between steps: bf16 takes half the memory, and rounds a row that a step "
-        "has moved to one of its two neighbors, by chance. Relations and optimizer state are float32.",
+        description="Data type of stored entity embeddings; bf16 halves their memory and rounds updates stochastically. "
+        "Relations and optimizer state are float32.",
     )
-    seed: int = Field(0, ge=0, description="Every random choice follows from it.")
+    seed: int = Field(0, ge=0, description="Random seed of the whole training.")
     variation: int = Field(
-        0, ge=0, description="With the seed, decides initial rows and dropout; a search numbers its configurations."
+        0,
+        ge=0,
+        description="Varies initial embeddings and dropout for the same seed: a search sets it per configuration.",
     )
 
     @model_validator(mode="after")
-    def _fits_together(self) -> TrainConfig:
-        cls = model_class(self.model)
-        cls.check_dim(self.dim)
-        if self.training == "negative_sampling" and self.negatives_head + self.negatives_tail == 0:
-            raise ConfigError("negatives_head=0 and negatives_tail=0 leave nothing to learn from: give one of them.")
-        if self.training == "kvsall" and self.loss not in ("softmax", "bce"):
-            raise ConfigError(f"loss={self.loss} does not suit training=kvsall: give softmax or bce.")
-        if self.training == "kvsall" and self.relation_prediction:
-            raise ConfigError(
-                f"relation_prediction={self.relation_prediction} needs positives, and training=kvsall has questions: "
-                f"set it to 0, or give training=1vsall."
-            )
-        if self.training == "kvsall" and self.penalty == "dura":
-            raise ConfigError("penalty=dura needs positives, and training=kvsall has questions: give another penalty.")
-        if self.training != "kvsall" and self.label_smoothing:
+    def _check_combinations(self) -> TrainConfig:
+        model_class(self.model).check_dim(self.dim)
+        if self.training == "kvsall":
+            self._check_kvsall()
+        elif self.label_smoothing:
             raise ConfigError(f"label_smoothing={self.label_smoothing} needs training=kvsall: set it to 0.")
+        if self.penalty == "dura":
+            self._check_dura()
+        if self.training == "negative_sampling" and self.negatives_head + self.negatives_tail == 0:
+            raise ConfigError("negatives_head=0 and negatives_tail=0 leave nothing to learn from: set one of them.")
         if self.negatives_filtered and self.training != "negative_sampling":
             raise ConfigError("negatives_filtered=true needs training=negative_sampling: set it to false.")
         if self.init == "uniform" and self.init_low >= self.init_high:
-            raise ConfigError(f"init_low={self.init_low} must lie below init_high={self.init_high}.")
-        if self.penalty == "dura" and self.model in ("transe", "rotate"):
-            raise ConfigError(f"penalty=dura is defined for dot-product models, not for {self.model}: give another.")
-        if self.penalty == "dura" and self.penalty_relation:
-            raise ConfigError("penalty=dura has one weight, penalty_entity: set penalty_relation to 0.")
-        if self.penalty == "dura" and not self.penalty_weighted:
-            raise ConfigError("penalty=dura follows the batch: set penalty_weighted to true.")
+            raise ConfigError(f"init_low={self.init_low} must be less than init_high={self.init_high}.")
         if self.storage == "bf16" and self.optimizer == "adam":
             raise ConfigError(
-                "storage=bf16 does not suit optimizer=adam, which moves every row in every step, and would round every "
-                "row in every step: give lazy_adam or adagrad, or storage=float32."
+                "storage=bf16 does not work with optimizer=adam, which would round every row in every step: give "
+                "lazy_adam or adagrad, or storage=float32."
             )
         if self.schedule == "warmup" and not self.warmup_epochs:
             raise ConfigError("schedule=warmup needs warmup_epochs above 0.")
         return self
 
+    def _check_kvsall(self) -> None:
+        if self.loss not in ("softmax", "bce"):
+            raise ConfigError(f"loss={self.loss} does not work with training=kvsall: give softmax or bce.")
+        if self.relation_prediction:
+            raise ConfigError(
+                f"relation_prediction={self.relation_prediction} does not work with training=kvsall: set it to 0, or "
+                f"give training=1vsall."
+            )
+        if self.penalty == "dura":
+            raise ConfigError("penalty=dura does not work with training=kvsall: give another penalty.")
+
+    def _check_dura(self) -> None:
+        if self.model in ("transe", "rotate"):
+            raise ConfigError(f"penalty=dura is defined for dot-product models, not for {self.model}: give another.")
+        if self.penalty_relation:
+            raise ConfigError("penalty=dura has one weight, penalty_entity: set penalty_relation to 0.")
+        if not self.penalty_weighted:
+            raise ConfigError("penalty=dura needs penalty_weighted=true.")
+
     def own_key(self, *purpose: str) -> int:
-        """The key of a random stream that is this configuration's own: initial rows, dropout."""
+        """Return the key of a random stream that depends on seed and variation: initial embeddings, dropout."""
         key = key_of(self.seed, *purpose)
         return key_at(key, self.variation) if self.variation else key
 
     def changed(self, **changes: Any) -> TrainConfig:
-        """The same with some fields changed, checked anew."""
+        """Return a copy with some fields changed, validated again."""
         return make_config({**self.model_dump(), **changes})
 
 
 def make_config(values: dict[str, Any], *, source: str = "") -> TrainConfig:
-    """A TrainConfig from a mapping; a wrong entry is named, with suggestions for unknown names."""
+    """Return a TrainConfig; errors name the wrong entry and suggest similar names. source: the file, for errors."""
     where = f"{source}: " if source else ""
     for key in values:
         if key not in TrainConfig.model_fields:
@@ -160,16 +176,16 @@ def make_config(values: dict[str, Any], *, source: str = "") -> TrainConfig:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         given = first.get("input")
-        raise ConfigError(f"{where}{key}={given!r} does not suit: {_need(first)}.") from error
+        raise ConfigError(f"{where}{key}={given!r} is not valid: {_need(first)}.") from error
 
 
 def read_config(path: Path) -> TrainConfig:
-    """The TrainConfig in a YAML file of `name: value` lines."""
+    """Read a TrainConfig from a YAML file of `name: value` lines."""
     return make_config(read_yaml_mapping(path), source=str(path))
 
 
 def read_yaml_mapping(path: Path) -> dict[str, Any]:
-    """The `name: value` lines of a YAML file."""
+    """Read the `name: value` lines of a YAML file."""
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -177,12 +193,12 @@ def read_yaml_mapping(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
-        raise InputError(f"{path} should hold `name: value` lines, one per setting.")
+        raise InputError(f"{path} must hold `name: value` lines, one per setting.")
     return values
 
 
 def _need(error: Mapping[str, Any]) -> str:
-    """What a setting needs, from the validator's record of the error."""
+    """Say what a setting needs, given pydantic's record of the error."""
     sentence = _NEEDS.get(error["type"])
     return str(error["msg"]) if sentence is None else sentence.format(**error.get("ctx", {}))
 

@@ -1,9 +1,9 @@
 """The fused training step: what `loop.train_step` does, as a few kernels replayed from a CUDA graph.
 
-Serves negative sampling with shared negatives drawn evenly without replacement (the paper's step) and 1vsAll, by the
-softmax or the self-adversarial loss, for ComplEx, DistMult, TransE and RotatE under Adagrad; `fusable` says what is in
-the way, and the plain path runs. Several trials may share every launch (`kernels/step`): same graph, seed and batch
-size, tables of the same shape, and all that `_shape` takes from the first of them.
+It covers negative sampling with shared negatives drawn uniformly without replacement (the paper's step) and 1vsAll,
+with the softmax or self-adversarial loss, for ComplEx, DistMult, TransE and RotatE with Adagrad; `why_not` names what
+is not covered, and then the unfused implementation runs. Several trials can share every launch (`kernels/step`): same
+graph, seed and batch size, tables of the same shape, and everything that `_shape` takes from the first of them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from grash.models.base import Side
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, state_tensors
 from grash.training.config import TrainConfig
-from grash.training.initial import STORED
+from grash.training.initial import STORAGE_DTYPES
 from grash.training.losses import complex_rows
 from grash.training.optimizers import ADAGRAD_EPS, rate_at, rounding_key
 
 _COMPOSE: dict[str, Compose] = {"complex": "complex", "distmult": "product", "transe": "sum", "rotate": "rotation"}
 _PRODUCTS: dict[str, Products] = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
 Counts = tuple[int, int, int]
-_TOGETHER = 8  # steps of the longer of the two graphs
+_GRAPH_STEPS = 8  # steps of the longer of the two CUDA graphs
 
 
 class FusedSteps:
-    """Steps of one or several trainings at once. Their tables are moved in place; `run` moves nothing else."""
+    """Takes steps of one or several trainings at once. Tables and optimizer states are updated in place."""
 
     def __init__(self, states: Sequence[TrainState], batches: Batches, configs: Sequence[TrainConfig]) -> None:
         self.states, self.batches, self.configs = list(states), batches, list(configs)
@@ -52,15 +52,15 @@ class FusedSteps:
         self.keys = _integers([half for key in streams for half in _halves(key)], device)
         self.side_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.dropout = False
-        self._arrange()
+        self._allocate()
 
-    def _arrange(self) -> None:
-        """Work space and settings of the trials that are there; graphs are captured when they are needed."""
+    def _allocate(self) -> None:
+        """Allocate work space and settings of the present trials; CUDA graphs are captured when they are needed."""
         states, configs, device = self.states, self.configs, self.batches.device
         self.shape, counts, chunks, splits = _shape(
             configs, self.batches.n_entities, self.batches.n_relations, dropout=self.dropout
         )
-        self.dropout = self.shape.dropout  # where those with dropout leave, nothing is compiled anew
+        self.dropout = self.shape.dropout  # stays set when trials with dropout leave: no recompilation
         self.space = StepSpace(self.shape, splits, device)
         self.tables = _stacked([(s.model.entity, s.model.relation) for s in states])
         self.squares = _stacked(
@@ -68,21 +68,21 @@ class FusedSteps:
         )
         self.trials = _integers([_integers_of(*each) for each in zip(configs, counts, chunks)], device)
         self.factors = torch.tensor([_floats_of(c) for c in configs], dtype=torch.float32, device=device)
-        self.rates: list[float] = []  # that all places of the window hold; none while rates change
+        self.rates: list[float] = []  # in all entries of the window; empty while rates change
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
-    def leave(self, places: Sequence[int]) -> None:
-        """Takes trials out: from the last place to the first, the last trial left moves its tables to the free one."""
-        for place in sorted(places, reverse=True):
-            if place < len(self.states) - 1:
-                swap(self.states[place], self.states[-1])
-            take_out(self.states, [place])
-            take_out(self.configs, [place])
-        del self.graphs, self.space  # before there is a new one
-        self._arrange()
+    def remove(self, indices: Sequence[int]) -> None:
+        """Remove trials, from the last index to the first; each time the last trial's tables move to the free index."""
+        for index in sorted(indices, reverse=True):
+            if index < len(self.states) - 1:
+                swap_tables(self.states[index], self.states[-1])
+            swap_remove(self.states, [index])
+            swap_remove(self.configs, [index])
+        del self.graphs, self.space  # before new ones are allocated
+        self._allocate()
 
     def advance(self, stop: int) -> Tensor:
-        """Makes steps up to `stop`, at most WINDOW, and moves the states on; their losses (steps, T), on the device."""
+        """Take steps up to `stop`, at most WINDOW, and update the states; return losses (steps, T), on the device."""
         steps = min(stop - self.states[0].step, WINDOW)
         losses = self.run(steps)
         for state in self.states:
@@ -90,7 +90,7 @@ class FusedSteps:
         return losses
 
     def run(self, steps: int) -> Tensor:
-        """Makes the next `steps` ≤ WINDOW steps; their losses (steps, T), on the device. The host does not wait."""
+        """Take `steps` ≤ WINDOW steps without waiting for the device; return losses (steps, T), on the device."""
         step = self.states[0].step
         space = self.space
         places = torch.arange(step, step + steps, device=space.clock.device) % WINDOW
@@ -104,25 +104,24 @@ class FusedSteps:
         return space.losses[places]
 
     def _set_rates(self, step: int, steps: int, places: Tensor) -> None:
-        """Brings the rates of the coming steps to the device, if they are not there. Rates that stay as they are until
+        """Copy the learning rates of the next steps to the device, unless they are there; rates that are constant until
         the next validation fill the whole window."""
-        plan = self.batches.plan
-        epochs = [plan.examples_before(s) / plan.n_examples for s in range(step, step + steps)]
+        epochs = [self.batches.plan.epoch_after(s) for s in range(step, step + steps)]
         now = [rate_at(c, epochs[0], s.plateau) for c, s in zip(self.configs, self.states)]
         if all(_steady(c, epochs[0]) for c in self.configs):
             if now != self.rates:
-                self.space.rates.copy_(self._sent([now]).expand_as(self.space.rates))
+                self.space.rates.copy_(self._on_device([now]).expand_as(self.space.rates))
                 self.rates = now
             return
         columns = [
             [rate] * steps if _steady(c, epochs[0]) else [rate_at(c, e, s.plateau) for e in epochs]
             for rate, c, s in zip(now, self.configs, self.states)
         ]
-        self.space.rates[places] = self._sent(list(zip(*columns)))
+        self.space.rates[places] = self._on_device(list(zip(*columns)))
         self.rates = []
 
-    def _sent(self, values: Sequence[Sequence[float]]) -> Tensor:
-        """On the device, from pinned memory: the host does not wait for what the device still has to do."""
+    def _on_device(self, values: Sequence[Sequence[float]]) -> Tensor:
+        """Copy values to the device from pinned memory, so the host does not wait for the device."""
         host = torch.tensor(values, dtype=torch.float32)
         device = self.batches.device
         return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
@@ -135,53 +134,53 @@ class FusedSteps:
 
     def _replay(self, steps: int) -> None:
         while steps:
-            together = _TOGETHER if steps >= _TOGETHER else 1
-            if together not in self.graphs:
-                self._capture(together)
-            self.graphs[together].replay()
-            steps -= together
+            length = _GRAPH_STEPS if steps >= _GRAPH_STEPS else 1
+            if length not in self.graphs:
+                self._capture(length)
+            self.graphs[length].replay()
+            steps -= length
 
-    def _capture(self, together: int) -> None:
+    def _capture(self, length: int) -> None:
         if not self.graphs:
-            with dry_run():  # those of a step are compiled together
+            with dry_run():  # compiles the kernels of a step in parallel
                 self._launch()
-            # kernels are brought to the device by a first launch: it sees a step after the end, without positives
+            # a first launch loads the kernels: it runs a step after the end, without positives
             plan, now = self.batches.plan, self.space.clock.clone()
             self.space.clock.fill_(-(-plan.total // plan.n_examples) * plan.steps_per_epoch)
             self._launch()
             self.space.clock.copy_(now)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(together):
+            for _ in range(length):
                 self._launch()
-        self.graphs[together] = graph
+        self.graphs[length] = graph
 
 
 def compile_stacks(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_relations: int) -> list[int]:
-    """Begins to compile, in other threads, what these stacks will launch on the current device: their steps, in this
-    order, and the validations between them. Of each stack how many of its kernels are not in memory. All are such as
-    the fused step serves (`fusable`)."""
+    """Start to compile, in other threads, the kernels of these stacks' steps and validations, in this order.
+
+    Return how many kernels of each stack are not in memory yet. The fused step must apply to all of them."""
     from grash.kernels import count_above_triton as counting
     from grash.kernels import step_triton as stepping
 
-    lacks = [0] * len(stacks)
-    with dry_run() as lacking:
-        for place, configs in enumerate(stacks):
-            known = len(lacking)
+    missing = []
+    with dry_run() as uncompiled:
+        for configs in stacks:
+            before = len(uncompiled)
             shape, _, _, splits = _shape(configs, n_entities, n_relations)
             stepping.dry_run_step(shape, splits)
-            counting.dry_run_count(shape.dim, shape.pair, STORED[configs[0].storage])
-            lacks[place] = len(lacking) - known
-    return lacks
+            counting.dry_run_count(shape.dim, shape.pair, STORAGE_DTYPES[configs[0].storage])
+            missing.append(len(uncompiled) - before)
+    return missing
 
 
 def _steady(config: TrainConfig, epoch: float) -> bool:
-    """Whether the rate stays as it is from this epoch to the next validation."""
+    """Return whether the learning rate is constant from this epoch to the next validation."""
     return config.schedule not in ("cosine", "linear") and epoch >= config.warmup_epochs
 
 
 def work_bytes(configs: Sequence[TrainConfig], n_entities: int, n_relations: int) -> int:
-    """Bytes on the device beside tables, optimizer state and triples."""
+    """Return the bytes on the device for everything except tables, optimizer state and triples."""
     shape, _, _, splits = _shape(configs, n_entities, n_relations)
     space = StepSpace(shape, splits, torch.device("meta"))
     return sum({id(t): t.nbytes for t in vars(space).values() if isinstance(t, Tensor)}.values())
@@ -190,8 +189,9 @@ def work_bytes(configs: Sequence[TrainConfig], n_entities: int, n_relations: int
 def _shape(
     configs: Sequence[TrainConfig], n_entities: int, n_relations: int, *, dropout: bool = False
 ) -> tuple[StepShape, list[Counts], list[int], int]:
-    """The stack's shape; of each trial its negatives and candidates per program; the most programs of a side.
-    dropout: there is code for it even if none of these has any, which changes no bit."""
+    """Return the stack's shape, each trial's counts and candidates per program, and the most programs of a side.
+
+    dropout: compile it even if no trial has any, which changes no bit."""
     first = configs[0]
     counts = [_counts(c, n_entities, n_relations) for c in configs]
     distance: Pair = "l2" if first.norm == 2 else "l1" if first.model == "transe" else "modulus"
@@ -218,7 +218,7 @@ def _shape(
 
 
 def _counts(config: TrainConfig, n_entities: int, n_relations: int) -> Counts:
-    """Candidate heads, tails and relations."""
+    """Return the numbers of candidate heads, tails and relations."""
     heads, tails = config.negatives_head, config.negatives_tail
     if config.training == "1vsall":
         heads = tails = n_entities
@@ -226,13 +226,14 @@ def _counts(config: TrainConfig, n_entities: int, n_relations: int) -> Counts:
 
 
 def _stacked(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """(T, rows, width) over tensors that lie one after the other in memory, without a copy."""
+    """Return views (T, rows, width) of tensors that follow each other in memory, without a copy."""
     found = []
     for tensors in zip(*parts):
         first = tensors[0]
-        if not all(t.is_contiguous() and t.data_ptr() == first.data_ptr() + i * first.nbytes
-                   for i, t in enumerate(tensors)):  # fmt: skip
-            raise ValueError("the trials' tables do not lie one after the other: call stack_states first")
+        if any(
+            not t.is_contiguous() or t.data_ptr() != first.data_ptr() + i * first.nbytes for i, t in enumerate(tensors)
+        ):
+            raise ValueError("the trials' tables do not follow each other in memory: call stack_states first")
         found.append(torch.as_strided(first, (len(tensors), *first.shape), (first.numel(), *first.stride())))
     return found[0], found[1]
 
@@ -262,18 +263,15 @@ def _halves(key: int) -> tuple[int, int]:
 
 
 def _integers(values: Any, device: torch.device) -> Tensor:
-    """32 bits each, those above 2³¹ read as negative."""
+    """Return 32-bit integers on the device; values of 2³¹ and more become negative."""
     return torch.tensor(values, dtype=torch.int64).to(torch.int32).to(device)
 
 
-# = Whether the fused step (`fused`) serves a configuration on a device, and if not, why.
-
-_MODELS = ("complex", "distmult", "transe", "rotate")
-_OLDEST = (9, 0)  # compute capability of the devices that this was tried on
+_OLDEST = (9, 0)  # lowest compute capability that was tested
 _WIDEST = 512  # floats of a row whose tiles fit into a multiprocessor
-_WIDEST_FLOAT32 = 128  # of three tf32 products for one
-_SERVED: dict[str, tuple[Any, ...]] = {
-    "model": _MODELS,
+_WIDEST_FLOAT32 = 128  # where three tf32 products make one
+_COVERED: dict[str, tuple[Any, ...]] = {
+    "model": tuple(_COMPOSE),
     "training": ("negative_sampling", "1vsall"),
     "loss": ("softmax", "self_adversarial"),
     "negatives_shared": (True,),
@@ -286,7 +284,7 @@ _SERVED: dict[str, tuple[Any, ...]] = {
 
 
 def why_not(config: TrainConfig, device: torch.device) -> list[str]:
-    """What keeps this configuration from the fused step on this device; empty if nothing does."""
+    """Return the reasons why the fused step does not cover this configuration on this device; empty if it does."""
     reasons = []
     if device.type != "cuda":
         reasons.append(f"the device is {device.type}, not cuda")
@@ -298,11 +296,11 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
     widest = _WIDEST_FLOAT32 if multiplies and config.precision == "float32" else _WIDEST
     if config.dim % 2 or config.dim > widest:
         reasons.append(f"dim={config.dim} is not an even number up to {widest} (precision={config.precision})")
-    for name, served in _SERVED.items():
-        if getattr(config, name) not in served:
-            reasons.append(f"{name}={getattr(config, name)} is not {' or '.join(map(str, served))}")
+    for name, covered in _COVERED.items():
+        if getattr(config, name) not in covered:
+            reasons.append(f"{name}={getattr(config, name)} is not {' or '.join(map(str, covered))}")
     if not multiplies and config.training == "1vsall":
-        reasons.append(f"training=1vsall of distances (model={config.model}) would keep a score for every entity")
+        reasons.append(f"training=1vsall with a distance model ({config.model}) needs a score for every entity")
     if config.relation_prediction and config.model == "rotate":
         reasons.append("relation_prediction is above 0 with model=rotate")
     if config.penalty != "none" and not config.penalty_weighted:
@@ -310,27 +308,25 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
     return reasons
 
 
-def serves(config: TrainConfig, device: torch.device) -> bool:
-    """Whether the fused step runs; GRASH_KERNELS=reference keeps the plain one, GRASH_KERNELS=triton demands this."""
+def uses_fused_step(config: TrainConfig, device: torch.device) -> bool:
+    """Return whether the fused step runs: where `why_not` is empty, unless GRASH_KERNELS=reference.
+
+    GRASH_KERNELS=triton raises ConfigError on a GPU where it does not apply."""
     choice = os.environ.get("GRASH_KERNELS", "")
     reasons = why_not(config, device)
     if choice == "triton" and reasons and device.type == "cuda":
-        raise ConfigError(f"GRASH_KERNELS=triton, but the fused step cannot serve this: {'; '.join(reasons)}.")
+        raise ConfigError(f"GRASH_KERNELS=triton, but the fused step does not apply: {'; '.join(reasons)}.")
     return choice != "reference" and not reasons
 
 
-# = Where the trainings of a stack lie: their tables and optimizer states side by side, a slab each of one tensor.
-# =
-# = The fused step (`fused`) makes steps of all of them with the same launches; the loop does not care.
-
-_ROWS = 1 << 16  # rows that lie aside while two slabs are exchanged
+_ROWS_AT_ONCE = 1 << 16  # copied at a time while two slabs are exchanged
 
 
 def stack_states(states: Iterable[TrainState], *, n: int) -> list[TrainState]:
-    """The states, their tables and optimizer states moved into n slabs, (n, rows, width), of which they become views.
+    """Move the tables and optimizer states of n states into slabs (n, rows, width), of which they become views.
 
-    They are taken one after the other: at most the whole stack and one model lie in memory. One alone stays as it is.
-    """
+    The fused step needs them side by side. States are taken one after the other, so at most the whole stack and one
+    model are in memory. A single state stays as it is."""
     slabs: dict[str, Tensor] = {}
     found: list[TrainState] = []
     for state in states:
@@ -340,43 +336,42 @@ def stack_states(states: Iterable[TrainState], *, n: int) -> list[TrainState]:
     return found
 
 
-def _move(state: TrainState, slabs: dict[str, Tensor], place: int, n: int) -> None:
-    """A function of its own, so that no name holds the model's first tables when the next model is made."""
+def _move(state: TrainState, slabs: dict[str, Tensor], index: int, n: int) -> None:
+    """A separate function, so that no variable keeps the model's first tables when the next model is made."""
     for name, tensor in _tensors(state).items():
         if name not in slabs:
             slabs[name] = tensor.new_empty((n, *tensor.shape))
-        slabs[name][place].copy_(tensor)
-        _put(state, name, slabs[name][place])
+        slabs[name][index].copy_(tensor)
+        _set_tensor(state, name, slabs[name][index])
 
 
-def swap(one: TrainState, other: TrainState) -> None:
-    """Exchanges the places of two states' tensors; the values stay with their states."""
+def swap_tables(one: TrainState, other: TrainState) -> None:
+    """Exchange the memory of two states' tensors; each state keeps its values."""
     theirs = _tensors(other)
     for name, mine in _tensors(one).items():
-        for here, there in zip(mine.split(_ROWS), theirs[name].split(_ROWS)):
-            aside = here.clone()
+        for here, there in zip(mine.split(_ROWS_AT_ONCE), theirs[name].split(_ROWS_AT_ONCE)):
+            copied = here.clone()
             here.copy_(there)
-            there.copy_(aside)
-        _put(one, name, theirs[name])
-        _put(other, name, mine)
+            there.copy_(copied)
+        _set_tensor(one, name, theirs[name])
+        _set_tensor(other, name, mine)
 
 
-def take_out(row: list[Any], places: Sequence[int]) -> None:
-    """From the last place to the first: what stands last moves to the free place."""
-    for place in sorted(places, reverse=True):
-        row[place] = row[-1]
-        row.pop()
+def swap_remove(items: list[Any], indices: Sequence[int]) -> None:
+    """Remove items, from the last index to the first; each time the last item moves to the free index."""
+    for index in sorted(indices, reverse=True):
+        items[index] = items[-1]
+        items.pop()
 
 
 def _tensors(state: TrainState) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state_tensors(state).items() if not name.startswith("best.")}
 
 
-def _put(state: TrainState, name: str, tensor: Tensor) -> None:
-    table, _, kept = name.partition(".")
-    if not kept:
+def _set_tensor(state: TrainState, name: str, tensor: Tensor) -> None:
+    table, _, key = name.partition(".")
+    if not key:
         setattr(state.model, table, tensor)
-    elif table == "entity":
-        state.entity_optimizer.state[kept] = tensor
     else:
-        state.relation_optimizer.state[kept] = tensor
+        optimizer = state.entity_optimizer if table == "entity" else state.relation_optimizer
+        optimizer.state[key] = tensor

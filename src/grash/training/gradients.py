@@ -1,15 +1,18 @@
-"""One step's loss and its gradients, by hand: no autograd graph, no (B, N, D) array, rows instead of tables.
+"""Loss and gradients of one step, written by hand: no autograd graph, no (B, N, D) array, rows instead of tables.
 
-Comes from `batches`, goes to `optimizers`. For each side that is asked:
+Takes a batch from `batches`, passes gradients to `optimizers`. For each predicted side (head or tail):
 
     queries ← known rows, relation rows       scores ← queries × candidates       loss ← losses.side_loss
-    and back the same way; `Taken` collects what arrives at the rows of a table, after dropout.
+
+and back the same way; `StepRows` collects the gradients of the rows of a table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,14 +26,14 @@ from grash.models.base import KgeModel, Side
 from grash.models.complex import ComplEx
 from grash.training.batches import Batch, Negatives, Questions
 from grash.training.config import TrainConfig
-from grash.training.losses import complex_rows, label_loss, power_penalty, side_loss
+from grash.training.losses import POWERS, complex_rows, label_loss, power_penalty, side_loss
 
 _ENDS: tuple[Side, Side] = ("tail", "head")  # in the order of `both_queries`
 
 
 @dataclass
 class Gradient:
-    """Of one table: rows (n, width) at ids (n,), repeated ids to be summed; or dense, all rows."""
+    """Gradient of one table: rows (n, width) at ids (n,), to be summed where ids repeat, and a dense part."""
 
     ids: list[Tensor] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
@@ -45,17 +48,22 @@ class Gradient:
 
 
 @dataclass
-class Step:
-    """loss: scalar, mean over the batch, penalties included; gradients of it for both tables."""
+class StepGradients:
+    """Loss of a step (a scalar: mean over the batch, plus penalties) and its gradients for both tables."""
 
     loss: Tensor
-    entity: Gradient
-    relation: Gradient
+    entity: Gradient = field(default_factory=Gradient)
+    relation: Gradient = field(default_factory=Gradient)
+
+    @classmethod
+    def zero(cls, model: KgeModel) -> StepGradients:
+        return cls(torch.zeros((), device=model.entity.device))
 
 
-class Taken:
-    """Rows of a table as a step uses them: `raw` as stored (those in bf16 as float32), `values` after dropout; ids None
-    means all rows."""
+class StepRows:
+    """Rows of a table in a step: `raw` as stored (bf16 as float32), `values` after dropout. ids None: all rows.
+
+    by_place: whether every occurrence of a row has its own dropout mask, or every id has one."""
 
     def __init__(self, table: Tensor, ids: Tensor | None, rate: float, key: int, *, by_place: bool = True) -> None:
         self.table, self.ids, self.rate, self.key, self.by_place = table, ids, rate, key, by_place
@@ -68,7 +76,6 @@ class Taken:
 
     @cached_property
     def mask(self) -> Tensor | None:
-        """Every occurrence has its own, or every entity has one."""
         if not self.rate:
             return None
         places = self.ids
@@ -83,7 +90,12 @@ class Taken:
     def add(self, gradient: Tensor) -> None:
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
-    def settle(self, into: Gradient) -> None:
+    def add_raw(self, gradient: Tensor) -> None:
+        """Set the gradient of the raw rows, to which dropout does not apply."""
+        self.raw_gradient = gradient
+
+    def collect(self, into: Gradient) -> None:
+        """Add the gradients of these rows to those of the table."""
         total = self.gradient
         if total is not None and self.mask is not None:
             total = total * self.mask
@@ -93,26 +105,25 @@ class Taken:
             into.add(self.ids, total)
 
 
-def step_gradients(model: KgeModel, batch: Batch | list[Questions], config: TrainConfig, key: int) -> Step:
-    """The step's loss and gradients. `key` belongs to the step; dropout follows from it."""
+def step_gradients(model: KgeModel, batch: Batch | list[Questions], config: TrainConfig, key: int) -> StepGradients:
+    """Return the loss and gradients of a step. key: the step's random key, for dropout."""
     if isinstance(batch, Batch):
-        step = _positives(model, batch, config, key)
+        step = _of_positives(model, batch, config, key)
     else:
-        step = _questions(model, batch, config, key)
-    if config.penalty != "none" and not config.penalty_weighted:
-        _whole_table_penalty(model, config, step)
+        step = _of_questions(model, batch, config, key)
+    penalize_tables(model, config, step)
     return step
 
 
-def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> Step:
-    step = Step(torch.zeros((), device=model.entity.device), Gradient(), Gradient())
+def _of_positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> StepGradients:
+    step = StepGradients.zero(model)
     heads, relations, tails = batch.triples.T
     size = len(batch.triples)
-    head = Taken(model.entity, heads, config.dropout_entity, key_at(key, 0))
-    tail = Taken(model.entity, tails, config.dropout_entity, key_at(key, 1))
-    relation: dict[int, Taken] = {}  # one row per positive, two with reciprocals
+    head = StepRows(model.entity, heads, config.dropout_entity, key_at(key, 0))
+    tail = StepRows(model.entity, tails, config.dropout_entity, key_at(key, 1))
+    relation: dict[int, StepRows] = {}  # 0: forward, 1: inverse relations (with reciprocals)
     sides: tuple[Side, ...] = tuple(batch.negatives) or ("head", "tail")
-    if _asks_both_ends(model, batch, config):
+    if _predicts_both_ends(model, batch, config):
         _compare_ends(model, config, step, batch.negatives, head, tail, relations, relation)
         sides = ()
     for number, side in enumerate(sides):
@@ -120,31 +131,27 @@ def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> 
         ids, seen = model.asked(relations, side)
         place = int(model.reciprocal and side == "head")
         if place not in relation:
-            relation[place] = Taken(model.relation, ids, config.dropout_relation, key_at(key, 2 + place))
+            relation[place] = StepRows(model.relation, ids, config.dropout_relation, key_at(key, 2 + place))
         negatives = batch.negatives.get(side)
         chosen = None if negatives is None or _scores_all(negatives, model) else negatives.ids.reshape(-1)
-        others = Taken(model.entity, chosen, config.dropout_entity, key_at(key, 4 + number), by_place=False)
-        asked = _Asked(side, seen, known, relation[place], answer, others, negatives)
+        others = StepRows(model.entity, chosen, config.dropout_entity, key_at(key, 4 + number), by_place=False)
+        asked = _Side(side, seen, known, relation[place], answer, others, negatives)
         _compare(model, config, step, asked, batch.triples)
-        others.settle(step.entity)
+        others.collect(step.entity)
     if config.relation_prediction:
         _predict_relations(model, config, step, head, tail, relations)
-    if config.penalty in ("l1", "l2", "l3", "n3") and config.penalty_weighted:
-        for taken, weight, table in [
-            (head, config.penalty_entity, "entity"),
-            (tail, config.penalty_entity, "entity"),
-            *((r, config.penalty_relation, "relation") for r in relation.values()),
-        ]:
-            _row_penalty(config, step, taken, weight / size, table)
-    head.settle(step.entity)
-    tail.settle(step.entity)
-    for taken in relation.values():
-        taken.settle(step.relation)
+    if penalizes_rows(config):
+        penalize_rows(config, step, [head, tail], "entity", size)
+        penalize_rows(config, step, [*relation.values()], "relation", size)
+    head.collect(step.entity)
+    tail.collect(step.entity)
+    for rows in relation.values():
+        rows.collect(step.relation)
     return step
 
 
-def _asks_both_ends(model: KgeModel, batch: Batch, config: TrainConfig) -> bool:
-    """Whether both sides are asked of rows as they stand in ComplEx's tables on a CPU, against shared negatives."""
+def _predicts_both_ends(model: KgeModel, batch: Batch, config: TrainConfig) -> bool:
+    """Return whether `_compare_ends` applies: ComplEx on a CPU, no dropout, shared negatives on both sides."""
     return (
         isinstance(model, ComplEx)
         and model.entity.device.type == "cpu"
@@ -157,14 +164,14 @@ def _asks_both_ends(model: KgeModel, batch: Batch, config: TrainConfig) -> bool:
 def _compare_ends(
     model: KgeModel,
     config: TrainConfig,
-    step: Step,
+    step: StepGradients,
     drawn: dict[Side, Negatives],
-    head: Taken,
-    tail: Taken,
+    head: StepRows,
+    tail: StepRows,
     relations: Tensor,
-    relation: dict[int, Taken],
+    relation: dict[int, StepRows],
 ) -> None:
-    """`_compare` of both sides at once: all that stands before and after the matrix products in a loop each."""
+    """`_compare` for both sides at once: one compiled loop before and one after the matrix products."""
     assert head.ids is not None and tail.ids is not None
     backward, _ = model.asked(relations, "head")
     others = drawn["tail"].ids, drawn["head"].ids
@@ -184,19 +191,20 @@ def _compare_ends(
     given = both_gradients(ends, queries, (of_tail[1], of_head[1]), (of_tail[2], of_head[2]))
     head.add(given[0])
     tail.add(given[1])
-    relation[0] = Taken(model.relation, relations, 0.0, 0)
+    relation[0] = StepRows(model.relation, relations, 0.0, 0)
     relation[0].add(given[2])
     if model.reciprocal:
-        relation[1] = Taken(model.relation, backward, 0.0, 0)
+        relation[1] = StepRows(model.relation, backward, 0.0, 0)
         relation[1].add(given[3])
 
 
 def _compare_end(
     model: KgeModel, config: TrainConfig, queries: Tensor, positive: Tensor, rows: Tensor, negatives: Negatives
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One side's loss and its gradients for queries, true scores and rows. Its scores end here: the other side's take
-    their place, while it is still in the cache."""
-    against = _Drawn(model, queries, rows, positive, negatives)
+    """Return one side's loss and its gradients for queries, true scores and rows.
+
+    Its scores are freed here, so the other side reuses their memory while it is still in the cache."""
+    against = _SampledNegatives(model, queries, rows, positive, negatives)
     scale = 1 / len(queries)
     loss, for_positive, for_negative = side_loss(positive, against.scores, config, scale=scale, overwrite=True)
     for_queries, for_rows = against.gradients(for_positive, for_negative)
@@ -204,37 +212,37 @@ def _compare_end(
 
 
 def _scores_all(negatives: Negatives, model: KgeModel) -> bool:
-    """Whether negatives of their own are cheaper picked from the scores of all entities (one product) than
-    gathered row by row: (B, E) numbers against (B, N, D)."""
+    """Return whether to score all entities in one product, (B, E), and pick each positive's own negatives from them,
+    which is cheaper than gathering their rows, (B, N, D), if N is large."""
     if negatives.ids.dim() == 1 or model.pair not in ("dot", "l2"):
         return False
     return model.n_entities <= negatives.ids.shape[1] * model.dim // 4
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """One side of a batch of positives: what is known, what is true, and what it is compared with."""
+class _Side:
+    """One predicted side of a batch of positives."""
 
     side: Side
-    seen: Side  # as the model sees it
-    known: Taken
-    relation: Taken
-    answer: Taken
-    others: Taken
+    seen: Side  # the side that the model predicts: always tail with reciprocals
+    known: StepRows
+    relation: StepRows
+    answer: StepRows
+    others: StepRows
     negatives: Negatives | None
 
 
-def _compare(model: KgeModel, config: TrainConfig, step: Step, asked: _Asked, triples: Tensor) -> None:
-    """The loss of the true answers of one side against the others, and its gradients."""
+def _compare(model: KgeModel, config: TrainConfig, step: StepGradients, asked: _Side, triples: Tensor) -> None:
+    """Add the loss of one side's true answers against the others, and its gradients."""
     size, seen, negatives = len(triples), asked.seen, asked.negatives
     queries = model.query(asked.known.values, asked.relation.values, seen)
     truth = model.candidate(asked.answer.values, seen)
     candidates = model.candidate(asked.others.values, seen)
-    against: _EveryoneElse | _Drawn
+    against: _AllEntities | _SampledNegatives
     if negatives is None:
-        against = _EveryoneElse(model, queries, candidates, triples[:, 0 if asked.side == "head" else 2])
+        against = _AllEntities(model, queries, candidates, triples[:, 0 if asked.side == "head" else 2])
     else:
-        against = _Drawn(model, queries, candidates, row_scores(queries, truth, model.pair), negatives)
+        against = _SampledNegatives(model, queries, candidates, row_scores(queries, truth, model.pair), negatives)
     positive = against.positive
     loss, for_positive, for_negative = side_loss(
         positive, against.scores, config, scale=1 / size, overwrite=model.pair == "dot"
@@ -255,8 +263,8 @@ def _compare(model: KgeModel, config: TrainConfig, step: Step, asked: _Asked, tr
     asked.relation.add(for_relation)
 
 
-class _EveryoneElse:
-    """1vsAll: the truth is scored among all entities, then taken out of the others."""
+class _AllEntities:
+    """1vsAll: the true answer is scored with all entities, then masked among the negatives."""
 
     def __init__(self, model: KgeModel, queries: Tensor, candidates: Tensor, answers: Tensor) -> None:
         self.pair, self.queries, self.candidates = model.pair, queries, candidates
@@ -272,9 +280,9 @@ class _EveryoneElse:
         return pair_gradients(self.queries, self.candidates, self.scores, for_negative, self.pair)
 
 
-class _Drawn:
-    """Negative sampling: candidates shared by the batch (N, W), or each query's own, gathered (B·N, W) or picked
-    from all entities (E, W)."""
+class _SampledNegatives:
+    """Negative sampling: candidates shared by the batch (N, W), or each query's own: gathered (B·N, W), or picked from
+    all entities (E, W)."""
 
     def __init__(
         self, model: KgeModel, queries: Tensor, candidates: Tensor, positive: Tensor, negatives: Negatives
@@ -308,21 +316,13 @@ class _Drawn:
 
 
 def _predict_relations(
-    model: KgeModel, config: TrainConfig, step: Step, head: Taken, tail: Taken, relations: Tensor
+    model: KgeModel, config: TrainConfig, step: StepGradients, head: StepRows, tail: StepRows, relations: Tensor
 ) -> None:
-    """Cross-entropy of the true relation among all (Chen et al., 2021), without dropout on relations."""
-    size = len(relations)
-    table = model.relation[: model.n_relations]
-    scores = model.relation_scores(head.values, tail.values, table)
-    logs = torch.log_softmax(scores, 1)
-    rows = torch.arange(size, device=scores.device)
-    weight = config.relation_prediction / size
-    step.loss = step.loss - weight * logs[rows, relations].sum()
-    upstream = logs.exp()
-    upstream[rows, relations] -= 1
-    for_head, for_tail, for_relations = model.relation_scores_gradient(
-        upstream * weight, scores, head.values, tail.values, table
+    loss, *given = relation_loss(
+        model, head.values, tail.values, relations, config.relation_prediction / len(relations)
     )
+    step.loss = step.loss + loss
+    for_head, for_tail, for_relations = model.relation_scores_gradient(*given)
     head.add(for_head)
     tail.add(for_tail)
     if model.reciprocal:
@@ -330,20 +330,35 @@ def _predict_relations(
     step.relation.add(None, for_relations)
 
 
-def _questions(model: KgeModel, groups: list[Questions], config: TrainConfig, key: int) -> Step:
-    step = Step(torch.zeros((), device=model.entity.device), Gradient(), Gradient())
-    size = sum(len(group.known) for group in groups)
-    n_labels = sum(len(group.answers) for group in groups)
-    for number, group in enumerate(groups):
-        ids, seen = model.asked(group.relations, group.side)
-        known = Taken(model.entity, group.known, config.dropout_entity, key_at(key, 3 * number))
-        relation = Taken(model.relation, ids, config.dropout_relation, key_at(key, 3 * number + 1))
-        everyone = Taken(model.entity, None, config.dropout_entity, key_at(key, 3 * number + 2))
+def relation_loss(
+    model: KgeModel, head: Tensor, tail: Tensor, relations: Tensor, weight: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the weighted cross-entropy of the true relations (B,) among all, given rows (B, D) of heads and tails
+    (Chen et al., 2021), and the arguments of `model.relation_scores_gradient`. Relations have no dropout here."""
+    table = model.relation[: model.n_relations]
+    scores = model.relation_scores(head, tail, table)
+    logs = torch.log_softmax(scores, 1)
+    rows = torch.arange(len(relations), device=scores.device)
+    loss = -(weight * logs[rows, relations].sum())
+    upstream = logs.exp()
+    upstream[rows, relations] -= 1
+    return loss, upstream * weight, scores, head, tail, table
+
+
+def _of_questions(model: KgeModel, batch: list[Questions], config: TrainConfig, key: int) -> StepGradients:
+    step = StepGradients.zero(model)
+    size = sum(len(questions.known) for questions in batch)
+    n_labels = sum(len(questions.answers) for questions in batch)
+    for number, questions in enumerate(batch):
+        ids, seen = model.asked(questions.relations, questions.side)
+        known = StepRows(model.entity, questions.known, config.dropout_entity, key_at(key, 3 * number))
+        relation = StepRows(model.relation, ids, config.dropout_relation, key_at(key, 3 * number + 1))
+        everyone = StepRows(model.entity, None, config.dropout_entity, key_at(key, 3 * number + 2))
         queries = model.query(known.values, relation.values, seen)
         candidates = model.candidate(everyone.values, seen)
         scores = pair_scores(queries, candidates, model.pair)
         labels = torch.zeros_like(scores)
-        labels[group.rows, group.answers] = 1
+        labels[questions.rows, questions.answers] = 1
         loss, upstream = label_loss(scores, labels, config)
         step.loss = step.loss + loss / size
         for_queries, for_candidates = pair_gradients(queries, candidates, scores, upstream.div_(size), model.pair)
@@ -351,42 +366,57 @@ def _questions(model: KgeModel, groups: list[Questions], config: TrainConfig, ke
         for_known, for_relation = model.query_gradient(for_queries, known.values, relation.values, seen)
         known.add(for_known)
         relation.add(for_relation)
-        if config.penalty_weighted and config.penalty in ("l1", "l2", "l3", "n3"):
-            answers = Taken(model.entity, group.answers, 0.0, 0)
-            per_label = torch.bincount(group.rows, minlength=len(group.known)).to(queries.dtype)
-            for taken, weight, table, counts in (
-                (known, config.penalty_entity, "entity", per_label),
-                (relation, config.penalty_relation, "relation", per_label),
-                (answers, config.penalty_entity, "entity", None),
-            ):
-                _row_penalty(config, step, taken, weight / n_labels, table, counts)
-            answers.settle(step.entity)
-        for taken, into in ((known, step.entity), (everyone, step.entity), (relation, step.relation)):
-            taken.settle(into)
+        if penalizes_rows(config):
+            answers = StepRows(model.entity, questions.answers, 0.0, 0)
+            per_label = torch.bincount(questions.rows, minlength=len(questions.known)).to(queries.dtype)
+            penalize_rows(config, step, [known], "entity", n_labels, per_label)
+            penalize_rows(config, step, [relation], "relation", n_labels, per_label)
+            penalize_rows(config, step, [answers], "entity", n_labels)
+            answers.collect(step.entity)
+        for rows, into in ((known, step.entity), (everyone, step.entity), (relation, step.relation)):
+            rows.collect(into)
     return step
 
 
-def _row_penalty(
-    config: TrainConfig, step: Step, taken: Taken, weight: float, table: str, counts: Tensor | None = None
+class PenalizedRows(Protocol):
+    @property
+    def raw(self) -> Tensor: ...
+    def add_raw(self, gradient: Tensor) -> None: ...
+
+
+def penalizes_rows(config: TrainConfig) -> bool:
+    """Return whether the rows of a batch are penalized (dura penalizes queries and answers instead)."""
+    return config.penalty_weighted and config.penalty in POWERS
+
+
+def penalize_rows(
+    config: TrainConfig,
+    step: StepGradients,
+    parts: Sequence[PenalizedRows],
+    table: str,
+    size: int,
+    counts: Tensor | None = None,
 ) -> None:
-    """The weighted penalty on the raw rows; counts (n,) say how often each row's use counts."""
-    if not weight:
+    """Add the penalty on the raw rows (n, D) of each part, divided by `size`; counts (n,): how often a row counts."""
+    weight, moduli = _penalty_weight(config, table) / size, complex_rows(config, table)
+    for rows in parts if weight else ():
+        value, gradient = power_penalty(rows.raw, weight, config.penalty, moduli=moduli, counts=counts)
+        step.loss = step.loss + value
+        rows.add_raw(gradient)
+
+
+def penalize_tables(model: KgeModel, config: TrainConfig, step: StepGradients, *, relations_count: bool = True) -> None:
+    """Add an unweighted penalty on whole tables, not divided. relations_count: whether relations add to the loss."""
+    if config.penalty == "none" or config.penalty_weighted:
         return
-    value, gradient = power_penalty(
-        taken.raw, weight, config.penalty, moduli=complex_rows(config, table), counts=counts
-    )
-    step.loss = step.loss + value
-    taken.raw_gradient = gradient
-
-
-def _whole_table_penalty(model: KgeModel, config: TrainConfig, step: Step) -> None:
-    for table, weight, into, name in (
-        (model.entity, config.penalty_entity, step.entity, "entity"),
-        (model.relation, config.penalty_relation, step.relation, "relation"),
-    ):
-        if weight:
+    for name, table, into in (("entity", model.entity, step.entity), ("relation", model.relation, step.relation)):
+        if weight := _penalty_weight(config, name):
             value, gradient = power_penalty(
                 to_float32(table), weight, config.penalty, moduli=complex_rows(config, name)
             )
-            step.loss = step.loss + value
+            step.loss = step.loss + (value if name == "entity" or relations_count else 0 * value)
             into.add(None, gradient)
+
+
+def _penalty_weight(config: TrainConfig, table: str) -> float:
+    return config.penalty_entity if table == "entity" else config.penalty_relation

@@ -1,5 +1,5 @@
-"""Initial tables. A row is a function of the seed and of its entity, so that the same entity starts alike in
-every subgraph and on every device; `entity_keys` names the entities of a subgraph in the full graph."""
+"""Initial tables. A row depends on the seed and the entity alone, so an entity starts with the same row in every
+subgraph and on every device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from grash.models import KgeModel, model_class
 from grash.training.config import TrainConfig
 from grash.training.placement import Placement
 
-_TOGETHER = 1 << 16  # rows drawn at a time
-STORED = {"float32": torch.float32, "bf16": torch.bfloat16}  # by the config's storage
+_ROWS_AT_ONCE = 1 << 16  # drawing takes several times the memory of its result
+STORAGE_DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
 def initial_model(
@@ -28,13 +28,15 @@ def initial_model(
     relation_keys: Tensor | None = None,
     placement: Placement = Placement(),  # noqa: B008, frozen
 ) -> KgeModel:
-    """A model with fresh tables: entity (E, dim), where `placement` says; relation (R or 2R, width)."""
+    """Return a model with initial tables: entity (E, dim), stored by `placement`; relation (R or 2R, width).
+
+    entity_keys, relation_keys: ids in the full graph, of a subgraph's entities and relations."""
     cls, where = model_class(config.model), torch.device(device)
     width = cls.relation_width(config.dim)
     relations = torch.arange(n_relations, device=where) if relation_keys is None else relation_keys.to(where)
     if config.reciprocal:
         relations = torch.cat([relations * 2, relations * 2 + 1])
-    entity = placement.rows(n_entities, config.dim, where, dtype=STORED[config.storage])
+    entity = placement.rows(n_entities, config.dim, where, dtype=STORAGE_DTYPES[config.storage])
     _fill(entity, config, entity_keys, "entities")
     if config.model == "rotate":
         phases = uniform(relations, width, config.own_key("init", "phases"))
@@ -46,21 +48,19 @@ def initial_model(
 
 
 def _fill(table: Tensor, config: TrainConfig, keys: Tensor | None, name: str) -> None:
-    """Draws table (n, width) in parts, since the steps of a law take several times the space of their result. Rows are
-    drawn where they are computed with, in float32, and rounded to the nearest if the table is in bf16; keys (n,), by
-    default their places."""
+    """Fill table (n, width), drawn on the training device in float32; bf16 rounds to nearest. keys (n,): default 0…n−1."""
     n, width = table.shape
     spread = 2.0 / (n + width)  # Glorot and Bengio, for a table of this shape
-    there, key = cpu_view(table), config.own_key("init", name)
-    for first in range(0, n, _TOGETHER):
-        last = min(first + _TOGETHER, n)
-        some = torch.arange(first, last, device=table.device) if keys is None else keys[first:last].to(table.device)
-        there[first:last].copy_(_drawn(config, some, width, key, spread).to(table.dtype), non_blocking=True)
-    if there is not table:  # what is on its way from the card lands in memory that the CPU reads too
+    target, key = cpu_view(table), config.own_key("init", name)
+    for first in range(0, n, _ROWS_AT_ONCE):
+        last = min(first + _ROWS_AT_ONCE, n)
+        ids = torch.arange(first, last, device=table.device) if keys is None else keys[first:last].to(table.device)
+        target[first:last].copy_(_draw(config, ids, width, key, spread).to(table.dtype), non_blocking=True)
+    if target is not table:  # the CPU reads this memory too: wait for copies from the GPU
         torch.cuda.synchronize(table.device)
 
 
-def _drawn(config: TrainConfig, keys: Tensor, width: int, key: int, spread: float) -> Tensor:
+def _draw(config: TrainConfig, keys: Tensor, width: int, key: int, spread: float) -> Tensor:
     if config.init == "uniform":
         return uniform(keys, width, key) * (config.init_high - config.init_low) + config.init_low
     if config.init == "normal":

@@ -1,8 +1,8 @@
-"""Scores become a loss, and the loss's gradient with respect to the scores, by hand.
+"""Losses with hand-written gradients with respect to the scores, and penalties on the size of rows.
 
-Given for one side: `positive` (B,) scores of the true answers, `negative` (B, N) scores of the others, −∞ where an
-entry is no negative (the true answer itself, or a known fact). Comes back: the loss summed over the batch (a scalar
-tensor), and the gradients (B,) and (B, N) of that sum, all times `scale` (1 / B in a step).
+For one side, `positive` (B,) holds the scores of the true answers and `negative` (B, N) those of the others, −∞ where
+an entry is no negative (the true answer itself, or a known fact). A loss returns its sum over the batch (a scalar
+tensor) and the gradients (B,) and (B, N) of that sum, all times `scale` (1 / B in a step).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grash.training.config import TrainConfig
 def side_loss(
     positive: Tensor, negative: Tensor, config: TrainConfig, *, scale: float = 1.0, overwrite: bool = False
 ) -> LossAndGradients:
-    """With `overwrite`, the gradient may take the place of `negative`."""
+    """Return the configured loss and its gradients; `overwrite` allows the gradient to reuse the memory of `negative`."""
     if positive.shape[0] != negative.shape[0]:
         raise ValueError(f"positive {tuple(positive.shape)} and negative {tuple(negative.shape)} differ in B")
     if config.loss == "softmax":
@@ -50,11 +50,16 @@ def margin(positive: Tensor, negative: Tensor, gap: float) -> LossAndGradients:
 def self_adversarial(positive: Tensor, negative: Tensor, gamma: float, alpha: float) -> LossAndGradients:
     """−log σ(γ + positive) − Σ w·log σ(−γ − negative), w = softmax(α·negative), not differentiated
     (Sun et al., 2019)."""
-    absent = negative == -torch.inf  # α may be 0, and 0·∞ is no number
-    weights = torch.softmax((alpha * negative).masked_fill_(absent, -torch.inf), 1).nan_to_num(0.0)
+    weights = torch.softmax(scaled_scores(negative, alpha), 1).nan_to_num(0.0)
     n = negative + gamma
     loss = F.softplus(-positive - gamma).sum() + (weights * F.softplus(n)).sum()
     return loss, torch.sigmoid(positive + gamma) - 1, weights * torch.sigmoid(n)
+
+
+def scaled_scores(negative: Tensor, alpha: float) -> Tensor:
+    """Return α·negative, −∞ where negative is: α may be 0, and 0·∞ is NaN."""
+    absent = negative == -torch.inf
+    return (alpha * negative).masked_fill_(absent, -torch.inf)
 
 
 def label_loss(scores: Tensor, labels: Tensor, config: TrainConfig) -> tuple[Tensor, Tensor]:
@@ -63,35 +68,40 @@ def label_loss(scores: Tensor, labels: Tensor, config: TrainConfig) -> tuple[Ten
     Smoothed labels are (1 − s)·label + 1/E. softmax compares with the labels normalized to sum 1 and subtracts
     their entropy (Kullback-Leibler divergence); bce compares entry by entry.
     """
-    if config.label_smoothing:
-        labels = (1 - config.label_smoothing) * labels + 1.0 / labels.shape[1]
+    labels = smooth_labels(labels, config.label_smoothing, labels.shape[1])
     if config.loss == "bce":
-        logits = scores + config.offset
-        loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
-        return loss, torch.sigmoid(logits) - labels
-    target = labels / labels.sum(1, keepdim=True)
-    logs = torch.log_softmax(scores, 1)
-    return torch.xlogy(target, target).sum() - (target * logs).sum(), logs.exp() - target
+        return label_bce(scores, labels, config.offset)
+    return label_divergence(torch.log_softmax(scores, 1), labels / labels.sum(1, keepdim=True))
 
 
-# = Penalties on the size of rows, with their gradients.
-# =
-# = weighted (follows the batch; B positives, an entity once as a head and once as a tail):
-# =     l1, l2, l3   (w/p)·Σ |x|^p / B
-# =     n3           (w/3)·Σ |z|³ / B, over complex moduli for ComplEx and RotatE's entities, else |x|³
-# =     dura         w·Σ (‖query‖² + ‖answer‖²) / B over the asked sides (Zhang et al., 2020); in `gradients.py`
-# = unweighted (the whole table, every step): (w/p)·Σ |x|^p, not divided.
+def smooth_labels(labels: Tensor, smoothing: float, n_entities: int) -> Tensor:
+    return (1 - smoothing) * labels + 1.0 / n_entities if smoothing else labels
 
-_POWERS = {"l1": 1, "l2": 2, "l3": 3, "n3": 3}
+
+def label_bce(scores: Tensor, labels: Tensor, offset: float) -> tuple[Tensor, Tensor]:
+    logits = scores + offset
+    loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return loss, torch.sigmoid(logits) - labels
+
+
+def label_divergence(log_probabilities: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    loss = torch.xlogy(target, target).sum() - (target * log_probabilities).sum()
+    return loss, log_probabilities.exp() - target
+
+
+POWERS = {"l1": 1, "l2": 2, "l3": 3, "n3": 3}  # of the penalties on single rows; dura is in `gradients.py`
 
 
 def power_penalty(
     rows: Tensor, weight: float, kind: str, *, moduli: bool, counts: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """rows (n, D) → (w/p)·Σ |x|^p as a scalar, and its gradient (n, D); row i counts counts[i] times."""
-    p = _POWERS[kind]
+    """rows (n, D) → (w/p)·Σ |x|^p as a scalar, and its gradient (n, D); row i counts counts[i] times.
+
+    With `moduli`, n3 is (w/3)·Σ |z|³ over complex moduli. A penalty of the batch's rows has w = weight / B."""
+    p = POWERS[kind]
     if kind == "n3" and moduli:
-        size = _sizes(rows)
+        half = rows.shape[-1] // 2
+        size = (rows[..., :half].square() + rows[..., half:].square()).sqrt()
         gradient = weight * rows * torch.cat([size, size], -1)
     else:
         size = rows.abs()
@@ -103,10 +113,5 @@ def power_penalty(
 
 
 def complex_rows(config: TrainConfig, table: str) -> bool:
-    """Whether this table's rows are complex numbers in halves."""
+    """Return whether this table's rows hold real parts, then imaginary parts."""
     return config.model == "complex" or (config.model == "rotate" and table == "entity")
-
-
-def _sizes(rows: Tensor) -> Tensor:
-    half = rows.shape[-1] // 2
-    return (rows[..., :half].square() + rows[..., half:].square()).sqrt()

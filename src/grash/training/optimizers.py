@@ -1,10 +1,11 @@
-"""Gradients become updates. One `TableOptimizer` per table, its state a dictionary of tensors to be saved.
+"""Optimizers and learning rates. One `TableOptimizer` per table; its state is a dictionary of tensors.
 
-adagrad      squares (E, D); torch's Adagrad          row_adagrad  squares (E, 1), the mean over the row
-adam         moments (E, D); every row, every step    lazy_adam    the same, but only the rows of the step
-sgd          no state
-A table in bf16 (`storage`) is moved in float32 and rounded by chance, by numbers that follow from `key`, the step, the
-row and the column; its state is float32.
+    adagrad      squares (E, D); torch's Adagrad          row_adagrad  squares (E, 1), the mean over the row
+    adam         moments (E, D); every row, every step    lazy_adam    the same, but only the rows of the step
+    sgd          no state
+
+A bf16 table (`storage`) is updated in float32 and rounded stochastically; the random bits depend on `key`, the step,
+the row and the column. Its optimizer state is float32.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from grash.training.gradients import Gradient
 from grash.training.placement import Placement
 
 ADAGRAD_EPS, ADAM_EPS, BETAS = 1e-10, 1e-8, (0.9, 0.999)
-_TOGETHER = 1 << 16  # rows in bf16 that a dense gradient moves at a time
+_ROWS_AT_ONCE = 1 << 16  # of a bf16 table that a dense gradient updates at a time
+_GAIN = 1e-4  # relative gain that ends a plateau
 
 
 class TableOptimizer:
-    """placement: where the state lies, by default with the table. key: of the bits that round a table in bf16."""
+    """Updates one table. placement: of its state, by default the table's. key: of the bits that round a bf16 table."""
 
     def __init__(self, kind: str, table: Tensor, placement: Placement | None = None, *, key: int = 0) -> None:
         self.kind, self.key = kind, key
@@ -45,18 +47,18 @@ class TableOptimizer:
             self.state = {"first": zeros(table.shape[1]), "second": zeros(table.shape[1])}
 
     def update(self, table: Tensor, gradient: Gradient, lr: float, step: int) -> None:
-        """Moves the table against the gradient; `step` counts from 1."""
+        """Update the table in place; `step` counts from 1."""
         if gradient.dense is None and not gradient.ids:
             return
         key = key_at(self.key, step - 1) if is_bf16(table) else 0
         if gradient.dense is not None or self.kind == "adam":
-            self._dense(table, dense_gradient(gradient, table), lr, step, key)
+            self._update_dense(table, dense_gradient(gradient, table), lr, step, key)
             return
         if self.kind == "adagrad":
             parts, squares = (gradient.ids, gradient.rows), self.state["squares"]
-            row_update.adagrad_update(table, squares, *parts, lr, ADAGRAD_EPS, self._places(table), key)
+            row_update.adagrad_update(table, squares, *parts, lr, ADAGRAD_EPS, self._scratch_of(table), key)
             return
-        ids, rows = row_update.summed_rows(gradient.ids, gradient.rows, self._places(table))
+        ids, rows = row_update.summed_rows(gradient.ids, gradient.rows, self._scratch_of(table))
         if self.kind == "row_adagrad":
             row_update.row_adagrad_rows(table, self.state["squares"], ids, rows, lr, ADAGRAD_EPS, key)
         elif self.kind == "lazy_adam":
@@ -69,25 +71,25 @@ class TableOptimizer:
         """Free the state; the optimizer cannot be used afterwards."""
         self.state, self._scratch = {}, None
 
-    def _places(self, table: Tensor) -> Tensor | None:
-        """Work space of summed_rows on a CPU: 4 bytes per row, made at the first step."""
+    def _scratch_of(self, table: Tensor) -> Tensor | None:
+        """Return the work space of summed_rows on a CPU: 4 bytes per row, allocated at the first step."""
         if table.device.type == "cpu" and self._scratch is None:
             self._scratch = torch.full((len(table),), -1, dtype=torch.int32)
         return self._scratch
 
-    def _dense(self, table: Tensor, g: Tensor, lr: float, step: int, key: int) -> None:
+    def _update_dense(self, table: Tensor, g: Tensor, lr: float, step: int, key: int) -> None:
         if not is_bf16(table):
-            self._move(table, g, self.state, lr, step)
+            self._update_all(table, g, self.state, lr, step)
             return
-        for first in range(0, len(table), _TOGETHER):
-            part = slice(first, first + _TOGETHER)
+        for first in range(0, len(table), _ROWS_AT_ONCE):
+            part = slice(first, first + _ROWS_AT_ONCE)
             moved = to_float32(table[part])
-            self._move(moved, g[part], {name: t[part] for name, t in self.state.items()}, lr, step)
+            self._update_all(moved, g[part], {name: t[part] for name, t in self.state.items()}, lr, step)
             ids = torch.arange(first, first + len(moved), device=table.device)
             table[part].copy_(round_stochastically(moved, ids, key))
 
-    def _move(self, table: Tensor, g: Tensor, state: dict[str, Tensor], lr: float, step: int) -> None:
-        """All rows, by gradients in the table's shape."""
+    def _update_all(self, table: Tensor, g: Tensor, state: dict[str, Tensor], lr: float, step: int) -> None:
+        """Update all rows of a float32 table, given a gradient of the same shape."""
         if self.kind == "sgd":
             table.add_(g, alpha=-lr)
         elif self.kind in ("adagrad", "row_adagrad"):
@@ -103,12 +105,12 @@ class TableOptimizer:
 
 
 def rounding_key(config: TrainConfig) -> int:
-    """Of the random bits that round entities in bf16: one stream for a seed, so that trials of a stack share it."""
+    """Return the key of the random bits that round bf16 entities; it depends on the seed alone, as a stack shares it."""
     return key_of(config.seed, "rounding")
 
 
 def dense_gradient(gradient: Gradient, table: Tensor) -> Tensor:
-    """The gradient as one tensor in the table's shape."""
+    """Return the gradient as one tensor of the table's shape."""
     total = torch.zeros_like(table) if gradient.dense is None else gradient.dense
     if gradient.ids:
         if table.device.type == "cpu":
@@ -120,19 +122,14 @@ def dense_gradient(gradient: Gradient, table: Tensor) -> Tensor:
 
 
 def state_bytes(config: TrainConfig, table_rows: int, width: int) -> int:
-    """Bytes of optimizer state and work space for a table (table_rows, width)."""
+    """Return the bytes of optimizer state and work space for a table (table_rows, width)."""
     per_row = {"adagrad": width, "row_adagrad": 1, "adam": 2 * width, "lazy_adam": 2 * width, "sgd": 0}
     return 4 * table_rows * (per_row[config.optimizer] + 1)
 
 
-# = The learning rate of every step: a schedule's factor, times the warm-up.
-
-_GAIN = 1e-4  # a plateau ends with a relative gain above this
-
-
 @dataclass
 class Plateau:
-    """Multiplies the rate by `factor` after more than `patience` validations without gain."""
+    """Multiplies the learning rate by `factor` after more than `patience` validations without a gain."""
 
     factor: float
     patience: int
@@ -150,7 +147,7 @@ class Plateau:
 
 
 def rate_at(config: TrainConfig, epoch: float, plateau: Plateau) -> float:
-    """The learning rate after `epoch` epochs (a fraction inside an epoch)."""
+    """Return the learning rate after `epoch` epochs: the schedule's factor times the warm-up's."""
     rate = config.lr
     if config.warmup_epochs:
         rate *= min(1.0, epoch / config.warmup_epochs) or 1e-3 / max(1.0, config.warmup_epochs)

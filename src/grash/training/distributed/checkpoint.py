@@ -1,79 +1,62 @@
-"""The checkpoint of a training whose rows are spread over ranks: that of `state`, written and read in parts.
+"""Checkpoint and model folder of a distributed training: every rank writes its rows into the same files.
 
-The folder is like that of one process, so that any number of ranks, or `grash train` alone, goes on with it.
+A rank's rows are one contiguous part of a safetensors file, so nothing is gathered. The files are those of a training
+in one process: any number of ranks, or `grash train` alone, can read them. All ranks must share the disk.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
+from torch import Tensor
 
 from grash.data.dataset import Dataset
-from grash.errors import FormatError
-from grash.files import write_json
+from grash.errors import GrashError, OutputError
+from grash.files import atomic_folder, write_json
 from grash.models import KgeModel, model_class
 from grash.models.store import write_record
-from grash.training.checkpoint import TrainState, read_record, state_record, state_tensors, take_record
+from grash.training.checkpoint import (
+    TrainState,
+    checkpoint_errors,
+    read_record,
+    restore_record,
+    state_record,
+    state_tensors,
+)
 from grash.training.config import TrainConfig
-from grash.training.distributed.communication import Company
-from grash.training.distributed.tables import Shard, read_rows, shared_folder, write_tables, write_together
+from grash.training.distributed.communication import ProcessGroup
+from grash.training.distributed.tables import Shard
 from grash.training.initial import initial_model
 
-_TENSORS = "tensors.safetensors"
-
-
-def save_shard(state: TrainState, folder: Path, *, belongs_to: dict[str, Any], shard: Shard, company: Company) -> None:
-    """Writes this rank's part of the checkpoint: the folder is replaced when all ranks have written theirs."""
-    with shared_folder(folder, company, overwrite=True) as aside:
-        tensors = state_tensors(state)
-        spread = {name for name in tensors if _is_spread(name)}
-        write_tables(aside / _TENSORS, tensors, spread, shard, company)
-        if company.rank == 0:
-            write_json(aside / "state.json", state_record(state, belongs_to))
-
-
-def load_shard(state: TrainState, folder: Path, *, belongs_to: dict[str, Any], shard: Shard) -> None:
-    """Fills a fresh state of this rank's rows from a checkpoint that belongs to the same run."""
-    record = read_record(folder, belongs_to)
-    path = folder / _TENSORS
-    try:
-        if record["has_best"]:
-            state.best = {"entity": read_rows(path, "best.entity", shard), "relation": read_rows(path, "best.relation")}
-        for name, tensor in state_tensors(state).items():
-            if not name.startswith("best."):
-                rows = read_rows(path, name, shard if _is_spread(name) else None)
-                if rows.shape != tensor.shape:
-                    raise ValueError(f"{name} has another shape")
-                tensor.copy_(rows)
-        take_record(state, record)
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-        raise FormatError(f"{folder} is a damaged checkpoint ({error}): remove it to start anew.") from error
-
-
-def _is_spread(name: str) -> bool:
-    return name.removeprefix("best.").split(".")[0] == "entity"
-
-
-# = A fresh training of one rank: its rows of the initial entity table, all relations, and optimizers for both.
+_FLOATS_AT_ONCE = 1 << 24  # that are copied to the host and written at a time
+_POLL_SECONDS = 5.0  # between two messages of ranks that wait for a disk
 
 
 def fresh_shard(config: TrainConfig, n_relations: int, shard: Shard, device: torch.device) -> TrainState:
-    """The rows that a training in one process would begin with (xavier_uniform: up to the last bit)."""
-    nothing = torch.empty(0, dtype=torch.int64)
+    """Return a new state with this rank's entity rows, all relations and their optimizers.
+
+    The rows equal those of a training in one process (xavier_uniform: except for the last bit)."""
+    none = torch.empty(0, dtype=torch.int64)
     own = torch.arange(shard.first, shard.last)
-    law = _law_of_whole_table(config, shard.n_rows)
-    entity = initial_model(law, len(own), 0, device=device, entity_keys=own, relation_keys=nothing).entity
-    relation = initial_model(config, 0, n_relations, device=device, entity_keys=nothing).relation
+    config_of_rows = _resolve_xavier(config, shard.n_rows)
+    entity = initial_model(config_of_rows, len(own), 0, device=device, entity_keys=own, relation_keys=none).entity
+    relation = initial_model(config, 0, n_relations, device=device, entity_keys=none).relation
     model = model_class(config.model)(entity, relation, reciprocal=config.reciprocal, norm=config.norm)
     return TrainState.fresh(model, config)
 
 
-def _law_of_whole_table(config: TrainConfig, n_entities: int) -> TrainConfig:
-    """Glorot's laws depend on the rows of a table; said with their numbers, they are the same for a part of it."""
+def _resolve_xavier(config: TrainConfig, n_entities: int) -> TrainConfig:
+    """Xavier distributions depend on the number of rows: give those of the whole table as plain numbers."""
     spread = 2.0 / (n_entities + config.dim)
     if config.init == "xavier_normal":
         return config.changed(init="normal", init_std=math.sqrt(spread))
@@ -83,30 +66,176 @@ def _law_of_whole_table(config: TrainConfig, n_entities: int) -> TrainConfig:
     return config
 
 
-# = The model folder of a training whose rows are spread over ranks: an ordinary one, each rank writing its rows.
+def save_shard(state: TrainState, folder: Path, *, belongs_to: dict[str, Any], shard: Shard) -> None:
+    """Write this rank's part of the checkpoint; the folder is replaced when all ranks have written theirs."""
+    with shared_folder(folder, shard.group, overwrite=True) as temporary:
+        tensors = state_tensors(state)
+        _write_tables(temporary / "tensors.safetensors", tensors, {n for n in tensors if _is_sharded(n)}, shard)
+        if shard.group.rank == 0:
+            write_json(temporary / "state.json", state_record(state, belongs_to))
 
-_TABLES = "embeddings.safetensors"
+
+def load_shard(state: TrainState, folder: Path, *, belongs_to: dict[str, Any], shard: Shard) -> None:
+    """Fill a new state with this rank's rows of a checkpoint that belongs to the same run."""
+    record = read_record(folder, belongs_to)
+    path = folder / "tensors.safetensors"
+    with checkpoint_errors(folder):
+        if record["has_best"]:
+            rows = {"entity": _read_rows(path, "best.entity", shard), "relation": _read_rows(path, "best.relation")}
+            state.best = rows
+        for name, tensor in state_tensors(state).items():
+            if not name.startswith("best."):
+                stored = _read_rows(path, name, shard if _is_sharded(name) else None)
+                if stored.shape != tensor.shape:
+                    raise ValueError(f"{name} has shape {tuple(stored.shape)}, expected {tuple(tensor.shape)}")
+                tensor.copy_(stored)
+        restore_record(state, record)
+
+
+def _is_sharded(name: str) -> bool:
+    return name.removeprefix("best.").split(".")[0] == "entity"
 
 
 def save_model_shard(
-    model: KgeModel,
-    dataset: Dataset,
-    folder: Path,
-    *,
-    about: dict[str, Any],
-    shard: Shard,
-    company: Company,
-    overwrite: bool = False,
+    model: KgeModel, dataset: Dataset, folder: Path, *, about: dict[str, Any], shard: Shard, overwrite: bool = False
 ) -> None:
-    """Writes this rank's part of the folder, which is there when all have written theirs.
+    """Write this rank's part of a model folder, which appears when all ranks have written theirs.
 
-    model: this rank's rows, and all relations. about: config, evaluation and history, as in `models.store`."""
-    with shared_folder(folder, company, overwrite=overwrite) as aside:
+    model: this rank's rows and all relations. about: config, evaluation and history, as in `models.store`."""
+    with shared_folder(folder, shard.group, overwrite=overwrite) as temporary:
         tables = {"entity": model.entity, "relation": model.relation}
-        write_tables(aside / _TABLES, tables, {"entity"}, shard, company)
+        _write_tables(temporary / "embeddings.safetensors", tables, {"entity"}, shard)
 
         def finish() -> None:
-            dataset.save(aside / "dataset")
-            write_record(aside, model, dataset, about)
+            if shard.group.rank == 0:
+                dataset.save(temporary / "dataset")
+                write_record(temporary, model, dataset, about)
 
-        write_together(folder, company, finish if company.rank == 0 else lambda: None)
+        write_together(folder, shard.group, finish)
+
+
+def check_shared(folder: Path, group: ProcessGroup) -> None:
+    """Raise OutputError before a training starts if not all ranks can write beside `folder`, on the same disk."""
+
+    def make() -> AbstractContextManager[str]:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part")
+
+    with ExitStack() as stack:
+        temporary = _make_on_rank_0(folder, group, stack, make)
+        write_together(folder, group, (temporary / str(group.rank)).touch)
+
+
+@contextmanager
+def shared_folder(folder: Path, group: ProcessGroup, *, overwrite: bool) -> Iterator[Path]:
+    """`files.atomic_folder` for all ranks: what they write into the yielded folder becomes `folder`, or nothing does."""
+    with ExitStack() as stack:
+        yield _make_on_rank_0(folder, group, stack, lambda: atomic_folder(folder, overwrite=overwrite))
+        group.barrier()  # all have written
+        done = stack.pop_all()
+        write_together(folder, group, done.close)  # rank 0 flushes the files and renames the folder
+
+
+def _make_on_rank_0(
+    folder: Path, group: ProcessGroup, stack: ExitStack, make: Callable[[], AbstractContextManager[Path | str]]
+) -> Path:
+    """Return a folder that rank 0 makes and all ranks see; it lasts as long as the stack."""
+    made: list[str] = []
+    failed: list[Exception] = []
+    if group.rank == 0:
+        try:
+            made.append(str(stack.enter_context(make())))
+        except (GrashError, OSError) as error:
+            failed.append(error)
+    temporary = group.broadcast_text(*made)
+    if not temporary:
+        _raise(folder, failed, other="rank 0 cannot write there")
+    if group.any(not Path(temporary).is_dir()):
+        raise OutputError(folder, "not all ranks see it; give a folder on a disk that all ranks share")
+    return Path(temporary)
+
+
+def write_together(path: Path, group: ProcessGroup, write: Callable[[], None]) -> None:
+    """Call `write` on every rank; an error on one rank is an error on all.
+
+    Writing may take longer than the timeout of a collective, so the ranks exchange messages while they wait."""
+    failed: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            write()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)  # an interrupt need not wait for a disk
+    thread.start()
+    writing = True
+    while writing:
+        thread.join(_POLL_SECONDS)
+        writing = group.any(thread.is_alive())
+    if group.any(bool(failed)):
+        _raise(path, failed)
+
+
+def _raise(path: Path, failed: list[Exception], *, other: str = "another rank could not write its part") -> NoReturn:
+    """Raise this rank's error, or one that names another rank's."""
+    for error in failed:
+        if isinstance(error, OSError):
+            raise OutputError(path, error.strerror or str(error)) from error
+        raise error
+    raise OutputError(path, other)
+
+
+def _write_tables(path: Path, tables: Mapping[str, Tensor], sharded: set[str], shard: Shard) -> None:
+    """Write float32 tables as a safetensors file: of those in `sharded` this rank has its rows, of the others all."""
+    group = shard.group
+    shapes = {name: (shard.n_rows if name in sharded else len(t), t.shape[1]) for name, t in tables.items()}
+    header, starts, n_bytes = _safetensors_header(shapes)
+
+    def write_header() -> None:
+        if group.rank == 0:
+            with path.open("wb") as file:
+                file.write(header)
+                file.truncate(len(header) + n_bytes)
+
+    def write_rows() -> None:
+        with path.open("r+b") as file:
+            for name, table in tables.items():
+                if name in sharded or group.rank == 0:
+                    first = shard.first if name in sharded else 0
+                    file.seek(len(header) + starts[name] + 4 * first * table.shape[1])
+                    _write_rows(file, table)
+            file.flush()
+            os.fsync(file.fileno())
+
+    write_together(path, group, write_header)
+    write_together(path, group, write_rows)
+
+
+def _safetensors_header(shapes: Mapping[str, tuple[int, int]]) -> tuple[bytes, dict[str, int], int]:
+    """Return the file's header, where in the data after it each table starts, and the bytes of all tables."""
+    entries, starts, n_bytes = {}, {}, 0
+    for name, (rows, width) in shapes.items():
+        starts[name], end = n_bytes, n_bytes + 4 * rows * width
+        entries[name] = {"dtype": "F32", "shape": [rows, width], "data_offsets": [n_bytes, end]}
+        n_bytes = end
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, starts, n_bytes
+
+
+def _write_rows(file: BinaryIO, table: Tensor) -> None:
+    for rows in table.split(max(1, _FLOATS_AT_ONCE // max(1, table.shape[1]))):
+        file.write(rows.to("cpu", torch.float32).contiguous().numpy().data)
+
+
+def _read_rows(path: Path, name: str, shard: Shard | None = None) -> Tensor:
+    """Read a table of a safetensors file, or only the shard's rows of it."""
+    with safe_open(path, framework="pt") as file:
+        table = file.get_slice(name)
+        n_rows = table.get_shape()[0]
+        if shard is None:
+            return table[:]
+        if n_rows != shard.n_rows:
+            raise ValueError(f"{name} has {n_rows:,} rows, expected {shard.n_rows:,}")
+        return table[shard.first : shard.last]

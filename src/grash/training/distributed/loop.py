@@ -1,166 +1,146 @@
-"""The training loop of one rank among several: `loop.train`, with all that must be decided together decided together.
+"""The training loop of one rank among several: `training.loop` for one training, with decisions made by all ranks.
 
-Ranks make the same steps, see the same losses and validate at the same steps. Clocks and Ctrl-C differ between them,
-so whether to save or to stop is agreed upon after every few steps, in the word that adds up the losses.
+Ranks take the same steps, see the same losses and validate at the same steps. Their clocks and Ctrl-C differ, so every
+few steps they agree whether to save or to stop, in the collective that sums the losses.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from grash.kernels.device import matmul_precision
-from grash.kernels.random import key_at
-from grash.training.distributed.communication import Company
-from grash.training.distributed.step import sharded_gradients, sharded_questions
+from grash.training.distributed.step import distributed_gradients
 from grash.training.distributed.tables import Shard
-from grash.training.loop import Pulse, Training, next_stop, validate_now
-from grash.training.optimizers import rate_at
+from grash.training.loop import Monitor, Training, next_stop, train_step, validate_all
 
 log = logging.getLogger(__name__)
 
+_MOST_STEPS = 32  # between two agreements
+_MOST_SECONDS = 1.0  # of these steps
+_LONG_SAVE_SECONDS = 20.0  # a launcher may kill ranks 30 seconds after Ctrl-C
 
-_MOST_STEPS = 32  # between two words about losses, clocks and Ctrl-C
-_MOST_SECONDS = 1.0  # of these
-_LONG_SAVING = 20.0  # seconds; a launcher may kill ranks 30 seconds after Ctrl-C
 
+def train_distributed(training: Training, shard: Shard, *, save_every_seconds: float = 120.0) -> None:
+    """Train to the end; the state then holds this rank's rows of the best validation.
 
-def train_shard(training: Training, shard: Shard, company: Company, *, save_every_seconds: float = 120.0) -> None:
-    """Trains to the end of the plan, or until patience runs out; the state ends with the best validation's weights.
-
-    training.save and training.validate are called on all ranks at once. On an interrupt of any rank all save, and
-    KeyboardInterrupt is raised on all. What follows, test and model, may fail, so the end is saved too."""
-    state, pulse = training.state, Pulse([training], math.inf)
-    wishes = _Wishes(save_every_seconds, leads=company.rank == 0, stands=state.step)
-    with _patient(wishes):
-        while (stop := _stop(training)) is not None:
+    training.save and training.validate are called on all ranks together. If one rank is interrupted, all save and raise
+    KeyboardInterrupt. The end is saved too, because the test that follows may fail."""
+    state, monitor = training.state, Monitor([training], math.inf)
+    agreement = _Agreement(shard, save_every_seconds, saved_step=state.step)
+    with _interrupts_noted(agreement):
+        while (stop := next_stop(training)) is not None:
             with matmul_precision(training.config.precision):
                 while state.step < stop:
-                    losses = _steps(training, min(stop, state.step + wishes.steps), shard, company)
-                    _hear(pulse, wishes, losses, company)
-                    _raise(training)
-                    if wishes.agreed:
-                        _save(training, wishes)
+                    losses = _steps(training, min(stop, state.step + agreement.steps), shard)
+                    total = agreement.reach(losses)
+                    monitor.add(total[:, None])
+                    monitor.read_all()
+                    monitor.after_steps()
+                    _raise_error(training)
+                    agreement.save_if_due(training)
             if training.validate is not None:
-                validate_now([training])
-                _raise(training)
-                wishes.hear(company.total(wishes.tensor(share=1 / 8)))
-                if wishes.agreed:
-                    _save(training, wishes)
-        if state.step > wishes.stands:
-            _save(training, wishes)
-        wishes.hear(company.total(wishes.tensor()))  # a Ctrl-C since the last word
-        if wishes.interrupted:
+                validate_all([training])
+                _raise_error(training)
+                agreement.reach(share=1 / 8)
+                agreement.save_if_due(training)
+        if state.step > agreement.saved_step:
+            agreement.save(training)
+        agreement.reach()  # Ctrl-C since the last one
+        if agreement.interrupted:
             raise KeyboardInterrupt
     state.restore_best()
 
 
-def sharded_step(training: Training, shard: Shard, company: Company) -> Tensor:
-    """`loop.train_step` in company: moves the state on by one step; this rank's share of the loss."""
-    state, batches, config = training.state, training.batches, training.config
-    step, model = state.step, state.model
-    drops = config.dropout_entity or config.dropout_relation
-    key = key_at(config.own_key("dropout"), step) if drops else 0
-    if config.training == "kvsall":
-        result = sharded_questions(model, batches.questions(step), config, key, shard=shard, company=company)
-    else:
-        result = sharded_gradients(model, batches.positives(step), config, key, shard=shard, company=company)
-    rate = rate_at(config, batches.plan.examples_before(step) / batches.plan.n_examples, state.plateau)
-    state.entity_optimizer.update(model.entity, result.entity, rate, step + 1)
-    state.relation_optimizer.update(model.relation, result.relation, rate, step + 1)
-    model.after_step()
-    state.step = step + 1
-    return result.loss
+def distributed_step(training: Training, shard: Shard) -> Tensor:
+    """Take one step and return this rank's part of its loss."""
+    gradients = functools.partial(distributed_gradients, shard=shard)
+    return train_step(training.state, training.batches, training.config, gradients)
 
 
-def _steps(training: Training, stop: int, shard: Shard, company: Company) -> Tensor:
-    """(steps,) this rank's shares of their losses."""
-    return torch.stack([sharded_step(training, shard, company) for _ in range(stop - training.state.step)])
+def _steps(training: Training, stop: int, shard: Shard) -> Tensor:
+    """Take steps up to `stop`; return this rank's parts of their losses (steps,)."""
+    return torch.stack([distributed_step(training, shard) for _ in range(stop - training.state.step)])
 
 
-def _stop(training: Training) -> int | None:
-    validates = training.validate is not None
-    return next_stop(training.state, training.batches, training.config, validates=validates)
-
-
-class _Wishes:
-    """What this rank would do, and what all agreed upon: to save, by the clock of the rank that leads; to stop, because
-    of anybody's Ctrl-C; how many steps to make before the next word, by the leader's clock again."""
-
-    def __init__(self, save_every_seconds: float, *, leads: bool, stands: int) -> None:
-        self.save_every_seconds, self.leads = save_every_seconds, leads
-        self.stands = stands  # the step of the last checkpoint
-        self.saved = self.heard = time.monotonic()
-        self.saving = 0.0  # seconds that the last saving took: no more than a tenth of it all is spent so
-        self.pressed = False
-        self.agreed, self.interrupted, self.steps = False, False, 1
-
-    def tensor(self, *, share: float = 1.0) -> Tensor:
-        """(3,): save, after that share of the usual time; stop; steps."""
-        now, each = time.monotonic(), (time.monotonic() - self.heard) / self.steps
-        late = now - self.saved > share * max(self.save_every_seconds, 10 * self.saving)
-        steps = min(max(int(_MOST_SECONDS / max(each, 1e-9)), 1), _MOST_STEPS)
-        return torch.tensor([self.leads and late, self.pressed, steps * self.leads], dtype=torch.float32)
-
-    def hear(self, total: Tensor) -> None:
-        """The sum of all ranks' wishes: some rank's wish is everybody's."""
-        save, stop, steps = total.tolist()
-        self.interrupted, self.steps = stop > 0, int(steps)
-        self.agreed, self.heard = save > 0 or self.interrupted, time.monotonic()
-
-
-def _hear(pulse: Pulse, wishes: _Wishes, losses: Tensor, company: Company) -> None:
-    """One word of all ranks: their shares of the losses, and their wishes."""
-    total = company.total(torch.cat([losses, wishes.tensor().to(losses.device)]))
-    pulse.add(total[:-3, None])
-    pulse.flush()
-    pulse.see()
-    wishes.hear(total[-3:])
-
-
-def _save(training: Training, wishes: _Wishes) -> None:
-    began = time.monotonic()
-    if training.save is not None:
-        training.save(training.state)
-    wishes.saved = wishes.heard = time.monotonic()
-    before, wishes.saving, wishes.agreed = wishes.saving, wishes.saved - began, False
-    wishes.stands = training.state.step
-    if wishes.saving > _LONG_SAVING >= before:
-        log.warning(
-            "Saving a checkpoint takes %.0f s, and torchrun kills ranks 30 s after Ctrl-C unless its shutdown timeout "
-            "is longer: a run that is stopped so goes on from the checkpoint before.",
-            wishes.saving,
-        )
-    if wishes.interrupted:
-        raise KeyboardInterrupt
-
-
-def _raise(training: Training) -> None:
+def _raise_error(training: Training) -> None:
     if training.error is not None:
         raise training.error
 
 
+class _Agreement:
+    """What all ranks do next: save, by the clock of rank 0; stop, after Ctrl-C on any rank; and how many steps to take
+    before the next agreement, by the clock of rank 0."""
+
+    def __init__(self, shard: Shard, save_every_seconds: float, *, saved_step: int) -> None:
+        self.group, self.save_every_seconds, self.saved_step = shard.group, save_every_seconds, saved_step
+        self.saved = self.reached = time.monotonic()
+        self.save_seconds = 0.0  # of the last checkpoint
+        self.ctrl_c = False  # on this rank
+        self.save_due, self.interrupted, self.steps = False, False, 1
+
+    def reach(self, losses: Tensor | None = None, *, share: float = 1.0) -> Tensor:
+        """Agree with all ranks, and return the sums of their losses (steps,). share: of the usual time between saves."""
+        wishes = self._wishes(share)
+        total = self.group.all_reduce(wishes if losses is None else torch.cat([losses, wishes.to(losses.device)]))
+        save, stop, steps = total[-3:].tolist()
+        self.interrupted, self.steps = stop > 0, int(steps)
+        self.save_due, self.reached = save > 0 or self.interrupted, time.monotonic()
+        return total[:-3]
+
+    def _wishes(self, share: float) -> Tensor:
+        """Return (3,): save, stop, number of steps; summed over ranks, a wish of one is everyone's."""
+        leads, now = self.group.rank == 0, time.monotonic()
+        seconds_per_step = (now - self.reached) / self.steps
+        # saving takes at most a tenth of the time
+        late = now - self.saved > share * max(self.save_every_seconds, 10 * self.save_seconds)
+        steps = min(max(int(_MOST_SECONDS / max(seconds_per_step, 1e-9)), 1), _MOST_STEPS)
+        return torch.tensor([leads and late, self.ctrl_c, steps * leads], dtype=torch.float32)
+
+    def save_if_due(self, training: Training) -> None:
+        if self.save_due:
+            self.save(training)
+
+    def save(self, training: Training) -> None:
+        """Save on all ranks; then raise KeyboardInterrupt if some rank was interrupted."""
+        began, before = time.monotonic(), self.save_seconds
+        if training.save is not None:
+            training.save(training.state)
+        self.saved = self.reached = time.monotonic()
+        self.save_seconds, self.save_due, self.saved_step = self.saved - began, False, training.state.step
+        if self.save_seconds > _LONG_SAVE_SECONDS >= before:
+            log.warning(
+                "Saving a checkpoint takes %.0f s, but torchrun kills ranks 30 s after Ctrl-C by default: an interrupted "
+                "run may have to resume from the checkpoint before. Set a longer shutdown timeout.",
+                self.save_seconds,
+            )
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+
 @contextmanager
-def _patient(wishes: _Wishes) -> Iterator[None]:
-    """Ctrl-C is a wish: a rank that left at once would take the others down before anything is saved. Where a second
-    one is meant to end all at once, torchrun says so with SIGTERM (`engines/farewell`)."""
+def _interrupts_noted(agreement: _Agreement) -> Iterator[None]:
+    """Note Ctrl-C instead of raising: a rank that ended at once would end the others before they have saved.
+
+    torchrun ends all ranks at once with SIGTERM (`engines/distributed`)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: Callable[..., object] | int | None = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT)
 
-    def wish(*_: object) -> None:
-        wishes.pressed = True
+    def note(*_: object) -> None:
+        agreement.ctrl_c = True
 
-    signal.signal(signal.SIGINT, wish)
+    signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:

@@ -1,12 +1,12 @@
-"""One step of a training whose entity rows are spread over ranks: the loss and gradients of `gradients`, in company.
+"""Loss and gradients of one step when entity rows are distributed over ranks; equals `gradients` up to rounding.
 
-Every rank draws the whole batch and asks a part of it. For all sides together:
+Every rank draws the whole batch and makes the queries of a slice of it. Then, for both sides together:
 
-    rows of the part's ends ← their owners       queries, true scores → everybody
-    every rank scores all queries against the candidates it has        loss over the ranks (`sharded_losses`)
-    gradients of queries, summed → who asked     gradients of ends → their owners, of relations → everybody
+    rows of the slice's heads and tails ← their owners        queries, true scores → all ranks
+    every rank scores all queries against the candidates it stores        loss over all ranks
+    gradients of queries, summed → the rank that made them        gradients of rows → their owners, of relations → all
 
-Rows of candidates never travel, so that many negatives, and 1vsAll, cost no more words than few.
+Rows of candidates are never sent, so many negatives, and 1vsAll, need no more communication than few.
 """
 
 from __future__ import annotations
@@ -31,15 +31,39 @@ from grash.kernels.random import keep_mask, key_at
 from grash.models.base import SIDES, KgeModel, Side
 from grash.training.batches import Batch, Negatives, Questions
 from grash.training.config import TrainConfig
-from grash.training.distributed.communication import Company, wide
-from grash.training.distributed.tables import Route, Shard
-from grash.training.gradients import Gradient, Step
-from grash.training.losses import complex_rows, power_penalty
+from grash.training.distributed.communication import double_on_cpu
+from grash.training.distributed.tables import RowExchange, Shard
+from grash.training.gradients import (
+    Gradient,
+    StepGradients,
+    penalize_rows,
+    penalize_tables,
+    penalizes_rows,
+    relation_loss,
+)
+from grash.training.losses import label_bce, label_divergence, margin, scaled_scores, smooth_labels
+
+_SCORES_AT_ONCE = 1 << 22  # summed at a time
 
 
-class Used:
-    """Rows (n, D) as a step uses them: `raw` as stored, `values` after dropout, `gradient` with respect to raw.
-    Masks follow from places, so that a part of a batch has those of the whole."""
+def distributed_gradients(
+    model: KgeModel, batch: Batch | list[Questions], config: TrainConfig, key: int, shard: Shard
+) -> StepGradients:
+    """Return the whole batch's gradients for this rank's rows (local ids) and for all relations, and this rank's part
+    of the loss. model: this rank's rows and all relations. Summed over ranks, this is `gradients.step_gradients`."""
+    step = StepGradients.zero(model)
+    if isinstance(batch, Batch):
+        _positives(model, batch, config, key, step, shard)
+    else:
+        _questions(model, batch, config, key, step, shard)
+    penalize_tables(model, config, step, relations_count=shard.group.rank == 0)
+    return step
+
+
+class FetchedRows:
+    """Rows (n, D) in a step: `raw` as stored, `values` after dropout, `gradient` with respect to raw.
+
+    places (n,): positions in the whole batch, which decide the dropout masks."""
 
     def __init__(self, raw: Tensor, places: Tensor, rate: float, key: int) -> None:
         self.raw, self.gradient = raw, torch.zeros_like(raw)
@@ -49,334 +73,217 @@ class Used:
     def add(self, gradient: Tensor) -> None:
         self.gradient += gradient if self.mask is None else gradient * self.mask
 
+    def add_raw(self, gradient: Tensor) -> None:
+        self.gradient += gradient
+
 
 @dataclass(eq=False)
-class _Asked:
-    """One side of this rank's part of a batch."""
+class _Side:
+    """One predicted side of this rank's slice of a batch."""
 
     side: Side
-    seen: Side  # as the model sees it
-    known: Used
-    relation: Used
-    answer: Used
-    scored: Used  # the answer as it is compared: with 1vsAll it has the mask of a candidate
+    seen: Side  # the side that the model predicts: always tail with reciprocals
+    known: FetchedRows
+    relation: FetchedRows
+    answer: FetchedRows
+    scored: FetchedRows  # the answer as it is scored: 1vsAll gives it the dropout mask of a candidate
     queries: Tensor
     truth: Tensor
     positive: Tensor
 
 
-def sharded_gradients(
-    model: KgeModel, batch: Batch, config: TrainConfig, key: int, *, shard: Shard, company: Company
-) -> Step:
-    """model: this rank's rows, and all relations. The gradients of the whole batch for these rows (local ids) and for
-    the relations; of the loss this rank's share. Sums over the ranks equal `gradients.step_gradients`."""
-    step = Step(torch.zeros((), device=model.entity.device), Gradient(), Gradient())
-    part = company.part(len(batch.triples))
-    route = _route(batch.triples, shard, company)
-    places = torch.arange(part.start, part.stop, device=model.entity.device)
-    rows = route.fetch(model.entity).split([len(places)] * 2)
-    head, tail = (Used(r, places, config.dropout_entity, key_at(key, n)) for n, r in enumerate(rows))
-    relations = batch.triples[:, 1]
-    used: dict[int, tuple[Tensor, Used]] = {}  # of the batch the ids, of the part the rows; two with reciprocals
-    asked = []
+def _positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int, step: StepGradients, shard: Shard) -> None:
+    group, relations = shard.group, batch.triples[:, 1]
+    size, own = len(relations), group.own_slice(len(relations))
+    ends = zip(group.split(batch.triples[:, 0]), group.split(batch.triples[:, 2]))
+    exchange = RowExchange([torch.cat(pair) for pair in ends], shard)
+    places = torch.arange(own.start, own.stop, device=model.entity.device)
+    fetched = exchange.fetch(model.entity).split([len(places)] * 2)
+    head, tail = (FetchedRows(r, places, config.dropout_entity, key_at(key, n)) for n, r in enumerate(fetched))
+    used: dict[int, tuple[Tensor, FetchedRows]] = {}  # ids of the batch, rows of the slice; 1: inverse relations
+    sides = []
     for number, side in enumerate(tuple(batch.negatives) or SIDES):
         ids, seen = model.asked(relations, side)
         place = int(model.reciprocal and side == "head")
         if place not in used:
-            mine = model.relation.index_select(0, ids[part])
-            used[place] = ids, Used(mine, places, config.dropout_relation, key_at(key, 2 + place))
+            mine = model.relation.index_select(0, ids[own])
+            used[place] = ids, FetchedRows(mine, places, config.dropout_relation, key_at(key, 2 + place))
         known, answer = (head, tail) if side == "tail" else (tail, head)
         scored = answer
         if not batch.negatives:
-            truths = batch.triples[part, 0 if side == "head" else 2]
-            scored = Used(answer.raw, truths, config.dropout_entity, key_at(key, 4 + number))
-        asked.append(_ask(model, side, seen, known, used[place][1], answer, scored))
-    _compare(model, config, step, batch, asked, key, shard=shard, company=company)
-    _add_penalties(config, step, [head, tail], [rows for _, rows in used.values()], len(relations))
+            truths = batch.triples[own, 0 if side == "head" else 2]
+            scored = FetchedRows(answer.raw, truths, config.dropout_entity, key_at(key, 4 + number))
+        queries = model.query(known.values, used[place][1].values, seen)
+        truth = model.candidate(scored.values, seen)
+        positive = row_scores(queries, truth, model.pair)
+        sides.append(_Side(side, seen, known, used[place][1], answer, scored, queries, truth, positive))
+    _compare(model, config, step, batch, sides, key, shard)
+    if penalizes_rows(config):
+        penalize_rows(config, step, [head, tail], "entity", size)
+        penalize_rows(config, step, [rows for _, rows in used.values()], "relation", size)
     if config.relation_prediction:
-        _predict_relations(model, config, step, head, tail, relations[part], len(relations), company)
-    arrived, order = route.give_back(torch.cat([head.gradient, tail.gradient])), _batch_order(relations, route, company)
-    step.entity.add(route.rows[order], arrived[order])
-    for ids, its_rows in used.values():
-        step.relation.add(ids, company.gather_parts(its_rows.gradient, len(relations)))
-    if config.penalty != "none" and not config.penalty_weighted:
-        penalize_tables(model, config, step, company)
-    return step
+        _predict_relations(model, config, step, head, tail, relations, shard)
+    arrived = exchange.return_gradients(torch.cat([head.gradient, tail.gradient]))
+    order = _batch_order(relations, exchange)
+    step.entity.add(exchange.rows[order], arrived[order])
+    for ids, rows in used.values():
+        step.relation.add(ids, group.gather_slices(rows.gradient, size))
 
 
-def _route(triples: Tensor, shard: Shard, company: Company) -> Route:
-    """For the heads and then the tails of every rank's part."""
-    heads, tails = company.parts(triples[:, 0]), company.parts(triples[:, 2])
-    return Route([torch.cat(ends) for ends in zip(heads, tails)], shard, company)
-
-
-def _batch_order(relations: Tensor, route: Route, company: Company) -> Tensor:
-    """Of the rows that arrive at this rank: heads and then tails as the batch has them, for any number of ranks."""
+def _batch_order(relations: Tensor, exchange: RowExchange) -> Tensor:
+    """Return the order of arrived gradients in which heads, then tails follow the batch, for any number of ranks."""
     places = torch.arange(len(relations), device=relations.device)
-    ends = zip(company.parts(places), company.parts(places + len(places)))
-    return torch.argsort(torch.cat([torch.cat(pair) for pair in ends])[route.asked])
-
-
-def _ask(model: KgeModel, side: Side, seen: Side, known: Used, relation: Used, answer: Used, scored: Used) -> _Asked:
-    queries = model.query(known.values, relation.values, seen)
-    truth = model.candidate(scored.values, seen)
-    positive = row_scores(queries, truth, model.pair)
-    return _Asked(side, seen, known, relation, answer, scored, queries, truth, positive)
+    ends = zip(exchange.group.split(places), exchange.group.split(places + len(places)))
+    return torch.argsort(torch.cat([torch.cat(pair) for pair in ends])[exchange.is_local])
 
 
 def _compare(
-    model: KgeModel,
-    config: TrainConfig,
-    step: Step,
-    batch: Batch,
-    asked: list[_Asked],
-    key: int,
-    *,
-    shard: Shard,
-    company: Company,
+    model: KgeModel, config: TrainConfig, step: StepGradients, batch: Batch, sides: list[_Side], key: int, shard: Shard
 ) -> None:
-    """The loss of the true answers against all others, and what it says about queries, answers and candidates."""
-    size = len(batch.triples)
-    said = torch.stack([torch.cat([a.queries, a.positive[:, None]], 1) for a in asked], 1)  # (part, sides, W + 1)
-    heard = company.gather_parts(said, size).unbind(1)
-    against = [
-        Candidates(model, config, batch, a.side, heard[n][:, :-1], shard, key_at(key, 4 + n))
-        for n, a in enumerate(asked)
+    """Add the loss of the true answers against all others, and its gradients for queries, answers and candidates."""
+    size, group = len(batch.triples), shard.group
+    sent = torch.stack([torch.cat([s.queries, s.positive[:, None]], 1) for s in sides], 1)  # (slice, sides, W + 1)
+    received = group.gather_slices(sent, size).unbind(1)
+    candidates = [
+        _Candidates(model, config, batch, s.side, received[n][:, :-1], shard, key_at(key, 4 + n))
+        for n, s in enumerate(sides)
     ]
-    reaches = _joint_reaches(against, config, company)
+    totals = _log_totals(candidates, config, shard)
     parts = []
-    for candidates, told, reach in zip(against, heard, reaches):
-        loss, for_positive, for_negative = negative_part(told[:, -1], candidates.scores, reach, config)
+    for own, given, total in zip(candidates, received, totals):
+        loss, for_positive, for_negative = negative_part(given[:, -1], own.scores, total, config)
         step.loss = step.loss + loss / size
-        for_queries = candidates.settle(for_negative.div_(size), step.entity)
+        for_queries = own.pass_back(for_negative.div_(size), step.entity)
         parts.append(torch.cat([for_queries, for_positive[:, None].to(for_queries.dtype) / size], 1))
-    arrived = company.total_parts(torch.stack(parts, 1)).to(model.entity.dtype).unbind(1)
-    part = company.part(size)
-    for a, back, reach in zip(asked, arrived, reaches):
-        loss, for_positive = positive_part(a.positive, None if reach is None else reach[part], config)
+    summed = group.reduce_scatter(torch.stack(parts, 1)).to(model.entity.dtype).unbind(1)
+    for side, given, total in zip(sides, summed, totals):
+        mine = None if total is None else total[group.own_slice(size)]
+        loss, for_positive = positive_part(side.positive, mine, config)
         step.loss = step.loss + loss / size
-        _pass_back(model, config, step, a, back[:, :-1].contiguous(), back[:, -1] + for_positive / size, size)
+        _pass_back(model, config, step, side, given[:, :-1].contiguous(), given[:, -1] + for_positive / size, size)
 
 
-def _joint_reaches(against: list[Candidates], config: TrainConfig, company: Company) -> list[Tensor | None]:
-    """Of all sides with one word."""
-    own = [reach_of(candidates.scores, config) for candidates in against]
-    found = [reach for reach in own if reach is not None]
-    if not found:
-        return own
-    return list(joint_reach(company.gather(torch.stack(found))).unbind(0))
+def _log_totals(candidates: list[_Candidates], config: TrainConfig, shard: Shard) -> list[Tensor | None]:
+    """Return `log_total` of all ranks' negatives, for all sides with one collective."""
+    own = [log_total(c.scores, config) for c in candidates]
+    found = [total for total in own if total is not None]
+    return list(torch.logsumexp(shard.group.all_gather(torch.stack(found)), 0).unbind(0)) if found else own
 
 
 def _pass_back(
     model: KgeModel,
     config: TrainConfig,
-    step: Step,
-    asked: _Asked,
+    step: StepGradients,
+    side: _Side,
     for_queries: Tensor,
     for_positive: Tensor,
     size: int,
 ) -> None:
-    """From queries and true scores of the part to the rows they were made of."""
-    for_truth = add_row_gradients(for_queries, asked.queries, asked.truth, for_positive, model.pair)
-    asked.scored.add(model.candidate_gradient(for_truth, asked.seen))
-    if asked.scored is not asked.answer:
-        asked.answer.gradient += asked.scored.gradient
+    """Pass gradients of the slice's queries and true scores to the rows they were computed from."""
+    for_truth = add_row_gradients(for_queries, side.queries, side.truth, for_positive, model.pair)
+    side.scored.add(model.candidate_gradient(for_truth, side.seen))
+    if side.scored is not side.answer:
+        side.answer.add_raw(side.scored.gradient)
     if config.penalty == "dura":
-        weight, truth = config.penalty_entity / size, model.candidate(asked.answer.values, asked.seen)
-        step.loss = step.loss + weight * (asked.queries.square().sum() + truth.square().sum())
-        for_queries = for_queries + 2 * weight * asked.queries
-        asked.answer.add(model.candidate_gradient(2 * weight * truth, asked.seen))
-    known, relation = asked.known, asked.relation
-    for_known, for_relation = model.query_gradient(for_queries, known.values, relation.values, asked.seen)
-    known.add(for_known)
-    relation.add(for_relation)
-
-
-def _add_penalties(config: TrainConfig, step: Step, ends: list[Used], relations: list[Used], size: int) -> None:
-    """Weighted ones, on the rows of the part as they are stored."""
-    if config.penalty not in ("l1", "l2", "l3", "n3") or not config.penalty_weighted:
-        return
-    for rows, weight, table in (
-        *((end, config.penalty_entity, "entity") for end in ends),
-        *((relation, config.penalty_relation, "relation") for relation in relations),
-    ):
-        if weight:
-            value, gradient = power_penalty(rows.raw, weight / size, config.penalty, moduli=complex_rows(config, table))
-            step.loss = step.loss + value
-            rows.gradient += gradient
+        weight, truth = config.penalty_entity / size, model.candidate(side.answer.values, side.seen)
+        step.loss = step.loss + weight * (side.queries.square().sum() + truth.square().sum())
+        for_queries = for_queries + 2 * weight * side.queries
+        side.answer.add(model.candidate_gradient(2 * weight * truth, side.seen))
+    for_known, for_relation = model.query_gradient(for_queries, side.known.values, side.relation.values, side.seen)
+    side.known.add(for_known)
+    side.relation.add(for_relation)
 
 
 def _predict_relations(
     model: KgeModel,
     config: TrainConfig,
-    step: Step,
-    head: Used,
-    tail: Used,
+    step: StepGradients,
+    head: FetchedRows,
+    tail: FetchedRows,
     relations: Tensor,
-    size: int,
-    company: Company,
+    shard: Shard,
 ) -> None:
-    """Cross-entropy of the part's true relations among all; every rank has them, so only sums are told."""
-    table = model.relation[: model.n_relations]
-    scores = model.relation_scores(head.values, tail.values, table)
-    logs = torch.log_softmax(scores, 1)
-    rows = torch.arange(len(relations), device=scores.device)
-    weight = config.relation_prediction / size
-    step.loss = step.loss - weight * logs[rows, relations].sum()
-    upstream = logs.exp()
-    upstream[rows, relations] -= 1
-    given = (wide(x) for x in (upstream * weight, scores, head.values, tail.values, table))
-    for_head, for_tail, for_relations = model.relation_scores_gradient(*given)
+    """Add the loss of the slice's true relations; every rank stores all relations, so only sums are exchanged."""
+    weight, own = config.relation_prediction / len(relations), shard.group.own_slice(len(relations))
+    loss, *given = relation_loss(model, head.values, tail.values, relations[own], weight)
+    step.loss = step.loss + loss
+    for_head, for_tail, for_relations = model.relation_scores_gradient(*(double_on_cpu(x) for x in given))
     head.add(for_head.to(head.raw.dtype))
     tail.add(for_tail.to(tail.raw.dtype))
     dense = torch.zeros_like(model.relation)
-    dense[: len(for_relations)] = company.total(for_relations)
+    dense[: len(for_relations)] = shard.group.all_reduce(for_relations)
     step.relation.add(None, dense)
 
 
-def penalize_tables(model: KgeModel, config: TrainConfig, step: Step, company: Company) -> None:
-    """Unweighted: every rank its own rows; the relations, which all have, count once."""
-    if config.penalty_entity:
-        value, gradient = power_penalty(
-            model.entity, config.penalty_entity, config.penalty, moduli=complex_rows(config, "entity")
-        )
-        step.loss = step.loss + value
-        step.entity.add(None, gradient)
-    if config.penalty_relation:
-        value, gradient = power_penalty(
-            model.relation, config.penalty_relation, config.penalty, moduli=complex_rows(config, "relation")
-        )
-        step.loss = step.loss + (value if company.rank == 0 else 0 * value)
-        step.relation.add(None, gradient)
-
-
-# = One step of KvsAll whose entity rows are spread over ranks: the step of questions of `gradients`, in company.
-# =
-# = As in `sharded_step` every rank makes the queries of a part of the questions and tells them to all; each compares them
-# = with all of its rows, and with the labels of these.
-
-
-@dataclass(frozen=True, eq=False)
-class _Place:
-    """Who asks, and of how many questions and labels the batch consists."""
-
-    shard: Shard
-    company: Company
-    n_questions: int
-    n_labels: int
-
-
-def sharded_questions(
-    model: KgeModel, groups: list[Questions], config: TrainConfig, key: int, *, shard: Shard, company: Company
-) -> Step:
-    """As `sharded_step.sharded_gradients`, for a batch of questions."""
-    step = Step(torch.zeros((), device=model.entity.device), Gradient(), Gradient())
-    n_questions, n_labels = sum(len(group.known) for group in groups), sum(len(group.answers) for group in groups)
-    place = _Place(shard, company, n_questions, n_labels)
-    for number, group in enumerate(groups):
-        _ask_sharded_questions(model, group, config, [key_at(key, 3 * number + i) for i in range(3)], step, place)
-    if config.penalty != "none" and not config.penalty_weighted:
-        penalize_tables(model, config, step, company)
-    return step
-
-
-def _ask_sharded_questions(
-    model: KgeModel, group: Questions, config: TrainConfig, keys: list[int], step: Step, place: _Place
+def _questions(
+    model: KgeModel, batch: list[Questions], config: TrainConfig, key: int, step: StepGradients, shard: Shard
 ) -> None:
-    """The questions of one side. keys: of the known entities' dropout, the relations', the candidates'."""
-    shard, company, n = place.shard, place.company, len(group.known)
-    ids, seen = model.asked(group.relations, group.side)
-    part = company.part(n)
-    places = torch.arange(part.start, part.stop, device=model.entity.device)
-    route = Route(company.parts(group.known), shard, company)
-    known = Used(route.fetch(model.entity), places, config.dropout_entity, keys[0])
-    relation = Used(model.relation.index_select(0, ids[part]), places, config.dropout_relation, keys[1])
-    own = torch.arange(shard.first, shard.last, device=model.entity.device)
-    everyone = Used(model.entity, own, config.dropout_entity, keys[2])
-    queries = company.gather_parts(model.query(known.values, relation.values, seen), n)
-    candidates = model.candidate(everyone.values, seen)
-    scores = pair_scores(queries, candidates, model.pair)
-    loss, upstream = _label_part(scores, group, config, shard, company)
-    step.loss = step.loss + loss / place.n_questions
-    partial, for_candidates = wide_gradients(queries, candidates, scores, upstream.div_(place.n_questions), model.pair)
-    everyone.add(model.candidate_gradient(for_candidates, seen))
-    for_queries = company.total_parts(partial).to(queries.dtype)
-    for_known, for_relation = model.query_gradient(for_queries, known.values, relation.values, seen)
-    known.add(for_known)
-    relation.add(for_relation)
-    if config.penalty_weighted and config.penalty in ("l1", "l2", "l3", "n3"):
-        _add_penalties_sharded_questions(model, group, config, step, known, relation, place)
-    step.entity.add(route.rows, route.give_back(known.gradient))
-    step.entity.add(None, everyone.gradient)
-    step.relation.add(ids, company.gather_parts(relation.gradient, n))
+    """KvsAll: every rank makes the queries of a slice of the questions, and compares all queries with its rows."""
+    n_questions, n_labels = sum(len(part.known) for part in batch), sum(len(part.answers) for part in batch)
+    group, device = shard.group, model.entity.device
+    for number, part in enumerate(batch):
+        n, own = len(part.known), group.own_slice(len(part.known))
+        keys = [key_at(key, 3 * number + i) for i in range(3)]
+        ids, seen = model.asked(part.relations, part.side)
+        places = torch.arange(own.start, own.stop, device=device)
+        exchange = RowExchange(group.split(part.known), shard)
+        known = FetchedRows(exchange.fetch(model.entity), places, config.dropout_entity, keys[0])
+        relation = FetchedRows(model.relation.index_select(0, ids[own]), places, config.dropout_relation, keys[1])
+        stored = torch.arange(shard.first, shard.last, device=device)
+        everyone = FetchedRows(model.entity, stored, config.dropout_entity, keys[2])
+        queries = group.gather_slices(model.query(known.values, relation.values, seen), n)
+        candidates = model.candidate(everyone.values, seen)
+        scores = pair_scores(queries, candidates, model.pair)
+        loss, upstream = _label_part(scores, part, config, shard)
+        step.loss = step.loss + loss / n_questions
+        partial, for_candidates = _wide_gradients(queries, candidates, scores, upstream.div_(n_questions), model.pair)
+        everyone.add(model.candidate_gradient(for_candidates, seen))
+        for_queries = group.reduce_scatter(partial).to(queries.dtype)
+        for_known, for_relation = model.query_gradient(for_queries, known.values, relation.values, seen)
+        known.add(for_known)
+        relation.add(for_relation)
+        if penalizes_rows(config):
+            per_label = torch.bincount(part.rows, minlength=n).to(model.entity.dtype)[own]
+            penalize_rows(config, step, [known], "entity", n_labels, per_label)
+            penalize_rows(config, step, [relation], "relation", n_labels, per_label)
+            _penalize_answers(model, config, step, part.answers, n_labels, shard)
+        step.entity.add(exchange.rows, exchange.return_gradients(known.gradient))
+        step.entity.add(None, everyone.gradient)
+        step.relation.add(ids, group.gather_slices(relation.gradient, n))
 
 
-def _label_part(
-    scores: Tensor, group: Questions, config: TrainConfig, shard: Shard, company: Company
-) -> tuple[Tensor, Tensor]:
-    """`losses.label_loss` of this rank's columns: scores (B, E_own) → its share of the sum, gradient (B, E_own)."""
-    mine = torch.nonzero(shard.has(group.answers))[:, 0]
+def _label_part(scores: Tensor, part: Questions, config: TrainConfig, shard: Shard) -> tuple[Tensor, Tensor]:
+    """`losses.label_loss` of this rank's columns: scores (B, E_own) → its part of the sum, gradient (B, E_own)."""
+    mine = torch.nonzero(shard.has(part.answers))[:, 0]
     labels = torch.zeros_like(scores)
-    labels[group.rows[mine], group.answers[mine] - shard.first] = 1
-    counts = torch.bincount(group.rows, minlength=len(scores)).to(scores.dtype)  # of all ranks' labels
-    if config.label_smoothing:
-        labels = (1 - config.label_smoothing) * labels + 1.0 / shard.n_rows
-        counts = (1 - config.label_smoothing) * counts + 1.0
+    labels[part.rows[mine], part.answers[mine] - shard.first] = 1
+    labels = smooth_labels(labels, config.label_smoothing, shard.n_rows)
     if config.loss == "bce":
-        logits = scores + config.offset
-        return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum"), torch.sigmoid(logits) - labels
-    target = labels / counts[:, None]
-    logs = scores - joint_reach(company.gather(wide_logsumexp(scores))).to(scores.dtype)[:, None]
-    return torch.xlogy(target, target).sum() - (target * logs).sum(), logs.exp() - target
+        return label_bce(scores, labels, config.offset)
+    counts = torch.bincount(part.rows, minlength=len(scores)).to(scores.dtype)  # labels of all ranks
+    if config.label_smoothing:
+        counts = (1 - config.label_smoothing) * counts + 1.0
+    totals = torch.logsumexp(shard.group.all_gather(_logsumexp(scores)), 0).to(scores.dtype)
+    return label_divergence(scores - totals[:, None], labels / counts[:, None])
 
 
-def _add_penalties_sharded_questions(
-    model: KgeModel, group: Questions, config: TrainConfig, step: Step, known: Used, relation: Used, place: _Place
+def _penalize_answers(
+    model: KgeModel, config: TrainConfig, step: StepGradients, answers: Tensor, n_labels: int, shard: Shard
 ) -> None:
-    """What a question knows counts once per label; answers are penalized by the ranks that have them."""
-    part = place.company.part(len(group.known))
-    per_label = torch.bincount(group.rows, minlength=len(group.known)).to(model.entity.dtype)[part]
-    for rows, weight, table in (
-        (known, config.penalty_entity, "entity"),
-        (relation, config.penalty_relation, "relation"),
-    ):
-        if weight:
-            moduli = complex_rows(config, table)
-            value, gradient = power_penalty(
-                rows.raw, weight / place.n_labels, config.penalty, moduli=moduli, counts=per_label
-            )
-            step.loss = step.loss + value
-            rows.gradient += gradient
+    """Add the penalty on the answers that this rank stores."""
     if config.penalty_entity:
-        answers = group.answers[place.shard.has(group.answers)] - place.shard.first
-        value, gradient = power_penalty(
-            model.entity.index_select(0, answers),
-            config.penalty_entity / place.n_labels,
-            config.penalty,
-            moduli=complex_rows(config, "entity"),
-        )
-        step.loss = step.loss + value
-        step.entity.add(answers, gradient)
+        own = answers[shard.has(answers)] - shard.first
+        rows = FetchedRows(model.entity.index_select(0, own), own, 0.0, 0)
+        penalize_rows(config, step, [rows], "entity", n_labels)
+        step.entity.add(own, rows.gradient)
 
 
-# = What a rank compares the queries of a whole batch with: the candidates among its own rows.
-# =
-# = Comes from `sharded_step`, which passes queries in and their gradients on. Three kinds: all of the rank's rows (1vsAll);
-# = those negatives of the batch that it has; of each query's own negatives those that it has.
-
-
-class Candidates:
-    """Of one side. scores (B, n): −∞ where an entry is no negative, or another rank's."""
+class _Candidates:
+    """The candidates of one side that this rank stores: all its rows (1vsAll), those of the batch's shared negatives, or
+    those of each query's own. scores (B, n): −∞ where an entry is no negative, or another rank's."""
 
     def __init__(
-        self,
-        model: KgeModel,
-        config: TrainConfig,
-        batch: Batch,
-        side: Side,
-        queries: Tensor,
-        shard: Shard,
-        key: int,
+        self, model: KgeModel, config: TrainConfig, batch: Batch, side: Side, queries: Tensor, shard: Shard, key: int
     ) -> None:
         self.model, self.queries = model, queries.contiguous()
         self.ids: Tensor | None = None  # local rows; None: all of them
@@ -395,31 +302,15 @@ class Candidates:
             self.mask = keep_mask(places + shard.first, rows.shape[1], config.dropout_entity, key).to(rows.dtype)
             rows = rows * self.mask
         self.rows = model.candidate(rows, self.seen)
-        self.scores = self._scored(negatives)
+        self.scores = self._score(negatives)
         answers = batch.triples[:, 0 if side == "head" else 2]
         if negatives is None:
             mine = torch.nonzero(shard.has(answers))[:, 0]
             self.scores[mine, answers[mine] - shard.first] = -torch.inf
         elif self.pairs is None:
-            _leave_out(self.scores, negatives, shard)
+            _mask_shared(self.scores, negatives, shard)
 
-    def settle(self, for_negative: Tensor, into: Gradient) -> Tensor:
-        """(B, n) for the scores → this rank's share (B, W), `wide`, for the queries; the candidates' rows go `into` the
-        entities' gradient."""
-        pair = self.model.pair
-        if self.pairs is None:
-            for_queries, for_rows = wide_gradients(self.queries, self.rows, self.scores, for_negative, pair)
-        else:
-            asking = self.queries[self.pairs[0]]
-            per_pair, for_rows = row_gradients(asking, self.rows, for_negative[self.pairs], pair)
-            # sorts and adds in a fixed order, where index_add would use atomics
-            for_queries = wide(torch.zeros_like(self.queries))
-            for_queries.index_put_((self.pairs[0],), per_pair.to(for_queries.dtype), accumulate=True)
-        given = self.model.candidate_gradient(for_rows, self.seen)
-        into.add(self.ids, given if self.mask is None else given * self.mask)
-        return for_queries
-
-    def _scored(self, negatives: Negatives | None) -> Tensor:
+    def _score(self, negatives: Negatives | None) -> Tensor:
         if self.pairs is None:
             return pair_scores(self.queries, self.rows, self.model.pair)
         assert negatives is not None
@@ -427,24 +318,25 @@ class Candidates:
         scores[self.pairs] = row_scores(self.queries[self.pairs[0]], self.rows, self.model.pair)
         return scores
 
-
-def wide_gradients(
-    queries: Tensor, rows: Tensor, scores: Tensor, upstream: Tensor, pair: Pair
-) -> tuple[Tensor, Tensor]:
-    """`pair_gradients`, with sums for the queries that are `wide`: other ranks' shares are added to them."""
-    if queries.device.type != "cpu":
-        return pair_gradients(queries, rows, scores, upstream, pair)
-    if pair == "dot":
-        return wide(upstream) @ wide(rows), upstream.T @ queries
-    if pair != "l2" and use_loops(queries):
-        return loop_gradients(queries, rows, upstream, pair, torch.float64)
-    doubles = [wide(x) for x in (queries, rows, scores, upstream)]
-    for_queries, for_rows = pair_gradients(doubles[0], doubles[1], doubles[2], doubles[3], pair)
-    return for_queries, for_rows.to(rows.dtype)
+    def pass_back(self, for_negative: Tensor, into: Gradient) -> Tensor:
+        """Given gradients (B, n) of the scores, add those of the candidates' rows to `into` and return this rank's part
+        (B, W) of those of the queries, in float64 on a CPU."""
+        pair = self.model.pair
+        if self.pairs is None:
+            for_queries, for_rows = _wide_gradients(self.queries, self.rows, self.scores, for_negative, pair)
+        else:
+            asking = self.queries[self.pairs[0]]
+            per_pair, for_rows = row_gradients(asking, self.rows, for_negative[self.pairs], pair)
+            # sorts and adds in a fixed order, where index_add would use atomics
+            for_queries = double_on_cpu(torch.zeros_like(self.queries))
+            for_queries.index_put_((self.pairs[0],), per_pair.to(for_queries.dtype), accumulate=True)
+        given = self.model.candidate_gradient(for_rows, self.seen)
+        into.add(self.ids, given if self.mask is None else given * self.mask)
+        return for_queries
 
 
 def _own_pairs(negatives: Negatives, shard: Shard) -> tuple[Tensor, Tensor]:
-    """Where the (B, N) negatives of each query are real and this rank's."""
+    """Return where the (B, N) negatives of each query are real and stored on this rank."""
     real = shard.has(negatives.ids)
     if negatives.blocked is not None:
         real &= ~negatives.blocked
@@ -452,8 +344,8 @@ def _own_pairs(negatives: Negatives, shard: Shard) -> tuple[Tensor, Tensor]:
     return rows, columns
 
 
-def _leave_out(scores: Tensor, negatives: Negatives, shard: Shard) -> None:
-    """Truths and known facts among this rank's shared negatives get −∞."""
+def _mask_shared(scores: Tensor, negatives: Negatives, shard: Shard) -> None:
+    """Set true answers and known facts among this rank's shared negatives to −∞."""
     assert negatives.rows is not None and negatives.columns is not None and negatives.real is not None
     mine = shard.has(negatives.ids)
     column = torch.cumsum(mine, 0) - 1  # of a negative of the batch in the scores of this rank
@@ -461,75 +353,71 @@ def _leave_out(scores: Tensor, negatives: Negatives, shard: Shard) -> None:
     scores[negatives.rows[out], column[negatives.columns[out]]] = -torch.inf
 
 
-# = The losses of `losses`, where every rank has scored some of the negatives.
-# =
-# =     negative (B, n)   scores of this rank's negatives, −∞ where an entry is none
-# =     reach (B,)        log Σ exp of the negatives of all ranks, where the loss needs it (`reach_of`, `joint_reach`);
-# =                       float64 on a CPU (`sharded_company.wide`)
-# = A loss falls into what each rank adds for its negatives, and what one of them adds for the positives.
+def _wide_gradients(
+    queries: Tensor, rows: Tensor, scores: Tensor, upstream: Tensor, pair: Pair
+) -> tuple[Tensor, Tensor]:
+    """`pair_gradients`, with those of the queries in float64 on a CPU: other ranks' parts are added to them."""
+    if queries.device.type != "cpu":
+        return pair_gradients(queries, rows, scores, upstream, pair)
+    if pair == "dot":
+        return upstream.double() @ rows.double(), upstream.T @ queries
+    if pair != "l2" and use_loops(queries):
+        return loop_gradients(queries, rows, upstream, pair, torch.float64)
+    doubles = [x.double() for x in (queries, rows, scores, upstream)]
+    for_queries, for_rows = pair_gradients(doubles[0], doubles[1], doubles[2], doubles[3], pair)
+    return for_queries, for_rows.to(rows.dtype)
 
-_TOGETHER = 1 << 22  # scores that are summed at a time
 
-
-def reach_of(negative: Tensor, config: TrainConfig) -> Tensor | None:
-    """(B,) of this rank's negatives; None where the loss looks at each alone."""
+def log_total(negative: Tensor, config: TrainConfig) -> Tensor | None:
+    """Return log Σ exp (B,) of this rank's scores (B, n), in float64 on a CPU; None where the loss needs none."""
     if config.loss == "softmax":
-        return wide_logsumexp(negative)
+        return _logsumexp(negative)
     if config.loss == "self_adversarial":
-        return wide_logsumexp(_sharpened(negative, config))
+        return _logsumexp(scaled_scores(negative, config.temperature))
     return None
 
 
-def wide_logsumexp(scores: Tensor) -> Tensor:
-    """(B, n) → (B,), some rows at a time, since there may be as many columns as entities."""
-    rows = max(1, _TOGETHER // max(1, scores.shape[1]))
-    return torch.cat([torch.logsumexp(wide(part), 1) for part in scores.split(rows)])
-
-
-def joint_reach(reaches: Tensor) -> Tensor:
-    """(size, B) of all ranks → (B,)."""
-    return torch.logsumexp(reaches, 0)
+def _logsumexp(scores: Tensor) -> Tensor:
+    """(B, n) → (B,), some rows at a time, since n may be the number of entities."""
+    rows = max(1, _SCORES_AT_ONCE // max(1, scores.shape[1]))
+    return torch.cat([torch.logsumexp(double_on_cpu(part), 1) for part in scores.split(rows)])
 
 
 def negative_part(
-    positive: Tensor, negative: Tensor, reach: Tensor | None, config: TrainConfig
+    positive: Tensor, negative: Tensor, total: Tensor | None, config: TrainConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss, for_positive (B,), for_negative (B, n)): what this rank's negatives add to each."""
-    nothing = torch.zeros_like(positive)
+    """Return what this rank's negatives add to `losses.side_loss`: (loss, for_positive (B,), for_negative (B, n)).
+
+    total (B,): `log_total` of the negatives of all ranks, where the loss needs it."""
+    if config.loss == "margin":
+        return margin(positive, negative, config.margin)
+    zeros = torch.zeros_like(positive)
     if config.loss == "softmax":
-        assert reach is not None
-        return nothing.sum(), nothing, (negative - _total(positive, reach)[:, None]).exp_()
+        assert total is not None
+        return zeros.sum(), zeros, (negative - _log_sum(positive, total)[:, None]).exp_()
     if config.loss == "bce":
         shifted = negative + config.offset
-        return F.softplus(shifted).sum(), nothing, torch.sigmoid(shifted)
-    if config.loss == "margin":
-        short = (config.margin - positive[:, None] + negative).clamp_min(0)
-        active = (short > 0).to(positive.dtype)
-        return short.sum(), -active.sum(1), active
-    assert reach is not None
-    # a question without negatives has the reach −∞, and −∞ + ∞ is no number
-    weights = torch.exp(_sharpened(negative, config) - reach.to(negative.dtype)[:, None]).nan_to_num(0.0)
+        return F.softplus(shifted).sum(), zeros, torch.sigmoid(shifted)
+    assert total is not None
+    # a question without negatives has the total −∞, and −∞ + ∞ is NaN
+    scaled = scaled_scores(negative, config.temperature)
+    weights = torch.exp(scaled - total.to(negative.dtype)[:, None]).nan_to_num(0.0)
     shifted = negative + config.margin
-    return (weights * F.softplus(shifted)).sum(), nothing, weights * torch.sigmoid(shifted)
+    return (weights * F.softplus(shifted)).sum(), zeros, weights * torch.sigmoid(shifted)
 
 
-def positive_part(positive: Tensor, reach: Tensor | None, config: TrainConfig) -> tuple[Tensor, Tensor]:
-    """(loss, for_positive (B,)): what the positives add, beside what each rank's negatives say about them."""
+def positive_part(positive: Tensor, total: Tensor | None, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """Return what the positives add to the loss: (loss, for_positive (B,)), on top of each rank's negatives."""
     if config.loss == "softmax":
-        assert reach is not None
-        total = _total(positive, reach)
-        return (total - positive).sum(), torch.expm1(positive - total)
+        assert total is not None
+        log_sum = _log_sum(positive, total)
+        return (log_sum - positive).sum(), torch.expm1(positive - log_sum)
     if config.loss == "margin":
         return positive.new_zeros(()), torch.zeros_like(positive)
     shifted = positive + (config.offset if config.loss == "bce" else config.margin)
     return F.softplus(-shifted).sum(), torch.sigmoid(shifted) - 1
 
 
-def _total(positive: Tensor, reach: Tensor) -> Tensor:
-    """(B,) log Σ exp of a positive and its negatives."""
-    return torch.logaddexp(positive.to(reach.dtype), reach).to(positive.dtype)
-
-
-def _sharpened(negative: Tensor, config: TrainConfig) -> Tensor:
-    absent = negative == -torch.inf  # the temperature may be 0, and 0·∞ is no number
-    return (config.temperature * negative).masked_fill_(absent, -torch.inf)
+def _log_sum(positive: Tensor, total: Tensor) -> Tensor:
+    """Return log Σ exp (B,) of a positive and its negatives."""
+    return torch.logaddexp(positive.to(total.dtype), total).to(positive.dtype)

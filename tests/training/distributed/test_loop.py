@@ -1,4 +1,4 @@
-"""A training in company: every optimizer ends as in one process, checkpoints pass between any numbers of ranks, and
+"""A training in group: every optimizer ends as in one process, checkpoints pass between any numbers of ranks, and
 what goes wrong on one rank is said on all."""
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
 from grash.training.distributed.checkpoint import fresh_shard, load_shard, save_shard
-from grash.training.distributed.communication import Company
-from grash.training.distributed.loop import train_shard
+from grash.training.distributed.communication import ProcessGroup
+from grash.training.distributed.loop import train_distributed
 from grash.training.distributed.tables import Shard
 from grash.training.initial import initial_model
-from grash.training.loop import Progress, Training, train
+from grash.training.loop import Progress, Training
 from oracles import random_triples
-from training.thread_company import in_threads
+from training.distributed.thread_group import Threads, in_threads
+from training.single import train
 
 CPU = torch.device("cpu")
 ENTITIES, RELATIONS = 23, 3
@@ -51,23 +52,23 @@ def metric(entity: Tensor) -> float:
     return float(torch.sin(40 * entity.double()).mean())
 
 
-def validate_shard(company: Company, shard: Shard) -> Any:
+def validate_shard(group: ProcessGroup, shard: Shard) -> Any:
     def validate(model: KgeModel) -> float:
-        rows = model.entity.new_zeros(shard.block, model.dim)
+        rows = model.entity.new_zeros(shard.rows_per_rank, model.dim)
         rows[: len(shard)] = model.entity
-        return metric(company.gather(rows).flatten(0, 1)[:ENTITIES])
+        return metric(group.all_gather(rows).flatten(0, 1)[:ENTITIES])
 
     return validate
 
 
 def shards_of(size: int, config: TrainConfig, work: Any) -> list[Any]:
-    """What `work(state, training, shard, company)` gives back on each rank."""
+    """What `work(state, training, shard, group)` gives back on each rank."""
 
-    def begin(company: Company) -> Any:
-        shard = Shard.of(ENTITIES, company)
+    def begin(group: ProcessGroup) -> Any:
+        shard = Shard(ENTITIES, group)
         state = fresh_shard(config, RELATIONS, shard, CPU)
-        training = Training(config).started(state, batches_of(config), validate_shard(company, shard))
-        return work(state, training, shard, company)
+        training = Training(config).started(state, batches_of(config), validate_shard(group, shard))
+        return work(state, training, shard, group)
 
     return in_threads(size, begin)
 
@@ -91,8 +92,8 @@ def test_every_optimizer_ends_as_in_one_process(optimizer: str, training: str) -
     plain = plain_state(config)
     train(plain, batches_of(config), config, validate=lambda model: metric(model.entity))
 
-    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> TrainState:
-        train_shard(training, shard, company)
+    def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> TrainState:
+        train_distributed(training, shard)
         return state
 
     states = shards_of(3, config, work)
@@ -120,9 +121,9 @@ def test_the_number_of_ranks_changes_no_bit_that_adagrad_could_make_large(change
     """Adagrad's first update of a row is ±lr whatever the gradient: a flipped sign would be seen here as 0.2."""
     config = settings_of(epochs=6, lr=0.1, batch_size=24, **changes)
 
-    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> Tensor:
+    def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> Tensor:
         training.validate = None
-        train_shard(training, shard, company)
+        train_distributed(training, shard)
         return state.model.entity
 
     one, *others = (torch.cat(shards_of(size, config, work)) for size in (1, 2, 3, 5))
@@ -133,9 +134,9 @@ def test_the_number_of_ranks_changes_no_bit_that_adagrad_could_make_large(change
 def test_patience_ends_all_ranks_at_once() -> None:
     config = settings_of(patience=1, epochs=40)
 
-    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> int:
+    def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> int:
         training.validate = lambda _: -float(state.step)
-        train_shard(training, shard, company)
+        train_distributed(training, shard)
         return state.step
 
     steps = shards_of(3, config, work)
@@ -152,16 +153,16 @@ def test_a_checkpoint_passes_between_any_numbers_of_ranks(tmp_path: Path, from_s
     save_state(plain, first, belongs_to=OWNER)
     if from_size:
 
-        def resave(state: TrainState, _: Training, shard: Shard, company: Company) -> None:
+        def resave(state: TrainState, _: Training, shard: Shard, group: ProcessGroup) -> None:
             load_shard(state, first, belongs_to=OWNER, shard=shard)
-            save_shard(state, tmp_path / "second", belongs_to=OWNER, shard=shard, company=company)
+            save_shard(state, tmp_path / "second", belongs_to=OWNER, shard=shard)
 
         shards_of(from_size, config, resave)
         first = tmp_path / "second"
         assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
     for size in (1, 2, 4, 30):
 
-        def load(state: TrainState, _: Training, shard: Shard, company: Company) -> TrainState:
+        def load(state: TrainState, _: Training, shard: Shard, group: ProcessGroup) -> TrainState:
             load_shard(state, first, belongs_to=OWNER, shard=shard)  # noqa: B023
             return state
 
@@ -177,27 +178,27 @@ def test_a_checkpoint_passes_between_any_numbers_of_ranks(tmp_path: Path, from_s
     assert all(torch.equal(t, state_tensors(again)[name]) for name, t in state_tensors(plain).items())
 
 
-def test_a_run_that_was_stopped_and_saved_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
-    config = settings_of()
+def test_a_run_that_was_stopped_and_saved_resumes_to_the_same_numbers(tmp_path: Path) -> None:
+    config = settings_of(epochs=20, patience=None)
 
-    def whole(state: TrainState, training: Training, shard: Shard, company: Company) -> Tensor:
-        train_shard(training, shard, company)
+    def whole(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> Tensor:
+        train_distributed(training, shard)
         return state.model.entity
 
-    def stopped(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
+    def stopped(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> None:
         def save(state: TrainState) -> None:
-            save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+            save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
             if state.step > 10:
                 raise KeyboardInterrupt
 
         training.save = save
         with pytest.raises(KeyboardInterrupt):
-            train_shard(training, shard, company, save_every_seconds=0)
+            train_distributed(training, shard, save_every_seconds=0)
 
-    def resumed(state: TrainState, training: Training, shard: Shard, company: Company) -> Tensor:
+    def resumed(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> Tensor:
         load_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
         assert 10 < state.step < training.batches.plan.n_steps
-        train_shard(training, shard, company)
+        train_distributed(training, shard)
         return state.model.entity
 
     wanted = torch.cat(shards_of(2, config, whole))
@@ -208,10 +209,10 @@ def test_a_run_that_was_stopped_and_saved_goes_on_to_the_same_numbers(tmp_path: 
 def test_divergence_is_seen_by_all_ranks_at_the_same_step() -> None:
     config = settings_of(lr=1e30, optimizer="sgd")
 
-    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> str:
+    def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> str:
         training.validate = None
         with pytest.raises(Diverged) as found:
-            train_shard(training, shard, company)
+            train_distributed(training, shard)
         return str(found.value)
 
     said = shards_of(3, config, work)
@@ -222,9 +223,9 @@ def test_watchers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grash.training.distributed.loop._MOST_STEPS", 1)
     told: list[Progress] = []
 
-    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
-        training.watch = told.append if company.rank == 0 else None
-        train_shard(training, shard, company)
+    def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> None:
+        training.watch = told.append if group.rank == 0 else None
+        train_distributed(training, shard)
 
     shards_of(2, settings_of(epochs=20, valid_every=20, patience=None), work)
     assert told and told[-1].n_steps == 160
@@ -233,9 +234,9 @@ def test_watchers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_disk_that_refuses_is_said_on_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
-    def work(state: TrainState, _: Training, shard: Shard, company: Company) -> str:
+    def work(state: TrainState, _: Training, shard: Shard, group: ProcessGroup) -> str:
         with pytest.raises(OutputError) as found:
-            save_shard(state, tmp_path / "file" / "c", belongs_to=OWNER, shard=shard, company=company)
+            save_shard(state, tmp_path / "file" / "c", belongs_to=OWNER, shard=shard)
         return str(found.value)
 
     said = shards_of(3, settings_of(), work)
@@ -243,22 +244,22 @@ def test_a_disk_that_refuses_is_said_on_all_ranks(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_of_one_rank_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from grash.training.distributed import tables as sharded_tables
+    from grash.training.distributed import checkpoint
 
-    config, write = settings_of(), sharded_tables._write_rows
+    config, write = settings_of(), checkpoint._write_rows
 
-    def work(state: TrainState, _: Training, shard: Shard, company: Company) -> str:
-        save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+    def work(state: TrainState, _: Training, shard: Shard, group: ProcessGroup) -> str:
+        save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
 
         def no_room(file: Any, table: Tensor) -> None:
             if len(table) == 5:  # the last rank's rows
                 raise OSError(28, "No space left on device")
             write(file, table)
 
-        monkeypatch.setattr(sharded_tables, "_write_rows", no_room)
+        monkeypatch.setattr(checkpoint, "_write_rows", no_room)
         state.step = 7
         with pytest.raises(OutputError) as found:
-            save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+            save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
         return str(found.value)
 
     said = shards_of(4, config, work)  # 6, 6, 6 and 5 rows
@@ -271,12 +272,12 @@ def test_a_full_disk_of_one_rank_leaves_the_checkpoint_before(tmp_path: Path, mo
 def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     config = settings_of()
     save_state(plain_state(config), tmp_path / "c", belongs_to=OWNER)
-    shard = Shard(ENTITIES, 2, 1)
+    shard = Shard(ENTITIES, Threads(1, 2, None))
     fresh = fresh_shard(config, RELATIONS, shard, CPU)
     with pytest.raises(InputError, match="dim: 6 there, 8 now"):
         load_shard(fresh, tmp_path / "c", belongs_to={"config": {"dim": 8}}, shard=shard)
-    other = Shard(ENTITIES + 1, 2, 1)
-    with pytest.raises(FormatError, match="entity has 23 rows, and 24 are needed"):
+    other = Shard(ENTITIES + 1, Threads(1, 2, None))
+    with pytest.raises(FormatError, match="entity has 23 rows, expected 24"):
         load_shard(fresh_shard(config, RELATIONS, other, CPU), tmp_path / "c", belongs_to=OWNER, shard=other)
     content = bytearray((tmp_path / "c" / "tensors.safetensors").read_bytes())
     (tmp_path / "c" / "tensors.safetensors").write_bytes(content[:-40])
@@ -288,18 +289,18 @@ def test_the_end_is_saved_once_and_what_was_resumed_there_not_again(tmp_path: Pa
     config = settings_of()
     n_steps = batches_of(config).plan.n_steps
 
-    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> tuple[list[int], Tensor]:
+    def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> tuple[list[int], Tensor]:
         saved = []
 
         def save(state: TrainState) -> None:
             saved.append(state.step)
-            save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+            save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
 
         training.save = save
         if (tmp_path / "c").is_dir():
             load_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
-        company.any(False)
-        train_shard(training, shard, company)
+        group.barrier()
+        train_distributed(training, shard)
         return saved, state.model.entity
 
     first, again = shards_of(2, config, work), shards_of(2, config, work)
@@ -308,13 +309,13 @@ def test_the_end_is_saved_once_and_what_was_resumed_there_not_again(tmp_path: Pa
 
 
 def test_a_ctrl_c_while_the_end_is_saved_is_heard_by_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.training.distributed.loop._patient", _pressed_at_the_end)
+    monkeypatch.setattr("grash.training.distributed.loop._interrupts_noted", _pressed_at_the_end)
     config = settings_of(epochs=0.5)
 
-    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
-        training.save = lambda _: setattr(_PRESSED[company.rank], "pressed", company.rank == 1)
+    def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> None:
+        training.save = lambda _: setattr(_PRESSED[group.rank], "ctrl_c", group.rank == 1)
         with pytest.raises(KeyboardInterrupt):
-            train_shard(training, shard, company)
+            train_distributed(training, shard)
 
     shards_of(2, config, work)
 
@@ -325,19 +326,19 @@ _PRESSED: dict[int, Any] = {}
 @contextmanager
 def _pressed_at_the_end(wishes: Any) -> Iterator[None]:
     """Instead of a signal, which only a main thread has."""
-    _PRESSED[0 if wishes.leads else 1] = wishes
+    _PRESSED[wishes.group.rank] = wishes
     yield
 
 
 def test_a_checkpoint_that_takes_long_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("grash.training.distributed.loop._LONG_SAVING", 0.01)
+    monkeypatch.setattr("grash.training.distributed.loop._LONG_SAVE_SECONDS", 0.01)
     config = settings_of()
 
-    def work(state: TrainState, training: Training, shard: Shard, company: Company) -> None:
+    def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> None:
         training.save = lambda _: time.sleep(0.02)
-        train_shard(training, shard, company, save_every_seconds=0)
+        train_distributed(training, shard, save_every_seconds=0)
 
     shards_of(1, config, work)
     assert len([r for r in caplog.records if "torchrun kills ranks 30 s after Ctrl-C" in r.message]) == 1
@@ -346,11 +347,11 @@ def test_a_checkpoint_that_takes_long_is_said_once(
 def test_the_interval_of_the_best_validation_passes_through_the_checkpoints_of_ranks(tmp_path: Path) -> None:
     config = settings_of()
 
-    def save(state: TrainState, _: Training, shard: Shard, company: Company) -> None:
+    def save(state: TrainState, _: Training, shard: Shard, group: ProcessGroup) -> None:
         state.interval = (0.25, 0.5)
-        save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard, company=company)
+        save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
 
-    def load(state: TrainState, _: Training, shard: Shard, company: Company) -> Any:
+    def load(state: TrainState, _: Training, shard: Shard, group: ProcessGroup) -> Any:
         load_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
         return state.interval
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from grash.training.distributed.communication import Company
+from grash.training.distributed.communication import ProcessGroup
 
 Result = TypeVar("Result")
 
@@ -23,18 +23,18 @@ class _Table:
         self.words: list[Any] = [None] * size
 
 
-class Threads(Company):
-    def __init__(self, rank: int, size: int, table: _Table) -> None:
+class Threads(ProcessGroup):
+    def __init__(self, rank: int, size: int, table: _Table | None) -> None:
         self.rank, self.size, self.table = rank, size, table
 
-    def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+    def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
         assert sum(sent) == len(rows)
         heard = self._say([part.clone() for part in rows.split(list(sent))])
         parts = [word[self.rank] for word in heard]
         assert [len(part) for part in parts] == list(received)
         return torch.cat(parts)
 
-    def gather(self, values: Tensor) -> Tensor:
+    def all_gather(self, values: Tensor) -> Tensor:
         return torch.stack(self._say(values.clone()))
 
     def _say(self, word: Any) -> list[Any]:
@@ -49,7 +49,7 @@ class Threads(Company):
         return heard
 
 
-def in_threads(size: int, work: Callable[[Company], Result]) -> list[Result]:
+def in_threads(size: int, work: Callable[[ProcessGroup], Result]) -> list[Result]:
     """What `work` gives back on each of `size` ranks."""
     table = _Table(size)
     results: list[Any] = [None] * size

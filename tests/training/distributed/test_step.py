@@ -1,4 +1,4 @@
-"""A step in company equals the plain one: rows and their ways, losses in parts, gradients of every kind of training."""
+"""A step in group equals the plain one: rows and their ways, losses in parts, gradients of every kind of training."""
 
 from __future__ import annotations
 
@@ -14,21 +14,14 @@ from torch import Tensor
 from grash.models import KgeModel
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig, make_config
-from grash.training.distributed.communication import Company
-from grash.training.distributed.step import (
-    joint_reach,
-    negative_part,
-    positive_part,
-    reach_of,
-    sharded_gradients,
-    sharded_questions,
-)
-from grash.training.distributed.tables import Route, Shard
-from grash.training.gradients import Step, step_gradients
+from grash.training.distributed.communication import ProcessGroup
+from grash.training.distributed.step import distributed_gradients, log_total, negative_part, positive_part
+from grash.training.distributed.tables import RowExchange, Shard
+from grash.training.gradients import StepGradients, step_gradients
 from grash.training.losses import side_loss
 from oracles import random_triples, relative_distance
+from training.distributed.thread_group import Threads, in_threads
 from training.test_gradients import LOSSES, PENALTIES, TRAININGS, VARIANTS, dense, random_model, variant_settings
-from training.thread_company import in_threads
 
 CPU = torch.device("cpu")
 
@@ -45,11 +38,11 @@ def test_rows_arrive_where_they_are_wanted_and_gradients_where_they_belong(n_row
     table = torch.arange(2.0 * n_rows).view(n_rows, 2)
     values = [torch.full((len(w), 2), float(rank + 1)) for rank, w in enumerate(wanted)]
 
-    def work(company: Company) -> tuple[Tensor, Tensor]:
-        shard = Shard.of(n_rows, company)
-        route = Route(wanted, shard, company)
+    def work(group: ProcessGroup) -> tuple[Tensor, Tensor]:
+        shard = Shard(n_rows, group)
+        route = RowExchange(wanted, shard)
         fetched = route.fetch(table[shard.first : shard.last])
-        own = torch.zeros(len(shard), 2).index_add_(0, route.rows, route.give_back(values[company.rank]))
+        own = torch.zeros(len(shard), 2).index_add_(0, route.rows, route.return_gradients(values[group.rank]))
         return fetched, own
 
     found = in_threads(size, work)
@@ -61,12 +54,12 @@ def test_rows_arrive_where_they_are_wanted_and_gradients_where_they_belong(n_row
 
 @given(n_rows=st.integers(0, 40), size=st.integers(1, 9))
 def test_every_row_has_one_owner(n_rows: int, size: int) -> None:
-    shards = [Shard(n_rows, size, rank) for rank in range(size)]
+    shards = [Shard(n_rows, Threads(rank, size, None)) for rank in range(size)]
     rows = [row for shard in shards for row in range(shard.first, shard.last)]
     assert rows == list(range(n_rows))
     ids = torch.arange(n_rows)
     for shard in shards:
-        assert torch.equal(shard.owners(ids) == shard.rank, shard.has(ids))
+        assert torch.equal(shard.owners(ids) == shard.group.rank, shard.has(ids))
 
 
 @given(n=st.integers(0, 20), size=st.integers(1, 6))
@@ -74,12 +67,12 @@ def test_every_row_has_one_owner(n_rows: int, size: int) -> None:
 def test_parts_come_together_again(n: int, size: int) -> None:
     values = torch.arange(3.0 * n).view(n, 3)
 
-    def work(company: Company) -> tuple[Tensor, Tensor, Tensor, str, bool]:
-        part = company.part(n)
-        assert torch.equal(company.parts(values)[company.rank], values[part])
-        summed = company.total_parts(values * (company.rank + 1))
-        said = company.text(f"from {company.rank} é" * 3)
-        return company.gather_parts(values[part], n), summed, values[part], said, company.any(company.rank == 1)
+    def work(group: ProcessGroup) -> tuple[Tensor, Tensor, Tensor, str, bool]:
+        part = group.own_slice(n)
+        assert torch.equal(group.split(values)[group.rank], values[part])
+        summed = group.reduce_scatter(values * (group.rank + 1))
+        said = group.broadcast_text(f"from {group.rank} é" * 3)
+        return group.gather_slices(values[part], n), summed, values[part], said, group.any(group.rank == 1)
 
     for whole, summed, part, said, anybody in in_threads(size, work):
         assert torch.equal(whole, values)
@@ -97,8 +90,8 @@ def test_a_loss_in_parts_is_the_loss(loss: str, temperature: float) -> None:
     negative[2, 3] = negative[4] = -torch.inf
     whole, for_positive, for_negative = side_loss(positive, negative.clone(), config)
     parts = negative.split([0, 4, 5], 1)
-    reaches = [reach_of(part, config) for part in parts]
-    reach = None if reaches[0] is None else joint_reach(torch.stack(reaches))
+    reaches = [log_total(part, config) for part in parts]
+    reach = None if reaches[0] is None else torch.logsumexp(torch.stack(reaches), 0)
     told = [negative_part(positive, part, reach, config) for part in parts]
     own_loss, own = positive_part(positive, reach, config)
     assert torch.allclose(sum(t[0] for t in told) + own_loss, whole)
@@ -108,27 +101,25 @@ def test_a_loss_in_parts_is_the_loss(loss: str, temperature: float) -> None:
 
 def steps_of(
     config: TrainConfig, *, size: int, n_entities: int, n_triples: int, seed: int
-) -> tuple[Step, list[Step], KgeModel]:
+) -> tuple[StepGradients, list[StepGradients], KgeModel]:
     """The plain step of a random batch, and that of every rank."""
     train = random_triples(seed, n_triples, n_entities, 3)
     batches = Batches(train, n_entities, 3, config, CPU)
     batch = batches.questions(0) if config.training == "kvsall" else batches.positives(0)
     model = random_model(config, n_entities, 3, seed, torch.float64)
 
-    def work(company: Company) -> Step:
-        shard = Shard.of(n_entities, company)
+    def work(group: ProcessGroup) -> StepGradients:
+        shard = Shard(n_entities, group)
         own = type(model)(
             model.entity[shard.first : shard.last], model.relation, reciprocal=model.reciprocal, norm=model.norm
         )
-        if isinstance(batch, list):
-            return sharded_questions(own, batch, config, 77, shard=shard, company=company)
-        return sharded_gradients(own, batch, config, 77, shard=shard, company=company)
+        return distributed_gradients(own, batch, config, 77, shard)
 
     return step_gradients(model, batch, config, 77), in_threads(size, work), model
 
 
-def assert_same_step(plain: Step, parts: list[Step], model: KgeModel) -> None:
-    shards = [Shard(model.n_entities, len(parts), rank) for rank in range(len(parts))]
+def assert_same_step(plain: StepGradients, parts: list[StepGradients], model: KgeModel) -> None:
+    shards = [Shard(model.n_entities, Threads(rank, len(parts), None)) for rank in range(len(parts))]
     rows = [dense(p.entity, model.entity[s.first : s.last]) for p, s in zip(parts, shards)]
     assert float(sum(p.loss for p in parts)) == pytest.approx(float(plain.loss), rel=1e-9)
     assert relative_distance(torch.cat(rows), dense(plain.entity, model.entity)) < 1e-9

@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 
 from grash.errors import OutputError
-from grash.training.distributed import tables as sharded_tables
-from grash.training.distributed.communication import Company
-from grash.training.distributed.tables import check_shared, shared_folder, write_together
-from training.thread_company import in_threads
+from grash.training.distributed import checkpoint
+from grash.training.distributed.checkpoint import check_shared, shared_folder, write_together
+from grash.training.distributed.communication import ProcessGroup
+from training.distributed.thread_group import in_threads
 
 
 def test_ranks_that_wait_for_a_disk_say_so_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_tables, "_WORD_SECONDS", 0.02)
+    monkeypatch.setattr(checkpoint, "_POLL_SECONDS", 0.02)
 
-    def work(company: Company) -> int:
-        words, plain = 0, company.any
+    def work(group: ProcessGroup) -> int:
+        words, plain = 0, group.any
 
         def counted(said: bool) -> bool:
             nonlocal words
             words += 1
             return plain(said)
 
-        company.any = counted  # type: ignore[method-assign]
-        write_together(tmp_path, company, lambda: time.sleep(0.3 * (company.rank == 0)))
+        group.any = counted  # type: ignore[method-assign]
+        write_together(tmp_path, group, lambda: time.sleep(0.3 * (group.rank == 0)))
         return words
 
     found = in_threads(3, work)
@@ -39,9 +39,9 @@ def test_work_that_fails_on_one_rank_fails_on_all(tmp_path: Path, error: Excepti
     def fail() -> None:
         raise error
 
-    def work(company: Company) -> str:
+    def work(group: ProcessGroup) -> str:
         with pytest.raises(OutputError) as raised:
-            write_together(tmp_path, company, fail if company.rank == 1 else lambda: None)
+            write_together(tmp_path, group, fail if group.rank == 1 else lambda: None)
         return raised.value.reason
 
     other = "another rank could not write its part"
@@ -49,15 +49,15 @@ def test_work_that_fails_on_one_rank_fails_on_all(tmp_path: Path, error: Excepti
 
 
 def test_a_defect_in_the_work_of_a_rank_stays_what_it_is(tmp_path: Path) -> None:
-    def work(company: Company) -> None:
-        with pytest.raises(ZeroDivisionError if company.rank == 0 else OutputError):
-            write_together(tmp_path, company, lambda: print(1 // company.rank))
+    def work(group: ProcessGroup) -> None:
+        with pytest.raises(ZeroDivisionError if group.rank == 0 else OutputError):
+            write_together(tmp_path, group, lambda: print(1 // group.rank))
 
     in_threads(2, work)
 
 
 def test_a_disk_that_all_share_is_tried_without_a_trace(tmp_path: Path) -> None:
-    in_threads(3, lambda company: check_shared(tmp_path / "runs" / "m", company))
+    in_threads(3, lambda group: check_shared(tmp_path / "runs" / "m", group))
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -65,9 +65,9 @@ def test_a_disk_that_all_share_is_tried_without_a_trace(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(tmp_path: Path, check: Any) -> None:
     (tmp_path / "file").write_text("")
 
-    def work(company: Company) -> str:
+    def work(group: ProcessGroup) -> str:
         with pytest.raises(OutputError) as raised:
-            check(tmp_path / "file" / "m", company)
+            check(tmp_path / "file" / "m", group)
         return raised.value.reason
 
     first, *others = in_threads(3, work)
@@ -75,12 +75,12 @@ def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(tmp_path: Path, 
 
 
 def test_a_disk_that_a_rank_does_not_see_is_refused(tmp_path: Path) -> None:
-    def work(company: Company) -> None:
-        plain = company.text
-        if company.rank == 1:
-            company.text = lambda said="": f"{plain(said)}, elsewhere"  # type: ignore[method-assign]
+    def work(group: ProcessGroup) -> None:
+        plain = group.broadcast_text
+        if group.rank == 1:
+            group.broadcast_text = lambda said="": f"{plain(said)}, elsewhere"  # type: ignore[method-assign]
         with pytest.raises(OutputError, match="not all ranks see it"):
-            check_shared(tmp_path / "m", company)
+            check_shared(tmp_path / "m", group)
 
     in_threads(2, work)
     assert list(tmp_path.iterdir()) == []
@@ -92,9 +92,9 @@ def test_a_folder_that_cannot_be_finished_fails_on_all_ranks(tmp_path: Path, mon
 
     monkeypatch.setattr("grash.files._fsync", full)
 
-    def work(company: Company) -> None:
-        with pytest.raises(OutputError), shared_folder(tmp_path / "m", company, overwrite=False) as aside:
-            (aside / str(company.rank)).touch()
+    def work(group: ProcessGroup) -> None:
+        with pytest.raises(OutputError), shared_folder(tmp_path / "m", group, overwrite=False) as aside:
+            (aside / str(group.rank)).touch()
 
     in_threads(2, work)
     assert list(tmp_path.iterdir()) == []
