@@ -30,9 +30,10 @@ prepare(source, out)
 """
 GRASH_ENCODE = """
 from pathlib import Path
-from grash.data.encoder import Encoder
+from grash.data.interning import Encoder
 from grash.data.readers.options import SourceOptions
-Encoder().text_file(Path(source), SourceOptions())
+from grash.data.readers.text import read_text_file
+read_text_file(Path(source), Encoder(), SourceOptions())
 """
 POLARS_READ = """
 import numpy as np

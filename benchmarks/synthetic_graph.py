@@ -26,7 +26,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import ArrayWriter
+from grash.data.arrays import ArrayWriter, Triples
 from grash.data.dataset import DATASET_FILE, MAX_ID, SPLITS, Dataset, SplitName
 from grash.data.readers.options import SourceOptions
 from grash.data.triple_set import TripleSet
@@ -42,7 +42,6 @@ _MAX_BUCKETS = 512  # each is an open file; a process may usually have 1,024
 _THREADS = 2
 _LINE_BYTES = 3 * 12  # three letters with up to ten digits, each followed by a separator
 _LINE_ROWS = 1 << 20
-Triples = NDArray[np.int32]
 
 GROUP_SIZE = 32
 MAX_KINDS = 8
@@ -337,7 +336,7 @@ def generate(
     check_replaceable(out, overwrite=overwrite, kind="an encoded dataset", marker=DATASET_FILE)
     with atomic_folder(out, overwrite=overwrite) as temporary:
         _write_splits(temporary, graph, held_out, progress)
-        Dataset.seal(
+        Dataset.complete_folder(
             temporary,
             n_entities=graph.n_entities,
             n_relations=graph.n_relations,

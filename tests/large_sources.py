@@ -9,23 +9,22 @@ import numpy as np
 import pytest
 
 from grash.data.dataset import SPLITS, Dataset
-from grash.data.external import names as gather
-from grash.data.external import names as unite
-from grash.data.external import prepare as repeats
+from grash.data.external import names
+from grash.data.external import prepare as prepare_module
 from grash.data.external.prepare import prepare_large
 from grash.data.readers import text
 from grash.data.readers.folders import recognize
 from grash.data.readers.options import SourceOptions
 from grash.data.vocabulary import Vocabulary
 
-TINY = 1 << 12  # bytes of room: a generation for every block, many parts
+TINY = 1 << 12  # bytes of memory: a generation for every block, many parts
 
 
 def shrink(patch: pytest.MonkeyPatch, block: int = 300, rows: int = 40) -> None:
     patch.setattr(text, "BLOCK", block)
     patch.setattr(text, "SAMPLE", 100)
-    patch.setattr(gather, "ROWS", rows)
-    for module in (unite, repeats):
+    patch.setattr(names, "COMMIT_ROWS", rows)
+    for module in (names, prepare_module):
         patch.setattr(module, "_ROWS", 17)
 
 
@@ -35,8 +34,8 @@ def lines(seed: int = 0, n: int = 400, n_names: int = 60) -> str:
     return "".join(f"node {h}\trel{r}\tnode {t}\n" for h, r, t in zip(heads, random.integers(0, 4, n), tails))
 
 
-def large(source: Path, out: Path, *, room: int = TINY, watch=None, overwrite: bool = False, **options) -> Dataset:
-    prepare_large(recognize(source), out, SourceOptions(**options), room=room, overwrite=overwrite, watch=watch)
+def large(source: Path, out: Path, *, memory: int = TINY, watch=None, overwrite: bool = False, **options) -> Dataset:
+    prepare_large(recognize(source), out, SourceOptions(**options), memory=memory, overwrite=overwrite, watch=watch)
     return Dataset.load(out, verify=True)
 
 
@@ -57,7 +56,7 @@ class Stop(Exception):
 
 
 def stopped(source: Path, out: Path, *, at: int, **options) -> bool:
-    """Whether a preparation got as far as its at-th message and ended there."""
+    """Return whether a preparation was stopped at its at-th progress message."""
     count = 0
 
     def watch(what: str, share: float, n_triples: int) -> None:

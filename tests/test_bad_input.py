@@ -105,7 +105,7 @@ def test_ids_out_of_range(tmp_path):
 def test_duplicate_triples_are_dropped_and_told(graph):
     graph.write_text(graph.read_text() * 2)
     ran = grash("prepare", graph, "-o", graph.with_name("d"))
-    assert ran.code == 0 and "48 triples of train repeat others" in ran.err
+    assert ran.code == 0 and "48 duplicate triples of train were dropped" in ran.err
 
 
 def test_valid_names_unknown_to_train_are_told(tmp_path):
@@ -130,8 +130,8 @@ def test_valid_names_unknown_to_train_are_told(tmp_path):
         (("--threads", 10**12), "threads=1000000000000"),
         (("--dim", 0), "dim=0 is not valid: give 1 or more."),
         (("--set", "foo=1"), "'foo' is not a setting. `grash settings` lists them all."),
-        (("--n-test", 99999), "2 valid and 99,999 test triples are to be split off, and the source has 48"),
-        (("--n-valid", 24, "--n-test", 24), "give a smaller n_valid and n_test (--n-valid and --n-test)"),
+        (("--n-test", 99999), "Cannot split off 2 valid and 99,999 test triples: the source has 48 in all"),
+        (("--n-valid", 24, "--n-test", 24), "Give a smaller n_valid and n_test (--n-valid and --n-test)"),
         (("--device", "gpu"), "give auto, cpu, cuda"),
         (("--valid-fraction", 2), "valid_fraction=2"),
         (("--columns", "hrx"), "columns='hrx'"),

@@ -127,7 +127,7 @@ def test_prepare_says_what_was_understood_and_describe_what_became_of_it(tmp_pat
     Path("people.tsv").write_text("".join(rows + rows[:5]))
     ran = grash("prepare", "people.tsv", "--columns", "1,2,3")
     assert ran.code == 2 and not Path("people.grash").exists()
-    assert "has 3 columns, 0 to 2 (separated by tabs), and columns=1,2,3 asks for column 3" in ran.err
+    assert "has 3 columns, numbers 0 to 2 (separated by tabs), but columns=1,2,3 needs column 3" in ran.err
     understood = "separated by tabs, no header, columns 0, 1, 2 (head, relation, tail)."
     assert f"people.tsv: {understood}" in grash("prepare", "people.tsv").err
     for source in ("people.tsv", "people.grash"):
@@ -136,7 +136,7 @@ def test_prepare_says_what_was_understood_and_describe_what_became_of_it(tmp_pat
         assert "5 triples of train repeated others and were dropped." in shown
         assert "2 valid and 2 test triples were split off train, with seed 0." in shown
         assert "'knows '" in shown
-        assert json.loads(grash("describe", source, "--json").out)["reading"]["repeats_dropped"] == 5
+        assert json.loads(grash("describe", source, "--json").out)["reading"]["duplicates_dropped"] == 5
 
 
 def test_an_encoded_dataset_is_trained_on(folder, tmp_path, monkeypatch):

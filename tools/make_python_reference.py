@@ -24,7 +24,7 @@ from grash.evaluation.evaluate import evaluate
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "python.md"
 WIDTH = 118
 MARKED = re.compile(r"^<!-- (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
-INNER = {"seal", "unnamed_fingerprint", "graphs", "own_key"}  # members for other parts of grash
+INNER = {"complete_folder", "unnamed_fingerprint", "graphs", "own_key"}  # members for other parts of grash
 CALLED = {"Search"}  # classes whose objects people make themselves
 
 
@@ -42,7 +42,8 @@ def public_name(name: str) -> str:
 def of_class(cls: type) -> str:
     """The stub of a class: its fields, then its public members in the order of the code."""
     parts = [docstring(cls)]
-    fields = cls.__annotations__ if is_dataclass(cls) else {}
+    named = cls.__annotations__ if is_dataclass(cls) else {}
+    fields = {name: kind for name, kind in named.items() if not name.startswith("_")}
     parts += ["".join(f"{name}: {kind}\n" for name, kind in fields.items())]
     if cls.__name__ in CALLED:
         parts.append(of_function("__init__", vars(cls)["__init__"]))

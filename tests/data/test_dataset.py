@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,9 +51,14 @@ def test_a_dataset_survives_saving(tmp_path):
     assert loaded.fingerprint == dataset.fingerprint
 
 
-def test_the_fingerprint_of_a_loaded_dataset_is_read_and_not_computed(tmp_path):
-    small().save(tmp_path / "d")
-    assert "fingerprint" in vars(Dataset.load(tmp_path / "d"))
+def test_the_fingerprint_of_a_loaded_dataset_is_read_and_not_computed(tmp_path, monkeypatch):
+    dataset = small()
+    dataset.save(tmp_path / "d")
+    loaded = Dataset.load(tmp_path / "d")
+    changed = replace(loaded, train=loaded.train[:1])
+    assert changed.fingerprint not in (loaded.fingerprint, None)
+    monkeypatch.setattr(Dataset, "_digest", None)
+    assert Dataset.load(tmp_path / "d").fingerprint == dataset.fingerprint
 
 
 def test_a_dataset_without_names_survives_saving(tmp_path):
@@ -79,9 +85,9 @@ def test_the_fingerprint_tells_content_from_description():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"train": triples((0, 0, 1), (0, 0, 3))}, "Row 1 of train has the tail id 3, and ids from 0 to 2"),
+        ({"train": triples((0, 0, 1), (0, 0, 3))}, "Row 1 of train has the tail id 3, expected 0 to 2"),
         ({"valid": triples((-1, 0, 1))}, "Row 0 of valid has the head id -1"),
-        ({"test": triples((0, 2, 1))}, "Row 0 of test has the relation id 2, and ids from 0 to 1"),
+        ({"test": triples((0, 2, 1))}, "Row 0 of test has the relation id 2, expected 0 to 1"),
         ({"train": np.zeros((2, 3))}, "train is float64"),
         ({"train": np.zeros((2, 3), np.int64)}, "train is int64"),
         ({"train": np.zeros((3, 2), np.int32).T[:, :1].repeat(3, 1)[:, ::-1]}, "C-contiguous"),
@@ -113,7 +119,7 @@ def edit_metadata(folder, **changes):
     [
         ({"version": 2}, "grash-dataset of version 2, but this grash reads version 1"),
         ({"schema": "another"}, "does not describe a grash-dataset"),
-        ({"n_triples": {"train": 5, "valid": 1, "test": 0}}, "holds int32 of 2 × 3, and int32 of 5 × 3"),
+        ({"n_triples": {"train": 5, "valid": 1, "test": 0}}, "found int32 of 2 × 3, expected int32 of 5 × 3"),
         ({"n_triples": ...}, "damaged"),
         ({"n_triples": [1]}, "damaged"),
         ({"provenance": 3}, "damaged"),
@@ -153,7 +159,7 @@ def test_truncated_files_are_noticed(tmp_path, file):
 
 
 def test_a_folder_without_metadata_is_no_dataset(tmp_path):
-    with pytest.raises(InputError, match="no encoded dataset"):
+    with pytest.raises(InputError, match="not an encoded dataset"):
         Dataset.load(tmp_path)
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.split import rows_where, split_triples
+from grash.data.arrays import select_rows
+from grash.data.split import split_triples
 from grash.data.triple_set import TripleSet
 from grash.errors import InputError
 
@@ -76,7 +77,7 @@ def test_loops_count_once():
 def test_marked_rows_stay():
     triples = np.array([(0, 0, 1)] * 5, np.int32)
     stay = np.array([True, True, False, False, True])
-    train, valid, _ = split_triples(triples, 2, 1, valid=5, test=0, seed=0, stay=stay)
+    train, valid, _ = split_triples(triples, 2, 1, valid=5, test=0, seed=0, keep=stay)
     assert (len(train), len(valid)) == (3, 2)
 
 
@@ -107,6 +108,6 @@ def test_a_large_set_of_triples_agrees_with_numpy():
 
 @given(graphs, st.randoms())
 @settings(deadline=None)
-def test_rows_where_is_boolean_indexing(triples, random):
+def test_select_rows_is_boolean_indexing(triples, random):
     mask = np.array([random.random() < 0.5 for _ in triples])
-    assert np.array_equal(rows_where(triples, mask), triples[mask])
+    assert np.array_equal(select_rows(triples, mask), triples[mask])

@@ -102,7 +102,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes] | None, str]] = [
     ("model.json", entry("reciprocal", False), "differ in size"),
     *(("model.json", entry(key, ...), "damaged model folder") for key in ENTRIES),
     ("model.json", None, "is no model folder: it has no model.json"),
-    ("dataset/dataset.json", None, "is no encoded dataset"),
+    ("dataset/dataset.json", None, "is not an encoded dataset"),
     ("dataset/train.npy", lambda b: b[: len(b) // 2], "train.npy"),
     ("dataset/train.npy", None, "train.npy is missing"),
 ]

@@ -189,16 +189,16 @@ def _show_profile(profile: Profile) -> None:
 
 def _show_reading(profile: Profile) -> None:
     """What was understood, dropped and split off when the source was read."""
-    from grash.data.checks import in_words
+    from grash.data.provenance import describe_text_format
 
     if (reading := profile.reading) is None:
         return
     words: dict[str, list[str]] = {}
     for split, found in reading.read_as.items():
-        words.setdefault(in_words(found), []).append(split)
+        words.setdefault(describe_text_format(found), []).append(split)
     sentences = [f"{how}." if len(words) == 1 else f"{', '.join(splits)}: {how}." for how, splits in words.items()]
-    if reading.repeats_dropped:
-        sentences.append(f"{reading.repeats_dropped:,} triples of train repeated others and were dropped.")
+    if reading.duplicates_dropped:
+        sentences.append(f"{reading.duplicates_dropped:,} triples of train repeated others and were dropped.")
     if reading.split_off:
         counts = " and ".join(f"{count:,} {split}" for split, count in reading.split_off.items())
         sentences.append(f"{counts} triples were split off train, with seed {reading.split_seed}.")

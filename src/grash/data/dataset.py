@@ -1,7 +1,7 @@
-"""Dataset: a graph as three arrays of ids with the names behind them, in memory or mapped from its folder.
+"""Dataset: a graph as three arrays of ids, with the names of entities and relations, in memory or memory-mapped.
 
-Comes from prepare.py; everything further on (training, ranking, prediction) speaks ids and takes one of
-these. On disk: dataset.json, train.npy, valid.npy, test.npy, and the vocabularies where names are known.
+Comes from load.py. Training, ranking and prediction take a Dataset and use ids only. On disk: dataset.json, train.npy,
+valid.npy, test.npy, and the vocabularies if names are known.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from grash.data.arrays import in_blocks, map_array
+from grash.data.arrays import Triples, in_blocks, map_array
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
 from grash.files import atomic_folder, check_replaceable, read_json, write_json
@@ -26,27 +25,25 @@ SplitName = Literal["train", "valid", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
 MAX_ID = 2**31 - 1
 
-_ROWS = 1 << 20  # rows looked at together, so that they stay in the cache
-_COLUMNS = ("head", "relation", "tail")
+ROLES = ("head", "relation", "tail")  # columns of triples
+
+_ROWS = 1 << 20  # rows per block, which stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Three splits of triples (n, 3) int32: head, relation, tail ids, C-contiguous, maybe mapped read-only.
+    """Three splits of triples (n, 3) int32: head, relation and tail ids, C-contiguous, possibly mapped read-only."""
 
-    `entities` and `relations` are None where only numbers are known. `provenance` is JSON: where it came
-    from and what was done to it (duplicates dropped, triples split off, …).
-    """
-
-    train: NDArray[np.int32]
-    valid: NDArray[np.int32]
-    test: NDArray[np.int32]
+    train: Triples
+    valid: Triples
+    test: Triples
     n_entities: int
     n_relations: int
-    entities: Vocabulary | None = None
+    entities: Vocabulary | None = None  # None if only ids are known
     relations: Vocabulary | None = None
     name: str = "unnamed"
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)  # JSON: source, dropped duplicates, split-off triples, …
+    _stored_fingerprint: str | None = field(default=None, init=False, repr=False)  # from dataset.json
 
     def __post_init__(self) -> None:
         _check_count("entities", self.n_entities, self.entities)
@@ -59,20 +56,20 @@ class Dataset:
         counts = f"{self.n_entities:,} entities, {self.n_relations:,} relations"
         return f"Dataset({self.name!r}: {counts}, {sizes} triples)"
 
-    def split(self, name: SplitName) -> NDArray[np.int32]:
-        """The triples (n, 3) of train, valid or test."""
+    def split(self, name: SplitName) -> Triples:
+        """Return the triples (n, 3) of train, valid or test."""
         if name not in SPLITS:
-            raise InputError(f"There is no split {name!r}: a dataset has train, valid and test.")
+            raise InputError(f"There is no split {name!r}. A dataset has train, valid and test.")
         return getattr(self, name)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of counts, triples and names: equal for equal content, wherever it lies."""
-        return self._digest(self.entities, self.relations)
+        """SHA-256 (hex) of counts, triples and names."""
+        return self._stored_fingerprint or self._digest(self.entities, self.relations)
 
     @cached_property
     def unnamed_fingerprint(self) -> str:
-        """The fingerprint that the same ids have without names: what is trained depends on ids alone."""
+        """Fingerprint of the same dataset without names. Trained models depend on ids alone."""
         return self.fingerprint if self.entities is self.relations is None else self._digest(None, None)
 
     def _digest(self, *vocabularies: Vocabulary | None) -> str:
@@ -89,42 +86,42 @@ class Dataset:
         return digest.hexdigest()
 
     def save(self, folder: Path, *, overwrite: bool = False) -> None:
-        """Writes the folder, wholly or not at all. With `overwrite`, an encoded dataset there is replaced."""
+        """Write the folder atomically. With `overwrite`, replace an encoded dataset."""
         folder = Path(folder)
         check_replaceable(folder, overwrite=overwrite, kind="an encoded dataset", marker=DATASET_FILE)
-        with atomic_folder(folder, overwrite=overwrite) as aside:
+        with atomic_folder(folder, overwrite=overwrite) as temporary:
             for split in SPLITS:
-                np.save(aside / f"{split}.npy", self.split(split), allow_pickle=False)
+                np.save(temporary / f"{split}.npy", self.split(split), allow_pickle=False)
             for stem, vocabulary in (("entities", self.entities), ("relations", self.relations)):
                 if vocabulary is not None:
-                    vocabulary.save(aside, stem)
-            write_json(aside / DATASET_FILE, self._metadata())
+                    vocabulary.save(temporary, stem)
+            write_json(temporary / DATASET_FILE, self._metadata())
 
     @classmethod
-    def seal(cls, folder: Path, **about: Any) -> Dataset:
-        """Makes a folder in which the arrays of a dataset lie, written in parts, a dataset: it gets its description.
+    def complete_folder(cls, folder: Path, **fields: Any) -> Dataset:
+        """Write dataset.json into a folder that already has the arrays and, if names are known, the vocabularies.
 
-        about: n_entities, n_relations, name, provenance. Vocabularies are taken up where their files are.
+        fields: n_entities, n_relations, name, provenance.
         """
         parts: dict[str, Any] = {split: map_array(folder / f"{split}.npy", np.int32, (None, 3)) for split in SPLITS}
         for stem in ("entities", "relations"):
             if (folder / f"{stem}.names.npy").exists():
                 parts[stem] = Vocabulary.load(folder, stem)
-        dataset = cls(**parts, **about)
+        dataset = cls(**parts, **fields)
         write_json(folder / DATASET_FILE, dataset._metadata())
         return dataset
 
     @classmethod
     def load(cls, folder: Path, *, verify: bool = False) -> Dataset:
-        """The dataset of a folder, mapped. With `verify`, its content is compared with its fingerprint."""
+        """Return the dataset of a folder, memory-mapped. With `verify`, compare its content with its fingerprint."""
         folder = Path(folder)
         if not (folder / DATASET_FILE).is_file():
-            raise InputError(f"{folder} is no encoded dataset: it has no {DATASET_FILE}.")
+            raise InputError(f"{folder} is not an encoded dataset: it has no {DATASET_FILE}.")
         meta = read_json(folder / DATASET_FILE, schema=SCHEMA, version=VERSION)
         dataset = _from_metadata(cls, folder, meta)
         if verify and dataset.fingerprint != meta["fingerprint"]:
-            raise FormatError(f"{folder} does not hold what its fingerprint says: it was changed, make it anew.")
-        dataset.__dict__["fingerprint"] = meta["fingerprint"]  # read, so that it is not computed again
+            raise FormatError(f"{folder} does not match its fingerprint: it was changed. Create it again.")
+        object.__setattr__(dataset, "_stored_fingerprint", meta["fingerprint"])
         return dataset
 
     def _metadata(self) -> dict[str, Any]:
@@ -145,43 +142,39 @@ class Dataset:
 def _from_metadata(cls: type[Dataset], folder: Path, meta: dict[str, Any]) -> Dataset:
     try:
         n_triples = {split: int(meta["n_triples"][split]) for split in SPLITS}
-        n_entities, n_relations = int(meta["n_entities"]), int(meta["n_relations"])
+        counts: dict[str, Any] = {key: int(meta[key]) for key in ("n_entities", "n_relations")}
         named = (bool(meta["entity_names"]), bool(meta["relation_names"]))
         name, provenance, _ = str(meta["name"]), dict(meta["provenance"]), str(meta["fingerprint"])
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise FormatError(f"{folder / DATASET_FILE} is damaged ({reason}): make the dataset anew.") from error
-    splits = {s: map_array(folder / f"{s}.npy", np.int32, (n_triples[s], 3)) for s in SPLITS}
+        raise FormatError(f"{folder / DATASET_FILE} is damaged ({reason}). Create the dataset again.") from error
+    parts: dict[str, Any] = {s: map_array(folder / f"{s}.npy", np.int32, (n_triples[s], 3)) for s in SPLITS}
     entities = Vocabulary.load(folder, "entities") if named[0] else None
     relations = Vocabulary.load(folder, "relations") if named[1] else None
     try:
-        return cls(
-            **splits, n_entities=n_entities, n_relations=n_relations,
-            entities=entities, relations=relations, name=name, provenance=provenance,
-        )  # fmt: skip
+        return cls(**parts, **counts, entities=entities, relations=relations, name=name, provenance=provenance)
     except InputError as error:
         raise FormatError(f"{folder} is damaged: {error}") from error
 
 
 def _check_count(what: str, n: int, vocabulary: Vocabulary | None) -> None:
     if not 0 <= n <= MAX_ID:
-        raise InputError(f"n_{what}={n}, and a number from 0 to {MAX_ID:,} is needed.")
+        raise InputError(f"n_{what}={n} is out of range: it must be 0 to {MAX_ID:,}.")
     if vocabulary is not None and len(vocabulary) != n:
         raise InputError(f"n_{what}={n:,}, but there are names of {len(vocabulary):,} {what}.")
 
 
-def _check_triples(triples: NDArray[np.int32], split: str, n_entities: int, n_relations: int) -> None:
+def _check_triples(triples: Triples, split: str, n_entities: int, n_relations: int) -> None:
     if not isinstance(triples, np.ndarray) or triples.ndim != 2 or triples.shape[1] != 3:
         shape = getattr(triples, "shape", type(triples).__name__)
-        raise InputError(f"{split} has the shape {shape}, and (n, 3) is needed: head, relation, tail.")
+        raise InputError(f"{split} has the shape {shape}, expected (n, 3): head, relation, tail.")
     if triples.dtype != np.int32 or not triples.flags.c_contiguous:
-        raise InputError(f"{split} is {triples.dtype}, and a C-contiguous array of int32 is needed.")
+        raise InputError(f"{split} is {triples.dtype}, expected a C-contiguous array of int32.")
     for start, block in in_blocks(triples, _ROWS):
         for column, n in enumerate((n_entities, n_relations, n_entities)):
             ids = block[:, column]
             if ids.min() < 0 or ids.max() >= n:
                 row = int(np.argmax((ids < 0) | (ids >= n)))
                 raise InputError(
-                    f"Row {start + row:,} of {split} has the {_COLUMNS[column]} id {ids[row]}, "
-                    f"and ids from 0 to {n - 1:,} exist."
+                    f"Row {start + row:,} of {split} has the {ROLES[column]} id {ids[row]}, expected 0 to {n - 1:,}."
                 )

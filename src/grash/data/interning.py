@@ -1,9 +1,9 @@
-"""Names become numbers: an interner that gives each distinct name the next id.
+"""Names become ids: the interner gives each distinct name the next id, without a Python object per name.
 
-Comes from the scanned fields of text.py and the strings of rdf.py; goes to vocabulary.py. All names lie in
-one byte blob with 8-byte offsets; the index is a power of two of 8-byte slots (32 bits of hash, 32 of id+1),
-probed linearly. Fields are resolved in batches whose cache lines are asked for beforehand: without that, each
-lookup in a large graph waits for memory three times in turn (benchmarks/records/2026-11-15_encode).
+Comes from the fields of readers/text.py and the strings of readers/rdf.py; goes to vocabulary.py. All names are in one
+byte blob with 8-byte offsets. The index is an open-addressing hash table of 8-byte slots (32 bits of hash, 32 of
+id + 1). Fields are looked up in batches whose cache lines are prefetched; without that, each lookup in a large graph
+waits for memory three times (benchmarks/records/2026-11-15_encode).
 """
 
 from __future__ import annotations
@@ -17,30 +17,43 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from grash.data.arrays import Triples
 from grash.errors import InputError
 
-BATCH = 64
+Integer = Any  # an integer inside numba code, of Python or NumPy
+Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.int64]
+Hashes = NDArray[np.uint32]
+Slots = NDArray[np.uint64]
+SLACK = 8  # bytes that must follow the last name of a buffer, since whole words are read
 MAX_NAMES = 2**31 - 2
-_LOAD = 0.6  # slots are doubled beyond this share
 
+_BATCH = 64
+_LOAD = 0.6  # the slots are doubled beyond this load factor
+_SEED = np.uint64(0x2545F4914F6CDD1D)
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_LAST = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _EMPTY = np.uint64(0)
+_BITS_PER_BYTE = np.uint64(8)
+_WORD_BITS = np.uint64(64)
 
 
 class HashedFields(NamedTuple):
-    """Names as pieces of a uint8 buffer that ends in SLACK bytes: starts, lengths, hashes (n,)."""
+    """Names as slices of a uint8 buffer that ends with SLACK bytes: starts, lengths, hashes (n,)."""
 
-    buffer: NDArray[np.uint8]
+    buffer: Bytes
     starts: NDArray[Any]
     lengths: NDArray[Any]
-    hashes: NDArray[np.uint32]
+    hashes: Hashes
 
 
 class Interner:
-    """Names seen so far. Ids go by first appearance; 8 bytes of offset and 13 to 27 of slots per name.
+    """The names seen so far, with ids by first appearance. Takes 8 bytes of offset and 13 to 27 of slots per name.
 
-    With `keep_repeats`, every name gets its own id; a repeated one is counted and found under its first.
+    With `keep_repeats`, every name gets its own id; a repeated name is counted and found under its first id.
     """
 
     def __init__(self, *, keep_repeats: bool = False) -> None:
@@ -48,7 +61,7 @@ class Interner:
         self._slots = np.zeros(1024, np.uint64)
         self._blob = np.empty(16384, np.uint8)
         self._offsets = np.zeros(1025, np.int64)
-        self._state = np.zeros(4, np.int64)  # names, bytes used, repeats, bytes wanted by the next batch
+        self._state = np.zeros(4, np.int64)  # names, bytes used, repeats, bytes needed by the next batch
 
     def __len__(self) -> int:
         return int(self._state[0])
@@ -58,38 +71,38 @@ class Interner:
         return int(self._state[2])
 
     def add(self, names: Sequence[str]) -> NDArray[np.int32]:
-        """The ids (n,) of names, new ones included."""
+        """Return the ids (n,) of names; add new names."""
         return self.add_fields(_as_fields(names))
 
     def add_fields(self, fields: HashedFields) -> NDArray[np.int32]:
-        """The ids (n,) of fields, new ones included."""
+        """Return the ids (n,) of fields; add new names."""
         ids = np.empty(len(fields.starts), np.int32)
         done = 0
         while True:
             done = _intern(*fields, done, self.keep_repeats, self._slots, self._blob, self._offsets, self._state, ids)
             if done == len(ids):
                 return ids
-            self._make_room(BATCH)
+            self._make_room(_BATCH)
 
-    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int32]]:
-        """The bytes of all names, their offsets (n + 1,), and the index: int32 slots (id + 1; 0 is empty)."""
+    def arrays(self) -> tuple[Bytes, Offsets, NDArray[np.int32]]:
+        """Return the bytes of all names, their offsets (n + 1,), and the index: int32 slots (id + 1; 0 is empty)."""
         index = (self._slots & _LOW).astype(np.int32)
         return self._blob[: self._state[1]], self._offsets[: len(self) + 1], index
 
-    def since(self, first: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-        """The bytes of the names from id `first` on, end to end, and the length of each."""
+    def names_from(self, first: int) -> tuple[Bytes, NDArray[np.int32]]:
+        """Return the concatenated bytes of the names from id `first` on, and their lengths."""
         offsets = self._offsets[first : len(self) + 1]
         return self._blob[offsets[0] : self._state[1]], np.diff(offsets).astype(np.int32)
 
     @property
     def n_bytes(self) -> int:
-        """Memory that the names take now."""
+        """Memory that the names take."""
         return self._slots.nbytes + 8 * len(self) + int(self._state[1])
 
     def _make_room(self, n_more: int) -> None:
         wanted = len(self) + n_more
         if wanted > MAX_NAMES:
-            raise InputError(f"There are more than {MAX_NAMES:,} distinct names, and ids are 32-bit numbers.")
+            raise InputError(f"There are more than {MAX_NAMES:,} distinct names, but ids are 32-bit integers.")
         while wanted > _LOAD * len(self._slots):
             self._slots = _doubled(self._slots)
         if wanted >= len(self._offsets):
@@ -99,8 +112,27 @@ class Interner:
             self._blob = _enlarged(self._blob, used, 2 * (used + more + SLACK))
 
 
-def hashed_fields(buffer: NDArray[np.uint8], starts: NDArray[Any], lengths: NDArray[Any]) -> HashedFields:
-    """Fields with their hashes computed."""
+class Encoder:
+    """The interners of a graph. Ids go by first appearance, heads before tails within a line."""
+
+    def __init__(self) -> None:
+        self.entities, self.relations = Interner(), Interner()
+
+    def encode_fields(self, ends: HashedFields, relations: HashedFields) -> Triples:
+        """Return the ids (n, 3) of fields: head and tail of each row in turn (2n,), relations (n,)."""
+        ids = np.empty((len(relations.starts), 3), np.int32)
+        ids[:, ::2] = self.entities.add_fields(ends).reshape(-1, 2)
+        ids[:, 1] = self.relations.add_fields(relations)
+        return ids
+
+    def encode(self, heads: Sequence[str], relations: Sequence[str], tails: Sequence[str]) -> Triples:
+        """Return the ids (n, 3) of three sequences of names."""
+        ends = [name for pair in zip(heads, tails) for name in pair]
+        return self.encode_fields(_as_fields(ends), _as_fields(relations))
+
+
+def hashed_fields(buffer: Bytes, starts: NDArray[Any], lengths: NDArray[Any]) -> HashedFields:
+    """Return fields with their hashes."""
     hashes = np.empty(len(starts), np.uint32)
     _hash_fields(buffer, starts, lengths, hashes)
     return HashedFields(buffer, starts, lengths, hashes)
@@ -114,32 +146,30 @@ def _as_fields(names: Sequence[str]) -> HashedFields:
 
 
 @njit(cache=True, nogil=True)
-def _hash_fields(
-    buffer: NDArray[np.uint8], starts: NDArray[Any], lengths: NDArray[Any], hashes: NDArray[np.uint32]
-) -> None:
+def _hash_fields(buffer: Bytes, starts: NDArray[Any], lengths: NDArray[Any], hashes: Hashes) -> None:
     for i in range(starts.size):
         hashes[i] = np.uint32(hash_name(buffer, np.int64(starts[i]), np.int64(lengths[i])))
 
 
 @njit(cache=True, nogil=True)
 def _intern(
-    buffer: NDArray[np.uint8],
+    buffer: Bytes,
     starts: NDArray[Any],
     lengths: NDArray[Any],
-    hashes: NDArray[np.uint32],
-    done: Whole,
+    hashes: Hashes,
+    done: Integer,
     keep: bool,
-    slots: NDArray[np.uint64],
-    blob: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    state: NDArray[np.int64],
+    slots: Slots,
+    blob: Bytes,
+    offsets: Offsets,
+    state: Offsets,
     ids: NDArray[np.int32],
-) -> Whole:
-    """Resolves fields from `done` on; returns the first that was not (short of n: there is no room)."""
+) -> Integer:
+    """Look up the fields from `done` on. Return the number done; less than n means that more space is needed."""
     room = min(offsets.size - 1, int(_LOAD * slots.size))
-    near = np.empty(BATCH, np.int64)
+    near = np.empty(_BATCH, np.int64)
     while done < ids.size:
-        stop = min(done + BATCH, ids.size)
+        stop = min(done + _BATCH, ids.size)
         wanted = np.int64(0)
         for i in range(done, stop):
             wanted += np.int64(lengths[i])
@@ -159,17 +189,11 @@ def _intern(
 
 @njit(cache=True, nogil=True)
 def _find_near(
-    hashes: NDArray[np.uint32],
-    done: Whole,
-    stop: Whole,
-    slots: NDArray[np.uint64],
-    blob: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    near: NDArray[np.int64],
+    hashes: Hashes, done: Integer, stop: Integer, slots: Slots, blob: Bytes, offsets: Offsets, near: Offsets
 ) -> None:
-    """Fills near with the first id whose hash is that of the field (nearly always the right one), or -1.
+    """Fill `near` with the first id of the same hash (nearly always the right one), or -1.
 
-    Asks for the cache lines of all slots, then of all offsets, then of all names, so that they come together.
+    Prefetches the cache lines of all slots, then of all offsets, then of all names.
     """
     mask = np.uint64(slots.size - 1)
     for i in range(done, stop):
@@ -191,15 +215,8 @@ def _find_near(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _is_name(
-    blob: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    found: Whole,
-    buffer: NDArray[np.uint8],
-    start: Whole,
-    length: Whole,
-) -> bool:
-    """Whether the name with id `found` (-1: none) is buffer[start : start + length]."""
+def _is_name(blob: Bytes, offsets: Offsets, found: Integer, buffer: Bytes, start: Integer, length: Integer) -> bool:
+    """Return whether the name with id `found` (-1: none) equals buffer[start : start + length]."""
     same = found >= 0 and offsets[found + 1] - offsets[found] == length
     if same:
         same = same_name(blob, offsets[found], buffer, start, length)
@@ -208,17 +225,17 @@ def _is_name(
 
 @njit(cache=True, nogil=True)
 def _resolve(
-    buffer: NDArray[np.uint8],
-    start: Whole,
-    length: Whole,
+    buffer: Bytes,
+    start: Integer,
+    length: Integer,
     h: Any,
     keep: bool,
-    slots: NDArray[np.uint64],
-    blob: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    state: NDArray[np.int64],
-) -> Whole:
-    """The id of one name, which is appended if it is new (or if repeats are kept)."""
+    slots: Slots,
+    blob: Bytes,
+    offsets: Offsets,
+    state: Offsets,
+) -> Integer:
+    """Return the id of one name; append it if it is new or if repeats are kept."""
     mask = np.uint64(slots.size - 1)
     position = h & mask
     while True:
@@ -238,14 +255,7 @@ def _resolve(
 
 
 @njit(cache=True, nogil=True)
-def _append(
-    buffer: NDArray[np.uint8],
-    start: Whole,
-    length: Whole,
-    blob: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    state: NDArray[np.int64],
-) -> Whole:
+def _append(buffer: Bytes, start: Integer, length: Integer, blob: Bytes, offsets: Offsets, state: Offsets) -> Integer:
     new, used = state[0], state[1]
     for i in range(length):
         blob[used + i] = buffer[start + i]
@@ -254,15 +264,15 @@ def _append(
     return new
 
 
-def _doubled(slots: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    larger = np.empty(2 * len(slots), np.uint64)  # numpy's own memory, in huge pages where the system has them
+def _doubled(slots: Slots) -> Slots:
+    larger = np.empty(2 * len(slots), np.uint64)  # unlike np.zeros, this uses huge pages
     larger.fill(0)
     _move_slots(slots, larger)
     return larger
 
 
 @njit(cache=True, nogil=True)
-def _move_slots(slots: NDArray[np.uint64], larger: NDArray[np.uint64]) -> None:
+def _move_slots(slots: Slots, larger: Slots) -> None:
     mask = np.uint64(larger.size - 1)
     for i in range(slots.size):
         slot = slots[i]
@@ -274,30 +284,13 @@ def _move_slots(slots: NDArray[np.uint64], larger: NDArray[np.uint64]) -> None:
 
 
 def _enlarged(array: NDArray, used: int, size: int) -> NDArray:
-    larger = np.empty(size, array.dtype)  # memory beyond `used` is not touched before it is needed
+    larger = np.empty(size, array.dtype)  # pages beyond `used` are not touched
     larger[:used] = array[:used]
     return larger
 
 
-# = NDArray[np.uint8] eight at a time: unaligned words, the hash of a name, cache prefetch; all inside numba.
-# =
-# = Used by intern.py and vocabulary.py. The hash decides where a name lies in a saved index, so a change of it
-# = is a change of the file format.
-
-Whole = Any  # an integer inside numba code, of Python or of numpy
-SLACK = 8  # bytes that must follow the last name of a buffer, since words are read whole
-
-_SEED = np.uint64(0x2545F4914F6CDD1D)
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_LAST = np.uint64(0xD6E8FEB86659FD93)
-
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_BITS_PER_BYTE = np.uint64(8)
-_WORD_BITS = np.uint64(64)
-
-
 def _word_at(typing_context: Any, buffer: Any, index: Any) -> Any:
-    """word_at(buffer, i): bytes i … i+7 of a uint8 array as one uint64, at any alignment."""
+    """word_at(buffer, i): return bytes i … i+7 of a uint8 array as one uint64, at any alignment."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _element(context, builder, signature, arguments)
@@ -307,7 +300,7 @@ def _word_at(typing_context: Any, buffer: Any, index: Any) -> Any:
 
 
 def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """prefetch(array, i): asks for the cache line of array[i]; no effect on any value."""
+    """prefetch(array, i): prefetch the cache line of array[i]; changes no value."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         int32, pointer_type = ir.IntType(32), ir.IntType(8).as_pointer()
@@ -330,8 +323,8 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 @njit(cache=True, nogil=True)
-def last_word(buffer: NDArray[np.uint8], start: Whole, length: Whole) -> Any:
-    """The 0 to 7 bytes that are left over after the whole words of a name, padded with zeros, as a uint64."""
+def last_word(buffer: Bytes, start: Integer, length: Integer) -> Any:
+    """Return the last 0 to 7 bytes of a name after its whole words, padded with zeros, as a uint64."""
     left = np.uint64(length & 7)
     if left == np.uint64(0):
         return np.uint64(0)
@@ -340,8 +333,11 @@ def last_word(buffer: NDArray[np.uint8], start: Whole, length: Whole) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def hash_name(buffer: NDArray[np.uint8], start: Whole, length: Whole) -> Any:
-    """The 32-bit hash of buffer[start : start + length] (uint8 with SLACK bytes after it), as a uint64."""
+def hash_name(buffer: Bytes, start: Integer, length: Integer) -> Any:
+    """Return the 32-bit hash of buffer[start : start + length] (followed by SLACK bytes) as a uint64.
+
+    It determines the position of a name in a saved index, so a change of it changes the file format.
+    """
     h = _SEED ^ (np.uint64(length) * _LAST)
     for at in range(start, start + (length & ~7), 8):
         h = (h ^ word_at(buffer, at)) * _STEP
@@ -353,10 +349,8 @@ def hash_name(buffer: NDArray[np.uint8], start: Whole, length: Whole) -> Any:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def same_name(
-    left: NDArray[np.uint8], left_start: Whole, right: NDArray[np.uint8], right_start: Whole, length: Whole
-) -> bool:
-    """Whether two names of equal length hold the same bytes; both buffers end in SLACK.
+def same_name(left: Bytes, left_start: Integer, right: Bytes, right_start: Integer, length: Integer) -> bool:
+    """Return whether two names of equal length are the same; both buffers end with SLACK bytes.
 
     Inlined, since a call with two arrays costs more than the comparison.
     """

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data.checks import Reading, reading_of
 from grash.data.dataset import SPLITS, Dataset
+from grash.data.provenance import Reading, reading_of
 
 # = What valid and test give away: triples that stand in train as well, reversed, or under a twin relation.
 # =

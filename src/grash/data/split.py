@@ -1,25 +1,43 @@
-"""One graph becomes train, valid and test, without leaving anything of valid or test unseen in train.
+"""Split a graph into train, valid and test so that every entity and relation occurs in train.
 
-Used by prepare.py for sources that have no splits of their own.
+Used by load.py for sources without valid or test, and by reduction for the validation data of subgraphs.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import in_blocks
-from grash.data.interning import Whole
-from grash.errors import InputError
+from grash.data.arrays import Triples, in_blocks, select_rows
+from grash.data.interning import Integer
+from grash.data.readers.options import SourceOptions
+from grash.errors import ConfigError, InputError
 
-Triples = NDArray[np.int32]
+HeldOut = Literal["valid", "test"]
+HELD_OUT: tuple[HeldOut, HeldOut] = ("valid", "test")
+
 _BLOCK = 1 << 16
 _ROWS = 1 << 22
 _log = logging.getLogger(__name__)
+
+
+def missing_splits(given: Mapping[str, Any], options: SourceOptions, n_train: int) -> dict[HeldOut, int]:
+    """Return how many triples to split off train for each split that a source does not have."""
+    wanted = {split: options.n_split_off(split, n_train) for split in HELD_OUT if split not in given}
+    counted = [f"n_{split}" for split in wanted if getattr(options, f"n_{split}") is not None]
+    if counted and sum(wanted.values()) >= n_train:  # fractions are below 1 already
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in counted)
+        counts = " and ".join(f"{count:,} {split}" for split, count in wanted.items())
+        raise ConfigError(
+            f"Cannot split off {counts} triples: the source has {n_train:,} in all. "
+            f"Give a smaller {' and '.join(counted)} ({flags})."
+        )
+    return wanted
 
 
 def split_triples(
@@ -30,19 +48,18 @@ def split_triples(
     valid: int,
     test: int,
     seed: int,
-    stay: NDArray[np.bool_] | None = None,
+    keep: NDArray[np.bool_] | None = None,
 ) -> tuple[Triples, Triples, Triples]:
-    """(train, valid, test) of triples (n, 3): a random valid and test of these sizes, each in the given order.
+    """Return (train, valid, test) of triples (n, 3): a random valid and test of these sizes, in the given order.
 
-    Every entity and relation of the whole keeps a triple in train; where that leaves fewer triples than wanted,
-    valid and test get what there is, in proportion, and a warning says so. Rows marked in `stay` (n,) remain in
-    train. The same seed gives the same split. O(n).
+    Every entity and relation keeps a triple in train. If that leaves fewer triples than wanted, valid and test get
+    proportionally less, with a warning. Rows marked in `keep` (n,) stay in train. O(n).
     """
-    held_out = held_out_rows(triples, n_entities, n_relations, valid=valid, test=test, seed=seed, stay=stay)
+    held_out = held_out_rows(triples, n_entities, n_relations, valid=valid, test=test, seed=seed, keep=keep)
     in_train = np.ones(len(triples), bool)
     for rows in held_out:
         in_train[rows] = False
-    return rows_where(triples, in_train), triples[held_out[0]], triples[held_out[1]]
+    return select_rows(triples, in_train), triples[held_out[0]], triples[held_out[1]]
 
 
 def held_out_rows(
@@ -53,55 +70,35 @@ def held_out_rows(
     valid: int,
     test: int,
     seed: int,
-    stay: NDArray[np.bool_] | None = None,
+    keep: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows of valid and of test of such a split, ascending."""
+    """Return the rows of valid and of test of such a split, ascending."""
     if valid < 0 or test < 0:
-        raise InputError(f"valid={valid} and test={test} are to be split off, and 0 or more is needed.")
-    rows = movable_rows(triples, n_entities, n_relations, valid + test, seed, stay)
+        raise InputError(f"Cannot split off valid={valid} and test={test} triples: give 0 or more.")
+    rows = movable_rows(triples, n_entities, n_relations, valid + test, seed, keep)
     n_valid = valid if len(rows) == valid + test else round(len(rows) * valid / max(1, valid + test))
     if len(rows) < valid + test:
         _log.warning(
-            "Only %d of %d triples could be split off for valid and test: every entity and relation "
-            "keeps a triple in train.",
-            len(rows), valid + test,
-        )  # fmt: skip
+            "Only %d of %d triples could be split off for valid and test: every entity and relation keeps a triple in "
+            "train.",
+            len(rows),
+            valid + test,
+        )
     return np.sort(rows[:n_valid]), np.sort(rows[n_valid:])
 
 
-def rows_where(triples: Triples, mask: NDArray[np.bool_]) -> Triples:
-    """triples[mask], several times faster than numpy on rows as short as these."""
-    kept = np.empty((int(np.count_nonzero(mask)), 3), np.int32)
-    _copy_rows(triples, mask, kept)
-    return kept
-
-
-@njit(cache=True, nogil=True)
-def _copy_rows(triples: Triples, mask: NDArray[np.bool_], kept: Triples) -> None:
-    to = 0
-    for row in range(mask.size):
-        if mask[row]:
-            kept[to, 0], kept[to, 1], kept[to, 2] = triples[row, 0], triples[row, 1], triples[row, 2]
-            to += 1
-
-
 def movable_rows(
-    triples: Triples,
-    n_entities: int,
-    n_relations: int,
-    wanted: int,
-    seed: int,
-    stay: NDArray[np.bool_] | None,
+    triples: Triples, n_entities: int, n_relations: int, wanted: int, seed: int, keep: NDArray[np.bool_] | None
 ) -> NDArray[np.int64]:
-    """Up to `wanted` rows that can leave train together, in random order."""
+    """Return up to `wanted` rows that can leave train together, in random order."""
     if wanted == 0 or len(triples) == 0:
         return np.empty(0, np.int64)
     entity_counts = np.empty(n_entities, np.int32)
-    entity_counts.fill(0)  # unlike np.zeros, in huge pages
+    entity_counts.fill(0)  # unlike np.zeros, this uses huge pages
     relation_counts = np.zeros(n_relations, np.int32)
     for _, block in in_blocks(triples, _ROWS):
         _count(block, entity_counts, relation_counts)
-    seen = np.zeros(len(triples), bool) if stay is None else stay.copy()
+    seen = np.zeros(len(triples), bool) if keep is None else keep.copy()
     taken = np.empty(min(wanted, len(triples)), np.int64)
     n_taken = 0
     for order in _random_rows(seen, wanted, seed):
@@ -112,9 +109,9 @@ def movable_rows(
 
 
 def _random_rows(seen: NDArray[np.bool_], wanted: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """All rows in random order, in blocks; a row may come again, and is then passed over as seen.
+    """Yield all rows in random order, in blocks. A row may repeat; it is then skipped as seen.
 
-    Where few are wanted, drawing them costs less than a permutation of all.
+    If few rows are wanted, drawing them is cheaper than a permutation of all.
     """
     random, n = np.random.default_rng(seed), len(seen)
     n_drawn = 0
@@ -126,7 +123,7 @@ def _random_rows(seen: NDArray[np.bool_], wanted: int, seed: int) -> Iterator[ND
 
 @njit(cache=True, nogil=True)
 def _count(triples: Triples, entity_counts: NDArray[np.int32], relation_counts: NDArray[np.int32]) -> None:
-    """Triples of each entity (a loop counts once) and relation."""
+    """Count the triples of each entity (a loop counts once) and relation."""
     for row in range(triples.shape[0]):
         head, relation, tail = triples[row]
         entity_counts[head] += 1
@@ -143,9 +140,9 @@ def _take(
     entity_counts: NDArray[np.int32],
     relation_counts: NDArray[np.int32],
     taken: NDArray[np.int64],
-    n_taken: Whole,
-) -> Whole:
-    """Takes each row whose ends and relation keep another triple, until `taken` is full; returns how many."""
+    n_taken: Integer,
+) -> Integer:
+    """Take each row whose entities and relation keep another triple, until `taken` is full. Return the number taken."""
     for row in order:
         if n_taken == taken.size:
             break

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from grash.data.arrays import open_array
 from grash.data.dataset import Dataset
-from grash.data.interning import Whole, prefetch
+from grash.data.interning import Integer, prefetch
 from grash.files import atomic_file
 
 Triples = NDArray[np.int32]
@@ -153,7 +153,7 @@ def _peel(
     order: Ids,
     ks: NDArray[np.int64],
     firsts: NDArray[np.int64],
-) -> Whole:
+) -> Integer:
     """Peel shell by shell, k ascending: a queue holds all entities of degree k, and those that drop to k join it.
 
     Scanning the remaining entities for every k costs at most the sum of all core numbers, which is O(n + E).
@@ -177,7 +177,7 @@ def _peel(
 
 
 @njit(cache=True, nogil=True)
-def _compact(left: Ids, n_left: Whole, degree: Ids) -> tuple[Whole, Whole]:
+def _compact(left: Ids, n_left: Integer, degree: Ids) -> tuple[Integer, Integer]:
     """Remove peeled entities from `left`; return how many remain and their smallest degree."""
     n_kept, smallest = 0, np.int64(2**31)
     for i in range(n_left):
@@ -191,7 +191,7 @@ def _compact(left: Ids, n_left: Whole, degree: Ids) -> tuple[Whole, Whole]:
 
 
 @njit(cache=True, nogil=True)
-def _entities_of_degree(k: Whole, left: Ids, n_left: Whole, degree: Ids, queue: Ids) -> Whole:
+def _entities_of_degree(k: Integer, left: Ids, n_left: Integer, degree: Ids, queue: Ids) -> Integer:
     n_queued = 0
     for i in range(n_left):
         if degree[left[i]] == k:
@@ -202,19 +202,19 @@ def _entities_of_degree(k: Whole, left: Ids, n_left: Whole, degree: Ids, queue: 
 
 @njit(cache=True, nogil=True)
 def _peel_shell(
-    k: Whole,
+    k: Integer,
     starts: NDArray[np.int64],
     neighbors: Ids,
     degree: Ids,
     order: Ids,
-    n_done: Whole,
+    n_done: Integer,
     queue: Ids,
-    n_queued: Whole,
+    n_queued: Integer,
     heads: Ids,
     tails: Ids,
     before: Ids,
     after: Ids,
-) -> Whole:
+) -> Integer:
     """Remove the entities of degree k, and those that drop to k or below meanwhile.
 
     Entities of degree k wait in the queue. Those below k are in a linked list for their degree (heads, tails; before,
@@ -254,7 +254,7 @@ def _peel_shell(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _prefetch_ahead(queue: Ids, n_read: Whole, starts: NDArray[np.int64], neighbors: Ids, degree: Ids) -> None:
+def _prefetch_ahead(queue: Ids, n_read: Integer, starts: NDArray[np.int64], neighbors: Ids, degree: Ids) -> None:
     """Prefetch for entities whose turn comes soon: first the offset, then the row, then degrees of its neighbors."""
     prefetch(starts, np.int64(queue[n_read + _QUEUE_AHEAD]))
     prefetch(neighbors, starts[queue[n_read + _QUEUE_AHEAD // 2]])
@@ -264,7 +264,7 @@ def _prefetch_ahead(queue: Ids, n_read: Whole, starts: NDArray[np.int64], neighb
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _move_down(entity: Whole, d: Whole, k: Whole, heads: Ids, tails: Ids, before: Ids, after: Ids) -> None:
+def _move_down(entity: Integer, d: Integer, k: Integer, heads: Ids, tails: Ids, before: Ids, after: Ids) -> None:
     """Move an entity from the list of degree d + 1 (if that is below k) to the end of the list of degree d."""
     if d + 1 < k:
         previous, following = before[entity], after[entity]

@@ -14,9 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from grash.data.arrays import select_rows
 from grash.data.dataset import Dataset
-from grash.data.interning import Whole
-from grash.data.split import rows_where
+from grash.data.interning import Integer
 from grash.errors import InputError
 from grash.reduction.cores import Ids, Triples, entity_adjacency, incident_triples
 from grash.reduction.subgraph import (
@@ -135,7 +135,7 @@ def _subgraph_of(
     target = target if target is not None else float(np.count_nonzero(mask)) / max(1, len(mask))
     part = None
     if not mask.all():
-        part = hold_out(rows_where(dataset.train, mask), dataset.n_entities, dataset.n_relations, holdout)
+        part = hold_out(select_rows(dataset.train, mask), dataset.n_entities, dataset.n_relations, holdout)
     return make_subgraph(dataset, part, target, holdout, names=names, provenance=provenance)
 
 
@@ -145,12 +145,12 @@ def _walk(
     row_starts: NDArray[np.int64],
     rows: Ids,
     candidates: NDArray[np.int64],
-    length: Whole,
-    max_starts: Whole,
-    wanted: Whole,
+    length: Integer,
+    max_starts: Integer,
+    wanted: Integer,
     entry: Ids,
     generator: np.random.Generator,
-) -> Whole:
+) -> Integer:
     """Number the triples in the order in which they are first visited, from 1; return how many were found."""
     n_found = 0
     for _ in range(max_starts):

@@ -18,9 +18,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from grash.data.arrays import select_rows
 from grash.data.dataset import Dataset
 from grash.data.profile import pairs_of
-from grash.data.split import movable_rows, rows_where
+from grash.data.split import movable_rows
 from grash.data.triple_set import TripleSet
 from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
@@ -249,11 +250,11 @@ def largest_part(
     if target >= n:
         return None
     longest = _last(sizes, max_triples(target))
-    triples = rows_where(dataset.train, entry <= longest)
+    triples = select_rows(dataset.train, entry <= longest)
 
     def split(size: int) -> Part:
         prefix = _last(sizes, size)
-        mine = triples if prefix == longest else rows_where(triples, entry[entry <= longest] <= prefix)
+        mine = triples if prefix == longest else select_rows(triples, entry[entry <= longest] <= prefix)
         return hold_out(mine, dataset.n_entities, dataset.n_relations, holdout)
 
     part = _largest_fitting(sizes, int(sizes[longest]), target, split)
@@ -275,7 +276,7 @@ def hold_out(triples: Triples, n_entities: int, n_relations: int, holdout: Holdo
         rows = np.random.default_rng(seed).permutation(free)[:wanted]
     in_train = np.ones(len(triples), bool)
     in_train[rows] = False
-    return Part(rows_where(triples, in_train), rows_where(triples, ~in_train))
+    return Part(select_rows(triples, in_train), select_rows(triples, ~in_train))
 
 
 def holdout_size(n_triples: int) -> int:

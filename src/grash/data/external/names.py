@@ -1,7 +1,10 @@
-"""A source larger than memory is read once: ids go to the spill as they are given, names whenever they are many.
+"""Read a source larger than memory once, and give its names ids by first appearance, as if all were in memory.
 
-Comes from text.py and rdf.py, goes to spill.py. Names are numbered by first appearance, as in memory, as long as they
-fit; then a generation ends, and the numbering begins anew with the next line. unite.py puts the generations together.
+Names are numbered in memory as long as they fit. Then a generation of names ends: it is written to the spill (spill.py),
+and numbering starts from 0 with the next line. Afterwards the generations are merged into one vocabulary: a name of a
+later generation is looked up among the earlier ones with the same exact hash table (interning.py), one part of the
+hashes after the other. Names within a generation are in order of first appearance, so a walk through all of them that
+gives the next id to each new name yields the ids that reading in memory would give.
 """
 
 from __future__ import annotations
@@ -17,253 +20,245 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import in_blocks
+from grash.data.arrays import Triples, in_blocks
 from grash.data.dataset import SPLITS
-from grash.data.encoder import Encoder, Triples, triple_dialect, triple_fields
-from grash.data.external.spill import STEMS, Mark, Spill, map_rows, stored_names
-from grash.data.interning import HashedFields, Interner, Whole
+from grash.data.external.spill import STEMS, Spill, SpillState, map_rows, stored_names
+from grash.data.interning import Encoder, HashedFields, Interner
 from grash.data.readers.folders import Layout
 from grash.data.readers.options import SourceOptions
 from grash.data.readers.rdf import RDF_FORMATS, rdf_blocks
 from grash.data.readers.streams import SourceStream, open_source
 from grash.data.readers.text import TextSource
-from grash.data.split import Triples as Triples_unite_import
-from grash.data.vocabulary import VocabularyWriter, end_to_end
+from grash.data.vocabulary import VocabularyWriter, concatenate_names
 from grash.files import atomic_file
 
-Watch = Callable[[str, float, int], None]  # told what is being done, the share that is done, triples so far
-Piece = tuple[Callable[[Encoder], Triples], int, int]  # what gives the ids; then next_byte, next_line
+Watch = Callable[[str, float, int], None]  # receives the current step, its share done, and the triples so far
+Block = tuple[Callable[[Encoder], Triples], int, int]  # function that returns the ids; then next_byte, next_line
 
-ROWS = 1 << 23  # between two marks: some seconds of work
-_GROWTH = 3  # a table that is enlarged is there twice, the new one twice as large
-
-
-def gather(layout: Layout, options: SourceOptions, spill: Spill, room: int, watch: Watch) -> None:
-    """Reads into the spill what it does not hold yet of a source; names take up to `room` bytes meanwhile."""
-    _Gathering(layout, options, spill, room, watch).run()
+COMMIT_ROWS = 1 << 23  # between two commits: some seconds of work
+_GROWTH = 3  # a growing table exists twice, the new one with twice the size
+_PER_NAME = 3 * 45  # bytes of the table while it grows
+_MAX_PARTS = 256  # each has its own files
+_ROWS = 1 << 20
 
 
-class _Gathering:
-    def __init__(self, layout: Layout, options: SourceOptions, spill: Spill, room: int, watch: Watch) -> None:
-        self.layout, self.options, self.spill, self.room, self.watch = layout, options, spill, room, watch
+class SpillReader:
+    """Read the rest of a source into the spill; names take up to `memory` bytes meanwhile."""
+
+    def __init__(self, layout: Layout, options: SourceOptions, spill: Spill, memory: int, watch: Watch) -> None:
+        self.layout, self.options, self.spill, self.memory, self.watch = layout, options, spill, memory, watch
         sizes: dict[str, int] = {split: layout.files[split].stat().st_size for split in SPLITS if split in layout.files}
         self.n_bytes = max(1, sum(sizes.values()))
-        self.before = {split: sum(list(sizes.values())[:i]) for i, split in enumerate(sizes)}
+        self.bytes_before = {split: sum(list(sizes.values())[:i]) for i, split in enumerate(sizes)}
 
     def run(self) -> None:
-        splits = list(self.before)
-        if self.spill.mark.split is not None:
+        splits = list(self.bytes_before)
+        if self.spill.state.split is not None:
             self._begin_generation()
-        while (split := self.spill.mark.split) is not None:
-            notes = Counter(self.spill.mark.notes)
+        while (split := self.spill.state.split) is not None:
+            notes = Counter(self.spill.state.notes)
             with open_source(self.layout.files[split]) as stream:
                 self._read(split, stream, notes)
             following = splits[splits.index(split) + 1 :]
             self._commit(split=following[0] if following else None, next_byte=0, next_line=1, notes=dict(notes))
 
     def _read(self, split: str, stream: SourceStream, notes: Counter[str]) -> None:
-        since = 0
-        with closing(self._pieces(split, stream, notes)) as pieces:
-            for encode, byte, line in pieces:
+        n_uncommitted = 0
+        with closing(self._blocks(split, stream, notes)) as blocks:
+            for encode, byte, line in blocks:
                 ids = encode(self.encoder)
                 self.spill.add_rows(split, ids)
                 self.rows[split] += len(ids)
-                since += len(ids)
-                full = _GROWTH * sum(interner.n_bytes for interner in self._interners()) > self.room
-                if full or since >= ROWS:
+                n_uncommitted += len(ids)
+                full = _GROWTH * sum(interner.n_bytes for interner in self._interners()) > self.memory
+                if full or n_uncommitted >= COMMIT_ROWS:
                     self._commit(next_byte=byte, next_line=line)
-                    share = (self.before[split] + stream.place) / self.n_bytes
+                    share = (self.bytes_before[split] + stream.position) / self.n_bytes
                     self.watch("reading", min(1.0, share), sum(self.rows.values()))
-                    since = 0
+                    n_uncommitted = 0
                 if full:
                     self._begin_generation()
 
-    def _pieces(self, split: str, stream: SourceStream, notes: Counter[str]) -> Generator[Piece, None, None]:
-        """What comes after the mark."""
-        mark, path, file_format = self.spill.mark, self.layout.files[split], self.layout.formats[split]
+    def _blocks(self, split: str, stream: SourceStream, notes: Counter[str]) -> Generator[Block, None, None]:
+        """Yield the blocks after the last commit."""
+        state, path, file_format = self.spill.state, self.layout.files[split], self.layout.formats[split]
         if file_format in RDF_FORMATS:
-            return _rdf_pieces(stream, file_format, self.options, notes, mark.next_byte)
-        return _text_pieces(stream, path, self.options, mark)
+            return _rdf_blocks(stream, file_format, self.options, notes, state.next_byte)
+        return _text_blocks(stream, path, self.options, state)
 
     def _begin_generation(self) -> None:
         self.encoder = Encoder()
-        self.rows = dict(self.spill.mark.rows)
-        self.written = dict.fromkeys(STEMS, 0)
+        self.rows = dict(self.spill.state.rows)
+        self.n_written = dict.fromkeys(STEMS, 0)
         self.spill.begin_generation()
 
-    def _commit(self, **where: object) -> None:
-        mark = self.spill.mark
-        names, name_bytes = dict(mark.names), dict(mark.name_bytes)
+    def _commit(self, **position: object) -> None:
+        state = self.spill.state
+        names, name_bytes = dict(state.names), dict(state.name_bytes)
         for stem, interner in zip(STEMS, self._interners()):
-            text, lengths = interner.since(self.written[stem])
+            text, lengths = interner.names_from(self.n_written[stem])
             self.spill.add_names(stem, text, lengths)
-            self.written[stem] += len(lengths)
+            self.n_written[stem] += len(lengths)
             names[stem] += len(lengths)
             name_bytes[stem] += len(text)
         changed = {"rows": dict(self.rows), "names": names, "name_bytes": name_bytes}
-        self.spill.commit(replace(mark, **changed, **where))  # type: ignore[arg-type]
+        self.spill.commit(replace(state, **changed, **position))  # type: ignore[arg-type]
 
     def _interners(self) -> tuple[Interner, Interner]:
         return self.encoder.entities, self.encoder.relations
 
 
-def _text_pieces(stream: SourceStream, path: Path, options: SourceOptions, mark: Mark) -> Generator[Piece, None, None]:
+def _text_blocks(
+    stream: SourceStream, path: Path, options: SourceOptions, state: SpillState
+) -> Generator[Block, None, None]:
     source = TextSource(stream, path)
-    dialect = triple_dialect(source, options)
-    skip_lines = int(dialect.header) if mark.next_byte == 0 else 0
-    source.go_on_at(mark.next_byte, mark.next_line)
-    with closing(triple_fields(source, dialect, skip_lines=skip_lines)) as blocks:
+    dialect = source.guess_dialect(options)
+    skip_lines = int(dialect.header) if state.next_byte == 0 else 0
+    source.resume_at(state.next_byte, state.next_line)
+    with closing(source.triple_fields(dialect, skip_lines=skip_lines)) as blocks:
         for fields in blocks:
-            yield (lambda encoder, fields=fields: encoder.fields(fields)), fields.next_byte, fields.next_line  # type: ignore[misc]
+            yield (
+                (lambda encoder, groups=fields.groups: encoder.encode_fields(*groups)),  # type: ignore[misc]
+                fields.next_byte,
+                fields.next_line,
+            )
 
 
-def _rdf_pieces(
+def _rdf_blocks(
     stream: SourceStream, file_format: str, options: SourceOptions, notes: Counter[str], n_read: int
-) -> Generator[Piece, None, None]:
-    """RDF has no place to begin from but the start: blocks that have been read are parsed again and passed over."""
+) -> Generator[Block, None, None]:
+    """Yield blocks of an RDF file. It can only be parsed from the start, so blocks already read are skipped."""
     blocks = rdf_blocks(stream, file_format, options, notes)
     for number, block in enumerate(islice(blocks, n_read, None), n_read + 1):
-        yield (lambda encoder, block=block: encoder.names(*zip(*block))), number, 1  # type: ignore[misc]
+        yield (lambda encoder, block=block: encoder.encode(*zip(*block))), number, 1  # type: ignore[misc]
 
 
-# = Generations of names become one vocabulary, numbered by first appearance as if all had been in memory at once.
-# =
-# = Comes from spill.py; goes to large.py. A name of a later generation is looked up among those of the earlier ones by the
-# = same exact table as everywhere (intern.py), one part of all hashes after the other, as many parts as memory asks for.
-# = Names of a generation stand in the order of their first appearance, so walking through them in order, and giving the
-# = next id to each that no earlier one equals, gives every name the id that it would have had.
+def merge_generations(
+    spill: Spill, folder: Path, work: Path, memory: int, watch: Watch
+) -> tuple[dict[str, Triples], dict[str, int]]:
+    """Write the vocabularies to `folder`; return (ids (n, 3) by split, memory-mapped; number of names by stem).
 
-_PER_NAME = 3 * 45  # bytes of the table while it is enlarged
-_MOST_PARTS = 256  # each has files of its own
-_ROWS = 1 << 20
-
-
-def unite(
-    spill: Spill, folder: Path, work: Path, room: int, watch: Watch
-) -> tuple[dict[str, Triples_unite_import], dict[str, int]]:
-    """(ids (n, 3) by split, mapped; how many names there are by stem). The vocabularies are written to `folder`.
-
-    What is in `work` from an earlier attempt is used again where it is whole.
+    Complete files of an earlier attempt in `work` are used.
     """
     single = len(spill.generations) == 1
     counts = {}
     for stem in STEMS:
         writer = VocabularyWriter(folder, stem, work)
         with writer:
-            for block in spill.names(stem) if single else _distinct(spill, stem, work, room, watch):
+            for block in spill.names(stem) if single else _distinct_names(spill, stem, work, memory, watch):
                 writer.append(block)
         counts[stem] = writer.n_names
-        writer.index(room)
+        writer.write_index(memory)
     if single:
-        return {split: spill.rows(split) for split in spill.mark.rows}, counts
+        return {split: spill.rows(split) for split in spill.state.rows}, counts
     _renumber(spill, work, watch)
-    return {split: map_rows(work / f"{split}.ids", n) for split, n in spill.mark.rows.items()}, counts
+    return {split: map_rows(work / f"{split}.ids", n) for split, n in spill.state.rows.items()}, counts
 
 
-def _distinct(spill: Spill, stem: str, work: Path, room: int, watch: Watch) -> Iterator[HashedFields]:
-    """The names that no earlier one equals, in order; writes the id of every spilled name (STEM.new) on the way."""
-    n_spilled = spill.mark.names[stem]
-    n_parts = min(_MOST_PARTS, 1 << max(0, -(-_PER_NAME * n_spilled // max(1, room)) - 1).bit_length())
-    sizes = _deal_names(spill, stem, work, n_parts, watch)
+def _distinct_names(spill: Spill, stem: str, work: Path, memory: int, watch: Watch) -> Iterator[HashedFields]:
+    """Yield the first occurrences of names in order; write the id of every spilled name (STEM.new) on the way."""
+    n_spilled = spill.state.names[stem]
+    n_parts = min(_MAX_PARTS, 1 << max(0, -(-_PER_NAME * n_spilled // max(1, memory)) - 1).bit_length())
+    stores = [work / f"{stem}-{part}-of-{n_parts}" for part in range(n_parts)]
+    sizes = _partition_names(spill, stem, work / f"{stem}.sizes-of-{n_parts}", stores, watch)
     starts = np.zeros(n_parts + 1, np.int64)
-    for part in range(n_parts):
-        starts[part + 1] = starts[part] + _look_up_part(work / f"{stem}-{part}-of-{n_parts}", sizes[part])
+    for part, store in enumerate(stores):
+        starts[part + 1] = starts[part] + _number_part(store, sizes[part])
         watch(f"comparing names of {stem}", (part + 1) / n_parts, 0)
-    ids = np.empty(starts[-1], np.int32)  # of the distinct names of each part, in the order in which it first had them
-    seen, state = np.zeros(n_parts, np.int64), np.zeros(1, np.int64)
-    with atomic_file(work / f"{stem}.new") as aside, ExitStack() as stack:
-        new_ids = stack.enter_context(aside.open("wb"))
-        files = [stack.enter_context((work / f"{stem}-{p}-of-{n_parts}.places").open("rb")) for p in range(n_parts)]
+    ids = np.empty(starts[-1], np.int32)  # of the distinct names of each part, by their first appearance in it
+    n_seen, state = np.zeros(n_parts, np.int64), np.zeros(1, np.int64)
+    with atomic_file(work / f"{stem}.new") as temporary, ExitStack() as stack:
+        new_ids = stack.enter_context(temporary.open("wb"))
+        files = [stack.enter_context(store.with_suffix(".numbers").open("rb")) for store in stores]
         for block in spill.names(stem):
-            parts = _parts(block.hashes, n_parts)
-            order = np.argsort(parts, kind="stable")
-            counts = np.bincount(parts, minlength=n_parts)
-            found = np.empty(len(parts), np.int32)
-            found[order] = np.concatenate([np.fromfile(f, np.int32, n) for f, n in zip(files, counts)])
+            parts, order, counts = _parts(block.hashes, n_parts)
+            numbers = np.empty(len(parts), np.int32)
+            numbers[order] = np.concatenate([np.fromfile(f, np.int32, n) for f, n in zip(files, counts)])
             fresh = np.zeros(len(parts), bool)
-            _number(parts, found, starts, seen, ids, state, fresh)
-            new_ids.write(found.data)
+            _assign_ids(parts, numbers, starts, n_seen, ids, state, fresh)
+            new_ids.write(numbers.data)
             yield HashedFields(block.buffer, block.starts[fresh], block.lengths[fresh], block.hashes[fresh])
 
 
-def _deal_names(spill: Spill, stem: str, work: Path, n_parts: int, watch: Watch) -> NDArray[np.int64]:
-    """Writes the names of each part into files of its own, in order; returns how many there are of each."""
-    sizes_file = work / f"{stem}.sizes-of-{n_parts}"
+def _partition_names(spill: Spill, stem: str, sizes_file: Path, stores: list[Path], watch: Watch) -> NDArray[np.int64]:
+    """Write the names of each part into its own files, in order; return their numbers."""
     if sizes_file.exists():
         return np.fromfile(sizes_file, np.int64)
-    sizes, done = np.zeros(n_parts, np.int64), 0
+    sizes, done = np.zeros(len(stores), np.int64), 0
     with ExitStack() as stack:
-        places = [work / f"{stem}-{part}-of-{n_parts}" for part in range(n_parts)]
-        files = [[stack.enter_context(p.with_suffix(s).open("wb")) for s in (".names", ".lengths")] for p in places]
+        files = [[stack.enter_context(p.with_suffix(s).open("wb")) for s in (".names", ".lengths")] for p in stores]
         for block in spill.names(stem):
-            parts = _parts(block.hashes, n_parts)
-            order = np.argsort(parts, kind="stable")
-            counts = np.bincount(parts, minlength=n_parts)
-            text, lengths = end_to_end(block.buffer, block.starts[order], block.lengths[order])
+            parts, order, counts = _parts(block.hashes, len(stores))
+            lengths = block.lengths[order]
+            text = concatenate_names(block.buffer, block.starts[order], lengths)
             ends = np.concatenate([[0], np.cumsum(lengths)])
             for (names, sizes_of), stop, n in zip(files, np.cumsum(counts), counts):
                 names.write(text[ends[stop - n] : ends[stop]].data)
                 sizes_of.write(lengths[stop - n : stop].astype(np.int32).data)
             sizes += counts
             done += len(parts)
-            watch(f"sorting names of {stem}", done / spill.mark.names[stem], 0)
-    with atomic_file(sizes_file) as aside:
-        sizes.tofile(aside)
+            watch(f"sorting names of {stem}", done / spill.state.names[stem], 0)
+    with atomic_file(sizes_file) as temporary:
+        sizes.tofile(temporary)
     return sizes
 
 
-def _look_up_part(place: Path, n_names: int) -> int:
-    """Writes where among the distinct names of a part each of its names is; returns how many distinct ones it has."""
-    found = place.with_suffix(".places")
-    if found.exists():
-        return int(np.fromfile(found, np.int32).max(initial=-1)) + 1
+def _number_part(store: Path, n_names: int) -> int:
+    """Write the number of each name of a part among its distinct names; return how many distinct names it has."""
+    numbers = store.with_suffix(".numbers")
+    if numbers.exists():
+        return int(np.fromfile(numbers, np.int32).max(initial=-1)) + 1
     interner = Interner()
-    with atomic_file(found) as aside, aside.open("wb") as file:
-        for block in stored_names(place, n_names):
+    with atomic_file(numbers) as temporary, temporary.open("wb") as file:
+        for block in stored_names(store, n_names):
             file.write(interner.add_fields(block).data)
     for suffix in (".names", ".lengths"):
-        place.with_suffix(suffix).unlink()
+        store.with_suffix(suffix).unlink()
     return len(interner)
 
 
-def _parts(hashes: NDArray[np.uint32], n_parts: int) -> NDArray[np.int16]:
-    """The part of each hash, by its upper bits: the lower ones say where it lies in the table of its part."""
-    return ((hashes.astype(np.uint64) * np.uint64(n_parts)) >> np.uint64(32)).astype(np.int16)
+def _parts(hashes: NDArray[np.uint32], n_parts: int) -> tuple[NDArray[np.int16], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the part of each hash, the order by part, and the size of each part.
+
+    Uses the upper bits: the lower ones determine the slot in the table of a part.
+    """
+    parts = ((hashes.astype(np.uint64) * np.uint64(n_parts)) >> np.uint64(32)).astype(np.int16)
+    return parts, np.argsort(parts, kind="stable"), np.bincount(parts, minlength=n_parts)
 
 
 @njit(cache=True, nogil=True)
-def _number(
+def _assign_ids(
     parts: NDArray[np.int16],
-    found: NDArray[np.int32],
+    numbers: NDArray[np.int32],
     starts: NDArray[np.int64],
-    seen: NDArray[np.int64],
+    n_seen: NDArray[np.int64],
     ids: NDArray[np.int32],
     state: NDArray[np.int64],
     fresh: NDArray[np.bool_],
 ) -> None:
-    """Turns places in a part (found) into ids; marks those that are there for the first time."""
-    for i in range(found.size):
+    """Turn numbers within a part into ids, in place; mark the first occurrences of names."""
+    for i in range(numbers.size):
         part = parts[i]
-        at = starts[part] + found[i]
-        if found[i] == seen[part]:
-            seen[part] += 1
+        at = starts[part] + numbers[i]
+        if numbers[i] == n_seen[part]:
+            n_seen[part] += 1
             ids[at] = state[0]
             state[0] += 1
             fresh[i] = True
-        found[i] = ids[at]
+        numbers[i] = ids[at]
 
 
 def _renumber(spill: Spill, work: Path, watch: Watch) -> None:
-    """Writes SPLIT.ids with the ids that hold for all generations."""
-    ends = [*spill.generations[1:], spill.mark]
-    for split, n_rows in spill.mark.rows.items():
+    """Write SPLIT.ids with the ids of the merged vocabulary."""
+    ends = [*spill.generations[1:], spill.state]
+    for split, n_rows in spill.state.rows.items():
         rows, done = spill.rows(split), 0
-        with atomic_file(work / f"{split}.ids") as aside, aside.open("wb") as file:
-            for begun, end in zip(spill.generations, ends):
-                new = [_new_ids(work, stem, begun.names[stem], end.names[stem]) for stem in STEMS]
-                for _, mapped in in_blocks(rows[begun.rows[split] : end.rows[split]], _ROWS):
+        with atomic_file(work / f"{split}.ids") as temporary, temporary.open("wb") as file:
+            for start, end in zip(spill.generations, ends):
+                new = [_new_ids(work, stem, start.names[stem], end.names[stem]) for stem in STEMS]
+                for _, mapped in in_blocks(rows[start.rows[split] : end.rows[split]], _ROWS):
                     block = np.array(mapped)
-                    _apply(block, *new)
+                    _replace_ids(block, *new)
                     file.write(block.data)
                     done += len(block)
                     watch(f"renumbering {split}", done / n_rows, done)
@@ -274,7 +269,7 @@ def _new_ids(work: Path, stem: str, first: int, last: int) -> NDArray[np.int32]:
 
 
 @njit(cache=True, nogil=True)
-def _apply(triples: Triples_unite_import, entity: NDArray[np.int32], relation: NDArray[np.int32]) -> Whole:
+def _replace_ids(triples: Triples, entity: NDArray[np.int32], relation: NDArray[np.int32]) -> None:
     for row in range(triples.shape[0]):
         triples[row, 0] = entity[triples[row, 0]]
         triples[row, 1] = relation[triples[row, 1]]

@@ -1,6 +1,6 @@
-"""What a source is: a file of some format, or a folder in one of the layouts that people keep graphs in.
+"""Recognize what a source is: a file of some format, or a folder in one of the usual layouts of graphs.
 
-Looks at names and first bytes only; reading is done by prepare.py with what is found here.
+Looks at file names and first bytes only; load.py reads the files.
 """
 
 from __future__ import annotations
@@ -29,47 +29,45 @@ SUFFIXES: dict[Format, tuple[str, ...]] = {
     "npy": (".npy",),
     "npz": (".npz",),
 }
-STEMS = {"train": ("train",), "valid": ("valid", "dev", "validation", "val"), "test": ("test",)}
-_SPLIT_OF_STEM = {stem: split for split, stems in STEMS.items() for stem in stems}
+_STEMS = {"train": ("train",), "valid": ("valid", "dev", "validation", "val"), "test": ("test",)}
+_SPLIT_OF_STEM = {stem: split for split, stems in _STEMS.items() for stem in stems}
 _PREFIXED = re.compile(r"(.+)[_.-](" + "|".join(_SPLIT_OF_STEM) + ")")
 _MAGIC: dict[bytes, Format] = {b"PAR1": "parquet", b"\x93NUMPY": "npy"}
-_COUNTED = {"entities": "entity2id.txt", "relations": "relation2id.txt"} | {s: f"{s}2id.txt" for s in SPLITS}
+_OPENKE = {"entities": "entity2id.txt", "relations": "relation2id.txt"} | {s: f"{s}2id.txt" for s in SPLITS}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`files` by role: train, valid, test, entities, relations. `formats`: of the split files."""
-
     kind: LayoutKind
     path: Path
-    files: dict[str, Path] = field(default_factory=dict)
-    formats: dict[str, Format] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)  # by role: train, valid, test, entities, relations
+    formats: dict[str, Format] = field(default_factory=dict)  # by split
 
 
 def recognize(path: Path, *, file_format: Format | None = None) -> Layout:
-    """The layout of a path; InputError if there is nothing, or nothing that is known."""
+    """Return the layout of a path. Raises InputError if there is no graph in a known layout."""
     try:
-        return _recognise(Path(path), file_format)
+        return _recognize(Path(path), file_format)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def _recognise(path: Path, file_format: Format | None) -> Layout:
+def _recognize(path: Path, file_format: Format | None) -> Layout:
     if not path.exists():
-        raise InputError(_nothing_at(path))
+        raise InputError(_not_found(path))
     if path.is_file():
         if path.stat().st_size == 0:
-            raise InputError(f"{path} is empty: a file with triples is needed.")
+            raise InputError(f"{path} is empty, expected a file with triples.")
         return Layout("file", path, {"train": path}, {"train": file_format or format_of(path)})
     if not path.is_dir():
         raise InputError(f"{path} is neither a file nor a folder.")
     if (path / DATASET_FILE).is_file():
         return Layout("encoded", path)
-    return _openke(path) or _libkge(path) or _splits(path, file_format)
+    return _openke(path) or _libkge(path) or _split_folder(path, file_format)
 
 
 def format_of(path: Path) -> Format:
-    """The format of a file, by its first bytes or its name; text where neither says another."""
+    """Return the format of a file by its first bytes or its name; text if neither shows another."""
     with path.open("rb") as file:
         start = file.read(8)
     for magic, file_format in _MAGIC.items():
@@ -80,7 +78,7 @@ def format_of(path: Path) -> Format:
 
 
 def dataset_name(path: Path) -> str:
-    """What to call a dataset: the name of its folder or file, without suffixes."""
+    """Return the name of a dataset: that of its folder or file, without suffixes."""
     name = path.resolve().name
     if path.is_dir():
         return name or "unnamed"
@@ -89,9 +87,7 @@ def dataset_name(path: Path) -> str:
 
 
 def _openke(folder: Path) -> Layout | None:
-    files = {role: folder / name for role, name in _COUNTED.items() if (folder / name).is_file()}
-    needed = {"entities", "relations", "train"}
-    return Layout("openke", folder, files) if needed <= set(files) else None
+    return _dictionary_layout("openke", folder, _OPENKE)
 
 
 def _libkge(folder: Path) -> Layout | None:
@@ -102,12 +98,16 @@ def _libkge(folder: Path) -> Layout | None:
         for role, key in keys.items():
             given = settings.get(f"dataset.files.{key}.filename")
             names[role] = given if isinstance(given, str) else names[role]
+    return _dictionary_layout("libkge", folder, names)
+
+
+def _dictionary_layout(kind: LayoutKind, folder: Path, names: dict[str, str]) -> Layout | None:
     files = {role: folder / name for role, name in names.items() if (folder / name).is_file()}
-    return Layout("libkge", folder, files) if {"entities", "relations", "train"} <= set(files) else None
+    return Layout(kind, folder, files) if {"entities", "relations", "train"} <= set(files) else None
 
 
 def _libkge_settings(path: Path) -> dict[str, Any]:
-    """The settings of a dataset.yaml by dotted key, whether they are nested or written with dots."""
+    """Return the settings of a dataset.yaml by dotted key; keys may be nested or dotted in the file."""
     import yaml
 
     try:
@@ -123,20 +123,20 @@ def _libkge_settings(path: Path) -> dict[str, Any]:
     return dict(dotted(content, ""))
 
 
-def _splits(folder: Path, file_format: Format | None) -> Layout:
+def _split_folder(folder: Path, file_format: Format | None) -> Layout:
     found = _split_files(folder)
     formats = [f for f in SUFFIXES if any(f == g for _, g in found.get("train", []))]
     if file_format is not None:
         formats = [file_format] if file_format in formats else []
     if not formats:
-        raise InputError(_no_layout_in(folder))
+        raise InputError(_no_graph_in(folder))
     files: dict[str, Path] = {}
     kinds: dict[str, Format] = {}
     for split in SPLITS:
         of_format = [(p, f) for p, f in found.get(split, []) if f == formats[0]] or found.get(split, [])
         if len(of_format) > 1:
             both = " and ".join(sorted(p.name for p, _ in of_format))
-            raise InputError(f"{folder} holds {both}, and one {split} file is needed: move the others away.")
+            raise InputError(f"{folder} contains {both}, expected one {split} file. Move the others away.")
         if of_format:
             files[split], kinds[split] = of_format[0]
     names = _name_files(folder, ("txt",) if formats[0] == "npy" else ("dict", "tsv"))
@@ -148,7 +148,7 @@ def _splits(folder: Path, file_format: Format | None) -> Layout:
 
 
 def _split_files(folder: Path) -> dict[str, list[tuple[Path, Format]]]:
-    """Files by split: train.*, valid.*, test.*; where there is no train, also NAME_train.* of a single NAME."""
+    """Return the files of each split: train.*, valid.*, test.*, or without train, NAME_train.* of a single NAME."""
     plain: dict[str, list[tuple[Path, Format]]] = {}
     prefixed: dict[str, dict[str, list[tuple[Path, Format]]]] = {}
     for path in sorted(p for p in folder.iterdir() if p.is_file()):
@@ -161,8 +161,8 @@ def _split_files(folder: Path) -> dict[str, list[tuple[Path, Format]]]:
         elif match := _PREFIXED.fullmatch(stem):
             of_prefix = prefixed.setdefault(match[1], {})
             of_prefix.setdefault(_SPLIT_OF_STEM[match[2]], []).append((path, file_format))
-    whole = [splits for splits in prefixed.values() if "train" in splits]
-    return plain if "train" in plain or len(whole) != 1 else whole[0]
+    with_train = [splits for splits in prefixed.values() if "train" in splits]
+    return plain if "train" in plain or len(with_train) != 1 else with_train[0]
 
 
 def _name_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
@@ -175,7 +175,7 @@ def _name_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
     return names
 
 
-def _nothing_at(path: Path) -> str:
+def _not_found(path: Path) -> str:
     near: list[str] = []
     if path.parent.is_dir():
         names = [p.name for p in path.parent.iterdir() if not p.name.startswith(".")]
@@ -185,13 +185,13 @@ def _nothing_at(path: Path) -> str:
     return f"There is no file or folder {path}.{hint} Public datasets are listed by `grash datasets`."
 
 
-def _no_layout_in(folder: Path) -> str:
+def _no_graph_in(folder: Path) -> str:
     found = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir())
     shown = ", ".join(found[:8]) + (", …" if len(found) > 8 else "") if found else "nothing"
     inside = [p for p in sorted(folder.iterdir()) if p.is_dir() and "train" in _split_files(p)]
-    hint = f" {inside[0]} looks like one." if inside else ""
+    hint = f" {inside[0]} looks like a graph." if inside else ""
     return (
-        f"{folder} holds no graph that grash reads; it holds {shown}.{hint} Looked for: an encoded dataset "
+        f"{folder} contains no graph that grash reads. It contains {shown}.{hint} Looked for: an encoded dataset "
         f"({DATASET_FILE}); train, valid and test files (.txt, .tsv, .csv, .del, .nt, .nq, .ttl, .rdf, .parquet, "
         f".npy, or without a suffix, also compressed); a LibKGE folder (entity_ids.del); a RotatE or DGL-KE folder "
         f"(entities.dict); an OpenKE folder (entity2id.txt)."

@@ -1,12 +1,11 @@
-"""RDF files become triples: N-Triples, N-Quads, Turtle, RDF/XML, parsed as a stream by pyoxigraph.
+"""Read RDF files (N-Triples, N-Quads, Turtle, RDF/XML), parsed as a stream by pyoxigraph.
 
-Names are IRIs without their angle brackets, blank nodes as _:label, literals (where they are kept) in their
-N-Triples form. Graph names are left out.
+Names are IRIs without angle brackets, blank nodes as _:label, and literals, if they are kept, in their N-Triples form.
+Graph names are ignored.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -14,45 +13,49 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from grash.data.encoder import Encoder, Triples, stack
+from grash.data.arrays import Triples
+from grash.data.interning import Encoder
 from grash.data.readers.options import SourceOptions
 from grash.data.readers.streams import SourceStream, open_source
+from grash.data.readers.text import concatenate_blocks
 from grash.errors import InputError
 
 RDF_FORMATS = {"ntriples": "N_TRIPLES", "nquads": "N_QUADS", "turtle": "TURTLE", "rdfxml": "RDF_XML"}
 _TITLES = {"ntriples": "N-Triples", "nquads": "N-Quads", "turtle": "Turtle", "rdfxml": "RDF/XML"}
 
 _BLOCK = 100_000
-_GENERATED = re.compile(r"_:[0-9a-f]{24,32}")  # what the parser calls a node that has no label
-_log = logging.getLogger(__name__)
+_GENERATED = re.compile(r"_:[0-9a-f]{24,32}")  # the parser's name of a node without a label
 
 
-def rdf_file(path: Path, rdf_format: str, encoder: Encoder, options: SourceOptions, notes: Counter[str]) -> Triples:
-    """The triples (n, 3) of an RDF file; notes counts the literals (and nested triples) that were skipped."""
+def read_rdf_file(
+    path: Path, rdf_format: str, encoder: Encoder, options: SourceOptions, notes: Counter[str]
+) -> Triples:
+    """Return the triples (n, 3) of an RDF file; `notes` counts the skipped literals and nested triples."""
     with open_source(path) as stream:
-        return stack(encoder.names(*zip(*block)) for block in rdf_blocks(stream, rdf_format, options, notes))
+        blocks = rdf_blocks(stream, rdf_format, options, notes)
+        return concatenate_blocks(encoder.encode(*zip(*block)) for block in blocks)
 
 
 def rdf_blocks(
     stream: SourceStream, rdf_format: str, options: SourceOptions, notes: Counter[str]
 ) -> Iterator[list[tuple[str, str, str]]]:
-    """The triples of an RDF stream by name, in blocks."""
+    """Yield the triples of an RDF stream as names, in blocks."""
     names = _names(_parse(stream, rdf_format), rdf_format, options.literals == "keep", notes)
     while block := list(islice(names, _BLOCK)):
         yield block
 
 
 def _parse(stream: SourceStream, rdf_format: str) -> Iterator[Any]:
-    """The quads of a stream; a syntax error, with its line, becomes an InputError."""
+    """Yield the quads of a stream. A syntax error becomes an InputError with its line."""
     from pyoxigraph import RdfFormat, parse
 
     title = _TITLES[rdf_format]
     try:
-        # lenient: real dumps hold IRIs with characters that the standard forbids, and names they are anyway
+        # lenient: real dumps have IRIs with forbidden characters, which still work as names
         yield from parse(cast(Any, stream), format=getattr(RdfFormat, RDF_FORMATS[rdf_format]), lenient=True)
     except SyntaxError as error:
-        place = f"{stream.path}, line {error.lineno:,}" if error.lineno else f"{stream.path}"
-        raise InputError(f"{place}: this is not {title} ({error.msg}).") from error
+        location = f"{stream.path}, line {error.lineno:,}" if error.lineno else f"{stream.path}"
+        raise InputError(f"{location}: this is not {title} ({error.msg}).") from error
     except (OSError, ValueError) as error:
         if stream.error is not None:
             raise stream.error from error

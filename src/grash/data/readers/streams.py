@@ -1,6 +1,6 @@
-"""The bytes of a file, decompressed as they are read. What a file is, is told by its first bytes, not its name.
+"""The bytes of a file, decompressed as they are read. The compression is recognized by the first bytes, not the name.
 
-Goes to text.py, rdf.py, tables.py. A truncated or damaged archive becomes an InputError at the read that meets it.
+Goes to text.py and rdf.py. A truncated or damaged file raises InputError at the read that finds it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 
 class SourceStream(io.RawIOBase):
-    """Decompressed bytes of a file. `error` keeps what a read raised, for parsers that swallow it."""
+    """Decompressed bytes of a file. `error` keeps the error of a read, for parsers that swallow it."""
 
     def __init__(self, path: Path, inner: Any, compression: str | None, file: BinaryIO | None = None) -> None:
         self.path, self.compression = path, compression
-        self._file = file
+        self._inner, self._file = inner, file
         self.error: InputError | None = None
-        self._inner = inner
 
     def readable(self) -> bool:
         return True
@@ -43,7 +42,7 @@ class SourceStream(io.RawIOBase):
         try:
             return self._inner.read(size)
         except _DAMAGE as error:
-            self.error = InputError(self._sentence(error))
+            self.error = InputError(self._message(error))
             raise self.error from error
 
     def readinto(self, buffer: Any, /) -> int:
@@ -52,28 +51,28 @@ class SourceStream(io.RawIOBase):
         return len(data)
 
     @property
-    def place(self) -> int:
-        """How many bytes of the file itself, compressed or not, have been read."""
+    def position(self) -> int:
+        """Number of bytes read from the file itself, compressed or not."""
         return self._file.tell() if self._file is not None else 0
 
     def skip(self, n_bytes: int) -> None:
-        """Passes over so many bytes; in a plain file without reading them."""
+        """Skip bytes; in an uncompressed file without reading them."""
         if self.compression is None:
             self._inner.seek(n_bytes, os.SEEK_CUR)
             return
-        while n_bytes > 0 and (passed := len(self.read(min(n_bytes, 1 << 24)))):
-            n_bytes -= passed
+        while n_bytes > 0 and (skipped := len(self.read(min(n_bytes, 1 << 24)))):
+            n_bytes -= skipped
 
-    def _sentence(self, error: BaseException) -> str:
+    def _message(self, error: BaseException) -> str:
         if self.compression is None:
             return f"{self.path} cannot be read: {getattr(error, 'strerror', None) or error}."
         reason = "it ends too early" if isinstance(error, EOFError) else str(error).rstrip(".")
-        return f"{self.path} is a truncated or damaged {self.compression} file ({reason}): copy or download it again."
+        return f"{self.path} is a truncated or damaged {self.compression} file ({reason}). Copy or download it again."
 
 
 @contextmanager
 def open_source(path: Path) -> Iterator[SourceStream]:
-    """A stream of the decompressed bytes of a file; InputError if it cannot be opened or is an archive of files."""
+    """Yield a stream of the decompressed bytes. Raises InputError for an unreadable file or an archive of files."""
     path = Path(path)
     try:
         file = path.open("rb")
@@ -85,17 +84,17 @@ def open_source(path: Path) -> Iterator[SourceStream]:
             yield SourceStream(path, inner, compression, file)
 
 
-def ahead(items: Generator[T, None, None]) -> Generator[T, None, None]:
-    """The same items, the next one being made in another thread while the caller works on this one.
+def in_background(items: Generator[T, None, None]) -> Generator[T, None, None]:
+    """Yield the same items; a thread prepares the next one while the caller works on this one.
 
-    To be closed where it is not read to its end (contextlib.closing), so that its thread ends with it.
+    Close it (contextlib.closing) if it is not read to the end, so that its thread ends.
     """
     end: Any = object()
     thread = ThreadPoolExecutor(1)
     try:
-        coming = thread.submit(next, items, end)
-        while (item := coming.result()) is not end:
-            coming = thread.submit(next, items, end)
+        following = thread.submit(next, items, end)
+        while (item := following.result()) is not end:
+            following = thread.submit(next, items, end)
             yield item
     finally:
         thread.shutdown()
@@ -103,7 +102,7 @@ def ahead(items: Generator[T, None, None]) -> Generator[T, None, None]:
 
 
 def without_compression_suffix(name: str) -> str:
-    """A file's name without .gz, .bz2, .xz, .zst."""
+    """Return the name of a file without .gz, .bz2, .xz, .zst."""
     suffix = Path(name).suffix.lower()
     return name[: -len(suffix)] if suffix in COMPRESSED_SUFFIXES else name
 
@@ -116,9 +115,9 @@ def _decompressor(path: Path, file: BinaryIO) -> tuple[str | None, Any]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     for magic, what in _ARCHIVES.items():
         if start.startswith(magic):
-            raise InputError(f"{path} is {what}: unpack it and give what is inside.")
+            raise InputError(f"{path} is {what}. Unpack it and give a file or folder of it.")
     if start[257:262] == b"ustar":
-        raise InputError(f"{path} is a tar archive: unpack it and give what is inside.")
+        raise InputError(f"{path} is a tar archive. Unpack it and give a file or folder of it.")
     compression = next((c for magic, c in _MAGIC.items() if start.startswith(magic)), None)
     if compression == "gzip":
         return compression, gzip.GzipFile(fileobj=file, mode="rb")
@@ -132,7 +131,7 @@ def _decompressor(path: Path, file: BinaryIO) -> tuple[str | None, Any]:
 
 
 class _ZstdFile(io.RawIOBase):
-    """Frames of zstd one after the other; unlike the library's own reader, it notices a missing end."""
+    """Consecutive zstd frames; unlike the reader of the library, it notices a missing end."""
 
     def __init__(self, file: BinaryIO) -> None:
         import zstandard

@@ -11,7 +11,7 @@ import pytest
 from grash.data import load as prepare_module
 from grash.data.external import memory as limit_module
 from grash.data.external import prepare as large_module
-from grash.data.external.memory import check_limit, machine_bytes, memory_limit, needed_at_once, read_in_parts
+from grash.data.external.memory import bytes_at_once, check_limit, machine_bytes, memory_limit, must_read_in_parts
 from grash.data.external.prepare import prepare_large
 from grash.data.load import prepare
 from grash.data.readers import tables
@@ -29,8 +29,8 @@ def test_what_fits_is_read_at_once_and_what_might_not_in_parts(
     monkeypatch.setattr(prepare_module, "prepare_large", lambda *a, **k: (ways.append("parts"), prepare_large(*a, **k)))
     wanted = prepare(tmp_path / "g.tsv", tmp_path / "at_once", memory="1G")
     assert ways == []
-    monkeypatch.setattr(limit_module, "LEAST", 1)
-    monkeypatch.setattr(prepare_module, "room_within", lambda limit: limit)
+    monkeypatch.setattr(limit_module, "MIN_LIMIT", 1)
+    monkeypatch.setattr(prepare_module, "usable_memory", lambda limit: limit)
     check_same(prepare(tmp_path / "g.tsv", tmp_path / "in_parts", memory="40k"), wanted)
     assert ways == ["parts"]
     assert stopped(tmp_path / "g.tsv", tmp_path / "begun", at=4)
@@ -61,26 +61,26 @@ def test_what_a_source_needs_is_guessed_from_its_size(tmp_path: Path) -> None:
     (tmp_path / "g.tsv").write_text(content)
     (tmp_path / "g.tsv.gz").write_bytes(gzip.compress(content.encode()))
     np.save(tmp_path / "ids.npy", np.zeros((1000, 3), np.int32))
-    need = needed_at_once(recognize(tmp_path / "g.tsv"))
+    need = bytes_at_once(recognize(tmp_path / "g.tsv"))
     assert 20_000 * 100 < need < 20_000 * 300
-    assert needed_at_once(recognize(tmp_path / "g.tsv.gz")) > need / 2
-    assert needed_at_once(recognize(tmp_path / "ids.npy")) > 30_000
+    assert bytes_at_once(recognize(tmp_path / "g.tsv.gz")) > need / 2
+    assert bytes_at_once(recognize(tmp_path / "ids.npy")) > 30_000
     np.save(tmp_path / "wide.npy", np.zeros((1000, 3), np.int64))
-    assert needed_at_once(recognize(tmp_path / "wide.npy")) == needed_at_once(recognize(tmp_path / "ids.npy"))
+    assert bytes_at_once(recognize(tmp_path / "wide.npy")) == bytes_at_once(recognize(tmp_path / "ids.npy"))
     (tmp_path / "damaged.npy").write_bytes(b"\x93NUMPY and no more")
-    assert needed_at_once(recognize(tmp_path / "damaged.npy")) == 0
+    assert bytes_at_once(recognize(tmp_path / "damaged.npy")) == 0
 
 
 def test_under_a_limit_compressed_text_is_read_in_parts_unless_it_is_small(tmp_path: Path) -> None:
     random = np.random.default_rng(0).bytes(1 << 20)
     for name, content in (("small.gz", lines().encode()), ("large.gz", random)):
         (tmp_path / name).write_bytes(gzip.compress(content))
-    room = 1 << 28
+    usable = 1 << 28
     small, packed = (recognize(tmp_path / name) for name in ("small.gz", "large.gz"))
-    assert not read_in_parts(small, room, strict=True)
-    assert read_in_parts(packed, room, strict=True)
-    assert not read_in_parts(packed, room, strict=False)
-    assert read_in_parts(small, room, strict=True, begun=True)
+    assert not must_read_in_parts(small, usable, strict=True)
+    assert must_read_in_parts(packed, usable, strict=True)
+    assert not must_read_in_parts(packed, usable, strict=False)
+    assert must_read_in_parts(small, usable, strict=True, started=True)
 
 
 def libkge_folder(folder: Path) -> Path:
@@ -113,7 +113,7 @@ def test_where_a_source_can_only_be_read_at_once_that_is_said_under_a_limit(
         with monkeypatch.context() as patch:
             patch.setattr(limit_module, "_LIBRARIES", (1 << 30) - 4000)
             check_limit(layout, 1 << 30)
-        assert f"{source} can only be read at once: that may take 1.0 GiB" in caplog.text
+        assert f"{source} can only be read at once, which may take 1.0 GiB" in caplog.text
         caplog.clear()
         with pytest.raises(InputError, match="can only be read at once, which takes more than.*--memory.*in parts"):
             check_limit(layout, 2000)
@@ -122,7 +122,7 @@ def test_where_a_source_can_only_be_read_at_once_that_is_said_under_a_limit(
 
 
 def test_prepare_says_so_only_if_a_limit_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit_module, "LEAST", 1)
+    monkeypatch.setattr(limit_module, "MIN_LIMIT", 1)
     monkeypatch.setattr(limit_module, "machine_bytes", lambda: 1)
     folder = libkge_folder(tmp_path / "libkge")
     with pytest.raises(InputError, match="libkge can only be read at once"):
@@ -135,9 +135,9 @@ def test_prepare_says_so_only_if_a_limit_is_given(tmp_path: Path, monkeypatch: p
 def test_a_damaged_archive_or_table_needs_nothing_before_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "g.npz").write_bytes(b"PK\x03\x04")
     (tmp_path / "g.parquet").write_bytes(b"PAR1")
-    assert tables.archive_sizes(tmp_path / "g.npz") == [] and tables.parquet_rows(tmp_path / "g.parquet") == 0
+    assert tables.npz_sizes(tmp_path / "g.npz") == [] and tables.parquet_rows(tmp_path / "g.parquet") == 0
     np.savez(tmp_path / "one.npz", train=np.zeros((5, 3)), other=np.zeros(()))
-    assert [n for _, n in tables.archive_sizes(tmp_path / "one.npz")] == [5, 0]
+    assert [n for _, n in tables.npz_sizes(tmp_path / "one.npz")] == [5, 0]
 
 
 @pytest.mark.parametrize("duplicates", ["drop", "keep"])
@@ -156,18 +156,21 @@ def test_tables_get_what_the_marks_of_triples_and_names_leave(
 
         monkeypatch.setattr(large_module, name, spy)
 
-    listen("unite", 3)
-    listen("find_repeats", 2)
-    large(tmp_path / "g.tsv", tmp_path / "out", room=1 << 16, duplicates=duplicates)
-    assert rooms == {"unite": (1 << 16) - 4 * 64, "find_repeats": (1 << 16) - 400 * (1 + (duplicates == "keep"))}
+    listen("merge_generations", 3)
+    listen("find_duplicates", 2)
+    large(tmp_path / "g.tsv", tmp_path / "out", memory=1 << 16, duplicates=duplicates)
+    assert rooms == {
+        "merge_generations": (1 << 16) - 4 * 64,
+        "find_duplicates": (1 << 16) - 400 * (1 + (duplicates == "keep")),
+    }
     assert not caplog.records
-    large(tmp_path / "g.tsv", tmp_path / "tight", room=420, duplicates=duplicates)
-    assert rooms["find_repeats"] == 420 // 8
-    assert "more than the limit will be taken" in caplog.text
+    large(tmp_path / "g.tsv", tmp_path / "tight", memory=420, duplicates=duplicates)
+    assert rooms["find_duplicates"] == 420 // 8
+    assert "more than the limit will be used" in caplog.text
 
 
 def test_the_verb_takes_a_limit(tmp_path: Path) -> None:
     (tmp_path / "g.tsv").write_text(lines())
     assert run_grash("prepare", tmp_path / "g.tsv", "-o", tmp_path / "out", "--memory", "2G").code == 0
     ran = run_grash("prepare", tmp_path / "g.tsv", "-o", tmp_path / "other", "--memory", "some")
-    assert ran.code == 2 and "no amount of memory" in ran.err
+    assert ran.code == 2 and "not an amount of memory" in ran.err

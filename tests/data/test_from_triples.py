@@ -108,24 +108,24 @@ class Reads:
         ([], "no triples"),
         (None, "no triples"),
         (NONE, "no triples"),
-        ("people.tsv", "read by load_dataset"),
-        (Path("people.tsv"), "read by load_dataset"),
+        ("people.tsv", "Read files with load_dataset"),
+        (Path("people.tsv"), "Read files with load_dataset"),
         ({("a", "r", "b")}, "train is a set"),
         (Reads(), "train is a Reads"),
-        ([("a", "r")], r"Row 0 of train is \('a', 'r'\): three parts"),
+        ([("a", "r")], r"Row 0 of train is \('a', 'r'\), expected \(head, relation, tail\)"),
         ([("a", "r", "b"), "arb"], "Row 1 of train is 'arb'"),
-        ([("a", "r", None)], "Row 0 of train has the tail None, and a name is needed"),
+        ([("a", "r", None)], "Row 0 of train has the tail None, expected a string"),
         ([("a", "", "b")], "Row 0 of train has the relation ''"),
         ([("a", "r", True)], "has the tail True"),
         ([(0.5, 0, 1)], "has the head 0.5"),
         ([("a\ud800", "r", "b")], "UTF-8"),
-        (np.zeros((4, 2), int), r"shape \(4, 2\), and \(n, 3\)"),
+        (np.zeros((4, 2), int), r"shape \(4, 2\), expected \(n, 3\)"),
         (np.zeros(3, int), r"shape \(3,\)"),
         (np.array([[b"a", b"r", b"b"]]), "has the head b'a'"),
         (np.array([[0, 0, -1]]), "has the tail id -1"),
         (np.array([[0, 2**31, 1]]), "has the relation id 2147483648"),
         ([(2**70, 0, 1)], "has the head id 1180591620717411303424"),
-        (frame([("a", "r", "b", "c")], "a", "b", "c", "d"), "has the columns a, b, c, d: name three of them head"),
+        (frame([("a", "r", "b", "c")], "a", "b", "c", "d"), "has the columns a, b, c, d. Name three of them head"),
         (frame([("a", "r", "b"), ("a", "r", None)], "a", "b", "c"), "Row 1 of train has the tail None"),
     ],
 )
@@ -135,14 +135,14 @@ def test_what_is_no_triples_is_a_sentence(train, said):
 
 
 def test_ids_and_names_do_not_mix():
-    with pytest.raises(InputError, match="train: integers, which are ids. valid: names"):
+    with pytest.raises(InputError, match="train has integers, which are ids, but valid has names"):
         grash.from_triples([(0, 0, 1)], valid=[("a", "r", "b")])
 
 
 def test_options_of_files_are_refused():
-    with pytest.raises(ConfigError, match="separator says how a file is read"):
+    with pytest.raises(ConfigError, match="separator is an option for files"):
         grash.from_triples(NAMED, separator="tab")
-    with pytest.raises(ConfigError, match="did you mean 'n_valid'"):
+    with pytest.raises(ConfigError, match="Did you mean 'n_valid'"):
         grash.from_triples(NAMED, n_vaild=3)
 
 

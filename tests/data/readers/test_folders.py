@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from grash.data.load import read_source
+from grash.data.load import load_dataset
 from grash.data.readers.folders import dataset_name, recognize
 from grash.errors import InputError
 
@@ -49,12 +49,12 @@ def test_a_folder_with_three_files(tmp_path, suffix, valid):
     content = {f"train{suffix}": lines(TRAIN), f"{valid}{suffix}": lines(VALID), f"test{suffix}": lines(TEST)}
     if suffix.endswith("gz"):
         content = {name: gzip.compress(raw.encode()) for name, raw in content.items()}
-    check(read_source(write(tmp_path, **content)))
+    check(load_dataset(write(tmp_path, **content)))
 
 
 def test_a_folder_of_comma_files(tmp_path):
     content = {f"{s}__csv": "head,relation,tail\n" + lines(r, ",") for s, r in SPLITS.items()}
-    check(read_source(write(tmp_path, **content)))
+    check(load_dataset(write(tmp_path, **content)))
 
 
 SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
@@ -62,12 +62,12 @@ SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
 
 def test_files_with_a_common_beginning(tmp_path):
     content = {f"graph_transductive_{s}__txt": lines(r) for s, r in SPLITS.items()}
-    check(read_source(write(tmp_path, **content, readme__md="hello")))
+    check(load_dataset(write(tmp_path, **content, readme__md="hello")))
 
 
 def test_entities_of_valid_and_test_come_last(tmp_path):
     content = {"train": "a\tr\tb\n", "valid": "z\tr\ta\n", "test": "a\tq\ty\n"}
-    dataset = read_source(write(tmp_path, **content))
+    dataset = load_dataset(write(tmp_path, **content))
     assert list(dataset.entities) == ["a", "b", "z", "y"]
     assert list(dataset.relations) == ["r", "q"]
 
@@ -80,7 +80,7 @@ LIBKGE = {
 
 
 def test_a_libkge_folder_keeps_its_ids(tmp_path):
-    dataset = read_source(write(tmp_path, **LIBKGE, train__txt="raw\tfile\there\n"))
+    dataset = load_dataset(write(tmp_path, **LIBKGE, train__txt="raw\tfile\there\n"))
     assert recognize(tmp_path).kind == "libkge"
     check(dataset)
     assert list(dataset.entities) == ENTITIES
@@ -97,12 +97,12 @@ def test_a_libkge_folder_keeps_its_ids(tmp_path):
 def test_a_libkge_folder_with_other_file_names(tmp_path, yaml):
     content = dict(LIBKGE)
     content["t__del"], content["e__del"] = content.pop("train__del"), content.pop("entity_ids__del")
-    check(read_source(write(tmp_path, **content, dataset__yaml=yaml)))
+    check(load_dataset(write(tmp_path, **content, dataset__yaml=yaml)))
 
 
 def test_ids_of_a_dictionary_may_stand_in_any_order(tmp_path):
     shuffled = lines(sorted(enumerate(ENTITIES), key=lambda pair: pair[1]))
-    dataset = read_source(write(tmp_path, **{**LIBKGE, "entity_ids__del": shuffled}))
+    dataset = load_dataset(write(tmp_path, **{**LIBKGE, "entity_ids__del": shuffled}))
     check(dataset)
     assert list(dataset.entities) == ENTITIES
 
@@ -113,7 +113,7 @@ def test_a_folder_with_dictionaries(tmp_path, by, suffix):
     content = {f"{s}__txt": lines(rows if by == "names" else as_ids(rows)) for s, rows in SPLITS.items()}
     content[f"entities__{suffix}"] = lines(enumerate(ENTITIES))
     content[f"relations__{suffix}"] = lines(enumerate(RELATIONS))
-    dataset = read_source(write(tmp_path, **content))
+    dataset = load_dataset(write(tmp_path, **content))
     check(dataset)
     assert list(dataset.entities) == ENTITIES
     assert dataset.provenance["triples_by"] == by
@@ -123,7 +123,7 @@ def test_dictionaries_may_name_before_they_number(tmp_path):
     content = {f"{s}__txt": lines(rows) for s, rows in SPLITS.items()}
     content["entities__dict"] = lines((name, i) for i, name in enumerate(ENTITIES))
     content["relations__dict"] = lines((name, i) for i, name in enumerate(RELATIONS))
-    check(read_source(write(tmp_path, **content)))
+    check(load_dataset(write(tmp_path, **content)))
 
 
 @pytest.mark.parametrize("separator", ["\t", " "])
@@ -134,7 +134,7 @@ def test_an_openke_folder(tmp_path, separator):
     content = {f"{s}2id__txt": counted(as_ids(rows, "htr")) for s, rows in SPLITS.items()}
     content["entity2id__txt"] = counted([(name, i) for i, name in enumerate(ENTITIES)])
     content["relation2id__txt"] = counted([(name, i) for i, name in enumerate(RELATIONS)])
-    dataset = read_source(write(tmp_path, **content))
+    dataset = load_dataset(write(tmp_path, **content))
     check(dataset)
     assert list(dataset.relations) == RELATIONS
 
@@ -147,7 +147,7 @@ def test_a_folder_of_arrays(tmp_path, named_ids):
         write(
             tmp_path, entities__txt=lines([(e,) for e in [*ENTITIES, "an extra one"]]), relations__txt="likes\nknows\n"
         )
-    dataset = read_source(tmp_path)
+    dataset = load_dataset(tmp_path)
     assert dataset.train.tolist() == [list(row) for row in as_ids(TRAIN)]
     assert (dataset.n_entities, dataset.n_relations) == (5 if named_ids else 4, 2)
     if named_ids:
@@ -159,19 +159,19 @@ def test_a_folder_of_arrays(tmp_path, named_ids):
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        ({"train__del": "0\t0\t9\n"}, "train.del, line 1: there is no entity 9, since entity_ids.del names 0 to 3"),
-        ({"test__del": "0\t0\t1\n0\t2\t1\n"}, "test.del, line 2: there is no relation 2"),
-        ({"train__del": "0\t0\tbob\n"}, "train.del, line 1: 'bob' stands where the id of an entity should be"),
-        ({"train__del": "0\t0\t99999999999\n"}, "'99999999999' stands where"),
-        ({"entity_ids__del": "0\ta\n2\tb\n"}, "entity_ids.del names 2 ids, and they should be 0 to 1: 1 is missing"),
-        ({"entity_ids__del": "0\ta\n0\tb\n"}, "entity_ids.del names 2 ids"),
-        ({"entity_ids__del": "0\ta\n1\n"}, "entity_ids.del, line 2: 1 columns were found, and 2 are needed"),
+        ({"train__del": "0\t0\t9\n"}, "train.del, line 1: entity 9 does not exist; entity_ids.del has ids 0 to 3"),
+        ({"test__del": "0\t0\t1\n0\t2\t1\n"}, "test.del, line 2: relation 2 does not exist"),
+        ({"train__del": "0\t0\tbob\n"}, "train.del, line 1: found 'bob', expected an entity id"),
+        ({"train__del": "0\t0\t99999999999\n"}, "found '99999999999'"),
+        ({"entity_ids__del": "0\ta\n2\tb\n"}, "entity_ids.del has 2 ids, expected each of 0 to 1 once: 1 is missing"),
+        ({"entity_ids__del": "0\ta\n0\tb\n"}, "entity_ids.del has 2 ids, .* 0 is given twice"),
+        ({"entity_ids__del": "0\ta\n1\n"}, "entity_ids.del, line 2: found 1 column, expected 2"),
         ({"dataset__yaml": "a: [b\n"}, "dataset.yaml is not YAML"),
     ],
 )
 def test_a_libkge_folder_that_contradicts_itself(tmp_path, files, sentence):
     with pytest.raises(InputError, match=sentence):
-        read_source(write(tmp_path, **{**LIBKGE, **files}))
+        load_dataset(write(tmp_path, **{**LIBKGE, **files}))
 
 
 def test_a_name_that_the_dictionary_does_not_know(tmp_path):
@@ -179,7 +179,7 @@ def test_a_name_that_the_dictionary_does_not_know(tmp_path):
     content["entities__dict"] = lines(enumerate(ENTITIES))
     content["relations__dict"] = lines(enumerate(RELATIONS))
     with pytest.raises(InputError, match="train.txt, line 5: the entity 'zoe' is not in entities.dict"):
-        read_source(write(tmp_path, **content))
+        load_dataset(write(tmp_path, **content))
 
 
 @pytest.mark.parametrize("count", ["5", "3", "many"])
@@ -187,59 +187,61 @@ def test_an_openke_file_that_was_cut_off(tmp_path, count):
     content = {"entity2id__txt": lines([(4,), *((n, i) for i, n in enumerate(ENTITIES))])}
     content["relation2id__txt"] = lines([(2,), *((n, i) for i, n in enumerate(RELATIONS))])
     content["train2id__txt"] = f"{count}\n" + lines(as_ids(TRAIN, "htr"))
-    with pytest.raises(InputError, match="lines that follow should be|lines follow, and 4 do"):
-        read_source(write(tmp_path, **content))
+    with pytest.raises(InputError, match="number of lines that follow|lines but has 4"):
+        load_dataset(write(tmp_path, **content))
 
 
 def test_fewer_names_than_ids(tmp_path):
     np.save(tmp_path / "train.npy", np.array([[0, 0, 7]]))
     write(tmp_path, entities__txt="a\nb\n")
-    with pytest.raises(InputError, match="largest id among the entities is 7, .*entities.txt names only 2"):
-        read_source(tmp_path)
+    with pytest.raises(InputError, match="largest id of entities is 7, .*entities.txt names only 2"):
+        load_dataset(tmp_path)
 
 
 def test_an_empty_line_among_names_is_no_name(tmp_path):
     np.save(tmp_path / "train.npy", np.array([[0, 0, 1]]))
     write(tmp_path, entities__txt="a\n\nb\n")
     with pytest.raises(InputError, match="entities.txt, line 2: the name is empty"):
-        read_source(tmp_path)
+        load_dataset(tmp_path)
 
 
 def test_a_missing_path_gets_near_names(tmp_path):
     write(tmp_path, **{"wn18rr__tsv": "a\tb\tc\n"})
     with pytest.raises(InputError, match="no file or folder .*wn18r.tsv. Did you mean .*wn18rr.tsv.*grash datasets"):
-        read_source(tmp_path / "wn18r.tsv")
+        load_dataset(tmp_path / "wn18r.tsv")
     with pytest.raises(InputError, match="Did you mean .*wn18rr.tsv"):
-        read_source(tmp_path / "wn18rr")
+        load_dataset(tmp_path / "wn18rr")
     with pytest.raises(InputError, match="There is no file or folder"):
-        read_source(tmp_path / "no" / "such")
+        load_dataset(tmp_path / "no" / "such")
 
 
 def test_a_folder_without_a_graph_says_what_was_looked_for(tmp_path):
     write(tmp_path, notes__md="x")
     write(tmp_path / "inner", train__txt="a\tb\tc\n")
-    with pytest.raises(InputError, match="it holds inner/, notes.md. .*inner looks like one. Looked for: an encoded"):
-        read_source(tmp_path)
+    with pytest.raises(
+        InputError, match="It contains inner/, notes.md. .*inner looks like a graph. Looked for: an encoded"
+    ):
+        load_dataset(tmp_path)
 
 
 def test_two_train_files_are_not_guessed_between(tmp_path):
     write(tmp_path, train__txt="a\tb\tc\n", train__tsv="a\tb\tc\n")
-    with pytest.raises(InputError, match="train.tsv and train.txt, and one train file is needed"):
-        read_source(tmp_path)
+    with pytest.raises(InputError, match="train.tsv and train.txt, expected one train file"):
+        load_dataset(tmp_path)
 
 
 def test_the_format_option_chooses_between_files(tmp_path):
     write(tmp_path, train__txt="a\tb\tc\n")
     np.save(tmp_path / "train.npy", np.array([[0, 0, 1], [1, 0, 2]]))
-    assert len(read_source(tmp_path).train) == 1
-    assert len(read_source(tmp_path, format="npy").train) == 2
+    assert len(load_dataset(tmp_path).train) == 1
+    assert len(load_dataset(tmp_path, format="npy").train) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf"])
 def test_a_file_without_triples_gets_a_sentence(tmp_path, content):
     write(tmp_path, x__tsv=content)
-    with pytest.raises(InputError, match="x.tsv (is empty|holds no triples)"):
-        read_source(tmp_path / "x.tsv")
+    with pytest.raises(InputError, match="x.tsv (is empty|contains no triples)"):
+        load_dataset(tmp_path / "x.tsv")
 
 
 def test_datasets_are_called_by_their_file_or_folder(tmp_path):
@@ -250,4 +252,4 @@ def test_datasets_are_called_by_their_file_or_folder(tmp_path):
 
 def test_a_path_that_the_system_refuses(tmp_path):
     with pytest.raises(InputError, match="cannot be read|no file or folder"):
-        read_source(tmp_path / ("x" * 5000))
+        load_dataset(tmp_path / ("x" * 5000))

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from grash.data.load import read_source
+from grash.data.load import load_dataset
 from grash.data.readers import tables
 from grash.errors import InputError
 
@@ -14,7 +14,7 @@ ROWS = {"head": ["a", 'q"uo,te', "two\nlines"], "relation": ["r", "r", "s"], "ta
 
 
 def read(path, **options):
-    dataset = read_source(path, n_valid=0, n_test=0, **options)
+    dataset = load_dataset(path, n_valid=0, n_test=0, **options)
     entities, relations = dataset.entities, dataset.relations
     return [(entities.name(h), relations.name(r), entities.name(t)) for h, r, t in dataset.train.tolist()]
 
@@ -62,18 +62,18 @@ def test_many_rows_are_read_in_pieces(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("table", "options", "sentence"),
     [
-        ({"a": ["x"], "b": ["x"]}, {}, "has the columns a, b: name three of them"),
-        ({"a": ["x"], "b": ["x"]}, {"columns": (0, 1, 2)}, "has 2 columns .* columns asks for number 2"),
-        ({"head": [1.5], "relation": ["r"], "tail": ["b"]}, {}, "the column head holds Float64"),
+        ({"a": ["x"], "b": ["x"]}, {}, "has the columns a, b. Name three of them"),
+        ({"a": ["x"], "b": ["x"]}, {"columns": (0, 1, 2)}, "has 2 columns .* needs column 2"),
+        ({"head": [1.5], "relation": ["r"], "tail": ["b"]}, {}, "the column head has the type Float64"),
         ({"head": ["a", None], "relation": ["r", "r"], "tail": ["b", "b"]}, {}, "row 2: the column head is empty"),
         ({"head": ["a", ""], "relation": ["r", "r"], "tail": ["b", "b"]}, {}, "line 2: the head is empty"),
-        ({"head": [], "relation": [], "tail": []}, {}, "holds Null, and strings|holds no triples"),
+        ({"head": [], "relation": [], "tail": []}, {}, "has the type Null, expected strings|contains no triples"),
     ],
 )
 def test_a_parquet_file_that_is_no_graph(tmp_path, table, options, sentence):
     pl.DataFrame(table).write_parquet(tmp_path / "g.parquet")
     with pytest.raises(InputError, match=sentence):
-        read_source(tmp_path / "g.parquet", **options)
+        load_dataset(tmp_path / "g.parquet", **options)
 
 
 def test_a_truncated_parquet_file(tmp_path):
@@ -81,7 +81,7 @@ def test_a_truncated_parquet_file(tmp_path):
     raw = (tmp_path / "g.parquet").read_bytes()
     (tmp_path / "g.parquet").write_bytes(raw[:-10])
     with pytest.raises(InputError, match="cannot be read as Parquet"):
-        read_source(tmp_path / "g.parquet")
+        load_dataset(tmp_path / "g.parquet")
 
 
 IDS = np.array([[0, 0, 1], [1, 1, 2], [2, 0, 0]])
@@ -90,44 +90,44 @@ IDS = np.array([[0, 0, 1], [1, 1, 2], [2, 0, 0]])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.uint64, ">i4"])
 def test_a_single_array_is_split(tmp_path, dtype):
     np.save(tmp_path / "g.npy", np.asfortranarray(IDS.astype(dtype)))
-    dataset = read_source(tmp_path / "g.npy", n_valid=0, n_test=0)
+    dataset = load_dataset(tmp_path / "g.npy", n_valid=0, n_test=0)
     assert dataset.train.tolist() == IDS.tolist()
     assert (dataset.n_entities, dataset.n_relations, dataset.entities) == (3, 2, None)
 
 
 def test_an_archive_of_arrays(tmp_path):
     np.savez(tmp_path / "g.npz", train=IDS, valid=IDS[:1], test=IDS[1:], other=np.zeros(3))
-    dataset = read_source(tmp_path / "g.npz")
+    dataset = load_dataset(tmp_path / "g.npz")
     assert [len(dataset.split(s)) for s in ("train", "valid", "test")] == [3, 1, 2]
     np.savez_compressed(tmp_path / "one.npz", triples=IDS)
-    assert read_source(tmp_path / "one.npz", n_valid=0, n_test=0).train.tolist() == IDS.tolist()
+    assert load_dataset(tmp_path / "one.npz", n_valid=0, n_test=0).train.tolist() == IDS.tolist()
 
 
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [
         (IDS[:, :2], r"has the shape \(3, 2\)"),
-        (IDS.astype(float), "holds float64, and integers"),
+        (IDS.astype(float), "has the type float64, expected integers"),
         (np.array([[0, 0, 1], [0, -4, 1]]), "Row 1 of .* has the id -4"),
         (np.array([[0, 0, 2**31]]), "Row 0 of .* has the id 2147483648"),
         (np.array([[0, 0, 2**64 - 1]], np.uint64), "has the id 18446744073709551615"),
-        (np.empty((0, 3), np.int32), "holds no triples"),
-        (np.array([["a", "b", "c"]]), "holds <U1, and integers"),
+        (np.empty((0, 3), np.int32), "contains no triples"),
+        (np.array([["a", "b", "c"]]), "has the type <U1, expected integers"),
     ],
 )
 def test_an_array_that_is_no_graph(tmp_path, array, sentence):
     np.save(tmp_path / "g.npy", array)
     with pytest.raises(InputError, match=sentence):
-        read_source(tmp_path / "g.npy")
+        load_dataset(tmp_path / "g.npy")
 
 
 def test_python_objects_are_never_loaded(tmp_path):
     np.save(tmp_path / "g.npy", np.array([[{}, {}, {}]], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="it holds Python objects, which are not loaded"):
-        read_source(tmp_path / "g.npy")
+    with pytest.raises(InputError, match="it contains Python objects, which are not loaded"):
+        load_dataset(tmp_path / "g.npy")
     np.savez(tmp_path / "g.npz", train=np.array([[{}, {}, {}]], dtype=object))
-    with pytest.raises(InputError, match="it holds Python objects, which are not loaded"):
-        read_source(tmp_path / "g.npz")
+    with pytest.raises(InputError, match="it contains Python objects, which are not loaded"):
+        load_dataset(tmp_path / "g.npz")
 
 
 def test_truncated_arrays(tmp_path):
@@ -135,14 +135,14 @@ def test_truncated_arrays(tmp_path):
     np.savez(content, train=IDS)
     (tmp_path / "g.npz").write_bytes(content.getvalue()[:-30])
     with pytest.raises(InputError, match="cannot be read as a .npz archive"):
-        read_source(tmp_path / "g.npz")
+        load_dataset(tmp_path / "g.npz")
     np.save(tmp_path / "g.npy", IDS)
     (tmp_path / "g.npy").write_bytes((tmp_path / "g.npy").read_bytes()[:-3])
     with pytest.raises(InputError, match="cannot be read as a .npy array"):
-        read_source(tmp_path / "g.npy")
+        load_dataset(tmp_path / "g.npy")
 
 
 def test_an_archive_without_train(tmp_path):
     np.savez(tmp_path / "g.npz", a=IDS, b=IDS)
-    with pytest.raises(InputError, match="holds a, b: arrays train, valid and test are needed"):
-        read_source(tmp_path / "g.npz")
+    with pytest.raises(InputError, match="contains a, b, expected the arrays train, valid and test"):
+        load_dataset(tmp_path / "g.npz")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.external import names as gather
+from grash.data.external import names as names_module
 from grash.data.external import prepare as large_module
-from grash.data.load import read_source
+from grash.data.load import load_dataset
 from large_sources import TINY, check_same, large, lines, shrink, stopped
 
 CHARACTERS = st.characters(
@@ -27,12 +27,12 @@ NAMES = st.text(CHARACTERS, min_size=1, max_size=6)
     picks=st.lists(st.tuples(*[st.integers(0, 11)] * 3), min_size=1, max_size=60),
     block=st.integers(20, 400),
     rows=st.integers(10, 60),
-    room=st.sampled_from([700, TINY, 1 << 20]),
+    memory=st.sampled_from([700, TINY, 1 << 20]),
     duplicates=st.sampled_from(["drop", "keep"]),
 )
 @settings(max_examples=40)
 def test_any_text_gives_the_same_dataset_as_in_memory(
-    names, picks, block, rows, room, duplicates, tmp_path_factory: pytest.TempPathFactory
+    names, picks, block, rows, memory, duplicates, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("large")
     triples = [tuple(names[i % len(names)] for i in pick) for pick in picks]
@@ -40,17 +40,17 @@ def test_any_text_gives_the_same_dataset_as_in_memory(
     options = {"duplicates": duplicates, "separator": "tab", "header": False, "n_valid": 0, "test_fraction": 0.2}
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, block, rows)
-        found = large(folder / "g.tsv", folder / "out", room=room, **options)
-    check_same(found, read_source(folder / "g.tsv", **options))
+        found = large(folder / "g.tsv", folder / "out", memory=memory, **options)
+    check_same(found, load_dataset(folder / "g.tsv", **options))
     assert sorted(p.name for p in folder.iterdir()) == ["g.tsv", "out"]
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress])
-@pytest.mark.parametrize("room", [TINY, 1 << 30])
-def test_compressed_text_with_a_header(tmp_path: Path, small_blocks: None, pack, room: int) -> None:
+@pytest.mark.parametrize("memory", [TINY, 1 << 30])
+def test_compressed_text_with_a_header(tmp_path: Path, small_blocks: None, pack, memory: int) -> None:
     content = "\ufeffhead\trelation\ttail\n" + lines()
     (tmp_path / "g.tsv").write_bytes(pack(content.encode()))
-    check_same(large(tmp_path / "g.tsv", tmp_path / "out", room=room), read_source(tmp_path / "g.tsv"))
+    check_same(large(tmp_path / "g.tsv", tmp_path / "out", memory=memory), load_dataset(tmp_path / "g.tsv"))
 
 
 @pytest.mark.parametrize("duplicates", ["drop", "keep"])
@@ -64,10 +64,10 @@ def test_a_folder_of_splits(
     found = large(folder, tmp_path / "out", duplicates=duplicates)
     said = [record.getMessage() for record in caplog.records]
     caplog.clear()
-    check_same(found, read_source(folder, duplicates=duplicates))
+    check_same(found, load_dataset(folder, duplicates=duplicates))
     assert said == [record.getMessage() for record in caplog.records]
     (folder / "valid.tsv").write_text("head\trelation\ttail\n")
-    check_same(large(folder, tmp_path / "again"), read_source(folder))
+    check_same(large(folder, tmp_path / "again"), load_dataset(folder))
 
 
 def test_blank_lines_wide_headers_and_what_was_understood(
@@ -81,7 +81,7 @@ def test_blank_lines_wide_headers_and_what_was_understood(
         assert "g.csv: separated by commas, a header, columns 1, 2, 3 (head, relation, tail)." in caplog.messages
         said = caplog.messages.copy()
         caplog.clear()
-        check_same(found, read_source(tmp_path / "g.csv"))
+        check_same(found, load_dataset(tmp_path / "g.csv"))
         assert caplog.messages == said
     assert found.provenance["read_as"]["train"] == {"separator": "commas", "header": True, "columns": [1, 2, 3]}
 
@@ -92,7 +92,7 @@ def test_a_source_that_is_stopped_within_blank_lines_goes_on(tmp_path: Path, sma
     while stopped(tmp_path / "g.tsv", tmp_path / "out", at=at):
         at += 1
     assert at > 2
-    check_same(large(tmp_path / "g.tsv", tmp_path / "again"), read_source(tmp_path / "g.tsv"))
+    check_same(large(tmp_path / "g.tsv", tmp_path / "again"), load_dataset(tmp_path / "g.tsv"))
 
 
 def test_valid_triples_that_stand_in_test_are_counted_in_either_way(
@@ -103,9 +103,9 @@ def test_valid_triples_that_stand_in_test_are_counted_in_either_way(
     for split, seed in (("train", 0), ("valid", 1), ("test", 1)):
         (folder / f"{split}.tsv").write_text(lines(seed=seed, n=50))
     found = large(folder, tmp_path / "out")
-    assert "50 of 50 valid triples stand in test too." in caplog.messages
+    assert "50 of 50 valid triples are also in test." in caplog.messages
     assert found.provenance["valid_in_test"] == 50
-    check_same(found, read_source(folder))
+    check_same(found, load_dataset(folder))
 
 
 def test_rdf_with_literals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +115,9 @@ def test_rdf_with_literals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     rows = [f"<http://e/{i % 13}> <http://r/{i % 3}> <http://e/{i * i % 17}> .\n" for i in range(150)]
     rows += ['<http://e/1> <http://r/0> "text" .\n'] * 3
     (tmp_path / "g.nt").write_text("".join(rows))
-    wanted = read_source(tmp_path / "g.nt")
+    wanted = load_dataset(tmp_path / "g.nt")
     check_same(large(tmp_path / "g.nt", tmp_path / "out"), wanted)
-    monkeypatch.setattr(gather, "ROWS", 20)
+    monkeypatch.setattr(names_module, "COMMIT_ROWS", 20)
     stopped(tmp_path / "g.nt", tmp_path / "killed", at=3)
     check_same(large(tmp_path / "g.nt", tmp_path / "killed"), wanted)
 
@@ -127,11 +127,11 @@ def test_arrays_of_ids_are_mapped_and_not_copied(tmp_path: Path, small_blocks: N
     folder = tmp_path / "a"
     folder.mkdir()
     np.save(folder / "train.npy", ids)
-    found, wanted = large(folder, tmp_path / "out"), read_source(folder)
+    found, wanted = large(folder, tmp_path / "out"), load_dataset(folder)
     assert (found.fingerprint, found.provenance) == (wanted.fingerprint, wanted.provenance)
     for stem in ("entities", "relations"):
         (folder / f"{stem}.txt").write_text("\n".join(f"{stem} {i}" for i in range(30)))
-    check_same(large(folder, tmp_path / "named"), read_source(folder))
+    check_same(large(folder, tmp_path / "named"), load_dataset(folder))
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint16, ">i4"])
@@ -148,7 +148,7 @@ def test_arrays_of_other_integers_become_int32_in_blocks(
     found = large(tmp_path / "ids.npy", tmp_path / "out")
     assert max(copied) <= 64
     monkeypatch.undo()
-    wanted = read_source(tmp_path / "ids.npy")
+    wanted = load_dataset(tmp_path / "ids.npy")
     assert (found.fingerprint, found.provenance) == (wanted.fingerprint, wanted.provenance)
 
 
@@ -159,4 +159,4 @@ def test_names_beside_arrays_that_repeat_are_counted_in_either_way(
     (tmp_path / "entities.txt").write_text("\n".join(f"entity {i % 20}" for i in range(30)))
     found = large(tmp_path, tmp_path / "out")
     assert "10 names of entities repeat others" in caplog.text
-    assert found.provenance == read_source(tmp_path).provenance
+    assert found.provenance == load_dataset(tmp_path).provenance

@@ -101,11 +101,11 @@ def test_what_reading_dropped_and_split_off_is_part_of_the_profile(tmp_path):
     prepare(tmp_path / "g.tsv", tmp_path / "out", n_valid=3, n_test=2)
     for source, options in ((tmp_path / "g.tsv", {"n_valid": 3, "n_test": 2}), (tmp_path / "out", {})):
         reading = describe(load_dataset(source, **options)).to_dict()["reading"]
-        assert (reading["repeats_dropped"], reading["split_off"], reading["split_seed"]) == (
+        assert (reading["duplicates_dropped"], reading["split_off"], reading["split_seed"]) == (
             5, {"valid": 3, "test": 2}, 0,
         )  # fmt: skip
         assert reading["read_as"]["train"]["separator"] == "tabs"
-    assert describe(load_dataset(tmp_path / "g.tsv", duplicates="keep")).reading.repeats_dropped == 0
+    assert describe(load_dataset(tmp_path / "g.tsv", duplicates="keep")).reading.duplicates_dropped == 0
     assert describe(FAMILY).reading is None
 
 

@@ -12,10 +12,10 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grash.data.encoder import Encoder
+from grash.data.interning import Encoder
 from grash.data.readers import text
 from grash.data.readers.options import SourceOptions
-from grash.data.readers.text import guess_dialect, header_in_doubt
+from grash.data.readers.text import TextSource, guess_dialect, possible_header, read_text_file, read_triples
 from grash.errors import ConfigError, InputError
 
 ABC = [("a", "r", "b"), ("b", "s", "c")]
@@ -25,8 +25,13 @@ def read(content, **options):
     """The triples of a text, as names."""
     raw = content if isinstance(content, bytes) else content.encode()
     encoder = Encoder()
-    triples = encoder.text_stream(io.BytesIO(raw), Path("graph.txt"), SourceOptions(**options))
-    return named(triples, encoder)
+    source = TextSource(io.BytesIO(raw), Path("graph.txt"))
+    return named(read_stream(source, encoder, SourceOptions(**options)), encoder)
+
+
+def read_stream(source, encoder, options):
+    dialect = source.guess_dialect(options)
+    return read_triples(source, dialect, lambda fields: encoder.encode_fields(*fields.groups))
 
 
 def named(triples, encoder):
@@ -73,7 +78,8 @@ def test_a_file_is_read_however_it_is_written(content):
 
 def test_ids_go_by_first_appearance_heads_before_tails():
     encoder = Encoder()
-    triples = encoder.text_stream(io.BytesIO(b"a\tr\tb\nc\ts\ta\nb\tr\td\n"), Path("g"), SourceOptions())
+    source = TextSource(io.BytesIO(b"a\tr\tb\nc\ts\ta\nb\tr\td\n"), Path("g"))
+    triples = read_stream(source, encoder, SourceOptions())
     assert triples.tolist() == [[0, 0, 1], [2, 1, 0], [1, 0, 3]]
 
 
@@ -113,14 +119,16 @@ PEOPLE = "Bob Fry\tworks with\tDan Doe\nAnn Lee\tis friend of\tBob Fry\n"
 @pytest.mark.parametrize("content", [PEOPLE, PEOPLE.replace("\t", ","), PEOPLE.replace("\t", ";")])
 def test_a_column_that_does_not_exist_is_refused_and_not_looked_for_between_spaces(content):
     sentence = (
-        r"graph.txt has 3 columns, 0 to 2 \(separated by \w+\), and columns=1,2,3 asks for column 3: counting begins"
+        r"graph.txt has 3 columns, numbers 0 to 2 \(separated by \w+\), but columns=1,2,3 needs column 3. Columns"
     )
     with pytest.raises(InputError, match=sentence):
         read(content, columns="1,2,3")
 
 
 def test_names_with_spaces_between_tabs_are_not_taken_apart_to_get_three_columns():
-    with pytest.raises(InputError, match=r"line 1: 2 columns were found, and 3 are needed \(separated by tabs"):
+    with pytest.raises(
+        InputError, match=r"line 1: found 2 columns, expected 3 \(separator guessed: tabs\). Give the separator with"
+    ):
         read("Bob Fry\tDan\nAnn Lee\tBob\n")
     assert read("Bob knows\tDan\n", separator="whitespace") == [("Bob", "knows", "Dan")]
 
@@ -128,14 +136,14 @@ def test_names_with_spaces_between_tabs_are_not_taken_apart_to_get_three_columns
 def test_quoted_fields_over_several_lines_count_as_the_columns_they_are():
     content = '"a\nx","b\ny","r\nz"\n"b\nx","c\ny","s\nz"\n'
     assert read(content, columns=(0, 2, 1)) == [("a\nx", "r\nz", "b\ny"), ("b\nx", "s\nz", "c\ny")]
-    with pytest.raises(InputError, match="has 3 columns, 0 to 2 .* asks for column 3"):
+    with pytest.raises(InputError, match="has 3 columns, numbers 0 to 2 .* needs column 3"):
         read(content, columns=(0, 2, 3))
 
 
 def test_the_columns_of_a_wide_header_are_those_of_every_line():
-    with pytest.raises(InputError, match="line 3: 3 columns were found, and 4 are needed"):
+    with pytest.raises(InputError, match="line 3: found 3 columns, expected 4"):
         read(",subject,predicate,object\n0,a,r,b\nb,s,c\n")
-    with pytest.raises(InputError, match="line 1: 4 columns were found, and 3 are needed"):
+    with pytest.raises(InputError, match="line 1: found 4 columns, expected 3 .* with --columns"):
         read(",subject,predicate,object\n0,a,r,b\n", header=False)
 
 
@@ -151,7 +159,7 @@ def test_the_columns_of_a_wide_header_are_those_of_every_line():
 )
 def test_a_first_line_that_may_be_a_header_is_doubted(content, doubtful):
     raw = content.encode()
-    assert header_in_doubt(raw, guess_dialect(raw, Path("graph.txt"))) == doubtful
+    assert possible_header(raw, guess_dialect(raw, Path("graph.txt"))) == doubtful
 
 
 def test_header_words_can_be_names():
@@ -161,21 +169,21 @@ def test_header_words_can_be_names():
 @pytest.mark.parametrize(
     ("content", "options", "sentence"),
     [
-        ("a\tr\tb\nb\ts\n", {}, "graph.txt, line 2: 2 columns were found, and 3 are needed"),
-        ("a\tr\tb\n\n\nb\ts\tc\td\n", {}, "line 4: 4 columns were found, and 3 are needed .* columns"),
-        ("just some words here and there\n", {}, "line 1: .* columns were found, and 3 are needed"),
-        ("a\tr\tb\na\tr\n", {"columns": (0, 1, 2)}, "line 2: 2 columns were found, and 3 or more are needed"),
-        ("h\tr\tt\na\tr\tb\na\n", {}, "line 3: 1 columns were found"),
+        ("a\tr\tb\nb\ts\n", {}, "graph.txt, line 2: found 2 columns, expected 3"),
+        ("a\tr\tb\n\n\nb\ts\tc\td\n", {}, "line 4: found 4 columns, expected 3 .* --columns"),
+        ("just some words here and there\n", {}, "line 1: found .* columns, expected 3"),
+        ("a\tr\tb\na\tr\n", {"columns": (0, 1, 2)}, "line 2: found 2 columns, expected 3 or more"),
+        ("h\tr\tt\na\tr\tb\na\n", {}, "line 3: found 1 column, expected 3"),
         ("a\tr\tb\n\tr\tb\n", {}, "line 2: the head is empty"),
         ("a\tr\tb\na\t\tb\n", {}, "line 2: the relation is empty"),
         ("a\tr\tb\na\tr\t\n", {}, "line 2: the tail is empty"),
         ("a\tr\tb\na\tr\t\r\n", {}, "line 2: the tail is empty"),
         ('a,r,b\n"a,r,b\n', {}, "line 2: a quote .* never closed"),
-        ('a,r,b\n"a"x,r,b\n', {}, "line 2: something follows a closing quote"),
-        ('a,r,b\n"x\ny",r,b\n\na,r\n', {}, "line 5: 2 columns"),
-        (b"a\tr\tb\na\tr\t\xff\xfe\n", {}, "line 2: the byte 0xff is no UTF-8"),
-        (b"a\tr\tb\n" * 3000 + b"a\tr\t\xc3\n", {}, "line 3,001: the byte 0xc3 is no UTF-8"),
-        (b"a\tr\tb\xe2\x82", {}, "line 1: the byte 0xe2 is no UTF-8"),
+        ('a,r,b\n"a"x,r,b\n', {}, "line 2: text follows a closing quote"),
+        ('a,r,b\n"x\ny",r,b\n\na,r\n', {}, "line 5: found 2 columns"),
+        (b"a\tr\tb\na\tr\t\xff\xfe\n", {}, "line 2: the byte 0xff is not UTF-8"),
+        (b"a\tr\tb\n" * 3000 + b"a\tr\t\xc3\n", {}, "line 3,001: the byte 0xc3 is not UTF-8"),
+        (b"a\tr\tb\xe2\x82", {}, "line 1: the byte 0xe2 is not UTF-8"),
     ],
 )
 def test_what_cannot_be_read_gets_the_file_and_the_line(content, options, sentence):
@@ -208,7 +216,7 @@ def test_an_option_out_of_range_gets_a_sentence(options, sentence):
 
 
 def test_an_unknown_option_gets_a_suggestion():
-    with pytest.raises(ConfigError, match="no option 'seperator'.*did you mean 'separator'"):
+    with pytest.raises(ConfigError, match="no option 'seperator'.*Did you mean 'separator'"):
         SourceOptions.of(None, {"seperator": ","})
 
 
@@ -226,7 +234,7 @@ def test_compressed_files_are_known_by_their_content(tmp_path, name):
     path = tmp_path / "graph.txt"
     path.write_bytes(COMPRESSORS[name](b"a\tr\tb\n") + COMPRESSORS[name](b"b\ts\tc\n"))
     encoder = Encoder()
-    assert named(encoder.text_file(path, SourceOptions()), encoder) == ABC
+    assert named(read_text_file(path, encoder, SourceOptions()), encoder) == ABC
 
 
 @pytest.mark.parametrize("cut", [3, 20, 500, -1])
@@ -235,7 +243,7 @@ def test_truncated_archives_get_a_sentence(tmp_path, name, cut):
     path = tmp_path / "graph.tsv"
     path.write_bytes(COMPRESSORS[name](LONG)[:cut])
     with pytest.raises(InputError, match=r"graph.tsv"):
-        Encoder().text_file(path, SourceOptions())
+        read_text_file(path, Encoder(), SourceOptions())
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
@@ -246,14 +254,14 @@ def test_damaged_archives_get_a_sentence(tmp_path, name):
     path = tmp_path / "graph.tsv"
     path.write_bytes(raw)
     with pytest.raises(InputError, match=f"damaged {name} file"):
-        Encoder().text_file(path, SourceOptions())
+        read_text_file(path, Encoder(), SourceOptions())
 
 
 def test_archives_of_files_are_not_text(tmp_path):
     for start, what in ((b"PK\x03\x04", "zip"), (bytes(257) + b"ustar", "tar")):
         (tmp_path / "x").write_bytes(start + bytes(500))
-        with pytest.raises(InputError, match=f"a {what} archive: unpack it"):
-            Encoder().text_file(tmp_path / "x", SourceOptions())
+        with pytest.raises(InputError, match=f"a {what} archive. Unpack it"):
+            read_text_file(tmp_path / "x", Encoder(), SourceOptions())
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])

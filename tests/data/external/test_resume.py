@@ -14,14 +14,14 @@ import pytest
 
 from grash.data.dataset import Dataset
 from grash.data.external.spill import Spill
-from grash.data.load import prepare, read_source
+from grash.data.load import load_dataset, prepare
 from grash.errors import FormatError, InputError, OutputError
 from large_sources import check_same, large, lines, stopped
 
 
 def test_stopped_at_any_point_it_goes_on_to_the_same_dataset(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "g.tsv").write_text(lines(n=150))
-    wanted = read_source(tmp_path / "g.tsv")
+    wanted = load_dataset(tmp_path / "g.tsv")
     at = 1
     while stopped(tmp_path / "g.tsv", tmp_path / f"{at}", at=at):
         assert not (tmp_path / f"{at}").exists()
@@ -37,18 +37,19 @@ def test_stopped_at_any_point_it_goes_on_to_the_same_dataset(tmp_path: Path, sma
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from grash.data import gather, text
-from grash.data.large import prepare_large
-from grash.data.layouts import recognize
-from grash.data.options import SourceOptions
-text.BLOCK, text.SAMPLE, gather.ROWS = 3000, 100, 200
+from grash.data.external import names
+from grash.data.external.prepare import prepare_large
+from grash.data.readers import text
+from grash.data.readers.folders import recognize
+from grash.data.readers.options import SourceOptions
+text.BLOCK, text.SAMPLE, names.COMMIT_ROWS = 3000, 100, 200
 source, out, at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 def watch(*_):
     global at
     at -= 1
     if at == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-prepare_large(recognize(source), out, SourceOptions(), room=1 << 20, overwrite=False, watch=watch)
+prepare_large(recognize(source), out, SourceOptions(), memory=1 << 20, overwrite=False, watch=watch)
 """
 
 
@@ -58,18 +59,19 @@ def test_killed_again_and_again_it_ends_without_damage(tmp_path: Path) -> None:
     for at in (1, 3, 2, 6, 10_000):
         command = [sys.executable, "-c", KILLED, str(tmp_path / "g.tsv"), str(tmp_path / "out"), str(at)]
         codes.append(subprocess.run(command, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode)
-        for half_made in tmp_path.glob("out.spill/*.ids"):  # as if more had been written than the last mark knows of
+        for half_made in tmp_path.glob("out.spill/*.ids"):  # more than the last commit recorded
             with half_made.open("ab") as file:
                 file.write(b"torn")
     assert codes[-1] == 0 and codes.count(-signal.SIGKILL) >= 3
-    check_same(Dataset.load(tmp_path / "out", verify=True), read_source(tmp_path / "g.tsv"))
+    check_same(Dataset.load(tmp_path / "out", verify=True), load_dataset(tmp_path / "g.tsv"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.tsv", "out"]
 
 
 KILLED_AT = """
 import os, shutil, signal, sys
 from pathlib import Path
-from grash.data import prepare as module, spill
+from grash.data import load as module
+from grash.data.external import spill
 from grash.data.dataset import Dataset
 source, out, at, overwrite = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "overwrite"
 def kill(*_, **__):
@@ -78,12 +80,12 @@ def half(path):
     if Path(path).name == "work":
         kill()
     delete(path)
-delete, owner = spill._delete, {"seal": Dataset, "remove": spill.Spill}.get(at)
+delete, owner = spill._delete, {"complete_folder": Dataset, "remove": spill.Spill}.get(at)
 if at == "half removed":
     spill._delete = half
 elif at != "nowhere":
     setattr(owner, at, kill)
-module.read_in_parts = lambda *_, **__: True
+module.must_read_in_parts = lambda *_, **__: True
 module.prepare(source, out, overwrite=overwrite)
 """
 
@@ -95,7 +97,7 @@ def killed_at(at: str, source: Path, out: Path, *, overwrite: bool = False) -> N
     assert ran.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("at", ["seal", "remove", "half removed"])
+@pytest.mark.parametrize("at", ["complete_folder", "remove", "half removed"])
 @pytest.mark.parametrize("kind", ["text", "array"])
 def test_killed_at_its_end_the_same_call_ends_it_and_leaves_nothing(tmp_path: Path, at: str, kind: str) -> None:
     if kind == "text":
@@ -105,9 +107,9 @@ def test_killed_at_its_end_the_same_call_ends_it_and_leaves_nothing(tmp_path: Pa
         source = tmp_path / "ids.npy"
         np.save(source, np.random.default_rng(0).integers(0, 30, (500, 3)))
     killed_at(at, source, tmp_path / "out")
-    assert (tmp_path / "out").exists() == (at != "seal") and (tmp_path / "out.spill").exists()
+    assert (tmp_path / "out").exists() == (at != "complete_folder") and (tmp_path / "out.spill").exists()
     found = prepare(source, tmp_path / "out", memory="1G")
-    assert found.fingerprint == read_source(source).fingerprint
+    assert found.fingerprint == load_dataset(source).fingerprint
     assert {p.name for p in tmp_path.iterdir()} == {source.name, "out"}
     with pytest.raises(InputError, match="already exists"):
         prepare(source, tmp_path / "out")
@@ -124,10 +126,10 @@ def test_what_is_there_is_not_taken_for_the_result_of_another_source_or_of_a_cal
     source.write_text(lines(seed=1))
     with pytest.raises(InputError, match="already exists"):
         prepare(source, out)
-    killed_at("seal", source, out, overwrite=True)
+    killed_at("complete_folder", source, out, overwrite=True)
     with pytest.raises(InputError, match="already exists"):
         prepare(source, out)
-    check_same(prepare(source, out, overwrite=True), read_source(source))
+    check_same(prepare(source, out, overwrite=True), load_dataset(source))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.tsv", "out"]
 
 
@@ -138,14 +140,14 @@ def test_a_spill_that_is_half_removed_begins_anew(tmp_path: Path) -> None:
     for path in (tmp_path / "out.spill").glob("*.ids"):
         path.unlink()
     out.rename(tmp_path / "taken away")
-    check_same(prepare(source, out), read_source(source))
+    check_same(prepare(source, out), load_dataset(source))
 
 
 def test_a_spill_of_another_source_begins_anew(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "g.tsv").write_text(lines())
     assert stopped(tmp_path / "g.tsv", tmp_path / "out", at=4)
     (tmp_path / "g.tsv").write_text(lines(seed=5))
-    check_same(large(tmp_path / "g.tsv", tmp_path / "out"), read_source(tmp_path / "g.tsv"))
+    check_same(large(tmp_path / "g.tsv", tmp_path / "out"), load_dataset(tmp_path / "g.tsv"))
 
 
 def test_a_damaged_or_foreign_spill_is_refused(tmp_path: Path, small_blocks: None) -> None:
@@ -172,11 +174,12 @@ def test_two_at_once_do_not_meet(tmp_path: Path, small_blocks: None) -> None:
 
 def test_a_bad_source_leaves_nothing_behind_and_its_line_is_named(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "bad.tsv").write_text(lines() + "node 1\trel1\n")
-    with pytest.raises(InputError, match="line 401: 2 columns"):
+    with pytest.raises(InputError, match="line 401: found 2 columns"):
         large(tmp_path / "bad.tsv", tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["bad.tsv"]
     (tmp_path / "mine").mkdir()
-    with pytest.raises(InputError, match="no encoded dataset"):
+    (tmp_path / "mine" / "diary.txt").touch()
+    with pytest.raises(InputError, match="not an encoded dataset"):
         large(tmp_path / "bad.tsv", tmp_path / "mine", overwrite=True)
 
 
@@ -191,9 +194,9 @@ def test_after_a_full_disk_it_goes_on(tmp_path: Path, small_blocks: None, monkey
         add_rows(self, split, ids)
 
     monkeypatch.setattr(Spill, "add_rows", full)
-    with pytest.raises(OutputError, match="No space left on device.*the same command goes on"):
+    with pytest.raises(OutputError, match="No space left on device.*run the same command again to resume"):
         large(tmp_path / "g.tsv", tmp_path / "out")
     n_calls = len(calls)
-    check_same(large(tmp_path / "g.tsv", tmp_path / "out"), read_source(tmp_path / "g.tsv"))
+    check_same(large(tmp_path / "g.tsv", tmp_path / "out"), load_dataset(tmp_path / "g.tsv"))
     monkeypatch.undo()
     assert n_calls == 6 and not (tmp_path / "out.spill").exists()

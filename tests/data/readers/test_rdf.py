@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from grash.data.load import read_source
+from grash.data.load import load_dataset
 from grash.errors import InputError
 
 NT = """<http://x/a> <http://x/knows> <http://x/b> .
@@ -29,7 +29,7 @@ FILES = [("g.nt", NT), ("g.nq", NQ), ("g.ttl", TTL), ("g.rdf", XML), ("g.owl", X
 
 
 def read(path, **options):
-    dataset = read_source(path, **{"n_valid": 0, "n_test": 0, **options})
+    dataset = load_dataset(path, **{"n_valid": 0, "n_test": 0, **options})
     entities, relations = dataset.entities, dataset.relations
     names = {(entities.name(h), relations.name(r), entities.name(t)) for h, r, t in dataset.train.tolist()}
     return names, dataset
@@ -64,7 +64,7 @@ def test_nodes_without_a_label_get_the_same_name_every_time(tmp_path):
 def test_a_folder_of_ntriples(tmp_path):
     for split, tail in (("train", "b"), ("valid", "c"), ("test", "d")):
         (tmp_path / f"{split}.nt").write_text(f"<http://x/a> <http://x/r> <http://x/{tail}> .\n")
-    dataset = read_source(tmp_path)
+    dataset = load_dataset(tmp_path)
     assert (len(dataset.train), len(dataset.valid), len(dataset.test)) == (1, 1, 1)
     assert list(dataset.entities) == ["http://x/a", "http://x/b", "http://x/c", "http://x/d"]
 
@@ -76,16 +76,16 @@ def test_a_folder_of_ntriples(tmp_path):
         ("g.nq", "nonsense\n", r"g.nq, line 1: this is not N-Quads"),
         ("g.ttl", TTL + ":a :b\n", r"g.ttl, line \d: this is not Turtle"),
         ("g.rdf", XML[:300], r"g.rdf.*: this is not RDF/XML"),
-        ("g.nt", '<http://x/a> <http://x/b> "only literals" .\n', "holds no triples .1 triples with literals"),
+        ("g.nt", '<http://x/a> <http://x/b> "only literals" .\n', "contains no triples. 1 triples with literals"),
     ],
 )
 def test_a_syntax_error_gets_the_file_and_the_line(tmp_path, name, content, sentence):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=sentence):
-        read_source(tmp_path / name)
+        load_dataset(tmp_path / name)
 
 
 def test_a_truncated_archive_is_told_from_a_syntax_error(tmp_path):
     (tmp_path / "g.nt.gz").write_bytes(gzip.compress((NT * 500).encode())[:-20])
     with pytest.raises(InputError, match="truncated or damaged gzip file"):
-        read_source(tmp_path / "g.nt.gz")
+        load_dataset(tmp_path / "g.nt.gz")
