@@ -20,7 +20,7 @@ import torch
 from grash.api.dataset import load_dataset
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
-from grash.data.profile import pairs_of
+from grash.data.leakage import pairs_of
 from grash.engines.trainer import run_trainings
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker

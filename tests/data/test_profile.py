@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grash.data import leakage as leakage_module
 from grash.data import profile as describe_module
-from grash.data import profile as leakage_module
 from grash.data.dataset import Dataset
+from grash.data.leakage import find_leakage
 from grash.data.load import load_dataset, prepare
-from grash.data.profile import CARDINALITIES, describe, find_leakage, relation_cardinalities, variant_warnings
+from grash.data.profile import CARDINALITIES, describe, relation_cardinalities, similar_name_warnings
 from grash.data.vocabulary import Vocabulary
 
 
@@ -82,17 +83,17 @@ def test_leakage_by_hand():
 
 def test_warnings_say_what_is_wrong():
     text = "\n".join(describe(FAMILY).warnings)
-    assert "1 of the 10 lines of train repeat" in text
+    assert "1 of the 10 triples of train are duplicates" in text
     assert "1 entities of test are not in train" in text
     assert "parent_of / child_of" in text
-    assert "1 valid triples (100.0%) stand in train too" in text
-    assert "33.3% of the test triples stand in train the other way round" in text
+    assert "1 valid triples (100.0%) are also in train" in text
+    assert "33.3% of the test triples are in train in the reverse direction" in text
 
 
 def test_what_valid_shares_with_test_is_said():
     profile = describe(dataset([(0, 0, 1)], [(1, 0, 2), (2, 0, 3)], [(1, 0, 2), (3, 0, 0)]))
     assert profile.leakage.valid_in_test == 1
-    assert "1 of 2 valid triples stand in test too." in profile.warnings
+    assert "1 of 2 valid triples are also in test." in profile.warnings
 
 
 def test_what_reading_dropped_and_split_off_is_part_of_the_profile(tmp_path):
@@ -111,18 +112,18 @@ def test_what_reading_dropped_and_split_off_is_part_of_the_profile(tmp_path):
 
 def test_names_that_are_almost_the_same_are_quoted():
     relations = ["knows", "knows ", "Likes", "likes", "caf\u00e9", "cafe\u0301", "x", "owns", "OWNS "]
-    found = variant_warnings("relations", relations)
+    found = similar_name_warnings("relations", relations)
     assert found == [
         "2 relations differ only in surrounding spaces: 'knows', 'knows '.",
         "2 relations differ only in letter case: 'Likes', 'likes'.",
         "2 relations differ only in Unicode normal form: 'caf\u00e9', 'cafe\\u0301'.",
         "2 relations differ only in surrounding spaces, Unicode normal form or letter case: 'owns', 'OWNS '.",
     ]
-    assert variant_warnings("entities", ["a", "a ", "A"]) == [
+    assert similar_name_warnings("entities", ["a", "a ", "A"]) == [
         "3 entities differ only in surrounding spaces and letter case: 'a', 'a ', 'A'."
     ]
-    assert variant_warnings("entities", [f"e{i}" for i in range(100)] + ["e1"]) == []
-    many = variant_warnings("entities", [f"{c}{i}" for i in range(10) for c in "eE"])
+    assert similar_name_warnings("entities", [f"e{i}" for i in range(100)] + ["e1"]) == []
+    many = similar_name_warnings("entities", [f"{c}{i}" for i in range(10) for c in "eE"])
     assert many == ["20 entities differ only in letter case: 'e0', 'E0', 'e1', 'E1', …"]
 
 
@@ -133,7 +134,7 @@ def test_entities_beyond_a_number_are_not_compared(monkeypatch):
         "2 relations differ only in surrounding spaces: 'r', 'r '.",
         "2 entities differ only in letter case: 'a', 'A'.",
     ]
-    monkeypatch.setattr(describe_module, "MOST", 2)
+    monkeypatch.setattr(describe_module, "MAX_NAMES_COMPARED", 2)
     assert len([w for w in describe(graph).warnings if "differ" in w]) == 1
 
 

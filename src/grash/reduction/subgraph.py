@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from grash.data.arrays import select_rows
 from grash.data.dataset import Dataset
-from grash.data.profile import pairs_of
+from grash.data.leakage import pairs_of
 from grash.data.split import movable_rows
 from grash.data.triple_set import TripleSet
 from grash.data.vocabulary import Vocabulary
