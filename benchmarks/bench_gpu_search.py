@@ -64,7 +64,7 @@ def search_of(data: Dataset | str, args: argparse.Namespace, folder: Path, *, gu
     return Search(
         data, out=folder, guard_rails=guard_rails, model="complex", n_trials=args.trials, eta=4, budget=3, variant="combined",
         max_epochs=args.epochs, dim=args.dim, space="paper", fixed={"precision": args.precision}, final_train=False,
-        devices=args.device,
+        device=args.device,
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def first_round(search: Search) -> tuple:
         driver.begin()
         action = driver.advance()
         assert isinstance(action, RunTrials)
-        tasks: list[Trial] = [driver.trial_task(action.round, n) for n in action.numbers]
+        tasks: list[Trial] = [driver.make_trial(action.round, n) for n in action.numbers]
         driver.ledger.close()
     return search.graphs.subgraph(tasks[0].fractions, tasks[0].apart), tasks
 

@@ -24,7 +24,8 @@ from grash.search.ledger import SearchState
 from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.schedule import Shape, cost_of, fitting_trials, round_sizes
 from grash.search.settings import SearchSettings, make_settings
-from grash.search.trial import Configuration, Status, Trial, TrialProgress, TrialResult
+from grash.search.trial import Configuration, Status, Trial, TrialResult
+from grash.training.loop import Progress
 
 Score = Callable[[int, int], float]
 Faults = Mapping[tuple[int, int], Sequence[Status]]  # (round, number): how its attempts end; after them, ok
@@ -165,11 +166,11 @@ class TableEngine:
         self.ran.append((trial.round, trial.number, trial.attempt))
         return "cpu"
 
-    def wait(self, tell: Callable[[TrialProgress], None]) -> list[TrialResult | Trial]:
+    def wait(self, on_progress: Callable[[Trial, Progress], None]) -> list[TrialResult | Trial]:
         if not self._running:
             return []
         trial = self._running.pop(self._random.randrange(len(self._running)))
-        tell(TrialProgress(trial.round, trial.number, 1, 2, None, 0.0))
+        on_progress(trial, Progress(1, 2, 0.5, 0.0, 1.0, 0.0, 0.0, None))
         return [trial] if self._stopping else [self._result(trial)]
 
     def stop(self) -> None:

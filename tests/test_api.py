@@ -48,6 +48,7 @@ def test_settings_come_from_records_mappings_files_and_keywords(tmp_path):
 
 def test_an_occupied_folder_is_refused_before_the_training(tmp_path):
     (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "notes.txt").touch()
 
     def never(progress):
         raise AssertionError("trained")

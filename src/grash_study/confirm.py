@@ -21,7 +21,7 @@ from typing import Any
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.engines.device import choose_device
-from grash.engines.driver import interrupts_passed_on
+from grash.engines.driver import reraise_interrupts
 from grash.errors import ConfigError, SearchFailed
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
@@ -36,7 +36,7 @@ from grash_study.run import device_words
 from grash_study.searches import round_record, round_spans
 from grash_study.store import Store
 
-OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, devices=, source=, **settings)
+OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, device=, source=, **settings)
 _OURS = ("models", "seed", "final_train")  # what the study itself says of a search
 _BEFORE = {**OLDER_SETTINGS, "storage": "float32"}
 _DIGITS = 6  # of numbers that tell searches isolated: the last bits of a draw differ between machines
@@ -118,7 +118,7 @@ def run_wanted(
             break
         store.hold()
         place = folder_of(store, one)
-        with interrupts_passed_on():
+        with reraise_interrupts():
             state, failed = _run(opened(open_search, dataset, one, place, device=device), left)
             if state.stopped:
                 break
@@ -135,7 +135,7 @@ def run_wanted(
 def opened(open_search: OpenSearch, dataset: Dataset, one: Wanted, place: Path, *, device: str = "auto") -> Any:
     """The search as a user opens it, with its final training."""
     return open_search(
-        dataset, out=place, preset=one.candidate.preset, devices=device, **one.settings.model_dump(mode="python")
+        dataset, out=place, preset=one.candidate.preset, device=device, **one.settings.model_dump(mode="python")
     )
 
 

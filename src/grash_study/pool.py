@@ -11,7 +11,7 @@ from typing import Any
 
 from grash import __version__
 from grash.data.dataset import Dataset
-from grash.engines.driver import HORIZON
+from grash.engines.driver import FIXED_LENGTH_SCHEDULES
 from grash.errors import ConfigError
 from grash.search.proposals import full_run, make_configurations
 from grash.search.settings import SearchSettings, make_settings
@@ -98,7 +98,7 @@ def make_pool(
 def _check_kinds(made: list[Configuration]) -> None:
     """One training stands for all shorter ones only where the rate does not depend on how long it is."""
     for c in made:
-        if c.values["schedule"] in HORIZON:
+        if c.values["schedule"] in FIXED_LENGTH_SCHEDULES:
             raise ConfigError(
                 f"Configuration {c.number} has schedule={c.values['schedule']}, whose rate depends on the length of "
                 f"the run, and a study reads shorter runs off a longer one: give a space with schedule=constant."

@@ -17,7 +17,7 @@ from typing import Any
 
 from grash.engines.choose import choose_engine
 from grash.engines.device import choose_device
-from grash.engines.driver import Driver, interrupts_passed_on
+from grash.engines.driver import Driver, reraise_interrupts
 from grash.engines.plan import plan_search
 from grash.engines.trainer import set_threads
 from grash.errors import FormatError, InputError, SearchFailed
@@ -103,7 +103,7 @@ def run_searches(
             return False
         store.hold()
         place = folder_of(store, one)
-        with interrupts_passed_on():
+        with reraise_interrupts():
             record = run_search(graphs, one, place, device=device, max_seconds=left)
             if record is None:
                 return False
@@ -167,7 +167,7 @@ def run_search(
     _begin(place, {**about, **({"warmed": True} if asked.warm else {})})
     with RunFolder(place) as folder:
         (folder.path / SEARCH_FILE).touch()
-        engine = choose_engine("stacked", mine, folder.path, devices=device)
+        engine = choose_engine("stacked", mine, folder.path, device=device)
         driver = Driver(folder, mine, engine, max_seconds=max_seconds)
         failed = ""
         try:

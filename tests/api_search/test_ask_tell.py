@@ -80,7 +80,7 @@ def test_ask_and_tell_survive_closing_and_reopening(tmp_path: Path) -> None:
         search.close()
         if lost is not None:
             again = small_search(tmp_path / "b").ask
-            assert (reborn := again()) is not None and reborn.task == lost.task
+            assert (reborn := again()) is not None and reborn.trial == lost.trial
             again.__self__.close()  # type: ignore[attr-defined]
     states = [SearchResult.load(tmp_path / name).state for name in "ab"]
     assert states[1].finished and states[0].winner == states[1].winner
@@ -100,7 +100,7 @@ def test_scores_that_are_none_and_scores_told_twice_are_refused(tmp_path: Path) 
         with pytest.raises(InputError, match=r"mrr=(nan|inf) of configuration 0 in round 1 is no score"):
             search.tell(trial, bad)
     search.tell(trial, 0.5)
-    with pytest.raises(InputError, match="Configuration 0 in round 1 has been told already"):
+    with pytest.raises(InputError, match="Configuration 0 in round 1 already has a result"):
         search.tell(trial, 0.7)
     search.close()
     assert search.result.state.rounds[0].results[0].mrr == 0.5

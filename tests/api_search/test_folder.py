@@ -83,8 +83,8 @@ def test_a_disk_that_is_full_at_the_first_line_is_what_is_said(tmp_path: Path, m
 
 def test_a_search_without_a_folder_gets_one_and_finds_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = {k: v for k, v in SMALL.items() if k not in ("engine", "devices")}
-    options = {"engine": "sequential", "devices": "cpu"}
+    settings = {k: v for k, v in SMALL.items() if k not in ("engine", "device")}
+    options = {"engine": "sequential", "device": "cpu"}
     first = Search(shifts(), **settings, **options)
     assert first.folder == Path("runs/shifts-complex-search")
     first.run(max_seconds=0.0)

@@ -42,7 +42,7 @@ def test_a_given_configuration_outside_the_space_is_refused(tmp_path: Path) -> N
 
 def test_nothing_is_taken_over_from_a_run_without_scores(tmp_path: Path) -> None:
     small_search(tmp_path / "run").run(max_seconds=0.0)
-    with pytest.raises(InputError, match="has no scored trial to take over"):
+    with pytest.raises(InputError, match="has no scored trial: give"):
         small_search(tmp_path / "next", from_run=tmp_path / "run")
     with pytest.raises(InputError, match="has no scored trial yet"):
         _ = SearchResult.load(tmp_path / "run").best_config

@@ -52,7 +52,7 @@ def test_priced_by_scores_the_bill_stays_below_the_budget(tmp_path: Path, varian
 
 def test_a_search_is_opened_and_goes_on(tmp_path: Path, finished: SearchResult) -> None:
     small_search(tmp_path / "run").run(max_seconds=0.1)
-    search = Search.open(tmp_path / "run", engine="sequential", devices="cpu")
+    search = Search.open(tmp_path / "run", engine="sequential", device="cpu")
     assert search.settings == small_search(tmp_path / "other").settings and search.dataset.name == "shifts"
     search.run()
     assert essence(tmp_path / "run") == essence(finished.folder)
@@ -62,7 +62,7 @@ def test_a_search_can_be_extended_and_mistakes_leave_no_engine_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[bool] = []
-    monkeypatch.setattr("grash.engines.local.SequentialEngine.close", lambda self: closed.append(True))
+    monkeypatch.setattr("grash.engines.local.LocalEngine.close", lambda self: closed.append(True))
     search = small_search(tmp_path / "run", n_trials=4, final_train=False)
     search.run()
     before = len(closed)

@@ -17,7 +17,7 @@ from grash.cli import live, main
 from grash.cli.live import live_display, picture
 from grash.cli.search import _show_result
 from grash.search.ledger import SearchState, read_ledger
-from grash.search.trial import TrialProgress
+from grash.training.loop import Progress
 from report.runs import MISHAPS, RISING, write_run
 
 
@@ -173,7 +173,7 @@ def test_quiet_says_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_the_table_shows_what_runs_where(run: Path) -> None:
     state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
     number = next(iter(state.rounds[1].running))
-    beats = {(2, number): TrialProgress(2, number, 450, 1000, 0.31, 42.0)}
+    beats = {(2, number): Progress(450, 1000, 0.5, 0.1, 10.0, 35.0, 42.0, 0.31)}
     console = Console(file=io.StringIO(), width=100)
     console.print(picture(state, beats, ("cuda:0", "cuda:1", "cuda:7"), now=datetime.now(timezone.utc)))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ def test_the_table_shows_what_runs_where(run: Path) -> None:
 
 def test_trials_that_are_trained_together_share_a_line(run: Path) -> None:
     state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
-    beats = {(2, n): TrialProgress(2, n, 450, 1000, 0.01 * n, 42.0) for n in range(100, 164)}
+    beats = {(2, n): Progress(450, 1000, 0.5, 0.1, 10.0, 35.0, 42.0, 0.01 * n) for n in range(100, 164)}
     state.rounds[1].running = {n: {"round": 2, "number": n, "device": "cuda:0"} for n in range(100, 164)}
     console = Console(file=io.StringIO(), width=100)
     console.print(picture(state, beats, ("cuda:0",), now=datetime.now(timezone.utc)))

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from grash.engines.ray import versions
-from grash.search.trial import Trial, TrialProgress
+from grash.search.trial import Trial
+from grash.training.loop import Progress
 
 GIB = 1 << 30
 
@@ -37,9 +38,9 @@ class FakeNode:
         if isinstance(self.fault, Exception):
             return self.fault
         if self.fault:
-            return json.dumps({"fault": self.fault, "id": f"id-{self.name}"})
+            return json.dumps({"error": self.fault, "id": f"id-{self.name}"})
         card = 10 * GIB if self.gpus else None
-        said = {"node": self.name, "id": f"id-{self.name}", "pid": 7, "card_bytes": card, "versions": versions()}
+        said = {"node": self.name, "id": f"id-{self.name}", "pid": 7, "gpu_bytes": card, "versions": versions()}
         return json.dumps(said)
 
 
@@ -59,7 +60,7 @@ class FakeRay:
     named: list[str] = field(default_factory=list)  # label selectors
     killed: list[Any] = field(default_factory=list)
     probes: int = 0
-    beat: TrialProgress | None = None  # what a worker says when it is asked
+    beat: tuple[int, Progress] | None = None  # (round, progress) that a worker reports
     exceptions: ClassVar[Any] = SimpleNamespace(RayError=RuntimeError, RayTaskError=LookupError)
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -84,12 +85,14 @@ class FakeRay:
         methods = {
             "begin": SimpleNamespace(remote=lambda: begun),
             "run": SimpleNamespace(remote=lambda task: Answer(ready=False)),
-            "heard": SimpleNamespace(options=lambda **group: SimpleNamespace(remote=self.heard)),
+            "progress": SimpleNamespace(options=lambda **group: SimpleNamespace(remote=self.progress)),
         }
         return SimpleNamespace(remote=lambda *given: SimpleNamespace(**methods))
 
-    def heard(self) -> Answer:
-        return Answer(None if self.beat is None else json.dumps(asdict(self.beat)))
+    def progress(self) -> Answer:
+        if self.beat is None:
+            return Answer("null")
+        return Answer(json.dumps({"trial": [self.beat[0], 0], "progress": asdict(self.beat[1])}))
 
     def place(self, cpus: int, gpus: float, memory: int, named: str) -> FakeNode | None:
         free = [n for n in self.there if n.alive and n.cpus >= cpus and n.gpus >= gpus and n.gib * GIB >= memory]

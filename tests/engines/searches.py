@@ -19,7 +19,7 @@ SPACE: dict[str, Any] = {
 }
 SMALL: dict[str, Any] = {
     "model": "complex", "n_trials": 6, "eta": 2, "max_epochs": 4, "dim": 8, "guard_rails": False, "space": SPACE,
-    "proposals": "random", "fixed": {"batch_size": 96, "negatives_head": 10}, "engine": "sequential", "devices": "cpu",
+    "proposals": "random", "fixed": {"batch_size": 96, "negatives_head": 10}, "engine": "sequential", "device": "cpu",
 }  # fmt: skip
 MEASURED = ("seconds", "peak_bytes", "device", "attempt")  # of a result: what may differ between two runs
 VIEWS = ("report.html", "optuna.log", ".optuna.log.lock", "log.txt")

@@ -16,13 +16,13 @@ from engines.searches import SPACE, essence, events_of, small_search, state_of
 from grash.api.search import Search
 from grash.engines import driver as drive_module
 from grash.engines import trial as trial_module
-from grash.engines.driver import Driver, interrupts_passed_on
+from grash.engines.driver import Driver, reraise_interrupts
 from grash.engines.trainer import run_trainings
 from grash.errors import OutputError, SearchFailed
 from grash.search.ledger import SearchState
-from grash.search.trial import TrialProgress
+from grash.search.trial import Trial
 from grash.training import loop
-from grash.training.loop import Monitor
+from grash.training.loop import Monitor, Progress
 
 WILD = {**SPACE, "lr": {"type": "categorical", "choices": [0.3, 1e25]}}
 
@@ -185,9 +185,9 @@ def test_the_second_interrupt_stops_at_once_and_what_was_done_is_saved(tmp_path:
     long = {"max_epochs": 60, "n_trials": 3, "eta": 3, "fixed": {"batch_size": 96, "negatives_head": 10}}
     small_search(tmp_path / "a" / "run", **long).run()
 
-    def watch(state: SearchState, heartbeats: dict[tuple[int, int], Any], *rest: Any) -> None:
-        if (1, 1) in heartbeats and len(sent) < 2:
-            sent.append(heartbeats[1, 1])
+    def watch(state: SearchState, progress: dict[tuple[int, int], Any], *rest: Any) -> None:
+        if (1, 1) in progress and len(sent) < 2:
+            sent.append(progress[1, 1])
             os.kill(os.getpid(), signal.SIGINT)
 
     sent: list[Any] = []
@@ -207,8 +207,8 @@ def test_one_interrupt_stops_the_final_training_at_once(
     long = {"max_epochs": 60, "n_trials": 2, "budget": 1, "fixed": {"batch_size": 96, "negatives_head": 10}}
     long |= {"engine": engine, "workers": None if engine == "sequential" else 1}
 
-    def watch(state: SearchState, heartbeats: dict[tuple[int, int], Any], *rest: Any) -> None:
-        if not sent and state.final_running is not None and any(number == 0 for number, _ in heartbeats):
+    def watch(state: SearchState, progress: dict[tuple[int, int], Any], *rest: Any) -> None:
+        if not sent and state.final_running is not None and any(number == 0 for number, _ in progress):
             sent.append(True)
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -263,10 +263,10 @@ def test_an_interrupt_is_passed_on_once_the_search_has_stopped_or_finished(
             os.kill(os.getpid(), number)
 
     sent: list[bool] = []
-    with pytest.raises(KeyboardInterrupt), interrupts_passed_on():
+    with pytest.raises(KeyboardInterrupt), reraise_interrupts():
         state = small_search(tmp_path / "run", final_train=False).run(watch=watch).state
         assert state.finished == (place == "the last one")
-    with interrupts_passed_on():  # the next one is not told of it
+    with reraise_interrupts():  # the next one is not told of it
         assert small_search(tmp_path / "run", final_train=False).run().state.finished
 
 
@@ -361,21 +361,21 @@ def test_an_extension_after_a_stop_in_the_final_training_trains_the_new_winner(
 ) -> None:
     """The old winner's checkpoint is there, and is none of the new one's."""
     monkeypatch.setattr(Monitor, "_save_interval", lambda self: 0.0)
-    hear = Driver._hear
+    on_progress = Driver._on_progress
 
-    def stops_at_last(self: Driver, heartbeat: TrialProgress) -> None:
-        if heartbeat.round == 0 and not self.stopping:
+    def stops_at_last(self: Driver, trial: Trial, progress: Progress) -> None:
+        if trial.final and not self.stopping:
             self.stopping = "interrupted"
             self.engine.stop()
-        hear(self, heartbeat)
+        on_progress(self, trial, progress)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Driver, "_hear", stops_at_last)
+        patch.setattr(Driver, "_on_progress", stops_at_last)
         patch.setattr(loop, "train_step", slowly(loop.train_step))
         small_search(tmp_path / "run", n_trials=4, seed=1, max_epochs=8).run()
     stopped = state_of(tmp_path / "run")
     assert stopped.stopped and list((tmp_path / "run").glob("final/*/checkpoint/state.json"))
-    Search.open(tmp_path / "run", engine="sequential", devices="cpu").run(extend={"n_trials": 12})
+    Search.open(tmp_path / "run", engine="sequential", device="cpu").run(extend={"n_trials": 12})
     extended = state_of(tmp_path / "run")
     assert extended.winner != stopped.winner and extended.final is not None and extended.final.status == "ok"
 

@@ -18,9 +18,8 @@ import torch
 from engines.searches import bare, essence, events_of, small_search, state_of
 from grash.api import search as api_search
 from grash.engines import processes
-from grash.engines import processes as silence
 from grash.engines.choose import choose_engine, device_slots
-from grash.engines.local import SequentialEngine
+from grash.engines.local import LocalEngine
 from grash.engines.processes import ProcessEngine
 from grash.errors import ConfigError, GrashError, OutputError
 from grash.search.ledger import SearchState
@@ -61,13 +60,19 @@ class TestConformance:
         assert trials(tmp_path / "run") == trials(sequential(**changes))
 
     def test_an_engine_without_room_is_asked_again(self, tmp_path: Path, sequential: Any, engines: list[Any]) -> None:
-        class Full(SequentialEngine):
-            n_slots = 3
+        class Full(LocalEngine):
+            def start(self, trial: Trial) -> str | None:
+                return None if self._trials else super().start(trial)
+
+        def full(*given: Any, **more: Any) -> Full:
+            engine = Full(real(*given, **more).runner)
+            engine.n_slots = 3
+            return engine
 
         search = small_search(tmp_path / "run")
         real = api_search.choose_engine
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(api_search, "choose_engine", lambda *a, **k: Full(real(*a, **k).runner))
+            patch.setattr(api_search, "choose_engine", full)
             search.run()
         assert essence(tmp_path / "run") == essence(sequential())
 
@@ -96,19 +101,19 @@ def trials(folder: Path) -> Counter[tuple[Any, ...]]:
 
 def worker_of(engine: ProcessEngine, number: int) -> int:
     """Process id of the worker that runs this configuration."""
-    return next(s.process.pid for s in engine._slots if s.task is not None and s.task.number == number)
+    return next(s.process.pid for s in engine._slots if s.trial is not None and s.trial.number == number)
 
 
 def at_heartbeats(engines: list[Any], act: Callable[[ProcessEngine, int, int], None]) -> Callable[..., None]:
     """A watcher that acts once for every attempt of a first-round trial that has been heard of."""
     met: set[tuple[int, int]] = set()
 
-    def watch(state: SearchState, heartbeats: dict[tuple[int, int], Any], *rest: Any) -> None:
-        for _, number in list(heartbeats):
+    def watch(state: SearchState, progress: dict[tuple[int, int], Any], *rest: Any) -> None:
+        for _, number in list(progress):
             running = state.rounds[0].running.get(number)
             if running is not None and (number, running["attempt"]) not in met:
                 met.add((number, running["attempt"]))
-                heartbeats.pop((1, number))  # the next attempt begins unheard
+                progress.pop((1, number))  # the next attempt begins unheard
                 act(engines[-1], number, running["attempt"])
 
     return watch
@@ -161,17 +166,17 @@ def test_a_worker_that_hangs_is_ended_after_the_time_limit(
     def act(engine: ProcessEngine, number: int, attempt: int) -> None:
         if number == 0:
             os.kill(worker_of(engine, number), signal.SIGSTOP)
-            monkeypatch.setattr(silence, "GRACE", -100.0)  # the driver's patience ends now
+            monkeypatch.setattr(processes, "GRACE_SECONDS", -100.0)  # the driver's patience ends now
 
     def watch(state: SearchState, *rest: Any) -> None:
         if state.rounds and 0 in state.rounds[0].results:
-            monkeypatch.setattr(silence, "GRACE", 100.0)
+            monkeypatch.setattr(processes, "GRACE_SECONDS", 100.0)
         heard(state, *rest)
 
     heard = at_heartbeats(engines, act)
     options: dict[str, Any] = {"engine": "processes", "workers": 1, "trial_timeout": 100.0, **LONG, "n_trials": 2}
     past = small_search(tmp_path / "run", **options).run(watch=watch).state.rounds[0]
-    assert past.results[0].status == "timeout" and "said nothing" in past.results[0].message
+    assert past.results[0].status == "timeout" and "reported nothing" in past.results[0].message
     assert past.results[1].status == "ok" and [len(tries) for tries in past.attempts.values()] == [1, 1]
 
 
@@ -180,10 +185,10 @@ def test_the_time_in_which_a_worker_cuts_its_graph_is_no_time_of_the_trial(
 ) -> None:
     slow = (
         "import json, sys, time; sys.path[:] = json.loads(sys.argv[1]); from grash.search.graphs import SearchGraphs; "
-        "cut = SearchGraphs._subgraph; SearchGraphs._subgraph = lambda *given: (time.sleep(4), cut(*given))[1]; "
+        "cut = SearchGraphs._make_subgraph; SearchGraphs._make_subgraph = lambda *given: (time.sleep(4), cut(*given))[1]; "
     )
-    monkeypatch.setattr(processes, "_BEGIN", slow + processes._BEGIN)
-    monkeypatch.setattr(silence, "GRACE", 0.0)
+    monkeypatch.setattr(processes, "_START", slow + processes._START)
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.0)
     options: dict[str, Any] = {"engine": "processes", "workers": 1, "trial_timeout": 2.0, "final_train": False}
     past = small_search(tmp_path / "run", **options, n_trials=2).run().state.rounds[0]
     assert [[r.status for r in tries] for tries in past.attempts.values()] == [["ok"], ["ok"]]
@@ -192,59 +197,61 @@ def test_the_time_in_which_a_worker_cuts_its_graph_is_no_time_of_the_trial(
 
 def test_a_silence_is_judged_from_the_last_heartbeat_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(silence.time, "monotonic", lambda: now)
-    one, trial, final = silence.Silence(), Trial(1, 0, 1, {}, ()), Trial(0, 0, 1, {}, (), final=True)
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now)
+    one, trial, final = processes.Watchdog(), Trial(1, 0, 1, {}, ()), Trial(0, 0, 1, {}, (), final=True)
     now += 7200.0
-    assert one.verdict(trial, 5.0) is None, "its training has not begun"
-    one.heard()
+    assert one.check(trial, 5.0) is None, "its training has not begun"
+    one.progressed()
     now += 30.0
-    one.heard()
+    one.progressed()
     now += 35.0
-    assert one.verdict(trial, 5.0) is None
+    assert one.check(trial, 5.0) is None
     now += 0.1
-    why = "It said nothing for 35 s, where a trial may take 5 s (--trial-timeout)."
-    assert one.verdict(trial, 5.0) == ("timeout", why)
-    assert one.verdict(final, 5.0) is None and one.verdict(trial, None) is None
+    why = "It reported nothing for 35 s. Its time limit is 5 s (--trial-timeout)."
+    assert one.check(trial, 5.0) == ("timeout", why)
+    assert one.check(final, 5.0) is None and one.check(trial, None) is None
 
 
 def test_a_worker_that_never_says_a_word_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(silence.time, "monotonic", lambda: now)
-    one, trial, final = silence.Silence(), Trial(1, 0, 1, {}, ()), Trial(0, 0, 1, {}, (), final=True)
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now)
+    one, trial, final = processes.Watchdog(), Trial(1, 0, 1, {}, ()), Trial(0, 0, 1, {}, (), final=True)
     now += 7200.1
-    lost = ("killed", "Its worker said nothing for 7200 s, and its training had not begun.")
-    assert one.verdict(trial, None) == one.verdict(final, None) == one.verdict(trial, 5.0) == lost
-    assert one.verdict(trial, 9000.0) is None, "where trials may take longer, so may what comes before"
+    lost = ("killed", "Its worker reported nothing for 7200 s, and its training had not started.")
+    assert one.check(trial, None) == one.check(final, None) == one.check(trial, 5.0) == lost
+    assert one.check(trial, 9000.0) is None, "where trials may take longer, so may what comes before"
     now += 1800.0
-    assert one.verdict(trial, 9000.0) is not None
+    assert one.check(trial, 9000.0) is not None
 
 
 def test_a_worker_that_hangs_before_its_first_heartbeat_is_ended_and_its_trial_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = processes._BEGIN
-    monkeypatch.setattr(processes, "_BEGIN", "import time; time.sleep(600)")
+    begin = processes._START
+    monkeypatch.setattr(processes, "_START", "import time; time.sleep(600)")
 
     def watch(state: SearchState, *rest: Any) -> None:
         if state.rounds and state.rounds[0].attempts:
-            monkeypatch.setattr(silence, "UNHEARD", 7200.0)
+            monkeypatch.setattr(processes, "START_SECONDS", 7200.0)
         elif state.rounds and state.rounds[0].running:  # the driver's patience ends now, and the next worker begins
-            monkeypatch.setattr(silence, "UNHEARD", -1.0)
-            monkeypatch.setattr(processes, "_BEGIN", begin)
+            monkeypatch.setattr(processes, "START_SECONDS", -1.0)
+            monkeypatch.setattr(processes, "_START", begin)
 
     changes: dict[str, Any] = {"n_trials": 2, "final_train": False, "engine": "processes", "workers": 1}
     past = small_search(tmp_path / "run", **changes).run(watch=watch).state.rounds[0]
     assert [[r.status for r in tries] for tries in past.attempts.values()] == [["killed", "ok"], ["ok"]]
-    assert "its training had not begun" in past.attempts[0][0].message
+    assert "its training had not started" in past.attempts[0][0].message
 
 
 def test_workers_that_all_hang_before_they_begin_end_the_search_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_BEGIN", "import time; time.sleep(600)")
-    monkeypatch.setattr(processes, "_PATIENCE", 0.01)
-    monkeypatch.setattr(silence, "UNHEARD", -1.0)
-    with pytest.raises(GrashError, match=r"3 workers in a row on cpu ended before .* \(the last one said nothing\)"):
+    monkeypatch.setattr(processes, "_START", "import time; time.sleep(600)")
+    monkeypatch.setattr(processes, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(processes, "START_SECONDS", -1.0)
+    with pytest.raises(
+        GrashError, match=r"3 workers in a row on cpu ended before .* \(the last one reported nothing\)"
+    ):
         small_search(tmp_path / "run", engine="processes", workers=1).run()
 
 
@@ -252,7 +259,7 @@ def test_workers_that_cannot_begin_end_the_search_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sequential: Any
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(processes, "_BEGIN", "import sys; sys.exit(7)")
+        patch.setattr(processes, "_START", "import sys; sys.exit(7)")
         with pytest.raises(GrashError, match=r"3 workers in a row on cpu ended before .* \(exit code 7\)"):
             small_search(tmp_path / "run", engine="processes", workers=2).run()
     small_search(tmp_path / "run").run()
@@ -262,7 +269,7 @@ def test_workers_that_cannot_begin_end_the_search_with_a_sentence(
 def test_why_a_worker_could_not_begin_is_said(tmp_path: Path) -> None:
     engine = ProcessEngine(tmp_path, ["cpu"])
     try:
-        with pytest.raises(GrashError, match=r"worker on cpu could not begin: .* is not the run folder of a search"):
+        with pytest.raises(GrashError, match=r"worker on cpu could not start: .* is not the run folder of a search"):
             while True:
                 engine.wait(lambda heartbeat: None)
     finally:
@@ -272,7 +279,7 @@ def test_why_a_worker_could_not_begin_is_said(tmp_path: Path) -> None:
 def test_a_trial_is_not_blamed_for_a_worker_that_never_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = tmp_path / "first"
     once = f"import os, pathlib; p = pathlib.Path({str(mark)!r}); p.exists() or (p.touch(), os._exit(9)); "
-    monkeypatch.setattr(processes, "_BEGIN", once + processes._BEGIN)
+    monkeypatch.setattr(processes, "_START", once + processes._START)
     changes: dict[str, Any] = {"n_trials": 2, "final_train": False, "engine": "processes", "workers": 1}
     past = small_search(tmp_path / "run", **changes).run().state.rounds[0]
     assert mark.exists() and [[r.status for r in tries] for tries in past.attempts.values()] == [["ok"], ["ok"]]
@@ -284,7 +291,7 @@ def test_a_disk_that_is_full_for_a_worker_stops_the_search_where_it_goes_on(tmp_
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
     try:
-        with pytest.raises(OutputError, match=r"run could not be written: .* goes on with `grash resume`\.$"):
+        with pytest.raises(OutputError, match=r"run could not be written: .* Continue it with `grash resume`\.$"):
             small_search(tmp_path / "run", engine="processes", workers=1, **changes).run()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -324,7 +331,7 @@ class Silent:
 
 def test_memory_admits_as_many_trials_at_once_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slot = processes._Slot
-    monkeypatch.setattr(ProcessEngine, "_worker", lambda self, device: slot(device, Silent(), Silent()))  # type: ignore[arg-type]
+    monkeypatch.setattr(ProcessEngine, "_new_worker", lambda self, device: slot(device, Silent(), Silent()))  # type: ignore[arg-type]
     monkeypatch.setattr(processes, "_free_bytes", lambda device: 1000)
 
     def started(engine: ProcessEngine, *sizes: int) -> list[str | None]:
@@ -336,7 +343,7 @@ def test_memory_admits_as_many_trials_at_once_as_fit(tmp_path: Path, monkeypatch
 
 
 def test_slots_are_spread_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.engines.choose._cores", lambda: 8)
+    monkeypatch.setattr("grash.engines.choose._n_cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_slots("auto", None, threads=1) == ["cpu"] * 8
     assert device_slots("cpu", None, threads=3) == ["cpu"] * 2
@@ -344,11 +351,11 @@ def test_slots_are_spread_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_slots("cpu", 5, threads=1) == ["cpu"] * 5
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr("grash.engines.choose._shares_cards", lambda: False)
+    monkeypatch.setattr("grash.engines.choose._mps_runs", lambda: False)
     assert device_slots("auto", None, threads=1) == ["cuda:0", "cuda:1"]
     assert device_slots("cuda:1", 3, threads=1) == ["cuda:1"] * 3
     assert device_slots("cuda:0, cuda:1", 3, threads=1) == ["cuda:0", "cuda:1", "cuda:0"]
-    monkeypatch.setattr("grash.engines.choose._shares_cards", lambda: True)
+    monkeypatch.setattr("grash.engines.choose._mps_runs", lambda: True)
     assert device_slots("cuda:1", None, threads=1) == ["cuda:1"] * 3
 
 

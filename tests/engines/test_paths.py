@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from engines.searches import shifts, small_search
-from grash.engines.plan import largest_stack, paths_of, probe_step, probe_validation
+from grash.engines.plan import choose_implementation, largest_stack, probe_step, probe_validation
 from grash.engines.trainer import TrainingData
 from grash.evaluation.ranking import Ranker, Ranks
+from grash.report.plan import implementation_sentence
 from grash.training.config import TrainConfig, make_config
 from grash.training.fused import work_bytes
 
@@ -37,20 +38,22 @@ def config_of(number: int, **values: Any) -> TrainConfig:
 
 def test_a_cpu_has_one_path_and_says_so_in_one_line(tmp_path: Path) -> None:
     plan = small_search(tmp_path / "run").plan(probe=False)
-    assert all(r.paths.fused == 0 and r.paths.plain == r.n_trials and r.paths.together == 1 for r in plan.rounds)
-    [line] = [line for line in str(plan).splitlines() if "path" in line]
-    assert line.startswith("all trials take the plain path: the device is cpu, not cuda")
+    for planned in plan.rounds:
+        choice = planned.implementation
+        assert (choice.fused, choice.unfused, choice.stack_size) == (0, planned.n_trials, 1)
+    [line] = [line for line in str(plan).splitlines() if "unfused" in line]
+    assert line.startswith("all trials use the unfused implementation: the device is cpu, not cuda")
 
 
 def test_reasons_are_counted(served: None) -> None:
     data = TrainingData(shifts(), CPU)
     configs = [config_of(i) for i in range(5)] + [config_of(i, loss=loss) for i, loss in ((5, "bce"), (6, "bce"))]
-    paths = paths_of(data, [*configs, config_of(7, loss="margin")])
-    assert (paths.fused, paths.plain, paths.together) == (5, 3, 5)
-    assert paths.reasons == (("loss=bce is not softmax", 2), ("loss=margin is not softmax", 1))
-    assert paths.sentence() == (
-        "5 by the fused step, 5 together, 3 by the plain path: loss=bce is not softmax (2); loss=margin is not "
-        "softmax (1)"
+    choice = choose_implementation(data, [*configs, config_of(7, loss="margin")])
+    assert (choice.fused, choice.unfused, choice.stack_size) == (5, 3, 5)
+    assert choice.reasons == (("loss=bce is not softmax", 2), ("loss=margin is not softmax", 1))
+    assert implementation_sentence(choice) == (
+        "5 use the fused step, 5 together, 3 use the unfused implementation: loss=bce is not softmax (2); "
+        "loss=margin is not softmax (1)"
     )
 
 
@@ -62,7 +65,7 @@ def test_a_stack_takes_its_tables_and_one_work_space(served: None) -> None:
     assert plan.tables == 5 * one.tables and plan.optimizer == 5 * one.optimizer and plan.triples == one.triples
     assert plan.step == work_bytes(configs, *data.sizes) and plan.step_stays
     assert plan.device == plan.tables + plan.optimizer + plan.triples + plan.step + plan.ranking
-    assert paths_of(data, configs).n_bytes == plan.device
+    assert choose_implementation(data, configs).n_bytes == plan.device
 
 
 def test_the_probe_measures_as_many_together_as_fit(served: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +80,7 @@ def test_the_probe_measures_as_many_together_as_fit(served: None, monkeypatch: p
 
 
 def test_the_time_of_a_validation_is_not_that_of_compiling_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a fresh machine a plan once foretold 664 s for 20."""
+    """On a fresh machine a plan once predicted 664 s for 20."""
     calls, real = [], Ranker.rank
 
     def first_compiles(self: Ranker, *args: Any, **more: Any) -> Ranks:
@@ -94,11 +97,13 @@ def test_a_plan_with_kernels_names_the_stacks_of_each_round(
 ) -> None:
     search = small_search(tmp_path / "run", final_train=False)
     lines = str(search.plan(probe=False)).splitlines()
-    assert "round 1: 6 by the fused step, 6 together" in lines
+    assert "round 1: 6 use the fused step, 6 together" in lines
     monkeypatch.setattr("grash.engines.plan._PROBE_SECONDS", 0.01)
     assert search.plan().seconds
 
 
 def test_the_reference_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRASH_KERNELS", "reference")
-    assert paths_of(TrainingData(shifts(), CPU), [config_of(0)]).reasons == (("GRASH_KERNELS=reference", 1),)
+    assert choose_implementation(TrainingData(shifts(), CPU), [config_of(0)]).reasons == (
+        ("GRASH_KERNELS=reference", 1),
+    )

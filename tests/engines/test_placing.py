@@ -164,8 +164,8 @@ def test_a_final_training_that_does_not_fit_is_noted_in_the_plan_of_a_search(
 
     machine["cpu"] = 1000
     monkeypatch.setattr(placing, "free_disk", lambda folder: 1 << 40)
-    found = str(Search(circle(), n_trials=4, dim=8, devices="cpu").plan(probe=False))
-    assert "final: it does not fit as things are." in found and "With placement=disk" in found
+    found = str(Search(circle(), n_trials=4, dim=8, device="cpu").plan(probe=False))
+    assert "final: it does not fit with these settings." in found and "With placement=disk" in found
 
 
 def test_the_final_training_of_a_search_is_the_same_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,17 +20,17 @@ import pytest
 from engines.searches import essence, events_of, shifts, small_search, state_of
 from engines.storm import Life, storm
 from grash.api import search as api_search
-from grash.engines import ray as ray_cluster
-from grash.engines import ray as ray_worker
+from grash.engines import ray as ray_engine
 from grash.engines.choose import check_engine, choose_engine
-from grash.engines.ray import RayEngine, RayWorker, Share, alive_nodes, versions
+from grash.engines.ray import RayEngine, RayWorker, Resources, alive_nodes, check_versions, versions
 from grash.engines.trainer import run_training
 from grash.errors import ConfigError, GrashError
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.search.ledger import SearchState
-from grash.search.trial import Trial, TrialProgress
+from grash.search.trial import Trial
 from grash.training.config import make_config
+from grash.training.loop import Progress
 
 GIB = 1 << 30
 # trials that last long enough (some tenths of a second) to be met while they run
@@ -94,18 +94,18 @@ def once_heard(number: int, act: Callable[[int], None]) -> Callable[..., None]:
     """A watcher that acts once for every attempt of this first-round trial that has been heard of."""
     met: set[int] = set()
 
-    def watch(state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], *rest: Any) -> None:
-        attempt = state.rounds[0].running[number]["attempt"] if (1, number) in heartbeats else None
+    def watch(state: SearchState, progress: dict[tuple[int, int], Progress], *rest: Any) -> None:
+        attempt = state.rounds[0].running[number]["attempt"] if (1, number) in progress else None
         if attempt is not None and attempt not in met:
             met.add(attempt)
-            del heartbeats[1, number]  # the next attempt begins unheard
+            del progress[1, number]  # the next attempt begins unheard
             act(attempt)
 
     return watch
 
 
 def running(engine: RayEngine, number: int) -> Any:
-    return next(w for w in engine._workers if w.task is not None and w.task.number == number)
+    return next(w for w in engine._workers if w.trial is not None and w.trial.number == number)
 
 
 @pytest.mark.slow
@@ -142,10 +142,10 @@ class TestOnThreeNodes:
     def test_nodes_that_cannot_see_the_run_folder_are_named(
         self, tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ray_cluster, "_TRIES", 1)
-        engine = RayEngine(tmp_path / "nowhere", address=cluster.address, devices="cpu")
+        monkeypatch.setattr(ray_engine, "_TRIES", 1)
+        engine = RayEngine(tmp_path / "nowhere", address=cluster.address, device="cpu")
         sentence = (
-            rf"No trial could begin on any node .* On {socket.gethostname()}: .* is not the run folder .* at the same"
+            rf"No worker could start on any node .* On {socket.gethostname()}: .* is not the run folder .* at the same"
         )
         try:
             with pytest.raises(GrashError, match=sentence):
@@ -154,15 +154,15 @@ class TestOnThreeNodes:
             engine.close()
 
     def test_a_node_that_is_left_out_gets_no_worker(self, cluster: Any, sequential: Any) -> None:
-        engine = RayEngine(sequential(), address=cluster.address, devices="cpu")
+        engine = RayEngine(sequential(), address=cluster.address, device="cpu")
         try:
             for node in alive_nodes(engine._ray)[:2]:
-                engine._faults._found[node.id] = (3, 0.0, "It was said to be.")
-            [able] = engine._nodes()
+                engine._failed_starts._by_node[node.id] = (3, 0.0, "It was said to be.")
+            [able] = engine._usable_nodes()
             for _ in range(2):
-                engine._ask(Share(1, GIB), Trial(1, 0, 1, {}, ()))
-            until(lambda: engine._greet() is None and any(w.begun is None for w in engine._workers))
-            [worker] = [w for w in engine._workers if w.begun is None]  # the other waits, though two nodes are free
+                engine._request_worker(Resources(1, GIB), Trial(1, 0, 1, {}, ()))
+            until(lambda: engine._collect_started() is None and any(w.starting is None for w in engine._workers))
+            [worker] = [w for w in engine._workers if w.starting is None]  # the other waits, though two nodes are free
             [node] = [n for n in cluster.list_all_nodes() if worker.pid in children_of(raylet_of(n))]
             assert node.node_id == able.id
         finally:
@@ -197,10 +197,10 @@ class TestOnThreeNodes:
     ) -> None:
         killed: list[Any] = []
 
-        def kill_node(state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], *rest: Any) -> None:
+        def kill_node(state: SearchState, progress: dict[tuple[int, int], Progress], *rest: Any) -> None:
             """Kills the first node beside the head whose trial has been heard of."""
-            busy = [w for w in engines[-1]._workers if w.task is not None]
-            heard = {w.pid for w in busy if (1, w.task.number) in heartbeats}
+            busy = [w for w in engines[-1]._workers if w.trial is not None]
+            heard = {w.pid for w in busy if (1, w.trial.number) in progress}
             nodes = [n for n in cluster.worker_nodes if heard & set(children_of(raylet_of(n)))]
             if nodes and not killed:
                 killed.extend(nodes[:1])
@@ -261,14 +261,14 @@ def test_a_missing_ray_is_said_before_anything_is_written(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"devices": "cuda:1"}, "Ray chooses the cards"),
+        ({"device": "cuda:1"}, "Ray chooses the GPUs"),
         ({"workers": 0}, "workers=0: give 1 or more"),
         ({"address": "ray://head:10001"}, "start it on a node of the cluster"),
-        ({"name": "processes", "address": "head:6379"}, "engine='processes' uses none: give ray"),
+        ({"name": "processes", "address": "head:6379"}, "give engine='ray', not 'processes'"),
     ],
 )
 def test_what_a_cluster_cannot_be_given_is_named(given: dict[str, Any], sentence: str) -> None:
-    asked: dict[str, Any] = {"name": "ray", "devices": "cpu", "workers": None, "threads": 1, **given}
+    asked: dict[str, Any] = {"name": "ray", "device": "cpu", "workers": None, "threads": 1, **given}
     with pytest.raises(ConfigError, match=sentence):
         check_engine(**asked)
 
@@ -276,29 +276,29 @@ def test_what_a_cluster_cannot_be_given_is_named(given: dict[str, Any], sentence
 def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed (extra `ray`)")
     with pytest.raises(GrashError, match="No Ray cluster could be used at 127.0.0.1:1"):
-        RayEngine(tmp_path, address="127.0.0.1:1", devices="cpu")
+        RayEngine(tmp_path, address="127.0.0.1:1", device="cpu")
 
 
 def test_other_versions_on_a_node_are_named() -> None:
-    said = {"node": "north", "pid": 7, "card_bytes": None, "versions": {**versions(), "torch": "1.0"}}
+    said = {"node": "north", "pid": 7, "gpu_bytes": None, "versions": {**versions(), "torch": "1.0"}}
     with pytest.raises(GrashError, match="torch is 1.0 on north and .* here"):
-        RayEngine._check(None, said)  # type: ignore[arg-type]
+        check_versions(said)
 
 
 def test_a_worker_ends_when_another_driver_holds_the_run_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(ray_worker.os, "_exit", codes.append)
+    monkeypatch.setattr(ray_engine.os, "_exit", codes.append)
     worker = RayWorker(str(tmp_path), "cpu", None, "process 1 on north\n")
-    beat = TrialProgress(1, 0, 5, 10, None, 1.0)
-    worker._tell(beat)  # the lock cannot be read: nothing is known
-    assert codes == [] and json.loads(worker.heard() or "") == {**vars(beat)}
+    trial, progress = Trial(1, 0, 1, {}, ()), Progress(5, 10, 0.5, 0.1, 1.0, 1.0, 1.0, None)
+    worker._report(trial, progress)  # the lock cannot be read: nothing is known
+    assert codes == [] and json.loads(worker.progress()) == {"trial": [1, 0], "progress": vars(progress)}
     for holder, expected in (("process 1 on north\n", []), ("process 2 on south\n", [0])):
         (tmp_path / ".lock").write_text(holder)
-        worker._looked = 0.0
-        worker._tell(beat)
+        worker._checked = 0.0
+        worker._report(trial, progress)
         assert codes == expected
     worker.stop()
     with pytest.raises(KeyboardInterrupt):
-        worker._tell(beat)
+        worker._report(trial, progress)

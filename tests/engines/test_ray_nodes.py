@@ -14,15 +14,22 @@ import torch
 from engines.fake_ray import GIB, FakeNode, FakeRay, task_of
 from engines.searches import shifts
 from grash.data.dataset import Dataset
-from grash.engines import processes as silence
-from grash.engines import ray as ray_cluster
+from grash.engines import processes
 from grash.engines import ray as ray_engine
-from grash.engines import ray as ray_worker
 from grash.engines.memory import plan_memory
-from grash.engines.ray import Node, RayEngine, RayWorker, Share, able_nodes, node_of, plan_final, share_of
+from grash.engines.ray import (
+    Node,
+    RayEngine,
+    RayWorker,
+    Resources,
+    capable_nodes,
+    node_of,
+    plan_final_training,
+    trial_resources,
+)
 from grash.errors import GrashError
-from grash.search.trial import TrialProgress
 from grash.training.config import make_config
+from grash.training.loop import Progress
 from grash.training.placement import Placement
 
 
@@ -32,7 +39,7 @@ def engine_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
     def make(ray: FakeRay, **options: Any) -> RayEngine:
         monkeypatch.setattr(ray_engine, "connect", lambda address: (ray, False))
-        monkeypatch.setattr(ray_cluster, "_MOMENT", 0.0)
+        monkeypatch.setattr(ray_engine, "_SAME_FAILURE_SECONDS", 0.0)
         return RayEngine(tmp_path, **options)
 
     return make
@@ -40,30 +47,30 @@ def engine_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 def test_a_trial_gets_a_share_of_its_node_by_its_memory() -> None:
     def memory(n_bytes: int) -> float:
-        return share_of(task_of(n_bytes), 2, node_bytes=10 * GIB, card_bytes=None).memory / GIB
+        return trial_resources(task_of(n_bytes), 2, node_bytes=10 * GIB, gpu_bytes=None).memory / GIB
 
     assert [memory(n) for n in (0, 1, GIB // 2, GIB, 5 * GIB)] == [0.5, 1.0, 1.0, 2.0, 8.0]
     assert memory(9 * GIB) == memory(50 * GIB) == 10.0  # the whole node: a trial that is alone is always tried
-    assert share_of(task_of(0), 2, node_bytes=GIB, card_bytes=None) == Share(2, GIB // 2)
+    assert trial_resources(task_of(0), 2, node_bytes=GIB, gpu_bytes=None) == Resources(2, GIB // 2)
 
 
 def test_up_to_three_trials_share_a_card_as_its_memory_admits() -> None:
     def gpus(n_bytes: float) -> float:
-        return share_of(task_of(n_bytes), 1, node_bytes=64 * GIB, card_bytes=10 * GIB).gpus
+        return trial_resources(task_of(n_bytes), 1, node_bytes=64 * GIB, gpu_bytes=10 * GIB).gpus
 
     assert [gpus(n * GIB) for n in (0.1, 3, 3.1, 4.5, 4.6, 9, 40)] == [1 / 3, 1 / 3, 1 / 2, 1 / 2, 1, 1, 1]
-    assert share_of(task_of(4 * GIB), 1, node_bytes=64 * GIB, card_bytes=10 * GIB).memory == 4 * GIB
+    assert trial_resources(task_of(4 * GIB), 1, node_bytes=64 * GIB, gpu_bytes=10 * GIB).memory == 4 * GIB
 
 
 def test_a_trial_that_is_larger_than_a_card_has_its_tables_in_the_memory_of_the_node() -> None:
-    share = share_of(task_of(30 * GIB), 1, node_bytes=64 * GIB, card_bytes=10 * GIB)
-    assert share == Share(1, 32 * GIB, 1.0)
+    share = trial_resources(task_of(30 * GIB), 1, node_bytes=64 * GIB, gpu_bytes=10 * GIB)
+    assert share == Resources(1, 32 * GIB, 1.0)
 
 
 def test_a_worker_serves_what_is_not_larger() -> None:
-    assert Share(1, 4, 0.5).holds(Share(1, 4, 0.5)) and Share(1, 4, 0.5).holds(Share(1, 2, 1 / 3))
-    assert not Share(1, 4, 0.5).holds(Share(1, 8, 0.5)) and not Share(1, 4, 0.5).holds(Share(1, 4, 1))
-    assert str(Share(1, 2 * GIB, 1 / 3)) == "1 CPU, 2.0 GiB, 0.33 of a GPU"
+    assert Resources(1, 4, 0.5).covers(Resources(1, 4, 0.5)) and Resources(1, 4, 0.5).covers(Resources(1, 2, 1 / 3))
+    assert not Resources(1, 4, 0.5).covers(Resources(1, 8, 0.5)) and not Resources(1, 4, 0.5).covers(Resources(1, 4, 1))
+    assert str(Resources(1, 2 * GIB, 1 / 3)) == "1 CPU, 2.0 GiB, 0.33 of a GPU"
 
 
 def test_trials_go_by_the_nodes_that_can_run_them() -> None:
@@ -74,8 +81,8 @@ def test_trials_go_by_the_nodes_that_can_run_them() -> None:
         Node("c", "few", "", 1, 2, 99),
     )
     nodes = [head, plain, cards, few]
-    assert able_nodes(nodes, 2, gpu=False) == [plain, cards] and able_nodes(nodes, 2, gpu=True) == [cards]
-    assert able_nodes(nodes, 1, gpu=True) == [cards, few]
+    assert capable_nodes(nodes, 2, gpu=False) == [plain, cards] and capable_nodes(nodes, 2, gpu=True) == [cards]
+    assert capable_nodes(nodes, 1, gpu=True) == [cards, few]
 
 
 class TestTheFinalTraining:
@@ -86,8 +93,8 @@ class TestTheFinalTraining:
         """GPUs and GiB."""
         final = task_of(0, config={**self.config.model_dump(), **changes}, final=True, placement=placement)
         card = None if card_gib is None else card_gib * GIB
-        plan = plan_final(final, self.dataset, torch.device("cpu"), card_bytes=card)
-        share = share_of(final, 1, node_bytes=128 * GIB, card_bytes=card, plan=plan)
+        plan = plan_final_training(final, self.dataset, torch.device("cpu"), gpu_bytes=card)
+        share = trial_resources(final, 1, node_bytes=128 * GIB, gpu_bytes=card, plan=plan)
         return share.gpus, share.memory // GIB
 
     def test_reserves_what_its_placement_keeps_in_the_memory_of_the_node(self) -> None:
@@ -107,7 +114,7 @@ class TestTheFinalTraining:
     def test_is_asked_for_by_that_plan(self, engine_on: Callable[..., RayEngine]) -> None:
         ray = FakeRay()
         engine = engine_on(ray)
-        engine.__dict__["_dataset"] = self.dataset
+        engine._dataset = self.dataset
         task = task_of(19 * GIB, config=self.config.model_dump(), final=True, placement="host")
         far = plan_memory(
             [self.config], 20_000_000, 7, len(self.dataset.train), torch.device("cpu"), placement=Placement("host")
@@ -120,9 +127,9 @@ class TestTheFinalTraining:
         self, engine_on: Callable[..., RayEngine], final_threads: int, cpus: int
     ) -> None:
         engine = engine_on(FakeRay([FakeNode("north", cpus=8)]), threads=2, final_threads=final_threads)
-        engine.__dict__["_dataset"] = self.dataset
+        engine._dataset = self.dataset
         task = task_of(GIB, config=self.config.model_dump())
-        shares = [engine._share(replace(task, final=final)) for final in (False, True)]
+        shares = [engine._resources(replace(task, final=final)) for final in (False, True)]
         assert [s and s.cpus for s in shares] == [2, cpus]
 
 
@@ -143,7 +150,7 @@ def test_nothing_is_asked_for_while_no_node_can_take_it(
     cards.alive = False
     assert [engine.start(task_of(GIB)) for _ in range(3)] == [None] * 3
     assert len(ray.asked) == 1 and ray.probes == 2  # what waits for a card, whatever the size of its node
-    monkeypatch.setattr(ray_engine, "_PATIENT", -1.0)
+    monkeypatch.setattr(ray_engine, "_WARN_SECONDS", -1.0)
     assert engine.start(task_of(GIB)) is None and "configuration 0 in round 1 waits for a GPU" in caplog.text
     cards.alive, engine._probe = True, None
     assert [engine.start(task_of(GIB)) for _ in range(2)] == [None, "cuda"] and ray.asked[1:] == [(1 / 3, 1)]
@@ -166,10 +173,10 @@ def test_trials_on_cards_get_workers_of_their_size(engine_on: Callable[..., RayE
     assert [engine.start(small) for _ in range(2)] == [None, "cuda"] and ray.asked == [(1 / 3, 2)]
     assert [engine.start(large) for _ in range(2)] == [None, "cuda"] and ray.asked[1:] == [(1, 4)]
     assert engine.start(small) is None and len(ray.asked) == 2  # both workers are busy, and there may be two
-    engine._workers[0].task = engine._workers[1].task = None
-    assert engine.start(small) == "cuda" and engine._workers[0].task is small  # the smaller of the two
+    engine._workers[0].trial = engine._workers[1].trial = None
+    assert engine.start(small) == "cuda" and engine._workers[0].trial is small  # the smaller of the two
     assert engine.start(large) == "cuda" and not ray.killed
-    engine._workers[0].task = None
+    engine._workers[0].trial = None
     assert engine.start(large) is None and len(ray.killed) == 1  # too small for it, it makes room
     assert ray.asked[2:] == [(1, 4)]
     engine.close()
@@ -180,22 +187,29 @@ def test_a_trial_has_its_time_limit_from_its_first_heartbeat_on(
     engine_on: Callable[..., RayEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, told = 1000.0, []
-    monkeypatch.setattr(silence.time, "monotonic", lambda: now)
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now)
     ray = FakeRay([FakeNode("north")])
     engine, task = engine_on(ray, timeout=5.0), task_of(GIB)
 
-    def after(seconds: float, beat: TrialProgress | None) -> list[Any]:
+    def after(seconds: float, beat: tuple[int, Progress] | None) -> list[Any]:
         nonlocal now
         ray.beat, now = beat, now + seconds
-        return [ended for _ in range(2) for ended in engine.wait(told.append)]  # it is asked, and it answers
+        return [
+            ended for _ in range(2) for ended in engine.wait(lambda trial, progress: told.append(progress))
+        ]  # it is asked, and it answers
 
     assert [engine.start(task) for _ in range(2)] == [None, "cpu"]
     assert after(3600, None) == [], "the graph is being cut"
-    other, first, second = (TrialProgress(r, 0, s, 10, None, 1.0) for r, s in ((2, 9), (1, 1), (1, 2)))
+    other, first, second = ((r, Progress(s, 10, 0.5, 0.1, 1.0, 1.0, 1.0, None)) for r, s in ((2, 9), (1, 1), (1, 2)))
     assert after(1800, other) == [] == told, "it is of another round"
-    assert after(1800, first) == [] and after(34, second) == [] and after(34, second) == [] and told == [first, second]
+    assert (
+        after(1800, first) == []
+        and after(34, second) == []
+        and after(34, second) == []
+        and told == [first[1], second[1]]
+    )
     [lost] = after(2, second)
-    assert lost.status == "timeout" and "said nothing for 35 s" in lost.message and len(ray.killed) == 1
+    assert lost.status == "timeout" and "reported nothing for 35 s" in lost.message and len(ray.killed) == 1
 
 
 def test_a_worker_that_is_never_heard_of_loses_its_trial_as_a_killed_one(
@@ -204,9 +218,9 @@ def test_a_worker_that_is_never_heard_of_loses_its_trial_as_a_killed_one(
     ray = FakeRay([FakeNode("north")])
     engine, task = engine_on(ray), task_of(GIB)
     assert [engine.start(task) for _ in range(2)] == [None, "cpu"] and engine.wait(print) == []
-    monkeypatch.setattr(silence, "UNHEARD", -1.0)
+    monkeypatch.setattr(processes, "START_SECONDS", -1.0)
     [lost] = engine.wait(print)
-    assert lost.status == "killed" and "its training had not begun" in lost.message and len(ray.killed) == 1
+    assert lost.status == "killed" and "its training had not started" in lost.message and len(ray.killed) == 1
 
 
 def test_a_trial_that_finds_no_room_is_said_to_wait(
@@ -214,11 +228,11 @@ def test_a_trial_that_finds_no_room_is_said_to_wait(
 ) -> None:
     ray = FakeRay()
     monkeypatch.setattr(ray, "wait", lambda refs, **how: ([], refs))
-    monkeypatch.setattr(ray_engine, "_PATIENT", -1.0)
+    monkeypatch.setattr(ray_engine, "_WARN_SECONDS", -1.0)
     for options, need in (
-        ({"devices": "cuda"}, "a GPU"),
-        ({"devices": "cpu"}, "1 CPU, 512.0 MiB"),
-        ({"devices": "cpu", "threads": 16}, "16 CPUs"),
+        ({"device": "cuda"}, "a GPU"),
+        ({"device": "cpu"}, "1 CPU, 512.0 MiB"),
+        ({"device": "cpu", "threads": 16}, "16 CPUs"),
     ):
         assert engine_on(ray, **options).start(task_of(0)) is None
         assert f"configuration 0 in round 1 waits for {need}, which no node" in caplog.text
@@ -229,15 +243,17 @@ class TestANodeOnWhichNothingBegins:
         self, engine_on: Callable[..., RayEngine], caplog: pytest.LogCaptureFixture
     ) -> None:
         ray = FakeRay([FakeNode("north", fault="RuntimeError: CUDA out of memory."), FakeNode("south")])
-        engine = engine_on(ray, devices="cpu")
+        engine = engine_on(ray, device="cpu")
         assert [engine.start(task_of(0)) for _ in range(5)] == [None] * 4 + ["cpu"]
         assert ray.named == ["", "", "", "in(id-south)"] and engine._workers[0].node == "south"
-        assert "north gets no more trials, since none could begin there: RuntimeError: CUDA out of" in caplog.text
+        assert (
+            "north gets no more trials, because no worker could start there: RuntimeError: CUDA out of" in caplog.text
+        )
 
     def test_is_forgiven_once_it_begins(self, engine_on: Callable[..., RayEngine]) -> None:
         north = FakeNode("north", fault="OSError: Stale file handle.")
         ray = FakeRay([north])
-        engine = engine_on(ray, devices="cpu")
+        engine = engine_on(ray, device="cpu")
         for _ in range(3):
             north.fault = "OSError: Stale file handle."
             assert [engine.start(task_of(0)) for _ in range(2)] == [None] * 2  # two are asked for that cannot begin
@@ -248,8 +264,8 @@ class TestANodeOnWhichNothingBegins:
     def test_a_fault_that_many_workers_meet_at_once_counts_once(
         self, engine_on: Callable[..., RayEngine], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        engine = engine_on(FakeRay([FakeNode("north", fault="OSError: Stale file handle.")]), devices="cpu")
-        monkeypatch.setattr(ray_cluster, "_MOMENT", 5.0)
+        engine = engine_on(FakeRay([FakeNode("north", fault="OSError: Stale file handle.")]), device="cpu")
+        monkeypatch.setattr(ray_engine, "_SAME_FAILURE_SECONDS", 5.0)
         assert [engine.start(task_of(0)) for _ in range(20)] == [None] * 20
 
     def test_ends_the_search_if_there_is_no_other_and_every_one_is_named(
@@ -257,8 +273,10 @@ class TestANodeOnWhichNothingBegins:
     ) -> None:
         nodes = [FakeNode("head", cpus=0), FakeNode("north", fault="/shared/run is no run folder.")]
         nodes += [FakeNode("south", fault="OSError: Stale file handle."), FakeNode("western", fault=nodes[1].fault)]
-        engine = engine_on(FakeRay(nodes), devices="cpu")
-        begin = "No trial could begin on any node of the Ray cluster. On north, western: /shared/run is no run folder. "
+        engine = engine_on(FakeRay(nodes), device="cpu")
+        begin = (
+            "No worker could start on any node of the Ray cluster. On north, western: /shared/run is no run folder. "
+        )
         with pytest.raises(
             GrashError, match=begin + "On south: OSError: Stale file handle. Every node needs grash, and"
         ):
@@ -268,12 +286,12 @@ class TestANodeOnWhichNothingBegins:
     def test_is_known_by_its_address_if_its_workers_die(self, engine_on: Callable[..., RayEngine]) -> None:
         died = RuntimeError("The actor died because of an error raised in its creation task, (pid=7, ip=10.0.0.5)")
         ray = FakeRay([FakeNode("north", fault=died), FakeNode("eastern")])
-        engine = engine_on(ray, devices="cpu")
+        engine = engine_on(ray, device="cpu")
         assert [engine.start(task_of(0)) for _ in range(5)][-1] == "cpu" and engine._workers[0].node == "eastern"
 
     def test_or_not_at_all(self, engine_on: Callable[..., RayEngine]) -> None:
-        engine = engine_on(FakeRay([FakeNode("north", fault=RuntimeError("The actor died"))]), devices="cpu")
-        with pytest.raises(GrashError, match="3 times in a row Ray's workers ended before they could begin: The actor"):
+        engine = engine_on(FakeRay([FakeNode("north", fault=RuntimeError("The actor died"))]), device="cpu")
+        with pytest.raises(GrashError, match="Ray's workers ended 3 times in a row before they started: The actor"):
             for _ in range(9):
                 engine.start(task_of(0))
 
@@ -297,8 +315,8 @@ def test_a_worker_says_why_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.M
     def full(folder: Path) -> None:
         raise RuntimeError("CUDA error: out of memory")
 
-    monkeypatch.setattr(ray_worker, "_node_id", lambda: "id-north")
+    monkeypatch.setattr(ray_engine, "_node_id", lambda: "id-north")
     worker = RayWorker(str(tmp_path / "nowhere"), "cpu", None, "")
-    assert "nowhere is not the run folder" in json.loads(worker.begin())["fault"]
-    monkeypatch.setattr(ray_worker, "read_settings", full)
-    assert json.loads(worker.begin()) == {"fault": "RuntimeError: CUDA error: out of memory.", "id": "id-north"}
+    assert "nowhere is not the run folder" in json.loads(worker.begin())["error"]
+    monkeypatch.setattr("grash.engines.trial.read_settings", full)
+    assert json.loads(worker.begin()) == {"error": "RuntimeError: CUDA error: out of memory.", "id": "id-north"}

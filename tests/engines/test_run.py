@@ -162,12 +162,12 @@ def test_an_unknown_device_is_named(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
-    with pytest.raises(ConfigError, match=r"'cuda' was asked for, and 0 CUDA devices are there: give auto or cpu"):
+    with pytest.raises(ConfigError, match=r"'cuda' does not exist: this machine has 0 CUDA devices. Give auto or cpu"):
         choose_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert choose_device("auto") == choose_device("cuda") == torch.device("cuda", 0)
-    with pytest.raises(ConfigError, match=r"'cuda:1' was asked for, and one CUDA device is there"):
+    with pytest.raises(ConfigError, match=r"'cuda:1' does not exist: this machine has 1 CUDA devices"):
         choose_device("cuda:1")
 
 

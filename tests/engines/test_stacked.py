@@ -21,17 +21,17 @@ from grash.engines import trainer as run_module
 from grash.engines import trial as trial_module
 from grash.engines.choose import choose_engine
 from grash.engines.driver import Driver
-from grash.engines.local import SequentialEngine, StackedEngine
+from grash.engines.local import LocalEngine
 from grash.engines.processes import ProcessEngine
 from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.engines.trial import TrialRunner
 from grash.errors import ConfigError, Diverged, FormatError
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
-from grash.search.trial import TrialProgress, TrialResult
+from grash.search.trial import TrialResult
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
-from grash.training.loop import Monitor, Training, UnfusedSteps
+from grash.training.loop import Monitor, Progress, Training, UnfusedSteps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -75,13 +75,13 @@ def test_a_search_that_has_ended_leaves_no_graph_on_the_device(
 
 
 def test_a_stack_that_ends_as_time_is_over_is_recorded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = Driver.settle
+    record_result = Driver.record_result
 
     def settled(self: Driver, result: TrialResult) -> None:
-        settle(self, result)
+        record_result(self, result)
         self.deadline = 0.0
 
-    monkeypatch.setattr(Driver, "settle", settled)
+    monkeypatch.setattr(Driver, "record_result", settled)
     small_search(tmp_path / "run", engine="stacked").run(max_seconds=1000)
     assert sorted(state_of(tmp_path / "run").rounds[0].results) == [0, 1, 2, 3, 4, 5]
 
@@ -220,7 +220,7 @@ class TestMemory:
         assert (one.building, two.building) == (0, one.tables + one.optimizer)
 
     def test_the_engine_takes_as_many_as_fit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        engine = StackedEngine(runner_of(tmp_path))
+        engine = LocalEngine(runner_of(tmp_path), stacked=True)
         monkeypatch.setattr(trial_module, "fits", lambda plan, device: plan.tables <= 3.5 * one_table)
         one_table = engine.runner._data_of(engine.runner.graphs.subgraph((0.5,))).plan_memory([config_of(0)]).tables
         taken = [engine.start(task(n)) for n in range(5)]
@@ -270,8 +270,8 @@ def test_two_interrupts_save_the_stack_and_the_search_goes_on(tmp_path: Path) ->
     small_search(tmp_path / "plain" / "run", **long).run()
     sent: list[int] = []
 
-    def watch(state: Any, heartbeats: dict[tuple[int, int], TrialProgress], *rest: Any) -> None:
-        if heartbeats and not sent:
+    def watch(state: Any, progress: dict[tuple[int, int], Progress], *rest: Any) -> None:
+        if progress and not sent:
             for _ in range(2):
                 sent.append(1)
                 os.kill(os.getpid(), signal.SIGINT)
@@ -331,15 +331,18 @@ def test_one_card_gets_stacks_and_the_rest_what_they_had(tmp_path: Path, monkeyp
     monkeypatch.setattr(ProcessEngine, "__init__", lambda self, *given, **more: None)
     graphs = SearchGraphs(shifts(), make_settings({}))
 
-    def chosen(slots: list[str], **more: Any) -> type:
+    def chosen(slots: list[str], **more: Any) -> str:
         monkeypatch.setattr("grash.engines.choose.device_slots", lambda *given, **more: slots)
-        return type(choose_engine(more.pop("name", "auto"), graphs, tmp_path, **more))
+        engine = choose_engine(more.pop("name", "auto"), graphs, tmp_path, **more)
+        if isinstance(engine, ProcessEngine):
+            return "processes"
+        return "stacked" if engine.n_slots > 1 else "sequential"
 
-    assert chosen(["cuda:0"]) is StackedEngine and chosen(["cuda:0"] * 3) is StackedEngine
-    assert chosen(["cuda:0"] * 3, workers=3) is ProcessEngine and chosen(["cuda:0", "cuda:1"]) is ProcessEngine
-    assert chosen(["cpu"]) is SequentialEngine and chosen(["cpu"] * 2) is ProcessEngine
-    assert chosen(["cpu"] * 2, name="stacked") is StackedEngine
-    with pytest.raises(ConfigError, match="stacked uses one card"):
+    assert chosen(["cuda:0"]) == "stacked" and chosen(["cuda:0"] * 3) == "stacked"
+    assert chosen(["cuda:0"] * 3, workers=3) == "processes" and chosen(["cuda:0", "cuda:1"]) == "processes"
+    assert chosen(["cpu"]) == "sequential" and chosen(["cpu"] * 2) == "processes"
+    assert chosen(["cpu"] * 2, name="stacked") == "stacked"
+    with pytest.raises(ConfigError, match="stacked uses one device"):
         chosen(["cuda:0", "cuda:1"], name="stacked")
 
 

@@ -11,7 +11,7 @@ import torch
 
 from engines.searches import bare, shifts
 from grash.engines import trial as trial_module
-from grash.engines.local import SequentialEngine, StackedEngine
+from grash.engines.local import LocalEngine
 from grash.engines.memory import is_memory_error
 from grash.engines.trainer import run_training
 from grash.engines.trial import TrialRunner
@@ -20,8 +20,9 @@ from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
-from grash.search.trial import Trial, TrialProgress, TrialResult
+from grash.search.trial import Trial, TrialResult
 from grash.training.config import make_config
+from grash.training.loop import Progress
 
 CONFIG: dict[str, Any] = {
     "dim": 8, "batch_size": 64, "negatives_head": 10, "negatives_tail": 10, "epochs": 2.5, "valid_every": 1.25,
@@ -45,7 +46,7 @@ def task(number: int = 3, *, final: bool = False, fractions: tuple[float, ...] =
     )
 
 
-def quiet(heartbeat: TrialProgress) -> None:
+def quiet(trial: Trial, progress: Progress) -> None:
     pass
 
 
@@ -184,8 +185,8 @@ def test_an_interrupt_saves_and_the_trial_goes_on_exactly(runner: TrialRunner, t
     undisturbed = bare(runner.run(long, quiet))
     interrupted = 0
 
-    def tell(heartbeat: TrialProgress) -> None:
-        assert (heartbeat.round, heartbeat.number) == (1, 3) and 0 < heartbeat.step <= heartbeat.n_steps
+    def tell(trial: Trial, progress: Progress) -> None:
+        assert trial == long and 0 < progress.step <= progress.n_steps
         if interrupted < 2:
             raise KeyboardInterrupt
 
@@ -209,7 +210,7 @@ def test_a_card_that_fails_leaves_the_checkpoint_and_stops_a_search_in_this_proc
     monkeypatch.setattr(runner, "_data_of", lambda graph: None)
     monkeypatch.setattr(trial_module, "_peak_bytes", lambda device: 0)
     assert runner.run(begun, quiet).status == "killed" and (tmp_path / begun.folder / "checkpoint").is_dir()
-    for engine in (SequentialEngine(runner), StackedEngine(runner)):
+    for engine in (LocalEngine(runner), LocalEngine(runner, stacked=True)):
         monkeypatch.setattr(runner, "fits", lambda tasks: True)
         assert engine.start(begun) == "cuda:0"
         with pytest.raises(GrashError, match="Continue it with `grash resume`"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grash.engines.driver import heeded
+from grash.engines.driver import stop_on_watch_error
 from grash.search.ledger import SearchState
 
 
@@ -21,7 +21,7 @@ def test_a_slip_that_was_taken_for_an_interrupt_is_raised_at_the_end_and_nobody_
         calls.append(given)
         raise Slip
 
-    with pytest.raises(Slip) as caught, heeded(slips) as told:
+    with pytest.raises(Slip) as caught, stop_on_watch_error(slips) as told:
         assert told is not None
         with pytest.raises(KeyboardInterrupt):
             told(SearchState(), {}, ["cpu"])
@@ -30,8 +30,8 @@ def test_a_slip_that_was_taken_for_an_interrupt_is_raised_at_the_end_and_nobody_
 
 
 def test_other_errors_and_interrupts_pass_a_watcher_by() -> None:
-    with heeded(None) as told:
+    with stop_on_watch_error(None) as told:
         assert told is None
     for error in (KeyboardInterrupt, OSError):
-        with pytest.raises(error), heeded(lambda *given: None):
+        with pytest.raises(error), stop_on_watch_error(lambda *given: None):
             raise error

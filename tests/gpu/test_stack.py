@@ -124,7 +124,7 @@ def test_the_memory_plan_holds(trials: int, n_entities: int, n: int, negatives: 
 
 @pytest.mark.parametrize("changes", [{}, {"variant": "epoch"}])
 def test_a_search_of_stacks_is_that_of_one_after_the_other(tmp_path: Path, changes: dict[str, Any]) -> None:
-    given = {"devices": "cuda:0", "dim": 32, "max_epochs": 40, **changes}
+    given = {"device": "cuda:0", "dim": 32, "max_epochs": 40, **changes}
     small_search(tmp_path / "plain" / "run", **given).run()
     small_search(tmp_path / "run", **{**given, "engine": "auto"}).run()
     assert essence(tmp_path / "run") == essence(tmp_path / "plain" / "run")

@@ -141,7 +141,7 @@ def test_the_final_model_is_that_of_the_same_search_by_itself(tmp_path):
     one, data = wanted_of(TWO[0])[0], small_graph()
     store = store_of(tmp_path, data)
     assert run_wanted(data, [one], store, HERE, device="cpu")
-    result = HERE(data, out=tmp_path / "mine", devices="cpu", **COMMON).run()
+    result = HERE(data, out=tmp_path / "mine", device="cpu", **COMMON).run()
     record = store.searches[one.name]
     assert record["winner"] == result.state.winner
     assert record["test"]["mrr"] == pytest.approx(result.state.final.evaluation["both"]["mrr"], rel=1e-6)

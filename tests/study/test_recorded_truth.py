@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grash.engines.driver import Driver
-from grash.engines.local import SequentialEngine
+from grash.engines.local import LocalEngine
 from grash.engines.trial import TrialRunner
 from grash.search.graphs import SearchGraphs
 from grash.search.run_folder import SEARCH_FILE, RunFolder
@@ -37,7 +37,7 @@ def test_a_search_on_a_table_foretells_the_search_on_its_graph(tmp_path):
     own = SearchGraphs(graphs.pool.dataset, settings)
     with RunFolder(tmp_path / "run") as folder, without_waits():
         (tmp_path / "run" / SEARCH_FILE).touch()
-        engine = SequentialEngine(TrialRunner(own, tmp_path / "run", device="cpu"))
+        engine = LocalEngine(TrialRunner(own, tmp_path / "run", device="cpu"))
         found = Driver(folder, own, engine).run()
 
     assert found.winner is not None

@@ -1,8 +1,8 @@
-"""A search in Python: plan it, run it, or run its trials with a trainer of one's own.
+"""Plan and run a search in Python, or run its trials with your own trainer.
 
 search = grash.Search("world", model="complex", n_trials=16, out="runs/world")
 print(search.plan())
-result = search.run()          # goes on if it was begun
+result = search.run()          # resumes if it was started before
 result.model.predict(head="Egypt", relation="neighbour_of")
 """
 
@@ -12,16 +12,15 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grash.api.dataset import Source, load_dataset
+from grash.api.dataset import Source, as_dataset
 from grash.api.result import SearchResult
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.engines.choose import check_engine, choose_engine
-from grash.engines.driver import Driver, Watch, heeded
+from grash.engines.driver import Driver, Watch, stop_on_watch_error
 from grash.engines.plan import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
 from grash.kernels.device import restore_threads
@@ -48,9 +47,11 @@ from grash.training.placement import PLACEMENTS
 
 log = logging.getLogger(__name__)
 
+_RUN_FIELDS = ("epochs", "valid_every", "patience", "seed", "variation", "precision", "storage")  # of no configuration
+
 
 class Search:
-    """A search over a graph. Its folder is the whole truth about it: the same call, or `Search.open`, goes on."""
+    """A search over a graph. All of its state is in its folder: the same call, or `Search.open`, resumes it."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Search:
         from_run: str | Path | None = None,
         source: str | None = None,
         engine: str = "auto",
-        devices: str = "auto",
+        device: str = "auto",
         workers: int | None = None,
         trial_timeout: float | None = None,
         address: str | None = None,
@@ -71,80 +72,87 @@ class Search:
     ) -> None:
         """settings: see `grash.search.settings.SearchSettings` (model, budget, n_trials, eta, variant, space, …).
 
-        from_run: the best configurations of an earlier search enter the first round, beside initial_configs. address:
-        of a Ray cluster, for engine="ray". placement: where the final model's entities lie, as in `grash.train`."""
+        initial_configs: configurations that enter the first round. from_run: folder of an earlier search whose best
+        configurations enter it, too. device: auto, or names separated by commas (cuda:0,cuda:1). address: of a Ray
+        cluster, for engine="ray". placement: where the final model's entities are stored, as in `grash.train`.
+        """
         self.source = source if source is not None else "" if isinstance(dataset, Dataset) else str(dataset)
-        self.dataset = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
+        self.dataset = as_dataset(dataset)
         initial = [initial_of(c) for c in initial_configs]
         given = {**settings, "initial": initial} if initial else dict(settings)
         if "space" in given:
             given["space"] = resolved_space(given["space"])
         self.settings = make_settings(given, preset=preset)
-        given_proposals(self.settings, self.dataset.n_entities)  # says now what would not fit later
+        given_proposals(self.settings, self.dataset.n_entities)  # raises now for what would not fit later
         if from_run is not None:
             taken = self._fitting(best_of_run(from_run))[: self.settings.n_trials - len(initial)]
             self.settings = self.settings.model_copy(update={"initial": (*self.settings.initial, *taken)})
         self.folder = Path(out) if out is not None else default_folder(self.dataset, self.settings)
-        self.engine, self.devices, self.workers, self.trial_timeout = engine, devices, workers, trial_timeout
+        self.engine, self.device, self.workers, self.trial_timeout = engine, device, workers, trial_timeout
         self.address, self.placement = address, placement
         if placement not in PLACEMENTS:
             raise ConfigError(f"placement={placement!r} is unknown: give {', '.join(PLACEMENTS)}.")
         if trial_timeout is not None and not trial_timeout > 0:
             raise ConfigError(f"trial_timeout={trial_timeout}: give a number of seconds above 0.")
-        self._asked: tuple[RunFolder, Driver] | None = None
+        self._graphs: SearchGraphs | None = None
+        self._asking: tuple[RunFolder, Driver] | None = None
         self._planned = False
-
-    def _fitting(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those of another run's configurations that lie in this search's space; the others are named."""
-        fitting = []
-        for entry in entries:
-            try:
-                given_proposals(self.settings.model_copy(update={"initial": (entry,)}), self.dataset.n_entities)
-                fitting.append(entry)
-            except ConfigError as error:
-                log.warning("A configuration of the other run is left out: %s", error)
-        return fitting
 
     @classmethod
     def open(cls, folder: str | Path, **options: Any) -> Search:
-        """The search of a run folder; options: engine, devices, workers, trial_timeout, address, placement."""
+        """Return the search of a run folder; options: engine, device, workers, trial_timeout, address, placement."""
         settings = read_settings(Path(folder))
         search = cls(read_dataset(Path(folder)), out=folder, **options)
         search.settings, search.source = settings, read_search(Path(folder))["dataset"]["source"]
         return search
 
-    @cached_property
+    @property
     def graphs(self) -> SearchGraphs:
-        encoded = dataset_folder(self.folder) if self.begun else Path(self.source or ".")
-        cores = cores_file(encoded, self.settings.degree) if (encoded / DATASET_FILE).is_file() else None
-        return SearchGraphs(self.dataset, self.settings, cache=cores)
+        """The subgraphs of its rounds, computed when they are needed."""
+        if self._graphs is None:
+            encoded = dataset_folder(self.folder) if self.begun else Path(self.source or ".")
+            cores = cores_file(encoded, self.settings.degree) if (encoded / DATASET_FILE).is_file() else None
+            self._graphs = SearchGraphs(self.dataset, self.settings, cache=cores)
+        return self._graphs
+
+    @property
+    def result(self) -> SearchResult:
+        """What is recorded so far."""
+        return SearchResult.load(self.folder)
+
+    @property
+    def begun(self) -> bool:
+        return (self.folder / SEARCH_FILE).is_file()
 
     def plan(self, *, probe: bool = True) -> SearchPlan:
-        """Every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
-        device = "auto" if self.engine == "ray" else self.devices.split(",")[0]  # a cluster's cards are elsewhere
+        """Return every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
+        device = "auto" if self.engine == "ray" else self.device.split(",")[0]  # a cluster's GPUs are elsewhere
         check_folder(self.folder, self.settings, self.dataset)
         with restore_threads():
-            found = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
+            plan = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
         self._planned = True
-        return found
+        return _PrintablePlan(**vars(plan))
 
     def run(
         self, *, watch: Watch | None = None, max_seconds: float | None = None, extend: Mapping[str, Any] | None = None
     ) -> SearchResult:
-        """Runs the search to its end, or goes on with it. extend: n_trials or budget, larger than before. What `watch`
-        raises stops the search and is raised here; the next `run` goes on."""
+        """Run the search to its end, or resume it.
+
+        extend: n_trials or budget, larger than before. An error that `watch` raises stops the search and is raised
+        here; the next `run` resumes it.
+        """
         if max_seconds is not None and not max_seconds >= 0:
             raise ConfigError(f"max_seconds={max_seconds}: give 0 or more seconds.")
-        check_engine(self.engine, self.devices, self.workers, threads=self.settings.threads, address=self.address)
+        check_engine(self.engine, self.device, self.workers, threads=self.settings.threads, address=self.address)
         self._check_plan()
-        with restore_threads(), heeded(watch) as told, RunFolder(self.folder) as folder:
+        with restore_threads(), stop_on_watch_error(watch) as guarded, RunFolder(self.folder) as folder:
             folder.open_search(self.settings, self.dataset, self.source)
             self.graphs.keep_cores(cores_file(dataset_folder(self.folder), self.settings.degree))
             engine = choose_engine(
-                self.engine, self.graphs, self.folder, devices=self.devices, workers=self.workers,
+                self.engine, self.graphs, self.folder, device=self.device, workers=self.workers,
                 timeout=self.trial_timeout, address=self.address,
             )  # fmt: skip
-            files = RunFiles(self.folder, told)
+            files = RunFiles(self.folder, guarded)
             try:
                 driver = Driver(
                     folder, self.graphs, engine, source=self.source, watch=files.watch, max_seconds=max_seconds,
@@ -157,72 +165,70 @@ class Search:
                 engine.close()
                 files.write()
 
-    def _check_plan(self) -> None:
-        """Says what cannot be searched before anything is written."""
-        if not self.begun and not self._planned:
-            self.plan(probe=False)
-
     def ask(self) -> AskedTrial | None:
-        """The next trial for a trainer of one's own; None while others must be told first, or at the end."""
-        driver = self._driver()
+        """Return the next trial for your own trainer; None while others need their result first, or at the end."""
+        driver = self._asking_driver()
         action = driver.advance()
         if not isinstance(action, RunTrials):
             return None
         running = driver.state.rounds[action.round - 1].running
-        free = [n for n in action.numbers if n not in running]
-        if not free:
+        waiting = [n for n in action.numbers if n not in running]
+        if not waiting:
             return None
-        task = driver.trial_task(action.round, free[0])
-        driver.started(task, "ask")
-        return AskedTrial(task, make_config(task.config), self.graphs.subgraph(task.fractions, task.isolated).dataset)
+        trial = driver.make_trial(action.round, waiting[0])
+        driver.record_start(trial, "ask")
+        dataset = self.graphs.subgraph(trial.fractions, trial.isolated).dataset
+        return AskedTrial(trial, make_config(trial.config), dataset)
 
-    def tell(self, trial: AskedTrial, mrr: float | None, *, seconds: float = 0.0, message: str = "") -> None:
-        """The score of a trial that was asked for; None says that it diverged. All its epochs are billed, also where an
-        engine's trial would go on from the round before: a trainer outside begins anew."""
-        driver = self._driver()
-        past = driver.state.rounds[trial.task.round - 1]
-        plan, name = past.plan, trial.task.name
-        cost = float(cost_of(plan.positives, self.settings, self.graphs.n_train)) * trial.task.relative_cost
+    def tell(self, asked: AskedTrial, mrr: float | None, *, seconds: float = 0.0, message: str = "") -> None:
+        """Record the score of a trial that `ask` returned; None if its training diverged.
+
+        All its epochs are billed, also if an engine's trial would continue from the round before: your trainer starts
+        from new weights.
+        """
+        driver, trial = self._asking_driver(), asked.trial
+        past = driver.state.rounds[trial.round - 1]
         if mrr is not None and not (isinstance(mrr, int | float) and math.isfinite(mrr)):
-            raise InputError(f"mrr={mrr} of {name} is no score: give a number, or None if the training diverged.")
+            raise InputError(f"mrr={mrr} of {trial.name} is no score: give a number, or None if the training diverged.")
         if trial.number in past.results:
-            raise InputError(f"{name[0].upper()}{name[1:]} has been told already: ask for the next trial.")
-        driver.settle(
-            TrialResult(
-                trial.task.round,
-                trial.task.number,
-                trial.task.attempt,
-                "diverged" if mrr is None else "ok",
-                mrr=None if mrr is None else float(mrr),
-                positives=0 if mrr is None else plan.positives,
-                cost=0.0 if mrr is None else cost,
-                seconds=seconds,
-                device="ask",
-                message=message,
-            )
-        )
+            name = trial.name[0].upper() + trial.name[1:]
+            raise InputError(f"{name} already has a result: ask for the next trial.")
+        if mrr is None:
+            result = trial.result("diverged")
+        else:
+            positives = past.plan.positives
+            cost = float(cost_of(positives, self.settings, self.graphs.n_train)) * trial.relative_cost
+            result = trial.result("ok", mrr=float(mrr), positives=positives, cost=cost)
+        driver.record_result(replace(result, seconds=seconds, device="ask", message=message))
 
     def close(self) -> None:
-        """Gives the folder free after ask and tell; the next `ask`, of any process, goes on."""
-        if self._asked is not None:
-            folder, driver = self._asked
+        """Release the folder after `ask` and `tell`; the next `ask`, in any process, resumes the search."""
+        if self._asking is not None:
+            folder, driver = self._asking
             driver.ledger.close()
             folder.__exit__()
-            self._asked = None
+            self._asking = None
 
-    @property
-    def result(self) -> SearchResult:
-        """What is recorded so far."""
-        return SearchResult.load(self.folder)
+    def _fitting(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the configurations of another run that are in this search's space; log the others."""
+        fitting = []
+        for entry in entries:
+            try:
+                given_proposals(self.settings.model_copy(update={"initial": (entry,)}), self.dataset.n_entities)
+                fitting.append(entry)
+            except ConfigError as error:
+                log.warning("A configuration of the other run is left out: %s", error)
+        return fitting
 
-    @property
-    def begun(self) -> bool:
-        return (self.folder / SEARCH_FILE).is_file()
+    def _check_plan(self) -> None:
+        """Raise for what cannot be searched, before anything is written."""
+        if not self.begun and not self._planned:
+            self.plan(probe=False)
 
-    def _driver(self) -> Driver:
-        if self._asked is None:
+    def _asking_driver(self) -> Driver:
+        if self._asking is None:
             self.settings = self.settings.model_copy(update={"final_train": False})
-            self.__dict__.pop("graphs", None)
+            self._graphs = None  # they depend on the settings
             self._check_plan()
             folder = RunFolder(self.folder).__enter__()
             try:
@@ -232,37 +238,47 @@ class Search:
             except BaseException:
                 folder.__exit__()
                 raise
-            self._asked = (folder, driver)
-        return self._asked[1]
+            self._asking = (folder, driver)
+        return self._asking[1]
 
 
 @dataclass(frozen=True, eq=False)
 class AskedTrial:
-    """A trial for a trainer of one's own: train `config` on `dataset.train`, give its MRR on `dataset.valid`."""
+    """A trial for your own trainer: train `config` on `dataset.train`, and tell its MRR on `dataset.valid`."""
 
-    task: Trial
+    trial: Trial
     config: TrainConfig
     dataset: Dataset
 
     @property
     def round(self) -> int:
-        return self.task.round
+        return self.trial.round
 
     @property
     def number(self) -> int:
-        return self.task.number
+        return self.trial.number
+
+
+@dataclass(frozen=True)
+class _PrintablePlan(SearchPlan):
+    """A plan that prints as a table."""
+
+    def __str__(self) -> str:
+        from grash.report.plan import plan_table
+
+        return plan_table(self)
 
 
 class _NoEngine:
-    """Stands in where trials are asked for."""
+    """The engine of a search whose trials are asked for."""
 
     n_slots = 0
     devices: tuple[str, ...] = ("cpu",)
 
-    def start(self, task: Trial) -> str | None:
+    def start(self, trial: Trial) -> str | None:
         return None
 
-    def wait(self, tell: Callable[..., None]) -> list[TrialResult | Trial]:
+    def wait(self, on_progress: Callable[..., None]) -> list[TrialResult | Trial]:
         return []
 
     def stop(self) -> None:
@@ -272,11 +288,8 @@ class _NoEngine:
         pass
 
 
-# = What a user gives a search becomes settings: files of settings and spaces, configurations, an earlier run.
-
-
 def resolved_space(given: Any) -> Any:
-    """A space as it is kept in search.yaml: its name, or its parameters, read now from the file that was given."""
+    """Return a space as search.yaml stores it: its name, or its parameters, read now if a file is given."""
     from grash.search.named_spaces import SPACES, check_there
     from grash.search.space import as_dict, read_space
 
@@ -287,7 +300,7 @@ def resolved_space(given: Any) -> Any:
 
 
 def settings_of_file(path: str | Path) -> tuple[dict[str, Any], list[str]]:
-    """The settings of a YAML file of ours, or of a GraSH search file of LibKGE, and what of it was ignored."""
+    """Return the settings of a YAML file of grash, or of a GraSH search file of LibKGE, and what was ignored."""
     from grash.search.libkge import is_libkge_search, libkge_search
     from grash.search.space import as_dict
 
@@ -301,31 +314,30 @@ def settings_of_file(path: str | Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def best_of_run(folder: str | Path, *, count: int = 4) -> list[dict[str, Any]]:
-    """The best configurations of an earlier search, as initial ones: those of its highest rounds first."""
+    """Return the best configurations of an earlier search as initial ones: those of its last rounds first."""
     state = SearchResult.load(folder).state
     chosen: list[int] = []
     for past in reversed(state.rounds):
         chosen += [number for number in past.best(len(past.results)) if number not in chosen]
     if not chosen:
-        raise InputError(f"{folder} has no scored trial to take over.")
+        raise InputError(f"{folder} has no scored trial: give the folder of a search that has finished a trial.")
     return [initial_of(state.configurations[n].values, f"run:{Path(folder).name}") for n in chosen[:count]]
 
 
 def initial_of(given: TrainConfig | Mapping[str, Any] | str | Path, origin: str | None = None) -> dict[str, Any]:
-    """Values and origin of a configuration from a record, a YAML file or a mapping, less what belongs to a run."""
+    """Return values and origin of a configuration from a record, a YAML file or a mapping, without fields of a run."""
     if isinstance(given, str | Path):
-        values, origin = _read_either(Path(given)).model_dump(exclude_unset=True), f"user:{Path(given).name}"
+        values, origin = _read_config(Path(given)).model_dump(exclude_unset=True), f"user:{Path(given).name}"
     elif isinstance(given, TrainConfig):
         values = given.model_dump(exclude_unset=True)
     else:
         values = dict(given)
-    of_a_run = ("epochs", "valid_every", "patience", "seed", "variation", "precision", "storage")
-    kept = {k: v for k, v in values.items() if k not in of_a_run}
+    kept = {k: v for k, v in values.items() if k not in _RUN_FIELDS}
     return {"values": json.loads(json.dumps(kept)), "origin": origin or "user"}
 
 
-def _read_either(path: Path) -> TrainConfig:
-    """The configuration in a YAML file of ours, or of a training of LibKGE."""
+def _read_config(path: Path) -> TrainConfig:
+    """Return the configuration of a YAML file of grash, or of a training of LibKGE."""
     content = read_yaml_mapping(path)
     if any("." in str(key) or isinstance(value, dict) for key, value in content.items()):
         from grash.search.libkge import read_libkge_config

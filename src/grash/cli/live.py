@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from grash.search.ledger import SearchState
-    from grash.search.trial import TrialProgress
+    from grash.training.loop import Progress
 
-    Watch = Callable[[SearchState, dict[tuple[int, int], TrialProgress], Sequence[str]], None]
+    Watch = Callable[[SearchState, dict[tuple[int, int], Progress], Sequence[str]], None]
 
 _REDRAW_SECONDS = 0.25
 _LINES = 4  # of trials of one round on one device; more share a line
@@ -57,9 +57,7 @@ class _Table:
             self._live.update(picture(*self._last, now=datetime.now(timezone.utc)), refresh=True)
         self._live.stop()
 
-    def watch(
-        self, state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]
-    ) -> None:
+    def watch(self, state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str]) -> None:
         self._last = (state, heartbeats, devices)
         if time.monotonic() - self._drawn < _REDRAW_SECONDS:
             return
@@ -68,7 +66,7 @@ class _Table:
 
 
 def picture(
-    state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str], *, now: datetime
+    state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str], *, now: datetime
 ) -> Group:
     """The whole display, for rich to print."""
     from rich.console import Group
@@ -141,7 +139,7 @@ def _rounds_table(summary: dict[str, Any]) -> Any:
 
 
 def _device_lines(
-    state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]
+    state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str]
 ) -> Iterator[str]:
     """What runs on each device, and how far it is; idle devices too."""
     going: list[dict[str, Any]] = [event for past in state.rounds for event in past.running.values()]
@@ -161,7 +159,7 @@ def _device_lines(
             yield f"{device:<7} idle"
 
 
-def _far(heartbeats: Sequence[TrialProgress | None]) -> str:
+def _far(heartbeats: Sequence[Progress | None]) -> str:
     """How far trials are together: their mean step, their best score, the longest time that one still takes."""
     from grash.formatting import format_duration
 

@@ -103,7 +103,7 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {
 }
 _RUNNING: dict[str, tuple[Any, Any, Any]] = {
     "engine": (str | None, None, _option("--engine", help="auto, sequential, processes, stacked or ray [auto].")),
-    "devices": (str | None, None, _option("--devices", help="auto, cpu, or cuda:0,cuda:1, … [auto].")),
+    "device": (str | None, None, _option("--device", help="auto, cpu, or cuda:0,cuda:1, … [auto].")),
     "workers": (int | None, None, _option("--workers", help="Trials at a time; as many as cores or cards carry.")),
     "address": (
         str | None,
@@ -193,7 +193,7 @@ def plan(
 ) -> None:
     """Show every round of a search before anything runs: trials, graph, epochs, negatives, cost, seconds, memory."""
     listen()
-    made = _search(source, out, asked, {"devices": device, "placement": placement}, reading)
+    made = _search(source, out, asked, {"device": device, "placement": placement}, reading)
     found = made.plan(probe=probe)
     if json:
         from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Which engine runs a search: from the devices that are there and what the user asked for."""
+"""Choose the engine of a search from the devices of this machine and the user's settings."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 
 from grash.engines.device import choose_device
-from grash.engines.local import SequentialEngine, StackedEngine
+from grash.engines.local import LocalEngine
 from grash.engines.processes import ProcessEngine
-from grash.engines.ray import check_cluster
+from grash.engines.ray import RayEngine, check_ray
 from grash.engines.trial import TrialRunner
 from grash.errors import ConfigError
 from grash.search.graphs import SearchGraphs
 from grash.search.trial import Engine
 
 ENGINES = ("auto", "sequential", "processes", "stacked", "ray")
-_SHARED_SLOTS = 3  # trials on a card whose processes can compute at the same time (MPS); the paper used three
+_MPS_SLOTS = 3  # trials on a GPU whose processes can compute at the same time (MPS); the paper used three
 
 
 def choose_engine(
@@ -25,68 +25,65 @@ def choose_engine(
     graphs: SearchGraphs,
     folder: Path,
     *,
-    devices: str = "auto",
+    device: str = "auto",
     workers: int | None = None,
     timeout: float | None = None,
     address: str | None = None,
 ) -> Engine:
-    """`sequential` and `stacked` here, `processes` with one worker per slot, `ray` on the cluster at the address.
-    `auto`: stacked on one card, processes where there is more than one slot.
+    """Return the engine: `sequential` and `stacked` run in this process, `processes` has one worker per slot, `ray`
+    uses the cluster at the address. `auto` is stacked on one GPU, and processes if there are several slots.
 
-    devices: auto, or names with commas (cuda:0,cuda:1). workers: slots in all, spread over the devices."""
-    threads = graphs.settings.threads
-    slots = check_engine(name, devices, workers, threads=threads, address=address)
+    device: auto, or names separated by commas (cuda:0,cuda:1). workers: number of slots on all devices.
+    """
+    settings = graphs.settings
+    slots = check_engine(name, device, workers, threads=settings.threads, address=address)
     if name == "ray":
-        from grash.engines.ray import RayEngine
-
         return RayEngine(
-            folder, address=address, devices=devices, threads=threads, workers=workers, timeout=timeout,
-            final_threads=graphs.settings.threads_of(final=True),
+            folder, address=address, device=device, threads=settings.threads, workers=workers, timeout=timeout,
+            final_threads=settings.threads_of(final=True),
         )  # fmt: skip
     if name == "auto":
-        one_card = len(set(slots)) == 1 and slots[0] != "cpu" and workers is None
-        name = "stacked" if one_card else "sequential" if len(slots) == 1 else "processes"
+        one_gpu = len(set(slots)) == 1 and slots[0] != "cpu" and workers is None
+        name = "stacked" if one_gpu else "sequential" if len(slots) == 1 else "processes"
     if name == "stacked" and len(set(slots)) > 1:
-        raise ConfigError(f"engine=stacked uses one card, and {', '.join(sorted(set(slots)))} were given: name one.")
+        raise ConfigError(f"engine=stacked uses one device, but {', '.join(sorted(set(slots)))} were given: name one.")
     if name == "processes":
         return ProcessEngine(folder, slots, timeout=timeout)
-    runner = TrialRunner(graphs, folder, device=slots[0], timeout=timeout)
-    return StackedEngine(runner) if name == "stacked" else SequentialEngine(runner)
+    return LocalEngine(TrialRunner(graphs, folder, device=slots[0], timeout=timeout), stacked=name == "stacked")
 
 
-def check_engine(
-    name: str, devices: str, workers: int | None, *, threads: int, address: str | None = None
-) -> list[str]:
-    """The device of every slot, if there is such an engine and such devices; none for `ray`, which has them."""
+def check_engine(name: str, device: str, workers: int | None, *, threads: int, address: str | None = None) -> list[str]:
+    """Return the device of every slot; none for `ray`, which chooses them. Raise ConfigError if something is unknown."""
     if name not in ENGINES:
         raise ConfigError(f"engine={name!r} is unknown: give {', '.join(ENGINES)}.")
     if name == "ray":
-        check_cluster(devices, workers, address)
+        check_ray(device, workers, address)
         return []
     if address is not None:
-        raise ConfigError(f"address={address!r} is that of a Ray cluster, and engine={name!r} uses none: give ray.")
-    return device_slots(devices, workers, threads=threads)
+        raise ConfigError(f"address={address!r} is the address of a Ray cluster: give engine='ray', not {name!r}.")
+    return device_slots(device, workers, threads=threads)
 
 
-def device_slots(devices: str, workers: int | None, *, threads: int) -> list[str]:
-    """The device of every slot."""
+def device_slots(device: str, workers: int | None, *, threads: int) -> list[str]:
+    """Return the device of every slot."""
     if workers is not None and workers < 1:
         raise ConfigError(f"workers={workers}: give 1 or more.")
-    if devices == "auto":
+    if device == "auto":
         names = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else ["cpu"]
     else:
-        names = [str(choose_device(part.strip())) for part in devices.split(",") if part.strip()]
+        names = [str(choose_device(part.strip())) for part in device.split(",") if part.strip()]
     if not names:
-        raise ConfigError(f"devices={devices!r} names no device: give auto, cpu or cuda:0,cuda:1, …")
-    each = max(1, _cores() // threads) if names == ["cpu"] else (_SHARED_SLOTS if _shares_cards() else 1)
-    count = workers or each * len(names)
-    return [names[i % len(names)] for i in range(count)]
+        raise ConfigError(f"device={device!r} names no device: give auto, cpu or cuda:0,cuda:1, …")
+    if names == ["cpu"]:
+        per_device = max(1, _n_cores() // threads)
+    else:
+        per_device = _MPS_SLOTS if _mps_runs() else 1
+    return [names[i % len(names)] for i in range(workers or per_device * len(names))]
 
 
-def _cores() -> int:
+def _n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _shares_cards() -> bool:
-    place = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    return (place / "control").exists()
+def _mps_runs() -> bool:
+    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()

@@ -1,4 +1,4 @@
-"""Where a run computes, and how much memory there is."""
+"""Choose a device, and read how much memory is free or used on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grash.errors import ConfigError
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """`auto` (a CUDA device if there is one), `cpu`, `cuda` or `cuda:i`."""
+    """Return the device of a name: `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:i`."""
     if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     if name == "cpu":
@@ -21,13 +21,12 @@ def choose_device(name: str = "auto") -> torch.device:
         raise ConfigError(f"device={name!r} is unknown: give auto, cpu, cuda or cuda:0, cuda:1, …")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if int(index or 0) >= count:
-        there = f"{count} CUDA devices are" if count != 1 else "one CUDA device is"
-        raise ConfigError(f"device={name!r} was asked for, and {there} there: give auto or cpu.")
+        raise ConfigError(f"device={name!r} does not exist: this machine has {count} CUDA devices. Give auto or cpu.")
     return torch.device("cuda", int(index or 0))
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can still be taken."""
+    """Return the memory that can still be allocated."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -35,7 +34,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def used_bytes(device: torch.device) -> int:
-    """Memory that this process holds now: on the card, or resident."""
+    """Return the memory that this process uses: on the GPU, or resident."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     try:
@@ -55,7 +54,7 @@ def _machine_free() -> int:
 
 
 def _container_free(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """What a container's limit leaves (cgroup 2, then 1); a very large number where there is none."""
+    """Return what the limit of a container leaves (cgroup 2, then 1); a very large number without a limit."""
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),

@@ -1,7 +1,7 @@
-"""The search, done: acts on what `next_action` decides, records every change, and can be stopped anywhere.
+"""Drive a search: act on what `search.halving` decides, record every change, and stop or resume at any point.
 
-First Ctrl-C: running trials end, then the search stops. Second: they save and stop at once, as the final training does
-at the first. Either way, and after kill -9, the same command goes on.
+On the first Ctrl-C running trials finish, then the search stops. On the second, or on the first during the final
+training, trials save a checkpoint and stop at once. After that, or after kill -9, the same command resumes the search.
 """
 
 from __future__ import annotations
@@ -35,37 +35,21 @@ from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState
 from grash.search.proposals import make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
 from grash.search.schedule import fitting_trials, round_config, round_sizes
-from grash.search.trial import MACHINE_FAULTS, Engine, Trial, TrialProgress, TrialResult
+from grash.search.trial import MACHINE_FAULTS, Engine, Trial, TrialResult
 from grash.training.config import TrainConfig, make_config
+from grash.training.loop import Progress
 
 log = logging.getLogger(__name__)
 
-
-# fmt: skip
-
-
-Watch = Callable[[SearchState, dict[tuple[int, int], TrialProgress], Sequence[str]], None]
-_PAUSE = 0.05  # seconds before a first look again; doubled with every attempt
-_heard: ContextVar[list[int] | None] = ContextVar("heard", default=None)  # interrupts, for `interrupts_passed_on`
-HORIZON = ("cosine", "linear", "plateau")  # schedules that know how long the run is: their trials start anew (D10)
-
-
-@contextmanager
-def interrupts_passed_on() -> Iterator[None]:
-    """Raises KeyboardInterrupt at its end if a search inside was interrupted, also one that finished all the same: for
-    those who would go on with something else."""
-    heard: list[int] = []
-    before = _heard.set(heard)
-    try:
-        yield
-    finally:
-        _heard.reset(before)
-    if heard:
-        raise KeyboardInterrupt
+# Receives the state, the progress of running trials by (round, number), and the engine's devices.
+Watch = Callable[[SearchState, dict[tuple[int, int], Progress], Sequence[str]], None]
+FIXED_LENGTH_SCHEDULES = ("cosine", "linear", "plateau")  # depend on the length of a run, so it cannot be continued
+_PAUSE = 0.05  # seconds before the second attempt at a trial; doubled for every further one
+_interrupts: ContextVar[list[int] | None] = ContextVar("interrupts", default=None)  # for `reraise_interrupts`
 
 
 class Driver:
-    """Drives one search. `watch` is told the state, the latest heartbeats and the devices."""
+    """Drives one search. placement: where the final model's entities are stored."""
 
     def __init__(
         self,
@@ -78,36 +62,35 @@ class Driver:
         max_seconds: float | None = None,
         placement: str = "auto",
     ) -> None:
-        """placement: where the final model's entities lie."""
         self.placement = placement
         self.folder, self.graphs, self.settings, self.engine = folder, graphs, graphs.settings, engine
-        self.watch = watch or (lambda state, heartbeats, devices: None)
+        self.watch = watch or (lambda state, progress, devices: None)
         self.source = source
         self.ledger = Ledger(folder.path)
         self.state = SearchState.replay(self.ledger.events)
         self.before, self.began = self.state.seconds, time.monotonic()
         self.deadline = None if max_seconds is None else self.began + max_seconds
-        self.heartbeats: dict[tuple[int, int], TrialProgress] = {}
-        self.stopping, self.at_last = "", False
+        self.progress: dict[tuple[int, int], Progress] = {}
+        self.stopping, self.in_final_training = "", False
 
     def run(self) -> SearchState:
-        """Goes on to the end, or until it is stopped (then `state.stopped` says why)."""
+        """Run to the end, or until the search is stopped; then `state.stopped` is the reason."""
         self.begin()
         try:
-            with self._interrupts():
+            with self._handle_interrupts():
                 while not self.stopping:
                     match self.advance():
                         case RunTrials(number, numbers):
-                            self._run_tasks([self.trial_task(number, n) for n in numbers])
+                            self._run_trials([self.make_trial(number, n) for n in numbers])
                         case TrainWinner(number):
-                            self.at_last = True
-                            self._run_tasks([self._final_task(number)])
+                            self.in_final_training = True
+                            self._run_trials([self._final_trial(number)])
                         case _:
                             break
                 if self.stopping and not self._is_over():
                     self._record("search_stopped", reason=self.stopping)
         except OutputError as error:
-            then = "The search stops here and goes on with `grash resume`."
+            then = "The search stops here. Continue it with `grash resume`."
             raise OutputError(self.folder.path, error.reason, then=then) from error
         finally:
             self.engine.close()
@@ -116,16 +99,8 @@ class Driver:
             raise SearchFailed(self.state.failed)
         return self.state
 
-    def advance(self) -> RunTrials | TrainWinner | Finish:
-        """Decide and record until there are trials to run, or the search has ended."""
-        return advance(self.state, self.settings, self.graphs, self._record_decision)
-
-    def _is_over(self) -> bool:
-        """Whether a search that is to stop has nothing left to run: then it finishes."""
-        return len(self.state.rounds) == len(self.state.sizes) and isinstance(self.advance(), Finish)
-
     def begin(self) -> None:
-        """The first line of a new ledger, or a line that says who goes on."""
+        """Record the start of a new search, or that it is resumed."""
         if self.ledger.events:
             self._record("search_resumed", host=socket.gethostname(), pid=os.getpid())
             self.folder.tidy(self.state)
@@ -152,8 +127,9 @@ class Driver:
             versions={"grash": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
 
-    def started(self, task: Trial, device: str) -> None:
-        self._record("trial_started", round=task.round, number=task.number, attempt=task.attempt, device=device)
+    def advance(self) -> RunTrials | TrainWinner | Finish:
+        """Decide and record until there are trials to run, or the search has ended."""
+        return advance(self.state, self.settings, self.graphs, self._record_decision)
 
     def extend(self, **more: Any) -> None:
         """Add trials or budget (`grash.search.extension`)."""
@@ -161,46 +137,39 @@ class Driver:
         costs = [c.relative_cost for c in make_configurations(self.settings, self.graphs.n_entities, count)]
         self._record("search_extended", **plan_extension(self.state, self.settings, relative_costs=costs, **more))
 
-    def _record_decision(self, event: str, **fields: Any) -> None:
-        if event == "winner_chosen":
-            self._write_best(fields["number"])
-        self._record(event, **fields)
-        if event in ("round_closed", "search_finished"):
-            self.folder.tidy(self.state)
+    def make_trial(self, number: int, configuration: int) -> Trial:
+        """Return the next attempt at a configuration in a round."""
+        this = self.state.rounds[number - 1]
+        plan, configured = this.plan, self.state.configurations[configuration]
+        full = make_config(configured.values)
+        config = round_config(full, plan, self.settings)
+        warm = self.settings.warm_start != "off"
+        keeps_state = self.settings.variant == "epoch" or warm
+        saved = self.folder.trial(number - 1, configuration) / "state"
+        has_saved = number > 1 and (saved / "state.json").is_file()
+        continues = keeps_state and has_saved and (warm or full.schedule not in FIXED_LENGTH_SCHEDULES)
+        return Trial(
+            round=number,
+            number=configuration,
+            attempt=1 + len(this.attempts.get(configuration, [])),
+            config=config.model_dump(),
+            fractions=() if plan.whole and not warm else plan.fractions,
+            isolated=plan.isolated,
+            relative_cost=configured.relative_cost,
+            continues=str(saved.relative_to(self.folder.path)) if continues else None,
+            epochs_before=self.state.rounds[number - 2].plan.epochs if continues and not warm else 0.0,
+            warm=warm,
+            keep=keeps_state and number < len(self.state.sizes),
+            folder=str(self.folder.trial(number, configuration).relative_to(self.folder.path)),
+            n_bytes=self._n_bytes(config, plan.n_entities, plan.n_relations, plan.n_train, plan.n_valid),
+        )
 
-    def _run_tasks(self, tasks: list[Trial]) -> None:
-        """Runs tasks until all are settled, or the search is to stop."""
-        waiting, running = list(tasks), 0
-        later: list[tuple[float, Trial]] = []  # attempts after a fault, each with the time before which it waits
-        while waiting or running or later:
-            now = time.monotonic()  # one look: between two of them an attempt could belong to neither list
-            waiting += [task for at, task in later if at <= now]
-            later = [(at, task) for at, task in later if at > now]
-            while waiting and not self._must_stop() and running < self.engine.n_slots:
-                device = self.engine.start(waiting[0])
-                if device is None:
-                    break
-                task = waiting.pop(0)
-                self.started(task, device)
-                running += 1
-            if self._must_stop() and not running:
-                return
-            if not running:
-                time.sleep(_PAUSE)
-                continue
-            for ended in self.engine.wait(self._hear):
-                running -= 1
-                if isinstance(ended, Trial):
-                    continue
-                self.settle(ended)
-                again = self._again(tasks, ended)
-                if again is not None:
-                    later.append((time.monotonic() + min(5.0, _PAUSE * 2**again.attempt), again))
-            self._must_stop()
+    def record_start(self, trial: Trial, device: str) -> None:
+        self._record("trial_started", round=trial.round, number=trial.number, attempt=trial.attempt, device=device)
 
-    def settle(self, result: TrialResult) -> None:
-        """Records how a trial ended; then its checkpoint goes, unless a machine failed it and it may go on from it."""
-        self.heartbeats.pop((result.round, result.number), None)
+    def record_result(self, result: TrialResult) -> None:
+        """Record how a trial ended and remove its checkpoint, unless the machine failed: the next attempt needs it."""
+        self.progress.pop((result.round, result.number), None)
         self._record("trial_ended", result=result.to_json())
         if result.status not in MACHINE_FAULTS:
             self.folder.remove_checkpoint(result.round, result.number)
@@ -209,46 +178,51 @@ class Driver:
                 "configuration %d, round %d: %s. %s", result.number, result.round, result.status, result.message
             )
 
-    def _again(self, tasks: list[Trial], result: TrialResult) -> Trial | None:
-        """The next attempt at a task whose machine failed it, if it has one left."""
-        settled = self.state.finals if result.round == 0 else self.state.rounds[result.round - 1].attempts
-        if result.round == 0 and self.state.final is not None:
-            return None
-        if result.round > 0 and result.number in self.state.rounds[result.round - 1].results:
-            return None
-        task = next(t for t in tasks if (t.round, t.number) == (result.round, result.number))
-        out_of_memory = sum(r.status == "out_of_memory" for r in settled[result.number])
-        return replace(task, attempt=result.attempt + 1, work_share=0.5**out_of_memory)
+    def _run_trials(self, trials: list[Trial]) -> None:
+        """Run trials until all have a result, or the search has to stop."""
+        waiting, running = list(trials), 0
+        retries: list[tuple[float, Trial]] = []  # with the time before which each has to wait
+        while waiting or running or retries:
+            now = time.monotonic()  # read once, or a retry could be in neither list
+            waiting += [trial for at, trial in retries if at <= now]
+            retries = [(at, trial) for at, trial in retries if at > now]
+            while waiting and not self._must_stop() and running < self.engine.n_slots:
+                device = self.engine.start(waiting[0])
+                if device is None:
+                    break
+                self.record_start(waiting.pop(0), device)
+                running += 1
+            if self._must_stop() and not running:
+                return
+            if not running:
+                time.sleep(_PAUSE)
+                continue
+            for ended in self.engine.wait(self._on_progress):
+                running -= 1
+                if isinstance(ended, Trial):
+                    continue
+                self.record_result(ended)
+                retry = self._retry(trials, ended)
+                if retry is not None:
+                    retries.append((time.monotonic() + min(5.0, _PAUSE * 2**retry.attempt), retry))
+            self._must_stop()
 
-    def trial_task(self, number: int, configuration: int) -> Trial:
-        plan = self.state.rounds[number - 1].plan
-        made = self.state.configurations[configuration]
-        full = make_config(made.values)
-        config = round_config(full, plan, self.settings)
-        warm = self.settings.warm_start != "off"
-        lineage = self.settings.variant == "epoch" or warm
-        state = self.folder.trial(number - 1, configuration) / "state"
-        has_state = number > 1 and (state / "state.json").is_file() and (warm or full.schedule not in HORIZON)
-        goes_on = lineage and has_state
-        return Trial(
-            round=number,
-            number=configuration,
-            attempt=1 + len(self.state.rounds[number - 1].attempts.get(configuration, [])),
-            config=config.model_dump(),
-            fractions=() if plan.whole and not warm else plan.fractions,
-            isolated=plan.isolated,
-            relative_cost=made.relative_cost,
-            continues=str(state.relative_to(self.folder.path)) if goes_on else None,
-            epochs_before=self.state.rounds[number - 2].plan.epochs if goes_on and not warm else 0.0,
-            warm=warm,
-            keep=lineage and number < len(self.state.sizes),
-            folder=str(self.folder.trial(number, configuration).relative_to(self.folder.path)),
-            n_bytes=self._n_bytes(config, plan.n_entities, plan.n_relations, plan.n_train, plan.n_valid, weights=False),
-        )
+    def _retry(self, trials: list[Trial], result: TrialResult) -> Trial | None:
+        """Return the next attempt at a trial that the machine failed, if it has one left."""
+        final = result.round == 0
+        if final and self.state.final is not None:
+            return None
+        if not final and result.number in self.state.rounds[result.round - 1].results:
+            return None
+        attempts = self.state.finals if final else self.state.rounds[result.round - 1].attempts
+        trial = next(t for t in trials if (t.round, t.number) == (result.round, result.number))
+        out_of_memory = sum(r.status == "out_of_memory" for r in attempts[result.number])
+        return replace(trial, attempt=result.attempt + 1, work_share=0.5**out_of_memory)
 
-    def _final_task(self, number: int) -> Trial:
+    def _final_trial(self, number: int) -> Trial:
         config = make_config(self.state.configurations[number].values)
         data = self.graphs.dataset
+        sizes = data.n_entities, data.n_relations, len(data.train), len(data.valid)
         return Trial(
             round=0,
             number=number,
@@ -256,30 +230,32 @@ class Driver:
             config=config.model_dump(),
             fractions=(),
             folder=str(self.folder.trial(0, number).relative_to(self.folder.path)),
-            n_bytes=self._n_bytes(
-                config, data.n_entities, data.n_relations, len(data.train), len(data.valid), weights=True
-            ),
+            n_bytes=self._n_bytes(config, *sizes, keep_best=True),
             final=True,
             placement=self.placement,
         )
 
     def _n_bytes(
-        self, config: TrainConfig, n_entities: int, n_relations: int, n_train: int, n_valid: int, *, weights: bool
+        self,
+        config: TrainConfig,
+        n_entities: int,
+        n_relations: int,
+        n_train: int,
+        n_valid: int,
+        keep_best: bool = False,
     ) -> int:
         device = torch.device(self.engine.devices[0])
-        plan = plan_memory([config], n_entities, n_relations, n_train, device, n_valid=n_valid, keep_best=weights)
+        plan = plan_memory([config], n_entities, n_relations, n_train, device, n_valid=n_valid, keep_best=keep_best)
         return plan.on_device(device)
 
-    def _write_best(self, number: int) -> None:
-        config = make_config(self.state.configurations[number].values)
-        head = f"# The winner of {self.folder.path.name}; train it with: grash train GRAPH --config {BEST_FILE}\n"
-        with atomic_file(self.folder.path / BEST_FILE) as aside:
-            aside.write_text(head + yaml.safe_dump(config.model_dump(), sort_keys=False), encoding="utf-8")
+    def _is_over(self) -> bool:
+        """Return whether a search that has to stop has nothing left to run; then it is recorded as finished."""
+        return len(self.state.rounds) == len(self.state.sizes) and isinstance(self.advance(), Finish)
 
-    def _hear(self, heartbeat: TrialProgress) -> None:
-        self.heartbeats[heartbeat.round, heartbeat.number] = heartbeat
+    def _on_progress(self, trial: Trial, progress: Progress) -> None:
+        self.progress[trial.round, trial.number] = progress
         self._must_stop()
-        self.watch(self.state, self.heartbeats, self.engine.devices)
+        self.watch(self.state, self.progress, self.engine.devices)
 
     def _must_stop(self) -> bool:
         if self.deadline is not None and time.monotonic() > self.deadline and not self.stopping:
@@ -287,65 +263,90 @@ class Driver:
             self.engine.stop()
         return bool(self.stopping)
 
+    def _record_decision(self, event: str, **fields: Any) -> None:
+        if event == "winner_chosen":
+            self._write_best(fields["number"])
+        self._record(event, **fields)
+        if event in ("round_closed", "search_finished"):
+            self.folder.tidy(self.state)
+
     def _record(self, event: str, **fields: Any) -> None:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         elapsed = round(self.before + time.monotonic() - self.began, 3)
         self.state.apply(self.ledger.write(event, at=at, elapsed=elapsed, **fields))
-        self.watch(self.state, self.heartbeats, self.engine.devices)
+        self.watch(self.state, self.progress, self.engine.devices)
+
+    def _write_best(self, number: int) -> None:
+        config = make_config(self.state.configurations[number].values)
+        head = f"# Winner of {self.folder.path.name}. Train it with: grash train GRAPH --config {BEST_FILE}\n"
+        with atomic_file(self.folder.path / BEST_FILE) as temporary:
+            temporary.write_text(head + yaml.safe_dump(config.model_dump(), sort_keys=False), encoding="utf-8")
 
     @contextmanager
-    def _interrupts(self) -> Iterator[None]:
-        """Ctrl-C (and SIGTERM) once: finish what runs; twice, or in the final training: save and stop now."""
+    def _handle_interrupts(self) -> Iterator[None]:
+        """On SIGINT or SIGTERM finish what runs; on the second, or in the final training, save and stop now."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        heard = _heard.get()
+        received = _interrupts.get()
 
-        def pressed(number: int, frame: FrameType | None) -> None:
-            if heard is not None:
-                heard.append(number)
+        def handle(number: int, frame: FrameType | None) -> None:
+            if received is not None:
+                received.append(number)
             first, self.stopping = not self.stopping, self.stopping or "interrupted"
-            if self.at_last:
-                if first:
-                    log.warning("The final training saves a checkpoint and stops; if it is being tested, it ends.")
-                self.engine.stop()
+            if first and self.in_final_training:
+                log.warning("The final training saves a checkpoint and stops. If it is being tested, it finishes.")
             elif first:
-                log.warning("Running trials are finished first; press Ctrl-C again to stop them now.")
-            else:
-                self.engine.stop()
+                log.warning("Running trials finish first. Press Ctrl-C again to stop them now.")
+                return
+            self.engine.stop()
 
-        before = {s: signal.signal(s, pressed) for s in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
 
-# = A watcher's own errors: they stop the search and reach whoever gave the watcher, and are no trial's failure.
-# =
-# = Engines that train in the driver's process call the watcher from inside a training, whose errors are the trial's.
+@contextmanager
+def reraise_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end if a search inside was interrupted, even if it then finished.
+
+    For callers that would otherwise start the next search.
+    """
+    received: list[int] = []
+    token = _interrupts.set(received)
+    try:
+        yield
+    finally:
+        _interrupts.reset(token)
+    if received:
+        raise KeyboardInterrupt
 
 
-class _Slip(KeyboardInterrupt):
-    """Ends what runs as Ctrl-C does, so that trainings are saved and the search can go on."""
+class _WatchFailed(KeyboardInterrupt):
+    """Ends running trainings as Ctrl-C does: they save checkpoints, and the search can be resumed."""
 
 
 @contextmanager
-def heeded(watch: Watch | None) -> Iterator[Watch | None]:
-    """The watcher to give to a search that runs inside; what it raised is raised at the end, as it was."""
-    slips: list[Exception] = []
+def stop_on_watch_error(watch: Watch | None) -> Iterator[Watch | None]:
+    """Yield the watcher for a search that runs inside. If it raises, stop the search and raise its error at the end.
 
-    def guarded(state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]) -> None:
-        if slips or watch is None:
+    Engines that train in the driver's process call the watcher inside a training; without this, the trial would fail.
+    """
+    errors: list[Exception] = []
+
+    def guarded(state: SearchState, progress: dict[tuple[int, int], Progress], devices: Sequence[str]) -> None:
+        if errors or watch is None:
             return
         try:
-            watch(state, heartbeats, devices)
+            watch(state, progress, devices)
         except Exception as error:
-            slips.append(error)
-            raise _Slip from error
+            errors.append(error)
+            raise _WatchFailed from error
 
-    with suppress(_Slip):
+    with suppress(_WatchFailed):
         yield None if watch is None else guarded
-    if slips:  # also where an engine that was stopping took the slip for the interrupt
-        raise slips[0] from None
+    if errors:  # also if an engine that was stopping took it for an interrupt
+        raise errors[0] from None

@@ -32,13 +32,14 @@ from grash.models.store import StoredModel, save_model
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
 from grash.search.proposals import score_count
+from grash.search.run_folder import cores_file, dataset_folder, read_dataset, read_settings
 from grash.search.schedule import cost_of
-from grash.search.trial import Status, Trial, TrialProgress, TrialResult
+from grash.search.trial import Status, Trial, TrialResult
 from grash.training.checkpoint import SCHEMA, VERSION, TrainState, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress, Training
 
-Report = Callable[[TrialProgress], None]
+Report = Callable[[Trial, Progress], None]
 _LOST_CONTEXT = ("CUDA error", "Triton Error [CUDA]", "CUDA driver error", "CUBLAS_STATUS", "cuDNN error")
 
 
@@ -56,6 +57,14 @@ class TrialRunner:
         self.device, self.timeout = choose_device(device), timeout
         self.stopping = False
         self._data: tuple[Subgraph, TrainingData] | None = None
+
+    @classmethod
+    def open(cls, folder: Path, *, device: str, timeout: float | None) -> TrialRunner:
+        """Return the runner of a worker, which finds settings and graph in the run folder."""
+        settings = read_settings(folder)
+        cores = cores_file(dataset_folder(folder), settings.degree)
+        graphs = SearchGraphs(read_dataset(folder), settings, cache=cores)
+        return cls(graphs, folder, device=device, timeout=timeout)
 
     def run(self, trial: Trial, report: Report) -> TrialResult:
         """Run one trial. A KeyboardInterrupt, also from `report`, passes through after a checkpoint is saved."""
@@ -140,8 +149,7 @@ class TrialRunner:
         def watch(progress: Progress) -> None:
             if self.timeout is not None and not trial.final and progress.seconds > self.timeout:
                 raise TrialTimeout(f"It ran longer than its time limit of {self.timeout:g} s (--trial-timeout).")
-            p = progress
-            report(TrialProgress(trial.round, trial.number, p.step, p.n_steps, p.best_mrr, p.seconds_left))
+            report(trial, progress)
             if self.stopping:
                 raise KeyboardInterrupt
 
@@ -197,33 +205,29 @@ class TrialRunner:
         positives = max(0, round(epoch * len(data.train)) - round(trial.epochs_before * len(data.train)))
         cost = float(cost_of(positives, self.settings, self.graphs.n_train)) * trial.relative_cost
         scores = positives * score_count(make_config(trial.config), data.n_entities)
-        return _result(trial, status, positives=positives, cost=0.0 if trial.final else cost, scores=scores)
+        return trial.result(status, positives=positives, cost=0.0 if trial.final else cost, scores=scores)
 
     def _failure(self, trial: Trial, error: Exception) -> TrialResult:
         if isinstance(error, Diverged):
             return replace(self._billed(trial, "diverged", error.epoch), message=str(error))
         if isinstance(error, TrialTimeout):
-            return _result(trial, "timeout", message=str(error))
+            return trial.result("timeout", message=str(error))
         self._data = None
         if is_memory_error(error):
             if self.device.type == "cuda":
                 gc.collect()  # an error keeps alive what its frames held
                 torch.cuda.empty_cache()
-            return _result(trial, "out_of_memory", message=str(error).split("\n")[0])
+            return trial.result("out_of_memory", message=str(error).split("\n")[0])
         message = f"{type(error).__name__}: {error}".split("\n")[0]
         if self.device.type == "cuda" and lost_context(error):
-            return _result(trial, "killed", message=message)
-        return _result(trial, "error", message=message, traceback="".join(traceback.format_exception(error)))
+            return trial.result("killed", message=message)
+        return trial.result("error", message=message, traceback="".join(traceback.format_exception(error)))
 
 
 def _peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _result(trial: Trial, status: Status, **fields: Any) -> TrialResult:
-    return TrialResult(trial.round, trial.number, trial.attempt, status, **fields)
 
 
 def check_device(result: TrialResult) -> TrialResult:

@@ -19,7 +19,8 @@ from grash.report.optuna import OptunaView
 from grash.report.page import write_report
 from grash.report.summary import final_metrics, higher_than, n_entrants, read_state
 from grash.search.ledger import RoundState, SearchState
-from grash.search.trial import TrialProgress, TrialResult
+from grash.search.trial import TrialResult
+from grash.training.loop import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +45,7 @@ class RunFiles:
         self._failed: set[str] = set()
         self._n_closed, self._updated = 0, time.monotonic()
 
-    def watch(
-        self, state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]
-    ) -> None:
+    def watch(self, state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str]) -> None:
         """Update the files: log.txt at once, optuna.log every 15 seconds, the report after each round."""
         if self._watch is not None:
             self._watch(state, heartbeats, devices)
@@ -101,9 +100,7 @@ class ProgressLines:
         self._winner: int | None = None
         self._final = False
 
-    def watch(
-        self, state: SearchState, heartbeats: dict[tuple[int, int], TrialProgress], devices: Sequence[str]
-    ) -> None:
+    def watch(self, state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str]) -> None:
         """Write what is new since the last call."""
         if not self._started:
             self._skip_known(state)

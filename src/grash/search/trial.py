@@ -1,4 +1,4 @@
-"""The records of a search: configurations, rounds, trials, their results and progress; and the Engine protocol.
+"""The records of a search: configurations, rounds, trials and their results; and the Engine protocol.
 
 All are frozen and JSON-able: they are part of the ledger, and messages between the driver and its workers.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from grash.training.loop import Progress
 
 Status = Literal["ok", "diverged", "out_of_memory", "killed", "timeout", "error"]
 MACHINE_FAULTS: tuple[Status, ...] = ("out_of_memory", "killed")  # retried; other failures are the trial's own
@@ -90,6 +93,14 @@ class Trial(_Record):
     def name(self) -> str:
         return "the final training" if self.final else f"configuration {self.number} in round {self.round}"
 
+    def result(self, status: Status, **fields: Any) -> TrialResult:
+        """Return the result of this attempt."""
+        return TrialResult(self.round, self.number, self.attempt, status, **fields)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Trial:
+        return cls(**{**content, "fractions": tuple(content["fractions"])})
+
 
 @dataclass(frozen=True)
 class TrialResult(_Record):
@@ -124,18 +135,6 @@ class TrialResult(_Record):
         return cls(**{**content, "interval": None if interval is None else (interval[0], interval[1])})
 
 
-@dataclass(frozen=True)
-class TrialProgress(_Record):
-    """How far a running trial is."""
-
-    round: int
-    number: int  # of the configuration
-    step: int
-    n_steps: int
-    best_mrr: float | None
-    seconds_left: float
-
-
 class Engine(Protocol):
     """Runs trials, up to `n_slots` at a time."""
 
@@ -145,7 +144,7 @@ class Engine(Protocol):
     def start(self, trial: Trial) -> str | None:
         """Start a trial in a free slot and return its device; return None if there is no room for it now."""
 
-    def wait(self, on_progress: Callable[[TrialProgress], None]) -> list[TrialResult | Trial]:
+    def wait(self, on_progress: Callable[[Trial, Progress], None]) -> list[TrialResult | Trial]:
         """Wait a short time and return what has ended; a Trial is one that `stop` ended before it was complete."""
 
     def stop(self) -> None:
