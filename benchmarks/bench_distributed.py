@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from grash.cli.train import assignment, launched
+from grash.cli.options import parse_assignment
+from grash.cli.train import launched
 from grash.data.load import load_dataset
 from grash.engines.device import choose_device
 from grash.engines.trainer import TrainingData
@@ -67,7 +68,7 @@ def stepping(
     args: argparse.Namespace,
 ) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any], Callable[[], int]]]:
     """Its name, one step (this process' share of the loss), the sum of such shares, and bytes sent so far."""
-    dataset, config = load_dataset(args.dataset), make_config(dict(assignment(text) for text in args.set))
+    dataset, config = load_dataset(args.dataset), make_config(dict(parse_assignment(text) for text in args.set))
     if not launched():
         device = choose_device(args.device)
         data = TrainingData(dataset, device)

@@ -239,12 +239,12 @@ def test_a_model_exports_its_configuration_as_the_command_does(tmp_path, caplog)
     for tool, file in (("pykeen", "pykeen.json"), ("libkge", "libkge.yaml")):
         caplog.clear()
         assert model.export(tmp_path / "python", tool) == [tmp_path / "python" / file]
-        ran = grash("export", tmp_path / "m", "-o", tmp_path / "command", "-f", tool)
+        ran = grash("export", tmp_path / "m", "-o", tmp_path / "command", "--format", tool)
         assert ran.code == 0
         assert (tmp_path / "python" / file).read_bytes() == (tmp_path / "command" / file).read_bytes()
         assert [r.getMessage() for r in caplog.records][:-1] == ran.err.splitlines()[:-1]
         assert 'model.export("FOLDER", "splits")' in caplog.records[-1].getMessage()
-        assert "-f splits -o FOLDER" in ran.err.splitlines()[-1]
+        assert "--format splits -o FOLDER" in ran.err.splitlines()[-1]
     (path,) = model.export(tmp_path / "other", "pykeen", dataset="codex-s")
     assert json.loads(path.read_text())["pipeline"]["dataset"] == "CoDExSmall"
     with pytest.raises(ConfigError, match="goes with the formats pykeen and libkge"):
@@ -258,17 +258,17 @@ def test_splits_are_written_of_a_run_without_a_model_and_of_any_graph(tmp_path):
     (tmp_path / "run" / "search.yaml").write_text(yaml.safe_dump(content))
     (tmp_path / "run" / "best.yaml").write_text(yaml.safe_dump(config_of().model_dump()))
     model_of(rings()).save(tmp_path / "m")
-    advised = grash("export", tmp_path / "run", "-o", tmp_path / "p", "-f", "pykeen").err
-    assert f"grash export {tmp_path / 'run'} -f splits -o FOLDER" in advised
+    advised = grash("export", tmp_path / "run", "-o", tmp_path / "p", "--format", "pykeen").err
+    assert f"grash export {tmp_path / 'run'} --format splits -o FOLDER" in advised
     wanted = None
     for number, source in enumerate((tmp_path / "m", tmp_path / "run", tmp_path / "run" / "dataset")):
-        ran = grash("export", source, "-f", "splits", "-o", tmp_path / f"s{number}")
+        ran = grash("export", source, "--format", "splits", "-o", tmp_path / f"s{number}")
         assert ran.code == 0, ran.err
         files = {p.name: p.read_text() for p in (tmp_path / f"s{number}").iterdir()}
         wanted = wanted or files
         assert set(files) == {"train.txt", "valid.txt", "test.txt"} and files == wanted
     write_tsv(rings(), tmp_path / "rings.tsv")
-    ran = grash("export", tmp_path / "rings.tsv", "-f", "splits", "-o", tmp_path / "s")
+    ran = grash("export", tmp_path / "rings.tsv", "--format", "splits", "-o", tmp_path / "s")
     assert ran.code == 0 and len(ran.out.splitlines()) == 3
     lines = [line for p in (tmp_path / "s").iterdir() for line in p.read_text().splitlines()]
     assert sorted(lines) == sorted((tmp_path / "rings.tsv").read_text().splitlines())

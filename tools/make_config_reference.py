@@ -1,4 +1,4 @@
-"""Writes docs/reference/config.md from TrainConfig; tests/test_cli.py compares the two."""
+"""Write docs/reference/config.md from TrainConfig; tests/cli/test_commands.py compares the two."""
 
 from pathlib import Path
 

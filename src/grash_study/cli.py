@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grash.cli.console import command, listen, say
+from grash.cli.console import command, say, show_log
 from grash.cli.console import table as show_table
-from grash.cli.options import Source, option_of, takes, takes_source_options
-from grash.cli.train import assignment
+from grash.cli.options import READING, Source, option_name, parse_assignment, with_options
 from grash.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Study:
         from grash_study.store import Store
 
         check_batch(running["batch"])
-        listen()
+        show_log()
         self.source, self.reading = source if isinstance(source, str) else source.name, reading
         dataset = load(source, reading) if isinstance(source, str) else source
         if tested and not len(dataset.test):
@@ -146,7 +145,7 @@ def running_words(running: dict[str, Any], reading: dict[str, Any]) -> list[obje
     """The options of a command that say how its source is read and where results lie."""
     given: list[object] = []
     for name, value in reading.items():
-        option = option_of(name)
+        option = option_name(READING, name)
         yes_no = option if value else option.replace("--", "--no-", 1)
         given += [yes_no] if isinstance(value, bool) else [option, _plain(value)]
     places = [name for name in ("store", "out") if running[name] != RUNNING[name][1]]
@@ -199,7 +198,7 @@ def pool_of(dataset: Dataset, n: int, given: dict[str, Any]) -> Pool:
     if n < 3:
         raise ConfigError(f"--n {n}: give 3 or more configurations, fewer say nothing about a ranking.")
     space, label = resolved_space(given["space"]), given.get("label")
-    fixed = dict(assignment(text) for text in given.get("fixed", []))
+    fixed = dict(parse_assignment(text) for text in given.get("fixed", []))
     named = {"space": space, "label": label or Path(given["space"]).stem, "fixed": fixed}
     return make_pool(dataset, n=n, **{**given, **named})
 
@@ -222,15 +221,13 @@ Preset = Annotated[str, typer.Option("--preset", help="Of the searches: default,
 Which = Annotated[str, typer.Option("--variants", help="Some of epoch, graph and combined, with commas.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    about = "The paper's experiments, and a table on which searches compete."
-    study = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help=about)
+def add_to(study: typer.Typer) -> None:
+    """Add the commands of a study to the group `grash study`."""
     for verb in (transfer, variants, resources, rounds, table):
-        study.command()(takes_source_options(takes(RUNNING, "running")(takes(POOL, "pooled")(verb))))
+        study.command()(with_options(verb, pooled=POOL, running=RUNNING, reading=READING))
     study.command()(methods)
-    study.command()(takes_source_options(takes(SEARCHING, "running")(confirm)))
+    study.command()(with_options(confirm, running=SEARCHING, reading=READING))
     study.command()(merge)
-    app.add_typer(study, name="study")
 
 
 def transfer(
@@ -483,7 +480,7 @@ def confirm(
     from grash_study.confirm_page import confirm_page
 
     names = models_of(models)
-    listen()
+    show_log()
     dataset = load(source, reading)
     if not len(dataset.test):
         raise InputError(f"{dataset.name} has no test triples, by which final models are compared: give some.")
@@ -521,7 +518,7 @@ def read_candidate(text: str) -> Candidate:
         raise ConfigError(
             f'--candidate "{text}" is no candidate: give a name and settings, as in "sobol: proposals=sobol, eta=3".'
         )
-    preset = [assignment(part)[1] for part in parts if part.startswith("preset=")]
+    preset = [parse_assignment(part)[1] for part in parts if part.startswith("preset=")]
     rest_parts = [part for part in parts if not part.startswith("preset=")]
     return Candidate(name, str(preset[-1]) if preset else "default", _settings(rest_parts, []), ", ".join(rest_parts))
 
@@ -538,8 +535,8 @@ def _settings(search: list[str], fixed: list[str]) -> dict[str, Any]:
     from grash.search.settings import ALIASES, SearchSettings
     from grash.training.config import TrainConfig
 
-    given: dict[str, Any] = {"fixed": dict(assignment(text) for text in fixed)}
-    for name, value in (assignment(text) for text in search):
+    given: dict[str, Any] = {"fixed": dict(parse_assignment(text) for text in fixed)}
+    for name, value in (parse_assignment(text) for text in search):
         if name in SearchSettings.model_fields or name in ALIASES or name not in TrainConfig.model_fields:
             given[name] = resolved_space(value) if name == "space" else value
         else:

@@ -153,7 +153,7 @@ def test_interrupted_twice_workers_save_and_stop(tmp_path: Path, sequential: Any
     sent: list[int] = []
     options: dict[str, Any] = {"engine": "processes", "workers": 2, **LONG}
     state = small_search(tmp_path / "run", **options).run(watch=at_heartbeats(engines, act)).state
-    assert state.stopped == "it was interrupted" and sent[0] not in state.rounds[0].results
+    assert state.stopped == "interrupted" and sent[0] not in state.rounds[0].results
     assert list(tmp_path.glob(f"run/round-1/cfg-000{sent[0]}/checkpoint/state.json"))
     small_search(tmp_path / "run", **options).run()
     assert essence(tmp_path / "run")["results"] == essence(sequential(**LONG))["results"]

@@ -186,7 +186,7 @@ def test_torchrun_trains_ends_with_a_killed_rank_and_goes_on(tmp_path: Path) -> 
     source = Path(__file__).resolve().parents[2] / "src"
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
     words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "grash", "train", "world"]
-    words += ["--dim", "8", "--valid-every", "1", "-n", "50", "-o", "out", "--device", "cpu", "--epochs"]
+    words += ["--dim", "8", "--valid-every", "1", "--negatives", "50", "-o", "out", "--device", "cpu", "--epochs"]
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]),

@@ -18,7 +18,7 @@ pytestmark = [
 ]
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TRAIN = ["-m", "grash", "train", "world", "--json", "--quiet", "--dim", "32", "--epochs", "10", "--valid-every", "5"]
-TRAIN += ["--set", "precision=float32", "-n", "100"]
+TRAIN += ["--set", "precision=float32", "--negatives", "100"]
 
 
 def trained(folder: Path, *words: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def world() -> Dataset:
 
 
 def test_a_subgraph_is_written_with_its_names(tmp_path: Path, world: Dataset) -> None:
-    ran = grash("reduce", "world", "--fraction", "1/8", "--method", "kcore", "-o", tmp_path / "small")
+    ran = grash("reduce", "world", "--fraction", "1/8", "--method", "core-order", "-o", tmp_path / "small")
     assert ran.code == 0, ran.err
     small = Dataset.load(tmp_path / "small", verify=True)
     expected = cut(world, peel(world.train, world.n_entities), 0.125, seed=0)
@@ -43,12 +43,12 @@ def test_a_subgraph_is_written_with_its_names(tmp_path: Path, world: Dataset) ->
 @pytest.mark.parametrize(
     "words",
     [
-        ("--fraction", 0.25, "--reduction", "k-core", "--degree", "triples"),
+        ("--fraction", 0.25, "--method", "k-core", "--degree", "triples"),
         ("--fraction", 0.25, "--method", "triples"),
         ("--fraction", 0.25, "--method", "walk", "--length", 5),
         ("--starts", 30, "--method", "walk", "--seed", 3),
         ("--fraction", 0.25, "--method", "kgtuner"),
-        ("--fraction", 0.01, "--reduction", "k-core"),
+        ("--fraction", 0.01, "--method", "k-core"),
         ("--fraction", 0.95),
     ],
 )
@@ -67,15 +67,15 @@ def test_every_method_has_a_document(tmp_path: Path, words: tuple[object, ...]) 
 def test_the_folder_is_named_after_graph_and_fraction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_tsv(rings(), tmp_path / "rings.tsv")
-    assert grash("reduce", "rings.tsv", "-f", "0.5").code == 0
+    assert grash("reduce", "rings.tsv", "--fraction", "0.5").code == 0
     assert Dataset.load(tmp_path / "rings-0.5.grash").name == "rings-0.5"
-    ran = grash("reduce", "rings.tsv", "-f", "0.5")
+    ran = grash("reduce", "rings.tsv", "--fraction", "0.5")
     assert ran.code == 2 and "rings-0.5.grash already exists" in ran.err
 
 
 def test_a_graph_without_names_keeps_its_numbers_as_names(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", load_dataset("world").train)
-    ran = grash("reduce", tmp_path / "ids.npy", "-f", "0.1", "-o", tmp_path / "small")
+    ran = grash("reduce", tmp_path / "ids.npy", "--fraction", "0.1", "-o", tmp_path / "small")
     assert ran.code == 0, ran.err
     full, small = load_dataset(tmp_path / "ids.npy"), Dataset.load(tmp_path / "small")
     assert small.entities is not None
@@ -85,7 +85,7 @@ def test_a_graph_without_names_keeps_its_numbers_as_names(tmp_path: Path) -> Non
 
 def test_the_core_order_is_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "cores.svg"
-    ran = grash("reduce", "world", "-f", "0.125", "-o", tmp_path / "small", "--plot", picture)
+    ran = grash("reduce", "world", "--fraction", "0.125", "-o", tmp_path / "small", "--plot", picture)
     assert ran.code == 0, ran.err
     drawn = ElementTree.parse(picture).getroot()
     texts = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
@@ -98,17 +98,17 @@ def test_the_core_order_is_drawn(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         ((), "is not clear: give --fraction"),
-        (("--method", "walk"), "give --fraction or --starts"),
-        (("-f", "0"), "--fraction 0 is no part of a graph"),
-        (("-f", "1.5"), "--fraction 1.5 is no part of a graph"),
-        (("-f", "1/0"), "--fraction 1/0 is no part of a graph"),
-        (("-f", "some"), "--fraction some is no part of a graph"),
-        (("-f", "0.00001"), "leaves none to train on: give a larger fraction"),
-        (("-f", "0.5", "--length", 3), "--method kcore does not: leave them out"),
-        (("-f", "0.5", "--method", "triples", "--plot", "x.svg"), "--plot draws cores"),
-        (("-f", "0.5", "--plot", "x.jpeg"), "give a name that ends in .svg"),
-        (("-f", "0.5", "--method", "walk", "--length", 0), "give 1 or more of each"),
-        (("-f", "0.5", "--method", "magic"), "kgtuner"),
+        (("--method", "walk"), "give either --fraction or --starts"),
+        (("--fraction", "0"), "--fraction 0: give a number above 0"),
+        (("--fraction", "1.5"), "--fraction 1.5: give a number above 0"),
+        (("--fraction", "1/0"), "--fraction 1/0: give a number above 0"),
+        (("--fraction", "some"), "--fraction some: give a number above 0"),
+        (("--fraction", "0.00001"), "leaves none to train on: give a larger fraction"),
+        (("--fraction", "0.5", "--length", 3), "only for --method walk, not for core-order"),
+        (("--fraction", "0.5", "--method", "triples", "--plot", "x.svg"), "--plot draws cores"),
+        (("--fraction", "0.5", "--plot", "x.jpeg"), "give a name that ends in .svg"),
+        (("--fraction", "0.5", "--method", "walk", "--length", 0), "give 1 or more of each"),
+        (("--fraction", "0.5", "--method", "magic"), "kgtuner"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path: Path, words: tuple[object, ...], sentence: str) -> None:

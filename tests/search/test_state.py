@@ -59,9 +59,7 @@ def test_a_trial_runs_from_its_start_to_its_end() -> None:
     assert state.rounds[0].cost == state.spent == 0.25 and state.rounds[0].seconds == 2.0
 
 
-@pytest.mark.parametrize(
-    "event", [{"event": "search_resumed"}, {"event": "search_stopped", "reason": "it was interrupted"}]
-)
+@pytest.mark.parametrize("event", [{"event": "search_resumed"}, {"event": "search_stopped", "reason": "interrupted"}])
 def test_nothing_runs_after_a_stop_or_a_restart(event: dict[str, Any]) -> None:
     state = at(OPEN, started(1), {"event": "trial_started", "round": 0, "number": 1, "attempt": 1}, event)
     assert state.rounds[0].running == {} and state.final_running is None

@@ -1,4 +1,4 @@
-"""The command line: parse, wire, print. One file per group of verbs; `entry` joins them and meets the errors."""
+"""The command line. One file per group of commands; `app` joins them and turns errors into messages."""
 
 from grash.cli.app import main
 

@@ -1,8 +1,7 @@
-"""`grash`: the verbs together, and what becomes of errors: one sentence on stderr and an exit code.
+"""`grash`: all commands together. An error becomes one message on stderr and an exit code.
 
-Exit codes: 0 done; 2 a mistake in input or settings; 3 not enough memory; 4 a file could not be written;
-5 diverged; 6 a search without a winner; 7 a search stopped by --max-seconds; 8 a rank was
-lost; 130 interrupted.
+Exit codes: 0 done; 2 wrong input or settings; 3 not enough memory; 4 a file could not be written; 5 diverged;
+6 a search without a winner; 7 stopped by --max-seconds; 8 a rank was lost; 130 interrupted.
 A traceback means a defect of grash (or GRASH_DEBUG=1, or --debug).
 """
 
@@ -20,68 +19,68 @@ from typer.core import TyperGroup
 from grash import __version__
 from grash.cli import data, export, query, search, settings, study, train
 from grash.cli.console import say
-from grash.cli.train import several
+from grash.cli.train import has_other_ranks
 from grash.errors import ConfigError, GrashError, InputError, MemoryPlanError
 
 
-class Verbs(TyperGroup):
-    """Says that a verb was interrupted: the library underneath would leave without a word."""
+class Commands(TyperGroup):
+    """Prints that a command was interrupted; typer alone would exit without a message."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            again = ": give the same command again" if ctx.invoked_subcommand == "prepare" else ""
-            say(f"interrupted{again}.")
+            hint = " Run the same command again to continue." if ctx.invoked_subcommand == "prepare" else ""
+            say(f"Interrupted.{hint}")
             raise typer.Exit(130) from None
 
 
 app = typer.Typer(
     name="grash",
-    cls=Verbs,
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for verbs in (data, search, train, query, export, settings, study):
-    verbs.add_to(app)
+for group in (data, search, train, query, export, settings, study):
+    group.add_to(app)
 
 
 @app.callback()
 def grash(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
 ) -> None:
-    """Knowledge graph embeddings: from a graph file to a trained, evaluated, queryable model.
+    """Tune, train, evaluate and query knowledge graph embeddings.
 
-    Begin with: grash search world
+    Try: grash search world
     """
-    if several() and context.invoked_subcommand not in (None, "train"):
+    if has_other_ranks() and context.invoked_subcommand not in (None, "train"):
         raise ConfigError(
-            f"grash {context.invoked_subcommand} works in one process, and torchrun or the like started several: start "
-            f"it alone. docs/how-to/many-devices.md says how a search uses several devices."
+            f"grash {context.invoked_subcommand} runs in one process, but torchrun or a similar launcher started several: "
+            f"run it without a launcher. docs/how-to/many-devices.md explains how a search uses several devices."
         )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line (sys.argv by default) and gives back its exit code."""
+    """Run a command line (default: sys.argv) and return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    before_verb = list(takewhile(lambda a: a.startswith("-"), arguments))
-    if "--version" in before_verb:
+    global_options = list(takewhile(lambda a: a.startswith("-"), arguments))
+    if "--version" in global_options:
         print(f"grash {__version__}")
         return 0
-    debug = "--debug" in before_verb or os.environ.get("GRASH_DEBUG", "0") not in ("", "0")
+    debug = "--debug" in global_options or os.environ.get("GRASH_DEBUG", "0") not in ("", "0")
     try:
         code = app(args=arguments, prog_name="grash", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         return _pipe_closed()
-    except (KeyboardInterrupt, typer.Abort):  # before or after the verb
-        say("interrupted.")
+    except (KeyboardInterrupt, typer.Abort):  # before or after the command itself
+        say("Interrupted.")
         return 130
     except typer.Exit as leave:
         return leave.exit_code
@@ -92,18 +91,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: Exception) -> int:
-    """Prints the sentence of a user's mistake and gives back the exit code; raises what is a defect."""
+    """Print the message of an expected error and return its exit code; raise all others, since they are defects."""
     if isinstance(error, GrashError):
         say(f"error: {error}")
         return error.exit_code
-    if callable(getattr(error, "format_message", None)):  # a wrong command line, from typer or its click
+    if callable(getattr(error, "format_message", None)):  # a wrong command line, from typer or click
         return _explain_usage(error)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        say("error: Memory ran out: try a smaller batch_size, fewer negatives or a smaller dim.")
+        say("error: Out of memory. Try a smaller batch_size, fewer negatives or a smaller dim.")
         return MemoryPlanError.exit_code
     if isinstance(error, OSError):
-        what = f"{error.filename}: " if error.filename else ""
-        say(f"error: {what}{error.strerror or error}.")
+        where = f"{error.filename}: " if error.filename else ""
+        say(f"error: {where}{error.strerror or error}.")
         return InputError.exit_code
     raise error
 
@@ -120,6 +119,6 @@ def _explain_usage(error: Exception) -> int:
 
 
 def _pipe_closed() -> int:
-    """The reader of our output has left (as `head` does): leave quietly too."""
+    """Exit quietly, since the reader of the output (e.g. `head`) is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141

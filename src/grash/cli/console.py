@@ -1,4 +1,4 @@
-"""What people see: tables and JSON on stdout, sentences on stderr, warnings of the library as sentences."""
+"""Output: tables and JSON on stdout; messages, warnings and progress on stderr."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-WIDE = 400  # columns of output that no terminal bounds
+from grash.formatting import format_duration
+
+_WIDTH_OF_FILES = 400  # columns of a table that is not printed to a terminal
+_SECONDS_BETWEEN_LINES = {True: 0.2, False: 10.0}  # of progress: in a terminal, and elsewhere
 
 
 def say(sentence: str) -> None:
-    """A line for people, on stderr."""
+    """Print a message on stderr."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 def as_json(content: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table on stdout; a column whose name starts with > is aligned to the right. Names are shown as they are."""
+    """Print a table on stdout. A column whose name starts with > is aligned to the right."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -36,8 +39,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     for column in columns:
         drawn.add_column(Text(column.lstrip(">")), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        drawn.add_row(*(Text(_cell(value)) for value in row))
-    console = Console(markup=False, highlight=False, emoji=False, width=None if terminal else WIDE)
+        drawn.add_row(*(Text(_cell_text(value)) for value in row))
+    console = Console(markup=False, highlight=False, emoji=False, width=None if terminal else _WIDTH_OF_FILES)
     if title:
         print(title)
     with console.capture() as captured:
@@ -45,8 +48,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def listen(*, verbose: bool = False) -> None:
-    """Shows what the library logs: warnings, and with `verbose` what it does."""
+def show_log(*, verbose: bool = False) -> None:
+    """Print the warnings that grash logs; with `verbose`, also its messages."""
     logger = logging.getLogger("grash")
     logger.handlers = [handler for handler in logger.handlers if not isinstance(handler, _ToStderr)]
     logger.addHandler(_ToStderr())
@@ -54,11 +57,45 @@ def listen(*, verbose: bool = False) -> None:
 
 
 def command(*words: object) -> str:
-    """A command as one types it."""
+    """Return a command line with quotes where they are needed."""
     return shlex.join(str(word) for word in words)
 
 
-def _cell(value: object) -> str:
+@contextmanager
+def share_display(*, quiet: bool = False) -> Iterator[Callable[[str, float, int], None] | None]:
+    """Yield a function watch(step, share, n_triples) that shows the progress of a preparation; None if quiet.
+
+    In a terminal one line is rewritten; elsewhere a line is printed every ten seconds.
+    """
+    if quiet:
+        yield None
+        return
+    terminal = sys.stderr.isatty()
+    started, shown, any_shown = time.monotonic(), 0.0, False
+
+    def watch(step: str, share: float, n_triples: int) -> None:
+        nonlocal shown, any_shown
+        now = time.monotonic()
+        if now - max(shown, 0.0 if terminal else started) < _SECONDS_BETWEEN_LINES[terminal]:
+            return
+        shown, any_shown = now, True
+        line = share_line(step, share, n_triples, now - started)
+        print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    try:
+        yield watch
+    finally:
+        if terminal and any_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def share_line(step: str, share: float, n_triples: int, seconds: float) -> str:
+    """Return a line of progress, e.g. "reading: 46%, 12,345 triples, 2 min"."""
+    triples = f", {n_triples:,} triples" if n_triples else ""
+    return f"{step}: {share:.0%}{triples}, {format_duration(seconds)}"
+
+
+def _cell_text(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -74,40 +111,3 @@ class _ToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         prefix = "warning: " if record.levelno >= logging.WARNING else ""
         say(f"{prefix}{record.getMessage()}")
-
-
-# = The progress of what is done in steps with known shares: one rewritten line in a terminal, a line now and then
-# = elsewhere.
-
-_EVERY = {True: 0.2, False: 10.0}  # seconds between two lines, in a terminal and elsewhere
-
-
-@contextmanager
-def share_display(*, quiet: bool = False) -> Iterator[Callable[[str, float, int], None] | None]:
-    """Yields what to give as `watch`: it is told what is being done, the share of that, and the triples so far."""
-    if quiet:
-        yield None
-        return
-    terminal = sys.stderr.isatty()
-    begun, shown, any_shown = time.monotonic(), 0.0, False
-
-    def watch(what: str, share: float, n_triples: int) -> None:
-        nonlocal shown, any_shown
-        now = time.monotonic()
-        if now - max(shown, 0.0 if terminal else begun) < _EVERY[terminal]:
-            return
-        shown, any_shown = now, True
-        line = share_line(what, share, n_triples, now - begun)
-        print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
-
-    try:
-        yield watch
-    finally:
-        if terminal and any_shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def share_line(what: str, share: float, n_triples: int, seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    triples = f", {n_triples:,} triples" if n_triples else ""
-    return f"{what}: {share:.0%}{triples}, {minutes}:{rest:02}"

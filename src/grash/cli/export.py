@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from grash.cli.console import command, listen, say
+from grash.cli.console import command, say, show_log
+from grash.cli.options import Overwrite
 
 
 def add_to(app: typer.Typer) -> None:
@@ -18,47 +19,46 @@ def export(
     model: Annotated[
         Path,
         typer.Argument(
-            help="A model folder; for a configuration also a YAML file or a search, for splits also a search or a "
-            "graph.",
+            help="A model folder. For a configuration also a YAML file or a run folder; for splits also a run folder "
+            "or a graph.",
             show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write.", show_default=False)],
-    format: Annotated[
-        str, typer.Option("--format", "-f", help="npy (with .tsv names), word2vec, parquet, splits; pykeen, libkge.")
-    ] = "npy",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.", show_default=False)],
+    format: Annotated[str, typer.Option("--format", help="npy, word2vec, parquet, splits, pykeen or libkge.")] = "npy",
     dataset: Annotated[
         str | None,
-        typer.Option("--dataset", help="pykeen, libkge: the graph as that tool knows it.", show_default=False),
+        typer.Option("--dataset", help="pykeen, libkge: name of the graph in that library.", show_default=False),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
-    """Write the embeddings, or the configuration, for other programs.
+    """Write embeddings, splits or settings for other programs.
 
-    npy: entities.npy, relations.npy and .tsv files of id and name. word2vec: entities.txt, where spaces in names
-    become underscores. parquet: id, name, embedding. splits: train.txt, valid.txt and test.txt of the graph, by
-    name. pykeen: pykeen.json, a pipeline. libkge: libkge.yaml, a training. What a configuration cannot carry over is
-    said, and stands in the file.
+    npy: entities.npy and relations.npy, with names in .tsv files. word2vec: entities.txt; spaces in names become
+    underscores. parquet: id, name, embedding. splits: train.txt, valid.txt and test.txt with names. pykeen:
+    pykeen.json, a pipeline. libkge: libkge.yaml, a training. Settings that the other library lacks are listed on
+    stderr and in the file.
     """
-    from grash.api import dataset as datasets_api
-    from grash.api import model as model_api
+    from grash.api.dataset import find_dataset
+    from grash.api.model import load_model
     from grash.interop.config import CONFIG_FILES, export_config, find_config
     from grash.interop.embeddings import check_format, export_splits
 
-    listen()
+    show_log()
     check_format(format, dataset)
+    kind: Any = format
     if format in CONFIG_FILES:
         config, graph = find_config(model)
-        path, said = export_config(
-            config, out, format, graph=graph, dataset=dataset, overwrite=overwrite,  # type: ignore[arg-type]
-            splits=command("grash", "export", model, "-f", "splits", "-o", "FOLDER"),
-        )  # fmt: skip
-        for line in said:
-            say(line)
+        splits = command("grash", "export", model, "--format", "splits", "-o", "FOLDER")
+        path, remarks = export_config(
+            config, out, kind, graph=graph, dataset=dataset, overwrite=overwrite, splits=splits
+        )
+        for remark in remarks:
+            say(remark)
         written = [path]
     elif format == "splits":
-        written = export_splits(datasets_api.find_dataset(model), out, overwrite=overwrite)
+        written = export_splits(find_dataset(model), out, overwrite=overwrite)
     else:
-        written = model_api.load_model(model, device="cpu").export(out, format, overwrite=overwrite)  # type: ignore[arg-type]
+        written = load_model(model, device="cpu").export(out, kind, overwrite=overwrite)
     for path in written:
         print(path)

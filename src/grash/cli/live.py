@@ -10,26 +10,30 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from grash.cli.console import say
+from grash.formatting import format_duration
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.table import Table
 
     from grash.search.ledger import SearchState
     from grash.training.loop import Progress
 
-    Watch = Callable[[SearchState, dict[tuple[int, int], Progress], Sequence[str]], None]
+    TrialProgress = dict[tuple[int, int], Progress]  # by round and configuration
+    Watch = Callable[[SearchState, TrialProgress, Sequence[str]], None]
 
+ROUND_COLUMNS = ("round", "entities", "triples", "epochs", "done", "run", "wait", "fail", "best MRR", "cost")
 _REDRAW_SECONDS = 0.25
-_LINES = 4  # of trials of one round on one device; more share a line
+_MOST_LINES = 4  # trials of one round on one device with their own line; more share one
 
 
 @contextmanager
 def live_display(quiet: bool = False) -> Iterator[Watch]:
-    """Yields `watch(state, heartbeats, devices)`, to be called whenever something may have changed; calls are cheap."""
+    """Yield `watch(state, progress, devices)`, to be called whenever something may have changed; calls are cheap."""
     if quiet:
-        yield lambda state, heartbeats, devices: None
+        yield lambda state, progress, devices: None
     elif sys.stderr.isatty():
-        with _Table() as drawn:
+        with _LiveTable() as drawn:
             yield drawn.watch
     else:
         from grash.report.progress import ProgressLines
@@ -37,8 +41,8 @@ def live_display(quiet: bool = False) -> Iterator[Watch]:
         yield ProgressLines(say).watch
 
 
-class _Table:
-    """One table at the bottom of the terminal; what is said meanwhile appears above it."""
+class _LiveTable:
+    """A table at the bottom of the terminal; messages appear above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -48,125 +52,112 @@ class _Table:
         self._drawn = 0.0
         self._last: tuple[Any, ...] | None = None
 
-    def __enter__(self) -> _Table:
+    def __enter__(self) -> _LiveTable:
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._last is not None:
-            self._live.update(picture(*self._last, now=datetime.now(timezone.utc)), refresh=True)
+            self._draw()
         self._live.stop()
 
-    def watch(self, state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str]) -> None:
-        self._last = (state, heartbeats, devices)
-        if time.monotonic() - self._drawn < _REDRAW_SECONDS:
-            return
-        self._live.update(picture(*self._last, now=datetime.now(timezone.utc)), refresh=True)
-        self._drawn = time.monotonic()
+    def watch(self, state: SearchState, progress: TrialProgress, devices: Sequence[str]) -> None:
+        self._last = (state, progress, devices)
+        if time.monotonic() - self._drawn >= _REDRAW_SECONDS:
+            self._draw()
+            self._drawn = time.monotonic()
+
+    def _draw(self) -> None:
+        assert self._last is not None
+        self._live.update(draw_search(*self._last, now=datetime.now(timezone.utc)), refresh=True)
 
 
-def picture(
-    state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str], *, now: datetime
-) -> Group:
-    """The whole display, for rich to print."""
+def draw_search(state: SearchState, progress: TrialProgress, devices: Sequence[str], *, now: datetime) -> Group:
+    """Return the whole display: the table of rounds, the summary, and what runs on each device."""
     from rich.console import Group
     from rich.text import Text
 
     from grash.report.summary import summarize
 
     summary = summarize(state, now)
-    lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in summary_lines(summary)]
-    running = [Text(line, no_wrap=True, overflow="ellipsis") for line in _device_lines(state, heartbeats, devices)]
-    return Group(_rounds_table(summary), *lines, *running)
+    lines = [*summary_lines(summary), *_device_lines(state, progress, devices)]
+    return Group(_rounds_table(summary), *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
-    """Incumbent or winner, budget and time, in words: for the live table and for `grash status`."""
-    from grash.formatting import format_duration
-
+    """Return best configuration, test score, budget and time as lines, also for `grash status`."""
     best, winner, budget = summary["incumbent"], summary["winner"], summary["budget"]
     lines = []
     if best is not None:
-        span = f" [{best['interval'][0]:.4f}, {best['interval'][1]:.4f}]" if best["interval"] else ""
-        higher = best["higher"]
-        name = (
-            "winner" if winner and winner["configuration"] == best["configuration"] else "first" if higher else "best"
-        )
-        what = f"{best['values'].get('model', '')}, {best['origin']}"
-        score = f"MRR {best['mrr']:.4f}{span} in round {best['round']}"
-        if higher:
-            score += f", still rising; cfg {higher['configuration']} has {higher['mrr']:.4f}"
-        lines.append(f"{name:<8}cfg {best['configuration']}  {score}  ({what})")
+        number, higher = best["configuration"], best["higher"]
+        is_winner = winner is not None and winner["configuration"] == number
+        name = "winner" if is_winner else "first" if higher else "best"
+        lines.append(f"{name:<8}configuration {number} ({best['values'].get('model', '')}, {best['origin']})")
+        rising = f", still rising; configuration {higher['configuration']} has {higher['mrr']:.4f}" if higher else ""
+        lines.append(f"{'valid':<8}{_mrr_text(best)} in round {best['round']}{rising}")
     if winner and winner["test"]:
-        test = winner["test"]
-        span = f" [{test['interval'][0]:.4f}, {test['interval'][1]:.4f}]" if test["interval"] else ""
-        lines.append(f"test    MRR {test.get('mrr', 0.0):.4f}{span}")
+        lines.append(f"{'test':<8}{_mrr_text(winner['test'])}")
     left = "" if summary["seconds_left"] is None else f", about {format_duration(summary['seconds_left'])} left"
-    lines.append(f"budget  {budget['spent']:.3g} of {budget['planned']:g} full runs")
-    lines.append(f"time    {format_duration(summary['seconds'])}{left}")
+    lines.append(f"{'budget':<8}{budget['spent']:.3g} of {budget['planned']:g} full runs")
+    lines.append(f"{'time':<8}{format_duration(summary['seconds'])}{left}")
     return lines
 
 
-def round_cells(entry: dict[str, Any]) -> list[object]:
-    """The cells of a round in a table: plan, counts, best."""
+def round_cells(entry: dict[str, Any]) -> list[str]:
+    """Return the cells of a round, one per ROUND_COLUMNS."""
     plan, best = entry["plan"], entry["best"]
-    figures = (plan["n_entities"], plan["n_train"], f"{plan['epochs']:.3g}") if plan else (None, None, None)
-    score = None if best is None else f"{best['mrr']:.4f}"
-    counted = [entry[name] for name in ("done", "running", "waiting", "failed")]
-    return [entry["number"], *figures, *counted, score, f"{entry['cost']:.3g}"]
+    sizes = [f"{plan['n_entities']:,}", f"{plan['n_train']:,}", f"{plan['epochs']:.3g}"] if plan else ["–"] * 3
+    counts = [f"{entry[name]:,}" for name in ("done", "running", "waiting", "failed")]
+    mrr = "–" if best is None else f"{best['mrr']:.4f}"
+    return [str(entry["number"]), *sizes, *counts, mrr, f"{entry['cost']:.3g}"]
 
 
-ROUND_COLUMNS = (
-    ">round", ">entities", ">triples", ">epochs", ">done", ">run", ">wait", ">fail", ">best MRR", ">cost",
-)  # fmt: skip
+def _mrr_text(score: dict[str, Any]) -> str:
+    interval = score["interval"]
+    text = f"MRR {score.get('mrr', 0.0):.4f}"
+    return f"{text} [{interval[0]:.4f}, {interval[1]:.4f}]" if interval else text
 
 
-def _rounds_table(summary: dict[str, Any]) -> Any:
+def _rounds_table(summary: dict[str, Any]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    name = f"{summary['dataset'].get('name', '')}  {', '.join(summary['models'])}  {summary['status']}"
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, title=Text(name, "bold"), title_justify="left")
+    title = f"{summary['dataset'].get('name', '')}  {', '.join(summary['models'])}  {summary['status']}"
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, title=Text(title, "bold"), title_justify="left")
     for column in ROUND_COLUMNS:
-        drawn.add_column(column.lstrip(">"), justify="right", no_wrap=True)
+        drawn.add_column(column, justify="right", no_wrap=True)
     for entry in summary["rounds"]:
-        cells = [
-            "–" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in round_cells(entry)
-        ]
-        drawn.add_row(*cells)
+        drawn.add_row(*round_cells(entry))
     return drawn
 
 
-def _device_lines(
-    state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str]
-) -> Iterator[str]:
-    """What runs on each device, and how far it is; idle devices too."""
-    going: list[dict[str, Any]] = [event for past in state.rounds for event in past.running.values()]
-    going += [state.final_running] if state.final_running is not None else []
-    together: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for event in going:
-        together.setdefault((event.get("device", ""), event["round"]), []).append(event)
-    for (device, number), events in together.items():
-        place = f"round {number}" if number else "final training"
-        beats = [heartbeats.get((number, event["number"])) for event in events]
-        if len(events) <= _LINES:
-            yield from (f"{device:<7} cfg {e['number']} in {place}{_far([b])}" for e, b in zip(events, beats))
+def _device_lines(state: SearchState, progress: TrialProgress, devices: Sequence[str]) -> Iterator[str]:
+    """Yield what runs on each device and its progress, or that the device is idle."""
+    running: list[dict[str, Any]] = [event for r in state.rounds for event in r.running.values()]
+    running += [state.final_running] if state.final_running is not None else []
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for event in running:
+        groups.setdefault((event.get("device", ""), event["round"]), []).append(event)
+    for (device, number), events in groups.items():
+        where = f"round {number}" if number else "final training"
+        reports = [progress.get((number, event["number"])) for event in events]
+        if len(events) <= _MOST_LINES:
+            for event, report in zip(events, reports):
+                yield f"{device:<7} configuration {event['number']} in {where}{_progress_text([report])}"
         else:
-            yield f"{device:<7} {len(events)} trials of {place}{_far(beats)}"
+            yield f"{device:<7} {len(events)} trials of {where}{_progress_text(reports)}"
     for device in dict.fromkeys(devices):
-        if device not in {busy for busy, _ in together}:
+        if device not in {busy for busy, _ in groups}:
             yield f"{device:<7} idle"
 
 
-def _far(heartbeats: Sequence[Progress | None]) -> str:
-    """How far trials are together: their mean step, their best score, the longest time that one still takes."""
-    from grash.formatting import format_duration
-
-    heard = [beat for beat in heartbeats if beat is not None and beat.n_steps]
-    if not heard:
+def _progress_text(reports: Sequence[Progress | None]) -> str:
+    """Return the mean progress of trials, their best score, and the longest time left."""
+    known = [report for report in reports if report is not None and report.n_steps]
+    if not known:
         return ""
-    done = sum(beat.step / beat.n_steps for beat in heard) / len(heard)
-    scores = [beat.best_mrr for beat in heard if beat.best_mrr is not None]
+    done = sum(report.step / report.n_steps for report in known) / len(known)
+    scores = [report.best_mrr for report in known if report.best_mrr is not None]
     score = f"  MRR {max(scores):.4f}" if scores else ""
-    return f"  {done:4.0%}{score}  {format_duration(max(beat.seconds_left for beat in heard))} left"
+    return f"  {done:4.0%}{score}  {format_duration(max(report.seconds_left for report in known))} left"

@@ -1,4 +1,4 @@
-"""Options that several verbs share: how a source is read, where to compute, what the output is."""
+"""Options that several commands share, and `with_options`, which adds a table of options to a command."""
 
 from __future__ import annotations
 
@@ -10,104 +10,104 @@ from typing import Annotated, Any
 
 import typer
 
+from grash.errors import ConfigError
+
+Options = dict[str, tuple[Any, Any, Any]]  # {name: (type, default, typer.Option)}
+
 Source = Annotated[
     str,
     typer.Argument(
         help="A graph: a file, a folder with train/valid/test files, an encoded dataset, or 'world', the bundled one.",
+        metavar="SOURCE",
         show_default=False,
     ),
 ]
-ModelFolder = Annotated[Path, typer.Argument(help="A model folder, from grash train.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for machines.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:i.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads; all cores by default.")]
-Count = Annotated[int, typer.Option("-k", "--degree", help="How many answers.")]
+ModelFolder = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A model folder, from grash train.", show_default=False)
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, from grash search.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no plan and no progress.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads (default: all cores).")]
+TopK = Annotated[int, typer.Option("--top-k", "-k", help="Number of answers.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")]
 
-_SOURCE_OPTIONS: dict[str, tuple[Any, Any, Any]] = {
-    "separator": (
-        str | None,
-        None,
-        typer.Option("--separator", help="One character, or tab, comma, semicolon, space, whitespace; else guessed."),
+
+def optional(kind: Any, *names: str, help: str, metavar: str | None = None) -> tuple[Any, Any, Any]:
+    """Return an option without a default; its help text tells what happens without it."""
+    return kind | None, None, typer.Option(*names, help=help, metavar=metavar, show_default=False)
+
+
+READING: Options = {
+    "separator": optional(
+        str, "--separator", help="tab, comma, semicolon, space, whitespace, or one character (default: guessed)."
     ),
-    "header": (
-        bool | None,
-        None,
-        typer.Option("--header/--no-header", help="Whether the first line names the columns; else guessed."),
+    "header": optional(
+        bool, "--header/--no-header", help="Whether the first line names the columns (default: guessed)."
     ),
-    "columns": (
-        str | None,
-        None,
-        typer.Option("--columns", help="Order of the columns, as htr, or places of head,relation,tail, as 0,2,1."),
+    "columns": optional(
+        str, "--columns", help="Order of the columns, e.g. htr, or positions of head,relation,tail, e.g. 0,2,1."
     ),
-    "literals": (
-        str | None,
-        None,
-        typer.Option("--literals", help="RDF triples whose object is a literal: skip (default) or keep."),
+    "literals": optional(str, "--literals", help="RDF triples with a literal as object: skip (default) or keep."),
+    "duplicates": optional(str, "--duplicates", help="Repeated triples in train: drop (default) or keep."),
+    "valid_fraction": optional(
+        float, "--valid-fraction", help="Fraction split off for valid if missing (default: 0.05, at most 10,000)."
     ),
-    "duplicates": (
-        str | None,
-        None,
-        typer.Option("--duplicates", help="Triples that repeat within train: drop (default) or keep."),
+    "test_fraction": optional(
+        float, "--test-fraction", help="Fraction split off for test if missing (default: 0.05, at most 10,000)."
     ),
-    "valid_fraction": (
-        float | None,
-        None,
-        typer.Option("--valid-fraction", help="Share split off for valid where there is none (5 %, at most 10,000)."),
-    ),
-    "test_fraction": (
-        float | None,
-        None,
-        typer.Option("--test-fraction", help="Share split off for test where there is none (5 %, at most 10,000)."),
-    ),
-    "n_valid": (int | None, None, typer.Option("--n-valid", help="Triples split off for valid, as a count.")),
-    "n_test": (int | None, None, typer.Option("--n-test", help="Triples split off for test, as a count.")),
-    "split_seed": (int | None, None, typer.Option("--split-seed", help="Seed of that split (0).")),
-    "format": (
-        str | None,
-        None,
-        typer.Option(
-            "--format",
-            help="What a file is, where its name does not say it: text, ntriples, nquads, turtle, rdfxml, parquet, "
-            "npy, npz.",
-        ),
+    "n_valid": optional(int, "--n-valid", help="Number of triples split off for valid."),
+    "n_test": optional(int, "--n-test", help="Number of triples split off for test."),
+    "seed": optional(int, "--split-seed", help="Seed of that split (default: 0)."),
+    "format": optional(
+        str,
+        "--format",
+        help="text, ntriples, nquads, turtle, rdfxml, parquet, npy or npz (default: by content and name).",
     ),
 }
 
 
-def takes_source_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb with the options of SourceOptions; it gets those that were given as the dict `reading`."""
-    return takes(_SOURCE_OPTIONS, "reading", renamed={"split_seed": "seed"})(verb)
+def with_options(command: Callable[..., Any], **groups: Options) -> Callable[..., Any]:
+    """Return the command with more options: with_options(f, reading=READING) calls f(…, reading={given options}).
 
+    Options that were not given and have no default are left out of the dictionary.
+    """
 
-def takes(
-    table: dict[str, tuple[Any, Any, Any]], into: str, *, renamed: dict[str, str] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds the options of a table {name: (type, default, option)} to a verb, which gets those given as dict `into`, by
-    that name or among others as **given."""
-    names = {name: (renamed or {}).get(name, name) for name in table}
+    @functools.wraps(command)
+    def with_groups(**arguments: Any) -> Any:
+        for group, options in groups.items():
+            values = {name: arguments.pop(f"{group}_{name}") for name in options}
+            arguments[group] = {name: value for name, value in values.items() if value is not None}
+        return command(**arguments)
 
-    def add(verb: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(verb)
-        def with_options(**arguments: Any) -> Any:
-            given = {names[name]: arguments.pop(name) for name in table}
-            return verb(**arguments, **{into: {name: value for name, value in given.items() if value is not None}})
-
-        own = inspect.signature(verb, eval_str=True)
-        parameters = [p for p in own.parameters.values() if p.name != into and p.kind is not p.VAR_KEYWORD]
-        for name, (kind, default, option) in table.items():
+    own = inspect.signature(command, eval_str=True)
+    parameters = [p for p in own.parameters.values() if p.name not in groups and p.kind is not p.VAR_KEYWORD]
+    for group, options in groups.items():
+        for name, (kind, default, option) in options.items():
             annotation: Any = Annotated[kind, option]
-            parameters.append(
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            )
-        signature = own.replace(parameters=[p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters])
-        with_options.__signature__ = signature  # type: ignore[attr-defined]
-        with_options.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-        del with_options.__wrapped__
-        return with_options
-
-    return add
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(f"{group}_{name}", keyword, default=default, annotation=annotation))
+    keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    with_groups.__signature__ = own.replace(parameters=keywords)  # type: ignore[attr-defined]
+    with_groups.__annotations__ = {p.name: p.annotation for p in keywords}
+    del with_groups.__wrapped__
+    return with_groups
 
 
-def option_of(name: str) -> str:
-    """The option that gives a field of SourceOptions."""
-    return f"--{'split-seed' if name == 'seed' else name.replace('_', '-')}"
+def option_name(options: Options, name: str) -> str:
+    """Return how an option of a table is written, e.g. --split-seed."""
+    return str(options[name][2].param_decls[0]).partition("/")[0]
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Return (name, value) of a --set option, name=value; the value is read as YAML."""
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--set {text} is not a setting: give name=value, e.g. --set margin=9.")
+    try:
+        return name.strip().replace("-", "_"), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text}: the value cannot be read. Give name=value, e.g. --set margin=9.") from error

@@ -1,40 +1,83 @@
-"""grash predict, score, neighbors: using a model."""
+"""grash evaluate, predict, score and neighbors: what a trained model knows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from json import dumps as encode
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from grash.cli.console import as_json, listen, say, table
-from grash.cli.options import Count, Device, Json, ModelFolder, Threads, option_of, takes_source_options
+from grash.cli.console import as_json, say, show_log, table
+from grash.cli.options import READING, Device, Json, ModelFolder, Threads, TopK, option_name, with_options
 from grash.errors import ConfigError, InputError, UnknownName
 
 if TYPE_CHECKING:
     from grash.api.model import Model, Query
 
-
 Head = Annotated[str | None, typer.Option("--head", help="Name (or id) of the head.", show_default=False)]
 Relation = Annotated[str | None, typer.Option("--relation", help="Name of the relation.", show_default=False)]
-Tail = Annotated[str | None, typer.Option("--tail", help="Name of the tail.", show_default=False)]
-
-SkipUnknown = Annotated[
-    bool, typer.Option("--skip-unknown", help="Of a file, leave out lines with names that the model does not know.")
-]
+Tail = Annotated[str | None, typer.Option("--tail", help="Name (or id) of the tail.", show_default=False)]
+SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Skip lines of the file with unknown names.")]
 
 _T = TypeVar("_T")
 _PARTS = ("head", "relation", "tail")
-_TOLD = 20  # lines that are left out, each by a sentence
+_METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
+_SKIPPED_SHOWN = 20  # skipped lines that get their own message
 
 
 def add_to(app: typer.Typer) -> None:
-    for verb in (predict, score, neighbors):
-        app.command()(verb)
-    app.command()(takes_source_options(evaluate))
+    app.command()(with_options(evaluate, reading=READING))
+    for command in (predict, score, neighbors):
+        app.command()(command)
+
+
+def evaluate(
+    model: ModelFolder,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--dataset", help="Another graph, matched by names (default: the model's).", show_default=False),
+    ] = None,
+    split: Annotated[Literal["valid", "test"], typer.Option("--split", help="Split to rank.")] = "test",
+    sample: Annotated[int | None, typer.Option("--sample", help="Rank a random sample of that many triples.")] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            "--candidates", min=1, help="Rank among that many random entities; metrics are named e.g. mrr@1000neg."
+        ),
+    ] = None,
+    unseen: Annotated[
+        Literal["keep", "drop"],
+        typer.Option("--unseen", help="Triples with an entity or relation not seen in training."),
+    ] = "keep",
+    per_relation: Annotated[bool, typer.Option("--per-relation", help="Also show metrics per relation.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the sample and of the interval.")] = 0,
+    device: Device = "auto",
+    threads: Threads = None,
+    json: Json = False,
+    *,
+    reading: dict[str, Any],
+) -> None:
+    """Evaluate a model on a split: MRR, Hits@k and more.
+
+    For every triple the model ranks the head and the tail among all entities, without other known answers.
+    """
+    if reading and dataset is None:
+        given = option_name(READING, next(iter(reading)))
+        raise ConfigError(f"{given} is about reading a graph: give the graph with --dataset.")
+    from grash.api.dataset import load_dataset
+    from grash.api.model import evaluate
+
+    loaded = _load(model, device, threads)
+    other = None if dataset is None else load_dataset(dataset, **reading)
+    options: dict[str, Any] = {"split": split, "sample": sample, "candidates": candidates, "unseen": unseen}
+    result = evaluate(loaded, other, seed=seed, **options).to_dict()
+    if json:
+        as_json(result)
+    else:
+        show_evaluation(result, per_relation=per_relation)
 
 
 def predict(
@@ -44,37 +87,30 @@ def predict(
     tail: Tail = None,
     queries: Annotated[
         Path | None,
-        typer.Option(
-            "--queries", help="File of questions: head, relation, tail by tabs or commas, ? for what is asked."
-        ),
+        typer.Option("--queries", help="File with lines of head, relation, tail; ? is predicted."),
     ] = None,
-    count: Count = 10,
-    new_only: Annotated[bool, typer.Option("--new-only", help="Leave out answers that the graph has already.")] = False,
+    top_k: TopK = 10,
+    new_only: Annotated[bool, typer.Option("--new-only", help="Leave out answers that are in the graph.")] = False,
     skip_unknown: SkipUnknown = False,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Show the best answers for a missing head, relation or tail.
+    """Predict the missing head, relation or tail.
 
-    Give two of --head, --relation and --tail, or a file of questions. Its lines are head, relation, tail, separated
-    by tabs, or by commas where no line has a tab; head and relation alone ask for the tail too. Answers to a file are
-    lines of head, relation, tail, score, known, separated by tabs; with --json, a JSON object per question.
+    Give two of --head, --relation and --tail, or a file. The lines of a file are head, relation, tail, separated by
+    tabs, or by commas if no line has a tab; head and relation alone ask for the tail. The output for a file has lines
+    of head, relation, tail, score, known; with --json, one JSON object per line.
     """
-    from grash.api import model as model_api
-    from grash.engines.trainer import set_threads
-
-    listen()
-    set_threads(threads)
     given = (head, relation, tail)
     if queries is not None and any(part is not None for part in given):
-        raise InputError("A question and a file of questions are given: give one of them.")
-    loaded = model_api.load_model(model, device=device)
+        raise InputError("Give either --queries or --head, --relation and --tail, not both.")
+    _check_skip_unknown(skip_unknown, queries)
+    loaded = _load(model, device, threads)
     if queries is not None:
-        _answer_file(loaded, queries, count, new_only, skip_unknown, json)
+        _predict_file(loaded, queries, top_k, new_only, skip_unknown, json)
         return
-    _check_skip(skip_unknown)
-    answers = loaded.predict(*given, k=count, new_only=new_only)
+    answers = loaded.predict(*given, k=top_k, new_only=new_only)
     if json:
         as_json({"head": head, "relation": relation, "tail": tail, "answers": [asdict(a) for a in answers]})
         return
@@ -84,7 +120,8 @@ def predict(
 def score(
     model: ModelFolder,
     triples: Annotated[
-        Path | None, typer.Argument(help="File of triples: head, relation, tail by tabs or commas.", show_default=False)
+        Path | None,
+        typer.Argument(help="File with lines of head, relation, tail.", show_default=False),
     ] = None,
     head: Head = None,
     relation: Relation = None,
@@ -94,29 +131,24 @@ def score(
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Show the scores of given triples: a file, or one by name.
+    """Score triples: those of a file, or one given by names. Higher is more plausible.
 
-    Higher is more plausible. A file is separated by tabs, or by commas where no line has a tab.
+    The columns of a file are separated by tabs, or by commas if no line has a tab.
     """
     import numpy as np
 
-    from grash.api import model as model_api
-    from grash.engines.trainer import set_threads
-
-    one = (head, relation, tail)
-    if (triples is None) == (None in one):
-        raise InputError("Give a file of triples, or all of --head, --relation and --tail.")
-    listen()
-    set_threads(threads)
-    loaded = model_api.load_model(model, device=device)
+    one = [str(part) for part in (head, relation, tail) if part is not None]
+    if (triples is None) != (len(one) == 3):
+        raise InputError("Give either a file of triples, or all of --head, --relation and --tail.")
+    _check_skip_unknown(skip_unknown, triples)
+    loaded = _load(model, device, threads)
     if triples is None:
-        _check_skip(skip_unknown)
-        rows, ids = [[str(head), str(relation), str(tail)]], [_by_id(loaded, [str(head), str(relation), str(tail)])]
+        rows, ids = [one], [_triple_ids(loaded, one)]
     else:
-        rows, ids = _understood(triples, _read_rows(triples, (3,)), lambda row: _by_id(loaded, row), skip_unknown)
+        rows, ids = _resolve(triples, _read_rows(triples, (3,)), lambda row: _triple_ids(loaded, row), skip_unknown)
     scores = loaded.score(np.array(ids).reshape(-1, 3)).tolist()
     if json:
-        as_json([{"head": h, "relation": r, "tail": t, "score": s} for (h, r, t), s in zip(rows, scores)])
+        as_json([{**dict(zip(_PARTS, row)), "score": value} for row, value in zip(rows, scores)])
         return
     for row, value in zip(rows, scores):
         print(*row, f"{value:.6g}", sep="\t")
@@ -125,19 +157,14 @@ def score(
 def neighbors(
     model: ModelFolder,
     entity: Annotated[str, typer.Argument(help="Name (or id) of an entity.", show_default=False)],
-    count: Count = 10,
+    top_k: TopK = 10,
     metric: Annotated[str, typer.Option("--metric", help="cosine, euclidean or dot.")] = "cosine",
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Show the entities whose embeddings are nearest."""
-    from grash.api import model as model_api
-    from grash.engines.trainer import set_threads
-
-    listen()
-    set_threads(threads)
-    answers = model_api.load_model(model, device=device).neighbors(entity, count, metric)  # type: ignore[arg-type]
+    """List the entities with the most similar embeddings."""
+    answers = _load(model, device, threads).neighbors(entity, top_k, metric)  # type: ignore[arg-type]
     if json:
         found = [{"name": a.name, "id": a.id, "score": a.score} for a in answers]
         as_json({"entity": entity, "metric": metric, "neighbors": found})
@@ -145,16 +172,64 @@ def neighbors(
     table(("", "entity", f">{metric}"), [(i + 1, a.name, a.score) for i, a in enumerate(answers)])
 
 
-def _answer_file(model: Model, path: Path, count: int, new_only: bool, skip_unknown: bool, json: bool) -> None:
+def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> None:
+    """Print the tables of an evaluation, given as a dictionary."""
+    suffix = "" if result["candidates"] is None else f"@{result['candidates']}neg"
+    low, high = result[f"mrr_interval{suffix}"]
+    columns = tuple(f">{name}{suffix}" for name in _METRICS)
+
+    def values(metrics: dict[str, Any]) -> list[float]:
+        return [float(metrics[f"{name}{suffix}"]) for name in _METRICS]
+
+    print(f"\n{_measured(result)}\n")
+    sides = {"both": "head and tail", "head": "head", "tail": "tail"}
+    table(("predicted", *columns), [(text, *values(result[side])) for side, text in sides.items()])
+    print(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
+    groups = [("per_cardinality", "kind of relation")] + ([("per_relation", "relation")] if per_relation else [])
+    for key, heading in groups:
+        if result[key]:
+            print()
+            table((heading, ">questions", *columns), [(name, m["n"], *values(m)) for name, m in result[key].items()])
+
+
+def _measured(result: dict[str, Any]) -> str:
+    """Return a line on what was ranked, against what, and how it was filtered."""
+    n, total = result["n_triples"], result["n_triples_in_split"]
+    which = f"all {n:,}" if n == total else f"{n:,} of {total:,}"
+    against = "all entities" if result["candidates"] is None else f"{result['candidates']:,} random entities"
+    text = f"{result['split']}: {which} triples ranked against {against}, filtered by {', '.join(result['filter'])}"
+    if result["n_unseen"]:
+        what = "dropped" if result["unseen"] == "drop" else "kept"
+        text += f"; {result['n_unseen']:,} triples with an entity or relation not seen in training {what}"
+    if result.get("n_trained"):
+        text += f"; the model was trained on {result['n_trained']:,} of them"
+    return text
+
+
+def _load(folder: Path, device: str, threads: int | None) -> Model:
+    from grash.api.model import load_model
+    from grash.engines.trainer import set_threads
+
+    show_log()
+    set_threads(threads)
+    return load_model(folder, device=device)
+
+
+def _check_skip_unknown(skip_unknown: bool, file: Path | None) -> None:
+    if skip_unknown and file is None:
+        raise ConfigError("--skip-unknown is only for a file: leave it out.")
+
+
+def _predict_file(model: Model, path: Path, top_k: int, new_only: bool, skip_unknown: bool, json: bool) -> None:
     given = {n: [*row, "?"][:3] for n, row in _read_rows(path, (2, 3)).items()}
-    rows, questions = _understood(path, given, lambda row: _question(model, row), skip_unknown)
-    answered = model.predict_many(questions, count, new_only=new_only)
+    rows, questions = _resolve(path, given, lambda row: _question(model, row), skip_unknown)
+    predicted = model.predict_many(questions, top_k, new_only=new_only)
     if not json:
-        print("head", "relation", "tail", "score", "known", sep="\t")
-    for row, answers in zip(rows, answered):
+        print(*_PARTS, "score", "known", sep="\t")
+    for row, answers in zip(rows, predicted):
         if json:
             parts = {name: None if part == "?" else part for name, part in zip(_PARTS, row)}
-            print(encode({**parts, "answers": [asdict(a) for a in answers]}, ensure_ascii=False))
+            print(dumps({**parts, "answers": [asdict(a) for a in answers]}, ensure_ascii=False))
             continue
         for answer in answers:
             triple = [answer.name if part == "?" else part for part in row]
@@ -162,7 +237,7 @@ def _answer_file(model: Model, path: Path, count: int, new_only: bool, skip_unkn
 
 
 def _read_rows(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
-    """Line number → fields of a file with tabs, or with commas where no line has a tab; empty lines are skipped."""
+    """Return line number → fields. Fields are separated by tabs, or by commas if no line has a tab."""
     from grash.data.readers.text import split_line
 
     try:
@@ -174,156 +249,49 @@ def _read_rows(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
         try:
             fields = split_line(line.rstrip(b"\r").decode("utf-8"), ord(separator))
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}, line {number} is no UTF-8: save the file as UTF-8.") from error
+            raise InputError(f"{path}, line {number}: not UTF-8. Save the file as UTF-8.") from error
         if fields in ([], [""]):
             continue
         if len(fields) not in widths or "" in fields:
-            need = " or ".join(map(str, widths))
+            empty = ", one of them empty" if "" in fields else ""
             raise InputError(
-                f"{path}, line {number} has {len(fields)} fields{' and one is empty' if '' in fields else ''}: "
-                f"{need} are needed, separated by tabs, or by commas where no line has a tab."
+                f"{path}, line {number}: found {len(fields)} fields{empty}, expected {' or '.join(map(str, widths))}. "
+                f"Separate them by tabs, or by commas if no line has a tab."
             )
         rows[number] = fields
     if not rows:
-        raise InputError(f"{path} is empty: give one line per question or triple.")
+        raise InputError(f"{path} is empty: give one question or triple per line.")
     return rows
 
 
-def _understood(
-    path: Path, rows: dict[int, list[str]], understand: Callable[[list[str]], _T], skip_unknown: bool
+def _resolve(
+    path: Path, rows: dict[int, list[str]], resolve: Callable[[list[str]], _T], skip_unknown: bool
 ) -> tuple[list[list[str]], list[_T]]:
-    """The rows of a file (by line number) and what they mean; what names something unknown is told or refused."""
-    kept, found, n_unknown = [], [], 0
+    """Return the rows of a file and what they resolve to. Unknown names are an error, or their line is skipped."""
+    kept, found, n_skipped = [], [], 0
     for number, row in rows.items():
         try:
-            found.append(understand(row))
+            found.append(resolve(row))
+            kept.append(row)
         except UnknownName as error:
             if not skip_unknown:
-                more = "--skip-unknown leaves such lines out."
-                raise InputError(f"{path}, line {number}: {error} {more}") from error
-            n_unknown += 1
-            if n_unknown <= _TOLD:
-                say(f"{path}, line {number} is left out: {error}")
+                hint = "--skip-unknown skips such lines."
+                raise InputError(f"{path}, line {number}: {error} {hint}") from error
+            n_skipped += 1
+            if n_skipped <= _SKIPPED_SHOWN:
+                say(f"{path}, line {number} is skipped: {error}")
         except InputError as error:
             raise InputError(f"{path}, line {number}: {error}") from error
-        else:
-            kept.append(row)
-    if n_unknown > _TOLD:
-        say(f"{n_unknown:,} of {len(rows):,} lines of {path} are left out for names that the model does not know.")
+    if n_skipped > _SKIPPED_SHOWN:
+        say(f"{n_skipped:,} of {len(rows):,} lines of {path} were skipped because of unknown names.")
     return kept, found
-
-
-def _check_skip(skip_unknown: bool) -> None:
-    if skip_unknown:
-        raise ConfigError("--skip-unknown is for a file, and one by name is given: leave it out.")
 
 
 def _question(model: Model, row: list[str]) -> Query:
     if row.count("?") != 1:
-        raise InputError(f"one of head, relation and tail must be ?, and {row.count('?')} are.")
+        raise InputError(f"found {row.count('?')} question marks. Exactly one of head, relation and tail must be ?.")
     return model.query(*(None if part == "?" else part for part in row))
 
 
-def _by_id(model: Model, row: list[str]) -> tuple[int, int, int]:
+def _triple_ids(model: Model, row: list[str]) -> tuple[int, int, int]:
     return model.entity_id(row[0]), model.relation_id(row[1]), model.entity_id(row[2])
-
-
-# = grash evaluate: filtered ranking of a split, as a table or JSON.
-
-_COLUMNS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
-
-
-def evaluate(
-    model: ModelFolder,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            "--dataset", help="Another graph, matched by names; the model's own by default.", show_default=False
-        ),
-    ] = None,
-    split: Annotated[str, typer.Option("--split", help="valid or test.")] = "test",
-    sample: Annotated[
-        int | None, typer.Option("--sample", help="Rank a seeded sample of that many triples, for large graphs.")
-    ] = None,
-    candidates: Annotated[
-        int | None,
-        typer.Option("--candidates", help="Rank among that many drawn entities; other names, as mrr@1000neg."),
-    ] = None,
-    unseen: Annotated[
-        str, typer.Option("--unseen", help="Triples with something that train has not: keep, or drop (counted).")
-    ] = "keep",
-    per_relation: Annotated[bool, typer.Option("--per-relation", help="Metrics of every relation too.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Of the sample and of the interval.")] = 0,
-    device: Device = "auto",
-    threads: Threads = None,
-    json: Json = False,
-    *,
-    reading: dict[str, Any],
-) -> None:
-    """Rank the true answers of a split: MRR, Hits@k and more.
-
-    Every triple asks for its head and for its tail, each ranked among all entities, known answers left out.
-    """
-    for name, value, choices in (("split", split, ("valid", "test")), ("unseen", unseen, ("keep", "drop"))):
-        if value not in choices:
-            raise ConfigError(f"{name}={value!r} is unknown: give {' or '.join(choices)}.")
-    if candidates is not None and candidates < 1:
-        raise ConfigError(f"candidates={candidates}: give 1 or more.")
-    if reading and dataset is None:
-        raise ConfigError(f"{option_of(next(iter(reading)))} says how to read a graph: give --dataset with it.")
-    from grash.api import dataset as datasets_api
-    from grash.api import model as model_api
-    from grash.engines.trainer import set_threads
-
-    listen()
-    set_threads(threads)
-    loaded = model_api.load_model(model, device=device)
-    other = None if dataset is None else datasets_api.load_dataset(dataset, **reading)
-    result = model_api.evaluate(
-        loaded, other, split=split, sample=sample, candidates=candidates, unseen=unseen, seed=seed
-    ).to_dict()
-    if json:
-        as_json(result)
-    else:
-        show_evaluation(result, per_relation=per_relation)
-
-
-def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> None:
-    """Tables of an Evaluation as a dict, with what exactly was measured."""
-    suffix = "" if result["candidates"] is None else f"@{result['candidates']}neg"
-    low, high = result[f"mrr_interval{suffix}"]
-    columns = tuple(f">{name}{suffix}" for name in _COLUMNS)
-    rows = [(_slot_word(side), *_numbers(result[side], suffix)) for side in ("both", "head", "tail")]
-    print(f"\n{_measured(result)}\n")
-    table(("asked for", *columns), rows)
-    print(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
-    groups = [("per_cardinality", "kind of relation")] + ([("per_relation", "relation")] if per_relation else [])
-    for key, word in groups:
-        if result[key]:
-            rows = [(name, m["n"], *_numbers(m, suffix)) for name, m in result[key].items()]
-            print()
-            table((word, ">questions", *columns), rows)
-
-
-def _measured(result: dict[str, Any]) -> str:
-    n, of = result["n_triples"], result["n_triples_in_split"]
-    which = f"all {n:,}" if n == of else f"{n:,} of {of:,}"
-    against = "all entities" if result["candidates"] is None else f"{result['candidates']:,} drawn entities"
-    unseen = ""
-    if result["n_unseen"]:
-        what = "left out" if result["unseen"] == "drop" else "kept"
-        unseen = f"; {result['n_unseen']:,} with something that train has not, {what}"
-    if result.get("n_trained"):
-        unseen += f"; the model was trained with {result['n_trained']:,} of them"
-    return (
-        f"{result['split']}: {which} triples ranked against {against}, filtered by "
-        f"{', '.join(result['filter'])}{unseen}"
-    )
-
-
-def _slot_word(side: str) -> str:
-    return "head and tail" if side == "both" else side
-
-
-def _numbers(metrics: dict[str, Any], suffix: str) -> list[float]:
-    return [float(metrics[f"{name}{suffix}"]) for name in _COLUMNS]

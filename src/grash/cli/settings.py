@@ -1,8 +1,9 @@
-"""grash models, settings: what can be trained, and with which settings."""
+"""grash models and grash settings; docs/reference/config.md is made from the same rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
@@ -14,15 +15,26 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """A field of TrainConfig as text."""
+
+    name: str
+    values: str
+    default: str
+    meaning: str
+
+
 def add_to(app: typer.Typer) -> None:
     app.command()(models)
     app.command()(settings)
 
 
 def models(json: Json = False) -> None:
-    """List the models with their score functions."""
-    import sys
-
+    """List the models and their score functions."""
     from grash.models import MODELS
 
     rows = {name: _formula(sys.modules[cls.__module__].__doc__ or "") for name, cls in MODELS.items()}
@@ -34,46 +46,33 @@ def models(json: Json = False) -> None:
 
 
 def settings(json: Json = False) -> None:
-    """List every setting of a training and its meaning."""
+    """List the settings of a training."""
     rows = setting_rows()
     if json:
-        as_json([row.__dict__ for row in rows])
+        as_json([asdict(row) for row in rows])
         return
     table(("setting", "values", "default", "meaning"), [(r.name, r.values, r.default, r.meaning) for r in rows])
-    print("\nGive them as --set name=value, or as lines `name: value` in a file for --config.")
-
-
-def _formula(doc: str) -> str:
-    return " ".join(doc.split("\n\n")[0].split())
-
-
-# = Every field of TrainConfig as a row: `grash settings` shows them, docs/reference/config.md holds them.
-
-_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-
-
-@dataclass(frozen=True)
-class SettingRow:
-    name: str
-    values: str
-    default: str
-    meaning: str
+    print("\nGive a setting as --set name=value, or as a line `name: value` in a file for --config.")
 
 
 def setting_rows() -> list[SettingRow]:
-    """One row per field of TrainConfig, in its order."""
+    """Return one row per field of TrainConfig, in order."""
     from grash.training.config import TrainConfig
 
     return [
-        SettingRow(name, _values(name, field), _word(field.default), field.description or "")
+        SettingRow(name, _values(name, field), _value_text(field.default), field.description or "")
         for name, field in TrainConfig.model_fields.items()
     ]
 
 
 def reference_page() -> str:
-    """The content of docs/reference/config.md."""
+    """Return the content of docs/reference/config.md."""
     lines = [f"| `{r.name}` | {r.values} | {r.default} | {r.meaning} |" for r in setting_rows()]
     return _PAGE.format(table="\n".join(lines))
+
+
+def _formula(doc: str) -> str:
+    return " ".join(doc.split("\n\n")[0].split())
 
 
 def _values(name: str, field: FieldInfo) -> str:
@@ -86,7 +85,7 @@ def _values(name: str, field: FieldInfo) -> str:
     if none:
         kind = next(part for part in get_args(kind) if part is not type(None))
     if get_origin(kind) is Literal:
-        text = ", ".join(_word(value) for value in get_args(kind))
+        text = ", ".join(_value_text(value) for value in get_args(kind))
     elif kind is bool:
         text = "true, false"
     else:
@@ -96,7 +95,7 @@ def _values(name: str, field: FieldInfo) -> str:
     return f"{text}, or none" if none else text
 
 
-def _word(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
@@ -104,14 +103,14 @@ def _word(value: Any) -> str:
 
 _PAGE = """# Settings of a training
 
-One flat record, `grash.TrainConfig`: the same word is a line in a YAML file (`name: value`, given with
-`grash train --config FILE`), an option (`--set name=value`), and a keyword of `grash.train`. `grash settings` shows
-this table. Written by `python tools/make_config_reference.py`; none is written `null` in YAML and `None` in Python.
+All settings are in one flat record, `grash.TrainConfig`. Give a setting as a line `name: value` in a YAML file
+(`grash train --config FILE`), as an option (`--set name=value`), or as a keyword of `grash.train`. `grash settings`
+prints this table. `none` is `null` in YAML and `None` in Python. `python tools/make_config_reference.py` writes this page.
 
 | setting | values | default | meaning |
 |---|---|---|---|
 {table}
 
-Settings that contradict each other are refused with a sentence, for example `label_smoothing` without
-`training: kvsall`, or `penalty: dura` with a distance model.
+Settings that contradict each other are an error, e.g. `label_smoothing` without `training: kvsall`, or `penalty: dura`
+with a distance model.
 """

@@ -1,8 +1,10 @@
-"""grash train: settings from a file and options, progress while it runs, metrics and what to try next at the end."""
+"""grash train: settings from a file and options, progress, metrics, and what to try next.
+
+Under torchrun every process is a rank of one training: rank 0 prints the results, each rank its own errors.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shutil
@@ -10,376 +12,335 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grash.cli.console import as_json, command, listen, say
-from grash.cli.options import Device, Json, Source, Threads, takes_source_options
-from grash.errors import ConfigError
+from grash.cli.console import as_json, command, say, show_log
+from grash.cli.options import (
+    READING,
+    Device,
+    Json,
+    Options,
+    Overwrite,
+    Quiet,
+    Source,
+    Threads,
+    optional,
+    parse_assignment,
+    with_options,
+)
+from grash.errors import ConfigError, GrashError
+from grash.formatting import format_bytes, format_duration, format_number
 
 if TYPE_CHECKING:
     import torch
 
-    from grash.api.model import Model
     from grash.data.dataset import Dataset
-    from grash.engines.distributed import Finished
     from grash.training.config import TrainConfig
     from grash.training.distributed.communication import ProcessGroup
     from grash.training.loop import Progress
 
+_SETTINGS: Options = {
+    "model": optional(str, "--model", "-m", help="complex, cp, distmult, rescal, rotate or transe (default: complex)."),
+    "dim": optional(int, "--dim", "-d", help="Floats per entity (default: 128)."),
+    "reciprocal": optional(
+        bool, "--reciprocal/--no-reciprocal", help="Separate embeddings for inverse relations (default: no)."
+    ),
+    "training": optional(str, "--training", help="negative_sampling, 1vsall or kvsall (default: negative_sampling)."),
+    "negatives": optional(int, "--negatives", help="Negatives per positive, for head and tail each (default: 500)."),
+    "loss": optional(str, "--loss", help="softmax, bce, margin or self_adversarial (default: softmax)."),
+    "epochs": optional(float, "--epochs", "-e", help="Passes over train, e.g. 2.37 (default: 100)."),
+    "lr": optional(float, "--lr", help="Learning rate (default: 0.1)."),
+    "batch_size": optional(int, "--batch-size", "-b", help="Positives per step (default: 1024)."),
+    "optimizer": optional(str, "--optimizer", help="adagrad, row_adagrad, adam, lazy_adam or sgd (default: adagrad)."),
+    "penalty": optional(str, "--penalty", help="none, l1, l2, l3, n3 or dura (default: none)."),
+    "penalty_weight": optional(
+        float, "--penalty-weight", help="Weight of the penalty on entities and relations (default: 0)."
+    ),
+    "dropout": optional(float, "--dropout", help="Dropout of entity and relation embeddings (default: 0)."),
+    "valid_every": optional(float, "--valid-every", help="Epochs between validations (default: 5)."),
+    "patience": optional(
+        int, "--patience", help="Stop after that many validations without a better MRR (default: 10)."
+    ),
+    "seed": optional(int, "--seed", help="Seed of all random choices (default: 0)."),
+    "set": optional(list[str], "--set", metavar="NAME=VALUE", help="Any setting; see grash settings. Repeatable."),
+}
 
-_OWN_OPTIONS = (
-    "model", "dim", "reciprocal", "training", "loss", "epochs", "lr", "batch_size", "optimizer", "penalty",
-    "valid_every", "patience", "seed",
-)  # fmt: skip
+
+@dataclass(frozen=True)
+class _Request:
+    """What a command asks for, with the options of `grash.train` that are only passed on."""
+
+    dataset: Dataset
+    config: TrainConfig
+    out: Path | None
+    device: str
+    threads: int | None
+    placement: str
+    restart: bool
+    json: bool
+    quiet: bool
+    options: dict[str, Any]
+
+    def model_folder(self) -> Path:
+        from grash.api.training import free_folder
+
+        sample = self.options["valid_sample"]
+        return self.out if self.out is not None else free_folder(self.dataset, self.config, valid_sample=sample)
+
+    def resumes_from(self, checkpoint: Path) -> bool:
+        from grash.api.training import goes_on_from
+
+        return goes_on_from(checkpoint, self.dataset, self.config, self.options["valid_sample"])
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(takes_source_options(train))
+    app.command()(with_options(train, settings=_SETTINGS, reading=READING))
 
 
 def train(
     source: Source,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Model folder to write; runs/DATASET-MODEL by default.", show_default=False),
+        typer.Option("--out", "-o", help="Model folder (default: runs/DATASET-MODEL).", show_default=False),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="YAML file of settings, name: value.", show_default=False)
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="complex, cp, distmult, rescal, rotate or transe [complex].")
-    ] = None,
-    dim: Annotated[int | None, typer.Option("--dim", "-d", help="Floats per entity [128].")] = None,
-    reciprocal: Annotated[
-        bool | None, typer.Option("--reciprocal/--no-reciprocal", help="Inverse relations with rows of their own [no].")
-    ] = None,
-    training: Annotated[
-        str | None, typer.Option("--training", help="negative_sampling, 1vsall or kvsall [negative_sampling].")
-    ] = None,
-    negatives: Annotated[
-        int | None, typer.Option("--negatives", "-n", help="Negatives per positive, for each of head and tail [500].")
-    ] = None,
-    loss: Annotated[
-        str | None, typer.Option("--loss", help="softmax, bce, margin or self_adversarial [softmax].")
-    ] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", "-e", help="Passes over train, 2.37 too [100].")] = None,
-    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate [0.1].")] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Positives per step [1024].")] = None,
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="adagrad, row_adagrad, adam, lazy_adam or sgd [adagrad].")
-    ] = None,
-    penalty: Annotated[str | None, typer.Option("--penalty", help="none, l1, l2, l3, n3 or dura [none].")] = None,
-    penalty_weight: Annotated[
-        float | None, typer.Option("--penalty-weight", help="Weight of the penalty on entities and relations [0].")
-    ] = None,
-    dropout: Annotated[float | None, typer.Option("--dropout", help="Dropout of entity and relation rows [0].")] = None,
-    valid_every: Annotated[float | None, typer.Option("--valid-every", help="Epochs between validations [5].")] = None,
-    patience: Annotated[
-        int | None, typer.Option("--patience", help="Validations without a better MRR before stopping [10].")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Every random choice follows from it [0].")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, as name=value; see grash settings. Repeatable.")
-    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     placement: Annotated[
-        str, typer.Option("--placement", help="Where entity rows lie: auto, device, host or disk; see docs.")
+        str, typer.Option("--placement", help="Where entity embeddings are stored: auto, device, host or disk.")
     ] = "auto",
     valid_sample: Annotated[
-        int | None, typer.Option("--valid-sample", help="Validate on that many triples of valid, for large graphs.")
+        int | None, typer.Option("--valid-sample", help="Validate on a random sample of that many triples.")
     ] = None,
     test_sample: Annotated[
-        int | None, typer.Option("--test-sample", help="Test on that many triples of test, for large graphs.")
+        int | None, typer.Option("--test-sample", help="Test on a random sample of that many triples.")
     ] = None,
-    no_test: Annotated[bool, typer.Option("--no-test", help="Leave out the evaluation on test.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is in the folder.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever checkpoint is there.")] = False,
+    no_test: Annotated[bool, typer.Option("--no-test", help="Skip the evaluation on test.")] = False,
+    overwrite: Overwrite = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Start again; ignore an existing checkpoint.")] = False,
     json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No plan and no progress.")] = False,
+    quiet: Quiet = False,
     *,
+    settings: dict[str, Any],
     reading: dict[str, Any],
 ) -> None:
     """Train a model on a graph, test it and save it.
 
-    The model of the best validation is kept. Ctrl-C saves a checkpoint beside the model folder; the same command
-    goes on from it, to the same result.
-    Defaults stand in [brackets]; --config gives others, and options change those.
+    The model with the best validation MRR is kept. Ctrl-C saves a checkpoint next to the model folder; the same
+    command resumes from it, with the same result. Options override the settings of --config.
     """
-    from grash.api import dataset as datasets_api
-    from grash.api import training as training_api
+    from grash.api.dataset import load_dataset
+    from grash.api.training import configure
     from grash.engines.trainer import set_threads
 
-    listen()
+    show_log()
     set_threads(threads)
-    chosen = training_api.configure(config, **_settings(locals(), settings))
-    dataset = datasets_api.load_dataset(source, **reading)
-    if launched():
-        train_as_rank(
-            dataset, chosen, out=out, device=device, restart=restart, json=json, quiet=quiet, overwrite=overwrite,
-            evaluate=not no_test, valid_sample=valid_sample, test_sample=test_sample, placement=placement,
-        )  # fmt: skip
-        return
-    folder = out if out is not None else training_api.free_folder(dataset, chosen, valid_sample=valid_sample)
-    training_api.check_place(folder, overwrite=overwrite, test_sample=test_sample)
-    plan = _plan(dataset, chosen, device, placement, folder, valid_sample)
-    if restart:  # nothing is removed before all that can be refused
-        shutil.rmtree(training_api.checkpoint_of(folder), ignore_errors=True)
-    started = time.monotonic()
-    if not quiet:
-        goes_on = training_api.goes_on_from(training_api.checkpoint_of(folder), dataset, chosen, valid_sample)
-        _say_plan(dataset, chosen, plan, folder, goes_on)
-    try:
-        with progress_display(chosen, device, quiet=quiet) as watch:
-            trained = training_api.train(
-                dataset, chosen, out=folder, device=device, threads=threads, watch=watch, overwrite=overwrite,
-                evaluate=not no_test, valid_sample=valid_sample, test_sample=test_sample, placement=placement,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        raise typer.Exit(interrupted(training_api.checkpoint_of(folder))) from None
-    if not quiet:
-        _say_best(trained, time.monotonic() - started)
-    if json:
-        as_json(_summary(trained, folder, time.monotonic() - started))
-    else:
-        _show_result(trained, folder)
-
-
-def _settings(options: dict[str, Any], assignments: list[str] | None) -> dict[str, Any]:
-    """The fields of TrainConfig that the options give, those of --set last."""
-    given = {name: options[name] for name in _OWN_OPTIONS}
-    given["negatives_head"] = given["negatives_tail"] = options["negatives"]
-    given["penalty_entity"] = options["penalty_weight"]
-    given["penalty_relation"] = None if options["penalty"] == "dura" else options["penalty_weight"]
-    given["dropout_entity"] = given["dropout_relation"] = options["dropout"]
-    values = {name: value for name, value in given.items() if value is not None}
-    return values | dict(assignment(text) for text in assignments or [])
-
-
-def assignment(text: str) -> tuple[str, Any]:
-    """(name, value) of name=value."""
-    import yaml
-
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ConfigError(f"--set {text} is no setting: give name=value, as in --set margin=9.")
-    try:
-        return name.strip().replace("-", "_"), yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text} has a value that cannot be read: give name=value.") from error
-
-
-def _plan(dataset: Dataset, config: TrainConfig, device: str, placement: str, folder: Path, sample: int | None) -> str:
-    """What the run takes on its device; refuses what does not fit."""
-    from grash.engines.device import choose_device
-    from grash.engines.trainer import TrainingData
-
-    where = choose_device(device)
-    placed = TrainingData(dataset, where, valid_sample=sample).choose_placement(
-        config, placement=placement, folder=folder.absolute().parent
-    )
-    return f"memory on {where}: {placed.sentence()}"
-
-
-def _say_plan(dataset: Dataset, config: TrainConfig, plan: str, folder: Path, goes_on: bool) -> None:
-    say(repr(dataset))
-    say(f"{config.model}, {config.dim} floats per entity, {config.training}, {config.epochs:g} epochs → {folder}")
-    say(plan)
-    if goes_on:
-        say("A checkpoint of this run is there: it goes on from it.")
-
-
-def _say_best(model: Model, seconds: float) -> None:
-    best = max(model.history, key=lambda v: v["mrr"], default=None)
-    found = "" if best is None else f"; best valid MRR {best['mrr']:.4f} at epoch {best['epoch']:g}"
-    say(f"done in {seconds:.1f} s{found}")
-
-
-def interrupted(checkpoint: Path) -> int:
-    """Says what a Ctrl-C leaves; the exit code. A disk without room keeps the checkpoint of an earlier step."""
-    from grash.training.checkpoint import checkpoint_step
-
-    step = checkpoint_step(checkpoint)
-    if step is not None:
-        say(
-            f"interrupted: the checkpoint at {checkpoint} is of step {step:,}; give the same command again to go on "
-            f"from it."
-        )
-    else:
-        say("interrupted before a checkpoint was saved: nothing was written.")
-    return 130
-
-
-def _summary(model: Model, folder: Path, seconds: float) -> dict[str, Any]:
-    best = max(model.history, key=lambda v: v["mrr"], default=None)
-    return {
-        "model_folder": str(folder),
-        "dataset": {"name": model.dataset.name, "fingerprint": model.dataset.fingerprint},
-        "config": model.config.model_dump(),
-        "best_validation": best,
-        "history": model.history,
-        "evaluation": model.evaluation or None,
-        "seconds": seconds,
+    chosen = configure(config, **_train_settings(settings))
+    dataset = load_dataset(source, **reading)
+    options = {
+        "overwrite": overwrite,
+        "evaluate": not no_test,
+        "valid_sample": valid_sample,
+        "test_sample": test_sample,
     }
-
-
-def _show_result(model: Model, folder: Path) -> None:
-    from grash.cli.query import show_evaluation
-
-    if model.evaluation:
-        show_evaluation(model.evaluation)
-    split = next(s for s in (model.dataset.test, model.dataset.valid, model.dataset.train) if len(s))
-    head, relation, tail = (int(i) for i in split[0])
-    names = (model.entity_name(head), model.relation_name(relation), model.entity_name(tail))
-    print(f"\nSaved as {folder}. Try:")
-    print(f"  {command('grash', 'predict', folder, '--head', names[0], '--relation', names[1])}")
-    print(f"  {command('grash', 'predict', folder, '--relation', names[1], '--tail', names[2], '--new-only')}")
-    print(f"  {command('grash', 'neighbors', folder, names[0])}")
-    if len(model.dataset.test):
-        print(f"  {command('grash', 'evaluate', folder, '--per-relation')}")
-
-
-# = grash train under torchrun: every process is a rank of one training. Rank 0 says what goes well, and
-# = each what goes wrong.
+    request = _Request(dataset, chosen, out, device, threads, placement, restart, json, quiet, options)
+    if launched():
+        _train_rank(request)
+    else:
+        _train_here(request)
 
 
 def launched() -> bool:
-    """Whether torchrun, or something that speaks like it, started this process as one of several."""
+    """Return whether torchrun or a similar launcher started this process."""
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def several() -> bool:
-    """Whether there are other ranks."""
+def has_other_ranks() -> bool:
+    """Return whether a launcher started other processes, too."""
     return launched() and os.environ["WORLD_SIZE"] != "1"
 
 
-def train_as_rank(
-    dataset: Dataset,
-    config: TrainConfig,
-    *,
-    out: Path | None,
-    device: str,
-    restart: bool,
-    json: bool,
-    quiet: bool,
-    placement: str,
-    **options: Any,
-) -> None:
-    """`grash train` of one rank; options: overwrite, evaluate, valid_sample, test_sample."""
+def _train_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Return fields of TrainConfig; --set overrides the other options."""
+    options = dict(options)
+    assignments = options.pop("set", [])
+    if (negatives := options.pop("negatives", None)) is not None:
+        options |= {"negatives_head": negatives, "negatives_tail": negatives}
+    if (weight := options.pop("penalty_weight", None)) is not None:
+        options["penalty_entity"] = weight
+        if options.get("penalty") != "dura":
+            options["penalty_relation"] = weight
+    if (dropout := options.pop("dropout", None)) is not None:
+        options |= {"dropout_entity": dropout, "dropout_relation": dropout}
+    return options | dict(parse_assignment(text) for text in assignments)
+
+
+def _train_here(request: _Request) -> None:
+    """Train in this process."""
+    from grash.api.training import check_place, checkpoint_of, train
+    from grash.engines.device import choose_device
+    from grash.engines.trainer import TrainingData
+
+    dataset, config, options, folder = request.dataset, request.config, dict(request.options), request.model_folder()
+    checkpoint = checkpoint_of(folder)
+    check_place(folder, overwrite=options["overwrite"], test_sample=options["test_sample"])
+    device = choose_device(request.device)
+    data = TrainingData(dataset, device, valid_sample=options["valid_sample"])
+    placed = data.choose_placement(config, placement=request.placement, folder=folder.absolute().parent)
+    if request.restart:  # only now, when nothing above has refused the run
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    started = time.monotonic()
+    if not request.quiet:
+        plan = f"memory on {device}: {placed.sentence()}"
+        _print_plan(request, plan, folder, resumes=request.resumes_from(checkpoint))
+    try:
+        with progress_display(config, request.device, quiet=request.quiet) as watch:
+            options |= {"device": request.device, "threads": request.threads, "placement": request.placement}
+            model = train(dataset, config, out=folder, watch=watch, **options)
+    except KeyboardInterrupt:
+        _print_interrupted(checkpoint)
+        raise typer.Exit(130) from None
+    _print_result(request, model.history, model.evaluation, folder, time.monotonic() - started)
+
+
+def _train_rank(request: _Request) -> None:
+    """Train as one rank of several."""
     from grash.engines.distributed import joined
-    from grash.errors import ConfigError, GrashError
     from grash.training.distributed.communication import RankLost
 
-    rank, first = os.environ["RANK"], os.environ["RANK"] == "0"
-    if not first:
+    rank = os.environ["RANK"]
+    if rank != "0":
         logging.getLogger("grash").setLevel(logging.ERROR)
+        request = replace(request, quiet=True)
     try:
-        if placement not in ("auto", "device"):
+        if request.placement not in ("auto", "device"):
             raise ConfigError(
-                f"--placement {placement} is for a training in one process, and ranks keep their rows on their own "
-                f"devices: leave it out, and start more ranks where the rows do not fit."
+                f"--placement {request.placement} is only for a training in one process: leave it out, and start more "
+                f"ranks if the embeddings do not fit."
             )
-        with joined(device) as (group, where):
-            _train(dataset, config, group, where, out, restart, json, quiet or not first, options)
+        with joined(request.device) as (group, device):
+            _train_joined(request, group, device)
     except RankLost:
-        raise  # says which rank it is
-    except GrashError as error:  # each for itself: the first rank to end ends those that would have said the same
-        if several():
+        raise  # its message names the rank
+    except GrashError as error:  # every rank prints its error, since the first one to end ends the others
+        if has_other_ranks():
             error.args = (f"rank {rank}: {error}",)
         raise
 
 
-def _train(
-    dataset: Dataset,
-    config: TrainConfig,
-    group: ProcessGroup,
-    where: torch.device,
-    out: Path | None,
-    restart: bool,
-    json: bool,
-    quiet: bool,
-    options: dict[str, Any],
-) -> None:
-    from grash.api import training as training_api
+def _train_joined(request: _Request, group: ProcessGroup, device: torch.device) -> None:
+    from grash.api.training import checkpoint_of
     from grash.engines.distributed import train_together
 
-    first, sample = group.rank == 0, options["valid_sample"]
-    chosen = "" if not first else str(out or training_api.free_folder(dataset, config, valid_sample=sample))
-    folder = Path(group.broadcast_text(chosen))
-    checkpoint = training_api.checkpoint_of(folder)
+    dataset, config, first = request.dataset, request.config, group.rank == 0
+    folder = Path(group.broadcast_text(str(request.model_folder()) if first else ""))
+    checkpoint = checkpoint_of(folder)
     started = time.monotonic()
-    if not quiet:
-        _say_plan_distributed(dataset, config, group.size, where, folder)
-        if not restart and training_api.goes_on_from(checkpoint, dataset, config, sample):
-            say("A checkpoint of this run is there: it goes on from it.")
+    if not request.quiet:
+        rows = -(-dataset.n_entities // group.size)
+        ranks = f"{group.size} ranks, {rows:,} entities each" if group.size > 1 else "one rank"
+        resumes = not request.restart and request.resumes_from(checkpoint)
+        _print_plan(request, f"{ranks}; rank 0 on {device}", folder, resumes=resumes)
     try:
-        with progress_display(config, str(where), quiet=quiet) as watch:
-            given = {"out": folder, "checkpoint": checkpoint, "restart": restart, "watch": watch, **options}
-            found = train_together(dataset, config, group, where, **given)
+        with progress_display(config, str(device), quiet=request.quiet) as watch:
+            given: dict[str, Any] = {
+                "out": folder,
+                "checkpoint": checkpoint,
+                "restart": request.restart,
+                "watch": watch,
+            }
+            found = train_together(dataset, config, group, device, **given, **request.options)
     except KeyboardInterrupt:
-        raise typer.Exit(interrupted(checkpoint) if first else 130) from None
+        if first:
+            _print_interrupted(checkpoint)
+        raise typer.Exit(130) from None
     if first:
-        _show(dataset, config, found, folder, time.monotonic() - started, json=json, quiet=quiet)
+        _print_result(request, found.history, found.evaluation, folder, time.monotonic() - started)
 
 
-def _say_plan_distributed(dataset: Dataset, config: TrainConfig, size: int, where: torch.device, folder: Path) -> None:
-    say(repr(dataset))
-    rows = -(-dataset.n_entities // size)
-    ranks = f"{size} ranks, {rows:,} entities each" if size > 1 else "one rank"
+def _print_plan(request: _Request, plan: str, folder: Path, *, resumes: bool) -> None:
+    config = request.config
+    say(repr(request.dataset))
     say(f"{config.model}, {config.dim} floats per entity, {config.training}, {config.epochs:g} epochs → {folder}")
-    say(f"{ranks}; rank 0 on {where}")
+    say(plan)
+    if resumes:
+        say("Resuming from the checkpoint of this run.")
 
 
-def _show(
-    dataset: Dataset, config: TrainConfig, found: Finished, folder: Path, seconds: float, *, json: bool, quiet: bool
+def _print_interrupted(checkpoint: Path) -> None:
+    """Print which checkpoint an interrupted training leaves; on a full disk it is that of an earlier step."""
+    from grash.training.checkpoint import checkpoint_step
+
+    step = checkpoint_step(checkpoint)
+    if step is None:
+        say("Interrupted before the first checkpoint: nothing was written.")
+    else:
+        say(f"Interrupted. {checkpoint} has the checkpoint of step {step:,}; run the same command again to resume.")
+
+
+def _print_result(
+    request: _Request, history: list[dict[str, Any]], evaluation: dict[str, Any], folder: Path, seconds: float
 ) -> None:
-    from grash.cli.query import show_evaluation
-
-    best = max(found.history, key=lambda v: v["mrr"], default=None)
-    if not quiet:
-        reached = "" if best is None else f"; best valid MRR {best['mrr']:.4f} at epoch {best['epoch']:g}"
-        say(f"done in {seconds:.1f} s{reached}")
-    if json:
-        about = {"name": dataset.name, "fingerprint": dataset.fingerprint}
+    """Print the best validation, the test metrics and commands to try; or everything as JSON."""
+    best = max(history, key=lambda v: v["mrr"], default=None)
+    dataset = request.dataset
+    if not request.quiet:
+        found = "" if best is None else f"; best valid MRR {best['mrr']:.4f} at epoch {best['epoch']:g}"
+        say(f"done in {format_duration(seconds)}{found}")
+    if request.json:
         as_json(
             {
                 "model_folder": str(folder),
-                "dataset": about,
-                "config": config.model_dump(),
+                "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
+                "config": request.config.model_dump(),
                 "best_validation": best,
-                "history": found.history,
-                "evaluation": found.evaluation or None,
+                "history": history,
+                "evaluation": evaluation or None,
                 "seconds": seconds,
             }
         )
         return
-    if found.evaluation:
-        show_evaluation(found.evaluation)
-    with contextlib.suppress(BrokenPipeError):
-        print(f"\nSaved as {folder}. Try:\n  {command('grash', 'evaluate', folder, '--per-relation')}")
+    from grash.cli.query import show_evaluation
+
+    if evaluation:
+        show_evaluation(evaluation)
+    print(f"\nSaved as {folder}. Try:")
+    for words in _next_commands(dataset, folder):
+        print(f"  {command('grash', *words)}")
 
 
-# = The progress of a training: one line that is rewritten in a terminal, a line per validation elsewhere.
+def _next_commands(dataset: Dataset, folder: Path) -> Iterator[tuple[object, ...]]:
+    """Yield commands that query the model, with names from the first triple of test."""
+    triples = next(split for split in (dataset.test, dataset.valid, dataset.train) if len(split))
+    kinds = (dataset.entities, dataset.relations, dataset.entities)
+    head, relation, tail = (str(i) if names is None else names.name(int(i)) for i, names in zip(triples[0], kinds))
+    yield "predict", folder, "--head", head, "--relation", relation
+    yield "predict", folder, "--relation", relation, "--tail", tail, "--new-only"
+    yield "neighbors", folder, head
+    if len(dataset.test):
+        yield "evaluate", folder, "--per-relation"
 
 
 @contextmanager
 def progress_display(
     config: TrainConfig, device: str, *, quiet: bool = False
 ) -> Iterator[Callable[[Progress], None] | None]:
-    """Yields what to give to `train` as `watch`; a terminal's line is ended when training is."""
+    """Yield a function to give to `train` as `watch`: it rewrites one line in a terminal, and elsewhere prints a
+    line per validation."""
     if quiet:
         yield None
         return
     from grash.engines.device import choose_device, used_bytes
-    from grash.formatting import format_bytes
 
     where = choose_device(device)
     terminal = sys.stderr.isatty()
-    validations = 0
-    shown = False
+    validations, shown = 0, False
 
     def watch(progress: Progress) -> None:
         nonlocal validations, shown
@@ -398,27 +359,14 @@ def progress_display(
 
 
 def progress_line(progress: Progress, epochs: float, memory: str) -> str:
+    """Return epoch, loss, speed, memory, time left and best MRR in one line."""
     parts = [
         f"epoch {progress.epoch:.1f}/{epochs:g}",
         f"loss {progress.loss:.4g}",
-        f"{_short(progress.examples_per_second)} triples/s",
+        f"{format_number(progress.examples_per_second)} triples/s",
         memory,
-        f"ETA {_clock(progress.seconds_left)}",
+        f"{format_duration(progress.seconds_left)} left",
     ]
     if progress.best_mrr is not None:
         parts.append(f"best valid MRR {progress.best_mrr:.4f}")
     return "  ".join(parts)
-
-
-def _short(value: float) -> str:
-    for unit in ("", " k", " M"):
-        if value < 1000 or unit == " M":
-            return f"{value:.3g}{unit}" if value < 1000 else f"{value:,.0f}{unit}"
-        value /= 1000
-    raise AssertionError
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds + 0.5), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

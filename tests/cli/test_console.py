@@ -29,13 +29,13 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, seconds: list[fl
 
 
 def test_a_line_says_what_is_done_and_how_long_it_has_taken() -> None:
-    assert share_line("reading", 0.456, 12_345, 125.4) == "reading: 46%, 12,345 triples, 2:05"
-    assert share_line("shuffling", 1, 0, 3) == "shuffling: 100%, 0:03"
+    assert share_line("reading", 0.456, 12_345, 125.4) == "reading: 46%, 12,345 triples, 2 min"
+    assert share_line("shuffling", 1, 0, 3) == "shuffling: 100%, 3.0 s"
 
 
 def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, io.StringIO(), [1.0, 11.0, 12.0, 22.0])
-    assert text.splitlines() == ["reading: 50%, 2,000 triples, 0:11", "reading: 100%, 4,000 triples, 0:22"]
+    assert text.splitlines() == ["reading: 50%, 2,000 triples, 11 s", "reading: 100%, 4,000 triples, 22 s"]
 
 
 def test_a_terminals_line_is_rewritten_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""grash status, report and dashboard, and what a search says while it runs."""
+"""grash status and report, and what a search prints while it runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.console import Console
 
 from grash.api.result import SearchResult
 from grash.cli import live, main
-from grash.cli.live import live_display, picture
-from grash.cli.search import _show_result
+from grash.cli.live import draw_search, live_display
+from grash.cli.search import _print_result
 from grash.search.ledger import SearchState, read_ledger
 from grash.training.loop import Progress
 from report.runs import MISHAPS, RISING, write_run
@@ -31,7 +31,7 @@ def test_status_shows_rounds_best_and_failures(run: Path, capsys: pytest.Capture
     assert main(["status", str(run)]) == 0
     shown = capsys.readouterr().out
     assert "yago3-10, complex: running" in shown and "best MRR" in shown and "of 3 full runs" in shown
-    assert "2 diverged, first cfg 5" in shown and "left" in shown
+    assert "2 diverged; first: configuration 5" in shown and "left" in shown
 
 
 def test_status_as_json_is_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,19 +40,19 @@ def test_status_as_json_is_the_summary(run: Path, capsys: pytest.CaptureFixture[
     assert summary["rounds"][1]["done"] == 2 and summary["incumbent"]["round"] == 2
 
 
-def test_status_tells_how_to_go_on(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_prints_how_to_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / ".lock").write_text("")
     assert main(["status", str(run)]) == 0
     shown = capsys.readouterr().out
     assert "interrupted" in shown and f"grash resume {run}" in shown
 
 
-def test_status_of_no_run_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_a_run_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(tmp_path)]) == 2
     assert "is not a run folder of a search" in capsys.readouterr().err
 
 
-def test_report_writes_the_page_and_says_where(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_writes_the_page_and_prints_its_path(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run)]) == 0
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -80,8 +80,8 @@ def test_a_resumed_search_does_not_repeat_itself(run: Path, capsys: pytest.Captu
     assert capsys.readouterr().err == "resumes in round 2: 18 trials done so far\n"
 
 
-def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What a search says that goes on in a folder."""
+def lines_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Lines that a search prints when it resumes in a folder."""
     state = SearchState.replay(read_ledger(folder / "ledger.jsonl"))
     with live_display() as watch:
         watch(state, {}, ("cpu",))
@@ -94,38 +94,36 @@ def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     [(1, "resumes in round 1: 1 trial done so far"), (None, "already finished: nothing to do")],
     ids=["one trial is not several", "over"],
 )
-def test_a_search_says_where_it_goes_on(
+def test_a_search_prints_where_it_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], n_ended: int | None, said: str
 ) -> None:
     write_run(tmp_path, n_ended=n_ended, n_trials=4)
-    assert said_of(tmp_path, capsys) == [said]
+    assert lines_of(tmp_path, capsys) == [said]
 
 
 @pytest.mark.parametrize(("n_trials", "n_ended"), [(4, 4), (1, 0)])
-def test_a_search_killed_in_its_final_training_goes_on_with_it(
+def test_a_search_killed_in_its_final_training_resumes_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], n_trials: int, n_ended: int
 ) -> None:
     run = write_run(tmp_path, n_ended=n_ended, n_trials=n_trials)
     run.go(n_ended=0)
     assert run.state.winner is not None and run.state.final_running is not None
-    assert said_of(tmp_path, capsys) == ["resumes with the final training"]
+    assert lines_of(tmp_path, capsys) == ["resumes with the final training"]
 
 
-def test_a_search_with_nothing_left_to_train_goes_on_to_its_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_with_nothing_left_to_train_only_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path, n_trials=4)
     ledger = tmp_path / "ledger.jsonl"
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
-    assert said_of(tmp_path, capsys)[0] == "resumes: everything is trained, only the end is missing"
+    assert lines_of(tmp_path, capsys)[0] == "resumes: everything is trained, only the end is missing"
 
 
-def test_an_extended_search_goes_on_in_its_first_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_extended_search_resumes_in_its_first_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path, n_trials=16).extend(32, 6.0)
-    assert said_of(tmp_path, capsys) == ["resumes in round 1: 20 trials done so far"]
+    assert lines_of(tmp_path, capsys) == ["resumes in round 1: 20 trials done so far"]
 
 
-def test_a_round_that_is_not_decided_by_mrr_alone_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_round_decided_by_more_than_mrr_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path, n_trials=4, validations=RISING)
     state = SearchState()
     with live_display() as watch:
@@ -138,7 +136,8 @@ def test_a_round_that_is_not_decided_by_mrr_alone_says_so(tmp_path: Path, capsys
     assert main(["status", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^ *1 .* 0\.0168 ", shown, re.M)  # the column is named best MRR
-    assert "winner  cfg 2  MRR 0.0162 [0.0142, 0.0182] in round 1, still rising; cfg 0 has 0.0168  (" in shown
+    assert "winner  configuration 2 (" in shown
+    assert "valid   MRR 0.0162 [0.0142, 0.0182] in round 1, still rising; configuration 0 has 0.0168" in shown
 
 
 def test_status_of_several_runs_is_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +145,7 @@ def test_status_of_several_runs_is_one_table(tmp_path: Path, capsys: pytest.Capt
     write_run(tmp_path / "b", n_trials=16, n_ended=3, models=["rotate", "transe"], name="wn18rr")
     assert main(["status", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     head, first, second = (re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines())
-    assert head == ["run", "dataset", "model", "n", "E", "state", "valid MRR", "test MRR", "cost", "seconds"]
+    assert head == ["run", "dataset", "model", "n", "E", "status", "valid MRR", "test MRR", "cost", "time"]
     assert first[:6] == [str(tmp_path / "a"), "yago3-10", "complex", "4", "20", "finished"]
     assert float(first[6]) == pytest.approx(float(first[7]) + 0.004, abs=1e-4) and "–" not in first
     assert second[1:6] == ["wn18rr", "rotate, transe", "16", "100", "running"] and second[6:8] == ["–", "–"]
@@ -163,7 +162,7 @@ def test_status_of_several_runs_as_json_is_a_list(tmp_path: Path, capsys: pytest
     assert f"{tmp_path} is not a run folder of a search" in capsys.readouterr().err
 
 
-def test_quiet_says_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = SearchState.replay(read_ledger(run / "ledger.jsonl"))
     with live_display(quiet=True) as watch:
         watch(state, {}, ("cpu",))
@@ -175,10 +174,10 @@ def test_the_table_shows_what_runs_where(run: Path) -> None:
     number = next(iter(state.rounds[1].running))
     beats = {(2, number): Progress(450, 1000, 0.5, 0.1, 10.0, 35.0, 42.0, 0.31)}
     console = Console(file=io.StringIO(), width=100)
-    console.print(picture(state, beats, ("cuda:0", "cuda:1", "cuda:7"), now=datetime.now(timezone.utc)))
+    console.print(draw_search(state, beats, ("cuda:0", "cuda:1", "cuda:7"), now=datetime.now(timezone.utc)))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert f"cfg {number} in round 2   45%  MRR 0.3100  42 s left" in shown and "cuda:7  idle" in shown
-    assert "best    cfg" in shown and "budget" in shown
+    assert f"configuration {number} in round 2   45%  MRR 0.3100  42 s left" in shown and "cuda:7  idle" in shown
+    assert "best    configuration" in shown and "budget" in shown
 
 
 def test_trials_that_are_trained_together_share_a_line(run: Path) -> None:
@@ -186,7 +185,7 @@ def test_trials_that_are_trained_together_share_a_line(run: Path) -> None:
     beats = {(2, n): Progress(450, 1000, 0.5, 0.1, 10.0, 35.0, 42.0, 0.01 * n) for n in range(100, 164)}
     state.rounds[1].running = {n: {"round": 2, "number": n, "device": "cuda:0"} for n in range(100, 164)}
     console = Console(file=io.StringIO(), width=100)
-    console.print(picture(state, beats, ("cuda:0",), now=datetime.now(timezone.utc)))
+    console.print(draw_search(state, beats, ("cuda:0",), now=datetime.now(timezone.utc)))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "cuda:0  64 trials of round 2   45%  MRR 1.6300  42 s left" in shown and "idle" not in shown
 
@@ -200,7 +199,7 @@ def test_a_terminal_is_redrawn_at_most_four_times_a_second(run: Path, monkeypatc
             return True
 
     monkeypatch.setattr("sys.stderr", Terminal())
-    monkeypatch.setattr(live, "picture", lambda *words, now: drawn.append(now) or "")
+    monkeypatch.setattr(live, "draw_search", lambda *words, now: drawn.append(now) or "")
     with live_display() as watch:
         for _ in range(500):
             watch(state, {}, ("cpu",))
@@ -208,7 +207,7 @@ def test_a_terminal_is_redrawn_at_most_four_times_a_second(run: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("n_after_best", "left", "said"), [(5, 10, True), (4, 10, False), (5, 0, False)])
-def test_a_final_training_that_ended_early_says_so(
+def test_a_final_training_that_stopped_early_prints_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], n_after_best: int, left: int, said: bool
 ) -> None:
     write_run(tmp_path, n_trials=16)
@@ -221,7 +220,7 @@ def test_a_final_training_that_ended_early_says_so(
     history = [{"step": 7 * i, "epoch": float(i), "loss": 1.0, "mrr": mrr, "lr": 0.1} for i, mrr in enumerate(mrrs, 1)]
     state.configurations[state.winner] = made
     state.finals[state.winner] = [replace(state.final, history=history)]
-    _show_result(SearchResult(tmp_path, state))
+    _print_result(SearchResult(tmp_path, state))
     shown = capsys.readouterr().out
     sentence = f"final training stopped at epoch 7 of {n_epochs}: no better validation since epoch 2 (valid MRR 0.3000)"
     assert (sentence in shown.splitlines()) is said and ("final training" in shown) is said
