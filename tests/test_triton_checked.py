@@ -1,4 +1,4 @@
-"""The interpreter that the kernels are tested with notices what a device may not."""
+"""The checked interpreter reports accesses that a device may not notice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ memory = torch.arange(30, dtype=torch.int32)
 
 
 @needs_triton
-def test_accesses_inside_the_tensors_pass_and_write_where_they_should():
+def test_accesses_inside_the_tensors_are_allowed():
     interpret(KERNEL + """
 copy[(3,)](memory[:10], memory[10:20], memory[20:21], 10, BLOCK=4)
 assert memory.tolist() == [*range(10), *range(10), 30, *range(21, 30)], memory
@@ -45,11 +45,11 @@ copy[(3,)](memory[:10], memory[:10], memory[20:21], 10, BLOCK=4)
         ("memory[:10], memory[5:15], memory[20:21], 10", "out shares some of its bytes"),
     ],
 )
-def test_an_access_outside_its_tensor_is_named_even_inside_the_same_memory(arguments, message):
+def test_an_access_outside_its_tensor_is_an_error_even_in_the_same_memory(arguments, message):
     done = run_interpreted(KERNEL + f"copy[(3,)]({arguments}, BLOCK=4)")
     assert done.returncode == 1 and message in done.stderr, done.stderr
 
 
 @needs_triton
-def test_what_is_uninitialised_is_no_number():
+def test_uninitialized_memory_is_not_a_number():
     interpret("import torch; assert torch.empty(3).isnan().all() and (torch.empty(3, dtype=torch.int32) > 2**30).all()")

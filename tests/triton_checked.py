@@ -1,9 +1,8 @@
-"""Triton's interpreter, with every access checked: imported first in the processes that `triton_interpreter` starts.
+"""Triton's interpreter with a check of every access; the processes of `triton_interpreter` import it first.
 
-On a device an access outside a tensor often meets other memory of the process and is not noticed; between two tests it
-ends everything. Here each tensor given to a launch lies alone between guards, and all addresses of a load, store or
-atomic that are not masked must lie inside one of them. What is made uninitialised holds NaN or the largest integer, so
-that no result and no address can come from it.
+On a device an access outside a tensor often hits other memory of the process and is not noticed, or it ends all tests.
+Here each tensor of a launch is placed between guards, and all unmasked addresses of a load, store or atomic must be
+inside one tensor. Uninitialized memory holds NaN or the largest integer, so no result and no address can come from it.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ _GUARD = 1 << 16  # bytes before and after each tensor
 
 
 class OutOfBounds(Exception):
-    """A kernel's access outside the tensors of its launch."""
+    """An access of a kernel outside the tensors of its launch."""
 
 
 class _Given:
-    """The tensors of one launch, each moved between guards and back. Several names may stand for the same bytes."""
+    """The tensors of one launch, each moved between guards and back. Several names may have the same bytes."""
 
     def __init__(self) -> None:
-        self.moved: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (first byte, bytes) → bytes here, bytes there
-        self.names: dict[int, str] = {}  # of what begins there
+        self.moved: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (first byte, bytes) → original, copy
+        self.names: dict[int, str] = {}  # of the tensor that begins at an address
         self.begins, self.ends = np.empty(0, np.uint64), np.empty(0, np.uint64)
 
     def move(self, name: str, tensor: Tensor) -> Tensor:
@@ -62,10 +61,10 @@ class _Given:
         raise OutOfBounds(self._sentence(what, int(low), int(high), size, kernel))
 
     def _sentence(self, what: str, low: int, high: int, size: int, kernel: str) -> str:
-        """The tensor that most of the range lies nearest to."""
-        far = [max(int(b) - low, high - int(e), 0) for b, e in zip(self.begins, self.ends)]
-        i = int(np.argmin(far)) if far else 0
-        begin, end = (int(self.begins[i]), int(self.ends[i])) if far else (0, 0)
+        """Return a message that names the nearest tensor."""
+        distances = [max(int(b) - low, high - int(e), 0) for b, e in zip(self.begins, self.ends)]
+        i = int(np.argmin(distances)) if distances else 0
+        begin, end = (int(self.begins[i]), int(self.ends[i])) if distances else (0, 0)
         name = self.names.get(begin, "nothing")
         return (
             f"{kernel}, program {interpreter.interpreter_builder.grid_idx}: {what} of elements "
@@ -78,14 +77,14 @@ class _Given:
 
 
 def _span(tensor: Tensor) -> int:
-    """Elements from the first to the last, those between rows that lie apart included."""
+    """Return the elements from the first to the last, including gaps between rows."""
     if not tensor.numel():
         return 0
     return 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
 
 
 class _Launch(interpreter.GridExecutor):  # type: ignore[misc]
-    """One launch, while which `current` says what may be touched."""
+    """One launch; during it `current` holds the tensors that may be accessed."""
 
     current: _Launch | None = None
 
@@ -143,5 +142,5 @@ def _index(scope_patch: Any) -> Any:
 interpreter._patch_lang_tensor = _index(interpreter._patch_lang_tensor)
 interpreter.GridExecutor = _Launch
 _watch(interpreter.InterpreterBuilder)
-torch.use_deterministic_algorithms(True)  # with this torch fills what is uninitialised
+torch.use_deterministic_algorithms(True)  # torch then fills uninitialized memory
 torch.utils.deterministic.fill_uninitialized_memory = True

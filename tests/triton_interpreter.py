@@ -1,5 +1,4 @@
-"""Runs code with Triton's kernels through its interpreter, every access checked (`triton_checked`), in a process of its
-own, where Triton is installed."""
+"""Runs Triton kernels in Triton's interpreter, in a separate process that checks every access (`triton_checked`)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 def interpret(code: str, *arguments: str) -> None:
-    """Runs `code` with these arguments; fails if it does."""
+    """Run `code` with these arguments, and fail if it fails."""
     done = run_interpreted(code, *arguments)
     assert done.returncode == 0, done.stderr[-4000:]
 

@@ -1,4 +1,4 @@
-"""The Triton form of the random numbers, through Triton's interpreter where Triton is installed."""
+"""The Triton form of the random numbers, in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from triton_interpreter import interpret, needs_triton
 
 COMPARE = """
 import math, torch
-from grash.kernels import random as plain, random_triton as fast
+from grash.kernels import random as reference, random_triton as fast
 cpu = torch.device("cpu")
 for n in (1, 14, 14541):
-    key, radix = plain.key_of("test", n), math.isqrt(max(n - 1, 0)) + 1
-    walks, places = plain._walks(n, radix), torch.arange(min(n, 40))
+    key, radix = reference.key_of("test", n), math.isqrt(max(n - 1, 0)) + 1
+    walks, places = reference._walks(n, radix), torch.arange(min(n, 40))
     for inverse in (False, True):
         found = fast.permuted(places, n, radix, walks, key, rounds=8, inverse=inverse)
-        assert torch.equal(found, plain.permuted(places, n, key, inverse=inverse)), (n, inverse)
+        assert torch.equal(found, reference.permuted(places, n, key, inverse=inverse)), (n, inverse)
     found = fast.permuted_rows(5, min(n, 30), n, radix, walks, key, cpu, rounds=8)
-    assert torch.equal(found, plain.permuted_rows(5, min(n, 30), n, key, cpu)), n
-rows, key = torch.tensor([0, 1, 5, 2**33 + 1, 77]), plain.key_of("bits")
+    assert torch.equal(found, reference.permuted_rows(5, min(n, 30), n, key, cpu)), n
+rows, key = torch.tensor([0, 1, 5, 2**33 + 1, 77]), reference.key_of("bits")
 strided = torch.stack([rows, rows], 1)[:, 0]
-assert torch.equal(fast.random_bits(strided, 70, key), plain.random_bits(rows, 70, key))
+assert torch.equal(fast.random_bits(strided, 70, key), reference.random_bits(rows, 70, key))
 mask = fast.keep_mask(rows, 70, round(0.3 * 2**32), 1 / 0.7, key)
-assert torch.equal(mask, plain.keep_mask(rows, 70, 0.3, key))
+assert torch.equal(mask, reference.keep_mask(rows, 70, 0.3, key))
 """
 
 

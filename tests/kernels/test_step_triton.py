@@ -1,5 +1,5 @@
-"""The fused step's Triton kernels against the plain path and its float64 twin (`tests/gpu/test_fused_twin.py`), through
-Triton's interpreter where Triton is installed."""
+"""The fused step against the unfused one in float32 and in float64 (`tests/gpu/test_fused_twin.py`), in Triton's
+interpreter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grash.training.initial import initial_model
 from grash.training.loop import train_step
 from grash.training.checkpoint import TrainState
 
-# the interpreter takes its time by the program
+# the interpreter's time grows with the number of programs
 drawing.ROWS, drawing.DRAWN, updating.ROWS, updating.LINES = 64, 128, 128, 32
 scoring.SCORE["BM"] = scoring.GRADIENT["BM"] = 128
 values = {"dim": 10, "batch_size": 50, "init": "normal", "init_std": 0.3, "lr": 0.05, "epochs": 10,
@@ -118,18 +118,18 @@ AT_THE_EDGES: list[tuple[str, dict[str, object]]] = [
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", CASES)
-def test_the_fused_step_equals_the_plain_one_and_its_float64_twin(case):
+def test_the_fused_step_equals_the_unfused_one_in_float32_and_float64(case):
     interpret(PREPARE + COMPARE, json.dumps(CASES[case]))
 
 
 @pytest.mark.slow
 @needs_triton
-def test_the_fused_step_at_the_edges_of_its_shapes_equals_its_float64_twin():
+def test_the_fused_step_of_extreme_graphs_equals_the_unfused_one_in_float64():
     interpret(PREPARE + EDGES, json.dumps(AT_THE_EDGES))
 
 
 @needs_triton
-def test_triples_that_do_not_lie_row_after_row_are_refused():
+def test_triples_that_are_not_contiguous_are_an_error():
     interpret("""
 import numpy as np, torch
 from grash.training.batches import Batches
@@ -145,7 +145,7 @@ for wrong in (batches.train.T.contiguous().T, batches.train.long()):
     try:
         FusedSteps([TrainState.fresh(initial_model(config, 3, 1), config)], batches, [config]).advance(1)
     except ValueError as error:
-        assert "give int32, row after row" in str(error)
+        assert "give a contiguous int32 tensor" in str(error)
     else:
-        raise AssertionError("ids were read from anywhere")
+        raise AssertionError("no error was raised")
 """)

@@ -1,8 +1,8 @@
 """Filtered ranks under a model whose entity rows are distributed over processes: each counts its own rows.
 
-Comes from `engines/distributed`, goes to `metrics`. Every process embeds a part of the queries and sends it to all, with
-the exact scores of the true answers. Counts are integers decided by exact scores, so their sum over the processes equals
-the count of one process.
+Comes from `engines/distributed`, goes to `metrics`. Every process embeds a part of the queries and sends it to all,
+with the exact scores of the true answers. Counts are integers decided by exact scores, so their sum over the processes
+equals the count of one process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Tables stored in bf16: rows are read as float32, which is exact, and written with stochastic rounding.
 
 A number is rounded to one of its two neighbors in bf16, with probabilities that keep its mean: 16 random bits are added
-to the 16 bits that are cut off. So updates much smaller than the precision of bf16 add up, where rounding to the nearest
-would lose them. The bits depend only on a key, the row's id and the column (`random`), not on order, threads or device.
-A number that bf16 represents exactly does not change.
+to the 16 bits that are cut off. So updates much smaller than the precision of bf16 add up, where rounding to the
+nearest would lose them. The bits depend only on a key, the row's id and the column (`random`), not on order, threads or
+device. A number that bf16 represents exactly does not change.
 """
 
 from __future__ import annotations

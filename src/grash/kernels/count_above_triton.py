@@ -11,8 +11,8 @@
 2·W FLOP a pair (distances: two operations a coordinate, a modulus one special function more). The table is read once
 and written transposed once; then tiles come from the caches: 8 × 256 pairs read 1,056 bytes a coordinate. An exact pair
 reads 8·W bytes, and its sum is a tree of one shape for every pair, so equal rows have equal scores.
-Counts are sums of integers, and the list of open pairs has no order, so no result depends on tiles or parts. Whether the
-list was too short is read with the counts, at the end; the caller then repeats the count with more parts.
+Counts are sums of integers, and the list of open pairs has no order, so no result depends on tiles or parts. Whether
+the list was too short is read with the counts, at the end; the caller then repeats the count with more parts.
 The alignment of counters is not compiled in, since they start anywhere in one tensor.
 """
 

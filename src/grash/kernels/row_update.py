@@ -24,9 +24,9 @@ _CHUNKS = 16
 def summed_rows(ids: Sequence[Tensor], rows: Sequence[Tensor], scratch: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Sum the rows of equal ids, part after part: ids (n,) and rows (n, D) per part → (ids, sums).
 
-    On a CPU the returned ids are distinct; `scratch`, (E,) int32 of −1 (and −1 again afterwards), saves sorting them. On
-    other devices they are sorted and repeated, each with the whole sum: no size then depends on the data, so the host
-    does not wait. Writing a repeated row twice writes the same values.
+    On a CPU the returned ids are distinct; `scratch`, (E,) int32 of −1 (and −1 again afterwards), saves sorting them.
+    On other devices they are sorted and repeated, each with the whole sum: no size then depends on the data, so the
+    host does not wait. Writing a repeated row twice writes the same values.
     """
     _match_lengths(ids, rows)
     if rows[0].device.type != "cpu":

@@ -15,10 +15,10 @@ The kernels run in this order:
 No float is added atomically, and no tile depends on T or on another trial, so a trial has the same numbers alone and in
 a stack. The unfused implementation (`training/gradients`, `training/optimizers`) is the reference.
 
-Letters: T trials; B positives, padded to full tiles; N candidates of all sides, each side padded (heads, then tails, then
-relations if they are predicted); S sides; D floats per entity; P the padded D: two halves, each filled with zeros to a
-power of two. In 1vsAll the candidates are all entities in the order of their ids. Without dropout heads and tails then
-share one block of candidates.
+Letters: T trials; B positives, padded to full tiles; N candidates of all sides, each side padded (heads, then tails,
+then relations if they are predicted); S sides; D floats per entity; P the padded D: two halves, each filled with zeros
+to a power of two. In 1vsAll the candidates are all entities in the order of their ids. Without dropout heads and tails
+then share one block of candidates.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class StepSpace:
         self.negatives, self.other_positions, self.seen = (make(n, dtype=integer) for _ in range(3))
         self.queries = make(t, s, b, p, dtype=product)
         self.block = make(t, n, p, dtype=product)  # rows of the candidates
-        self.positive, self.normalizer, self.positive_gradient = (make(t, s, b) for _ in range(3))
+        self.positive, self.normalizer, self.for_positive = (make(t, s, b) for _ in range(3))
         self.maxima, self.sums = (make(t, s, splits, b) for _ in range(2))
         self.costs = make(t, s, splits, b) if shape.adversarial else self.sums  # the loss of the negatives
         self.partial = make(t, s, splits, b, p)  # gradients of the queries

@@ -1,9 +1,8 @@
-"""The step's first two launches: what is compared with what, and where each row of the batch occurs.
+"""First two launches of the step: draw the batch and compose its queries, then find repeated rows.
 
-`draw` reads the step counter, draws the positives and negatives that `training/batches` would (bit for bit; in 1vsAll
-every entity stands at the place of its id), gathers their rows and composes the queries. Bytes for B positives and N
-candidates: 4·D·(3·B + N) read, 2 or 4·D·(2·B + N) written. `order` sorts the 2·B ids by counting: 4·B² comparisons, no
-data-dependent size.
+`draw` reads the step counter, draws the same positives and negatives as `training/batches` (in 1vsAll the position of
+an entity is its id), gathers their rows and composes the queries. Bytes for B positives and N candidates: 4·D·(3·B + N)
+read, 2 or 4·D·(2·B + N) written. `order` sorts the 2·B ids by counting: 4·B² comparisons, no size depends on the data.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from grash.kernels.step_rows_triton import (
     store_halves,
 )
 
-ROWS, DRAWN = 8, 32  # positives, candidates of a program; of wide rows half as many
+ROWS, DRAWN = 8, 32  # positives and candidates of a program; half as many if rows are wide
 _SORTED, _AGAINST = 8, 256
 _NO_ID: tl.constexpr = tl.constexpr(NO_ID)
 
@@ -40,11 +39,14 @@ def draw(
     space: StepSpace, plan: Tensor, keys: Tensor, trials: Tensor, factors: Tensor, train: Tensor,
     entity: Tensor, relation: Tensor,
 ) -> None:  # fmt: skip
-    """plan (3,) int64: examples, examples of the run, steps per epoch; keys (4, 2) int32: order, heads, tails, and what
-    rounds; trials (T, INTS), factors (T, FLOATS); train (n, 3) int32; tables (T, E, D), (T, R, width)."""
+    """Draw the batch and fill the queries and candidates of the work space.
+
+    plan (3,) int64: examples per epoch, examples of the run, steps per epoch. keys (4, 2) int32: order, heads, tails,
+    rounding. trials (T, INTS), factors (T, FLOATS): settings. train (n, 3) int32. entity (T, E, D), relation (T, R,
+    width).
+    """
     if train.dtype != torch.int32 or not train.is_contiguous():
-        # ids read from elsewhere in the memory would be rows outside the tables
-        raise ValueError(f"the triples are {train.dtype} with strides {train.stride()}: give int32, row after row")
+        raise ValueError(f"train is {train.dtype} with strides {train.stride()}: give a contiguous int32 tensor.")
     shape = space.shape
     rows, drawn = (ROWS // 2, DRAWN // 2) if shape.wide else (ROWS, DRAWN)
     grid = (shape.rows // rows + shape.candidates // drawn, shape.trials)
@@ -63,8 +65,10 @@ def draw(
 
 
 def order(space: StepSpace) -> None:
-    """ids (2, 2·B) → order: occurrences by id, then by place; for the first of each id, where its run starts and how
-    long it is (0 for all others)."""
+    """Sort the occurrences of ids (2, 2·B) by id, then by position.
+
+    The first occurrence of an id gets the start and length of its run; all others get the length 0.
+    """
     n = 2 * space.shape.rows
     launch(
         _order, (n // _SORTED, 2),
@@ -138,20 +142,22 @@ def _draw_positives(  # type: ignore[no-untyped-def]
         tl.store(ids + 2 * BATCH + row, tl.where(live, relations, _NO_ID))
         tl.store(ids + 3 * BATCH + row, tl.where(live & (inverse != relations), inverse, _NO_ID))
         tl.store(truths + 2 * BATCH + row, tl.where(live, relations, _NO_ID))
-        _find_positions(tile, step, first, last, plan, keys, train, positions, truths, seen, batch, n_entities, radix, train_radix,
-              low, high, first_tail, first_relation, BATCH, ONE_VS_ALL, ROWS)  # fmt: skip
+        _find_positions(
+            tile, step, first, last, plan, keys, train, positions, truths, seen, batch, n_entities, radix,
+            train_radix, low, high, first_tail, first_relation, BATCH, ONE_VS_ALL, ROWS,
+        )  # fmt: skip
 
     hr, hi = load_halves(entity, heads, live, DIM, HALF, PAD)
     tr, ti = load_halves(entity, tails, live, DIM, HALF, PAD)
     rr, ri = load_halves(relation, relations, live, WIDTH, HALF, PAD)
     br, bi = load_halves(relation, inverse, live, WIDTH, HALF, PAD)
     raw_rr, raw_ri = rr, ri
-    ahr, ahi, atr, ati = hr, hi, tr, ti  # the truth as it is scored
+    ahr, ahi, atr, ati = hr, hi, tr, ti  # the true answers, as they are scored
     if DROPOUT:
         m0, m1, m2, m3, m4, m5, m6, m7 = batch_masks(row, step, trials, factors, HALF, PAD, RECIPROCAL)
         hr, hi, tr, ti = hr * m0, hi * m1, tr * m2, ti * m3
         rr, ri, br, bi = rr * m4, ri * m5, br * m6, bi * m7
-        if ONE_VS_ALL:  # one of the candidates, under the candidates' mask
+        if ONE_VS_ALL:  # the true answer is a candidate, with the candidates' mask
             m0, m1 = candidate_mask(heads, 0, step, trials, factors, HALF, PAD)
             m2, m3 = candidate_mask(tails, 1, step, trials, factors, HALF, PAD)
         ahr, ahi, atr, ati = ahr * m0, ahi * m1, atr * m2, ati * m3
@@ -162,7 +168,7 @@ def _draw_positives(  # type: ignore[no-untyped-def]
     qr, qi = compose(hr, hi, rr, ri, COMPOSE, False)
     tl.store(positive + BATCH, pair_score(qr, qi, atr, ati, PAIR))
     _store_queries(queries, queries_across, trial * SIDES + 1, row, qr, qi, BATCH, PAD, PAIR)
-    if SIDES == 3:  # which relation holds between them: t·conj(h), or t − h
+    if SIDES == 3:  # query for the relation: t·conj(h), or t − h
         qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
         tl.store(positive + 2 * BATCH, pair_score(qr, qi, raw_rr, raw_ri, PAIR))
         _store_queries(queries, queries_across, trial * SIDES + 2, row, qr, qi, BATCH, PAD, PAIR)
@@ -170,7 +176,7 @@ def _draw_positives(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _triple_offsets(row, live, first, plan, train_radix, low, high):  # type: ignore[no-untyped-def]
-    """Where the triples at these positions of the epoch's order begin in `train`."""
+    """Return where the triples at these positions of the epoch's order start in `train`."""
     place = tl.where(live, first + row, 0).to(tl.uint32)
     found = permute_block(place, tl.load(plan).to(tl.uint32), train_radix.to(tl.uint32), low, high, False)
     return found.to(tl.int64) * 3
@@ -178,10 +184,11 @@ def _triple_offsets(row, live, first, plan, train_radix, low, high):  # type: ig
 
 @triton.jit
 def _find_positions(  # type: ignore[no-untyped-def]
-    tile, step, first, last, plan, keys, train, positions, truths, seen, batch, n_entities, radix, train_radix, low, high,
+    tile, step, first, last, plan, keys, train, positions, truths, seen, batch, n_entities, radix, train_radix, low,
+    high,
     first_tail, first_relation, BATCH: tl.constexpr, ONE_VS_ALL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Where heads and tails stand among both sides' candidates, if they do: four questions a positive, as one block."""
+    """Find the positions of heads and tails among the candidates of both sides: four per positive, as one block."""
     j = tl.arange(0, 4 * ROWS)
     row = tile * ROWS + j % ROWS
     is_tail, side = (j // ROWS) % 2, j // (2 * ROWS)
@@ -206,11 +213,12 @@ def _find_positions(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _draw_candidates(  # type: ignore[no-untyped-def]
-    first, trial, step, keys, trials, factors, entity, negatives, other_positions, block, block_across, n_entities, radix,
+    first, trial, step, keys, trials, factors, entity, negatives, other_positions, block, block_across, n_entities,
+    radix,
     first_tail, candidates, DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
     PAIR: tl.constexpr, DROPOUT: tl.constexpr, ONE_VS_ALL: tl.constexpr, DRAWN: tl.constexpr,
 ):  # fmt: skip
-    """Draws a tile of one side's negatives, finds where they stand among the other side's, gathers their rows."""
+    """Draw a tile of negatives of one side, find their positions on the other side, and gather their rows."""
     j = first + tl.arange(0, DRAWN)
     side = (first >= first_tail).to(tl.int32)
     place = j - side * first_tail
@@ -254,7 +262,7 @@ def _store_queries(queries, across, at, row, qr, qi, BATCH: tl.constexpr, PAD: t
 
 @triton.jit
 def _store_across(across, at, first, second, live, LENGTH: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The same rows as columns of (P, LENGTH), for loops over coordinates."""
+    """Store rows as columns of (P, LENGTH), for loops over coordinates."""
     c = tl.arange(0, PAD)
     where = across + c[None, :] * LENGTH + at[:, None]
     tl.store(where, first, mask=live[:, None])
@@ -268,7 +276,7 @@ def _order(ids, order, start, count, n, SORTED: tl.constexpr, AGAINST: tl.conste
     mine = tl.load(ids + table + i)
     less = tl.zeros((SORTED, AGAINST), tl.int32)
     before, equal = less, less
-    for first in range(0, n, AGAINST):  # counted lane by lane: summed over lanes in the loop it took 19 µs, not 7
+    for first in range(0, n, AGAINST):  # counted lane by lane: a sum over lanes in the loop took 19 µs instead of 7
         j = first + tl.arange(0, AGAINST)
         other = tl.load(ids + table + j, mask=j < n, other=_NO_ID)[None, :]
         same = (other == mine[:, None]) & (j[None, :] < n)

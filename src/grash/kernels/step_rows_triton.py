@@ -1,9 +1,12 @@
-"""Rows inside the step's Triton kernels: loaded in halves, composed into queries, compared with answers, and inverse.
+"""Device functions that the step's kernels share: rows, queries, scores, dropout, and the parts of a softmax.
 
-A block of rows is two blocks (n, PAD), first and second half (for complex numbers the real and imaginary parts),
-filled up with zeros. A row of phases, which is half as long, has no second half.
-    compose  product known·relation; complex the same of complex numbers; sum known + relation; rotation by phases
-    BACK     the head is asked: the relation conjugated, subtracted, turned the other way (product: the same)
+A block of rows is two blocks (n, PAD), its first and second half (for complex numbers the real and imaginary parts),
+padded with zeros. A row of phases is half as long and has no second half.
+    compose  product known·relation; complex the same for complex numbers; sum known + relation; rotation by phases
+    BACK     query for the head: relation conjugated, subtracted or rotated backward (product: no change)
+A side is 0 (heads), 1 (tails) or 2 (relations, always with the softmax loss). Exponents are in base 2. Losses:
+    softmax            log Σ exp(score) − positive, with the positive among the scores
+    self-adversarial   softplus(−γ − positive) + Σ w·softplus(γ + score), w = softmax(α·score) without the positive
 """
 
 from __future__ import annotations
@@ -14,12 +17,21 @@ import triton.language as tl
 from grash.kernels.random_triton import dropout_block, key_at, load_key, random_bits_block
 from grash.kernels.step import FLOATS, INTS
 
-_TINY: tl.constexpr = tl.constexpr(1e-30)  # in place of a length of 0, where the difference is 0 too
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
+PER_TRIAL: tl.constexpr = tl.constexpr(INTS)
+FACTORS: tl.constexpr = tl.constexpr(FLOATS)
+# No fused multiply-add where another trial of the stack (its dropout, its predicted relations) changes the code around
+# it: a factor of 1 and an added 0 then change no bit.
+EXACT = {"enable_fp_fusion": False}
+INT32_LIMIT = 2**31  # elements within reach of 32-bit offsets
+_LOWEST: tl.constexpr = tl.constexpr(-1e30)  # below every exponent, but finite
+_TINY: tl.constexpr = tl.constexpr(1e-30)  # replaces a length of 0, where the difference is 0 too
 
 
 @triton.jit
 def load_halves(table, ids, live, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """table (rows, WIDTH), ids (n,) → two blocks (n, PAD) of float32; zeros where not `live`."""
+    """Load rows: table (rows, WIDTH), ids (n,) → two blocks (n, PAD) of float32; zeros where not `live`."""
     c = tl.arange(0, PAD)
     at = table + ids.to(tl.int64)[:, None] * WIDTH + c[None, :]
     inside = live[:, None] & (c[None, :] < HALF)
@@ -43,7 +55,7 @@ def store_halves(table, ids, first, second, live, WIDTH: tl.constexpr, HALF: tl.
 
 @triton.jit
 def round_halves(first, second, ids, low, high, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`bf16_rows.rounded`: both blocks at neighbors in bf16, by the random bits of rows and columns."""
+    """`bf16_rows.round_stochastically` of both blocks, with random bits of rows and columns."""
     c = tl.arange(0, PAD)
     return _rounded(first, random_bits_block(ids, c, low, high)), _rounded(
         second, random_bits_block(ids, c + HALF, low, high)
@@ -58,7 +70,7 @@ def _rounded(x, random):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def compose(kr, ki, rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Known rows and relation rows → queries."""
+    """Return the queries of known rows and relation rows."""
     if COMPOSE == "product":
         return kr * rr, ki * ri
     if COMPOSE == "sum":
@@ -71,7 +83,7 @@ def compose(kr, ki, rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type:
 
 @triton.jit
 def compose_gradient(ur, ui, kr, ki, rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Upstream of the queries → gradients of known rows and of relation rows, four blocks."""
+    """Return the gradients of known rows and of relation rows, four blocks, from those of the queries."""
     if COMPOSE == "product":
         return ur * rr, ui * ri, ur * kr, ui * ki
     if COMPOSE == "sum":
@@ -93,7 +105,7 @@ def compose_gradient(ur, ui, kr, ki, rr, ri, COMPOSE: tl.constexpr, BACK: tl.con
 
 @triton.jit
 def _factor(rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The complex number that a known coordinate is multiplied with."""
+    """Return the complex factor of a known coordinate."""
     if COMPOSE == "rotation":
         a, b = tl.cos(rr), tl.sin(rr)
     else:
@@ -105,7 +117,7 @@ def _factor(rr, ri, COMPOSE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[
 
 @triton.jit
 def pair_score(qr, qi, cr, ci, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Queries and candidates row by row, (n, PAD) four times → (n,) scores."""
+    """Return (n,) scores of queries and candidates row by row, four blocks (n, PAD)."""
     if PAIR == "dot":
         return tl.sum(qr * cr + qi * ci, 1)
     dr, di = qr - cr, qi - ci
@@ -118,7 +130,7 @@ def pair_score(qr, qi, cr, ci, PAIR: tl.constexpr):  # type: ignore[no-untyped-d
 
 @triton.jit
 def pair_gradient(weight, qr, qi, cr, ci, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Gradients of Σ weight·score for queries and candidates: weight (n,) → four blocks. No distance, no gradient."""
+    """Return the gradients of Σ weight·score, weight (n,), for queries and candidates: four blocks."""
     w = weight[:, None]
     if PAIR == "dot":
         return w * cr, w * ci, w * qr, w * qi
@@ -142,8 +154,10 @@ def _sign(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def batch_masks(row, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexpr, RECIPROCAL: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Dropout factors of the batch's heads, tails, relations and backward relations: eight blocks (n, PAD). Every
-    occurrence has its own; without reciprocals both directions see the same relation row."""
+    """Return dropout factors of heads, tails, relations and inverse relations: eight blocks (n, PAD).
+
+    Every occurrence has its own; without reciprocals both directions use the same relation row.
+    """
     low, high = load_key(trials, 2)
     low, high = key_at(low, high, step)
     entity_bound = tl.load(trials + 6).to(tl.uint32, bitcast=True)
@@ -161,7 +175,7 @@ def batch_masks(row, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexp
 
 @triton.jit
 def candidate_mask(ids, side, step, trials, factors, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Dropout factors of candidates, two blocks (n, PAD): every entity has one a step and side that is asked."""
+    """Return dropout factors of candidates, two blocks (n, PAD), one per entity, step and side with queries."""
     low, high = load_key(trials, 2)
     low, high = key_at(low, high, step)
     bound = tl.load(trials + 6).to(tl.uint32, bitcast=True)
@@ -176,27 +190,9 @@ def _mask(rows, low, high, stream, bound, scale, HALF: tl.constexpr, PAD: tl.con
     return dropout_block(rows, c, low, high, bound, scale), dropout_block(rows, c + HALF, low, high, bound, scale)
 
 
-# = What the step's Triton kernels share: the positives of a step, a program's part of a side's candidates, and how the
-# = parts of a softmax become a loss.
-# =
-# = A side is 0 (heads), 1 (tails) or 2 (relations, by the softmax whatever the loss). Exponents are kept in base 2.
-# =     softmax            log Σ exp(score) − positive, the positive among the scores
-# =     self-adversarial   softplus(−γ − positive) + Σ w·softplus(γ + score), w = softmax(α·score) without the positive
-
-LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
-LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
-PER_TRIAL: tl.constexpr = tl.constexpr(INTS)
-FACTORS: tl.constexpr = tl.constexpr(FLOATS)
-# No product is fused with a sum where a neighbor in the stack (its dropout, its predicted relations) changes the code
-# around it: a factor of 1 and an added 0 then change no bit.
-EXACT = {"enable_fp_fusion": False}
-INT32_LIMIT = 2**31  # elements that an offset of 32 bits reaches
-_LOWEST: tl.constexpr = tl.constexpr(-1e30)  # below every exponent, and finite
-
-
 @triton.jit
 def batch_bounds(plan, step, batch):  # type: ignore[no-untyped-def]
-    """(epoch, first, last): the positions in the epoch's order that the step sees (`Plan.positions`)."""
+    """Return (epoch, first, last): the positions of the step in the epoch's order (`training/batches`)."""
     n, total, per_epoch = tl.load(plan), tl.load(plan + 1), tl.load(plan + 2)
     epoch = step // per_epoch
     first = (step - epoch * per_epoch) * batch
@@ -206,19 +202,19 @@ def batch_bounds(plan, step, batch):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def first_candidate(side, first_tail, first_relation):  # type: ignore[no-untyped-def]
-    """Where a side's candidates begin."""
+    """Return where the candidates of a side start."""
     return tl.where(side == 2, first_relation, side * first_tail)
 
 
 @triton.jit
 def side_at(place, first_tail, first_relation):  # type: ignore[no-untyped-def]
-    """The side of the candidate at this place."""
+    """Return the side of the candidate at this position."""
     return tl.where(place >= first_relation, 2, tl.where(place >= first_tail, 1, 0))
 
 
 @triton.jit
 def program_part(trials, splits):  # type: ignore[no-untyped-def]
-    """(trial, side, split, begin, end) of a program with ids (tile, side and split, trial): its candidates."""
+    """Return (trial, side, split, begin, end): the candidates of a program with ids (tile, side and split, trial)."""
     part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     side, split = part // splits, part % splits
     n, chunk = tl.load(trials + trial * PER_TRIAL + side), tl.load(trials + trial * PER_TRIAL + 3)
@@ -227,15 +223,17 @@ def program_part(trials, splits):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def advance_clock(clock):  # type: ignore[no-untyped-def]
-    """The next step, by the first of all programs."""
+    """Advance the step counter, in the first program only."""
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0) & (tl.program_id(2) == 0):
         tl.store(clock, tl.load(clock) + 1)
 
 
 @triton.jit
 def initial_maximum(positive, side, factors, ADVERSARIAL: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(top, alpha, gamma, alone): the exponent from which a row's maximum starts, the scores' factor, what is added to
-    them, and whether the negatives are weighed without the positive (a trial by the softmax has α below 0)."""
+    """Return (top, alpha, gamma, alone): the start of a row's running maximum, factor and offset of the scores.
+
+    alone: whether the negatives are weighted without the positive (trials with the softmax loss have α below 0).
+    """
     top = positive * LOG2E
     if ADVERSARIAL:
         alpha = tl.load(factors + 6)
@@ -246,7 +244,7 @@ def initial_maximum(positive, side, factors, ADVERSARIAL: tl.constexpr):  # type
 
 @triton.jit
 def adversarial_factor(score, alone, gamma):  # type: ignore[no-untyped-def]
-    """Of the self-adversarial loss: what a negative's weight is multiplied with in the gradient; else 1."""
+    """Return the factor of a negative's weight in the gradient of the self-adversarial loss; else 1."""
     return tl.where(alone, tl.sigmoid(score + gamma), 1.0)
 
 
@@ -260,9 +258,12 @@ def merge_parts(  # type: ignore[no-untyped-def]
     at, row, side, trials, factors, positive, maxima, sums, costs, splits, BATCH: tl.constexpr,
     ADVERSARIAL: tl.constexpr,
 ):  # fmt: skip
-    """The parts of side `at` = trial·S + side in their order → (top, bound, inverse, positive_gradient, loss), each (n,): the
-    highest exponent, the logarithm in base 2 by which weights are normalized, 1 / Σ exp2(exponent − top), the gradient
-    of the positive's score, the loss."""
+    """Merge the parts of a side in order; at = trial·S + side → (top, bound, inverse, for_positive, loss), (n,)
+    each.
+
+    top: the highest exponent. bound: the logarithm in base 2 that normalizes weights. inverse: 1 / Σ exp2(exponent −
+    top). for_positive: the gradient of the positive's score.
+    """
     truth = tl.load(positive + at * BATCH + row)
     top, _, gamma, alone = initial_maximum(truth, side, factors, ADVERSARIAL)
     n = tl.load(trials + side)
@@ -278,14 +279,14 @@ def merge_parts(  # type: ignore[no-untyped-def]
         if ADVERSARIAL:
             cost += part * tl.load(costs + here + split * BATCH)
     total = tl.exp2(own - top) + others
-    bound, inverse, positive_gradient = top + tl.log2(total), 1.0 / total, -others / total
+    bound, inverse, for_positive = top + tl.log2(total), 1.0 / total, -others / total
     loss = (bound - own) * LN2
     if ADVERSARIAL:
         asked = n > 0
         share = tl.where(others > 0, 1.0 / tl.where(others > 0, others, 1.0), 0.0)
-        share = tl.where(others == others, share, others)  # a trial that has diverged stays so
+        share = tl.where(others == others, share, others)  # NaN stays NaN
         away = tl.where(asked, softplus(-truth - gamma), 0.0) + cost * share
         bound = tl.where(alone, tl.where(others > 0, top + tl.log2(tl.maximum(others, 1e-38)), float("inf")), bound)
         inverse, loss = tl.where(alone, share, inverse), tl.where(alone, away, loss)
-        positive_gradient = tl.where(alone, tl.where(asked, tl.sigmoid(truth + gamma) - 1.0, 0.0), positive_gradient)
-    return top, bound, inverse, positive_gradient, loss
+        for_positive = tl.where(alone, tl.where(asked, tl.sigmoid(truth + gamma) - 1.0, 0.0), for_positive)
+    return top, bound, inverse, for_positive, loss

@@ -1,9 +1,18 @@
-"""Scores, softmax and both gradients of the step for dot products, as flash attention does it: no B × N matrix.
+"""Scores, softmax and gradients of the step, for dot products and for distances.
 
-    score    per chunk of candidates: the running maximum, the sum of exponentials and their sum times candidates
-    spread   per tile of candidates: scores again, their shares of the softmax, and those times queries
-8·B·N·D FLOP of matrix products (6 without the second look at the scores); the factors in bf16 or tf32, sums in float32.
-Exponents are kept in base 2. A share enters its product times 2¹⁵, so that a small one keeps its digits.
+Dot products, like flash attention, without a B × N matrix:
+    score_dot                     per chunk of candidates: running maximum, sum of exponentials, and their sum times
+                                  the candidates
+    candidate_gradient_dot        per tile of candidates: the scores again, their softmax, and that times the queries
+8·B·N·D FLOP of matrix products (6 without computing the scores twice), with factors in bf16 or tf32 and sums in
+float32. A softmax value enters its product times 2¹⁵, so that small values keep their digits.
+
+Distances (l1, l2, modulus), in float32 without matrix units:
+    score_distance                a tile of B × N distances, coordinate by coordinate; the scores are kept
+    weigh_distance                normalizers; scores become weights, stored also transposed (8·B·N bytes)
+    query_gradient_distance       a tile of queries with a chunk of candidates, one candidate at a time
+    candidate_gradient_distance   a tile of candidates with a part of the batch, one query at a time
+2 operations forward and 4 to 6 backward per pair and coordinate, twice; a modulus adds a special function each time.
 """
 
 from __future__ import annotations
@@ -30,9 +39,15 @@ from grash.kernels.step_rows_triton import (
     softplus,
 )
 
+SCORE = {"BM": 8, "BN": 128, "num_warps": 1}  # 8 × 4 pairs of a thread take 12 loads a coordinate
+GRADIENT = {"BM": 32, "BK": 64, "num_warps": 4}
+_UNROLLED: tl.constexpr = tl.constexpr(4)  # iterations whose loads are in flight together
+_TINY: tl.constexpr = tl.constexpr(1e-30)  # keeps the inverse of a square root finite: no distance, no gradient
+_WEIGHED = 32
+
 
 def score_dot(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
-    """Fills maxima, sums, costs (T, S, splits, B) and partial (T, S, splits, B, P); moves the clock on."""
+    """Fill maxima, sums, costs (T, S, splits, B) and partial (T, S, splits, B, P); advance the step counter."""
     shape, tile = space.shape, tiles(space)
     launch(
         _score_dot, (shape.rows // tile["BLOCK_M"], shape.sides * space.splits, shape.trials),
@@ -45,7 +60,7 @@ def score_dot(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
 
 
 def candidate_gradient_dot(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
-    """Fills candidate_gradients (T, 1, N, P), yet to be divided by the number of positives."""
+    """Fill candidate_gradients (T, 1, N, P), not yet divided by the number of positives."""
     shape, tile = space.shape, tiles(space)
     launch(
         _candidate_gradient_dot, (shape.candidates // tile["BLOCK_M"], shape.trials),
@@ -57,7 +72,7 @@ def candidate_gradient_dot(space: StepSpace, trials: Tensor, factors: Tensor) ->
 
 
 def tiles(space: StepSpace) -> dict[str, int]:
-    """BLOCK_M rows stay, BLOCK_N ones pass by; by the width of a row and of its floats, never by the number of trials."""
+    """Return the tile: BLOCK_M rows stay, BLOCK_N rows pass. It must not depend on the number of trials."""
     shape = space.shape
     wide = shape.padded > 128
     if shape.products == "bf16":
@@ -80,7 +95,7 @@ def _score_dot(  # type: ignore[no-untyped-def]
     BATCH: tl.constexpr, SIDES: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr, INT64: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """INT64: the candidates' floats are more than 32 bits count (1vsAll of 4.6 million entities with 512 each)."""
+    """INT64: the candidates need 64-bit offsets (e.g. 1vsAll with 4.6 million entities of 512 floats)."""
     advance_clock(clock)
     trial, side, split, begin, end = program_part(trials, splits)
     if begin < end:
@@ -92,7 +107,7 @@ def _score_dot(  # type: ignore[no-untyped-def]
             tl.load(positive + at + row), side, factors + trial * FACTORS, ADVERSARIAL
         )
         total, cost = tl.zeros((BLOCK_M,), tl.float32), tl.zeros((BLOCK_M,), tl.float32)
-        positive_gradient = tl.zeros((BLOCK_M, P), tl.float32)
+        for_positive = tl.zeros((BLOCK_M, P), tl.float32)
         block += (trial * candidates + first_candidate(side, first_tail, first_relation)) * P
         for first in range(begin, end, BLOCK_N):
             place = first + tl.arange(0, BLOCK_N)
@@ -111,16 +126,14 @@ def _score_dot(  # type: ignore[no-untyped-def]
             if ADVERSARIAL:
                 cost = cost * shrink + tl.sum(share * softplus(s + gamma), 1)
                 share *= adversarial_factor(s, alone, gamma)
-            positive_gradient = tl.dot(
-                share.to(e.dtype), e, positive_gradient * shrink[:, None], input_precision=PRECISION
-            )
+            for_positive = tl.dot(share.to(e.dtype), e, for_positive * shrink[:, None], input_precision=PRECISION)
             top = higher
         at = ((trial * SIDES + side) * splits + split) * BATCH
         tl.store(maxima + at + row, top)
         tl.store(sums + at + row, total)
         if ADVERSARIAL:
             tl.store(costs + at + row, cost)
-        tl.store(partial + (at + row)[:, None] * P + c[None, :], positive_gradient)
+        tl.store(partial + (at + row)[:, None] * P + c[None, :], for_positive)
 
 
 @triton.jit
@@ -139,11 +152,15 @@ def _candidate_gradient_dot(  # type: ignore[no-untyped-def]
             tl.zeros((BLOCK_N,), tl.float32), side, factors + trial * FACTORS, ADVERSARIAL
         )
         at = trial * SIDES * BATCH
-        mine = _gradient_from(side * BATCH, side * BATCH + BATCH, e, place, alone, alpha, gamma, truths, normalizer + at,
-                            queries + at * P, P, ADVERSARIAL, PRECISION, BLOCK_M, BLOCK_N)  # fmt: skip
-        if SHARED:  # heads are asked for the same candidates; summed apart, as where they are not the same
-            mine += _gradient_from(0, tl.where(side == 1, BATCH, 0), e, place, alone, alpha, gamma, truths,
-                                 normalizer + at, queries + at * P, P, ADVERSARIAL, PRECISION, BLOCK_M, BLOCK_N)  # fmt: skip
+        mine = _gradient_from(
+            side * BATCH, side * BATCH + BATCH, e, place, alone, alpha, gamma, truths, normalizer + at,
+            queries + at * P, P, ADVERSARIAL, PRECISION, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+        if SHARED:  # heads have the same candidates; summed separately, as if they were others
+            mine += _gradient_from(
+                0, tl.where(side == 1, BATCH, 0), e, place, alone, alpha, gamma, truths, normalizer + at,
+                queries + at * P, P, ADVERSARIAL, PRECISION, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
         tl.store(out + (trial * candidates + j)[:, None] * P + c[None, :], mine * (2.0**-15))
 
 
@@ -152,7 +169,7 @@ def _gradient_from(  # type: ignore[no-untyped-def]
     begin, end, e, place, alone, alpha, gamma, truths, normalizer, queries,
     P: tl.constexpr, ADVERSARIAL: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """What arrives at a tile of candidates from the queries begin … end − 1: (BLOCK_M, P)."""
+    """Return the gradient (BLOCK_M, P) of a tile of candidates from the queries begin … end − 1."""
     c = tl.arange(0, P)
     total = tl.zeros((BLOCK_M, P), tl.float32)
     for first in range(begin, end, BLOCK_N):
@@ -169,23 +186,8 @@ def _gradient_from(  # type: ignore[no-untyped-def]
     return total
 
 
-# = Scores and gradients of the step for distances: l1, l2 and modulus, in float32 on the plain arithmetic units.
-# =
-# =     score    a tile of B × N distances, coordinate by coordinate; the scores are kept
-# =     weigh    their normalizers, and the scores become weights, kept both ways round (8·B·N bytes)
-# =     pulls    a tile of queries against a chunk of candidates, one candidate at a time: gradients of the queries
-# =     spread   a tile of candidates against a part of the batch, one query at a time: gradients of the candidates
-# = Per pair and coordinate: 2 operations forward and 4 to 6 backward, twice; a modulus adds one special function each time.
-
-SCORE = {"BM": 8, "BN": 128, "num_warps": 1}  # a thread's 8 × 4 pairs take 12 loads a coordinate
-GRADIENT = {"BM": 32, "BK": 64, "num_warps": 4}
-_UNROLLED: tl.constexpr = tl.constexpr(4)  # loads of so many turns are under way together
-_TINY: tl.constexpr = tl.constexpr(1e-30)  # keeps a square root's inverse finite: no distance, no gradient
-_WEIGHED = 32
-
-
 def score_distance(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
-    """Fills scores (T, B, N), maxima, sums and costs (T, S, splits, B); moves the clock on."""
+    """Fill scores (T, B, N), maxima, sums and costs (T, S, splits, B); advance the step counter."""
     shape = space.shape
     launch(
         _score_distance, (shape.rows // SCORE["BM"], shape.sides * space.splits, shape.trials),
@@ -198,13 +200,16 @@ def score_distance(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
 
 
 def weigh_distance(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor) -> None:
-    """Turns scores into weights of the gradient (for l2 over the distance), here and across (T, N, B); fills positive_gradient, the
-    gradient of the positive's score, and side_losses, both (T, S, B), yet to be divided by the number of positives."""
+    """Turn scores into weights of the gradient (l2: divided by the distance), also transposed (T, N, B).
+
+    Fill side_losses and for_positive, the gradient of the positive's score, both (T, S, B) and not yet divided by
+    the number of positives.
+    """
     shape = space.shape
     launch(
         _weigh_distance, (shape.rows // _WEIGHED, shape.candidates // TILE, shape.trials),
         space.clock, plan, trials, factors, space.positive, space.maxima, space.sums, space.costs,
-        space.scores, space.scores_across, space.side_losses, space.positive_gradient, shape.batch, space.splits,
+        space.scores, space.scores_across, space.side_losses, space.for_positive, shape.batch, space.splits,
         shape.first_tail, shape.first_relation, shape.candidates,
         BATCH=shape.rows, SIDES=shape.sides, PAIR=shape.pair, ADVERSARIAL=shape.adversarial,
         ROWS=_WEIGHED, COLUMNS=TILE, num_warps=4,
@@ -212,7 +217,7 @@ def weigh_distance(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tens
 
 
 def query_gradient_distance(space: StepSpace, trials: Tensor) -> None:
-    """Fills partial (T, S, splits, B, P), yet to be divided by the number of positives."""
+    """Fill partial (T, S, splits, B, P), the gradients of the queries, not yet divided by the number of positives."""
     shape = space.shape
     columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
     launch(
@@ -225,7 +230,7 @@ def query_gradient_distance(space: StepSpace, trials: Tensor) -> None:
 
 
 def candidate_gradient_distance(space: StepSpace, trials: Tensor) -> None:
-    """Fills candidate_gradients (T, batch_parts, N, P), yet to be divided by the number of positives."""
+    """Fill candidate_gradients (T, batch_parts, N, P), not yet divided by the number of positives."""
     shape = space.shape
     columns = shape.padded_half // min(GRADIENT["BK"], shape.padded_half)
     launch(
@@ -285,7 +290,7 @@ def _distances(  # type: ignore[no-untyped-def]
     queries, block, BATCH: tl.constexpr, candidates, PAD: tl.constexpr,
     PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """queries (BM,), block (BN,): where their first coordinates lie → (BM, BN)."""
+    """Return distances (BM, BN); queries (BM,), block (BN,): pointers to the first coordinates."""
     total = tl.zeros((BM, BN), tl.float32)
     for first in range(0, PAD, _UNROLLED):
         for k in tl.static_range(_UNROLLED):
@@ -306,8 +311,8 @@ def _distances(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["splits"])
 def _weigh_distance(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, positive, maxima, sums, costs, scores, across, side_losses, positive_gradient, batch, splits,
-    first_tail, first_relation, candidates,
+    clock, plan, trials, factors, positive, maxima, sums, costs, scores, across, side_losses, for_positive,
+    batch, splits, first_tail, first_relation, candidates,
     BATCH: tl.constexpr, SIDES: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -327,7 +332,7 @@ def _weigh_distance(  # type: ignore[no-untyped-def]
         bound = tl.where(live, bound, float("inf"))
         if place == 0:
             tl.store(side_losses + at * BATCH + row, tl.where(live, loss, 0.0))
-            tl.store(positive_gradient + at * BATCH + row, tl.where(live, weight, 0.0))
+            tl.store(for_positive + at * BATCH + row, tl.where(live, weight, 0.0))
         where = scores + (trial * BATCH + row)[:, None] * candidates + j[None, :]
         s = tl.load(where)
         if ADVERSARIAL:
@@ -375,7 +380,7 @@ def _candidate_gradient_distance(  # type: ignore[no-untyped-def]
     BATCH: tl.constexpr, SIDES: tl.constexpr, BATCH_PARTS: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr,
     INT64: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """INT64: the weights B × N are more than 32 bits count."""
+    """INT64: the weights B × N need 64-bit offsets."""
     part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     tile, column = tl.program_id(0) // (PAD // BK), tl.program_id(0) % (PAD // BK)
     side = side_at(tile * BN, first_tail, first_relation)
@@ -402,8 +407,11 @@ def _candidate_gradient_distance(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _add_direction(gr, gi, dr, di, weight, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Adds the direction of (dr, di) times the weight. Where there is no distance: nothing, but l1 takes the sign of
-    +0 as positive; equal floats are one pair in millions, and coordinates that dropout made equal get no gradient."""
+    """Add the direction of (dr, di) times the weight; nothing if the distance is 0.
+
+    l1 takes the sign of +0 as positive: equal floats are one pair in millions, and coordinates that dropout made equal
+    get no gradient.
+    """
     if PAIR == "l1":
         gr += _copy_sign(weight, dr)
         gi += _copy_sign(weight, di)
@@ -419,6 +427,6 @@ def _add_direction(gr, gi, dr, di, weight, PAIR: tl.constexpr):  # type: ignore[
 
 @triton.jit
 def _copy_sign(weight, x):  # type: ignore[no-untyped-def]
-    """The weight (0 or more) with the sign of x: one operation on bits."""
+    """Return the weight (0 or more) with the sign of x, by one operation on bits."""
     bits = weight.to(tl.int32, bitcast=True) | (x.to(tl.int32, bitcast=True) & -2147483648)
     return bits.to(tl.float32, bitcast=True)

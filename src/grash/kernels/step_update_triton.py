@@ -1,9 +1,13 @@
-"""The end of the step: every touched row's occurrences summed in a fixed order, then Adagrad, once.
+"""Last launches of the step: gradients of heads, tails and relations, then one Adagrad update per row.
 
-A row is written by one program: that of its first occurrence in the batch, else that of its place among the candidate
-tails, else among the candidate heads. The positions of an entity in the other lists are known from the keyed permutations'
-inverses (`step_draw_triton`), so nothing is searched. If relations are predicted, every relation's row is moved. Bytes
-for n touched rows: 20·n·D, as in `row_update`; 16·n·D of entities in bf16, which are rounded by chance (`bf16_rows`).
+`triple_gradients` merges the softmax parts of dot products (distances are merged before), passes the gradients of
+queries and answers to the rows of the batch, one per occurrence, and computes the losses with their penalties. Bytes
+for `splits` parts per side: 8·D·splits·B read, 12 to 16·D·B written.
+
+The updates sum the occurrences of a row in a fixed order. One program writes a row: the one of its first occurrence in
+the batch, else of its position among the candidate tails, else among the candidate heads. The positions of an entity in
+the other lists come from the inverse permutations (`step_draw_triton`). If relations are predicted, every relation is
+updated. Bytes for n rows: 20·n·D, as in `row_update`; 16·n·D for bf16 entities, which are rounded stochastically.
 """
 
 from __future__ import annotations
@@ -31,23 +35,197 @@ from grash.kernels.step_rows_triton import (
     store_halves,
 )
 
-LINES, _SUMMED = 4, 1024  # rows of a program; losses added at once
+ROWS = 8  # positives of a program of `triple_gradients`; half as many if rows are wide
+LINES, _SUMMED = 4, 1024  # rows of a program of the updates; losses added at once
 _PI: tl.constexpr = tl.constexpr(3.141592653589793)
 _WINDOW: tl.constexpr = tl.constexpr(WINDOW)
+
+
+def triple_gradients(
+    space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, entity: Tensor, relation: Tensor
+) -> None:
+    """Fill entity_gradients, relation_gradients (T, 2, B, P) and row_losses (T, B).
+
+    For dot products also the normalizers (T, S, B): logarithms in base 2, ∞ where there is no positive.
+    """
+    shape = space.shape
+    rows = ROWS // 2 if shape.wide else ROWS
+    known = space.normalizer if shape.pair == "dot" else space.side_losses
+    launch(
+        _triple_gradients, (shape.rows // rows, shape.trials),
+        space.clock, plan, trials, factors, entity, relation, space.ids, space.positive,
+        space.maxima, space.sums, space.costs, space.partial, known, space.for_positive,
+        space.entity_gradients, space.relation_gradients, space.row_losses,
+        shape.batch, space.splits, shape.n_relations, entity.shape[1], relation.shape[1],
+        BATCH=shape.rows, SIDES=shape.sides, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
+        COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
+        ONE_VS_ALL=shape.one_vs_all, ADVERSARIAL=shape.adversarial, ROWS=rows, num_warps=4, **EXACT,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["splits", "n_relations", "entity_rows", "relation_rows"])
+def _triple_gradients(  # type: ignore[no-untyped-def]
+    clock, plan, trials, factors, entity, relation, ids, positive, maxima, sums, costs, partial, known,
+    for_positive, entity_gradients, relation_gradients, row_losses, batch, splits, n_relations, entity_rows,
+    relation_rows,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
+    PAD: tl.constexpr, COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
+    ONE_VS_ALL: tl.constexpr, ADVERSARIAL: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    row, trial = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1).to(tl.int64)
+    step = tl.load(clock) - 1
+    _, first, last = batch_bounds(plan, step, batch)
+    live = (row < batch) & (first + row < last)
+    share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
+    trials += trial * PER_TRIAL
+    factors += trial * FACTORS
+    entity += trial * entity_rows * DIM
+    relation += trial * relation_rows * WIDTH
+    heads, tails = tl.load(ids + row), tl.load(ids + BATCH + row)
+    relations = tl.load(ids + 2 * BATCH + row)
+    inverse = relations + n_relations if RECIPROCAL else relations
+    raw_hr, raw_hi = load_halves(entity, heads, live, DIM, HALF, PAD)
+    raw_tr, raw_ti = load_halves(entity, tails, live, DIM, HALF, PAD)
+    raw_rr, raw_ri = load_halves(relation, relations, live, WIDTH, HALF, PAD)
+    raw_br, raw_bi = load_halves(relation, inverse, live, WIDTH, HALF, PAD)
+    hr, hi, tr, ti, rr, ri, br, bi = raw_hr, raw_hi, raw_tr, raw_ti, raw_rr, raw_ri, raw_br, raw_bi
+    if DROPOUT:
+        m0, m1, m2, m3, m4, m5, m6, m7 = batch_masks(row, step, trials, factors, HALF, PAD, RECIPROCAL)
+        hr, hi, tr, ti, rr, ri, br, bi = hr * m0, hi * m1, tr * m2, ti * m3, rr * m4, ri * m5, br * m6, bi * m7
+
+    # query for the head: the tail is known
+    qr, qi = compose(tr, ti, br, bi, COMPOSE, not RECIPROCAL)
+    ar, ai = hr, hi
+    if DROPOUT and ONE_VS_ALL:  # the true answer is a candidate, with the candidates' mask
+        n0, n1 = candidate_mask(heads, 0, step, trials, factors, HALF, PAD)
+        ar, ai = raw_hr * n0, raw_hi * n1
+    ur, ui, fhr, fhi, loss = _side_gradients(
+        0, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known,
+        for_positive, splits, qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
+    )  # fmt: skip
+    gtr, gti, gbr, gbi = compose_gradient(ur, ui, tr, ti, br, bi, COMPOSE, not RECIPROCAL)
+    # query for the tail
+    qr, qi = compose(hr, hi, rr, ri, COMPOSE, False)
+    ar, ai = tr, ti
+    if DROPOUT and ONE_VS_ALL:
+        n2, n3 = candidate_mask(tails, 1, step, trials, factors, HALF, PAD)
+        ar, ai = raw_tr * n2, raw_ti * n3
+    ur, ui, ftr, fti, more_loss = _side_gradients(
+        1, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known,
+        for_positive, splits, qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
+    )  # fmt: skip
+    ghr, ghi, grr, gri = compose_gradient(ur, ui, hr, hi, rr, ri, COMPOSE, False)
+    loss += more_loss
+    if not ONE_VS_ALL:
+        ghr, ghi, gtr, gti = fhr + ghr, fhi + ghi, gtr + ftr, gti + fti
+    elif DROPOUT:
+        fhr, fhi, ftr, fti = fhr * n0, fhi * n1, ftr * n2, fti * n3
+    if SIDES == 3:  # query for the relation, with rows before dropout
+        qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
+        ur, ui, frr, fri, more_loss = _side_gradients(
+            2, trial, row, live, share * tl.load(factors + 4), trials, factors, positive, maxima, sums, costs, partial,
+            known, for_positive, splits, qr, qi, raw_rr, raw_ri, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
+        )  # fmt: skip
+        more_tr, more_ti, more_hr, more_hi = compose_gradient(ur, ui, tr, ti, hr, hi, COMPOSE, True)
+        ghr, ghi, gtr, gti, loss = ghr + more_hr, ghi + more_hi, gtr + more_tr, gti + more_ti, loss + more_loss
+    if not RECIPROCAL:
+        grr, gri = grr + gbr, gri + gbi
+    if DROPOUT:
+        ghr, ghi, gtr, gti = ghr * m0, ghi * m1, gtr * m2, gti * m3
+        grr, gri, gbr, gbi = grr * m4, gri * m5, gbr * m6, gbi * m7
+    if ONE_VS_ALL:
+        ghr, ghi, gtr, gti = ghr + fhr, ghi + fhi, gtr + ftr, gti + fti
+    if SIDES == 3:
+        grr, gri = grr + frr, gri + fri
+
+    kind, weight = tl.load(trials + 8), tl.load(factors + 2) * share
+    if kind > 0:
+        value, pr, pi = _penalty(raw_hr, raw_hi, kind, weight)
+        ghr, ghi, loss = ghr + pr, ghi + pi, loss + value
+        value, pr, pi = _penalty(raw_tr, raw_ti, kind, weight)
+        gtr, gti, loss = gtr + pr, gti + pi, loss + value
+    kind, weight = tl.load(trials + 9), tl.load(factors + 3) * share
+    if kind > 0:  # with reciprocals, the rows of the directions with queries
+        forward, backward = weight, weight
+        if RECIPROCAL:
+            forward = tl.where(tl.load(trials + 1) > 0, weight, 0.0)
+            backward = tl.where(tl.load(trials) > 0, weight, 0.0)
+        value, pr, pi = _penalty(raw_rr, raw_ri, kind, forward)
+        grr, gri, loss = grr + pr, gri + pi, loss + value
+        if RECIPROCAL:
+            value, pr, pi = _penalty(raw_br, raw_bi, kind, backward)
+            gbr, gbi, loss = gbr + pr, gbi + pi, loss + value
+    tl.store(row_losses + trial * BATCH + row, tl.where(live, loss, 0.0))
+    at = trial * 2 * BATCH + row
+    everywhere = row < BATCH
+    store_halves(entity_gradients, at, ghr, ghi, everywhere, 2 * PAD, PAD, PAD)
+    store_halves(entity_gradients, at + BATCH, gtr, gti, everywhere, 2 * PAD, PAD, PAD)
+    store_halves(relation_gradients, at, grr, gri, everywhere, 2 * PAD, PAD, PAD)
+    if RECIPROCAL:
+        store_halves(relation_gradients, at + BATCH, gbr, gbi, everywhere, 2 * PAD, PAD, PAD)
+
+
+@triton.jit
+def _side_gradients(  # type: ignore[no-untyped-def]
+    side, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, for_positive,
+    splits, qr, qi, ar, ai,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
+):  # fmt: skip
+    """Return the gradients of a side's queries and answers (four blocks) and the loss, summing parts in order."""
+    used = tl.cdiv(tl.load(trials + side), tl.load(trials + 3))
+    at = trial * SIDES + side
+    ur, ui = tl.zeros_like(qr), tl.zeros_like(qi)
+    if PAIR == "dot":
+        top, bound, inverse, weight, loss = merge_parts(
+            at, row, side, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
+        )
+        for split in range(used):
+            here = (at * splits + split) * BATCH + row
+            part = tl.exp2(tl.load(maxima + here) - top)
+            first, second = load_halves(partial, here, live, 2 * PAD, PAD, PAD)
+            ur += part[:, None] * first
+            ui += part[:, None] * second
+        tl.store(known + at * BATCH + row, tl.where(live, bound, float("inf")))
+        ur, ui = ur * (share * inverse)[:, None], ui * (share * inverse)[:, None]
+    else:
+        for split in range(used):
+            first, second = load_halves(partial, (at * splits + split) * BATCH + row, live, 2 * PAD, PAD, PAD)
+            ur += first
+            ui += second
+        loss = tl.load(known + at * BATCH + row)
+        weight = tl.load(for_positive + at * BATCH + row)
+        ur, ui = ur * share, ui * share
+    more_r, more_i, for_r, for_i = pair_gradient(weight * share, qr, qi, ar, ai, PAIR)
+    return ur + more_r, ui + more_i, for_r, for_i, loss * share
+
+
+@triton.jit
+def _penalty(first, second, kind, weight):  # type: ignore[no-untyped-def]
+    """Return (w/p)·Σ |x|^p of each row and its gradient; kind 4 is p = 3 of complex moduli."""
+    a, b = tl.abs(first), tl.abs(second)
+    modulus = tl.sqrt_rn(first * first + second * second)
+    size = tl.where(kind == 1, 1.0 / tl.maximum(a, 1e-30), tl.where(kind == 2, 1.0, tl.where(kind == 3, a, modulus)))
+    other = tl.where(kind == 1, 1.0 / tl.maximum(b, 1e-30), tl.where(kind == 2, 1.0, tl.where(kind == 3, b, modulus)))
+    gradient, other_gradient = first * size, second * other
+    values = tl.sum(first * gradient + second * other_gradient, 1)
+    power = tl.minimum(kind, 3).to(tl.float32)
+    return weight / power * values, weight * gradient, weight * other_gradient
 
 
 def update_entities(
     space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, keys: Tensor, table: Tensor, squares: Tensor,
     eps: float,
 ) -> None:  # fmt: skip
-    """Moves table (T, E, D) and squares, of the same shape or (T, E, 1) if row-wise. One warp for four rows: many small
-    programs keep more rows under way than few large ones (10 µs a step instead of 17)."""
+    """Update table (T, E, D) and squares, of the same shape or (T, E, 1) if row-wise.
+
+    One warp for four rows: many small programs have more rows in flight than few large ones (10 µs a step, not 17).
+    """
     shape = space.shape
     launch(
         _update_entities, ((2 * shape.rows + shape.first_relation) // LINES, shape.trials),
-        space.clock, plan, trials, factors, keys, space.rates, table, squares, space.ids, space.positions, space.negatives,
-        space.other_positions, space.seen, space.order, space.start, space.count, space.entity_gradients, space.candidate_gradients,
-        shape.batch, table.shape[1], eps, shape.first_tail, shape.candidates,
+        space.clock, plan, trials, factors, keys, space.rates, table, squares, space.ids, space.positions,
+        space.negatives, space.other_positions, space.seen, space.order, space.start, space.count,
+        space.entity_gradients, space.candidate_gradients, shape.batch, table.shape[1], eps, shape.first_tail, shape.candidates,
         BATCH=shape.rows, BATCH_PARTS=shape.batch_parts, SHARED=shape.shared,
         DIM=shape.dim, HALF=shape.half, PAD=shape.padded_half, DROPOUT=shape.dropout, ROWWISE=shape.rowwise,
         BF16=shape.bf16, LINES=LINES, AT_ONCE=8, num_warps=2 if shape.wide else 1, **EXACT,
@@ -57,8 +235,10 @@ def update_entities(
 def update_relations(
     space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, table: Tensor, squares: Tensor, eps: float
 ) -> None:
-    """The same for relations (T, R, width), whose runs are long; writes the step's losses (T,) to the window. A program
-    for every relation, which looks for its run, or for every line of the batch if these are fewer."""
+    """Update the relations (T, R, width), whose runs are long, and write the losses (T,) of the step.
+
+    There is a program for every relation, which finds its run, or for every line of the batch if these are fewer.
+    """
     shape = space.shape
     lines = shape.rows * (2 if shape.reciprocal else 1)
     by_id = table.shape[1] <= lines or shape.sides == 3
@@ -76,8 +256,8 @@ def update_relations(
 
 @triton.jit(do_not_specialize=["rows"])
 def _update_entities(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, keys, rates, table, squares, ids, positions, negatives, other_positions, seen, order, start, count,
-    entity_gradients, candidate_gradients, batch, rows, eps, first_tail, candidates,
+    clock, plan, trials, factors, keys, rates, table, squares, ids, positions, negatives, other_positions, seen,
+    order, start, count, entity_gradients, candidate_gradients, batch, rows, eps, first_tail, candidates,
     BATCH: tl.constexpr, BATCH_PARTS: tl.constexpr, SHARED: tl.constexpr,
     DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr, ROWWISE: tl.constexpr,
     BF16: tl.constexpr, LINES: tl.constexpr, AT_ONCE: tl.constexpr,
@@ -103,7 +283,7 @@ def _update_entities(  # type: ignore[no-untyped-def]
         if tl.max(length, 0) > 0:
             mine = length > 0
             row = tl.load(ids + line)
-            gr, gi = load_halves(entity_gradients, line, mine, 2 * PAD, PAD, PAD)  # a run's first occurrence
+            gr, gi = load_halves(entity_gradients, line, mine, 2 * PAD, PAD, PAD)  # first occurrence of a run
             if tl.max(length, 0) > 1:
                 for k in tl.static_range(LINES):
                     more = tl.load(count + tile * LINES + k) - 1
@@ -118,8 +298,10 @@ def _update_entities(  # type: ignore[no-untyped-def]
                 place = tl.load(positions + side * 2 * BATCH + line)
                 drawn = mine & (place < tl.load(trials + side))
                 if tl.max(drawn.to(tl.int32), 0) > 0:
-                    more_r, more_i = _candidate_gradient(candidate_gradients, place + side * first_tail, row, drawn, side, step,
-                                              trials, factors, candidates, BATCH_PARTS, HALF, PAD, DROPOUT)  # fmt: skip
+                    more_r, more_i = _candidate_gradient(
+                        candidate_gradients, place + side * first_tail, row, drawn, side, step, trials, factors,
+                        candidates, BATCH_PARTS, HALF, PAD, DROPOUT,
+                    )  # fmt: skip
                     cr += more_r
                     ci += more_i
             gr += cr * share
@@ -131,16 +313,20 @@ def _update_entities(  # type: ignore[no-untyped-def]
         drawn = j - side * first_tail < tl.load(trials + side)
         other_position = tl.load(other_positions + j)
         both = (other_position < tl.load(trials + 1 - side)) & (not SHARED)
-        # the batch's own rows are moved above; of two negatives' positions the tail's is the one
+        # rows of the batch are updated above; a negative of both sides is updated at its tail position
         mine = drawn & (tl.load(seen + j) != (step + 1).to(tl.int32)) & ((side == 1) | (both == 0))
         if tl.max(mine.to(tl.int32), 0) > 0:
             row = tl.load(negatives + j)
-            gr, gi = _candidate_gradient(candidate_gradients, j, row, mine, side, step, trials, factors,
-                              candidates, BATCH_PARTS, HALF, PAD, DROPOUT)  # fmt: skip
+            gr, gi = _candidate_gradient(
+                candidate_gradients, j, row, mine, side, step, trials, factors,
+                candidates, BATCH_PARTS, HALF, PAD, DROPOUT,
+            )  # fmt: skip
             twice = mine & both
             if tl.max(twice.to(tl.int32), 0) > 0:
-                cr, ci = _candidate_gradient(candidate_gradients, other_position, row, twice, 0, step, trials, factors,
-                                  candidates, BATCH_PARTS, HALF, PAD, DROPOUT)  # fmt: skip
+                cr, ci = _candidate_gradient(
+                    candidate_gradients, other_position, row, twice, 0, step, trials, factors,
+                    candidates, BATCH_PARTS, HALF, PAD, DROPOUT,
+                )  # fmt: skip
                 gr += cr
                 gi += ci
             _adagrad(table, squares, row, gr * share, gi * share, mine, rate, eps, low, high, DIM, HALF, PAD, ROWWISE,
@@ -180,8 +366,10 @@ def _update_relations(  # type: ignore[no-untyped-def]
                 _, first, last = batch_bounds(plan, step, batch)
                 share = tl.load(factors + trial * FACTORS + 4) / tl.maximum(last - first, 1).to(tl.float32)
                 candidate_gradients += trial * BATCH_PARTS * candidates * 2 * PAD
-                more_r, more_i = _candidate_gradient(candidate_gradients, first_relation + here, here, here < predicted, 2, step,
-                                          trials, factors, candidates, BATCH_PARTS, HALF, PAD, False)  # fmt: skip
+                more_r, more_i = _candidate_gradient(
+                    candidate_gradients, first_relation + here, here, here < predicted, 2, step, trials, factors,
+                    candidates, BATCH_PARTS, HALF, PAD, False,
+                )  # fmt: skip
                 gr += more_r * share
                 gi += more_i * share
             table += trial * rows * WIDTH
@@ -192,7 +380,7 @@ def _update_relations(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _find_run(ids, wanted, LINES: tl.constexpr, SUMMED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(id, start, length) of the run of `wanted` in the order of these ids."""
+    """Return (id, start, length) of the run of `wanted` in the sorted ids."""
     less = tl.zeros((SUMMED,), tl.int32)
     equal = less
     for begin in range(0, LINES, SUMMED):
@@ -205,7 +393,7 @@ def _find_run(ids, wanted, LINES: tl.constexpr, SUMMED: tl.constexpr):  # type: 
 
 @triton.jit
 def _sum_run(rows, order, length, PAD: tl.constexpr, AT_ONCE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of a run of occurrences: two blocks (1, PAD)."""
+    """Return the sum of a run of occurrences: two blocks (1, PAD)."""
     c = tl.arange(0, PAD)
     first, second = tl.zeros((1, PAD), tl.float32), tl.zeros((1, PAD), tl.float32)
     for begin in range(0, length, AT_ONCE):
@@ -222,10 +410,10 @@ def _candidate_gradient(  # type: ignore[no-untyped-def]
     rows, at, ids, live, side, step, trials, factors,
     candidates, BATCH_PARTS: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """What arrived at candidates, yet to be divided by the number of positives: the parts in their order."""
+    """Sum the parts of candidates' gradients in order, not yet divided by the number of positives."""
     first, second = load_halves(rows, at, live, 2 * PAD, PAD, PAD)
     for part in tl.static_range(1, BATCH_PARTS):
-        # 64 bits: floats of all parts may be more than 32 count
+        # all parts together may need 64-bit offsets
         more_first, more_second = load_halves(rows, at.to(tl.int64) + part * candidates, live, 2 * PAD, PAD, PAD)
         first += more_first
         second += more_second
@@ -242,10 +430,10 @@ def _adagrad(  # type: ignore[no-untyped-def]
     WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, ROWWISE: tl.constexpr, WRAP: tl.constexpr,
     BF16: tl.constexpr,
 ):  # fmt: skip
-    """low, high: the key of the random bits by which rows in bf16 are rounded."""
+    """Update rows; low, high: the key for the stochastic rounding of bf16 rows."""
     first, second = load_halves(table, row, live, WIDTH, HALF, PAD)
     if ROWWISE:
-        inside = tl.arange(0, PAD)[None, :] < HALF  # what arrives at the padding may be anything
+        inside = tl.arange(0, PAD)[None, :] < HALF  # the gradient of the padding may be anything
         square = tl.sum(tl.where(inside, gr * gr + gi * gi, 0.0), 1)
         grown = tl.load(squares + row, mask=live, other=0.0) + square / WIDTH
         tl.store(squares + row, grown, mask=live)
@@ -264,180 +452,3 @@ def _adagrad(  # type: ignore[no-untyped-def]
     if BF16:
         first, second = round_halves(first, second, row, low, high, HALF, PAD)
     store_halves(table, row, first, second, live, WIDTH, HALF, PAD)
-
-
-# = The middle of the step: softmax parts become normalizers, and what arrives at queries and answers becomes gradients
-# = of the batch's heads, tails and relations, one row per occurrence; the loss of every positive, penalties included.
-# =
-# = For distances the parts are merge_parts before (`step_distance_triton`). Bytes for `splits` parts a side: 8·D·splits·B read,
-# = 12 to 16·D·B written.
-
-ROWS = 8  # positives of a program; of wide rows half as many
-
-
-def triple_gradients(
-    space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, entity: Tensor, relation: Tensor
-) -> None:
-    """Fills entity_gradients, relation_gradients (T, 2, B, P) and row_losses (T, B); for dot products the normalizers (T, S, B) too:
-    logarithms in base 2, ∞ where there is no positive."""
-    shape = space.shape
-    rows = ROWS // 2 if shape.wide else ROWS
-    known = space.normalizer if shape.pair == "dot" else space.side_losses
-    launch(
-        _triple_gradients, (shape.rows // rows, shape.trials),
-        space.clock, plan, trials, factors, entity, relation, space.ids, space.positive,
-        space.maxima, space.sums, space.costs, space.partial, known, space.positive_gradient,
-        space.entity_gradients, space.relation_gradients, space.row_losses,
-        shape.batch, space.splits, shape.n_relations, entity.shape[1], relation.shape[1],
-        BATCH=shape.rows, SIDES=shape.sides, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
-        COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
-        ONE_VS_ALL=shape.one_vs_all, ADVERSARIAL=shape.adversarial, ROWS=rows, num_warps=4, **EXACT,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["splits", "n_relations", "entity_rows", "relation_rows"])
-def _triple_gradients(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, entity, relation, ids, positive, maxima, sums, costs, partial, known, positive_gradient,
-    entity_gradients, relation_gradients, row_losses, batch, splits, n_relations, entity_rows, relation_rows,
-    BATCH: tl.constexpr, SIDES: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
-    PAD: tl.constexpr, COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
-    ONE_VS_ALL: tl.constexpr, ADVERSARIAL: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    row, trial = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1).to(tl.int64)
-    step = tl.load(clock) - 1
-    _, first, last = batch_bounds(plan, step, batch)
-    live = (row < batch) & (first + row < last)
-    share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
-    trials += trial * PER_TRIAL
-    factors += trial * FACTORS
-    entity += trial * entity_rows * DIM
-    relation += trial * relation_rows * WIDTH
-    heads, tails = tl.load(ids + row), tl.load(ids + BATCH + row)
-    relations = tl.load(ids + 2 * BATCH + row)
-    inverse = relations + n_relations if RECIPROCAL else relations
-    raw_hr, raw_hi = load_halves(entity, heads, live, DIM, HALF, PAD)
-    raw_tr, raw_ti = load_halves(entity, tails, live, DIM, HALF, PAD)
-    raw_rr, raw_ri = load_halves(relation, relations, live, WIDTH, HALF, PAD)
-    raw_br, raw_bi = load_halves(relation, inverse, live, WIDTH, HALF, PAD)
-    hr, hi, tr, ti, rr, ri, br, bi = raw_hr, raw_hi, raw_tr, raw_ti, raw_rr, raw_ri, raw_br, raw_bi
-    if DROPOUT:
-        m0, m1, m2, m3, m4, m5, m6, m7 = batch_masks(row, step, trials, factors, HALF, PAD, RECIPROCAL)
-        hr, hi, tr, ti, rr, ri, br, bi = hr * m0, hi * m1, tr * m2, ti * m3, rr * m4, ri * m5, br * m6, bi * m7
-
-    # the head is asked: what is known is the tail
-    qr, qi = compose(tr, ti, br, bi, COMPOSE, not RECIPROCAL)
-    ar, ai = hr, hi
-    if DROPOUT and ONE_VS_ALL:  # the truth is one of the candidates, under the candidates' mask
-        n0, n1 = candidate_mask(heads, 0, step, trials, factors, HALF, PAD)
-        ar, ai = raw_hr * n0, raw_hi * n1
-    ur, ui, fhr, fhi, loss = _side_gradients(
-        0, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, positive_gradient, splits,
-        qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
-    )  # fmt: skip
-    gtr, gti, gbr, gbi = compose_gradient(ur, ui, tr, ti, br, bi, COMPOSE, not RECIPROCAL)
-    # the tail is asked
-    qr, qi = compose(hr, hi, rr, ri, COMPOSE, False)
-    ar, ai = tr, ti
-    if DROPOUT and ONE_VS_ALL:
-        n2, n3 = candidate_mask(tails, 1, step, trials, factors, HALF, PAD)
-        ar, ai = raw_tr * n2, raw_ti * n3
-    ur, ui, ftr, fti, more_loss = _side_gradients(
-        1, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, positive_gradient, splits,
-        qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
-    )  # fmt: skip
-    ghr, ghi, grr, gri = compose_gradient(ur, ui, hr, hi, rr, ri, COMPOSE, False)
-    loss += more_loss
-    if not ONE_VS_ALL:
-        ghr, ghi, gtr, gti = fhr + ghr, fhi + ghi, gtr + ftr, gti + fti
-    elif DROPOUT:
-        fhr, fhi, ftr, fti = fhr * n0, fhi * n1, ftr * n2, fti * n3
-    if SIDES == 3:  # the relation is asked, of its rows as they are
-        qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
-        ur, ui, frr, fri, more_loss = _side_gradients(
-            2, trial, row, live, share * tl.load(factors + 4), trials, factors, positive, maxima, sums, costs, partial,
-            known, positive_gradient, splits, qr, qi, raw_rr, raw_ri, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
-        )  # fmt: skip
-        more_tr, more_ti, more_hr, more_hi = compose_gradient(ur, ui, tr, ti, hr, hi, COMPOSE, True)
-        ghr, ghi, gtr, gti, loss = ghr + more_hr, ghi + more_hi, gtr + more_tr, gti + more_ti, loss + more_loss
-    if not RECIPROCAL:
-        grr, gri = grr + gbr, gri + gbi
-    if DROPOUT:
-        ghr, ghi, gtr, gti = ghr * m0, ghi * m1, gtr * m2, gti * m3
-        grr, gri, gbr, gbi = grr * m4, gri * m5, gbr * m6, gbi * m7
-    if ONE_VS_ALL:
-        ghr, ghi, gtr, gti = ghr + fhr, ghi + fhi, gtr + ftr, gti + fti
-    if SIDES == 3:
-        grr, gri = grr + frr, gri + fri
-
-    kind, weight = tl.load(trials + 8), tl.load(factors + 2) * share
-    if kind > 0:
-        value, pr, pi = _penalty(raw_hr, raw_hi, kind, weight)
-        ghr, ghi, loss = ghr + pr, ghi + pi, loss + value
-        value, pr, pi = _penalty(raw_tr, raw_ti, kind, weight)
-        gtr, gti, loss = gtr + pr, gti + pi, loss + value
-    kind, weight = tl.load(trials + 9), tl.load(factors + 3) * share
-    if kind > 0:  # of two rows for both directions, those that are asked
-        forward, backward = weight, weight
-        if RECIPROCAL:
-            forward = tl.where(tl.load(trials + 1) > 0, weight, 0.0)
-            backward = tl.where(tl.load(trials) > 0, weight, 0.0)
-        value, pr, pi = _penalty(raw_rr, raw_ri, kind, forward)
-        grr, gri, loss = grr + pr, gri + pi, loss + value
-        if RECIPROCAL:
-            value, pr, pi = _penalty(raw_br, raw_bi, kind, backward)
-            gbr, gbi, loss = gbr + pr, gbi + pi, loss + value
-    tl.store(row_losses + trial * BATCH + row, tl.where(live, loss, 0.0))
-    at = trial * 2 * BATCH + row
-    everywhere = row < BATCH
-    store_halves(entity_gradients, at, ghr, ghi, everywhere, 2 * PAD, PAD, PAD)
-    store_halves(entity_gradients, at + BATCH, gtr, gti, everywhere, 2 * PAD, PAD, PAD)
-    store_halves(relation_gradients, at, grr, gri, everywhere, 2 * PAD, PAD, PAD)
-    if RECIPROCAL:
-        store_halves(relation_gradients, at + BATCH, gbr, gbi, everywhere, 2 * PAD, PAD, PAD)
-
-
-@triton.jit
-def _side_gradients(  # type: ignore[no-untyped-def]
-    side, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, positive_gradient, splits,
-    qr, qi, ar, ai,
-    BATCH: tl.constexpr, SIDES: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
-):  # fmt: skip
-    """What arrives at a side's queries and at their answers (four blocks), and the loss: the parts in their order."""
-    used = tl.cdiv(tl.load(trials + side), tl.load(trials + 3))
-    at = trial * SIDES + side
-    ur, ui = tl.zeros_like(qr), tl.zeros_like(qi)
-    if PAIR == "dot":
-        top, bound, inverse, weight, loss = merge_parts(
-            at, row, side, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
-        )
-        for split in range(used):
-            here = (at * splits + split) * BATCH + row
-            part = tl.exp2(tl.load(maxima + here) - top)
-            first, second = load_halves(partial, here, live, 2 * PAD, PAD, PAD)
-            ur += part[:, None] * first
-            ui += part[:, None] * second
-        tl.store(known + at * BATCH + row, tl.where(live, bound, float("inf")))
-        ur, ui = ur * (share * inverse)[:, None], ui * (share * inverse)[:, None]
-    else:
-        for split in range(used):
-            first, second = load_halves(partial, (at * splits + split) * BATCH + row, live, 2 * PAD, PAD, PAD)
-            ur += first
-            ui += second
-        loss = tl.load(known + at * BATCH + row)
-        weight = tl.load(positive_gradient + at * BATCH + row)
-        ur, ui = ur * share, ui * share
-    more_r, more_i, for_r, for_i = pair_gradient(weight * share, qr, qi, ar, ai, PAIR)
-    return ur + more_r, ui + more_i, for_r, for_i, loss * share
-
-
-@triton.jit
-def _penalty(first, second, kind, weight):  # type: ignore[no-untyped-def]
-    """(w/p)·Σ |x|^p of each row, and its gradient; kind 4 is p = 3 of complex moduli."""
-    a, b = tl.abs(first), tl.abs(second)
-    modulus = tl.sqrt_rn(first * first + second * second)
-    size = tl.where(kind == 1, 1.0 / tl.maximum(a, 1e-30), tl.where(kind == 2, 1.0, tl.where(kind == 3, a, modulus)))
-    other = tl.where(kind == 1, 1.0 / tl.maximum(b, 1e-30), tl.where(kind == 2, 1.0, tl.where(kind == 3, b, modulus)))
-    gradient, other_gradient = first * size, second * other
-    values = tl.sum(first * gradient + second * other_gradient, 1)
-    power = tl.minimum(kind, 3).to(tl.float32)
-    return weight / power * values, weight * gradient, weight * other_gradient
