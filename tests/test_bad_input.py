@@ -184,8 +184,8 @@ def test_questions_that_are_none(saved, tmp_path):
 
 
 def test_a_model_folder_that_is_none(tmp_path, graph):
-    assert "is no model folder" in refused("evaluate", tmp_path)
-    assert "is no model folder" in refused("predict", graph, "--head", "a", "--relation", "b")
+    assert "is not a model folder" in refused("evaluate", tmp_path)
+    assert "is not a model folder" in refused("predict", graph, "--head", "a", "--relation", "b")
 
 
 @pytest.mark.parametrize("kind", ["truncated", "tampered", "names", "json", "version", "missing"])

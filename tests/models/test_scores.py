@@ -1,4 +1,4 @@
-"""Scores of every model: worked by hand, against the formulas, and the three ways to ask agree."""
+"""Scores of every model: worked by hand, against the formulas, and the three score functions agree."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_three_scores_agree_with_the_formula(
 
 
 @pytest.mark.parametrize(("name", "norm"), VARIANTS)
-def test_without_reciprocals_both_slots_ask_for_the_same_score(name: str, norm: int) -> None:
+def test_without_reciprocals_both_sides_have_the_same_score(name: str, norm: int) -> None:
     model = random_model(make_config({"model": name, "norm": norm, "dim": 6}), 5, 2, 0)
     triples = torch.cartesian_prod(torch.arange(5), torch.arange(2), torch.arange(5))
     torch.testing.assert_close(model.score(triples, side="head"), model.score(triples, side="tail"))
@@ -150,9 +150,9 @@ def test_the_dimension_counts_floats() -> None:
         MODELS["cp"](torch.zeros(3, 4), torch.zeros(2, 4))
 
 
-def test_odd_dimensions_and_unknown_models_are_named() -> None:
+def test_odd_dimensions_and_unknown_models_are_errors() -> None:
     for name in ("complex", "cp", "rotate"):
-        with pytest.raises(ConfigError, match=f"dim=3 does not suit {name}: give an even number"):
+        with pytest.raises(ConfigError, match=f"dim=3 is not possible for {name}: give an even number"):
             make_config({"model": name, "dim": 3})
     with pytest.raises(UnknownName, match="no model named 'ComplexE'.*'complex'"):
         model_class("ComplexE")

@@ -1,4 +1,4 @@
-"""A model folder: what is written comes back, and what was damaged gets a sentence."""
+"""Model folders: they are read as written, and damage is reported. Safetensors files written and read in blocks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, GrashError, InputError
-from grash.models import MODELS
-from grash.models.store import StoredModel, check_free, load_model, save_model
+from grash.kernels.host_rows import file_rows
+from grash.models import MODELS, store
+from grash.models.store import StoredModel, check_model_folder, load_model, read_tensors, save_model, write_tensors
 from oracles import random_triples
 
 
@@ -48,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_saved_comes_back(name: str, tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
     stored = small_model(name)
     save_model(stored, tmp_path / "model")
     back = load_model(tmp_path / "model")
@@ -61,7 +64,7 @@ def test_what_is_saved_comes_back(name: str, tmp_path: Path) -> None:
     assert torch.equal(back.model.score(triples), stored.model.score(triples))
 
 
-def test_anyone_can_open_the_folder(folder: Path) -> None:
+def test_a_model_folder_needs_only_safetensors_and_json(folder: Path) -> None:
     tables = safetensors.torch.load_file(folder / "embeddings.safetensors")
     assert {k: tuple(v.shape) for k, v in tables.items()} == {"entity": (6, 4), "relation": (4, 2)}
     record = json.loads((folder / "model.json").read_text())
@@ -69,7 +72,7 @@ def test_anyone_can_open_the_folder(folder: Path) -> None:
 
 
 def entry(key: str, value: object) -> Callable[[bytes], bytes]:
-    """Sets one entry of model.json; `...` removes it."""
+    """Return a function that sets one entry of model.json; `...` removes it."""
 
     def change(content: bytes) -> bytes:
         record = json.loads(content)
@@ -86,9 +89,9 @@ def flip(content: bytes) -> bytes:
 ENTRIES = ["model", "dim", "norm", "reciprocal", "n_entities", "n_relations"]
 ENTRIES += ["config", "evaluation", "history", "sha256"]
 DAMAGE: list[tuple[str, Callable[[bytes], bytes] | None, str]] = [
-    ("embeddings.safetensors", lambda b: b[: len(b) // 2], "changed or cut short"),
-    ("embeddings.safetensors", lambda b: b"", "changed or cut short"),
-    ("embeddings.safetensors", flip, "changed or cut short"),
+    ("embeddings.safetensors", lambda b: b[: len(b) // 2], "changed or truncated"),
+    ("embeddings.safetensors", lambda b: b"", "changed or truncated"),
+    ("embeddings.safetensors", flip, "changed or truncated"),
     ("embeddings.safetensors", None, "damaged model folder"),
     ("model.json", lambda b: b[: len(b) // 2], "model.json is damaged"),
     ("model.json", lambda b: b"\xff", "model.json is damaged"),
@@ -101,7 +104,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes] | None, str]] = [
     ("model.json", entry("n_entities", 7), "differ in size"),
     ("model.json", entry("reciprocal", False), "differ in size"),
     *(("model.json", entry(key, ...), "damaged model folder") for key in ENTRIES),
-    ("model.json", None, "is no model folder: it has no model.json"),
+    ("model.json", None, "is not a model folder: it has no model.json"),
     ("dataset/dataset.json", None, "is not an encoded dataset"),
     ("dataset/train.npy", lambda b: b[: len(b) // 2], "train.npy"),
     ("dataset/train.npy", None, "train.npy is missing"),
@@ -109,7 +112,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes] | None, str]] = [
 
 
 @pytest.mark.parametrize(("file", "change", "sentence"), DAMAGE)
-def test_a_damaged_folder_gets_a_sentence(
+def test_a_damaged_folder_is_an_error_of_one_line(
     folder: Path, file: str, change: Callable[[bytes], bytes] | None, sentence: str
 ) -> None:
     path = folder / file
@@ -124,7 +127,7 @@ def test_a_damaged_folder_gets_a_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_every_truncation_of_the_tables_gets_a_sentence_even_unverified(folder: Path) -> None:
+def test_every_truncation_of_the_tables_is_an_error_even_without_checksums(folder: Path) -> None:
     path = folder / "embeddings.safetensors"
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
@@ -162,22 +165,22 @@ save_model(load_model(Path(sys.argv[1])), Path(sys.argv[1]), overwrite=True)
 """
 
 
-def test_a_model_that_a_killed_save_put_aside_is_back_before_the_next_training(folder: Path, tmp_path: Path) -> None:
+def test_a_model_that_a_killed_save_moved_is_restored_before_the_next_training(folder: Path, tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False).returncode == -signal.SIGKILL
     assert not folder.exists() and len(list(tmp_path.iterdir())) == 2
     with pytest.raises(InputError, match="already exists"):
-        check_free(folder, overwrite=False)
+        check_model_folder(folder, overwrite=False)
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     assert load_model(folder).evaluation == {"mrr": 0.5}
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="absent is no model folder"):
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="absent is not a model folder"):
         load_model(tmp_path / "absent")
 
 
-def test_a_full_disk_gets_a_sentence_and_leaves_the_old_model(folder: Path, tmp_path: Path) -> None:
-    """A limit on file sizes stands for the full disk; in a process of its own, since it cannot be lifted."""
+def test_a_full_disk_is_an_error_and_keeps_the_old_model(folder: Path, tmp_path: Path) -> None:
+    """A limit on file sizes simulates the full disk, in a separate process, since it cannot be removed."""
     program = textwrap.dedent(
         """
         import resource, sys
@@ -201,7 +204,7 @@ def test_a_full_disk_gets_a_sentence_and_leaves_the_old_model(folder: Path, tmp_
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-def test_triples_or_names_that_were_changed_get_a_sentence(folder: Path) -> None:
+def test_changed_triples_or_names_are_an_error(folder: Path) -> None:
     for file, change in (("test.npy", 2), ("entities.names.npy", 1)):
         path = folder / "dataset" / file
         before = path.read_bytes()
@@ -214,9 +217,57 @@ def test_triples_or_names_that_were_changed_get_a_sentence(folder: Path) -> None
     load_model(folder)
 
 
-def test_a_dataset_that_was_exchanged_gets_a_sentence(folder: Path, tmp_path: Path) -> None:
+def test_a_replaced_dataset_is_an_error(folder: Path, tmp_path: Path) -> None:
     other = small_model()
     changed = replace(other.dataset, test=other.dataset.test[:0].copy())
     changed.save(folder / "dataset", overwrite=True)
-    with pytest.raises(FormatError, match="exchanged"):
+    with pytest.raises(FormatError, match="replaced"):
         load_model(folder)
+
+
+NAMES = st.sampled_from(["entity", "relation", "entity.squares", "best.entity", "ü"])
+SHAPES = st.one_of(st.tuples(), st.tuples(st.integers(0, 9)), st.tuples(st.integers(0, 9), st.integers(0, 5)))
+TYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.int64])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(NAMES, st.tuples(SHAPES, TYPES)), st.integers(1, 50))
+def test_the_library_reads_tensors_written_in_blocks(
+    tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, tuple[tuple[int, ...], torch.dtype]], block: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "tensors.safetensors"
+    tensors = {
+        name: torch.arange(torch.Size(shape).numel()).reshape(shape).to(kind) + 1
+        for name, (shape, kind) in wanted.items()
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_BLOCK_BYTES", block)
+        write_tensors(tensors, path)
+        found = safetensors.torch.load_file(path)
+        assert found.keys() == tensors.keys()
+        back = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+        read_tensors(path, back)
+    for name, tensor in tensors.items():
+        assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype
+        assert torch.equal(back[name], tensor)
+
+
+def test_strided_and_offloaded_tensors_are_written_and_read(tmp_path: Path) -> None:
+    table = torch.randn(6, 10, generator=torch.Generator().manual_seed(1))
+    offloaded = file_rows(6, 10, tmp_path)
+    offloaded.copy_(table)
+    write_tensors({"strided": table[:, ::2], "offloaded": offloaded, "transposed": table.T}, tmp_path / "t")
+    found = safetensors.torch.load_file(tmp_path / "t")
+    assert torch.equal(found["strided"], table[:, ::2]) and torch.equal(found["offloaded"], table)
+    assert torch.equal(found["transposed"], table.T)
+    again = file_rows(6, 10, tmp_path)
+    read_tensors(tmp_path / "t", {"offloaded": again})
+    assert torch.equal(again, table)
+
+
+def test_another_shape_or_name_is_an_error(tmp_path: Path) -> None:
+    write_tensors({"entity": torch.zeros(3, 2)}, tmp_path / "t")
+    with pytest.raises(ValueError, match=r"entity has the shape \[3, 2\], not \[2, 3\]"):
+        read_tensors(tmp_path / "t", {"entity": torch.zeros(2, 3)})
+    with pytest.raises(safetensors.SafetensorError):
+        read_tensors(tmp_path / "t", {"relation": torch.zeros(3, 2)})

@@ -19,7 +19,7 @@ from grash.data.dataset import Dataset
 from grash.engines.trainer import run_identity, run_training
 from grash.evaluation.evaluate import check_sample
 from grash.files import check_writable, repair_folder
-from grash.models.store import check_free
+from grash.models.store import check_model_folder
 from grash.training.checkpoint import checkpoint_belongs_to
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.loop import Progress
@@ -72,7 +72,7 @@ def train(
 
 def check_place(folder: Path, *, overwrite: bool, test_sample: int | None) -> None:
     """Says before a training what testing and saving would say after it."""
-    check_free(folder, overwrite=overwrite)
+    check_model_folder(folder, overwrite=overwrite)
     check_sample(test_sample)
     check_writable(folder)
 

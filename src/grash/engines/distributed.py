@@ -35,7 +35,7 @@ from grash.evaluation.evaluate import check_sample, sample_triples
 from grash.evaluation.metrics import mrr
 from grash.files import repair_folder
 from grash.models import KgeModel
-from grash.models.store import check_free
+from grash.models.store import check_model_folder
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
 from grash.training.distributed.checkpoint import check_shared, fresh_shard, load_shard, save_model_shard, save_shard
@@ -129,7 +129,7 @@ def train_together(
     others = {"--no-test": not evaluate, "--test-sample": test_sample, "--overwrite": overwrite, "grash": __version__}
     check_alike({_NAMES[name]: value for name, value in belongs_to.items()} | others, group)
     _check_storage(config)
-    check_free(out, overwrite=overwrite)
+    check_model_folder(out, overwrite=overwrite)
     check_sample(test_sample)
     check_shared(out, group)
     shard = Shard(dataset.n_entities, group)

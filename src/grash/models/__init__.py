@@ -1,4 +1,4 @@
-"""Embedding tables and score functions; a model is found by its name in MODELS."""
+"""Knowledge graph embedding models: tables and score functions, by name in MODELS."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ MODELS: dict[str, type[KgeModel]] = {m.name: m for m in (ComplEx, CP, DistMult, 
 
 
 def model_class(name: str) -> type[KgeModel]:
+    """Return the class of a model, or raise UnknownName with similar names."""
     if name not in MODELS:
         close = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.5)
         raise UnknownName("model", name, close, hint=f"Models: {', '.join(MODELS)}.")

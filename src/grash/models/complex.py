@@ -10,7 +10,7 @@ from grash.models.base import DotModel, Side
 
 class ComplEx(DotModel):
     name = "complex"
-    even = True
+    even_dim = True
 
     def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         return product(known, relation, conjugate=side == "head")
@@ -18,9 +18,9 @@ class ComplEx(DotModel):
     def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         return product_gradient(upstream, known, relation, conjugate=side == "head")
 
-    def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
+    def relation_features(self, head: Tensor, tail: Tensor) -> Tensor:
         return product(tail, head, conjugate=True)
 
-    def meeting_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+    def relation_features_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         for_tail, for_head = product_gradient(upstream, tail, head, conjugate=True)
         return for_head, for_tail

@@ -1,5 +1,7 @@
-"""CP (Hitchcock, 1927; Lacroix et al., 2018): Σ h₁·r·t₂, where an entity's row holds its part as a head (first
-half) and its part as a tail (second half). A relation has D/2 floats."""
+"""CP (Hitchcock, 1927; Lacroix et al., 2018): Σ h₁·r·t₂.
+
+The first half of an entity's row is its part as a head, the second half its part as a tail. A relation has D/2 floats.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from grash.models.base import DotModel, Side, halves, joined
 
 class CP(DotModel):
     name = "cp"
-    even = True
+    even_dim = True
 
     @staticmethod
     def relation_width(dim: int) -> int:
@@ -28,13 +30,13 @@ class CP(DotModel):
         return _part(rows, side)
 
     def candidate_gradient(self, upstream: Tensor, side: Side) -> Tensor:
-        none = torch.zeros_like(upstream)
-        return joined(upstream, none) if side == "head" else joined(none, upstream)
+        zeros = torch.zeros_like(upstream)
+        return joined(upstream, zeros) if side == "head" else joined(zeros, upstream)
 
-    def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
+    def relation_features(self, head: Tensor, tail: Tensor) -> Tensor:
         return _part(head, "head") * _part(tail, "tail")
 
-    def meeting_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+    def relation_features_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         for_head = self.candidate_gradient(upstream * _part(tail, "tail"), "head")
         return for_head, self.candidate_gradient(upstream * _part(head, "head"), "tail")
 

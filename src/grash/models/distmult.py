@@ -16,8 +16,8 @@ class DistMult(DotModel):
     def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         return upstream * relation, upstream * known
 
-    def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
+    def relation_features(self, head: Tensor, tail: Tensor) -> Tensor:
         return head * tail
 
-    def meeting_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+    def relation_features_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         return upstream * tail, upstream * head

@@ -20,7 +20,7 @@ class Rescal(DotModel):
         return torch.bmm(known[:, None, :], matrix).squeeze(1)
 
     def query_to_rank(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
-        """In float64, rounded once: the last bits of a batched product depend on its size."""
+        """Return queries from float64, since the last bits of a batched float32 product depend on its size."""
         return self.query(known.double(), relation.double(), side).to(known.dtype)
 
     def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
@@ -29,15 +29,15 @@ class Rescal(DotModel):
         outer = known[:, :, None] * upstream[:, None, :]
         return for_known, (outer if side == "tail" else outer.mT).reshape(len(known), -1)
 
-    def meeting(self, head: Tensor, tail: Tensor) -> Tensor:
+    def relation_features(self, head: Tensor, tail: Tensor) -> Tensor:
         return (head[:, :, None] * tail[:, None, :]).reshape(len(head), -1)
 
-    def meeting_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+    def relation_features_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         matrix = self._matrices(upstream, "tail")
         for_head = torch.bmm(matrix, tail[:, :, None]).squeeze(2)
         return for_head, torch.bmm(head[:, None, :], matrix).squeeze(1)
 
     def _matrices(self, relation: Tensor, side: Side) -> Tensor:
-        """(B, D²) → (B, D, D) such that query = known · matrix."""
+        """(B, D²) → (B, D, D), so that query = known · matrix."""
         matrix = relation.reshape(len(relation), self.dim, self.dim)
         return matrix if side == "tail" else matrix.mT

@@ -1,7 +1,7 @@
 """RotatE (Sun et al., 2019): −‖h∘e^{iθ} − t‖ over complex coordinates; a relation is D/2 phases θ.
 
 Norm 1 sums the moduli of the coordinates (the authors' score), norm 2 is the Euclidean length. A rotation keeps
-lengths, so the head is asked with −θ.
+lengths, so a head query rotates the tail by −θ.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 from grash.kernels.pair_scores import Pair
 from grash.models.base import KgeModel, Side, halves, joined
 
-_TILE = 1 << 24  # elements of (B, r, D/2) that relation scores build at once
+_TILE = 1 << 24  # elements of (B, r, D/2) that relation scores use at once
 
 
 class RotatE(KgeModel):
     name = "rotate"
-    even = True
+    even_dim = True
 
     @property
     def pair(self) -> Pair:
@@ -40,7 +40,7 @@ class RotatE(KgeModel):
         return for_known, for_phase if side == "tail" else -for_phase
 
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
-        squares, along, across = _meeting(head, tail)
+        squares, along, across = _products(head, tail)
         tiles = []
         for phases in self._tiles(relations, len(head)):
             tiles.append(-self._length(_moduli(squares, along, across, phases)))
@@ -49,7 +49,7 @@ class RotatE(KgeModel):
     def relation_scores_gradient(
         self, upstream: Tensor, scores: Tensor, head: Tensor, tail: Tensor, relations: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        squares, along, across = _meeting(head, tail)
+        squares, along, across = _products(head, tail)
         g_squares, g_along, g_across = (torch.zeros_like(squares) for _ in range(3))
         g_phases, start = [], 0
         for phases in self._tiles(relations, len(head)):
@@ -76,7 +76,7 @@ class RotatE(KgeModel):
         return for_head, for_tail, torch.cat(g_phases)
 
     def after_step(self) -> None:
-        """Phases wrapped into [−π, π)."""
+        """Wrap the phases into [−π, π)."""
         self.relation.add_(math.pi).remainder_(2 * math.pi).sub_(math.pi)
 
     def _length(self, moduli: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class RotatE(KgeModel):
 
 
 def prediction_tiles(batch: int, n_relations: int, width: int) -> int:
-    """Floats that `relation_scores_gradient` holds at a time in tiles of (B, r, D/2)."""
+    """Return the floats of the tiles (B, r, D/2) that `relation_scores_gradient` holds at a time."""
     together = max(1, _TILE // max(1, batch * width))
     return math.ceil(5.25 * batch * min(together, n_relations) * width)
 
@@ -97,14 +97,13 @@ def _rotation(phases: Tensor, side: Side) -> tuple[Tensor, Tensor]:
     return phases.cos(), sin if side == "tail" else -sin
 
 
-def _meeting(head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Per coordinate: |h|² + |t|², and h·t along and across, so that
-    |h·e^{iθ} − t|² = squares − 2·(along·cos θ + across·sin θ)."""
+def _products(head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (B, D/2) squares, along and across: |h·e^{iθ} − t|² = squares − 2·(along·cos θ + across·sin θ)."""
     (hr, hi), (tr, ti) = halves(head), halves(tail)
     return hr * hr + hi * hi + tr * tr + ti * ti, hr * tr + hi * ti, hr * ti - hi * tr
 
 
 def _moduli(squares: Tensor, along: Tensor, across: Tensor, phases: Tensor) -> Tensor:
-    """(B, D/2) thrice, (r, D/2) → (B, r, D/2)."""
+    """squares, along, across (B, D/2), phases (r, D/2) → (B, r, D/2)."""
     inner = along[:, None] * phases.cos() + across[:, None] * phases.sin()
     return (squares[:, None] - 2 * inner).clamp_min(0).sqrt()

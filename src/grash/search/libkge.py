@@ -143,7 +143,7 @@ def _adapted(parameter: Parameter, model: str, fixed: dict[str, Any], notes: lis
     if name == "lr" and parameter.kind == "float" and low == 0:
         notes.append(f"lr: its range began at 0, where nothing is learnt; it begins at {_LEAST_RATE:g}")
         return Parameter(name, "float", _LEAST_RATE, high, parameter.log)
-    if name == "dim" and parameter.kind == "int" and MODELS[model].even:
+    if name == "dim" and parameter.kind == "int" and MODELS[model].even_dim:
         notes.append(f"dim: {model} needs even numbers; the odd ones were left out")
         return Parameter(name, "choice", values=tuple(range(int(low) + int(low) % 2, int(high) + 1, 2)))
     if name == "penalty_entity" and parameter.kind == "float" and not fixed["penalty_weighted"]:
