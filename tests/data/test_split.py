@@ -8,12 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.data.arrays import select_rows
-from grash.data.split import split_triples
+from grash.data.split import held_out_rows
 from grash.data.triple_set import TripleSet
 from grash.errors import InputError
 
 row = st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 5))
 graphs = st.lists(row, min_size=1, max_size=60).map(lambda rows: np.array(rows, np.int32))
+
+
+def split_triples(triples, n_entities, n_relations, **options):
+    """Return (train, valid, test)."""
+    valid, test = held_out_rows(triples, n_entities, n_relations, **options)
+    return np.delete(triples, np.concatenate((valid, test)), 0), triples[valid], triples[test]
 
 
 def names_of(triples):

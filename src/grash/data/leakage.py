@@ -13,10 +13,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data.arrays import Triples
+from grash.data.arrays import Mask, Triples
 
 Ids = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 THRESHOLD = 0.8  # Akrami et al. 2020 (SIGMOD) use 0.8 of both relations; Toutanova & Chen 2015 the same idea
 

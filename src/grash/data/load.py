@@ -14,21 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grash.data import provenance
-from grash.data.arrays import Triples, select_rows
+from grash.data.arrays import Mask, Triples, select_rows
 from grash.data.dataset import MAX_ID, ROLES, SPLITS, Dataset
 from grash.data.external.memory import check_limit, memory_limit, must_read_in_parts, usable_memory
 from grash.data.external.names import Watch
 from grash.data.external.prepare import prepare_large, was_finished, was_started
-from grash.data.interning import Encoder, Interner
+from grash.data.interning import Encoder
 from grash.data.readers import dictionaries, tables
 from grash.data.readers.folders import Layout, dataset_name, recognize
 from grash.data.readers.options import SourceOptions
 from grash.data.readers.rdf import RDF_FORMATS, read_rdf_file
 from grash.data.readers.text import columns_by_name, read_text_file
-from grash.data.split import HELD_OUT, missing_splits, split_triples
+from grash.data.split import HELD_OUT, held_out_rows, missing_splits
 from grash.data.triple_set import TripleSet
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError
@@ -67,7 +66,7 @@ def from_triples(train: Any, valid: Any = None, test: Any = None, *, name: str =
     if encoder is None:
         graph = _Graph(splits, *dictionaries.count_ids(splits, {}, {}))
     else:
-        graph = _named_graph(splits, encoder.entities, encoder.relations)
+        graph = _named_graph(splits, encoder)
     return _make_dataset(graph, chosen, name, {"source": "triples in memory", "layout": "memory", "files": {}})
 
 
@@ -157,7 +156,7 @@ def _read_names(layout: Layout, options: SourceOptions) -> _Graph:
             else:
                 splits[split] = read_text_file(path, encoder, options)
     provenance.log_skipped_literals(notes)
-    return _named_graph(splits, encoder.entities, encoder.relations, dict(notes))
+    return _named_graph(splits, encoder, dict(notes))
 
 
 def _read_arrays(layout: Layout) -> _Graph:
@@ -173,20 +172,16 @@ def _read_arrays(layout: Layout) -> _Graph:
 
 
 def _read_dictionaries(layout: Layout, options: SourceOptions) -> _Graph:
-    notes = {}
     if layout.kind == "libkge":
-        graph = dictionaries.read_libkge(layout.files)
-    elif layout.kind == "openke":
-        graph = dictionaries.read_openke(layout.files)
-    else:
-        graph = dictionaries.read_rotate(layout.files, options)
-        notes = {"triples_by": graph.triples_by}
-    return _named_graph(graph.splits, graph.entities, graph.relations, notes)
+        return _named_graph(*dictionaries.read_libkge(layout.files))
+    if layout.kind == "openke":
+        return _named_graph(*dictionaries.read_openke(layout.files))
+    splits, encoder, triples_by = dictionaries.read_rotate(layout.files, options)
+    return _named_graph(splits, encoder, {"triples_by": triples_by})
 
 
-def _named_graph(
-    splits: dict[str, Triples], entities: Interner, relations: Interner, notes: dict[str, Any] | None = None
-) -> _Graph:
+def _named_graph(splits: dict[str, Triples], encoder: Encoder, notes: dict[str, Any] | None = None) -> _Graph:
+    entities, relations = encoder.entities, encoder.relations
     repeated = provenance.repeated_name_entries({"entities": entities, "relations": relations})
     names = (Vocabulary.from_interner(entities), Vocabulary.from_interner(relations, kind="relation"))
     return _Graph(splits, len(entities), len(relations), *names, {**(notes or {}), **repeated})
@@ -218,17 +213,19 @@ def _make_dataset(graph: _Graph, options: SourceOptions, name: str, entries: dic
     )
 
 
-def _split_off_missing(graph: _Graph, options: SourceOptions, keep: NDArray[np.bool_] | None) -> dict[str, Any]:
+def _split_off_missing(graph: _Graph, options: SourceOptions, keep: Mask | None) -> dict[str, Any]:
     """Split valid and test off train if the source has none."""
     wanted = missing_splits(graph.splits, options, len(graph.splits["train"]))
     if not wanted:
         return {}
-    sizes = {split: wanted.get(split, 0) for split in HELD_OUT}
-    parts = split_triples(
-        graph.splits["train"], graph.n_entities, graph.n_relations, **sizes, seed=options.seed, keep=keep
-    )
-    graph.splits["train"] = parts[0]
-    graph.splits.update({split: part for split, part in zip(HELD_OUT, parts[1:]) if split in wanted})
+    train, sizes = graph.splits["train"], {split: wanted.get(split, 0) for split in HELD_OUT}
+    in_train = np.ones(len(train), bool)
+    held_out = held_out_rows(train, graph.n_entities, graph.n_relations, **sizes, seed=options.seed, keep=keep)
+    for split, rows in zip(HELD_OUT, held_out):
+        in_train[rows] = False
+        if split in wanted:
+            graph.splits[split] = train[rows]
+    graph.splits["train"] = select_rows(train, in_train)
     return provenance.split_entries(wanted, {split: len(graph.splits[split]) for split in wanted}, options.seed)
 
 

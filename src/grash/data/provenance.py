@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from grash.data.arrays import Triples, in_blocks
+from grash.data.arrays import Mask, Triples, in_blocks
 from grash.data.dataset import SPLITS
 from grash.data.interning import Interner
 from grash.data.readers.folders import Layout
@@ -119,8 +118,8 @@ def duplicate_entries(n_repeated: int, options: SourceOptions) -> dict[str, Any]
 
 def overlap_entries(
     splits: Mapping[str, Triples],
-    also_in_train: Mapping[HeldOut, NDArray[np.bool_]],
-    valid_in_test: NDArray[np.bool_] | None,
+    also_in_train: Mapping[HeldOut, Mask],
+    valid_in_test: Mask | None,
     n_entities: int,
     n_relations: int,
 ) -> dict[str, Any]:

@@ -13,13 +13,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import Triples, in_blocks, select_rows
+from grash.data.arrays import Mask, Rows, Triples, in_blocks
 from grash.data.interning import Integer
 from grash.data.readers.options import SourceOptions
 from grash.errors import ConfigError, InputError
 
 HeldOut = Literal["valid", "test"]
 HELD_OUT: tuple[HeldOut, HeldOut] = ("valid", "test")
+Counts = NDArray[np.int32]
 
 _BLOCK = 1 << 16
 _ROWS = 1 << 22
@@ -40,56 +41,27 @@ def missing_splits(given: Mapping[str, Any], options: SourceOptions, n_train: in
     return wanted
 
 
-def split_triples(
-    triples: Triples,
-    n_entities: int,
-    n_relations: int,
-    *,
-    valid: int,
-    test: int,
-    seed: int,
-    keep: NDArray[np.bool_] | None = None,
-) -> tuple[Triples, Triples, Triples]:
-    """Return (train, valid, test) of triples (n, 3): a random valid and test of these sizes, in the given order.
+def held_out_rows(
+    triples: Triples, n_entities: int, n_relations: int, *, valid: int, test: int, seed: int, keep: Mask | None = None
+) -> tuple[Rows, Rows]:
+    """Return the rows of a random valid and test of these sizes of triples (n, 3), each ascending.
 
     Every entity and relation keeps a triple in train. If that leaves fewer triples than wanted, valid and test get
     proportionally less, with a warning. Rows marked in `keep` (n,) stay in train. O(n).
     """
-    held_out = held_out_rows(triples, n_entities, n_relations, valid=valid, test=test, seed=seed, keep=keep)
-    in_train = np.ones(len(triples), bool)
-    for rows in held_out:
-        in_train[rows] = False
-    return select_rows(triples, in_train), triples[held_out[0]], triples[held_out[1]]
-
-
-def held_out_rows(
-    triples: Triples,
-    n_entities: int,
-    n_relations: int,
-    *,
-    valid: int,
-    test: int,
-    seed: int,
-    keep: NDArray[np.bool_] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of valid and of test of such a split, ascending."""
     if valid < 0 or test < 0:
         raise InputError(f"Cannot split off valid={valid} and test={test} triples: give 0 or more.")
     rows = movable_rows(triples, n_entities, n_relations, valid + test, seed, keep)
     n_valid = valid if len(rows) == valid + test else round(len(rows) * valid / max(1, valid + test))
     if len(rows) < valid + test:
-        _log.warning(
-            "Only %d of %d triples could be split off for valid and test: every entity and relation keeps a triple in "
-            "train.",
-            len(rows),
-            valid + test,
-        )
+        reason = "every entity and relation keeps a triple in train"
+        _log.warning("Only %d of %d triples could be split off: %s.", len(rows), valid + test, reason)
     return np.sort(rows[:n_valid]), np.sort(rows[n_valid:])
 
 
 def movable_rows(
-    triples: Triples, n_entities: int, n_relations: int, wanted: int, seed: int, keep: NDArray[np.bool_] | None
-) -> NDArray[np.int64]:
+    triples: Triples, n_entities: int, n_relations: int, wanted: int, seed: int, keep: Mask | None
+) -> Rows:
     """Return up to `wanted` rows that can leave train together, in random order."""
     if wanted == 0 or len(triples) == 0:
         return np.empty(0, np.int64)
@@ -108,7 +80,7 @@ def movable_rows(
     return taken[:n_taken]
 
 
-def _random_rows(seen: NDArray[np.bool_], wanted: int, seed: int) -> Iterator[NDArray[np.int64]]:
+def _random_rows(seen: Mask, wanted: int, seed: int) -> Iterator[Rows]:
     """Yield all rows in random order, in blocks. A row may repeat; it is then skipped as seen.
 
     If few rows are wanted, drawing them is cheaper than a permutation of all.
@@ -122,7 +94,7 @@ def _random_rows(seen: NDArray[np.bool_], wanted: int, seed: int) -> Iterator[ND
 
 
 @njit(cache=True, nogil=True)
-def _count(triples: Triples, entity_counts: NDArray[np.int32], relation_counts: NDArray[np.int32]) -> None:
+def _count(triples: Triples, entity_counts: Counts, relation_counts: Counts) -> None:
     """Count the triples of each entity (a loop counts once) and relation."""
     for row in range(triples.shape[0]):
         head, relation, tail = triples[row]
@@ -135,11 +107,11 @@ def _count(triples: Triples, entity_counts: NDArray[np.int32], relation_counts: 
 @njit(cache=True, nogil=True)
 def _take(
     triples: Triples,
-    order: NDArray[np.int64],
-    seen: NDArray[np.bool_],
-    entity_counts: NDArray[np.int32],
-    relation_counts: NDArray[np.int32],
-    taken: NDArray[np.int64],
+    order: Rows,
+    seen: Mask,
+    entity_counts: Counts,
+    relation_counts: Counts,
+    taken: Rows,
     n_taken: Integer,
 ) -> Integer:
     """Take each row whose entities and relation keep another triple, until `taken` is full. Return the number taken."""

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from grash.data import provenance
-from grash.data.arrays import ArrayWriter, Triples, in_blocks, release_pages, select_rows
+from grash.data.arrays import ArrayWriter, Mask, Rows, Triples, in_blocks, release_pages, select_rows
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset
 from grash.data.external.names import SpillReader, Watch, merge_generations
 from grash.data.external.spill import MANIFEST, Spill, map_rows
@@ -176,7 +175,7 @@ def _largest_ids(triples: Triples) -> Triples:
     return np.array(found, np.int32).reshape(-1, 3)
 
 
-def _without_duplicates(train: Triples, repeated: NDArray[np.bool_], work: Path) -> Triples:
+def _without_duplicates(train: Triples, repeated: Mask, work: Path) -> Triples:
     """Return train without repeated rows, memory-mapped from a separate file."""
     n_kept = len(train) - int(np.count_nonzero(repeated))
     if n_kept == len(train):
@@ -192,13 +191,13 @@ def _write_splits(
     n_entities: int,
     n_relations: int,
     options: SourceOptions,
-    keep: NDArray[np.bool_] | None,
+    keep: Mask | None,
     folder: Path,
 ) -> dict[str, Any]:
     """Write train.npy, valid.npy and test.npy; split off missing ones from train."""
     train = splits["train"]
     wanted = missing_splits(splits, options, len(train))
-    rows: tuple[NDArray[np.int64], ...] = ()
+    rows: tuple[Rows, ...] = ()
     if wanted:
         sizes = {split: wanted.get(split, 0) for split in HELD_OUT}
         rows = held_out_rows(train, n_entities, n_relations, **sizes, seed=options.seed, keep=keep)
@@ -217,9 +216,9 @@ def _write_splits(
 
 @dataclass(frozen=True, eq=False)
 class Duplicates:
-    repeated: NDArray[np.bool_]  # (n,) rows of train that equal an earlier row
-    also_in_train: dict[HeldOut, NDArray[np.bool_]]  # rows of other splits
-    all_copies: NDArray[np.bool_] | None = None  # (n,) rows of train that equal any other row, if requested
+    repeated: Mask  # (n,) rows of train that equal an earlier row
+    also_in_train: dict[HeldOut, Mask]  # rows of other splits
+    all_copies: Mask | None = None  # (n,) rows of train that equal any other row, if requested
 
 
 def find_duplicates(
@@ -241,7 +240,7 @@ def find_duplicates(
     return Duplicates(repeated, shared, copies)
 
 
-def _part_of(train: Triples, part: int, n_parts: int) -> tuple[slice | NDArray[np.int64], Triples]:
+def _part_of(train: Triples, part: int, n_parts: int) -> tuple[slice | Rows, Triples]:
     """Return the rows whose hash belongs to a part, and their triples in memory."""
     if n_parts == 1:
         copy = np.empty_like(train)
@@ -258,7 +257,7 @@ def _part_of(train: Triples, part: int, n_parts: int) -> tuple[slice | NDArray[n
 
 
 @njit(cache=True, nogil=True)
-def _mark_part(triples: Triples, part: Integer, n_parts: Integer, inside: NDArray[np.bool_]) -> None:
+def _mark_part(triples: Triples, part: Integer, n_parts: Integer, inside: Mask) -> None:
     for row in range(triples.shape[0]):
         h = np.uint64(triples[row, 0]) << np.uint64(32) | np.uint64(triples[row, 2])
         h = (h ^ (np.uint64(triples[row, 1]) * np.uint64(0xD6E8FEB86659FD93))) * np.uint64(0x9E3779B97F4A7C15)

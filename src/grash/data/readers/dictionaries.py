@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,34 +38,26 @@ _COLUMNS = {"entities": slice(0, 3, 2), "relations": slice(1, 2)}  # of triples
 _KINDS = {"entities": "entity", "relations": "relation"}
 
 
-@dataclass(frozen=True)
-class DictionaryGraph:
-    splits: dict[str, Triples]
-    entities: Interner
-    relations: Interner
-    triples_by: str = "ids"  # or "names": what the triples consist of
-
-
-def read_libkge(files: Files) -> DictionaryGraph:
+def read_libkge(files: Files) -> tuple[dict[str, Triples], Encoder]:
     """Read a LibKGE folder: dictionaries of id and name, triples of ids."""
     encoder = _read_dictionaries(files, id_column=0)
-    return _read_splits(files, encoder, lambda path: _read_ids(path, "hrt", encoder, files))
+    return _read_splits(files, lambda path: _read_ids(path, "hrt", encoder, files)), encoder
 
 
-def read_openke(files: Files) -> DictionaryGraph:
+def read_openke(files: Files) -> tuple[dict[str, Triples], Encoder]:
     """Read an OpenKE folder: each file begins with its number of lines; triples are head, tail, relation."""
     encoder = _read_dictionaries(files, id_column=1, counted=True)
-    return _read_splits(files, encoder, lambda path: _read_ids(path, "htr", encoder, files, counted=True))
+    return _read_splits(files, lambda path: _read_ids(path, "htr", encoder, files, counted=True)), encoder
 
 
-def read_rotate(files: Files, options: SourceOptions) -> DictionaryGraph:
-    """Read a RotatE or DGL-KE folder; its first train lines show whether the triples are names or ids."""
+def read_rotate(files: Files, options: SourceOptions) -> tuple[dict[str, Triples], Encoder, str]:
+    """Read a RotatE or DGL-KE folder, whose triples are "names" or "ids", by the first lines of train."""
     encoder = _read_dictionaries(files, id_column=None)
     if _first_lines_are_names(files["train"], encoder, options):
         n_names = {"entities": len(encoder.entities), "relations": len(encoder.relations)}
-        return _read_splits(files, encoder, lambda path: _read_names(path, encoder, n_names, files, options), "names")
+        return _read_splits(files, lambda path: _read_names(path, encoder, n_names, files, options)), encoder, "names"
     columns = options.columns or "hrt"
-    return _read_splits(files, encoder, lambda path: _read_ids(path, columns, encoder, files))
+    return _read_splits(files, lambda path: _read_ids(path, columns, encoder, files)), encoder, "ids"
 
 
 def read_names(files: Files) -> dict[str, Interner]:
@@ -148,11 +139,8 @@ def _ordered_by_id(interner: Interner, ids: NDArray[np.int64], path: Path) -> In
     return ordered
 
 
-def _read_splits(
-    files: Files, encoder: Encoder, read: Callable[[Path], Triples], triples_by: str = "ids"
-) -> DictionaryGraph:
-    splits: dict[str, Triples] = {split: read(files[split]) for split in SPLITS if split in files}
-    return DictionaryGraph(splits, encoder.entities, encoder.relations, triples_by)
+def _read_splits(files: Files, read: Callable[[Path], Triples]) -> dict[str, Triples]:
+    return {split: read(files[split]) for split in SPLITS if split in files}
 
 
 def _read_ids(

@@ -30,6 +30,8 @@ from grash.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from grash.data.readers.options import SourceOptions
 
+Groups = tuple[tuple[int, ...], ...]  # of columns
+
 WHITESPACE = -1  # separator: any run of spaces and tabs
 WHOLE_LINE = -2  # separator: the line is the only field
 BLOCK = 1 << 24
@@ -130,9 +132,7 @@ class TextSource:
         head, relation, tail = dialect.columns
         return self.fields(dialect, wanted=((head, tail), (relation,)), skip_lines=skip_lines)
 
-    def fields(
-        self, dialect: Dialect, *, wanted: tuple[tuple[int, ...], ...], skip_lines: int = 0
-    ) -> Generator[Fields, None, None]:
+    def fields(self, dialect: Dialect, *, wanted: Groups, skip_lines: int = 0) -> Generator[Fields, None, None]:
         """Yield the fields of the wanted groups of columns, after `skip_lines` lines. To be closed."""
         return in_background(self._scan_blocks(in_background(self._blocks()), dialect, wanted, skip_lines))
 
@@ -143,11 +143,7 @@ class TextSource:
             yield block
 
     def _scan_blocks(
-        self,
-        blocks: Generator[bytes, None, None],
-        dialect: Dialect,
-        wanted: tuple[tuple[int, ...], ...],
-        skip_lines: int,
+        self, blocks: Generator[bytes, None, None], dialect: Dialect, wanted: Groups, skip_lines: int
     ) -> Generator[Fields, None, None]:
         rest, at, line = b"", self._at, self._line
         with closing(blocks):
@@ -369,14 +365,7 @@ def _role(word: str) -> str | None:
 
 
 def _scan(
-    path: Path,
-    line: int,
-    raw: bytearray,
-    start: int,
-    end: int,
-    final: bool,
-    dialect: Dialect,
-    wanted: tuple[tuple[int, ...], ...],
+    path: Path, line: int, raw: bytearray, start: int, end: int, final: bool, dialect: Dialect, wanted: Groups
 ) -> tuple[Fields, int, int]:
     """Return (fields of the complete lines of raw[start:end], bytes used, lines used)."""
     buffer = np.frombuffer(raw, np.uint8)[start:]
