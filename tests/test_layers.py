@@ -16,7 +16,8 @@ LAYERS = [
     ("evaluation",),
     ("search",),
     ("engines",),
-    ("interop", "report", "api"),
+    ("interop", "report"),
+    ("api",),
     ("cli", "__main__"),
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from grash.files import atomic_file
-from grash.search.proposals import good_winners, shipped_winners
+from grash.search.portfolio import all_winners, good_winners
 
 PORTFOLIO = Path(__file__).parents[1] / "src" / "grash" / "search" / "portfolio.json"
 GOOD_SHARE = 0.1
@@ -86,7 +86,7 @@ def fit(folder: Path) -> dict[str, Any]:
 def good_trials(folder: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for stem, dataset in DATASETS.items():
-        sizes = next(w for w in shipped_winners() if w["dataset"] == dataset)
+        sizes = next(w for w in all_winners() if w["dataset"] == dataset)
         by_model = defaultdict(list)
         with (folder / f"{stem}.csv").open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):

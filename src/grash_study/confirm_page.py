@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grash.search.proposals import shipped_winners
+from grash.search.portfolio import all_winners
 from grash.search.settings import SearchSettings
 from grash_study.confirm import Candidate, Wanted, picked_words
 from grash_study.pages import Page, Rows, Value, with_interval
@@ -367,7 +367,7 @@ def known_before(origin: str, dataset: str) -> str:
         return "winner of a sibling" if alike else "winner of another graph"
     if origin != "prior":
         return ""
-    fitted = {_plain(w["dataset"]) for w in shipped_winners()}
+    fitted = {_plain(w["dataset"]) for w in all_winners()}
     near = here in fitted or (family != here and any(name.startswith(family) for name in fitted))
     return "prior, fitted here too" if near else "prior"
 

@@ -13,7 +13,7 @@ from grash import __version__
 from grash.data.dataset import Dataset
 from grash.engines.driver import FIXED_LENGTH_SCHEDULES
 from grash.errors import ConfigError
-from grash.search.proposals import full_run, make_configurations
+from grash.search.proposals import full_training, make_configurations
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Configuration
 from grash.training.config import TrainConfig, make_config
@@ -48,7 +48,7 @@ class Pool:
     def config(self, number: int) -> TrainConfig:
         """A configuration's training at full fidelity."""
         if number == DEFAULT:
-            return full_run(self.settings, self.settings.models[0], {}, number=0)
+            return full_training(self.settings, self.settings.models[0], {}, number=0)
         return make_config(self.configurations[number].values)
 
     def meta(self) -> dict[str, Any]:

@@ -328,7 +328,7 @@ class Points:
 def points_of(meta: Mapping[str, Any], configurations: list[dict[str, Any]]) -> Points:
     """The points of these configurations (values of trainings) in the space that a table was drawn from."""
     space = space_of(meta["space"], meta["model"], n_entities=meta.get("n_entities"))
-    space = space.fixing({**({} if "dim" in space.searched else {"dim": meta["dim"]}), **meta.get("fixed", {})})
+    space = space.with_fixed({**({} if "dim" in space.searched else {"dim": meta["dim"]}), **meta.get("fixed", {})})
     known = [space.check(values) for values in configurations]
     numbers, codes = (np.stack(column) for column in zip(*(_placed(space, values) for values in known)))
     order = sorted(

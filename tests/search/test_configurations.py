@@ -84,8 +84,8 @@ def test_what_the_user_gives_comes_first_with_its_origin() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"lr": 7.0, "negatives_tail": 20}, "mine.yaml: lr=7.0 lies outside the space: "),
-        ({"lr": 0.1, "negatives_tail": 20, "dropout_entity": 0.3}, "dropout_entity=0.3 lies outside the space, which "),
+        ({"lr": 7.0, "negatives_tail": 20}, "mine.yaml: lr=7.0 is outside the space: "),
+        ({"lr": 0.1, "negatives_tail": 20, "dropout_entity": 0.3}, "dropout_entity=0.3 is outside the space, which "),
         ({"lr": 0.1, "negatives_tail": 20, "learning": 1}, "learning"),
         ({"model": "rotate"}, "is a configuration of rotate, and the search is over complex: give --model complex,rot"),
     ],
@@ -101,9 +101,9 @@ def test_a_configuration_outside_its_space_is_refused_in_a_sentence(values: dict
         ({"lr": {"low": 1.0, "high": 0.1}}, "lr"),
         ({"lrr": {"low": 0.1, "high": 1.0}}, "'lrr' is not a setting of a training. Did you mean lr"),
         ({"lr": {"low": 0.1, "high": 1.0, "when": {"penalty": ["l2"]}}}, "names 'penalty', which the space does "),
-        ({"epochs": {"low": 1, "high": 10}}, "epochs is set by the search itself"),
+        ({"epochs": {"low": 1, "high": 10}}, "epochs is set by the search and"),
         ({"dropout_entity": {"low": 0.5, "high": 1.5}}, "dropout_entity"),
-        ({}, "A space is made of"),
+        ({}, "the space is empty"),
     ],
 )  # fmt: skip
 def test_an_unknown_or_contradictory_space_is_refused_in_a_sentence(space: dict[str, Any], sentence: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError
-from grash.search.space import Parameter, same
+from grash.search.space import Parameter, same_value
 
 POINTS = st.floats(0, math.nextafter(1.0, 0.0))
 
@@ -34,7 +34,7 @@ def parameters(draw: st.DrawFn) -> Parameter:
 
 @given(parameters(), POINTS)
 def test_every_point_gives_a_value_inside(parameter: Parameter, point: float) -> None:
-    assert parameter.holds(parameter.value(point))
+    assert parameter.contains(parameter.value(point))
 
 
 @given(parameters(), POINTS)
@@ -46,13 +46,13 @@ def test_a_value_has_a_point_that_gives_it_again(parameter: Parameter, point: fl
     if parameter.kind == "float":
         assert again == pytest.approx(value, rel=1e-9, abs=1e-9 * abs(parameter.high - parameter.low))
     else:
-        assert same(again, value)
+        assert same_value(again, value)
 
 
 @given(parameters(), st.floats(-1e6, 1e6))
 def test_the_nearest_number_lies_inside(parameter: Parameter, value: float) -> None:
     if parameter.kind != "choice":
-        assert parameter.holds(parameter.nearest(int(value) if parameter.kind == "int" else value))
+        assert parameter.contains(parameter.nearest(int(value) if parameter.kind == "int" else value))
 
 
 def test_whole_numbers_and_choices_get_equal_shares() -> None:
@@ -71,31 +71,31 @@ def test_off_is_zero_with_its_probability_and_the_rest_runs_through_the_range() 
     dropout = Parameter("dropout_entity", "float", low=0.0, high=0.5, off=0.5)
     assert [dropout.value(p) for p in (0.0, 0.49, 0.5, 0.75)] == [0.0, 0.0, 0.0, 0.25]
     weight = Parameter("penalty_entity", "float", low=1e-6, high=1.0, log=True, off=0.25)
-    assert weight.holds(0) and not weight.holds(1e-9) and weight.nearest(1e-9) == 0
+    assert weight.contains(0) and not weight.contains(1e-9) and weight.nearest(1e-9) == 0
 
 
 def test_true_is_not_one() -> None:
-    assert not Parameter("norm", "choice", values=(1, 2)).holds(True)
-    assert Parameter("norm", "choice", values=(1, 2)).holds(1.0)
-    assert not Parameter("lr", "float", low=0.1, high=2.0).holds(True)
-    assert not Parameter("lr", "float", low=0.1, high=2.0).holds("0.5")
-    assert not Parameter("dim", "int", low=1, high=9).holds(2.5)
+    assert not Parameter("norm", "choice", values=(1, 2)).contains(True)
+    assert Parameter("norm", "choice", values=(1, 2)).contains(1.0)
+    assert not Parameter("lr", "float", low=0.1, high=2.0).contains(True)
+    assert not Parameter("lr", "float", low=0.1, high=2.0).contains("0.5")
+    assert not Parameter("dim", "int", low=1, high=9).contains(2.5)
 
 
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"kind": "float", "low": 2.0, "high": 1.0}, r"lr: low=2 lies above high=1: swap them"),
-        ({"kind": "float", "low": 0.0, "high": 1.0, "log": True}, r"lr: a log scale cannot begin at low=0: .*`off:"),
+        ({"kind": "float", "low": 2.0, "high": 1.0}, r"lr: low=2 is above high=1: swap them"),
+        ({"kind": "float", "low": 0.0, "high": 1.0, "log": True}, r"lr: a log scale cannot start at low=0: .*`off:"),
         (
             {"kind": "float", "low": -1.0, "high": 1.0, "log": True},
-            r"lr: a log scale cannot begin at low=-1: give a low",
+            r"lr: a log scale cannot start at low=-1: give a low",
         ),
         ({"kind": "float", "low": 0.0, "high": math.inf}, r"lr: low=0.0 and high=inf must be finite"),
         ({"kind": "int", "low": 0.5, "high": 2}, r"lr: low=0.5 and high=2 of an int must be whole numbers"),
         ({"kind": "float", "low": 0.0, "high": 1.0, "off": 1.0}, r"lr: off=1 is the probability of 0"),
         ({"kind": "float", "low": -1.0, "high": 1.0, "off": 0.5}, r"lr: low=-1 with off=0.5"),
-        ({"kind": "choice"}, r"lr: there is nothing to choose from"),
+        ({"kind": "choice"}, r"lr: it has no values"),
         ({"kind": "choice", "values": (1, 1.0)}, r"lr: 1.0 is listed twice"),
         ({"kind": "choice", "values": ([1],)}, r"lr: \[1\] is not a single value"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from grash.models import MODELS
 from grash.search import proposals as portfolio
 from grash.search.named_spaces import SPACES, space_of
-from grash.search.proposals import from_prior, good_winners, shipped_winners, winners_in
+from grash.search.portfolio import all_winners, from_prior, good_winners, winners_in
 from grash.search.space import make_space
 from grash.training.config import make_config
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TRIALS = ROOT.parent / "shared" / "datasets" / "tuning-trials"
 
 
-@pytest.mark.parametrize("winner", shipped_winners(), ids=lambda w: w["name"])
+@pytest.mark.parametrize("winner", all_winners(), ids=lambda w: w["name"])
 def test_a_shipped_winner_is_a_training(winner: dict[str, Any]) -> None:
     make_config({"model": winner["model"], **winner["values"]})
     assert (
@@ -32,7 +32,7 @@ def test_a_shipped_winner_is_a_training(winner: dict[str, Any]) -> None:
 
 
 def test_names_of_winners_are_unique_and_poor_ones_are_left_out() -> None:
-    names = [w["name"] for w in shipped_winners()]
+    names = [w["name"] for w in all_winners()]
     assert len(set(names)) == len(names)
     good = [w["name"] for w in good_winners()]
     assert "grash-freebase-transe-epoch" in names and "grash-freebase-transe-epoch" not in good
@@ -58,7 +58,7 @@ def test_what_was_changed_or_left_out_is_said() -> None:
     notes = {n.split(":")[0]: n for n in winners_in(space_of("default", "complex", 2_000), "complex", 2_000).notes}
     assert "training=kvsall does not fit" in notes["libkge-codex-m-complex"]
     assert "negatives_head=1999 instead of 3864" in notes["grash-yago3-10-complex-combined"]
-    assert "same as another" in notes["grash-freebase-complex-combined"]
+    assert "equal to another" in notes["grash-freebase-complex-combined"]
 
 
 def test_an_unweighted_penalty_takes_the_scale_of_the_space() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grash.errors import ConfigError
 from grash.search.named_spaces import space_of
-from grash.search.proposals import Proposal, initial, propose
+from grash.search.proposals import Proposal, given_proposal, propose
 
 HOW = ("random", "sobol", "portfolio")
 
@@ -73,10 +73,10 @@ def test_sobol_points_fill_every_eighth_once() -> None:
 def test_a_users_configuration_must_lie_in_the_space() -> None:
     space = space_of("paper", "complex")
     given_ = {"lr": 0.1, "negatives_head": 100, "negatives_tail": 200}
-    proposal = initial(space, given_, "user:mine.yaml")
+    proposal = given_proposal(space, given_, "user:mine.yaml")
     assert proposal == Proposal(space.check(given_), "user:mine.yaml") and proposal.values["init"] == "xavier_normal"
-    with pytest.raises(ConfigError, match="^mine.yaml: lr=3.0 lies outside the space: it is from 0.0003 to 1"):
-        initial(space, {"lr": 3.0}, "user:mine.yaml")
+    with pytest.raises(ConfigError, match="^mine.yaml: lr=3.0 is outside the space: it is from 0.0003 to 1"):
+        given_proposal(space, {"lr": 3.0}, "user:mine.yaml")
 
 
 def test_an_unknown_way_gets_a_sentence() -> None:

@@ -89,18 +89,6 @@ def test_what_a_search_is_can_be_read_again(tmp_path: Path) -> None:
     check_same(tmp_path, settings, dataset)
 
 
-def test_a_search_from_before_a_setting_goes_on_as_it_was(tmp_path: Path) -> None:
-    begun(tmp_path, n_trials=7)
-    assert read_settings(tmp_path).scaled_penalties and read_settings(tmp_path).trend > 0
-    content = yaml.safe_load((tmp_path / SEARCH_FILE).read_text(encoding="utf-8"))
-    for name in ("scaled_penalties", "trend", "last_round_holdout"):
-        del content["settings"][name]
-    (tmp_path / SEARCH_FILE).write_text(yaml.safe_dump(content), encoding="utf-8")
-    assert read_settings(tmp_path) == quick_settings(
-        n_trials=7, scaled_penalties=False, trend=0.0, last_round_holdout="random"
-    )
-
-
 def test_an_encoded_graph_is_used_where_it_lies(tmp_path: Path) -> None:
     dataset = rings()
     dataset.save(tmp_path / "rings")

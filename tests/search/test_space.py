@@ -23,6 +23,11 @@ SMALL = {
 }
 
 
+def points_of(space: Space, values: dict[str, Any]) -> list[float]:
+    """The points that give these values; 0.5 where a parameter is not in use."""
+    return [space.parameters[n].point(values[n]) if n in values else 0.5 for n in space.searched]
+
+
 def small(**changes: Any) -> Space:
     return make_space({**SMALL, **changes})
 
@@ -90,7 +95,7 @@ def test_every_configuration_lies_inside_and_comes_back(name: str, seed: int, mo
     values = space.configuration(space.points(seed, 1)[0])
     make_config(values)
     assert space.check(values) == values
-    again = space.configuration(space.unit(values))
+    again = space.configuration(points_of(space, values))
     assert again.keys() == values.keys()
     for key, value in values.items():
         assert (
@@ -106,15 +111,15 @@ def test_checking_fills_in_what_is_fixed_and_leaves_out_what_does_not_count() ->
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"lr": 2.0}, r"lr=2.0 lies outside the space: it is from 0.001 to 1"),
-        ({"penalty": "l3"}, r"penalty=l3 lies outside the space: it is one of none, l2, n3"),
-        ({"batch_size": 512}, r"batch_size=512 lies outside the space: it is fixed at 256"),
-        ({"penalty": "l2"}, r"penalty_entity is not given, and its default 0.0 lies outside"),
+        ({"lr": 2.0}, r"lr=2.0 is outside the space: it is from 0.001 to 1"),
+        ({"penalty": "l3"}, r"penalty=l3 is outside the space: it is one of none, l2, n3"),
+        ({"batch_size": 512}, r"batch_size=512 is outside the space: it is fixed at 256"),
+        ({"penalty": "l2"}, r"penalty_entity=0.0, its default, is outside the space"),
         (
             {},
-            r"negatives_head is not given, and its default 500 lies outside the space: it is a whole number from 1",
+            r"negatives_head=500, its default, is outside the space: it is a whole number from 1",
         ),
-        ({"dropout_entity": 0.2}, r"dropout_entity=0.2 lies outside the space, which does not have it"),
+        ({"dropout_entity": 0.2}, r"dropout_entity=0.2 is outside the space, which does not have it"),
         ({"learning_rate": 0.2}, r"'learning_rate' is not a setting"),
         ({"lr": "fast"}, r"lr='fast' is not valid"),
     ],
@@ -126,15 +131,15 @@ def test_a_configuration_outside_gets_a_sentence(values: dict[str, Any], sentenc
 
 
 def test_fixing_takes_a_parameter_out_of_the_search() -> None:
-    space = small().fixing({"penalty": "none", "dim": 64})
+    space = small().with_fixed({"penalty": "none", "dim": 64})
     assert space.searched == ("lr", "penalty_entity", "negatives_head")
     assert space.configuration([0.5, 0.5, 0.5])["dim"] == 64
     assert "penalty_entity" not in space.configuration([0.5, 0.5, 0.5])
     assert np.array_equal(space.points(1, 4)[:, 0], small().points(1, 4)[:, 0])
     with pytest.raises(ConfigError, match="cannot be trained: dim=7 does not suit complex"):
-        small().fixing({"dim": 7})
+        small().with_fixed({"dim": 7})
     with pytest.raises(ConfigError, match="'dims' is not a setting of a training. Did you mean dim"):
-        small().fixing({"dims": 7})
+        small().with_fixed({"dims": 7})
 
 
 @pytest.mark.parametrize(
@@ -142,8 +147,8 @@ def test_fixing_takes_a_parameter_out_of_the_search() -> None:
     [
         ({"learning_rat": 1}, r"'learning_rat' is not a setting of a training"),
         ({"droput_entity": 0.1}, r"Did you mean dropout_entity"),
-        ({"epochs": 10}, r"epochs is set by the search itself"),
-        ({"model": {"choices": ["complex", "rotate"]}}, r"A space is of one model"),
+        ({"epochs": 10}, r"epochs is set by the search and"),
+        ({"model": {"choices": ["complex", "rotate"]}}, r"A space has one model"),
         (
             {"init_std": {"low": 0.1, "high": 1, "when": {"init": "normal"}}},
             r"names 'init', which the space does not have",
@@ -152,7 +157,7 @@ def test_fixing_takes_a_parameter_out_of_the_search() -> None:
         ({"dropout_entity": {"low": 0, "high": 0.5, "when": {"penalty": "l3"}}}, r"condition penalty=l3 never holds"),
         (
             {"penalty": {"choices": ["l2", "n3"], "when": {"penalty_entity": 0.01}}},
-            r"The conditions of penalty → penalty_entity → penalty go in a circle",
+            r"The conditions of penalty → penalty_entity → penalty form a circle",
         ),
     ],
 )
@@ -182,5 +187,7 @@ def test_a_contradictory_space_gets_a_sentence(changes: dict[str, Any], sentence
     ],
 )
 def test_a_space_with_values_that_no_training_takes_gets_a_sentence(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=f"a.yaml: the space holds configurations that cannot be trained: {sentence}"):
+    with pytest.raises(
+        ConfigError, match=f"a.yaml: the space contains configurations that cannot be trained: {sentence}"
+    ):
         small(**changes).verified(source="a.yaml")

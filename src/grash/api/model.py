@@ -23,7 +23,7 @@ from grash.errors import ConfigError, Diverged, FormatError, InputError, Unknown
 from grash.evaluation.evaluate import evaluate as evaluate_own
 from grash.evaluation.evaluate import evaluate_other
 from grash.evaluation.metrics import Evaluation
-from grash.interop.embeddings import Format, export
+from grash.interop.export import Format, export_model
 from grash.kernels.best_candidates import best_candidates
 from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import exact_scores
@@ -112,7 +112,9 @@ class Model:
 
         grash.export has the formats. dataset, with pykeen and libkge: the graph as that tool knows it.
         """
-        return export(self, folder, format, dataset=dataset, overwrite=overwrite)
+        return export_model(
+            self.kge, self.dataset, self.config, folder, format, dataset_there=dataset, overwrite=overwrite
+        )
 
     def __repr__(self) -> str:
         return f"Model({self.kge.name}, dim={self.kge.dim}, {self.dataset!r})"

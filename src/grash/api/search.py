@@ -290,18 +290,22 @@ class _NoEngine:
 
 def resolved_space(given: Any) -> Any:
     """Return a space as search.yaml stores it: its name, or its parameters, read now if a file is given."""
-    from grash.search.named_spaces import SPACES, check_there
-    from grash.search.space import as_dict, read_space
+    from grash.interop.libkge import is_libkge_search, libkge_search
+    from grash.search.named_spaces import SPACES, check_space_exists
+    from grash.search.space import as_dict, make_space, read_yaml
 
-    if isinstance(given, str | Path) and str(given) not in SPACES:
-        check_there(given)
-        return as_dict(read_space(Path(given)).verified(source=str(given)))
-    return given
+    if not isinstance(given, str | Path) or str(given) in SPACES:
+        return given
+    check_space_exists(given)
+    content, source = read_yaml(Path(given)), str(given)
+    if is_libkge_search(content):
+        return as_dict(libkge_search(content, source).space)
+    return as_dict(make_space(content, source=source).verified(source=source))
 
 
 def settings_of_file(path: str | Path) -> tuple[dict[str, Any], list[str]]:
     """Return the settings of a YAML file of grash, or of a GraSH search file of LibKGE, and what was ignored."""
-    from grash.search.libkge import is_libkge_search, libkge_search
+    from grash.interop.libkge import is_libkge_search, libkge_search
     from grash.search.space import as_dict
 
     content = read_yaml_mapping(Path(path))
@@ -340,7 +344,7 @@ def _read_config(path: Path) -> TrainConfig:
     """Return the configuration of a YAML file of grash, or of a training of LibKGE."""
     content = read_yaml_mapping(path)
     if any("." in str(key) or isinstance(value, dict) for key, value in content.items()):
-        from grash.search.libkge import read_libkge_config
+        from grash.interop.libkge import read_libkge_config
 
         return read_libkge_config(path)
     return read_config(path)

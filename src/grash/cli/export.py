@@ -41,8 +41,8 @@ def export(
     """
     from grash.api.dataset import find_dataset
     from grash.api.model import load_model
-    from grash.interop.config import CONFIG_FILES, export_config, find_config
-    from grash.interop.embeddings import check_format, export_splits
+    from grash.interop.config import find_config
+    from grash.interop.export import CONFIG_FILES, check_format, export_config, export_splits
 
     show_log()
     check_format(format, dataset)

@@ -1,17 +1,12 @@
-"""A model's embeddings for other programs (NumPy and TSV, word2vec text, Parquet), the splits of its graph, and its
-configuration.
-
-Folders are written whole or not at all, a block of rows at a time.
-"""
+"""Writers of embeddings (NumPy with TSV, word2vec text, Parquet) and of splits, a block of rows at a time."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,88 +15,18 @@ from torch import Tensor
 from grash.data.arrays import in_blocks
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.vocabulary import Vocabulary
-from grash.errors import ConfigError, InputError
-from grash.files import atomic_folder
-from grash.interop.config import CONFIG_FILES, ConfigFormat, export_config
+from grash.errors import InputError
 from grash.kernels.bf16_rows import to_float32
+from grash.models.base import KgeModel
 
-if TYPE_CHECKING:
-    from grash.api.model import Model
-
-
-Format = Literal["npy", "word2vec", "parquet", "splits", "pykeen", "libkge"]
-
-_ROWS = 1 << 14  # written together
+_ROWS = 1 << 14  # rows per block
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _SPACE = re.compile(r"\s")
 _BREAK = re.compile(r"[\t\n\r]")
-_log = logging.getLogger(__name__)
 
 
-def export(
-    model: Model,
-    folder: str | Path,
-    format: Format = "npy",
-    *,
-    dataset: str | Path | None = None,
-    overwrite: bool = False,
-) -> list[Path]:
-    """Writes the folder and gives back its files.
-
-    npy        entities.npy (E, D), relations.npy, entities.tsv and relations.tsv (id, tab, name; in names a
-               backslash, tab or line end is written as \\\\, \\t, \\n or \\r)
-    word2vec   entities.txt: a line "E D", then per entity its name and D numbers; spaces in names become
-               underscores, and names that would become equal are an error
-    parquet    entities.parquet and relations.parquet: id, name, embedding (list of float32)
-    splits     train.txt, valid.txt and test.txt of the model's dataset: head, relation, tail by name, with tabs; a
-               name with a tab or a line end is an error
-    pykeen     pykeen.json, a pipeline; what it cannot carry over is logged as warnings, and stands in the file
-    libkge     libkge.yaml, a training, in the same way
-
-    dataset, with pykeen and libkge: the graph as that tool knows it, or for PyKEEN a folder of splits.
-    """
-    check_format(format, dataset)
-    if format in CONFIG_FILES:
-        path, said = export_config(
-            model.config, folder, cast(ConfigFormat, format), graph=model.dataset.name,
-            dataset=None if dataset is None else str(dataset), splits='model.export("FOLDER", "splits")',
-            overwrite=overwrite,
-        )  # fmt: skip
-        for line in said:
-            _log.warning("%s", line)
-        return [path]
-    if format == "splits":
-        return export_splits(model.dataset, folder, overwrite=overwrite)
-    return _write(folder, lambda aside: _WRITERS[format](model, aside), overwrite)
-
-
-def export_splits(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) -> list[Path]:
-    """Writes train.txt, valid.txt and test.txt of a graph and gives back the files."""
-    return _write(folder, lambda aside: _write_splits(dataset, aside), overwrite)
-
-
-def check_format(format: str, dataset: object = None) -> None:
-    """ConfigError for a format that is none, or that has no use for a dataset which is given."""
-    if format not in FORMATS:
-        raise ConfigError(f"format={format!r} is unknown: give {', '.join(FORMATS)}.")
-    if dataset is not None and format not in CONFIG_FILES:
-        raise ConfigError(
-            f"dataset (--dataset) goes with the formats pykeen and libkge, and {format} is given: leave it out."
-        )
-
-
-def _write(folder: str | Path, write: Callable[[Path], None], overwrite: bool) -> list[Path]:
-    folder = Path(folder)
-    if overwrite and folder.exists() and not _is_export(folder):
-        raise InputError(f"{folder} holds something else than an export, so it is not overwritten: give another.")
-    with atomic_folder(folder, overwrite=overwrite) as aside:
-        write(aside)
-        names = sorted(path.name for path in aside.iterdir())
-    return [folder / name for name in names]
-
-
-def _write_npy(model: Model, folder: Path) -> None:
-    for stem, table, names in _tables(model):
+def write_npy(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
+    for stem, table, names in _tables(kge, dataset):
         with (folder / f"{stem}.npy").open("wb") as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": tuple(table.shape)}
             np.lib.format.write_array_header_1_0(file, header)
@@ -112,22 +37,22 @@ def _write_npy(model: Model, folder: Path) -> None:
                 text.write(f"{i}\t{names(i).translate(_ESCAPES)}\n")
 
 
-def _write_word2vec(model: Model, folder: Path) -> None:
-    _, table, names = next(_tables(model))
-    _check_distinct(names, len(table), model.dataset.entities)
+def write_word2vec(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
+    _, table, names = next(_tables(kge, dataset))
+    _check_distinct(names, len(table), dataset.entities)
     with (folder / "entities.txt").open("w", encoding="utf-8", newline="\n") as text:
         text.write(f"{len(table)} {table.shape[1]}\n")
         for start, block in _blocks(table):
             for i, row in enumerate(block, start):
-                text.write(f"{_one_word(names(i))} {' '.join(map(_shortest, row))}\n")
+                text.write(f"{_one_word(names(i))} {' '.join(map(str, row))}\n")
 
 
-def _write_parquet(model: Model, folder: Path) -> None:
+def write_parquet(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
     import polars
     from polars.io.plugins import register_io_source
 
     schema: dict[str, Any] = {"id": polars.Int32, "name": polars.String, "embedding": polars.List(polars.Float32)}
-    for stem, table, names in _tables(model):
+    for stem, table, names in _tables(kge, dataset):
 
         def frames(
             with_columns: Any,
@@ -145,7 +70,7 @@ def _write_parquet(model: Model, folder: Path) -> None:
         register_io_source(frames, schema=schema).sink_parquet(folder / f"{stem}.parquet")
 
 
-def _write_splits(dataset: Dataset, folder: Path) -> None:
+def write_splits(dataset: Dataset, folder: Path) -> None:
     entity, relation = (str if v is None else v.name for v in (dataset.entities, dataset.relations))
     named = (entity, relation, entity)
     for split in SPLITS:
@@ -154,32 +79,25 @@ def _write_splits(dataset: Dataset, folder: Path) -> None:
                 for triple in block.tolist():
                     names = [name(i) for name, i in zip(named, triple)]
                     if any(_BREAK.search(name) for name in names):
-                        raise InputError(f"{names} has a name with a tab or a line end, which {split}.txt cannot hold.")
+                        raise InputError(
+                            f"A name in {names} has a tab or a line end, which {split}.txt cannot contain."
+                        )
                     text.write("\t".join(names) + "\n")
 
 
-_WRITERS: dict[str, Callable[[Model, Path], None]] = {
-    "npy": _write_npy,
-    "word2vec": _write_word2vec,
-    "parquet": _write_parquet,
-}
-FORMATS: tuple[Format, ...] = get_args(Format)
-_FILES = {
-    *(f"{stem}.{end}" for stem in ("entities", "relations") for end in ("npy", "tsv", "parquet")),
-    "entities.txt",
-    *(f"{split}.txt" for split in SPLITS),
+WRITERS: dict[str, Callable[[KgeModel, Dataset, Path], None]] = {
+    "npy": write_npy,
+    "word2vec": write_word2vec,
+    "parquet": write_parquet,
 }
 
 
-def _tables(model: Model) -> Iterator[tuple[str, Tensor, Callable[[int], str]]]:
-    """(file stem, table, name of a row) for entities and relations; rows of inverse relations end in _inverse."""
-    n = model.dataset.n_relations
-
-    def relation(i: int) -> str:
-        return model.relation_name(i) if i < n else f"{model.relation_name(i - n)}_inverse"
-
-    yield "entities", model.kge.entity, model.entity_name
-    yield "relations", model.kge.relation, relation
+def _tables(kge: KgeModel, dataset: Dataset) -> Iterator[tuple[str, Tensor, Callable[[int], str]]]:
+    """Yield (file stem, table, name of a row) for entities and relations; names of inverse relations end in _inverse."""
+    entity, relation = (str if v is None else v.name for v in (dataset.entities, dataset.relations))
+    n = dataset.n_relations
+    yield "entities", kge.entity, entity
+    yield "relations", kge.relation, lambda i: relation(i) if i < n else f"{relation(i - n)}_inverse"
 
 
 def _blocks(table: Tensor) -> Iterator[tuple[int, NDArray[np.float32]]]:
@@ -188,7 +106,7 @@ def _blocks(table: Tensor) -> Iterator[tuple[int, NDArray[np.float32]]]:
 
 
 def _check_distinct(names: Callable[[int], str], n: int, vocabulary: Vocabulary | None) -> None:
-    """InputError if two names become one word. Eight bytes per name with a space are kept, not the names."""
+    """Raise an error if two names become one word. Keeps a hash of 8 bytes per name with a space, not the names."""
     if vocabulary is None:
         return
     hashes = np.zeros(n, np.uint64)
@@ -220,12 +138,3 @@ def _clash(first: str, second: str, word: str) -> InputError:
 
 def _one_word(name: str) -> str:
     return _SPACE.sub("_", name)
-
-
-def _shortest(value: np.float32) -> str:
-    """The shortest decimal that reads back as the same float32."""
-    return str(value)
-
-
-def _is_export(folder: Path) -> bool:
-    return folder.is_dir() and {path.name for path in folder.iterdir()} <= _FILES

@@ -1,4 +1,4 @@
-"""A TrainConfig as a pipeline of PyKEEN 1.11 (JSON for `pykeen.pipeline.pipeline_from_config`)."""
+"""Translate a TrainConfig into a pipeline of PyKEEN 1.11 (JSON for `pykeen.pipeline.pipeline_from_config`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grash import __version__
+from grash.interop.config import without_counterpart
 from grash.training.config import TrainConfig
 
 _MODELS = {
@@ -18,7 +19,7 @@ _OPTIMIZERS = {"adagrad": "Adagrad", "row_adagrad": "Adagrad", "adam": "Adam", "
 _LOSSES = {"softmax": "crossentropy", "bce": "bcewithlogits", "margin": "marginranking", "self_adversarial": "nssa"}
 _POWERS = {"l1": 1.0, "l2": 2.0, "l3": 3.0, "n3": 3.0}
 _SPLITS = {"training": "train.txt", "validation": "valid.txt", "testing": "test.txt"}
-# the catalog's names and PyKEEN's, where it has the graph; its resolver passes over case and hyphens
+# names in the catalog and in PyKEEN, whose resolver ignores case and hyphens
 _DATASETS = {
     **{
         name: name
@@ -28,11 +29,11 @@ _DATASETS = {
     "codex-s": "CoDExSmall", "codex-m": "CoDExMedium", "codex-l": "CoDExLarge", "kinship": "Kinships",
     "ogbl-wikikg2": "OGBWikiKG2", "ogbl-biokg": "OGBBioKG",
 }  # fmt: skip
-_SPLIT_THERE = ("hetionet", "drkg", "primekg")  # published in one file, which PyKEEN splits by its own random numbers
+_SPLIT_THERE = ("hetionet", "drkg", "primekg")  # published as one file, which PyKEEN splits at random
 
 
 def config_to_pykeen(config: TrainConfig, dataset: str) -> tuple[dict[str, Any], list[str]]:
-    """The pipeline's configuration, whose metadata hold what could not be carried over, and that list.
+    """Return the configuration of the pipeline, whose metadata list what has no counterpart, and that list.
 
     dataset: a name that PyKEEN knows, or a folder with train.txt, valid.txt and test.txt (three columns, tabs).
     """
@@ -44,21 +45,21 @@ def config_to_pykeen(config: TrainConfig, dataset: str) -> tuple[dict[str, Any],
     pipeline |= _training(config, left_out)
     pipeline |= _stopper(config, left_out)
     pipeline |= {"evaluator": "rankbased", "evaluator_kwargs": {"filtered": True}, "random_seed": config.seed}
-    left_out += no_counterpart(config)
+    left_out += without_counterpart(config)
     metadata = {"title": f"{_MODELS[config.model]}, exported by grash {__version__}", "not_carried_over": left_out}
     return {"metadata": metadata, "pipeline": pipeline}, left_out
 
 
 def pykeen_dataset(graph: str, splits: str) -> tuple[str, str | None]:
-    """PyKEEN's name of a graph, or its own where PyKEEN has none, and what is to be done about it.
+    """Return PyKEEN's name of a graph, or its own name and what to do if PyKEEN does not have it.
 
-    splits: how the graph's splits are written as text, a command or a call.
+    splits: the command or call that writes the graph's splits as text.
     """
     found = _DATASETS.get(graph.lower())
     advice = f"`{splits}` writes its splits, and --dataset (dataset=) takes that folder."
     if found is None:
         return graph, f"PyKEEN has no dataset {graph}: {advice}"
-    return found, f"PyKEEN splits {graph} its own way: {advice}" if found in _SPLIT_THERE else None
+    return found, f"PyKEEN makes other splits of {graph}: {advice}" if found in _SPLIT_THERE else None
 
 
 def _graph(config: TrainConfig, dataset: str) -> dict[str, Any]:
@@ -77,8 +78,8 @@ def _model(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     elif config.model == "distmult":
         kwargs["entity_constrainer"] = None
     elif config.model == "rotate" and config.norm == 1:
-        left_out.append("norm: PyKEEN's RotatE measures the Euclidean length (norm 2) of the whole difference")
-    own: dict[str, dict[str, Any]] = {"entity": {}, "relation": {}}  # of each table; only DistMult takes them
+        left_out.append("norm: PyKEEN's RotatE always uses norm 2 of the whole difference")
+    own: dict[str, dict[str, Any]] = {"entity": {}, "relation": {}}  # per table; only DistMult has them
     kwargs |= _initial(config, own, left_out)
     kwargs |= _penalty(config, own, left_out)
     if config.model == "distmult":
@@ -86,15 +87,15 @@ def _model(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
         return kwargs | {f"{side}_representations_kwargs": found for side, found in own.items()}
     if config.dropout_entity or config.dropout_relation:
         left_out.append(
-            f"dropout: {_MODELS[config.model]} takes none (entities {config.dropout_entity:g}, relations "
+            f"dropout: {_MODELS[config.model]} has none (entities {config.dropout_entity:g}, relations "
             f"{config.dropout_relation:g})"
         )
     return kwargs
 
 
 def _initial(config: TrainConfig, own: dict[str, dict[str, Any]], left_out: list[str]) -> dict[str, Any]:
-    """Initial rows. Only CP and DistMult take a law with numbers; elsewhere the xavier law of its shape stands in."""
-    law, numbers = str(config.init), _law_numbers(config)
+    """Return initializers. Only CP and DistMult accept one with numbers; others get xavier of the same shape."""
+    law, numbers = str(config.init), _init_numbers(config)
     sides = ["entity"] if config.model == "rotate" else ["entity", "relation"]
     if numbers and config.model == "distmult":
         for side in sides:
@@ -104,46 +105,50 @@ def _initial(config: TrainConfig, own: dict[str, dict[str, Any]], left_out: list
         return {f"{s}_initializer": law for s in sides} | {f"{s}_initializer_kwargs": numbers for s in sides}
     if numbers:
         law = f"xavier_{config.init}"
-        told = ", ".join(f"{name} {value:g}" for name, value in numbers.items())
-        left_out.append(f"init: {config.init} ({told}) cannot be given to {_MODELS[config.model]}; {law} stands there")
+        given = ", ".join(f"{name} {value:g}" for name, value in numbers.items())
+        left_out.append(f"init: {config.init} ({given}) is not possible for {_MODELS[config.model]}; {law} is used")
     elif config.model in ("complex", "rotate"):
-        left_out.append(f"init: {law} counts real and imaginary parts there, so rows begin smaller, by up to √2")
+        left_out.append(
+            f"init: {law} counts real and imaginary parts in PyKEEN, so initial values are smaller, by up to √2"
+        )
     if config.model == "rescal" and law.startswith("xavier"):
-        left_out.append(f"init: {law} sees a relation as a matrix there, and its rows as a table here")
+        left_out.append(f"init: {law} treats a relation as a matrix in PyKEEN, and as a row of a table here")
     return {f"{side}_initializer": law for side in sides}
 
 
-def _law_numbers(config: TrainConfig) -> dict[str, float]:
+def _init_numbers(config: TrainConfig) -> dict[str, float]:
     if config.init == "normal":
         return {"mean": 0.0, "std": config.init_std}
     return {"a": config.init_low, "b": config.init_high} if config.init == "uniform" else {}
 
 
 def _penalty(config: TrainConfig, own: dict[str, dict[str, Any]], left_out: list[str]) -> dict[str, Any]:
-    """Of the rows in use, (w/p)·Σ|x|^p per positive, is `powersum` of weight w/p; unweighted ones and DURA are not."""
+    """Return regularizers: (w/p)·Σ|x|^p per positive is `powersum` with weight w/p. Others have no counterpart."""
     weights = {"entity": config.penalty_entity, "relation": config.penalty_relation}
-    # with empty kwargs ComplEx takes those of its own default penalty
+    # with empty kwargs, ComplEx uses its default penalty
     off: dict[str, Any] = {} if config.model == "cp" else {"regularizer": "no", "regularizer_kwargs": {"weight": 0.0}}
     if config.penalty == "none" or not any(weights.values()):
         return off
-    told = f"entities {config.penalty_entity:g}, relations {config.penalty_relation:g}"
+    given = f"entities {config.penalty_entity:g}, relations {config.penalty_relation:g}"
     if config.penalty == "dura" or not config.penalty_weighted or config.model == "cp":
         kind = config.penalty if config.penalty_weighted else f"unweighted {config.penalty}"
-        left_out.append(f"penalty: {kind} ({told}) cannot be given to {_MODELS[config.model]}; none stands there")
+        left_out.append(f"penalty: {kind} ({given}) is not possible for {_MODELS[config.model]}; none is used")
         return off
     power = _POWERS[config.penalty]
     left_out.append("penalty: PyKEEN penalizes the rows of negatives too")
     if config.model == "complex" and config.penalty != "n3":
-        left_out.append(f"penalty: {config.penalty} is taken over complex moduli there, over single floats here")
+        left_out.append(f"penalty: {config.penalty} uses complex moduli in PyKEEN, and single floats here")
     kwargs = {s: {"weight": w / power, "p": power, "normalize": False} for s, w in weights.items()}
     if config.model == "distmult":
-        for side, given in kwargs.items():
-            own[side] |= {"regularizer": "powersum", "regularizer_kwargs": given}
+        for side, side_kwargs in kwargs.items():
+            own[side] |= {"regularizer": "powersum", "regularizer_kwargs": side_kwargs}
         return {}
     if config.model == "rotate" and config.penalty_relation:
-        left_out.append(f"penalty_relation: {config.penalty_relation:g}; RotatE's regularizer sees entities alone")
+        left_out.append(f"penalty_relation: {config.penalty_relation:g}; RotatE's regularizer has only entities")
     elif config.model != "rotate" and config.penalty_entity != config.penalty_relation:
-        left_out.append(f"penalty_relation: {config.penalty_relation:g}; both tables have the entities' weight there")
+        left_out.append(
+            f"penalty_relation: {config.penalty_relation:g}; PyKEEN has one weight for both tables, that of entities is used"
+        )
     return {"regularizer": "powersum", "regularizer_kwargs": kwargs["entity"]}
 
 
@@ -156,15 +161,15 @@ def _loss(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     if config.loss == "bce" and config.offset:
         left_out.append(f"offset: {config.offset:g} has no counterpart")
     if config.loss != "softmax":
-        left_out.append("loss: a mean over all scores there, a sum over a positive's scores here; lr may need a change")
+        left_out.append(
+            "loss: PyKEEN averages over all scores, here those of a positive are added up; lr may need a change"
+        )
     return {"loss": _LOSSES[config.loss], "loss_kwargs": kwargs}
 
 
 def _optimizer(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     if config.optimizer in ("row_adagrad", "lazy_adam"):
-        left_out.append(
-            f"optimizer: {config.optimizer} has no counterpart; {_OPTIMIZERS[config.optimizer]} stands there"
-        )
+        left_out.append(f"optimizer: {config.optimizer} has no counterpart; {_OPTIMIZERS[config.optimizer]} is used")
     found: dict[str, Any] = {"optimizer": _OPTIMIZERS[config.optimizer], "optimizer_kwargs": {"lr": config.lr}}
     epochs = math.ceil(config.epochs)
     if config.schedule == "cosine":
@@ -173,9 +178,9 @@ def _optimizer(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
         ends = {"start_factor": 1.0, "end_factor": 0.0, "total_iters": epochs}
         found |= {"lr_scheduler": "LinearLR", "lr_scheduler_kwargs": ends}
     elif config.schedule == "plateau":
-        left_out.append("schedule: plateau does not run in PyKEEN (1.11); the rate stays constant")
+        left_out.append("schedule: plateau does not work in PyKEEN (1.11); the learning rate is constant")
     if config.schedule in ("cosine", "linear"):
-        left_out.append("schedule: the rate falls once per epoch, not in every step")
+        left_out.append("schedule: the learning rate changes once per epoch, not in every step")
     if config.warmup_epochs:
         left_out.append(f"warmup_epochs: {config.warmup_epochs:g} has no counterpart")
     return found
@@ -184,15 +189,17 @@ def _optimizer(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
 def _training(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     kwargs: dict[str, Any] = {"num_epochs": math.ceil(config.epochs), "batch_size": config.batch_size}
     if config.epochs != kwargs["num_epochs"]:
-        left_out.append(f"epochs: {config.epochs:g} became {kwargs['num_epochs']}, since they must be whole")
+        left_out.append(
+            f"epochs: {config.epochs:g} is rounded up to {kwargs['num_epochs']}, since PyKEEN needs a whole number"
+        )
     if config.training == "1vsall":
         return {"training_loop": "symmetriclcwa", "training_kwargs": kwargs}
     if config.training == "kvsall":
         if config.label_smoothing:
             kwargs["label_smoothing"] = config.label_smoothing
-            left_out.append("label_smoothing: PyKEEN shares out what it takes off the labels; here 1/E is added")
+            left_out.append("label_smoothing: PyKEEN distributes what it subtracts from the labels; here 1/E is added")
         if not config.reciprocal:
-            left_out.append("training: without reciprocals, PyKEEN's loop asks for tails alone")
+            left_out.append("training: without reciprocal relations, PyKEEN trains on tails only")
         return {"training_loop": "LCWA", "training_kwargs": kwargs}
     return {"training_loop": "sLCWA", "training_kwargs": kwargs, **_negatives(config, left_out)}
 
@@ -202,42 +209,27 @@ def _negatives(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     count, sides = max(counts.values()), [side for side, n in counts.items() if n]
     if len(sides) == 2:
         left_out.append(
-            f"negatives: {count} for one side of each positive, drawn by chance; here {counts['head']} heads and "
-            f"{counts['tail']} tails for every positive"
+            f"negatives: PyKEEN draws {count} for a random side of each positive; here it is {counts['head']} heads and "
+            f"{counts['tail']} tails"
         )
     if config.negatives_shared:
-        left_out.append("negatives_shared: each positive has its own there, which takes more memory and time")
+        left_out.append("negatives_shared: in PyKEEN each positive has its own, which takes more memory and time")
     if not config.negatives_replacement:
         left_out.append("negatives_replacement: PyKEEN draws with replacement")
     if config.negatives_sampling != "uniform":
-        left_out.append(f"negatives_sampling: {config.negatives_sampling} has no counterpart; uniform stands there")
+        left_out.append(f"negatives_sampling: {config.negatives_sampling} has no counterpart; uniform is used")
     if not config.negatives_filtered:
-        left_out.append("negatives: the true answer itself can be drawn as a negative there")
+        left_out.append("negatives: PyKEEN can draw the true answer as a negative")
     kwargs = {"num_negs_per_pos": count, "corruption_scheme": sides, "filtered": config.negatives_filtered}
     return {"negative_sampler": "basic", "negative_sampler_kwargs": kwargs}
 
 
 def _stopper(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     if config.patience is None:
-        left_out.append("patience: without it PyKEEN keeps the last weights, not those of the best validation")
+        left_out.append("patience: without it, PyKEEN keeps the last weights, not those of the best validation")
         return {}
     every = max(1, round(config.valid_every))
     if every != config.valid_every:
-        left_out.append(f"valid_every: {config.valid_every:g} became {every}, since it must be whole")
+        left_out.append(f"valid_every: {config.valid_every:g} is rounded to {every}, since PyKEEN needs a whole number")
     kwargs = {"frequency": every, "patience": config.patience, "relative_delta": 0.0, "metric": "mean_reciprocal_rank"}
     return {"stopper": "early", "stopper_kwargs": kwargs}
-
-
-# = Settings that neither PyKEEN nor LibKGE has a word for.
-
-
-def no_counterpart(config: TrainConfig) -> list[str]:
-    """A sentence for each of them that changes what is trained."""
-    left_out = []
-    if config.relation_prediction:
-        left_out.append(f"relation_prediction: {config.relation_prediction} has no counterpart")
-    if config.precision == "tf32":  # bf16 is the default, float32 is torch's
-        left_out.append(f"precision: {config.precision} has no counterpart; products are in torch's default")
-    if config.storage != "float32":
-        left_out.append(f"storage: {config.storage} has no counterpart; entities are kept in float32")
-    return left_out

@@ -1,6 +1,6 @@
-"""The named spaces: `paper` (what GraSH published), `default` (ours), `wide` (with dimension, batch size, optimizer).
+"""The named search spaces: `paper` (as published), `default`, and `wide` (also dimension, batch size, optimizer).
 
-What they hold and why is in docs/reference/spaces.md. Comes from the settings of a search, goes to `proposals.py`.
+docs/reference/spaces.md lists their parameters and explains the choices.
 """
 
 from __future__ import annotations
@@ -12,53 +12,46 @@ from typing import Any
 
 from grash.errors import ConfigError, UnknownName
 from grash.models import model_class
-from grash.search.libkge import is_libkge_search, libkge_search
-from grash.search.space import Space, make_space, read_yaml
+from grash.search.space import Space, make_space, read_space
 
 DISTANCE_MODELS = ("rotate", "transe")
-ONE_VS_ALL_ENTITIES = 50_000  # beyond, comparing with all entities costs more than many negatives do
-NEGATIVES = {"dot": 10_000, "distance": 1_000}  # largest number per side, as published
+ONE_VS_ALL_ENTITIES = 50_000  # on larger graphs, comparing with all entities costs more than many negatives
+NEGATIVES = {"dot": 10_000, "distance": 1_000}  # largest number per side, as in the paper
 
 
 def space_of(given: str | Path | Mapping[str, Any] | list[Any], model: str, n_entities: int | None = None) -> Space:
-    """The space of this model: a named one, one in a YAML file (LibKGE's search files too), or its parameters.
+    """Return the space of a model from its name, a YAML file, or its parameters.
 
-    n_entities of the whole dataset: on small graphs `default` and `wide` also compare with all entities.
+    n_entities: of the whole dataset; on small graphs, `default` and `wide` also compare with all entities.
     """
     model_class(model)
     if isinstance(given, str) and given in SPACES:
         return make_space({"model": model, **SPACES[given](model, n_entities)}).verified()
-    source = "" if isinstance(given, Mapping | list) else str(given)
     if isinstance(given, Mapping | list):
-        space = make_space(given)
-    else:
-        check_there(given)
-        content = read_yaml(Path(given))
-        space = (
-            libkge_search(content, source).space if is_libkge_search(content) else make_space(content, source=source)
-        )
-    return _of_model(space, model, source).verified(source=source)
+        return _for_model(make_space(given), model, "").verified()
+    check_space_exists(given)
+    return _for_model(read_space(Path(given)), model, str(given)).verified(source=str(given))
 
 
-def check_there(given: str | Path) -> None:
-    """Raises if this is neither a named space nor a file."""
+def check_space_exists(given: str | Path) -> None:
+    """Raise an error if this is neither a named space nor a file."""
     if str(given) not in SPACES and not Path(given).exists():
         close = difflib.get_close_matches(str(given), SPACES, n=2, cutoff=0.5)
         raise UnknownName("search space", str(given), close, hint=f"Spaces: {', '.join(SPACES)}; or give a YAML file.")
 
 
-def _of_model(space: Space, model: str, source: str) -> Space:
+def _for_model(space: Space, model: str, source: str) -> Space:
     if "model" not in space.parameters:
         return Space({**make_space({"model": model}).parameters, **space.parameters})
     own = space.parameters["model"].values[0]
     if own != model:
         where = f"{source}: " if source else ""
-        raise ConfigError(f"{where}the space is of {own}, and {model} is to be searched: give --model {own}.")
+        raise ConfigError(f"{where}the space is for {own}, and the search is for {model}: give --model {own}.")
     return space
 
 
 def _paper(model: str, n_entities: int | None) -> dict[str, Any]:
-    """The published space to the letter, whatever the graph."""
+    """Return the published space, the same for all graphs."""
     negatives = {"type": "int", "low": 1, "high": NEGATIVES[_family(model)]}
     weight = {"type": "float", "low": 1e-20, "high": 0.1, "log": True, "when": {"penalty": ["l3", "l2", "l1"]}}
     dropout = {"type": "float", "low": -0.5, "high": 0.5}
@@ -84,7 +77,7 @@ def _paper(model: str, n_entities: int | None) -> dict[str, Any]:
 
 
 def _default(model: str, n_entities: int | None) -> dict[str, Any]:
-    """What was worth searching in published winners: fewer dead ranges, and the losses and penalties that help."""
+    """Return the default space: ranges in which published winners lie, and the losses and penalties that help."""
     dropout = {"type": "float", "low": 0.0, "high": 0.5, "off": 0.5}
     return {
         "lr": {"type": "float", "low": 0.003, "high": 1.0, "log": True},
@@ -102,8 +95,9 @@ def _default(model: str, n_entities: int | None) -> dict[str, Any]:
 
 
 def _wide(model: str, n_entities: int | None) -> dict[str, Any]:
+    """Return the default space with dimension, batch size and optimizer searched too."""
     dims = [32, 64, 128, 256] if model == "rescal" else [64, 128, 256, 512]
-    # Adam moves every row in every step, which only small tables can afford
+    # Adam updates every row in every step, which is affordable only for small tables
     adam = "adam" if n_entities is not None and n_entities <= ONE_VS_ALL_ENTITIES else "lazy_adam"
     return {
         **_default(model, n_entities),
@@ -115,7 +109,7 @@ def _wide(model: str, n_entities: int | None) -> dict[str, Any]:
 
 
 def _init(std: Mapping[str, Any]) -> dict[str, Any]:
-    """Initial laws. Uniform is U(a, 1), as in the published configurations; a symmetric law is what normal is for."""
+    """Return the parameters of the initial values. Uniform is U(a, 1), as in the published configurations."""
     return {
         "init": {"type": "categorical", "choices": ["xavier_normal", "xavier_uniform", "normal", "uniform"]},
         "init_std": {**std, "when": {"init": "normal"}},
@@ -146,7 +140,7 @@ def _distance_losses(model: str) -> dict[str, Any]:
 
 
 def _penalties(model: str) -> dict[str, Any]:
-    # no dura: the fused step does not serve it, and a trial with it would take longer than all others together
+    # no dura: the fused step does not support it, and one such trial would take longer than all others together
     powers = ["l1", "l2", "l3"] if _family(model) == "distance" else ["l2", "l3", "n3"]
     weight = {"type": "float", "low": 1e-6, "high": 1.0, "log": True}
     return {

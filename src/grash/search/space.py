@@ -1,6 +1,19 @@
-"""One hyperparameter of a search space: which values it may take, and how a point of [0, 1) becomes one of them.
+"""The search space: parameters by name, which are settings of a training (`training/config.py`), and its YAML format.
 
-Comes from `space_file.py` (YAML) or `spaces.py` (presets), goes to `space.py`, which holds them by name.
+A configuration is made from points of [0, 1), one per searched parameter. Points come from one random stream per
+parameter NAME: all models, datasets and spaces get the same ones, and more configurations start with the same ones.
+
+A space file uses the words of Optuna and PyKEEN, or the lists of LibKGE and Ax:
+
+    lr: {type: float, low: 0.0003, high: 1.0, log: true}
+    dropout_entity: {type: float, low: 0.0, high: 0.5, off: 0.5}
+    penalty: {type: categorical, choices: [none, l2, n3]}
+    penalty_entity: {type: float, low: 1.0e-06, high: 0.1, log: true, when: {penalty: [l2, n3]}}
+    batch_size: 1024
+
+    - {name: lr, type: range, bounds: [0.0003, 1.0], log_scale: true}
+    - {name: penalty, type: choice, values: [none, l2, n3]}
+    - {name: batch_size, type: fixed, value: 1024}
 """
 
 from __future__ import annotations
@@ -9,7 +22,7 @@ import difflib
 import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,25 +35,38 @@ from grash.kernels.random import key_of
 from grash.training.config import TrainConfig, make_config
 
 Kind = Literal["float", "int", "choice", "fixed"]
-_SLACK = 1e-9  # of a range: what writing a bound in decimals may cost
+SET_BY_SEARCH = ("epochs", "valid_every", "patience", "seed", "variation")
+NEGATIVE_IS_ZERO = ("dropout_entity", "dropout_relation", "label_smoothing")  # LibKGE's ranges reach below 0
+
+_TOLERANCE = 1e-9  # relative; bounds are written in decimals
+_NOT_COMPARED = (*SET_BY_SEARCH, "dim", "precision", "storage")  # a given configuration may have these anyway
+_N_SAMPLES = 64  # configurations that are made to find contradictions in a space
+_N_PER_VALUE = 4
+_TYPES = {
+    **dict.fromkeys(("float", "double", "uniform"), "float"),
+    **dict.fromkeys(("int", "integer"), "int"),
+    **dict.fromkeys(("categorical", "choice", "cat"), "choice"),
+    **dict.fromkeys(("bool", "boolean"), "bool"),
+    **dict.fromkeys(("fixed", "constant"), "fixed"),
+    "range": "range",
+}
+_SYNONYMS: dict[Any, str] = {"log_scale": "log", "values": "choices", False: "off"}  # YAML 1.1 reads `off` as false
+_IGNORED = ("is_ordered", "name", "value_type", "sort_values")
+_KEYS = ("type", "low", "high", "bounds", "log", "scale", "choices", "value", "off", "when")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A range (`float`, `int`), a list of values (`choice`) or one value (`fixed`).
-
-    `off`: with this probability a number is 0, else it lies in the range. `when`: (other name, its values) pairs that
-    must all hold for this parameter to count; without them it always does.
-    """
+    """A hyperparameter: a range (`float`, `int`), a list of values (`choice`) or one value (`fixed`)."""
 
     name: str
     kind: Kind
     low: float = 0.0
     high: float = 0.0
-    log: bool = False
-    off: float = 0.0
+    log: bool = False  # the range is on a logarithmic scale
+    off: float = 0.0  # probability of 0 instead of a number of the range
     values: tuple[Any, ...] = ()
-    when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    when: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # (other name, its values): it is used if all of these hold
 
     def __post_init__(self) -> None:
         if self.kind in ("float", "int"):
@@ -49,49 +75,50 @@ class Parameter:
             self._check_values()
 
     def value(self, point: float) -> Any:
-        """The value at a point of [0, 1): equal shares of the interval are equally likely."""
+        """Return the value at a point of [0, 1); uniform points give uniform (or log-uniform) values."""
         if self.kind in ("choice", "fixed"):
             return self.values[min(int(point * len(self.values)), len(self.values) - 1)]
         if point < self.off:
             return 0 if self.kind == "int" else 0.0
         share = (point - self.off) / (1.0 - self.off)
         low, high = self._edges()
-        found = math.exp(low + share * (high - low)) if self.log else low + share * (high - low)
-        found = math.floor(found + 0.5) if self.kind == "int" else found
-        return min(max(found, self._number(self.low)), self._number(self.high))
+        value = math.exp(low + share * (high - low)) if self.log else low + share * (high - low)
+        value = math.floor(value + 0.5) if self.kind == "int" else value
+        return min(max(value, self._number(self.low)), self._number(self.high))
 
     def point(self, value: Any) -> float:
-        """The middle of the points that give this value: `value(point(v))` is v again."""
+        """Return the middle of the points that give this value: `value(point(v)) == v`."""
         if self.kind in ("choice", "fixed"):
             return (self._index(value) + 0.5) / len(self.values)
         if self.is_off(value):
             return self.off / 2
         low, high = self._edges()
-        place = math.log(value) if self.log else float(value)
-        share = (place - low) / (high - low) if high > low else 0.5
+        position = math.log(value) if self.log else float(value)
+        share = (position - low) / (high - low) if high > low else 0.5
         return min(max(self.off + (1.0 - self.off) * share, self.off), math.nextafter(1.0, 0.0))
 
-    def holds(self, value: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         if self.kind in ("choice", "fixed"):
-            return any(same(value, v) for v in self.values)
+            return any(same_value(value, v) for v in self.values)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         if self.kind == "int" and value != int(value):
             return False
-        return self.is_off(value) or (self.low - _SLACK * abs(self.low) <= value <= self.high + _SLACK * abs(self.high))
+        return self.is_off(value) or (
+            self.low - _TOLERANCE * abs(self.low) <= value <= self.high + _TOLERANCE * abs(self.high)
+        )
 
     def is_off(self, value: Any) -> bool:
         return bool(self.off and value == 0)
 
     def nearest(self, value: Any) -> Any:
-        """The number of the range next to this one; below the range is off where the parameter can be."""
+        """Return the nearest number of the range; 0 for a number below it if the parameter can be off."""
         if self.off and value < self.low:
             return self._number(0)
         return self._number(min(max(value, self.low), self.high))
 
-    @property
-    def span(self) -> str:
-        """The values in words, for sentences."""
+    def describe(self) -> str:
+        """Return its values in words, for error messages."""
         if self.kind == "fixed":
             return f"it is fixed at {self.values[0]}"
         if self.kind == "choice":
@@ -100,7 +127,7 @@ class Parameter:
         return f"it is {'0 or ' if self.off else ''}{whole}from {self.low:g} to {self.high:g}"
 
     def _edges(self) -> tuple[float, float]:
-        """Ends of the interval that a share runs through; whole numbers own half a step on both sides."""
+        """Return the ends of the interval that points are mapped to; whole numbers get half a step on both sides."""
         step = 0.5 if self.kind == "int" else 0.0
         low, high = self.low - step, self.high + step
         return (math.log(low), math.log(high)) if self.log else (low, high)
@@ -109,17 +136,17 @@ class Parameter:
         return int(value) if self.kind == "int" else float(value)
 
     def _index(self, value: Any) -> int:
-        return next(i for i, v in enumerate(self.values) if same(value, v))
+        return next(i for i, v in enumerate(self.values) if same_value(value, v))
 
     def _check_range(self) -> None:
         name, low, high = self.name, self.low, self.high
         if not (math.isfinite(low) and math.isfinite(high)):
             raise ConfigError(f"{name}: low={low} and high={high} must be finite numbers.")
         if low > high:
-            raise ConfigError(f"{name}: low={low:g} lies above high={high:g}: swap them.")
+            raise ConfigError(f"{name}: low={low:g} is above high={high:g}: swap them.")
         if self.log and low <= 0:
-            off = ", and `off: PROBABILITY` for none" if low == 0 else ""
-            raise ConfigError(f"{name}: a log scale cannot begin at low={low:g}: give a low above 0{off}.")
+            off = ", and `off: PROBABILITY` to include 0" if low == 0 else ""
+            raise ConfigError(f"{name}: a log scale cannot start at low={low:g}: give a low above 0{off}.")
         if self.kind == "int" and (low != int(low) or high != int(high)):
             raise ConfigError(f"{name}: low={low:g} and high={high:g} of an int must be whole numbers.")
         if not 0 <= self.off < 1:
@@ -129,29 +156,19 @@ class Parameter:
 
     def _check_values(self) -> None:
         if not self.values:
-            raise ConfigError(f"{self.name}: there is nothing to choose from: give at least one value.")
+            raise ConfigError(f"{self.name}: it has no values: give at least one.")
         for i, value in enumerate(self.values):
             if isinstance(value, dict | list | tuple | set):
-                raise ConfigError(f"{self.name}: {value!r} is not a single value: give words, numbers, true or false.")
-            if any(same(value, other) for other in self.values[:i]):
+                raise ConfigError(
+                    f"{self.name}: {value!r} is not a single value: give strings, numbers, true or false."
+                )
+            if any(same_value(value, other) for other in self.values[:i]):
                 raise ConfigError(f"{self.name}: {value!r} is listed twice: list it once.")
 
 
-def same(a: Any, b: Any) -> bool:
-    """Equality of settings: 1 and 1.0 are the same, 1 and true are not."""
+def same_value(a: Any, b: Any) -> bool:
+    """Return whether two settings are equal: 1 and 1.0 are, 1 and true are not."""
     return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
-
-
-# = The search space: parameters by name, the names being the settings of a training (`training/config.py`).
-# =
-# = A configuration is made from points of [0, 1), one per searched parameter. Points come from one random stream per NAME,
-# = so that all models, datasets and spaces get the same ones, and more configurations begin with fewer of them.
-# = Comes from `spaces.py`, `space_file.py` or `libkge.py`, goes to `proposals.py`.
-
-SET_BY_SEARCH = ("epochs", "valid_every", "patience", "seed", "variation")
-_NOT_COMPARED = (*SET_BY_SEARCH, "dim", "precision", "storage")  # of a configuration, when the space does not have them
-_N_SAMPLES = 64  # configurations that are built to see whether a space contradicts itself
-_N_PER_VALUE = 4
 
 
 @dataclass(frozen=True)
@@ -159,84 +176,82 @@ class Space:
     """Parameters by name, in the order in which they were written."""
 
     parameters: dict[str, Parameter]
-    searched: tuple[str, ...] = field(init=False)
-    """Names of the D parameters that are not fixed: the columns of points."""
 
     def __post_init__(self) -> None:
-        names = tuple(n for n, p in self.parameters.items() if p.kind != "fixed")
-        object.__setattr__(self, "searched", names)
         for name, parameter in self.parameters.items():
             _check_name(name, parameter)
             _check_conditions(parameter, self.parameters)
-        _ = self._in_turn
+        _ = self._sorted
+
+    @functools.cached_property
+    def searched(self) -> tuple[str, ...]:
+        """Names of the D parameters that are not fixed: the columns of points."""
+        return tuple(n for n, p in self.parameters.items() if p.kind != "fixed")
 
     def points(self, seed: int, count: int, *, start: int = 0, stream: str = "configurations") -> NDArray[np.float64]:
-        """(count, D) points of [0, 1), rows start … start + count − 1 of the streams (seed, name)."""
-        columns = [_uniform(key_of(seed, stream, name), start + count)[start:] for name in self.searched]
+        """Return (count, D) points of [0, 1): rows start … start + count − 1 of the streams (seed, name)."""
+        generators = [np.random.Generator(np.random.Philox(key=key_of(seed, stream, n))) for n in self.searched]
+        columns = [generator.random(start + count)[start:] for generator in generators]
         return np.stack(columns, axis=1) if columns else np.empty((count, 0))
 
     def configuration(self, points: Sequence[float] | NDArray[np.float64]) -> dict[str, Any]:
-        """The values at (D,) points: fixed ones included, those whose condition does not hold left out."""
+        """Return the values at (D,) points, with fixed ones and without those whose condition does not hold."""
         if len(points) != len(self.searched):
             raise ValueError(f"{len(points)} points were given for {len(self.searched)} searched parameters")
         at = dict(zip(self.searched, points))
-        return self.filled(lambda parameter, found: parameter.value(float(at.get(parameter.name, 0.5))))
+        return self.fill(lambda parameter, values: parameter.value(float(at.get(parameter.name, 0.5))))
 
-    def filled(self, choose: Callable[[Parameter, Mapping[str, Any]], Any]) -> dict[str, Any]:
-        """A configuration whose values `choose(parameter, values so far)` gives, for the parameters that count."""
-        found: dict[str, Any] = {}
-        for parameter in self._in_turn:
-            if all(n in found and any(same(found[n], v) for v in wanted) for n, wanted in parameter.when):
-                found[parameter.name] = choose(parameter, found)
-        return {n: found[n] for n in self.parameters if n in found}
-
-    def unit(self, values: Mapping[str, Any]) -> NDArray[np.float64]:
-        """(D,) points that give these values of this space; 0.5 where a parameter does not count."""
-        return np.array([self.parameters[n].point(values[n]) if n in values else 0.5 for n in self.searched])
+    def fill(self, choose: Callable[[Parameter, Mapping[str, Any]], Any]) -> dict[str, Any]:
+        """Return a configuration with the values of choose(parameter, values so far), for the parameters in use."""
+        values: dict[str, Any] = {}
+        for parameter in self._sorted:
+            if all(n in values and any(same_value(values[n], v) for v in wanted) for n, wanted in parameter.when):
+                values[parameter.name] = choose(parameter, values)
+        return {n: values[n] for n in self.parameters if n in values}
 
     def check(self, values: Mapping[str, Any], *, source: str = "") -> dict[str, Any]:
-        """A configuration as this space writes it, or a sentence with the setting that lies outside.
+        """Return a configuration as this space writes it; raise an error that names a setting outside the space.
 
-        What is not given takes the fixed value of the space, or else the default of a training.
+        Settings that are not given take the fixed value of the space, or else the default of a training.
         """
         where = f"{source}: " if source else ""
         always = {n: p.values[0] for n, p in self.parameters.items() if p.kind == "fixed" and not p.when}
         full = make_config({**always, **values}, source=source).model_dump()
 
-        def given(parameter: Parameter, found: Mapping[str, Any]) -> Any:
+        def choose(parameter: Parameter, _: Mapping[str, Any]) -> Any:
             name = parameter.name
             if parameter.kind == "fixed" and name not in values:
                 return parameter.values[0]
-            if not parameter.holds(full[name]):
-                said = (
-                    f"{name}={full[name]}" if name in values else f"{name} is not given, and its default {full[name]}"
-                )
-                raise ConfigError(f"{where}{said} lies outside the space: {parameter.span}.")
+            if not parameter.contains(full[name]):
+                default = "" if name in values else ", its default,"
+                raise ConfigError(f"{where}{name}={full[name]}{default} is outside the space: {parameter.describe()}.")
             return full[name]
 
         self._check_others(values, full, where)
-        return self.filled(given)
+        return self.fill(choose)
 
-    def fixing(self, values: Mapping[str, Any]) -> Space:
-        """The same space with these settings fixed, whether it has them or not."""
+    def with_fixed(self, values: Mapping[str, Any]) -> Space:
+        """Return this space with these settings fixed, whether it has them or not."""
         fixed = {name: Parameter(name, "fixed", values=(value,)) for name, value in values.items()}
         return Space({**self.parameters, **fixed}).verified()
 
     def verified(self, *, source: str = "") -> Space:
-        """This space, once trainings have been made at its corners and at some points; a sentence if one is refused."""
+        """Return this space if the configurations at its corners and at some random points can be trained."""
         for points in self._corners():
             values = self.configuration(points)
             try:
                 make_config(values)
             except ConfigError as error:
                 where = f"{source}: " if source else ""
-                raise ConfigError(f"{where}the space holds configurations that cannot be trained: {error}") from error
+                raise ConfigError(
+                    f"{where}the space contains configurations that cannot be trained: {error}"
+                ) from error
         return self
 
     def _corners(self) -> list[NDArray[np.float64]]:
-        """Points at the ends of every range and at every value, the others random, and random points."""
+        """Return random points, and points at the ends of every range and at every value with the others random."""
         rows = self.points(0, _N_SAMPLES, stream="corners")
-        found = list(rows)
+        corners = list(rows)
         for column, name in enumerate(self.searched):
             parameter, ends = self.parameters[name], [0.0, 0.5, np.nextafter(1.0, 0.0)]
             if parameter.kind == "choice":
@@ -245,144 +260,84 @@ class Space:
                 ends.append(parameter.off)
             for end in ends:
                 for row in rows[:_N_PER_VALUE].copy():
-                    self._switch_on(parameter, row)
+                    self._move_into_use(parameter, row)
                     row[column] = end
-                    found.append(row)
-        return found
+                    corners.append(row)
+        return corners
 
-    def _switch_on(self, parameter: Parameter, row: NDArray[np.float64]) -> None:
-        """Moves a row (D,), in place, to where the parameter counts."""
+    def _move_into_use(self, parameter: Parameter, row: NDArray[np.float64]) -> None:
+        """Change a row (D,), in place, so that the conditions of the parameter hold."""
         for other, wanted in parameter.when:
             parent = self.parameters[other]
             if parent.kind != "fixed":
                 row[self.searched.index(other)] = parent.point(wanted[0])
-            self._switch_on(parent, row)
+            self._move_into_use(parent, row)
 
     def _check_others(self, values: Mapping[str, Any], full: dict[str, Any], where: str) -> None:
-        """Settings that the space does not have must be at the default of a training."""
+        """Check that settings which the space does not have are at the default of a training."""
         for name in values:
             if name in self.parameters or name in _NOT_COMPARED:
                 continue
             default = TrainConfig.model_fields[name].default
-            if not same(full[name], default):
+            if not same_value(full[name], default):
                 raise ConfigError(
-                    f"{where}{name}={full[name]} lies outside the space, which does not have it and leaves it at "
-                    f"{default}: fix it for the whole search, or add it to the space."
+                    f"{where}{name}={full[name]} is outside the space, which does not have it and leaves it at {default}: "
+                    f"fix it for the whole search, or add it to the space."
                 )
 
     @functools.cached_property
-    def _in_turn(self) -> tuple[Parameter, ...]:
+    def _sorted(self) -> tuple[Parameter, ...]:
         """The parameters, each after those that its conditions name."""
-        found: dict[str, Parameter] = {}
+        ordered: dict[str, Parameter] = {}
 
         def visit(name: str, path: tuple[str, ...]) -> None:
             if name in path:
-                raise ConfigError(f"The conditions of {' → '.join([*path, name])} go in a circle: take one away.")
+                raise ConfigError(f"The conditions of {' → '.join([*path, name])} form a circle: remove one of them.")
             for other, _ in self.parameters[name].when:
                 visit(other, (*path, name))
-            found[name] = self.parameters[name]
+            ordered[name] = self.parameters[name]
 
         for name in self.parameters:
             visit(name, ())
-        return tuple(found.values())
-
-
-def _uniform(key: int, count: int) -> NDArray[np.float64]:
-    return np.random.Generator(np.random.Philox(key=key)).random(count)
-
-
-def _check_name(name: str, parameter: Parameter) -> None:
-    if name in SET_BY_SEARCH:
-        raise ConfigError(f"{name} is set by the search itself and cannot be in its space: take it away.")
-    if name not in TrainConfig.model_fields:
-        close = difflib.get_close_matches(str(name), TrainConfig.model_fields, n=3, cutoff=0.5)
-        meant = f" Did you mean {', '.join(close)}?" if close else " `grash settings` lists them all."
-        raise ConfigError(f"{name!r} is not a setting of a training.{meant}")
-    if name == "model" and parameter.kind != "fixed":
-        raise ConfigError("A space is of one model: give several to the search (--model complex,rotate).")
-
-
-def _check_conditions(parameter: Parameter, parameters: Mapping[str, Parameter]) -> None:
-    for other, wanted in parameter.when:
-        if other not in parameters:
-            close = difflib.get_close_matches(str(other), parameters, n=1, cutoff=0.5)
-            meant = f" Did you mean {close[0]}?" if close else " Add it, or take the condition away."
-            raise ConfigError(f"{parameter.name}: its condition names {other!r}, which the space does not have.{meant}")
-        parent = parameters[other]
-        for value in wanted:
-            if parent.kind != "fixed" and not parent.holds(value):  # a fixed one may have been fixed later
-                raise ConfigError(
-                    f"{parameter.name}: its condition {other}={value} never holds: of {other}, {parent.span}."
-                )
-
-
-# = Search spaces as text: the wording of Optuna and PyKEEN (ours too), and the lists of LibKGE and Ax.
-# =
-# = lr: {type: float, low: 0.0003, high: 1.0, log: true}
-# = dropout_entity: {type: float, low: 0.0, high: 0.5, off: 0.5}
-# = penalty: {type: categorical, choices: [none, l2, n3]}
-# = penalty_entity: {type: float, low: 1.0e-06, high: 0.1, log: true, when: {penalty: [l2, n3]}}
-# = batch_size: 1024
-# =
-# = - {name: lr, type: range, bounds: [0.0003, 1.0], log_scale: true}
-# = - {name: penalty, type: choice, values: [none, l2, n3]}
-# = - {name: batch_size, type: fixed, value: 1024}
-
-NEGATIVE_IS_NONE = ("dropout_entity", "dropout_relation", "label_smoothing")
-_TYPES = {
-    **dict.fromkeys(("float", "double", "uniform"), "float"),
-    **dict.fromkeys(("int", "integer"), "int"),
-    **dict.fromkeys(("categorical", "choice", "cat"), "choice"),
-    **dict.fromkeys(("bool", "boolean"), "bool"),
-    **dict.fromkeys(("fixed", "constant"), "fixed"),
-    "range": "range",
-}
-# LibKGE and Ax → Optuna; and `off` as a YAML 1.1 reader takes it
-_WORDS: dict[Any, str] = {"log_scale": "log", "values": "choices", False: "off"}
-_SAYS_NOTHING = ("is_ordered", "name", "value_type", "sort_values")
-_ENTRIES = ("type", "low", "high", "bounds", "log", "scale", "choices", "value", "off", "when")
+        return tuple(ordered.values())
 
 
 def read_space(path: Path) -> Space:
-    """The space in a YAML file, in either wording."""
+    """Return the space in a YAML file."""
     return make_space(read_yaml(path), source=str(path))
 
 
 def make_space(content: Any, *, source: str = "") -> Space:
-    """A space from a mapping of names or a list of parameters; a wrong entry is named, with the file."""
-    entries: list[tuple[str, Any]]
+    """Return a space from a mapping of names or a list of parameters; errors name the source and the entry."""
     if isinstance(content, Mapping) and "grash_search" in content:
-        raise ConfigError(_at(source, "this is a search of LibKGE, not a space: give it to the search with --config."))
+        raise ConfigError(_at(source, "this is a GraSH search of LibKGE, not a space: give it with --config."))
+    entries: list[tuple[str, Any]] = []
     if isinstance(content, Mapping):
         entries = [(str(name), entry) for name, entry in content.items()]
     elif isinstance(content, list):
         entries = [(_name_of(entry, source), entry) for entry in content]
-    else:
-        entries = []
     if not entries:
-        raise ConfigError(
-            _at(source, "A space is made of `name: …` lines or of a list of parameters, and none is there.")
-        )
+        raise ConfigError(_at(source, "the space is empty: give `name: …` lines or a list of parameters."))
     try:
         parameters: dict[str, Parameter] = {}
         for name, entry in entries:
             if name in parameters:
-                raise ConfigError(f"{name} stands there twice: keep one.")
-            parameters[name] = parameter_of(name, entry)
+                raise ConfigError(f"{name} is listed twice: keep one.")
+            parameters[name] = make_parameter(name, entry)
         return Space(parameters)
     except ConfigError as error:
         raise ConfigError(_at(source, str(error))) from error
 
 
-def parameter_of(name: str, entry: Any) -> Parameter:
-    """One parameter from its entry; a plain value is fixed."""
+def make_parameter(name: str, entry: Any) -> Parameter:
+    """Return a parameter from its entry; a plain value is fixed."""
     if not isinstance(entry, Mapping):
         if isinstance(entry, list):
             raise ConfigError(f"{name}: {entry!r} is not a parameter: write {{type: categorical, choices: […]}}.")
         return Parameter(name, "fixed", values=(entry,))
-    entry = {_WORDS.get(key, str(key)): value for key, value in entry.items()}
+    entry = {_SYNONYMS.get(key, str(key)): value for key, value in entry.items()}
     kind = _kind_of(name, entry)
-    _check_entries(name, entry)
+    _check_keys(name, entry)
     when = _conditions(name, entry.get("when"))
     if kind == "fixed":
         return Parameter(name, "fixed", values=(_needed(name, entry, "value"),), when=when)
@@ -395,12 +350,12 @@ def parameter_of(name: str, entry: Any) -> Parameter:
 
 
 def as_dict(space: Space) -> dict[str, Any]:
-    """The space in our wording, JSON-able; `make_space` reads it."""
+    """Return the space as a JSON-able mapping; `make_space` reads it."""
     return {name: _entry_of(parameter) for name, parameter in space.parameters.items()}
 
 
 def as_yaml(space: Space) -> str:
-    """The same as text, a line per parameter."""
+    """Return the space as the text of a space file, one line per parameter."""
     lines = (
         yaml.safe_dump({n: e}, default_flow_style=True, sort_keys=False, width=10**6) for n, e in as_dict(space).items()
     )
@@ -408,12 +363,12 @@ def as_yaml(space: Space) -> str:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds; a key that stands there twice is refused."""
+    """Return the content of a YAML file; a key that occurs twice is an error."""
     try:
         return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)  # a SafeLoader
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}.") from error
-    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or a date that is none
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or an impossible date
         raise InputError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
 
 
@@ -421,12 +376,43 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         names: set[str] = set()
         for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:bool":  # `off` is a word here, and false in YAML 1.1
+            if key.tag == "tag:yaml.org,2002:bool":  # `off` is a key here, and false in YAML 1.1
                 key.tag = "tag:yaml.org,2002:str"
             if str(key.value) in names:
-                raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands there twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"{key.value!r} occurs twice", problem_mark=key.start_mark)
             names.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+def _check_name(name: str, parameter: Parameter) -> None:
+    if name in SET_BY_SEARCH:
+        raise ConfigError(f"{name} is set by the search and cannot be in its space: remove it.")
+    if name not in TrainConfig.model_fields:
+        close = difflib.get_close_matches(str(name), TrainConfig.model_fields, n=3, cutoff=0.5)
+        meant = f" Did you mean {', '.join(close)}?" if close else " `grash settings` lists them all."
+        raise ConfigError(f"{name!r} is not a setting of a training.{meant}")
+    if name == "model" and parameter.kind != "fixed":
+        raise ConfigError("A space has one model: give several to the search (--model complex,rotate).")
+
+
+def _check_conditions(parameter: Parameter, parameters: Mapping[str, Parameter]) -> None:
+    for other, wanted in parameter.when:
+        if other not in parameters:
+            close = difflib.get_close_matches(str(other), parameters, n=1, cutoff=0.5)
+            meant = f" Did you mean {close[0]}?" if close else " Add it, or remove the condition."
+            raise ConfigError(f"{parameter.name}: its condition names {other!r}, which the space does not have.{meant}")
+        parent = parameters[other]
+        for value in wanted:
+            if parent.kind != "fixed" and not parent.contains(value):  # it may have been fixed later
+                raise ConfigError(
+                    f"{parameter.name}: its condition {other}={value} never holds: for {other}, {parent.describe()}."
+                )
+
+
+def _name_of(entry: Any, source: str) -> str:
+    if not isinstance(entry, Mapping) or "name" not in entry:
+        raise ConfigError(_at(source, f"{entry!r} is not a parameter: in a list, each one needs a `name`."))
+    return str(entry["name"])
 
 
 def _kind_of(name: str, entry: Mapping[str, Any]) -> str:
@@ -442,12 +428,12 @@ def _kind_of(name: str, entry: Mapping[str, Any]) -> str:
     return kind
 
 
-def _check_entries(name: str, entry: Mapping[str, Any]) -> None:
+def _check_keys(name: str, entry: Mapping[str, Any]) -> None:
     for key in entry:
         if key in ("step", "q"):
-            raise ConfigError(f"{name}: steps ({key}) are not known here: list the values as choices.")
-        if key not in _ENTRIES and key not in _SAYS_NOTHING:
-            close = difflib.get_close_matches(key, _ENTRIES, n=1, cutoff=0.5)
+            raise ConfigError(f"{name}: steps ({key}) are not supported: list the values as choices.")
+        if key not in _KEYS and key not in _IGNORED:
+            close = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
             raise ConfigError(f"{name}: {key!r} is not known.{f' Did you mean {close[0]}?' if close else ''}")
 
 
@@ -464,13 +450,13 @@ def _range(name: str, kind: str, entry: Mapping[str, Any], when: Any) -> Paramet
         raise ConfigError(f"{name}: log={scale!r} is neither true nor false.")
     log = scale in (True, "log")
     off = _number(name, "off", entry.get("off", 0.0))
-    if name in NEGATIVE_IS_NONE and low < 0 < high and not off:
-        low, off = 0.0, -low / (high - low)  # the same law, point by point
+    if name in NEGATIVE_IS_ZERO and low < 0 < high and not off:
+        low, off = 0.0, -low / (high - low)  # the same distribution, point by point
     return Parameter(name, "int" if kind == "int" else "float", low=low, high=high, log=log, off=off, when=when)
 
 
 def _number(name: str, key: str, value: Any) -> float:
-    """A number, also one that YAML took for a word (1e-5)."""
+    """Return a number, also from a string: YAML reads 1e-5 as one."""
     try:
         if isinstance(value, bool):
             raise ValueError
@@ -491,14 +477,9 @@ def _conditions(name: str, given: Any) -> tuple[tuple[str, tuple[Any, ...]], ...
         return ()
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(f"{name}: when={given!r} must name a parameter and its values, {{penalty: [l2, l3]}}.")
-    return tuple((str(n), tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else (v,))
-                 for n, v in given.items())  # fmt: skip
-
-
-def _name_of(entry: Any, source: str) -> str:
-    if not isinstance(entry, Mapping) or "name" not in entry:
-        raise ConfigError(_at(source, f"{entry!r} is not a parameter: in a list, each needs a `name`."))
-    return str(entry["name"])
+    return tuple(
+        (str(n), tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else (v,)) for n, v in given.items()
+    )
 
 
 def _entry_of(parameter: Parameter) -> Any:

@@ -11,12 +11,13 @@ import torch
 from grash.errors import ConfigError, UnknownName
 from grash.models import MODELS
 from grash.search.named_spaces import SPACES, space_of
-from grash.search.proposals import shipped_winners
+from grash.search.portfolio import all_winners
 from grash.search.space import as_dict
 from grash.training.config import make_config
 from grash.training.fused import why_not
+from search.test_space import points_of
 
-PUBLISHED = [w for w in shipped_winners() if w["name"].startswith("grash-")]
+PUBLISHED = [w for w in all_winners() if w["name"].startswith("grash-")]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -73,7 +74,7 @@ def test_a_published_winner_is_a_point_of_the_papers_space(winner: dict[str, Any
     space = space_of("paper", winner["model"])
     values = space.check(winner["values"])
     assert all(values[n] == v for n, v in winner["values"].items() if n in values)
-    assert space.configuration(space.unit(values)) == {
+    assert space.configuration(points_of(space, values)) == {
         n: pytest.approx(v) if isinstance(v, float) else v for n, v in values.items()
     }
 
@@ -120,11 +121,13 @@ def test_a_file_becomes_the_space_of_the_model(tmp_path: Path) -> None:
     path.write_text("lr: {low: 0.01, high: 1.0, log: true}\nbatch_size: 256\n", encoding="utf-8")
     space = space_of(str(path), "rotate")
     assert space.configuration([0.5])["model"] == "rotate" and space == space_of(as_dict(space), "rotate")
-    with pytest.raises(ConfigError, match="the space is of rotate, and complex is to be searched: give --model rotate"):
+    with pytest.raises(
+        ConfigError, match="the space is for rotate, and the search is for complex: give --model rotate"
+    ):
         space_of(as_dict(space), "complex")
     path.write_text("dim: {type: int, low: 2, high: 9}\n", encoding="utf-8")
     with pytest.raises(
-        ConfigError, match=r"mine.yaml: the space holds .* cannot be trained: dim=\d does not suit complex"
+        ConfigError, match=r"mine.yaml: the space contains .* cannot be trained: dim=\d does not suit complex"
     ):
         space_of(path, "complex")
 

@@ -11,11 +11,11 @@ import yaml
 
 from grash.data.catalog import CATALOG
 from grash.errors import ConfigError, InputError
-from grash.interop.config import config_to_libkge, config_to_pykeen, export_config, find_config
-from grash.interop.libkge import libkge_dataset
-from grash.interop.pykeen import pykeen_dataset
+from grash.interop.config import find_config
+from grash.interop.export import export_config
+from grash.interop.libkge import config_to_libkge, flatten, libkge_dataset, read_libkge_config
+from grash.interop.pykeen import config_to_pykeen, pykeen_dataset
 from grash.models import MODELS
-from grash.search.libkge import flat, read_libkge_config
 from grash.search.run_folder import SCHEMA, VERSION
 from grash.training.config import TrainConfig, make_config
 from small_graph import grash, model_of, rings, write_tsv
@@ -110,8 +110,8 @@ def test_no_penalty_stays_none_in_pykeen(folder):
         ({"warmup_epochs": 2, "schedule": "warmup"}, "warmup_epochs: 2"),
         ({"optimizer": "lazy_adam"}, "optimizer: lazy_adam"),
         ({"loss": "bce", "offset": 3.0}, "offset: 3"),
-        ({"epochs": 2.37}, "epochs: 2.37 became 3"),
-        ({"valid_every": 0.5}, "valid_every: 0.5 became 1"),
+        ({"epochs": 2.37}, "epochs: 2.37 is rounded up to 3"),
+        ({"valid_every": 0.5}, "valid_every: 0.5 is rounded to 1"),
         ({"patience": None}, "patience: "),
         ({"relation_prediction": 0.5}, "relation_prediction: 0.5"),
         ({"negatives_sampling": "frequency"}, "negatives_sampling: frequency"),
@@ -168,7 +168,7 @@ def test_libkge_words_come_back_as_the_same_settings(name, tmp_path):
 
 def test_libkge_has_its_keys():
     text, _ = config_to_libkge(config_of(reciprocal=True, seed=7), "mykg")
-    keys = flat(yaml.safe_load(text))
+    keys = flatten(yaml.safe_load(text))
     assert keys["job.type"] == "train" and keys["dataset.name"] == "mykg" and keys["random_seed.default"] == 7
     assert keys["model"] == "reciprocal_relations_model" and keys["import"] == ["complex"]
     assert keys["train.optimizer.default.type"] == "Adagrad" and keys["lookup_embedder.sparse"] is True
@@ -180,13 +180,13 @@ def test_libkge_has_its_keys():
     [
         ({"penalty": "dura", "penalty_entity": 0.1}, "penalty: dura"),
         ({"optimizer": "row_adagrad"}, "optimizer: row_adagrad"),
-        ({"optimizer": "lazy_adam", "training": "1vsall"}, "Adam stands there"),
+        ({"optimizer": "lazy_adam", "training": "1vsall"}, "Adam is used"),
         ({"schedule": "linear"}, "schedule: linear"),
         ({"negatives_shared": False}, "negatives_replacement: "),
-        ({"epochs": 2.37}, "epochs: 2.37 became 3"),
+        ({"epochs": 2.37}, "epochs: 2.37 is rounded up to 3"),
         ({"relation_prediction": 0.5}, "relation_prediction: 0.5"),
-        ({"loss": "self_adversarial"}, "loss: half of ours"),
-        ({"loss": "margin", "training": "1vsall"}, "no margin_ranking for 1vsAll"),
+        ({"loss": "self_adversarial"}, "half of ours"),
+        ({"loss": "margin", "training": "1vsall"}, "does not support margin_ranking with 1vsAll"),
         ({"precision": "tf32"}, "precision: tf32"),
         ({"storage": "bf16"}, "storage: bf16"),
     ],
@@ -222,7 +222,7 @@ def test_every_graph_that_is_exported_as_pykeens_is_known_there():
             assert "`SPLITS`" in advice
     known = {name: pykeen_dataset(name, "")[0] for name in ("codex-s", "kinship", "ogbl-wikikg2", "FB15k-237")}
     assert list(known.values()) == ["CoDExSmall", "Kinships", "OGBWikiKG2", "fb15k-237"]
-    assert "splits hetionet its own way" in str(pykeen_dataset("hetionet", "")[1])
+    assert "makes other splits of hetionet" in str(pykeen_dataset("hetionet", "")[1])
 
 
 def test_libkge_is_told_what_it_needs_of_a_graph_that_it_does_not_fetch():
@@ -247,7 +247,7 @@ def test_a_model_exports_its_configuration_as_the_command_does(tmp_path, caplog)
         assert "--format splits -o FOLDER" in ran.err.splitlines()[-1]
     (path,) = model.export(tmp_path / "other", "pykeen", dataset="codex-s")
     assert json.loads(path.read_text())["pipeline"]["dataset"] == "CoDExSmall"
-    with pytest.raises(ConfigError, match="goes with the formats pykeen and libkge"):
+    with pytest.raises(ConfigError, match="is for the formats pykeen and libkge"):
         model.export(tmp_path / "splits", "splits", dataset="codex-s")
 
 
@@ -275,7 +275,7 @@ def test_splits_are_written_of_a_run_without_a_model_and_of_any_graph(tmp_path):
 
 
 def test_a_run_folder_gives_its_winner(tmp_path):
-    with pytest.raises(InputError, match="holds no configuration"):
+    with pytest.raises(InputError, match="has no configuration"):
         find_config(tmp_path)
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(config_of().model_dump()))
     assert find_config(tmp_path) == (config_of(), None)
@@ -287,7 +287,7 @@ def test_the_command_exports_configurations(tmp_path):
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(config_of(epochs=2.5).model_dump()))
     done = grash("export", tmp_path / "best.yaml", "-o", tmp_path / "out", "--format", "libkge", "--dataset", "mykg")
     assert done.code == 0 and done.out.strip() == str(tmp_path / "out" / "libkge.yaml")
-    assert "epochs: 2.5 became 3" in done.err
+    assert "epochs: 2.5 is rounded up to 3" in done.err
     assert yaml.safe_load((tmp_path / "out" / "libkge.yaml").read_text())["dataset.name"] == "mykg"
     done = grash("export", tmp_path / "best.yaml", "-o", tmp_path / "other", "--format", "pykeen")
     assert done.code != 0 and "--dataset" in done.err

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from grash.api.search import resolved_space
 from grash.errors import ConfigError, InputError
-from grash.search.libkge import flat, libkge_search, read_libkge_config, read_libkge_search
+from grash.interop.libkge import flatten, libkge_search, read_libkge_config, read_libkge_search
 from grash.search.named_spaces import space_of
+from grash.search.space import make_space
 from grash.training.config import make_config
 
 from .libkge_files import EPOCHS, MODELS, published_search, selected_trial
@@ -69,7 +71,7 @@ def test_what_is_left_out_is_listed_with_the_reason(tmp_path: Path) -> None:
     assert len(lines) == len(found.ignored)
     for key in ("entity_ranking.*", "eval.*", "valid.*", "job.*", "search.*", "random_seed.*", "import"):
         assert key in lines, key
-    assert "kept in any case" in lines["grash_search.keep_initialization"]
+    assert "always kept" in lines["grash_search.keep_initialization"]
     assert lines["lookup_embedder.normalize.p"] == "2 has no counterpart in grash"
     assert lines["train.loss_arg"] == "this loss has no argument"
     used = ("train.batch_size", "grash_search.eta", "train.max_epochs", "model", "negative_sampling.shared")
@@ -77,7 +79,7 @@ def test_what_is_left_out_is_listed_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_every_key_is_used_or_listed(tmp_path: Path) -> None:
-    content = flat(published_search("complex", "yago3-10"))
+    content = flatten(published_search("complex", "yago3-10"))
     listed = [line.split(": ", 1)[0].removesuffix(".*") for line in libkge_search(content, "a.yaml").ignored]
     read = (
         "grash_search.", "dataset.name", "model", "train.", "lookup_embedder.dim", "lookup_embedder.regularize_args.",
@@ -89,8 +91,9 @@ def test_every_key_is_used_or_listed(tmp_path: Path) -> None:
 
 def test_nested_and_dotted_keys_are_the_same(tmp_path: Path) -> None:
     content = published_search("transe", "wikidata5m", "graph")
-    assert libkge_search(flat(content), "a.yaml") == libkge_search(content, "a.yaml")
-    assert space_of(written(tmp_path, content), "transe") == libkge_search(content, "a.yaml").space
+    assert libkge_search(flatten(content), "a.yaml") == libkge_search(content, "a.yaml")
+    space = resolved_space(written(tmp_path, content))
+    assert make_space(space) == libkge_search(content, "a.yaml").space
 
 
 def test_the_toy_search_loads_with_notes(tmp_path: Path) -> None:
@@ -103,8 +106,8 @@ def test_the_toy_search_loads_with_notes(tmp_path: Path) -> None:
         "model": "complex",
     }  # fmt: skip
     text = "\n".join(found.ignored)
-    assert "weight_decay: it was searched, and has no counterpart" in text
-    assert "lr: its range began at 0" in text and "dim: complex needs even numbers" in text
+    assert "weight_decay: it was searched and has no counterpart" in text
+    assert "lr: its range starts at 0" in text and "dim: complex needs even numbers" in text
 
 
 def test_one_number_of_negatives_for_both_slots_becomes_two_draws() -> None:
@@ -112,7 +115,7 @@ def test_one_number_of_negatives_for_both_slots_becomes_two_draws() -> None:
     del content["grash_search"]["parameters"][-1]
     found = libkge_search(content, "a.yaml")
     head, tail = (found.space.parameters[f"negatives_{side}"] for side in ("head", "tail"))
-    assert (tail.low, tail.high) == (head.low, head.high) and "-1 meant as many as s" in found.ignored[0]
+    assert (tail.low, tail.high) == (head.low, head.high) and "-1 means as many as s" in found.ignored[0]
 
 
 def test_an_unweighted_penalty_is_doubled() -> None:
@@ -163,11 +166,11 @@ def test_the_published_file_that_is_no_yaml_gets_a_sentence(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"grash_search": None}, r"there is no `grash_search` section"),
+        ({"grash_search": None}, r"it has no `grash_search` section"),
         ({"grash_search": {"eta": 4}}, r"grash_search.parameters is empty"),
         ({"grash_search": {"parameters": [{"type": "range"}]}}, r"in grash_search.parameters has no name"),
         ({"model": "conve"}, r"model='conve' is not one of grash's models"),
-        ({"train.loss": "se"}, r"train.loss='se' has no counterpart in grash, which knows 'kl'"),
+        ({"train.loss": "se"}, r"train.loss='se' has no counterpart in grash: possible are 'kl'"),
         ({"negative_sampling.sampling_type": "batch"}, r"negative_sampling.sampling_type='batch' has no counterpart"),
     ],
 )
@@ -181,7 +184,7 @@ def test_what_cannot_be_searched_here_gets_a_sentence(changes: dict[str, Any], s
 def test_a_key_that_is_searched_twice_gets_a_sentence(tmp_path: Path) -> None:
     content = published_search("complex", "yago3-10")
     content["grash_search"]["parameters"] *= 2
-    with pytest.raises(ConfigError, match="search.yaml: train.optimizer_args.lr stands in .* twice"):
+    with pytest.raises(ConfigError, match="search.yaml: train.optimizer_args.lr is in .* twice"):
         read_libkge_search(written(tmp_path, content))
 
 
