@@ -1,4 +1,4 @@
-"""What a kill leaves behind is brought back or removed."""
+"""Folders that a kill left behind are restored or removed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_a_killed_process_was_writing_goes_at_once_and_what_a_living_one_wr
     assert [p.name for p in tmp_path.iterdir()] == ["check"]
 
 
-def test_nothing_is_mended_where_nothing_is(tmp_path: Path) -> None:
+def test_repairing_a_missing_folder_creates_nothing(tmp_path: Path) -> None:
     repair_folder(tmp_path / "no" / "check")
     assert not list(tmp_path.iterdir())
 

@@ -26,7 +26,7 @@ def resident_file_bytes() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to see resident pages")
-def test_a_walk_in_blocks_gives_its_pages_back(tmp_path: Path) -> None:
+def test_a_walk_in_blocks_releases_its_pages(tmp_path: Path) -> None:
     values = np.arange(6 << 20, dtype=np.int32).reshape(-1, 3)
     np.save(tmp_path / "a.npy", values)
     before, most, total = resident_file_bytes(), 0, 0

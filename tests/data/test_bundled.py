@@ -78,7 +78,7 @@ def test_facts_that_a_demo_asks_for_are_there():
     assert ("Kenya", "in_continent", "Africa") in known
 
 
-def test_sources_and_licences_travel_with_it():
+def test_sources_and_licenses_are_bundled():
     notice = (DATA / "LICENSE-DATA.txt").read_text(encoding="utf-8")
     for word in ("GeoNames", "CC BY 4.0", "UNICODE LICENSE V3", "make_world.py"):
         assert word in notice

@@ -98,12 +98,12 @@ def test_the_fingerprint_tells_content_from_description():
         ({"n_relations": 3}, "names of 2 relations"),
     ],
 )
-def test_what_is_no_dataset_gets_a_sentence(changes, sentence):
+def test_an_invalid_dataset_is_an_input_error(changes, sentence):
     with pytest.raises(InputError, match=sentence):
         small(**changes)
 
 
-def test_an_unknown_split_gets_a_sentence():
+def test_an_unknown_split_is_an_input_error():
     with pytest.raises(InputError, match="There is no split 'dev'"):
         small().split("dev")
 
@@ -127,7 +127,7 @@ def edit_metadata(folder, **changes):
         ({"n_relations": "x"}, "damaged"),
     ],
 )
-def test_damaged_or_unknown_metadata_gets_a_sentence(tmp_path, changes, sentence):
+def test_damaged_or_unknown_metadata_is_a_format_error(tmp_path, changes, sentence):
     small().save(tmp_path / "d")
     edit_metadata(tmp_path / "d", **changes)
     with pytest.raises(FormatError, match=sentence):

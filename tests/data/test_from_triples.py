@@ -129,7 +129,7 @@ class Reads:
         (frame([("a", "r", "b"), ("a", "r", None)], "a", "b", "c"), "Row 1 of train has the tail None"),
     ],
 )
-def test_what_is_no_triples_is_a_sentence(train, said):
+def test_invalid_triples_are_an_input_error(train, said):
     with pytest.raises(InputError, match=said):
         grash.from_triples(train)
 
@@ -148,6 +148,6 @@ def test_options_of_files_are_refused():
 
 @pytest.mark.parametrize("read", [grash.load_dataset, grash.train, lambda s: grash.prepare(s, "out")])
 @pytest.mark.parametrize("source", [NAMED, np.array(NAMED), frame(NAMED, "h", "r", "t"), None])
-def test_what_is_no_path_is_pointed_to_the_function(read, source):
+def test_triples_instead_of_a_path_are_referred_to_from_triples(read, source):
     with pytest.raises(InputError, match="with grash.from_triples"):
         read(source)

@@ -21,7 +21,7 @@ def graph_file(tmp_path):
     return path
 
 
-def test_a_single_file_is_split_and_says_so(graph_file, caplog):
+def test_a_single_file_is_split_and_that_is_logged(graph_file, caplog):
     with caplog.at_level(logging.INFO, logger="grash"):
         dataset = load_dataset(graph_file)
     n = len(graph_file.read_text().splitlines())
@@ -68,7 +68,7 @@ def test_a_kept_repetition_does_not_leak_into_valid(tmp_path):
     assert not train & set(map(tuple, held_out))
 
 
-def test_what_valid_and_test_share_with_train_or_add_to_it_is_counted(tmp_path, caplog):
+def test_overlap_with_train_and_unseen_entities_are_counted(tmp_path, caplog):
     (tmp_path / "train.txt").write_text("a\tr\tb\nb\tr\tc\n")
     (tmp_path / "valid.txt").write_text("a\tr\tb\nx\tr\ty\nx\tr\ta\n")
     (tmp_path / "test.txt").write_text("a\tq\tc\n")
@@ -83,7 +83,7 @@ def test_what_valid_and_test_share_with_train_or_add_to_it_is_counted(tmp_path, 
     assert "valid has 2 entities and 0 relations that are not in train" in caplog.text
 
 
-def test_what_was_understood_is_said_and_kept(tmp_path, caplog):
+def test_the_text_format_is_logged_and_recorded(tmp_path, caplog):
     (tmp_path / "train.txt").write_text("a\tr\tb\nb\tr\tc\n")
     (tmp_path / "valid.txt").write_text("a\tr\tc\n")
     (tmp_path / "test.txt").write_text("tail,head,relation\na,c,r\n")
@@ -106,7 +106,7 @@ def test_a_first_line_like_a_header_gets_a_warning_that_names_the_option(tmp_pat
     assert not caplog.records
 
 
-def test_valid_triples_that_stand_in_test_get_a_warning(tmp_path, caplog):
+def test_valid_triples_in_test_get_a_warning(tmp_path, caplog):
     (tmp_path / "train.txt").write_text("a\tr\tb\nb\tr\tc\n")
     (tmp_path / "valid.txt").write_text("a\tr\tc\nc\tr\ta\n")
     (tmp_path / "test.txt").write_text("c\tr\ta\nc\tr\tb\n")

@@ -66,7 +66,7 @@ def test_seeds_differ_and_every_triple_has_its_chance():
     assert counts.max() < 45
 
 
-def test_a_shortfall_is_shared_and_said(caplog):
+def test_a_shortfall_is_shared_and_logged(caplog):
     triples = np.array([(0, 0, 1), (0, 0, 2), (1, 0, 2), (0, 0, 3), (1, 0, 3), (2, 0, 3)], np.int32)
     with caplog.at_level(logging.WARNING):
         parts = split_triples(triples, 4, 1, valid=10, test=10, seed=0)

@@ -169,7 +169,7 @@ def damage(path, change):
         ("index", lambda a: a[:0], "not a power of two"),
     ],
 )
-def test_a_damaged_vocabulary_is_recognised(tmp_path, file, change, sentence):
+def test_a_damaged_vocabulary_is_recognized(tmp_path, file, change, sentence):
     Vocabulary.from_names(["a", "bc", "d"]).save(tmp_path, "entities")
     damage(tmp_path / f"entities.{file}.npy", change)
     with pytest.raises(FormatError, match=sentence):

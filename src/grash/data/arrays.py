@@ -21,7 +21,7 @@ Rows = NDArray[np.int64]  # row numbers
 def map_array(path: Path, dtype: DTypeLike, shape: tuple[int | None, ...]) -> NDArray:
     """Return the array of a .npy file, memory-mapped read-only. Raises FormatError for another dtype or shape.
 
-    None in `shape` stands for any length.
+    None in `shape` means any length.
     """
     try:
         array = open_array(path)

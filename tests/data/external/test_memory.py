@@ -1,4 +1,4 @@
-"""The limit on memory: what is read at once under it, what in parts, and what is said."""
+"""The memory limit: what is read at once, what in parts, and the warnings."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def only_at_once(folder: Path) -> list[Path]:
     return [folder / "g.parquet", folder / "g.npz", folder / "named", libkge_folder(folder / "libkge")]
 
 
-def test_where_a_source_can_only_be_read_at_once_that_is_said_under_a_limit(
+def test_a_limit_warns_about_a_source_that_can_only_be_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for source in only_at_once(tmp_path):
@@ -121,7 +121,7 @@ def test_where_a_source_can_only_be_read_at_once_that_is_said_under_a_limit(
     check_limit(recognize(tmp_path / "ids.npy"), 2000)
 
 
-def test_prepare_says_so_only_if_a_limit_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_warns_only_if_a_limit_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limit_module, "MIN_LIMIT", 1)
     monkeypatch.setattr(limit_module, "machine_bytes", lambda: 1)
     folder = libkge_folder(tmp_path / "libkge")
@@ -141,7 +141,7 @@ def test_a_damaged_archive_or_table_needs_nothing_before_it_is_read(tmp_path: Pa
 
 
 @pytest.mark.parametrize("duplicates", ["drop", "keep"])
-def test_tables_get_what_the_marks_of_triples_and_names_leave(
+def test_tables_get_the_memory_beside_the_marks_of_triples_and_names(
     tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch, caplog, duplicates: str
 ) -> None:
     (tmp_path / "g.tsv").write_text(lines(n=400, n_names=60))

@@ -70,7 +70,7 @@ def test_a_folder_of_splits(
     check_same(large(folder, tmp_path / "again"), load_dataset(folder))
 
 
-def test_blank_lines_wide_headers_and_what_was_understood(
+def test_blank_lines_and_wide_headers_are_logged_alike(
     tmp_path: Path, small_blocks: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [line.split("\t") for line in lines().splitlines()]
@@ -86,7 +86,7 @@ def test_blank_lines_wide_headers_and_what_was_understood(
     assert found.provenance["read_as"]["train"] == {"separator": "commas", "header": True, "columns": [1, 2, 3]}
 
 
-def test_a_source_that_is_stopped_within_blank_lines_goes_on(tmp_path: Path, small_blocks: None) -> None:
+def test_a_source_that_is_stopped_within_blank_lines_resumes(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "g.tsv").write_text(lines().replace("\n", "\n  \t\n\n"))
     at = 1
     while stopped(tmp_path / "g.tsv", tmp_path / "out", at=at):
@@ -95,7 +95,7 @@ def test_a_source_that_is_stopped_within_blank_lines_goes_on(tmp_path: Path, sma
     check_same(large(tmp_path / "g.tsv", tmp_path / "again"), load_dataset(tmp_path / "g.tsv"))
 
 
-def test_valid_triples_that_stand_in_test_are_counted_in_either_way(
+def test_valid_triples_in_test_are_counted_in_memory_and_in_parts(
     tmp_path: Path, small_blocks: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "d"
@@ -152,7 +152,7 @@ def test_arrays_of_other_integers_become_int32_in_blocks(
     assert (found.fingerprint, found.provenance) == (wanted.fingerprint, wanted.provenance)
 
 
-def test_names_beside_arrays_that_repeat_are_counted_in_either_way(
+def test_repeated_names_beside_arrays_are_counted_in_memory_and_in_parts(
     tmp_path: Path, small_blocks: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     np.save(tmp_path / "train.npy", np.random.default_rng(0).integers(0, 30, (500, 3)).astype(np.int32))

@@ -1,4 +1,4 @@
-"""Sources larger than memory: after any number of kills, faults and full disks the same dataset, and nothing else."""
+"""Sources larger than memory: the same dataset after kills, faults and full disks, without leftovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grash.errors import FormatError, InputError, OutputError
 from large_sources import check_same, large, lines, stopped
 
 
-def test_stopped_at_any_point_it_goes_on_to_the_same_dataset(tmp_path: Path, small_blocks: None) -> None:
+def test_stopped_at_any_point_it_resumes_to_the_same_dataset(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "g.tsv").write_text(lines(n=150))
     wanted = load_dataset(tmp_path / "g.tsv")
     at = 1
@@ -53,7 +53,7 @@ prepare_large(recognize(source), out, SourceOptions(), memory=1 << 20, overwrite
 """
 
 
-def test_killed_again_and_again_it_ends_without_damage(tmp_path: Path) -> None:
+def test_killed_repeatedly_it_ends_without_damage(tmp_path: Path) -> None:
     (tmp_path / "g.tsv").write_text(lines(n=3000, n_names=900))
     codes = []
     for at in (1, 3, 2, 6, 10_000):
@@ -99,7 +99,7 @@ def killed_at(at: str, source: Path, out: Path, *, overwrite: bool = False) -> N
 
 @pytest.mark.parametrize("at", ["complete_folder", "remove", "half removed"])
 @pytest.mark.parametrize("kind", ["text", "array"])
-def test_killed_at_its_end_the_same_call_ends_it_and_leaves_nothing(tmp_path: Path, at: str, kind: str) -> None:
+def test_killed_at_its_end_the_same_call_finishes_and_leaves_no_spill(tmp_path: Path, at: str, kind: str) -> None:
     if kind == "text":
         source = tmp_path / "g.tsv"
         source.write_text(lines())
@@ -115,7 +115,7 @@ def test_killed_at_its_end_the_same_call_ends_it_and_leaves_nothing(tmp_path: Pa
         prepare(source, tmp_path / "out")
 
 
-def test_what_is_there_is_not_taken_for_the_result_of_another_source_or_of_a_call_that_was_stopped(
+def test_an_existing_dataset_is_not_mistaken_for_the_result_of_another_source_or_call(
     tmp_path: Path,
 ) -> None:
     source, out = tmp_path / "g.tsv", tmp_path / "out"
@@ -133,7 +133,7 @@ def test_what_is_there_is_not_taken_for_the_result_of_another_source_or_of_a_cal
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.tsv", "out"]
 
 
-def test_a_spill_that_is_half_removed_begins_anew(tmp_path: Path) -> None:
+def test_a_half_removed_spill_starts_from_the_beginning(tmp_path: Path) -> None:
     source, out = tmp_path / "g.tsv", tmp_path / "out"
     source.write_text(lines())
     killed_at("half removed", source, out)
@@ -143,7 +143,7 @@ def test_a_spill_that_is_half_removed_begins_anew(tmp_path: Path) -> None:
     check_same(prepare(source, out), load_dataset(source))
 
 
-def test_a_spill_of_another_source_begins_anew(tmp_path: Path, small_blocks: None) -> None:
+def test_a_spill_of_another_source_starts_from_the_beginning(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "g.tsv").write_text(lines())
     assert stopped(tmp_path / "g.tsv", tmp_path / "out", at=4)
     (tmp_path / "g.tsv").write_text(lines(seed=5))
@@ -162,7 +162,7 @@ def test_a_damaged_or_foreign_spill_is_refused(tmp_path: Path, small_blocks: Non
         large(tmp_path / "g.tsv", tmp_path / "other")
 
 
-def test_two_at_once_do_not_meet(tmp_path: Path, small_blocks: None) -> None:
+def test_two_processes_cannot_use_one_spill(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "g.tsv").write_text(lines())
 
     def watch(*_: object) -> None:
@@ -172,7 +172,7 @@ def test_two_at_once_do_not_meet(tmp_path: Path, small_blocks: None) -> None:
     large(tmp_path / "g.tsv", tmp_path / "out", watch=watch)
 
 
-def test_a_bad_source_leaves_nothing_behind_and_its_line_is_named(tmp_path: Path, small_blocks: None) -> None:
+def test_a_bad_source_leaves_no_files_and_its_line_is_reported(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "bad.tsv").write_text(lines() + "node 1\trel1\n")
     with pytest.raises(InputError, match="line 401: found 2 columns"):
         large(tmp_path / "bad.tsv", tmp_path / "out")
@@ -183,7 +183,7 @@ def test_a_bad_source_leaves_nothing_behind_and_its_line_is_named(tmp_path: Path
         large(tmp_path / "bad.tsv", tmp_path / "mine", overwrite=True)
 
 
-def test_after_a_full_disk_it_goes_on(tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_after_a_full_disk(tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "g.tsv").write_text(lines())
     add_rows, calls = Spill.add_rows, []
 

@@ -100,7 +100,7 @@ def test_a_libkge_folder_with_other_file_names(tmp_path, yaml):
     check(load_dataset(write(tmp_path, **content, dataset__yaml=yaml)))
 
 
-def test_ids_of_a_dictionary_may_stand_in_any_order(tmp_path):
+def test_ids_of_a_dictionary_may_be_in_any_order(tmp_path):
     shuffled = lines(sorted(enumerate(ENTITIES), key=lambda pair: pair[1]))
     dataset = load_dataset(write(tmp_path, **{**LIBKGE, "entity_ids__del": shuffled}))
     check(dataset)
@@ -215,7 +215,7 @@ def test_a_missing_path_gets_near_names(tmp_path):
         load_dataset(tmp_path / "no" / "such")
 
 
-def test_a_folder_without_a_graph_says_what_was_looked_for(tmp_path):
+def test_a_folder_without_a_graph_lists_the_known_layouts(tmp_path):
     write(tmp_path, notes__md="x")
     write(tmp_path / "inner", train__txt="a\tb\tc\n")
     with pytest.raises(
@@ -238,7 +238,7 @@ def test_the_format_option_chooses_between_files(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf"])
-def test_a_file_without_triples_gets_a_sentence(tmp_path, content):
+def test_a_file_without_triples_is_an_input_error(tmp_path, content):
     write(tmp_path, x__tsv=content)
     with pytest.raises(InputError, match="x.tsv (is empty|contains no triples)"):
         load_dataset(tmp_path / "x.tsv")

@@ -1,4 +1,4 @@
-"""Text files of triples: what they may look like, what is said about those that cannot be read."""
+"""Text files of triples: dialects, options and errors."""
 
 import bz2
 import csv
@@ -109,7 +109,7 @@ def test_quoted_fields_of_comma_files():
         ("a\tr\tb\nb\ts\tc\n", {"separator": "\\t"}),
     ],
 )
-def test_options_say_what_cannot_be_guessed(content, options):
+def test_options_replace_guesses(content, options):
     assert read(content, **options) == ABC
 
 
@@ -157,7 +157,7 @@ def test_the_columns_of_a_wide_header_are_those_of_every_line():
         ("a\ttype\tb\n", None),
     ],
 )
-def test_a_first_line_that_may_be_a_header_is_doubted(content, doubtful):
+def test_a_first_line_that_may_be_a_header_is_noticed(content, doubtful):
     raw = content.encode()
     assert possible_header(raw, guess_dialect(raw, Path("graph.txt"))) == doubtful
 
@@ -186,7 +186,7 @@ def test_header_words_can_be_names():
         (b"a\tr\tb\xe2\x82", {}, "line 1: the byte 0xe2 is not UTF-8"),
     ],
 )
-def test_what_cannot_be_read_gets_the_file_and_the_line(content, options, sentence):
+def test_errors_name_the_file_and_the_line(content, options, sentence):
     with pytest.raises(InputError, match=sentence):
         read(content, **options)
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_read_gets_the_file_and_the_line(content, options, senten
         ({"seed": -1}, "seed=-1"),
     ],
 )
-def test_an_option_out_of_range_gets_a_sentence(options, sentence):
+def test_an_option_out_of_range_is_a_config_error(options, sentence):
     with pytest.raises(ConfigError, match=sentence):
         SourceOptions(**options)
 
@@ -239,7 +239,7 @@ def test_compressed_files_are_known_by_their_content(tmp_path, name):
 
 @pytest.mark.parametrize("cut", [3, 20, 500, -1])
 @pytest.mark.parametrize("name", COMPRESSORS)
-def test_truncated_archives_get_a_sentence(tmp_path, name, cut):
+def test_truncated_files_are_input_errors(tmp_path, name, cut):
     path = tmp_path / "graph.tsv"
     path.write_bytes(COMPRESSORS[name](LONG)[:cut])
     with pytest.raises(InputError, match=r"graph.tsv"):
@@ -247,7 +247,7 @@ def test_truncated_archives_get_a_sentence(tmp_path, name, cut):
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
-def test_damaged_archives_get_a_sentence(tmp_path, name):
+def test_damaged_files_are_input_errors(tmp_path, name):
     raw = bytearray(COMPRESSORS[name](LONG))
     middle = len(raw) // 2
     raw[middle : middle + 40] = bytes(40)
@@ -274,7 +274,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch, block):
     assert len(whole) == 15
 
 
-def test_a_line_that_never_ends_is_given_up(monkeypatch):
+def test_a_line_that_never_ends_is_an_input_error(monkeypatch):
     monkeypatch.setattr(text, "SAMPLE", 64)
     monkeypatch.setattr(text, "BLOCK", 64)
     monkeypatch.setattr(text, "MAX_LINE", 1000)
