@@ -77,12 +77,12 @@ def stepping(
 
         yield "one process", lambda: train_step(state, batches, config), lambda losses: losses, lambda: 0
         return
-    from grash.engines.distributed import joined
+    from grash.engines.distributed import join_group
     from grash.training.distributed.checkpoint import fresh_shard
     from grash.training.distributed.loop import distributed_step
     from grash.training.distributed.tables import Shard
 
-    with joined(args.device) as (group, device):
+    with join_group(args.device) as (group, device):
         shard, data = Shard(dataset.n_entities, group), TrainingData(dataset, device)
         state = fresh_shard(config, dataset.n_relations, shard, device)
         training = Training(config).started(state, data.batches(config))

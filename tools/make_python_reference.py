@@ -1,7 +1,7 @@
-"""Writes the signatures of docs/reference/python.md from the code; tests/docs/test_reference.py compares.
+"""Write the signatures in docs/reference/python.md from the code; tests/docs/test_reference.py compares.
 
-The page is prose; between `<!-- NAME -->` and `<!-- end -->` stands what the code says of the public name NAME: its
-signature and docstring, and of a class every public member's.
+The page is prose. Between `<!-- NAME -->` and `<!-- end -->` are the signature and docstring of the public name NAME;
+for a class, also those of its public members.
 """
 
 import inspect
@@ -24,23 +24,23 @@ from grash.evaluation.evaluate import evaluate
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "python.md"
 WIDTH = 118
 MARKED = re.compile(r"^<!-- (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
-INNER = {"complete_folder", "unnamed_fingerprint", "graphs", "own_key"}  # members for other parts of grash
-CALLED = {"Search"}  # classes whose objects people make themselves
+INNER = {"complete_folder", "unnamed_fingerprint", "graphs", "own_key"}  # members that users do not need
+CALLED = {"Search"}  # classes that users instantiate
 
 
 def filled(page: str) -> str:
-    """The page with its signatures made anew."""
+    """Return the page with its signatures written again."""
     return MARKED.sub(lambda m: f"<!-- {m[1]} -->\n```pyi\n{public_name(m[1])}```\n<!-- end -->", page)
 
 
 def public_name(name: str) -> str:
-    """What the code says of a name of `grash`, as the text of a stub."""
+    """Return the stub of a public name of `grash`."""
     value = getattr(grash, name)
     return of_class(value) if inspect.isclass(value) else of_function(name, value)
 
 
 def of_class(cls: type) -> str:
-    """The stub of a class: its fields, then its public members in the order of the code."""
+    """Return the stub of a class: its fields, then its public members in the order of the code."""
     parts = [docstring(cls)]
     named = cls.__annotations__ if is_dataclass(cls) else {}
     fields = {name: kind for name, kind in named.items() if not name.startswith("_")}
@@ -53,7 +53,7 @@ def of_class(cls: type) -> str:
 
 
 def of_member(name: str, member: Any) -> str:
-    """The stub of a method, or of a property as what it gives."""
+    """Return the stub of a method or property."""
     if isinstance(member, classmethod):
         return "@classmethod\n" + of_function(name, member.__func__)
     if isinstance(member, property | cached_property):
@@ -63,7 +63,7 @@ def of_member(name: str, member: Any) -> str:
 
 
 def of_function(name: str, function: Callable[..., Any]) -> str:
-    """The stub of a function, with its docstring."""
+    """Return the stub of a function, with its docstring."""
     signature = signature_of(function)
     words = parameters(name, signature)
     gives = "" if name == "__init__" else f" -> {signature.return_annotation}"
@@ -76,7 +76,7 @@ def of_function(name: str, function: Callable[..., Any]) -> str:
 
 
 def signature_of(function: Any) -> inspect.Signature:
-    """The signature of a function or class, types as the code has them, but names of choices as the choices."""
+    """Return the signature of a function or class; a name of a Literal becomes the Literal."""
     names = vars(sys.modules[function.__module__])
     found = inspect.signature(function)
     spelled = [p.replace(annotation=spell(p.annotation, names)) for p in found.parameters.values()]
@@ -94,7 +94,7 @@ def spell(annotation: Any, names: dict[str, Any]) -> str:
 
 
 def parameters(name: str, signature: inspect.Signature) -> list[str]:
-    """Each parameter as it is written, what `**options` stands for among them."""
+    """Return each parameter as text, with those that `**options` accepts."""
     words: list[str] = []
     starred = False
     for p in signature.parameters.values():
@@ -108,7 +108,7 @@ def parameters(name: str, signature: inspect.Signature) -> list[str]:
 
 
 def written(p: inspect.Parameter) -> str:
-    """A parameter with its type and default, in the quotes that the code has."""
+    """Return a parameter with its type and default."""
     stars = "**" if p.kind is p.VAR_KEYWORD else ""
     kind = "" if p.annotation in ("", "Any") else f": {p.annotation}"
     default = "" if p.default is p.empty else f"{' = ' if kind else '='}{str_of(p.default)}"
@@ -129,7 +129,7 @@ def reading_options() -> list[inspect.Parameter]:
 
 
 def splitting_options() -> list[inspect.Parameter]:
-    """Those of the reading options that triples in memory have too."""
+    """Return the reading options that triples in memory have, too."""
     return [p for p in reading_options() if _is_taken(p)]
 
 

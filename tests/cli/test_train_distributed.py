@@ -143,7 +143,7 @@ def test_a_launcher_that_is_not_there_is_said(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(distributed, "_PATIENCE", distributed.timedelta(seconds=1))
+    monkeypatch.setattr(distributed, "_TIMEOUT", distributed.timedelta(seconds=1))
     ran = grash("train", source, "-o", str(tmp_path / "m"), *SMALL)
     assert ran.code == 8 and "Rank 1 of 2 could not join the others at 127.0.0.1" in ran.err
 
@@ -151,8 +151,8 @@ def test_a_launcher_that_is_not_there_is_said(
 def test_a_rank_without_a_card_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert distributed._device("auto", 1)[0].index == 1 and not distributed._device("cuda", 0)[1]
+    assert distributed._rank_device("auto", 1)[0].index == 1 and not distributed._device("cuda", 0)[1]
     with pytest.raises(ConfigError, match="start it with --nproc-per-node 2"):
-        distributed._device("auto", 2)
-    assert distributed._device("cuda:0", 3) == (distributed.torch.device("cuda", 0), True)
-    assert distributed._device("cpu", 3)[0].type == "cpu"
+        distributed._rank_device("auto", 2)
+    assert distributed._rank_device("cuda:0", 3) == (distributed.torch.device("cuda", 0), True)
+    assert distributed._rank_device("cpu", 3)[0].type == "cpu"

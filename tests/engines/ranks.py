@@ -94,7 +94,7 @@ def _losses(launch: dict[str, Any]) -> None:
     import torch
 
     from engines.planted import circle
-    from grash.engines.distributed import joined
+    from grash.engines.distributed import join_group
     from grash.engines.trainer import TrainingData
     from grash.training.config import make_config
     from grash.training.distributed.checkpoint import fresh_shard
@@ -103,7 +103,7 @@ def _losses(launch: dict[str, Any]) -> None:
     from grash.training.loop import Training
 
     dataset, found = circle(), []
-    with joined("cpu") as (group, device), torch.no_grad():
+    with join_group("cpu") as (group, device), torch.no_grad():
         shard, data = Shard(dataset.n_entities, group), TrainingData(dataset, device)
         for settings in launch["settings"]:
             config = make_config(settings)
@@ -117,7 +117,7 @@ def _losses(launch: dict[str, Any]) -> None:
 
 def _train(launch: dict[str, Any]) -> None:
     from engines.planted import circle
-    from grash.engines.distributed import joined, train_together
+    from grash.engines.distributed import join_group, run_distributed_training
     from grash.training.config import make_config
     from grash.training.distributed import loop as sharded_loop
 
@@ -140,8 +140,8 @@ def _train(launch: dict[str, Any]) -> None:
 
     sharded_loop.distributed_step = step  # type: ignore[assignment]
     Path.rename = rename  # type: ignore[method-assign]
-    with joined("cpu") as (group, device):
-        train_together(
+    with join_group("cpu") as (group, device):
+        run_distributed_training(
             circle(),
             make_config(launch["settings"]),
             group,

@@ -14,7 +14,7 @@ import torch
 from engines.planted import circle
 from engines.searches import small_search
 from grash.api.model import Model
-from grash.engines.distributed import train_together
+from grash.engines.distributed import run_distributed_training
 from grash.engines.trainer import TrainingData, run_training, run_trainings, stack_key
 from grash.errors import ConfigError
 from grash.evaluation.evaluate import evaluate
@@ -277,8 +277,8 @@ def test_what_cannot_be_kept_so_is_refused_with_a_sentence(tmp_path: Path, monke
     def rank(group: Any) -> str:
         with pytest.raises(ConfigError) as caught:
             folders = {"out": tmp_path / "m", "checkpoint": tmp_path / "c"}
-            train_together(circle(), config_of(), group, torch.device("cpu"), **folders)
+            run_distributed_training(circle(), config_of(), group, torch.device("cpu"), **folders)
         return str(caught.value)
 
-    said = "storage=bf16 trains in one process, and this training is spread over several: give storage=float32"
+    said = "storage=bf16 can be trained in one process only: give storage=float32"
     assert all(words.startswith(said) for words in in_threads(2, rank))

@@ -16,7 +16,7 @@ Source = Dataset | str | Path
 
 
 def describe(dataset: Source, **options: Any) -> profiles.Profile:
-    """The profile of a graph: counts, degrees, kinds of relations, and what would mislead.
+    """Return the profile of a graph: counts, degrees, kinds of relations, and problems of the data.
 
     options: threshold, as in `grash.data.profile`.
     """
@@ -24,7 +24,7 @@ def describe(dataset: Source, **options: Any) -> profiles.Profile:
 
 
 def find_dataset(source: str | Path) -> Dataset:
-    """The graph of a model folder or of a search's run folder, or what `load_dataset` makes of another source."""
+    """Return the graph of a model folder or of a run folder, or what `load_dataset` returns for another source."""
     folder = Path(source)
     for model in (folder, folder / "model"):
         if (model / "model.json").is_file():

@@ -1,7 +1,4 @@
-"""Using a model: answers by name, scores of triples, neighbors, evaluation.
-
-Comes from training or from a model folder; what the command line shows is one call of `Model` each.
-"""
+"""Use a trained model: predictions by name, scores of triples, neighbors, evaluation, export."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ _TRIPLES = 1 << 16  # scored together
 
 @dataclass(frozen=True)
 class Prediction:
-    """An answer: the entity or relation, its score, and whether the triple stands in the dataset."""
+    """An answer: the entity or relation, its score, and whether the dataset has the triple."""
 
     name: str
     id: int
@@ -55,7 +52,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Query:
-    """A question by ids: the part that is None is asked for."""
+    """A question by ids; the part that is None is predicted."""
 
     head: int | None
     relation: int | None
@@ -87,16 +84,16 @@ class Model:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto") -> Model:
-        """The model of a folder that `save` or `grash train` wrote."""
+        """Load the model of a folder that `save` or `grash train` wrote."""
         stored = read_model(Path(folder), device=choose_device(device))
         try:
             config = make_config(stored.config)
         except (ConfigError, UnknownName, TypeError) as error:
-            raise FormatError(f"{folder} is a damaged model folder: its config says {error}") from error
+            raise FormatError(f"{folder} is a damaged model folder. Its config: {error}") from error
         return cls(stored.model, stored.dataset, config, evaluation=stored.evaluation, history=stored.history)
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Writes the model folder, wholly or not at all."""
+        """Write the model folder, completely or not at all."""
         stored = StoredModel(self.kge, self.dataset, self.config.model_dump(), self.evaluation, self.history)
         save_model(stored, Path(folder), overwrite=overwrite)
 
@@ -108,7 +105,7 @@ class Model:
         dataset: str | Path | None = None,
         overwrite: bool = False,
     ) -> list[Path]:
-        """Writes the embeddings, splits or configuration for other programs; the files written.
+        """Write the embeddings, splits or configuration for other programs; return the files written.
 
         grash.export has the formats. dataset, with pykeen and libkge: the graph as that tool knows it.
         """
@@ -139,9 +136,9 @@ class Model:
         k: int = 10,
         new_only: bool = False,
     ) -> list[Prediction]:
-        """The k best answers for the one part that is not given, best first; equal scores by ascending id.
+        """Return the k best answers for the part that is not given, best first; equal scores by ascending id.
 
-        new_only leaves out the answers that the dataset (train, valid or test) has already.
+        new_only: omit answers that the dataset (train, valid or test) has already.
         """
         return self.predict_many([(head, relation, tail)], k, new_only=new_only)[0]
 
@@ -153,7 +150,7 @@ class Model:
         *,
         new_only: bool = False,
     ) -> list[list[Prediction]]:
-        """`predict` for each (head, relation, tail), one of them None."""
+        """Call `predict` for each (head, relation, tail), one of them None."""
         _check_count(k, "answers")
         questions = [q if isinstance(q, Query) else self.query(*_three(q, i)) for i, q in enumerate(queries)]
         answers: list[list[Prediction]] = [[] for _ in questions]
@@ -171,9 +168,9 @@ class Model:
 
     @torch.no_grad()
     def score(self, triples: Iterable[Sequence[Name]] | NDArray[Any], *, side: Side = "tail") -> NDArray[np.float32]:
-        """(n,) scores of triples (n, 3), by names or ids; higher is more plausible.
+        """Return scores (n,) of triples (n, 3), given by names or ids; higher is more plausible.
 
-        With reciprocals a triple has two scores: the one under which `side` is ranked is given.
+        With reciprocal relations a triple has two scores; this is the one that ranks `side`.
         """
         ids = self._ids(triples)
         scores = []
@@ -187,7 +184,7 @@ class Model:
 
     @torch.no_grad()
     def neighbors(self, entity: Name, k: int = 10, metric: Metric = "cosine") -> list[Prediction]:
-        """The k entities whose embeddings are nearest, itself left out; euclidean scores are minus the distance."""
+        """Return the k entities with the nearest embeddings, without itself; euclidean scores are minus the distance."""
         if metric not in METRICS:
             raise ConfigError(f"metric={metric!r} is unknown: give {', '.join(METRICS)}.")
         _check_count(k, "neighbors")
@@ -207,14 +204,16 @@ class Model:
         return [Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist())]
 
     def evaluate(self, dataset: Dataset | None = None, **options: Any) -> Evaluation:
-        """Filtered ranking of a split (`evaluation.evaluate` has the options): of the model's own dataset, or of
-        another one, whose names are looked up among the model's."""
+        """Rank a split of the model's own dataset, or of another one whose names are matched with the model's.
+
+        options: see `grash.evaluation.evaluate`.
+        """
         if dataset is None or dataset.fingerprint == self.dataset.fingerprint:
             return evaluate_own(self.kge, self.dataset, **options)
         return evaluate_other(self.kge, self.dataset, dataset, **options)
 
     def query(self, head: Name | None, relation: Name | None, tail: Name | None) -> Query:
-        """The question by ids; exactly one part must be None."""
+        """Return the question by ids; exactly one part must be None."""
         given = {"head": head, "relation": relation, "tail": tail}
         missing = [name for name, value in given.items() if value is None]
         if len(missing) != 1:
@@ -266,7 +265,7 @@ class Model:
         known = known_answers(self.dataset, ends, relations, side)
         queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), side)
         if not torch.isfinite(queries).all():
-            raise Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it anew.")
+            raise Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it again.")
         skip_rows, skip_columns = _pairs(known) if new_only else (np.empty(0, np.int64),) * 2
         found = best_candidates(
             queries,
@@ -322,7 +321,7 @@ def _three(row: Any, number: int) -> tuple[Any, Any, Any]:
 
 
 def _tile(n_queries: int, width: int) -> int:
-    """Candidates scored at a time: their scores, and their rows where these are made anew, fit the work space."""
+    """Candidates scored at a time: their scores, and their rows where these are computed, fit the work space."""
     return max(1024, _WORK_BYTES // (4 * max(n_queries, width)))
 
 

@@ -1,4 +1,4 @@
-"""What is recorded of a search, as objects and data frames."""
+"""Read what is recorded of a search, as objects and data frames."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SearchResult:
 
     @property
     def best_config(self) -> TrainConfig:
-        """The winner, or while the search goes on the incumbent."""
+        """The winner, or while the search runs the best configuration so far."""
         best = self.state.incumbent()
         number = self.state.winner if self.state.winner is not None else None if best is None else best.number
         if number is None:
@@ -39,23 +39,23 @@ class SearchResult:
     @property
     def model(self) -> Model:
         if not (self.folder / "model" / "model.json").is_file():
-            raise InputError(f"{self.folder} has no trained model: let the search end, or train best.yaml.")
+            raise InputError(f"{self.folder} has no trained model: let the search finish, or train best.yaml.")
         return Model.load(self.folder / "model")
 
     def trials(self) -> list[dict[str, Any]]:
-        """One row per trial and round."""
+        """Return one row per trial and round."""
         from grash.report.summary import trial_rows
 
         return trial_rows(self.state)
 
     def trials_dataframe(self) -> Any:
-        """The same as a polars data frame (`.to_pandas()` where pandas is wanted)."""
+        """Return the same as a polars data frame; `.to_pandas()` converts it."""
         import polars
 
         return polars.DataFrame(self.trials(), infer_schema_length=None)
 
     def report(self) -> Path:
-        """Writes report.html anew and says where it is."""
+        """Write report.html again and return its path."""
         from grash.report.page import write_report
 
         return write_report(self.folder)

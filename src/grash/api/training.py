@@ -1,4 +1,4 @@
-"""Everything that the command line does, as one call in Python under the same name.
+"""Train a model in Python.
 
 dataset = grash.load_dataset("world")
 model = grash.train(dataset, model="complex", epochs=20, out="runs/world")
@@ -43,42 +43,43 @@ def train(
     placement: str = "auto",
     **settings: Any,
 ) -> Model:
-    """The model of the best validation, evaluated on test (if it has triples) and saved to `out` (if given).
+    """Train a model and return the one of the best validation, evaluated on test (if it has triples) and saved to
+    `out` (if given).
 
-    config: a TrainConfig, a mapping or a YAML file; `settings` change its fields. checkpoint: a folder to go on
-    from and to save to; with `out` it lies beside it by default and goes when the model is saved. On Ctrl-C the
-    step is finished and the checkpoint saved: the same call goes on from there. watch is told the progress.
-    placement: where the entities' rows lie, auto, device, host or disk; results do not depend on it.
+    config: a TrainConfig, a mapping or a YAML file; `settings` change its fields. checkpoint: folder to resume from and
+    to save to. With `out` it is beside that folder by default, and removed when the model is saved. On Ctrl-C the
+    checkpoint is saved after the current step, and the same call resumes from it. watch: receives the progress.
+    placement: where the entities are stored (auto, device, host or disk); results do not depend on it.
     """
     data = as_dataset(dataset)
     chosen = configure(config, **settings)
     folder = None if out is None else Path(out)
-    place = Path(checkpoint) if checkpoint is not None else None if folder is None else checkpoint_of(folder)
+    saved = Path(checkpoint) if checkpoint is not None else None if folder is None else checkpoint_folder(folder)
     if folder is not None:
-        check_place(folder, overwrite=overwrite, test_sample=test_sample)
-    outcome = run_training(
-        data, chosen, device=device, threads=threads, checkpoint=place, valid_sample=valid_sample, watch=watch,
+        check_output(folder, overwrite=overwrite, test_sample=test_sample)
+    state = run_training(
+        data, chosen, device=device, threads=threads, checkpoint=saved, valid_sample=valid_sample, watch=watch,
         placement=placement,
     )  # fmt: skip
-    model = Model(outcome.model, data, chosen, history=[asdict(v) for v in outcome.history])
+    model = Model(state.model, data, chosen, history=[asdict(v) for v in state.history])
     if evaluate and len(data.test):
         model.evaluation = model.evaluate(sample=test_sample, seed=chosen.seed).to_dict()
     if folder is not None:
         model.save(folder, overwrite=overwrite)
-        if checkpoint is None and place is not None:
-            shutil.rmtree(place, ignore_errors=True)
+        if checkpoint is None and saved is not None:
+            shutil.rmtree(saved, ignore_errors=True)
     return model
 
 
-def check_place(folder: Path, *, overwrite: bool, test_sample: int | None) -> None:
-    """Says before a training what testing and saving would say after it."""
+def check_output(folder: Path, *, overwrite: bool, test_sample: int | None) -> None:
+    """Raise before a training what testing and saving would raise after it."""
     check_model_folder(folder, overwrite=overwrite)
     check_sample(test_sample)
     check_writable(folder)
 
 
 def configure(config: Settings | None = None, **settings: Any) -> TrainConfig:
-    """The TrainConfig of a mapping, a YAML file or another one, with `settings` changed; defaults else."""
+    """Return the TrainConfig of a mapping, a YAML file or another TrainConfig, changed by `settings`."""
     if config is None:
         return make_config(settings)
     if isinstance(config, TrainConfig):
@@ -88,32 +89,30 @@ def configure(config: Settings | None = None, **settings: Any) -> TrainConfig:
     return read_config(Path(config)).changed(**settings)
 
 
-def checkpoint_of(folder: str | Path) -> Path:
-    """Where a training into this model folder keeps its checkpoint: beside it."""
+def checkpoint_folder(folder: str | Path) -> Path:
+    """Return where a training into this model folder saves its checkpoint: beside it."""
     folder = Path(folder)
     return folder.with_name(f"{folder.name}.checkpoint")
 
 
-def free_folder(
+def unused_folder(
     dataset: Dataset, config: TrainConfig, *, parent: str | Path = "runs", valid_sample: int | None = None
 ) -> Path:
-    """PARENT/DATASET-MODEL, or the same with -2, -3, …: the first that holds no model and no other run's checkpoint.
+    """Return PARENT/DATASET-MODEL, or with -2, -3, …: the first without a model and without another run's checkpoint.
 
-    The checkpoint of an interrupted run with these settings on this dataset is found again.
+    An interrupted run with these settings on this dataset gets its folder again.
     """
     base = Path(parent) / f"{dataset.name}-{config.model}".replace("/", "-")
     number = 1
     while True:
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        checkpoint = checkpoint_of(folder)
-        if not folder.exists() and (not checkpoint.exists() or goes_on_from(checkpoint, dataset, config, valid_sample)):
+        checkpoint = checkpoint_folder(folder)
+        if not folder.exists() and (not checkpoint.exists() or can_resume(checkpoint, dataset, config, valid_sample)):
             return folder
         number += 1
 
 
-def goes_on_from(
-    checkpoint: str | Path, dataset: Dataset, config: TrainConfig, valid_sample: int | None = None
-) -> bool:
-    """Whether there is a checkpoint of a training with these settings on this dataset."""
+def can_resume(checkpoint: str | Path, dataset: Dataset, config: TrainConfig, valid_sample: int | None = None) -> bool:
+    """Return whether there is a checkpoint of a training with these settings on this dataset."""
     repair_folder(Path(checkpoint))
     return checkpoint_belongs_to(Path(checkpoint), run_identity(dataset, config, valid_sample))

@@ -86,15 +86,15 @@ class _Request:
     options: dict[str, Any]
 
     def model_folder(self) -> Path:
-        from grash.api.training import free_folder
+        from grash.api.training import unused_folder
 
         sample = self.options["valid_sample"]
-        return self.out if self.out is not None else free_folder(self.dataset, self.config, valid_sample=sample)
+        return self.out if self.out is not None else unused_folder(self.dataset, self.config, valid_sample=sample)
 
     def resumes_from(self, checkpoint: Path) -> bool:
-        from grash.api.training import goes_on_from
+        from grash.api.training import can_resume
 
-        return goes_on_from(checkpoint, self.dataset, self.config, self.options["valid_sample"])
+        return can_resume(checkpoint, self.dataset, self.config, self.options["valid_sample"])
 
 
 def add_to(app: typer.Typer) -> None:
@@ -183,13 +183,13 @@ def _train_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 def _train_here(request: _Request) -> None:
     """Train in this process."""
-    from grash.api.training import check_place, checkpoint_of, train
+    from grash.api.training import check_output, checkpoint_folder, train
     from grash.engines.device import choose_device
     from grash.engines.trainer import TrainingData
 
     dataset, config, options, folder = request.dataset, request.config, dict(request.options), request.model_folder()
-    checkpoint = checkpoint_of(folder)
-    check_place(folder, overwrite=options["overwrite"], test_sample=options["test_sample"])
+    checkpoint = checkpoint_folder(folder)
+    check_output(folder, overwrite=options["overwrite"], test_sample=options["test_sample"])
     device = choose_device(request.device)
     data = TrainingData(dataset, device, valid_sample=options["valid_sample"])
     placed = data.choose_placement(config, placement=request.placement, folder=folder.absolute().parent)
@@ -211,7 +211,7 @@ def _train_here(request: _Request) -> None:
 
 def _train_rank(request: _Request) -> None:
     """Train as one rank of several."""
-    from grash.engines.distributed import joined
+    from grash.engines.distributed import join_group
     from grash.training.distributed.communication import RankLost
 
     rank = os.environ["RANK"]
@@ -224,7 +224,7 @@ def _train_rank(request: _Request) -> None:
                 f"--placement {request.placement} is only for a training in one process: leave it out, and start more "
                 f"ranks if the embeddings do not fit."
             )
-        with joined(request.device) as (group, device):
+        with join_group(request.device) as (group, device):
             _train_joined(request, group, device)
     except RankLost:
         raise  # its message names the rank
@@ -235,12 +235,12 @@ def _train_rank(request: _Request) -> None:
 
 
 def _train_joined(request: _Request, group: ProcessGroup, device: torch.device) -> None:
-    from grash.api.training import checkpoint_of
-    from grash.engines.distributed import train_together
+    from grash.api.training import checkpoint_folder
+    from grash.engines.distributed import run_distributed_training
 
     dataset, config, first = request.dataset, request.config, group.rank == 0
     folder = Path(group.broadcast_text(str(request.model_folder()) if first else ""))
-    checkpoint = checkpoint_of(folder)
+    checkpoint = checkpoint_folder(folder)
     started = time.monotonic()
     if not request.quiet:
         rows = -(-dataset.n_entities // group.size)
@@ -255,7 +255,7 @@ def _train_joined(request: _Request, group: ProcessGroup, device: torch.device) 
                 "restart": request.restart,
                 "watch": watch,
             }
-            found = train_together(dataset, config, group, device, **given, **request.options)
+            found = run_distributed_training(dataset, config, group, device, **given, **request.options)
     except KeyboardInterrupt:
         if first:
             _print_interrupted(checkpoint)

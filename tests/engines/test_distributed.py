@@ -152,7 +152,7 @@ def test_a_rank_that_is_killed_between_two_renames_loses_nothing(run: Any) -> No
 def test_a_rank_that_is_told_to_end_says_so(run: Any) -> None:
     _, found = run
     assert (
-        "Rank 1 of 2 was told to end" in found[14]["said"][1]
+        "Rank 1 of 2 received SIGTERM" in found[14]["said"][1]
         and "lost contact with the other ranks" in found[14]["said"][0]
     )
     assert found[14]["seconds"] < 20

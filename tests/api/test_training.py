@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import grash
-from grash.api.training import checkpoint_of, configure, free_folder
+from grash.api.training import checkpoint_folder, configure, unused_folder
 from grash.errors import ConfigError, InputError
 from small_graph import rings, write_tsv
 
@@ -77,26 +77,26 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path, times):
 
         with pytest.raises(KeyboardInterrupt):
             grash.train(rings(), out=out, device="cpu", watch=press, **settings)
-        assert checkpoint_of(out).is_dir() and not out.exists(), part
+        assert checkpoint_folder(out).is_dir() and not out.exists(), part
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     rest = grash.train(rings(), out=out, device="cpu", **settings)
     assert weights(rest) == weights(whole)
-    assert not checkpoint_of(out).exists()
+    assert not checkpoint_folder(out).exists()
 
 
 def test_the_default_folder_is_free_or_this_runs_own(tmp_path):
     dataset, config = rings(), configure(**LONG)
-    assert free_folder(dataset, config, parent=tmp_path) == tmp_path / "rings-complex"
+    assert unused_folder(dataset, config, parent=tmp_path) == tmp_path / "rings-complex"
 
     def press(progress):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         grash.train(dataset, config, out=tmp_path / "rings-complex", device="cpu", watch=press)
-    assert free_folder(dataset, config, parent=tmp_path) == tmp_path / "rings-complex"
-    assert free_folder(dataset, config.changed(lr=0.2), parent=tmp_path) == tmp_path / "rings-complex-2"
+    assert unused_folder(dataset, config, parent=tmp_path) == tmp_path / "rings-complex"
+    assert unused_folder(dataset, config.changed(lr=0.2), parent=tmp_path) == tmp_path / "rings-complex-2"
     (tmp_path / "rings-complex-2").mkdir()
-    assert free_folder(dataset, config.changed(lr=0.2), parent=tmp_path) == tmp_path / "rings-complex-3"
+    assert unused_folder(dataset, config.changed(lr=0.2), parent=tmp_path) == tmp_path / "rings-complex-3"
 
 
 def test_a_dataset_without_valid_and_test_trains_too():
