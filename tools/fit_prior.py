@@ -1,10 +1,10 @@
-"""Fits the prior in src/grash/search/portfolio.json to its winners and to tuning trials:
+"""Fit the prior in src/grash/search/portfolio.json to its winners and to published tuning trials:
 
     python tools/fit_prior.py FOLDER
 
-FOLDER holds fb15k-237.csv and wnrr.csv, the 2 × 1,075 training runs of Ruffinelli et al. (ICLR 2020). Of each model and
-dataset the best tenth by validation MRR counts as good; winners and trials weigh the same in total. Numbers become a
-kernel estimate, widened, kept as quantiles; choices become shares, mixed with uniform ones.
+FOLDER contains fb15k-237.csv and wnrr.csv, the 2 × 1,075 training runs of Ruffinelli et al. (ICLR 2020). The best tenth
+of each model and dataset by validation MRR counts as good. Winners and trials have the same total weight. For numbers
+the prior is a widened kernel estimate, stored as quantiles; for choices it is shares, mixed with uniform ones.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def fit(folder: Path) -> dict[str, Any]:
-    """The prior: by model, by setting, quantiles or weights."""
+    """Return the prior by model and setting: quantiles or weights."""
     trials = good_trials(folder)
     winners: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for winner in good_winners():
@@ -99,7 +99,7 @@ def good_trials(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def values_of(row: dict[str, str]) -> dict[str, Any]:
-    """A trial's settings in our words."""
+    """Return the settings of a trial by our names."""
     values: dict[str, Any] = {
         "lr": float(row["train_lr"]),
         "optimizer": row["train_optimizer"].lower(),
@@ -125,7 +125,7 @@ def values_of(row: dict[str, str]) -> dict[str, Any]:
 
 
 def weighted(values: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
-    """With an unweighted penalty in the scale of a weighted one (as in search/portfolio.py)."""
+    """Return values with an unweighted penalty in the scale of a weighted one (as in search/portfolio.py)."""
     if not values.get("penalty_weighted", True):
         values["penalty_entity"] *= sizes["n_entities"] / 2
         values["penalty_relation"] *= sizes["n_relations"]
@@ -133,7 +133,7 @@ def weighted(values: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def tidy(values: dict[str, Any]) -> dict[str, Any]:
-    """With weights that do nothing at 0, and no penalty where both are."""
+    """Return values with weights that have no effect set to 0, and no penalty if both are 0."""
     sides = ("penalty_entity", "penalty_relation")
     for side in sides:
         if values.get(side, 0.0) < OFF_BELOW:
@@ -161,7 +161,7 @@ def laws_of(rows: list[Row]) -> dict[str, Any]:
 
 
 def number_law(name: str, rows: list[Row]) -> dict[str, Any]:
-    """Quantiles of a widened kernel estimate (decimal logarithms where `log`), and the share that is off."""
+    """Return quantiles of a widened kernel estimate (of log10 with `log`), and the share that is 0."""
     known = [(w, float(values[name])) for w, values in rows if name in values]
     can_be_off = name.startswith(("penalty", "dropout", "relation"))
     off = sum(w for w, v in known if v == 0) / sum(w for w, _ in known) if can_be_off else 0.0
@@ -188,7 +188,7 @@ def shares(known: list[tuple[float, Any]], values: tuple[Any, ...]) -> list[list
 
 
 def text_of(content: dict[str, Any]) -> str:
-    """JSON with one winner, and one law, per line."""
+    """Return JSON with one winner, and one prior, per line."""
     head = {k: v for k, v in content.items() if k not in ("winners", "prior")}
     lines = [f"  {json.dumps(k)}: {json.dumps(v)}," for k, v in head.items()]
     winners = ",\n".join(f"    {json.dumps(w)}" for w in content["winners"])
