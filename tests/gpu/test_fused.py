@@ -1,4 +1,4 @@
-"""The fused step on a CUDA device against the plain path, itself and its neighbors in a stack."""
+"""The fused step on a CUDA device against the unfused implementation, itself and other trials of a stack."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ L1 = {
     "relations predicted": {"model": "transe", "relation_prediction": 0.5},
     "self-adversarial": {"model": "transe", "loss": "self_adversarial", "margin": 5.0, "optimizer": "row_adagrad"},
 }
-GROUND = 1e-4  # sums of Adagrad in the midst of a training
+SQUARES = 1e-4  # sums of Adagrad in the midst of a training
 
 
 def make(n_entities: int = 301, n: int = 900, n_relations: int = R, **settings: object) -> tuple[TrainConfig, Batches]:
@@ -89,7 +89,7 @@ def tensors(state: TrainState) -> list[torch.Tensor]:
     return [state.model.entity, state.model.relation, *squares]
 
 
-def apart(one: TrainState, other: TrainState) -> list[float]:
+def distances(one: TrainState, other: TrainState) -> list[float]:
     return [((a - b).norm() / b.norm()).item() for a, b in zip(tensors(one), tensors(other))]
 
 
@@ -105,37 +105,37 @@ def compare_twenty(case: str, squares: float) -> None:
     wanted = torch.stack([train_step(plain, batches, config) for _ in range(20)])
     assert torch.allclose(losses[0], wanted[0], rtol=1e-5, atol=1e-6)
     assert torch.allclose(losses, wanted, rtol=1e-4, atol=1e-6)
-    assert max(apart(fused, plain)) < 1e-4, apart(fused, plain)
+    assert max(distances(fused, plain)) < 1e-4, distances(fused, plain)
 
 
 @pytest.mark.parametrize("case", ["complex", "distmult", "transe", "rotate", "rotate by l2", "all entities"])
-def test_twenty_steps_from_the_start_agree_with_the_plain_path(case):
+def test_twenty_steps_from_the_start_agree_with_the_unfused_step(case):
     """A first Adagrad step is the gradient's sign: in these graphs none is so near 0 that a rounding turns it."""
     compare_twenty(case, 0.0)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "l1" not in case])
-def test_twenty_steps_on_the_way_agree_with_the_plain_path(case):
+def test_twenty_steps_on_the_way_agree_with_the_unfused_step(case):
     """As if there had been steps before, so that no step is a mere sign."""
-    compare_twenty(case, GROUND)
+    compare_twenty(case, SQUARES)
 
 
 @pytest.mark.parametrize("case", L1)
-def test_each_of_twenty_steps_by_l1_agrees_with_the_plain_path(case):
-    """Each from where the plain path stands: l1's gradient is a sum of signs, which turn where two paths are a last bit
+def test_each_of_twenty_steps_by_l1_agrees_with_the_unfused_step(case):
+    """Each starts from the unfused state: l1's gradient is a sum of signs, which turn where two paths are a last bit
     apart, and then each goes its own way."""
     config, batches = make(**L1[case])
     assert uses_fused_step(config, CUDA)
     plain, fused = fresh(config, batches), fresh(config, batches)
     for sums in tensors(plain)[2:]:
-        sums.fill_(GROUND)
+        sums.fill_(SQUARES)
     steps = FusedSteps([fused], batches, [config])
     for _ in range(20):
         for mine, theirs in zip(tensors(fused), tensors(plain)):
             mine.copy_(theirs)
         loss = steps.advance(fused.step + 1)[0, 0]
         assert torch.allclose(loss, train_step(plain, batches, config), rtol=1e-5)
-        assert max(apart(fused, plain)) < 1e-4, (plain.step, apart(fused, plain))
+        assert max(distances(fused, plain)) < 1e-4, (plain.step, distances(fused, plain))
 
 
 @pytest.mark.parametrize("precision,tolerance", [("tf32", 2e-3), ("bf16", 1e-2)])
@@ -147,7 +147,7 @@ def test_coarser_products_are_as_far_off_as_their_factors(precision, tolerance, 
     wanted = train_step(plain, batches, exact)
     [loss] = FusedSteps([fused], batches, [config]).advance(1)
     assert torch.allclose(loss, wanted, rtol=1e-3)
-    assert max(apart(fused, plain)[2:]) < tolerance  # squares of gradients
+    assert max(distances(fused, plain)[2:]) < tolerance  # squares of gradients
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -192,11 +192,11 @@ def test_a_stack_holds_both_losses():
         FusedSteps([state], batches, [each]).run(5)
     stack_states(stack, n=len(stack))
     FusedSteps(stack, batches, configs).run(5)
-    assert max(d for state, before in zip(stack, alone) for d in apart(state, before)) < 1e-4
+    assert max(d for state, before in zip(stack, alone) for d in distances(state, before)) < 1e-4
 
 
 @pytest.mark.parametrize("settings", [{"schedule": "cosine", "warmup_epochs": 1.0}, {"schedule": "plateau"}])
-def test_training_takes_the_fused_step_and_goes_on_exactly(settings, monkeypatch):
+def test_training_uses_the_fused_step_and_resumes_exactly(settings, monkeypatch):
     config, batches = make(**settings, valid_every=2.0)
     whole, parts = fresh(config, batches), fresh(config, batches)
     train(whole, batches, config, validate=lambda model: 0.5)
@@ -219,11 +219,11 @@ def test_training_takes_the_fused_step_and_goes_on_exactly(settings, monkeypatch
     monkeypatch.setenv("GRASH_KERNELS", "reference")
     plain = fresh(config, batches)
     train(plain, batches, config, validate=lambda model: 0.5)
-    assert max(apart(whole, plain)) < 0.05
+    assert max(distances(whole, plain)) < 0.05
     assert not torch.equal(whole.model.entity, plain.model.entity)
 
 
-def test_what_is_not_served_says_why():
+def test_uncovered_settings_are_named():
     config, _ = make(loss="bce", optimizer="adam")
     assert why_not(config, CUDA) == [
         "loss=bce is not softmax or self_adversarial", "optimizer=adam is not adagrad or row_adagrad"

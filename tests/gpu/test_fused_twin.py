@@ -1,4 +1,4 @@
-"""One fused step against its twin, the plain path in float64 on a CPU, and at the edges of its shapes.
+"""One fused step against its twin, the unfused step in float64 on a CPU, and at the edges of its shapes.
 
 What is compared is what the step changed: rows and Adagrad's sums, each by the norm of their difference over the norm
 of the twin's change. `tests/kernels/test_step_triton.py` runs the same checks of small graphs through Triton's

@@ -57,7 +57,7 @@ def test_a_card_rounds_as_a_cpu_does() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_fused_steps_agree_with_the_plain_path(case: str) -> None:
+def test_fused_steps_agree_with_the_unfused_step(case: str) -> None:
     config, batches = make(**CASES[case])
     assert uses_fused_step(config, CUDA)
     plain, fused = fresh(config), fresh(config)

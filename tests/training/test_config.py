@@ -70,7 +70,7 @@ def test_settings_are_frozen_equal_by_value_and_json() -> None:
         config.dim = 3  # type: ignore[misc]
 
 
-def test_changes_are_checked_anew() -> None:
+def test_changes_are_validated_again() -> None:
     config = make_config({"model": "transe", "dim": 5})
     assert config.changed(dim=3).dim == 3
     with pytest.raises(ConfigError, match="dim=5 does not suit complex"):
@@ -79,7 +79,7 @@ def test_changes_are_checked_anew() -> None:
         config.changed(dims=3)
 
 
-def test_every_setting_says_what_it_means() -> None:
+def test_every_setting_has_a_description() -> None:
     for name, field in TrainConfig.model_fields.items():
         assert field.description and field.description.endswith("."), name
 

@@ -67,11 +67,11 @@ def test_the_work_space_grows_with_the_trials_and_not_with_the_graph():
 
 def test_the_work_space_holds_all_entities_once_and_none_of_their_scores():
     once = TrainConfig(training="1vsall", precision="float32")
-    apart = once.changed(dropout_entity=0.1)
+    masked = once.changed(dropout_entity=0.1)
     small, large = (work_bytes([once], n, 30) for n in (10**5, 2 * 10**5))
     rows = 10**5 * (128 * 4 * 2 + 12)  # a candidate's row and gradient, and three integers
     assert large - small == pytest.approx(rows, rel=0.01)
-    assert work_bytes([apart], 2 * 10**5, 30) - work_bytes([apart], 10**5, 30) == pytest.approx(2 * rows, rel=0.01)
+    assert work_bytes([masked], 2 * 10**5, 30) - work_bytes([masked], 10**5, 30) == pytest.approx(2 * rows, rel=0.01)
 
 
 def test_stacked_trials_share_one_tensor_and_keep_their_values():

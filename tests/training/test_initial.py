@@ -1,4 +1,4 @@
-"""Initial tables: the laws, and rows that follow their entity."""
+"""Initial tables: their distributions, and rows that depend on the entity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ E, R, D = 3000, 4, 40
         ({"init": "xavier_uniform"}, 0.0, math.sqrt(2 / (E + D)), (-math.sqrt(6 / (E + D)), math.sqrt(6 / (E + D)))),
     ],
 )
-def test_rows_follow_their_law(
+def test_rows_follow_their_distribution(
     values: dict[str, object], mean: float, std: float, bounds: tuple[float, float] | None
 ) -> None:
     entity = initial_model(make_config({"dim": D} | values), E, R).entity.double()
@@ -39,7 +39,7 @@ def test_phases_spread_over_the_whole_circle() -> None:
     assert abs(float(phases.cos().mean())) < 0.02 and abs(float(phases.sin().mean())) < 0.02
 
 
-def test_an_entity_starts_alike_in_every_subgraph() -> None:
+def test_an_entity_starts_with_the_same_row_in_every_subgraph() -> None:
     config = make_config({"dim": D, "init": "normal", "reciprocal": True})
     whole = initial_model(config, 50, 6)
     entities, relations = torch.tensor([7, 3, 49]), torch.tensor([5, 2])
@@ -48,7 +48,7 @@ def test_an_entity_starts_alike_in_every_subgraph() -> None:
     assert torch.equal(part.relation, whole.relation[torch.cat([relations, relations + 6])])
 
 
-def test_the_seed_and_the_table_tell_rows_apart() -> None:
+def test_rows_depend_on_the_seed_and_the_table() -> None:
     config = make_config({"dim": D, "init": "normal"})
     one, again, other = (initial_model(config.changed(seed=s), 9, 9) for s in (0, 0, 1))
     assert torch.equal(one.entity, again.entity) and not torch.equal(one.entity, other.entity)

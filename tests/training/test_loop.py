@@ -1,4 +1,4 @@
-"""The loop: same seed same weights, stop and go on without a changed bit, divergence, early stopping."""
+"""The loop: same seed same weights, resuming without a changed bit, divergence, early stopping."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def same(one: TrainState, other: TrainState) -> bool:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watcher is told after every step."""
+    """Report to the watcher after every step."""
     clock = iter(range(10**9))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
 
@@ -82,7 +82,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_stopped_run_goes_on_to_the_same_bits(name: str, tmp_path: Path, eager: None) -> None:
+def test_a_stopped_run_resumes_to_the_same_bits(name: str, tmp_path: Path, eager: None) -> None:
     config = settings_of(**VARIANTS[name])
     whole = run(config)
     assert len(whole.history) > 1
@@ -114,9 +114,7 @@ def test_an_interrupt_during_a_validation_does_not_lose_it(tmp_path: Path, monke
     assert same(run(config, tmp_path / "c"), whole)
 
 
-def test_a_key_press_in_the_middle_of_an_update_waits_for_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_in_the_middle_of_an_update_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings_of()
     whole = run(config)
     update, calls = TableOptimizer.update, []
@@ -178,7 +176,7 @@ def test_a_checkpoint_of_other_settings_is_refused_by_name(tmp_path: Path, eager
         ("state.json", lambda b: b.replace(b'"plateau": {', b'"plateau": null, "rest": {'), "damaged checkpoint"),
     ],
 )
-def test_a_damaged_checkpoint_gets_a_sentence(
+def test_a_damaged_checkpoint_gets_a_clear_error(
     tmp_path: Path, eager: None, file: str, change: Callable[[bytes], bytes] | None, sentence: str
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -209,7 +207,7 @@ def test_a_folder_of_something_else_is_never_overwritten(tmp_path: Path) -> None
         {"lr": 1e4, "optimizer": "adagrad", "model": "transe", "loss": "margin"},
     ],
 )
-def test_divergence_is_recognised_and_named(values: dict[str, Any]) -> None:
+def test_divergence_is_detected_and_reported(values: dict[str, Any]) -> None:
     with pytest.raises(Diverged, match="lower learning rate|train the model again"):
         run(settings_of(epochs=20, valid_every=20, **values))
 
@@ -221,7 +219,7 @@ def stand_in(config: TrainConfig) -> tuple[TrainState, Batches]:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 5e4])
-def test_a_loss_that_is_no_number_or_explodes_stops_the_run(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_nan_or_explodes_stops_the_run(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = itertools.chain([3.0, 2.0, bad], itertools.repeat(1.0))  # which are read a little later
 
     def step(state: TrainState, *_: Any) -> torch.Tensor:
@@ -265,7 +263,7 @@ def test_validations_report_the_rate_and_the_mean_loss() -> None:
     assert all(np.isfinite(v.loss) for v in state.history)
 
 
-def test_a_watcher_is_told_how_far_it_is(eager: None) -> None:
+def test_a_watcher_receives_the_progress(eager: None) -> None:
     seen: list[Progress] = []
     outcome = run(settings_of(), watch=seen.append)
     assert [p.step for p in seen] == [*range(1, outcome.step + 1)]
@@ -273,7 +271,7 @@ def test_a_watcher_is_told_how_far_it_is(eager: None) -> None:
     assert seen[-1].epoch == pytest.approx(3.5, abs=0.01) and seen[0].best_mrr is None and seen[-1].best_mrr is not None
 
 
-def test_a_failing_save_leaves_the_checkpoint_before_it(
+def test_a_failing_save_keeps_the_checkpoint_before_it(
     tmp_path: Path, eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = settings_of()

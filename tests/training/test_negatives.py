@@ -1,4 +1,4 @@
-"""Negatives: distinct, prefixes of more, truth and known facts masked, drawn by the right law."""
+"""Negatives: distinct, prefixes of more, truth and known facts masked, drawn from the right distribution."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def masked(negatives: Negatives, batch_size: int) -> torch.Tensor:
     return scores == -torch.inf
 
 
-LAWS = st.fixed_dictionaries(
+SAMPLING = st.fixed_dictionaries(
     {
         "negatives_shared": st.booleans(),
         "negatives_replacement": st.booleans(),
@@ -47,14 +47,14 @@ LAWS = st.fixed_dictionaries(
 
 
 @settings(deadline=None, max_examples=150)
-@given(LAWS, st.integers(1, 9), st.integers(1, 12), st.integers(0, 30))
+@given(SAMPLING, st.integers(1, 9), st.integers(1, 12), st.integers(0, 30))
 def test_the_truth_and_known_facts_are_masked_and_nothing_else(
-    law: dict[str, Any], n_entities: int, count: int, step: int
+    sampling: dict[str, Any], n_entities: int, count: int, step: int
 ) -> None:
-    train = random_triples(law["seed"] % 1000, 25, n_entities, 2)
-    batches = batches_of(train, n_entities, negatives_head=count, negatives_tail=count, **law)
+    train = random_triples(sampling["seed"] % 1000, 25, n_entities, 2)
+    batches = batches_of(train, n_entities, negatives_head=count, negatives_tail=count, **sampling)
     batch = batches.positives(step)
-    known = {(h, r, t) for h, r, t in train.tolist()} if law["negatives_filtered"] else set()
+    known = {(h, r, t) for h, r, t in train.tolist()} if sampling["negatives_filtered"] else set()
     for side, negatives in batch.negatives.items():
         hidden = masked(negatives, len(batch.triples))
         ids = negatives.ids.expand(len(batch.triples), -1)
@@ -66,18 +66,18 @@ def test_the_truth_and_known_facts_are_masked_and_nothing_else(
 
 
 @settings(deadline=None, max_examples=100)
-@given(LAWS, st.integers(1, 15), st.integers(1, 20), st.integers(1, 20))
+@given(SAMPLING, st.integers(1, 15), st.integers(1, 20), st.integers(1, 20))
 def test_distinct_without_replacement_and_fewer_are_a_prefix_of_more(
-    law: dict[str, Any], n_entities: int, few: int, more: int
+    sampling: dict[str, Any], n_entities: int, few: int, more: int
 ) -> None:
     train = random_triples(3, 25, n_entities, 2)
     few, more = min(few, more), max(few, more)
     ids = {}
     for count in (few, more):
-        batch = batches_of(train, n_entities, negatives_head=count, negatives_tail=count, **law).positives(4)
+        batch = batches_of(train, n_entities, negatives_head=count, negatives_tail=count, **sampling).positives(4)
         ids[count] = [n.ids if n.ids.dim() == 2 else n.ids[None] for n in batch.negatives.values()]
     for small, large in zip(ids[few], ids[more]):
-        if law["negatives_replacement"]:
+        if sampling["negatives_replacement"]:
             assert small.shape[1] == few and large.shape[1] == more
         else:
             assert large.shape[1] == min(more, n_entities)
@@ -85,7 +85,7 @@ def test_distinct_without_replacement_and_fewer_are_a_prefix_of_more(
         assert torch.equal(large[:, : small.shape[1]], small)
 
 
-def test_slots_steps_and_positives_draw_for_themselves() -> None:
+def test_sides_steps_and_positives_have_their_own_draws() -> None:
     train = random_triples(0, 60, 1000, 2)
     own = batches_of(train, 1000, negatives_head=20, negatives_tail=20, negatives_shared=False)
     first, second = own.positives(0), own.positives(1)

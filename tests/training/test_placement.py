@@ -1,5 +1,5 @@
-"""Where entities lie changes no number: tables in files against tables in memory, by the plain loops and by the fused
-kernels (interpreted). Host memory of a card: tests/gpu/test_placement."""
+"""Placement changes no number: tables in files against tables in memory, with the unfused step and the fused kernels
+(interpreted). Host memory of a GPU: tests/gpu/test_placement."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_training_on_disk_is_the_training_in_memory(case: str, tmp_path: Path)
     assert list((tmp_path / "run").iterdir()) == []  # files without a name
 
 
-def test_state_and_best_weights_lie_where_the_table_does(tmp_path: Path) -> None:
+def test_state_and_best_weights_are_stored_like_the_table(tmp_path: Path) -> None:
     for placement, far in ((Placement("disk", tmp_path), True), (Placement("host"), False), (Placement(), False)):
         model = initial_model(config_of(), 40, 5, placement=placement)
         state = TrainState.fresh(model, config_of(), placement)
@@ -67,7 +67,7 @@ def test_state_and_best_weights_lie_where_the_table_does(tmp_path: Path) -> None
         assert torch.equal(model.entity, initial_model(config_of(), 40, 5).entity)
 
 
-def test_subgraphs_begin_alike_wherever_they_lie(tmp_path: Path) -> None:
+def test_subgraphs_start_with_the_same_rows_in_every_placement(tmp_path: Path) -> None:
     keys = torch.tensor([7, 3, 39])
     here, there = (
         initial_model(config_of(), 3, 2, entity_keys=keys, placement=p)
@@ -77,7 +77,7 @@ def test_subgraphs_begin_alike_wherever_they_lie(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [("device", "disk"), ("disk", "device"), ("disk", "disk")])
-def test_a_checkpoint_of_one_placement_goes_on_in_another(
+def test_a_checkpoint_of_one_placement_resumes_in_another(
     order: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, training_data = config_of(), TrainingData(circle(), CPU)
@@ -161,10 +161,10 @@ def test_large_tables_are_not_saved_before_a_saving_is_a_tenth_of_the_time(monke
     assert saved == [501, 517]
 
 
-def test_placements_that_do_not_suit_are_named() -> None:
+def test_unsupported_placements_are_refused() -> None:
     with pytest.raises(ConfigError, match="placement='ram' is unknown: give auto, device, host or disk"):
         check_placement("ram", CPU)
-    with pytest.raises(ConfigError, match="placement=disk needs device=cpu, and the device is cuda:0"):
+    with pytest.raises(ConfigError, match="placement=disk needs device=cpu, but the device is cuda:0"):
         check_placement("disk", torch.device("cuda", 0))
     with pytest.raises(ConfigError, match="placement=disk needs a folder"):
         run_training(circle(), config_of(), device="cpu", placement="disk")

@@ -1,4 +1,4 @@
-"""Trainings together: each as if it were alone, whatever becomes of its neighbors; the plain steps, on a CPU."""
+"""Stacks with unfused steps on a CPU: each training ends as if it were alone, whatever happens to the others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Trial:
 
 
 def score(model: KgeModel) -> float:
-    """Stands for an MRR: a number that goes up and down with the weights."""
+    """Return a number that rises and falls with the weights, in place of an MRR."""
     if not torch.isfinite(model.entity).all():
         raise Diverged("The model holds NaN.")
     return float(model.entity.sum().sin().abs())
@@ -73,7 +73,7 @@ def fresh(config: TrainConfig) -> TrainState:
 
 
 class Spoiling(UnfusedSteps):
-    """Plain steps that spoil some trials' tables."""
+    """Unfused steps that fill some trials' tables with NaN."""
 
     spoilt: dict[int, int] = {}  # step by variation
 
@@ -130,7 +130,7 @@ def test_a_training_is_the_same_alone_and_among_others(trials: list[Trial]) -> N
 
 
 class Late(Monitor):
-    """Reads a window when the next one has been made, as on a card."""
+    """Reads a window when the next one has run, as on a GPU."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -154,7 +154,7 @@ def test_windows_that_are_read_late_change_nothing(trials: list[Trial], window: 
 
 @settings(max_examples=40)
 @given(TRIALS, st.integers(1, 12))
-def test_a_stack_that_is_stopped_saves_all_and_each_goes_on_exactly(trials: list[Trial], at: int) -> None:
+def test_a_stopped_stack_saves_all_and_each_resumes_exactly(trials: list[Trial], at: int) -> None:
     saved: dict[int, TrainState] = {}
 
     def watch(progress: Any) -> None:
@@ -166,7 +166,7 @@ def test_a_stack_that_is_stopped_saves_all_and_each_goes_on_exactly(trials: list
         saved[number] = copy.deepcopy(state)
 
     clock = iter(range(10**9))
-    with mock.patch.object(time, "monotonic", lambda: float(next(clock))):  # watchers are told after every step
+    with mock.patch.object(time, "monotonic", lambda: float(next(clock))):  # watchers get a report after every step
         try:
             errors = together(trials, watch=watch, save=save)
         except KeyboardInterrupt:
@@ -186,7 +186,7 @@ def test_a_stack_that_is_stopped_saves_all_and_each_goes_on_exactly(trials: list
         assert {**found, "kept": None} == {**whole, "kept": None}
 
 
-def test_who_saw_the_last_validation_and_who_did_not_go_on_together() -> None:
+def test_trainings_with_and_without_the_last_validation_resume_together() -> None:
     """An interrupt among the validations of a stack leaves some done and some due, all at the same step."""
     trials = [Trial(config_of(i, {"epochs": 2.0, "valid_every": 1.0})) for i in range(3)]
     calls = []
@@ -208,7 +208,7 @@ def test_who_saw_the_last_validation_and_who_did_not_go_on_together() -> None:
     assert [t.seen(e) for t, e in zip(trials, errors)] == [alone(t) for t in trials]
 
 
-def test_what_a_watcher_raises_ends_its_own_training_and_a_full_disk_all() -> None:
+def test_an_error_of_a_watcher_ends_its_training_and_a_full_disk_all() -> None:
     class Enough(Exception):
         pass
 
@@ -232,7 +232,7 @@ def test_what_a_watcher_raises_ends_its_own_training_and_a_full_disk_all() -> No
     assert [trials[i].seen(None) for i in (0, 2)] == [alone(trials[i]) for i in (0, 2)]
 
 
-def test_time_in_company_is_shared() -> None:
+def test_the_time_of_a_stack_is_shared() -> None:
     trials = [Trial(config_of(i, {"epochs": 2.0})) for i in range(4)]
     began = time.monotonic()
     together(trials)
@@ -253,10 +253,10 @@ def test_a_trial_that_has_ended_is_not_saved(keep_best: bool, monkeypatch: pytes
 
 
 @dataclass
-class TwoParts:
-    """A validation that is begun and then waited for, and says when."""
+class Startable:
+    """A validation that is started, then waited for; `calls` lists both."""
 
-    said: list[str]
+    calls: list[str]
     name: str
     fails: str = ""
 
@@ -264,27 +264,27 @@ class TwoParts:
         raise AssertionError("it can be begun")
 
     def begin(self, model: KgeModel) -> Callable[[], float]:
-        self.said.append(f"begin {self.name}")
+        self.calls.append(f"begin {self.name}")
         if self.fails == "begin":
             raise Diverged("at once")
         return self.read
 
     def read(self) -> float:
-        self.said.append(f"read {self.name}")
+        self.calls.append(f"read {self.name}")
         if self.fails == "read":
             raise Diverged("in the end")
         return 0.5
 
 
-def test_validations_of_a_stack_are_all_begun_before_the_first_is_waited_for() -> None:
-    said: list[str] = []
+def test_all_validations_of_a_stack_start_before_the_first_is_waited_for() -> None:
+    calls: list[str] = []
     trials = [Trial(config_of(i, {"epochs": 2.0, "valid_every": 1.0})) for i in range(4)]
     trainings = [t.training(fresh(t.config)) for t in trials]
     for training, fails, name in zip(trainings, ("", "begin", "read", ""), "abcd"):
-        training.validate = TwoParts(said, name, fails)
+        training.validate = Startable(calls, name, fails)
     errors = train_stack(trainings)
     first = [f"begin {n}" for n in "abcd"] + [f"read {n}" for n in "acd"]
-    assert said == [*first, "begin a", "begin d", "read a", "read d"]
+    assert calls == [*first, "begin a", "begin d", "read a", "read d"]
     assert [str(e) if e else None for e in errors] == [None, "at once", "in the end", None]
     assert [[v.mrr for v in t.state.history] for t in trainings] == [[0.5, 0.5], [], [], [0.5, 0.5]]
 
@@ -313,7 +313,7 @@ def test_losses_are_added_as_one_by_one(rows: list[list[float]], before: float) 
         assert state.first_loss == torch.tensor(rows)[0, i].item()
 
 
-def test_slabs_can_be_exchanged_and_hold_what_their_states_held() -> None:
+def test_states_keep_their_values_when_slabs_are_exchanged() -> None:
     config = config_of(0, {"optimizer": "adam"})
     states = [fresh(config.changed(variation=i)) for i in range(4)]
     before = [{k: v.clone() for k, v in state_tensors(s).items()} for s in states]
@@ -327,7 +327,7 @@ def test_slabs_can_be_exchanged_and_hold_what_their_states_held() -> None:
 
 
 @given(st.integers(1, 8), st.data())
-def test_places_that_get_free_are_filled_from_the_end(n: int, data: Any) -> None:
+def test_free_indices_are_filled_from_the_end(n: int, data: Any) -> None:
     places = sorted(data.draw(st.sets(st.integers(0, n - 1))))
     row = list(range(n))
     swap_remove(row, places)

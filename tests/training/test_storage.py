@@ -109,7 +109,7 @@ def test_dense_gradients_move_a_table_in_pieces(monkeypatch: pytest.MonkeyPatch)
     assert torch.equal(*tables) and not torch.equal(tables[0], start)
 
 
-def test_steps_far_below_a_digit_add_up() -> None:
+def test_steps_smaller_than_the_precision_add_up() -> None:
     table = torch.full((200, 8), 1.0).bfloat16()  # whose neighbor below is 2⁻⁸ away
     optimizer = TableOptimizer("sgd", table, key=rounding_key(config_of()))
     for step in range(1, 101):
@@ -118,8 +118,8 @@ def test_steps_far_below_a_digit_add_up() -> None:
 
 
 def test_initial_rows_are_those_of_float32_rounded_to_the_nearest() -> None:
-    for law in ("xavier_normal", "uniform", "normal"):
-        half, whole = (initial_model(config_of(init=law, storage=s), 30, 4) for s in ("bf16", "float32"))
+    for init in ("xavier_normal", "uniform", "normal"):
+        half, whole = (initial_model(config_of(init=init, storage=s), 30, 4) for s in ("bf16", "float32"))
         assert half.entity.dtype == BF16 and torch.equal(half.entity, whole.entity.bfloat16())
         assert torch.equal(half.relation, whole.relation)
     keys = torch.tensor([7, 3, 29])
@@ -127,7 +127,7 @@ def test_initial_rows_are_those_of_float32_rounded_to_the_nearest() -> None:
                        initial_model(config_of(init="normal"), 30, 2).entity[keys])  # fmt: skip
 
 
-WAYS: dict[str, dict[str, Any]] = {
+TRAININGS: dict[str, dict[str, Any]] = {
     "negative sampling": {},
     "1vsall": {"training": "1vsall"},
     "kvsall": {"training": "kvsall"},
@@ -137,19 +137,23 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", list(WAYS)[:3])
+@pytest.mark.parametrize("training", list(TRAININGS)[:3])
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_learns_by_every_way(model: str, way: str) -> None:
-    config = config_of(model=model, epochs=12, valid_every=3, **WAYS[way] | ({"lr": 0.1} if model == "rescal" else {}))
+def test_every_model_learns_with_every_training_type(model: str, training: str) -> None:
+    config = config_of(
+        model=model, epochs=12, valid_every=3, **TRAININGS[training] | ({"lr": 0.1} if model == "rescal" else {})
+    )
     outcome = run_training(circle(), config, device="cpu")
     losses = [v.loss for v in outcome.history]
     assert outcome.model.entity.dtype == BF16 and losses[-1] < 0.8 * losses[0], losses
 
 
-@pytest.mark.parametrize("way", list(WAYS)[3:])
-def test_whatever_else_a_training_has_it_learns(way: str) -> None:
+@pytest.mark.parametrize("training", list(TRAININGS)[3:])
+def test_training_learns_with_other_settings_too(training: str) -> None:
     for model in ("complex", "rotate"):
-        outcome = run_training(circle(), config_of(model=model, epochs=12, valid_every=3, **WAYS[way]), device="cpu")
+        outcome = run_training(
+            circle(), config_of(model=model, epochs=12, valid_every=3, **TRAININGS[training]), device="cpu"
+        )
         assert outcome.model.entity.dtype == BF16 and outcome.history[-1].loss < 0.8 * outcome.history[0].loss
 
 
@@ -159,7 +163,7 @@ def test_the_first_step_sees_the_rows_of_a_float32_table() -> None:
     from grash.training.gradients import step_gradients
 
     data = circle()
-    for values in (*WAYS.values(), {"relation_prediction": 0.5, "reciprocal": True}):
+    for values in (*TRAININGS.values(), {"relation_prediction": 0.5, "reciprocal": True}):
         config = config_of(**values)
         batches = Batches(data.train, data.n_entities, data.n_relations, config, torch.device("cpu"))
         batch = batches.questions(0) if config.training == "kvsall" else batches.positives(0)
@@ -170,7 +174,7 @@ def test_the_first_step_sees_the_rows_of_a_float32_table() -> None:
             assert torch.equal(a, b) and a.dtype == FLOAT32
 
 
-def test_results_do_not_depend_on_threads_or_on_who_is_trained_beside() -> None:
+def test_results_do_not_depend_on_threads_or_on_the_stack() -> None:
     configs = [config_of(), config_of(variation=1, lr=0.1), config_of(storage="float32")]
     ended: dict[int, Any] = {}
     for part in run_trainings(TrainingData(circle(), torch.device("cpu")), [Training(config) for config in configs]):
@@ -187,11 +191,11 @@ def test_results_do_not_depend_on_threads_or_on_who_is_trained_beside() -> None:
 
 
 @pytest.mark.parametrize("placement", ["device", "disk"])
-@pytest.mark.parametrize("way", ["negative sampling", "kvsall", "lazy adam"])
-def test_a_stopped_training_goes_on_to_the_same_bits(
-    way: str, placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("training", ["negative sampling", "kvsall", "lazy adam"])
+def test_a_stopped_training_resumes_to_the_same_bits(
+    training: str, placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(**WAYS[way])
+    config = config_of(**TRAININGS[training])
     whole = run_training(circle(), config, device="cpu")
 
     def stop(progress: Any) -> None:
@@ -267,7 +271,7 @@ def test_a_search_may_fix_the_storage_of_its_trials(changes: dict[str, Any], tmp
     assert load_model(tmp_path / "s").model.entity.dtype == BF16
 
 
-def test_what_cannot_be_kept_so_is_refused_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_storage_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"storage=bf16 does not work with optimizer=adam, .*: give lazy_adam"):
         config_of(optimizer="adam")
     with pytest.raises(ConfigError, match=r"storage='fp16' is not valid: give 'float32' or 'bf16'"):

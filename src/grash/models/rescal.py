@@ -27,10 +27,10 @@ class Rescal(DotModel):
         matrix = self._matrices(relation, side)
         for_known = torch.bmm(matrix, upstream[:, :, None]).squeeze(2)
         outer = known[:, :, None] * upstream[:, None, :]
-        return for_known, (outer if side == "tail" else outer.mT).reshape(len(known), -1)
+        return for_known, (outer if side == "tail" else outer.mT).flatten(1)
 
     def relation_features(self, head: Tensor, tail: Tensor) -> Tensor:
-        return (head[:, :, None] * tail[:, None, :]).reshape(len(head), -1)
+        return (head[:, :, None] * tail[:, None, :]).flatten(1)
 
     def relation_features_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         matrix = self._matrices(upstream, "tail")

@@ -112,18 +112,28 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _check_combinations(self) -> TrainConfig:
         model_class(self.model).check_dim(self.dim)
-        if self.training == "kvsall":
-            self._check_kvsall()
-        elif self.label_smoothing:
+        kvsall, sampling, dura = self.training == "kvsall", self.training == "negative_sampling", self.penalty == "dura"
+        if kvsall and self.loss not in ("softmax", "bce"):
+            raise ConfigError(f"loss={self.loss} does not work with training=kvsall: give softmax or bce.")
+        if kvsall and self.relation_prediction:
+            given = f"relation_prediction={self.relation_prediction}"
+            raise ConfigError(f"{given} does not work with training=kvsall: set it to 0, or give training=1vsall.")
+        if kvsall and dura:
+            raise ConfigError("penalty=dura does not work with training=kvsall: give another penalty.")
+        if not kvsall and self.label_smoothing:
             raise ConfigError(f"label_smoothing={self.label_smoothing} needs training=kvsall: set it to 0.")
-        if self.penalty == "dura":
-            self._check_dura()
-        if self.training == "negative_sampling" and self.negatives_head + self.negatives_tail == 0:
+        if sampling and self.negatives_head + self.negatives_tail == 0:
             raise ConfigError("negatives_head=0 and negatives_tail=0 leave nothing to learn from: set one of them.")
-        if self.negatives_filtered and self.training != "negative_sampling":
+        if not sampling and self.negatives_filtered:
             raise ConfigError("negatives_filtered=true needs training=negative_sampling: set it to false.")
         if self.init == "uniform" and self.init_low >= self.init_high:
             raise ConfigError(f"init_low={self.init_low} must be less than init_high={self.init_high}.")
+        if dura and self.model in ("transe", "rotate"):
+            raise ConfigError(f"penalty=dura is defined for dot-product models, not for {self.model}: give another.")
+        if dura and self.penalty_relation:
+            raise ConfigError("penalty=dura has one weight, penalty_entity: set penalty_relation to 0.")
+        if dura and not self.penalty_weighted:
+            raise ConfigError("penalty=dura needs penalty_weighted=true.")
         if self.storage == "bf16" and self.optimizer == "adam":
             raise ConfigError(
                 "storage=bf16 does not work with optimizer=adam, which would round every row in every step: give "
@@ -132,25 +142,6 @@ class TrainConfig(BaseModel):
         if self.schedule == "warmup" and not self.warmup_epochs:
             raise ConfigError("schedule=warmup needs warmup_epochs above 0.")
         return self
-
-    def _check_kvsall(self) -> None:
-        if self.loss not in ("softmax", "bce"):
-            raise ConfigError(f"loss={self.loss} does not work with training=kvsall: give softmax or bce.")
-        if self.relation_prediction:
-            raise ConfigError(
-                f"relation_prediction={self.relation_prediction} does not work with training=kvsall: set it to 0, or "
-                f"give training=1vsall."
-            )
-        if self.penalty == "dura":
-            raise ConfigError("penalty=dura does not work with training=kvsall: give another penalty.")
-
-    def _check_dura(self) -> None:
-        if self.model in ("transe", "rotate"):
-            raise ConfigError(f"penalty=dura is defined for dot-product models, not for {self.model}: give another.")
-        if self.penalty_relation:
-            raise ConfigError("penalty=dura has one weight, penalty_entity: set penalty_relation to 0.")
-        if not self.penalty_weighted:
-            raise ConfigError("penalty=dura needs penalty_weighted=true.")
 
     def own_key(self, *purpose: str) -> int:
         """Return the key of a random stream that depends on seed and variation: initial embeddings, dropout."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -126,14 +126,6 @@ class Steps(Protocol):
 
     def remove(self, indices: Sequence[int]) -> None:
         """Remove trainings, from the last index to the first; each time the last training takes the free index."""
-
-
-@runtime_checkable
-class StartableValidation(Protocol):
-    """A validation that can be started before its result is needed."""
-
-    def begin(self, model: KgeModel) -> Callable[[], float]:
-        """Start it and return a function that waits for the MRR; the model must not change until then."""
 
 
 def train_stack(
@@ -298,7 +290,8 @@ def next_validation(step: int, batches: Batches, config: TrainConfig, valid_at: 
 
 
 def validate_all(trainings: Sequence[Training]) -> None:
-    """Validate all trainings; where possible, all validations are started before the first is waited for."""
+    """Validate all trainings. A validation with a method `begin(model)` is started before the first is waited for; it
+    returns a function that waits for the MRR, and the model does not change until then."""
     started: list[tuple[Training, Callable[[], float]]] = []
     for training in trainings:
         with training.catching_errors():
@@ -314,7 +307,8 @@ def validate_all(trainings: Sequence[Training]) -> None:
 def _start_validation(training: Training) -> Callable[[], float]:
     validate, model = training.validate, training.state.model
     assert validate is not None
-    return validate.begin(model) if isinstance(validate, StartableValidation) else functools.partial(validate, model)
+    begin: Callable[[KgeModel], Callable[[], float]] | None = getattr(validate, "begin", None)
+    return functools.partial(validate, model) if begin is None else begin(model)
 
 
 def _add_validation(training: Training, mrr: float) -> None:

@@ -1,4 +1,4 @@
-"""Work of ranks on one disk: a long one is waited for with words, a failed one fails on all, nothing is left over."""
+"""Ranks that write to one disk: they wait for a slow one, an error on one is an error on all, nothing is left over."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from grash.training.distributed.communication import ProcessGroup
 from training.distributed.thread_group import in_threads
 
 
-def test_ranks_that_wait_for_a_disk_say_so_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_wait_for_a_disk_keep_exchanging_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "_POLL_SECONDS", 0.02)
 
     def work(group: ProcessGroup) -> int:
-        words, plain = 0, group.any
+        messages, plain = 0, group.any
 
-        def counted(said: bool) -> bool:
-            nonlocal words
-            words += 1
-            return plain(said)
+        def counted(flag: bool) -> bool:
+            nonlocal messages
+            messages += 1
+            return plain(flag)
 
         group.any = counted  # type: ignore[method-assign]
         write_together(tmp_path, group, lambda: time.sleep(0.3 * (group.rank == 0)))
-        return words
+        return messages
 
     found = in_threads(3, work)
     assert len(set(found)) == 1 and found[0] > 4
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), OutputError("part", "No space left")], ids=type)
-def test_work_that_fails_on_one_rank_fails_on_all(tmp_path: Path, error: Exception) -> None:
+def test_an_error_on_one_rank_is_an_error_on_all(tmp_path: Path, error: Exception) -> None:
     def fail() -> None:
         raise error
 
@@ -48,7 +48,7 @@ def test_work_that_fails_on_one_rank_fails_on_all(tmp_path: Path, error: Excepti
     assert in_threads(3, work) == [other, "No space left", other]
 
 
-def test_a_defect_in_the_work_of_a_rank_stays_what_it_is(tmp_path: Path) -> None:
+def test_an_error_that_is_no_disk_error_keeps_its_type(tmp_path: Path) -> None:
     def work(group: ProcessGroup) -> None:
         with pytest.raises(ZeroDivisionError if group.rank == 0 else OutputError):
             write_together(tmp_path, group, lambda: print(1 // group.rank))
@@ -56,13 +56,13 @@ def test_a_defect_in_the_work_of_a_rank_stays_what_it_is(tmp_path: Path) -> None
     in_threads(2, work)
 
 
-def test_a_disk_that_all_share_is_tried_without_a_trace(tmp_path: Path) -> None:
+def test_checking_a_shared_disk_leaves_no_files(tmp_path: Path) -> None:
     in_threads(3, lambda group: check_shared(tmp_path / "runs" / "m", group))
     assert list((tmp_path / "runs").iterdir()) == []
 
 
 @pytest.mark.parametrize("check", [check_shared, lambda f, c: shared_folder(f, c, overwrite=True).__enter__()])
-def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(tmp_path: Path, check: Any) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_on_all_ranks(tmp_path: Path, check: Any) -> None:
     (tmp_path / "file").write_text("")
 
     def work(group: ProcessGroup) -> str:
@@ -74,11 +74,11 @@ def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(tmp_path: Path, 
     assert first == "File exists" and others == ["rank 0 cannot write there"] * 2
 
 
-def test_a_disk_that_a_rank_does_not_see_is_refused(tmp_path: Path) -> None:
+def test_a_disk_that_some_rank_does_not_see_is_refused(tmp_path: Path) -> None:
     def work(group: ProcessGroup) -> None:
         plain = group.broadcast_text
         if group.rank == 1:
-            group.broadcast_text = lambda said="": f"{plain(said)}, elsewhere"  # type: ignore[method-assign]
+            group.broadcast_text = lambda flag="": f"{plain(flag)}, elsewhere"  # type: ignore[method-assign]
         with pytest.raises(OutputError, match="not all ranks see it"):
             check_shared(tmp_path / "m", group)
 

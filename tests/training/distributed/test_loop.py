@@ -1,5 +1,5 @@
-"""A training in group: every optimizer ends as in one process, checkpoints pass between any numbers of ranks, and
-what goes wrong on one rank is said on all."""
+"""A distributed training: every optimizer ends as in one process, any number of ranks reads a checkpoint, and an error
+on one rank is reported on all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def batches_of(config: TrainConfig) -> Batches:
 
 
 def metric(entity: Tensor) -> float:
-    """Something that grows and falls while tables change."""
+    """Return a number that rises and falls while tables change."""
     return float(torch.sin(40 * entity.double()).mean())
 
 
@@ -62,7 +62,7 @@ def validate_shard(group: ProcessGroup, shard: Shard) -> Any:
 
 
 def shards_of(size: int, config: TrainConfig, work: Any) -> list[Any]:
-    """What `work(state, training, shard, group)` gives back on each rank."""
+    """Return what `work(state, training, shard, group)` returns on each rank."""
 
     def begin(group: ProcessGroup) -> Any:
         shard = Shard(ENTITIES, group)
@@ -75,7 +75,7 @@ def shards_of(size: int, config: TrainConfig, work: Any) -> list[Any]:
 
 @pytest.mark.parametrize("init", ["xavier_normal", "xavier_uniform", "normal", "uniform"])
 @pytest.mark.parametrize("model", ["complex", "rotate"])
-def test_ranks_begin_with_the_rows_of_one_process(init: str, model: str) -> None:
+def test_ranks_start_with_the_rows_of_one_process(init: str, model: str) -> None:
     config = settings_of(init=init, model=model, reciprocal=True)
     wanted = initial_model(config, ENTITIES, RELATIONS)
     parts = shards_of(4, config, lambda state, *_: (state.model.entity, state.model.relation))
@@ -144,7 +144,7 @@ def test_patience_ends_all_ranks_at_once() -> None:
 
 
 @pytest.mark.parametrize("from_size", [0, 1, 2, 5])
-def test_a_checkpoint_passes_between_any_numbers_of_ranks(tmp_path: Path, from_size: int) -> None:
+def test_any_number_of_ranks_reads_a_checkpoint(tmp_path: Path, from_size: int) -> None:
     """0 is a training in one process, without ranks."""
     config = settings_of()
     first = tmp_path / "first"
@@ -206,7 +206,7 @@ def test_a_run_that_was_stopped_and_saved_resumes_to_the_same_numbers(tmp_path: 
     assert torch.equal(torch.cat(shards_of(2, config, resumed)), wanted)
 
 
-def test_divergence_is_seen_by_all_ranks_at_the_same_step() -> None:
+def test_all_ranks_detect_divergence_at_the_same_step() -> None:
     config = settings_of(lr=1e30, optimizer="sgd")
 
     def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> str:
@@ -215,23 +215,23 @@ def test_divergence_is_seen_by_all_ranks_at_the_same_step() -> None:
             train_distributed(training, shard)
         return str(found.value)
 
-    said = shards_of(3, config, work)
-    assert len(set(said)) == 1 and "Training diverged at step" in said[0]
+    messages = shards_of(3, config, work)
+    assert len(set(messages)) == 1 and "Training diverged at step" in messages[0]
 
 
-def test_watchers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watchers_receive_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grash.training.distributed.loop._MOST_STEPS", 1)
-    told: list[Progress] = []
+    reports: list[Progress] = []
 
     def work(state: TrainState, training: Training, shard: Shard, group: ProcessGroup) -> None:
-        training.watch = told.append if group.rank == 0 else None
+        training.watch = reports.append if group.rank == 0 else None
         train_distributed(training, shard)
 
     shards_of(2, settings_of(epochs=20, valid_every=20, patience=None), work)
-    assert told and told[-1].n_steps == 160
+    assert reports and reports[-1].n_steps == 160
 
 
-def test_a_disk_that_refuses_is_said_on_all_ranks(tmp_path: Path) -> None:
+def test_a_disk_that_cannot_be_written_is_reported_on_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     def work(state: TrainState, _: Training, shard: Shard, group: ProcessGroup) -> str:
@@ -239,11 +239,11 @@ def test_a_disk_that_refuses_is_said_on_all_ranks(tmp_path: Path) -> None:
             save_shard(state, tmp_path / "file" / "c", belongs_to=OWNER, shard=shard)
         return str(found.value)
 
-    said = shards_of(3, settings_of(), work)
-    assert "could not be written" in said[0] and "rank 0 cannot write there" in said[2]
+    messages = shards_of(3, settings_of(), work)
+    assert "could not be written" in messages[0] and "rank 0 cannot write there" in messages[2]
 
 
-def test_a_full_disk_of_one_rank_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_on_one_rank_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from grash.training.distributed import checkpoint
 
     config, write = settings_of(), checkpoint._write_rows
@@ -262,8 +262,8 @@ def test_a_full_disk_of_one_rank_leaves_the_checkpoint_before(tmp_path: Path, mo
             save_shard(state, tmp_path / "c", belongs_to=OWNER, shard=shard)
         return str(found.value)
 
-    said = shards_of(4, config, work)  # 6, 6, 6 and 5 rows
-    assert "another rank could not write" in said[0] and "No space left" in said[3]
+    messages = shards_of(4, config, work)  # 6, 6, 6 and 5 rows
+    assert "another rank could not write" in messages[0] and "No space left" in messages[3]
     state = plain_state(config)
     load_state(state, tmp_path / "c", belongs_to=OWNER)
     assert state.step == 0 and sorted(p.name for p in tmp_path.iterdir()) == ["c"]
@@ -285,7 +285,7 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> N
         load_shard(fresh, tmp_path / "c", belongs_to=OWNER, shard=shard)
 
 
-def test_the_end_is_saved_once_and_what_was_resumed_there_not_again(tmp_path: Path) -> None:
+def test_the_end_is_saved_once_and_not_again_after_resuming_there(tmp_path: Path) -> None:
     config = settings_of()
     n_steps = batches_of(config).plan.n_steps
 
@@ -308,7 +308,7 @@ def test_the_end_is_saved_once_and_what_was_resumed_there_not_again(tmp_path: Pa
     assert all(torch.equal(one, other) for (_, one), (_, other) in zip(first, again))
 
 
-def test_a_ctrl_c_while_the_end_is_saved_is_heard_by_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_end_is_saved_reaches_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grash.training.distributed.loop._interrupts_noted", _pressed_at_the_end)
     config = settings_of(epochs=0.5)
 
@@ -324,15 +324,13 @@ _PRESSED: dict[int, Any] = {}
 
 
 @contextmanager
-def _pressed_at_the_end(wishes: Any) -> Iterator[None]:
+def _pressed_at_the_end(agreement: Any) -> Iterator[None]:
     """Instead of a signal, which only a main thread has."""
-    _PRESSED[wishes.group.rank] = wishes
+    _PRESSED[agreement.group.rank] = agreement
     yield
 
 
-def test_a_checkpoint_that_takes_long_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_slow_checkpoint_is_reported_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("grash.training.distributed.loop._LONG_SAVE_SECONDS", 0.01)
     config = settings_of()
 
@@ -344,7 +342,7 @@ def test_a_checkpoint_that_takes_long_is_said_once(
     assert len([r for r in caplog.records if "torchrun kills ranks 30 s after Ctrl-C" in r.message]) == 1
 
 
-def test_the_interval_of_the_best_validation_passes_through_the_checkpoints_of_ranks(tmp_path: Path) -> None:
+def test_checkpoints_of_ranks_hold_the_interval_of_the_best_validation(tmp_path: Path) -> None:
     config = settings_of()
 
     def save(state: TrainState, _: Training, shard: Shard, group: ProcessGroup) -> None:

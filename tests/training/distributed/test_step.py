@@ -1,4 +1,4 @@
-"""A step in group equals the plain one: rows and their ways, losses in parts, gradients of every kind of training."""
+"""A distributed step equals the step of one process: row exchange, losses in parts, gradients of every training type."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ CPU = torch.device("cpu")
     data=st.data(),
 )
 @settings(max_examples=40)
-def test_rows_arrive_where_they_are_wanted_and_gradients_where_they_belong(n_rows: int, size: int, data: Any) -> None:
-    ids = st.lists(st.integers(0, n_rows - 1), max_size=9)  # repeated ids, ranks that want nothing, ranks without rows
+def test_rows_reach_the_ranks_that_need_them_and_gradients_their_owners(n_rows: int, size: int, data: Any) -> None:
+    ids = st.lists(st.integers(0, n_rows - 1), max_size=9)  # repeated ids, ranks that need nothing, ranks without rows
     wanted = [torch.tensor(data.draw(ids), dtype=torch.int64) for _ in range(size)]
     table = torch.arange(2.0 * n_rows).view(n_rows, 2)
     values = [torch.full((len(w), 2), float(rank + 1)) for rank, w in enumerate(wanted)]
@@ -64,7 +64,7 @@ def test_every_row_has_one_owner(n_rows: int, size: int) -> None:
 
 @given(n=st.integers(0, 20), size=st.integers(1, 6))
 @settings(max_examples=30)
-def test_parts_come_together_again(n: int, size: int) -> None:
+def test_slices_are_gathered_and_reduced(n: int, size: int) -> None:
     values = torch.arange(3.0 * n).view(n, 3)
 
     def work(group: ProcessGroup) -> tuple[Tensor, Tensor, Tensor, str, bool]:
@@ -82,7 +82,7 @@ def test_parts_come_together_again(n: int, size: int) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_a_loss_in_parts_is_the_loss(loss: str, temperature: float) -> None:
+def test_the_parts_of_a_loss_add_up(loss: str, temperature: float) -> None:
     config = make_config({"loss": loss, "margin": 0.5, "offset": 0.3, "temperature": temperature})
     generator = torch.Generator().manual_seed(0)
     positive = torch.randn(6, generator=generator, dtype=torch.float64)
@@ -102,7 +102,7 @@ def test_a_loss_in_parts_is_the_loss(loss: str, temperature: float) -> None:
 def steps_of(
     config: TrainConfig, *, size: int, n_entities: int, n_triples: int, seed: int
 ) -> tuple[StepGradients, list[StepGradients], KgeModel]:
-    """The plain step of a random batch, and that of every rank."""
+    """Return the step of a random batch in one process, and that of every rank."""
     train = random_triples(seed, n_triples, n_entities, 3)
     batches = Batches(train, n_entities, 3, config, CPU)
     batch = batches.questions(0) if config.training == "kvsall" else batches.positives(0)
@@ -133,7 +133,7 @@ CASES = [(v, t) for v in VARIANTS for t in TRAININGS]
 
 
 @pytest.mark.parametrize(("variant", "training"), CASES)
-def test_a_step_in_company_equals_the_plain_one(variant: str, training: str) -> None:
+def test_a_distributed_step_equals_the_step_of_one_process(variant: str, training: str) -> None:
     """Each case with the next loss, penalty and other settings of the row."""
     for reciprocal in (False, True):
         number = next(NUMBERS)
@@ -169,16 +169,24 @@ def test_a_step_in_company_equals_the_plain_one(variant: str, training: str) -> 
     n_triples=st.integers(1, 9),
     loss=st.sampled_from(LOSSES),
     training=st.sampled_from(["shared", "own", "1vsall", "kvsall"]),
+    model=st.sampled_from(["distmult", "rescal", "complex", "transe"]),
     filtered=st.booleans(),
     sides=st.sampled_from([(3, 2), (0, 3), (4, 0)]),
 )
 @settings(max_examples=40)
 def test_small_batches_few_rows_and_many_ranks(
-    size: int, n_entities: int, n_triples: int, loss: str, training: str, filtered: bool, sides: tuple[int, int]
+    size: int,
+    n_entities: int,
+    n_triples: int,
+    loss: str,
+    training: str,
+    model: str,
+    filtered: bool,
+    sides: tuple[int, int],
 ) -> None:
     config = make_config(
         {
-            "model": "distmult", "dim": 4, "batch_size": 8, **TRAININGS[training],
+            "model": model, "dim": 4, "batch_size": 8, **TRAININGS[training],
             "loss": "softmax" if training == "kvsall" else loss,
             "negatives_head": sides[0], "negatives_tail": sides[1],
             "negatives_filtered": filtered and training in ("shared", "own"),
