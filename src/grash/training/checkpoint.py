@@ -28,6 +28,7 @@ from grash.training.optimizers import Plateau, TableOptimizer, rounding_key
 from grash.training.placement import Placement
 
 SCHEMA, VERSION = "grash-checkpoint", 1
+_COUNTERS = ("step", "seconds", "loss_sum", "loss_steps", "first_loss")
 
 
 @dataclass(frozen=True)
@@ -173,11 +174,7 @@ def state_record(state: TrainState, belongs_to: dict[str, Any]) -> dict[str, Any
         "schema": SCHEMA,
         "version": VERSION,
         "belongs_to": belongs_to,
-        "step": state.step,
-        "seconds": state.seconds,
-        "loss_sum": state.loss_sum,
-        "loss_steps": state.loss_steps,
-        "first_loss": state.first_loss,
+        **{name: getattr(state, name) for name in _COUNTERS},
         "plateau": {"scale": plateau.scale, "waited": plateau.waited, "best": plateau.best if state.history else None},
         "history": [asdict(v) for v in state.history],
         "has_best": bool(state.best),
@@ -187,9 +184,8 @@ def state_record(state: TrainState, belongs_to: dict[str, Any]) -> dict[str, Any
 
 def restore_record(state: TrainState, record: dict[str, Any]) -> None:
     """Set everything but the tensors from the content of state.json."""
-    state.step, state.seconds = record["step"], record["seconds"]
-    state.loss_sum, state.loss_steps = record["loss_sum"], record["loss_steps"]
-    state.first_loss = record["first_loss"]
+    for name in _COUNTERS:
+        setattr(state, name, record[name])
     plateau = record["plateau"]
     state.plateau.scale, state.plateau.waited = plateau["scale"], plateau["waited"]
     state.plateau.best = float("-inf") if plateau["best"] is None else plateau["best"]

@@ -124,7 +124,7 @@ def _of_positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) 
     relation: dict[int, StepRows] = {}  # 0: forward, 1: inverse relations (with reciprocals)
     sides: tuple[Side, ...] = tuple(batch.negatives) or ("head", "tail")
     if _predicts_both_ends(model, batch, config):
-        _compare_ends(model, config, step, batch.negatives, head, tail, relations, relation)
+        relation = _compare_ends(model, config, step, batch, head, tail)
         sides = ()
     for number, side in enumerate(sides):
         known, answer = (head, tail) if side == "tail" else (tail, head)
@@ -162,17 +162,13 @@ def _predicts_both_ends(model: KgeModel, batch: Batch, config: TrainConfig) -> b
 
 
 def _compare_ends(
-    model: KgeModel,
-    config: TrainConfig,
-    step: StepGradients,
-    drawn: dict[Side, Negatives],
-    head: StepRows,
-    tail: StepRows,
-    relations: Tensor,
-    relation: dict[int, StepRows],
-) -> None:
-    """`_compare` for both sides at once: one compiled loop before and one after the matrix products."""
+    model: KgeModel, config: TrainConfig, step: StepGradients, batch: Batch, head: StepRows, tail: StepRows
+) -> dict[int, StepRows]:
+    """`_compare` for both sides at once: one compiled loop before and one after the matrix products.
+
+    Return the rows of the relations: 0 forward, 1 inverse (with reciprocals)."""
     assert head.ids is not None and tail.ids is not None
+    drawn, relations = batch.negatives, batch.triples[:, 1]
     backward, _ = model.asked(relations, "head")
     others = drawn["tail"].ids, drawn["head"].ids
     entity, places = model.entity, [head.ids, tail.ids, *others]
@@ -191,11 +187,11 @@ def _compare_ends(
     given = both_gradients(ends, queries, (of_tail[1], of_head[1]), (of_tail[2], of_head[2]))
     head.add(given[0])
     tail.add(given[1])
-    relation[0] = StepRows(model.relation, relations, 0.0, 0)
-    relation[0].add(given[2])
-    if model.reciprocal:
-        relation[1] = StepRows(model.relation, backward, 0.0, 0)
-        relation[1].add(given[3])
+    ids = [relations, backward] if model.reciprocal else [relations]
+    found = {place: StepRows(model.relation, each, 0.0, 0) for place, each in enumerate(ids)}
+    for place, rows_of_relation in found.items():
+        rows_of_relation.add(given[2 + place])
+    return found
 
 
 def _compare_end(

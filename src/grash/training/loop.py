@@ -70,7 +70,7 @@ class Training:
     valid_at: Sequence[float] = ()  # epochs after which to validate, instead of every `valid_every`
     interval: bool = True  # compute the confidence interval of the best validation
     placement: str = "auto"  # where the entities are stored if it is trained alone
-    keep_best: bool = True  # end with the weights of the best validation; False keeps copying them
+    keep_best: bool = True  # end with the weights of the best validation; False avoids the copy
     state: TrainState = field(init=False, repr=False)
     batches: Batches = field(init=False, repr=False)
     validate: Callable[[KgeModel], float] | None = field(init=False, repr=False, default=None)  # returns the MRR
@@ -325,7 +325,7 @@ def _add_validation(training: Training, mrr: float) -> None:
 
 
 class Monitor:
-    """Reads the losses of a stack, detects divergence, reports progress and keeps checkpoints.
+    """Reads the losses of a stack, detects divergence, reports progress and saves checkpoints.
 
     Losses of some steps (a window) are copied to the host while the next window runs, so a GPU never waits. On a CPU a
     window is one step, and many are read together, which is less work. `live` is the loop's own list of trainings, in
@@ -385,7 +385,7 @@ class Monitor:
         self.save_seconds = self.saved - began
 
     def _save_interval(self) -> float:
-        """Seconds between two keeps: large tables must not take more than a tenth of the time."""
+        """Seconds between two saves: large tables must not take more than a tenth of the time."""
         return max(self.save_every_seconds, 10 * self.save_seconds if self.save_seconds > 1 else 0.0)
 
     def _read(self, left_unread: int | None = None) -> None:
