@@ -127,7 +127,7 @@ def test_a_file_becomes_the_space_of_the_model(tmp_path: Path) -> None:
         space_of(as_dict(space), "complex")
     path.write_text("dim: {type: int, low: 2, high: 9}\n", encoding="utf-8")
     with pytest.raises(
-        ConfigError, match=r"mine.yaml: the space contains .* cannot be trained: dim=\d does not suit complex"
+        ConfigError, match=r"mine.yaml: the space contains .* cannot be trained: dim=\d is not possible for complex"
     ):
         space_of(path, "complex")
 

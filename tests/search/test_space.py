@@ -136,7 +136,7 @@ def test_fixing_takes_a_parameter_out_of_the_search() -> None:
     assert space.configuration([0.5, 0.5, 0.5])["dim"] == 64
     assert "penalty_entity" not in space.configuration([0.5, 0.5, 0.5])
     assert np.array_equal(space.points(1, 4)[:, 0], small().points(1, 4)[:, 0])
-    with pytest.raises(ConfigError, match="cannot be trained: dim=7 does not suit complex"):
+    with pytest.raises(ConfigError, match="cannot be trained: dim=7 is not possible for complex"):
         small().with_fixed({"dim": 7})
     with pytest.raises(ConfigError, match="'dims' is not a setting of a training. Did you mean dim"):
         small().with_fixed({"dims": 7})

@@ -48,7 +48,7 @@ from grash.training.config import TrainConfig, make_config, read_config
         ({"storage": "bf16", "optimizer": "adam"}, r"storage=bf16 does not work with optimizer=adam"),
         ({"storage": "fp16"}, r"storage='fp16' is not valid: give 'float32' or 'bf16'"),
         ({"schedule": "warmup"}, r"schedule=warmup needs warmup_epochs above 0"),
-        ({"dim": 7}, r"dim=7 does not suit complex"),
+        ({"dim": 7}, r"dim=7 is not possible for complex"),
     ],
 )
 def test_a_wrong_setting_gets_a_sentence(values: dict[Any, Any], sentence: str) -> None:
@@ -73,7 +73,7 @@ def test_settings_are_frozen_equal_by_value_and_json() -> None:
 def test_changes_are_validated_again() -> None:
     config = make_config({"model": "transe", "dim": 5})
     assert config.changed(dim=3).dim == 3
-    with pytest.raises(ConfigError, match="dim=5 does not suit complex"):
+    with pytest.raises(ConfigError, match="dim=5 is not possible for complex"):
         config.changed(model="complex")
     with pytest.raises(ConfigError, match="not a setting"):
         config.changed(dims=3)

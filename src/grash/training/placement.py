@@ -56,7 +56,7 @@ class Placement:
 
 
 def check_placement(name: str, device: torch.device) -> None:
-    """Raise ConfigError for a placement that is unknown or does not suit the device."""
+    """Raise ConfigError for a placement that is unknown or not possible on the device."""
     if name not in PLACEMENTS:
         raise ConfigError(f"placement={name!r} is unknown: give {', '.join(PLACEMENTS[:-1])} or {PLACEMENTS[-1]}.")
     if name == "disk" and device.type != "cpu":
