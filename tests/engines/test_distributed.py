@@ -203,7 +203,7 @@ def test_torchrun_trains_ends_with_a_killed_rank_and_goes_on(tmp_path: Path) -> 
     finally:
         going.kill()
     text = (tmp_path / "said.txt").read_text()
-    assert "The same command goes on from its last checkpoint" in text and "2 ranks" in text
+    assert "The same command resumes from the last checkpoint" in text and "2 ranks" in text
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
     ended = subprocess.run([*words, "1"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

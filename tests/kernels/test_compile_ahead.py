@@ -65,7 +65,7 @@ for configs in stacks:
     steps = fused.FusedSteps(states, Batches(triples, E, R, configs[0], torch.device("cpu")), configs)
     steps._launch()
     if len(configs) > 1:  # the trial with dropout leaves the stack
-        steps.leave([1])
+        steps.remove([1])
         steps._launch()
 step_launches = len(card.launched)
 assert step_launches == 7 * 4 + 9, card.launched

@@ -125,5 +125,5 @@ class TorchProcessGroup(ProcessGroup):
         except RuntimeError as error:
             raise RankLost(
                 f"Rank {self.rank} of {self.size} lost contact with the other ranks: one of them ended or cannot be "
-                f"reached ({str(error).splitlines()[0]}). Run the same command again to resume from the last checkpoint."
+                f"reached ({str(error).splitlines()[0]}). The same command resumes from the last checkpoint, if there is one."
             ) from error
