@@ -1,4 +1,4 @@
-"""Errors that grash raises on purpose. Each message says what was given, what is needed and what to do.
+"""Errors that grash raises on purpose. Each message states what was given, what is needed and what to do.
 
     GrashError              base class
     ├── InputError          a file or value that cannot be used
