@@ -5,9 +5,9 @@
 
 FOLDER has train.npy (n, 3). One run measures, on each graph: grash by both definitions, igraph and networkx, all from
 the array of triples to core numbers, building their graph included; networkx only below two million triples and by
-neighbors, since it has no multigraphs. Core numbers are compared. Then the generated power-law graph, in a process
-of its own, so that its peak memory is seen. With --dataset only that: an encoded dataset (from synthetic_graph.py), mapped:
-the scatter passes that build its adjacency (the floor), core numbers and peel order, the chain, and the subgraphs of
+neighbors, since it has no multigraphs. Core numbers are compared. Then the generated power-law graph, in a separate
+process, so that its peak memory is measured. With --dataset only that: an encoded dataset (from synthetic_graph.py),
+memory-mapped: the scatter passes that build its adjacency (the floor), core numbers, core order, and the subgraphs of
 a search's default rounds with their splits; the filter index of its test set.
 """
 

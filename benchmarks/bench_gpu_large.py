@@ -113,9 +113,11 @@ def run(
                       placement=placement)  # fmt: skip
     peak = torch.cuda.max_memory_allocated() - before
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"{kind}: peak on the card {format_bytes(peak)}, planned {format_bytes(plan.device)} ({peak / plan.device:.3f}); of host "
-          f"memory {format_bytes(process)} with all of the process, planned {format_bytes(plan.memory)} with the best weights",
-          flush=True)  # fmt: skip
+    on_device = f"{format_bytes(peak)} (planned {format_bytes(plan.device)}, ratio {peak / plan.device:.3f})"
+    on_host = (
+        f"{format_bytes(process)} for the whole process (planned {format_bytes(plan.memory)} with the best weights)"
+    )
+    print(f"{kind}: peak device memory {on_device}; peak host memory {on_host}", flush=True)
     return kept
 
 

@@ -4,7 +4,7 @@
 
 GRAPH: a dataset (folder of arrays or of text). The search is the default one: combined, n = 64, η = 4, B = 3, ComplEx,
 d = 128, space `paper`, without the final training.
-round1: its 64 first-round trials stacked, and the same one after the other with the same kernels, on the same training_data.
+round1: its 64 first-round trials stacked, and the same trials one after the other, with the same kernels and data.
         `--some N` runs only N of those one after the other (evenly spaced in size) and scales up.
 search: from cores to winner; seconds by round, and what lies between.
 project: for a search too long for one sitting: the whole of it with E·0.03 and E·0.09 epochs (same graphs, stacks and
@@ -62,9 +62,9 @@ def main() -> None:
 
 def search_of(data: Dataset | str, args: argparse.Namespace, folder: Path, *, guard_rails: bool = True) -> Search:
     return Search(
-        data, out=folder, guard_rails=guard_rails, model="complex", n_trials=args.trials, eta=4, budget=3, variant="combined",
-        max_epochs=args.epochs, dim=args.dim, space="paper", fixed={"precision": args.precision}, final_train=False,
-        device=args.device,
+        data, out=folder, guard_rails=guard_rails, model="complex", n_trials=args.trials, eta=4, budget=3,
+        variant="combined", max_epochs=args.epochs, dim=args.dim, space="paper", fixed={"precision": args.precision},
+        final_train=False, device=args.device,
     )  # fmt: skip
 
 

@@ -185,7 +185,8 @@ def test_the_time_in_which_a_worker_cuts_its_graph_is_no_time_of_the_trial(
 ) -> None:
     slow = (
         "import json, sys, time; sys.path[:] = json.loads(sys.argv[1]); from grash.search.graphs import SearchGraphs; "
-        "cut = SearchGraphs._make_subgraph; SearchGraphs._make_subgraph = lambda *given: (time.sleep(4), cut(*given))[1]; "
+        "cut = SearchGraphs._make_subgraph; "
+        "SearchGraphs._make_subgraph = lambda *given: (time.sleep(4), cut(*given))[1]; "
     )
     monkeypatch.setattr(processes, "_START", slow + processes._START)
     monkeypatch.setattr(processes, "GRACE_SECONDS", 0.0)

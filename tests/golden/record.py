@@ -41,10 +41,16 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "cp": {"model": "cp", "optimizer": "adam", "lr": 0.01, "reciprocal": True, **NEGATIVES},
     "cp kvsall": {"model": "cp", "training": "kvsall", "loss": "bce", "label_smoothing": 0.1, "epochs": 2},
     "distmult": {"model": "distmult", "optimizer": "row_adagrad", "negatives_sampling": "frequency", **NEGATIVES},
-    "distmult dura": {"model": "distmult", "penalty": "dura", "penalty_entity": 0.01, "schedule": "cosine", **NEGATIVES},
+    "distmult dura": {
+        "model": "distmult", "penalty": "dura", "penalty_entity": 0.01, "schedule": "cosine", **NEGATIVES,
+    },
     "rescal": {"model": "rescal", "loss": "bce", "penalty": "l2", "penalty_relation": 0.01, **NEGATIVES},
-    "rescal lazy adam": {"model": "rescal", "optimizer": "lazy_adam", "lr": 0.01, "negatives_shared": False, **NEGATIVES},
-    "rotate": {"model": "rotate", "loss": "self_adversarial", "margin": 9.0, "optimizer": "adam", "lr": 0.01, **NEGATIVES},
+    "rescal lazy adam": {
+        "model": "rescal", "optimizer": "lazy_adam", "lr": 0.01, "negatives_shared": False, **NEGATIVES,
+    },
+    "rotate": {
+        "model": "rotate", "loss": "self_adversarial", "margin": 9.0, "optimizer": "adam", "lr": 0.01, **NEGATIVES,
+    },
     "rotate filtered": {"model": "rotate", "norm": 2, "negatives_filtered": True, "reciprocal": True, **NEGATIVES},
     "transe": {"model": "transe", "loss": "margin", "margin": 2.0, "optimizer": "sgd", **NEGATIVES},
     "transe bf16": {"model": "transe", "storage": "bf16", "penalty": "l1", "penalty_entity": 0.001, **NEGATIVES},

@@ -1,4 +1,4 @@
-"""Subgraphs by core order and by whole cores: nested, exact to the entity, split without loss, mapped back to the full graph."""
+"""Subgraphs by core order and by k-cores: nested, of the exact size, split without loss, mapped back."""
 
 from __future__ import annotations
 

@@ -68,8 +68,9 @@ class MadeUpRun:
             "source": f"{name}.tsv",
         }  # fmt: skip
         self.write(
-            "search_started", schema=SCHEMA, version=VERSION, settings=settings.model_dump(mode="json"), dataset=dataset,
-            sizes=sizes, budget=settings.budget, versions={"grash": "0.1.0", "torch": "2.13.0"}, notes=[],
+            "search_started", schema=SCHEMA, version=VERSION, settings=settings.model_dump(mode="json"),
+            dataset=dataset, sizes=sizes, budget=settings.budget, notes=[],
+            versions={"grash": "0.1.0", "torch": "2.13.0"},
         )  # fmt: skip
 
     def write(self, event: str, **fields: Any) -> None:

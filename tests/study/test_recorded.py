@@ -232,10 +232,10 @@ def test_a_graph_that_fits_only_without_its_validation_part_is_the_whole_one():
 @pytest.mark.parametrize(
     ("name", "value"),
     [("warm_start", "weights"), ("price", "scores"), ("scaled_penalties", True), ("scaled_penalties", False),
-     ("reduction", "k-core"), ("degree", "triples"), ("negatives_floor", 0.5), ("guarded_split", False), ("space", "wide"),
-     ("space", {"lr": 0.1}), ("proposals", "sobol"), ("proposals", "portfolio"), ("dim", 512), ("models", "transe"),
-     ("model", "transe"), ("max_epochs", 400), ("fixed", {"lr": 0.1}), ("initial", ({"lr": 0.1},)),
-     ("final_train", True), ("threads", 4), ("max_retries", 0)],
+     ("reduction", "k-core"), ("degree", "triples"), ("negatives_floor", 0.5), ("guarded_split", False),
+     ("space", "wide"), ("space", {"lr": 0.1}), ("proposals", "sobol"), ("proposals", "portfolio"), ("dim", 512),
+     ("models", "transe"), ("model", "transe"), ("max_epochs", 400), ("fixed", {"lr": 0.1}),
+     ("initial", ({"lr": 0.1},)), ("final_train", True), ("threads", 4), ("max_retries", 0)],
 )  # fmt: skip
 def test_what_a_table_cannot_judge_is_refused(name, value):
     for run in ("grash", "tpe-rounds"):

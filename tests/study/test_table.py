@@ -29,10 +29,11 @@ def made(tmp_path, *, failed: bool = False) -> Table:
     graphs, store = small_study(tmp_path, n=2)
     sizes = {"n_entities": 30, "n_train": 300, "n_valid": 50, "n_relations": 2}
     curve = ((0.25, 0.1, 1.0), (0.5, 0.2, 1.0), (1.0, 0.3, 1.0))
+    half = {"marks": (0.25, 0.5, 1.0), **sizes}
+    end = {"curve": ((0.25, 0.4, 1.0),), "status": "diverged", "failed": 0.4} if failed else {"curve": curve}
     store.add([
-        made_up(0, "core-order", 0.5, 0.0, marks=(0.25, 0.5, 1.0), curve=curve, **sizes),
-        made_up(1, "core-order", 0.5, 0.4, marks=(0.25, 0.5, 1.0), curve=((0.25, 0.4, 1.0),), **sizes, status="diverged",
-                failed=0.4) if failed else made_up(1, "core-order", 0.5, 0.4, marks=(0.25, 0.5, 1.0), curve=curve, **sizes),
+        made_up(0, "core-order", 0.5, 0.0, curve=curve, **half),
+        made_up(1, "core-order", 0.5, 0.4, **end, **half),
         made_up(0, "whole", 1.0, 0.5), made_up(1, "whole", 1.0, 0.6), made_up(DEFAULT, "whole", 1.0, 0.9),
         made_up(0, "k-core", 0.5, 0.9),
     ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Batches: examples add up, epochs are permutations, negatives are distinct, masked and drawn from the right distribution."""
+"""Batches: epochs are permutations, negatives are distinct, masked and drawn from the right distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A distributed step equals the step of one process: row exchange, losses in parts, gradients of every training type."""
+"""A distributed step equals the step of one process: row exchange, losses in parts, gradients per training type."""
 
 from __future__ import annotations
 
