@@ -105,7 +105,7 @@ def _arm(where: str, what: str, count: float) -> None:
         return name == what and left[0] == 0
 
     if where in ("after", "before", "torn", "workers"):
-        _arm_ledger(where, met)
+        _arm_ledger(where, what, met)
     elif where in ("renaming", "renamed"):
         _arm_renames(where, met)
     elif where == "step":
@@ -123,9 +123,10 @@ def _arm(where: str, what: str, count: float) -> None:
         assert where == "seconds"
 
 
-def _arm_ledger(where: str, met: Callable[[str], bool]) -> None:
-    from grash.search.ledger import Ledger
+def _arm_ledger(where: str, event: str, met: Callable[[str], bool]) -> None:
+    from grash.search.ledger import Ledger, SearchState
 
+    assert hasattr(SearchState, f"_on_{event}"), f"the ledger has no event {event}"
     real = Ledger.write
 
     def write(self: Ledger, event: str, **fields: Any) -> dict[str, Any]:

@@ -299,19 +299,19 @@ def test_a_search_is_that_of_sequential(tmp_path: Path, stacks: list[int], chang
 @pytest.mark.slow
 def test_a_search_of_stacks_that_is_killed_again_and_again_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
     lives: list[Life] = [
-        ("after", "started", 2),
+        ("after", "trial_started", 2),
         ("step", "any", 5),
         ("renamed", "checkpoint", 4),
         ("renaming", "checkpoint", 9),
-        ("before", "ended", 1),
-        ("torn", "ended", 2),
-        ("after", "ended", 3),
-        ("after", "closed", 1),
+        ("before", "trial_ended", 1),
+        ("torn", "trial_ended", 2),
+        ("after", "trial_ended", 3),
+        ("after", "round_closed", 1),
         ("step", "any", 7),
         ("renamed", "checkpoint", 5),
-        ("after", "ended", 1),
-        ("after", "closed", 1),
-        ("after", "won", 1),
+        ("after", "trial_ended", 1),
+        ("after", "round_closed", 1),
+        ("after", "winner_chosen", 1),
         ("renamed", "checkpoint", 6),
     ]
     codes = storm(tmp_path / "run", [*lives, None], engine="stacked")

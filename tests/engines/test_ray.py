@@ -135,7 +135,7 @@ class TestOnThreeNodes:
         assert all(result["device"].endswith("/cpu") for result in ended if result["status"] == "ok")
 
     def test_a_driver_that_is_killed_goes_on(self, tmp_path: Path, cluster: Any, sequential: Any) -> None:
-        lives: list[Life] = [("before", "ended", 3), None]
+        lives: list[Life] = [("before", "trial_ended", 3), None]
         assert storm(tmp_path / "run", lives, engine="ray", address=cluster.address) == [-9, 0]
         assert essence(tmp_path / "run") == essence(sequential())
 
