@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from grash.files import atomic_folder, repair_folder
+import pytest
+
+from grash import files
+from grash.errors import FormatError
+from grash.files import atomic_folder, repair_folder, verify_folder
 
 
 def folder(path: Path, content: str, *, age: float = 0.0) -> Path:
@@ -92,3 +97,63 @@ def test_what_was_left_of_a_folder_with_a_longer_name_is_not_taken_for_this_one(
     assert left.exists() and not (tmp_path / "big").exists()
     repair_folder(tmp_path / "big.grash")
     assert not left.exists() and (tmp_path / "big.grash").exists()
+
+
+def with_checksums(path: Path, content: bytes = b"some bytes") -> Path:
+    with atomic_folder(path, checksums=True) as temporary:
+        (temporary / "data.bin").write_bytes(content)
+        (temporary / "empty").touch()
+    return path
+
+
+def test_a_folder_is_compared_with_its_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files, files of several blocks, and a changed bit in any block."""
+    verify_folder(with_checksums(tmp_path / "small"))
+    monkeypatch.setattr(files, "_CHECKSUM_BLOCK", 100)
+    content = bytes(range(256)) * 2
+    folder = with_checksums(tmp_path / "large", content)
+    verify_folder(folder)
+    for place in (0, 99, 100, 350, 511):
+        (folder / "data.bin").unlink()
+        (folder / "data.bin").write_bytes(content[:place] + bytes([content[place] ^ 8]) + content[place + 1 :])
+        os.utime(folder / "data.bin", ns=(place, place))
+        with pytest.raises(FormatError, match="data.bin is damaged: its content does not match its checksum"):
+            verify_folder(folder)
+
+
+def test_a_large_file_is_read_once_unless_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_CHECKSUM_BLOCK", 4)
+    folder, read = with_checksums(tmp_path / "f"), []
+    crc = files._crc
+    monkeypatch.setattr(files, "_crc", lambda path, start: read.append(path.name) or crc(path, start))
+    verify_folder(folder)
+    verify_folder(folder)
+    assert read.count("data.bin") == 3
+    os.utime(folder / "data.bin", ns=(1, 1))
+    verify_folder(folder)
+    assert read.count("data.bin") == 6
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({"gone": "0"}, "gone is missing"),
+        ({"../data.bin": "0"}, "data.bin is missing"),
+        ({"data.bin": 3}, "does not match"),
+        (["data.bin"], "no list of files"),
+    ],
+)
+def test_a_wrong_list_of_checksums_is_an_error(tmp_path: Path, files: object, sentence: str) -> None:
+    folder = with_checksums(tmp_path / "f")
+    (tmp_path / "data.bin").touch()
+    record = json.loads((folder / "checksums.json").read_text())
+    (folder / "checksums.json").write_text(json.dumps({**record, "files": files}))
+    with pytest.raises(FormatError, match=sentence):
+        verify_folder(folder)
+
+
+def test_a_folder_without_checksums_is_incomplete(tmp_path: Path) -> None:
+    folder = with_checksums(tmp_path / "f")
+    (folder / "checksums.json").unlink()
+    with pytest.raises(FormatError, match="it has no checksums.json"):
+        verify_folder(folder)

@@ -1,6 +1,7 @@
 """Files and folders that are complete or absent: written under a temporary name, fsynced, then renamed.
 
-Everything that outlives a run is written this way: encoded datasets, model folders, checkpoints, exports.
+Everything that outlives a run is written this way: encoded datasets, model folders, checkpoints, exports. Folders that
+feed a later result also have a `checksums.json`, so that `verify_folder` notices a damaged file before it is used.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ import shutil
 import socket
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from grash.errors import FormatError, InputError, OutputError
 
+CHECKSUMS_FILE = "checksums.json"
+
+_CHECKSUMS_SCHEMA, _CHECKSUMS_VERSION = "grash-checksums", 1
+_CHECKSUM_BLOCK = 64 << 20  # bytes that one thread reads at a time
 _STALE_SECONDS = 3600.0  # without a write: a temporary folder of another machine is abandoned
 
 
@@ -46,10 +53,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path, *, overwrite: bool = False, checksums: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder to fill. It becomes `path` on success and is deleted on failure.
 
-    With `overwrite`, an existing folder stays intact until the new one is complete.
+    With `overwrite`, an existing folder stays intact until the new one is complete. With `checksums`, the folder also
+    gets the checksums of its files, which `verify_folder` compares.
     """
     path = Path(path)
     if not overwrite:
@@ -62,6 +70,8 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     try:
         with _as_output_error(path):
             yield temporary
+            if checksums:
+                write_checksums(temporary)
             for file in temporary.rglob("*"):
                 file.chmod((0o777 if file.is_dir() else 0o666) & ~_umask())
                 _fsync(file)
@@ -76,6 +86,64 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         if old.exists() and not path.exists():
             old.rename(path)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def verify_folder(folder: Path) -> None:
+    """Raise FormatError if a file of a folder written with `checksums` is missing or differs from its checksum.
+
+    Files of subfolders are not checked. A large file is read once per process, unless it changes.
+    """
+    path = folder / CHECKSUMS_FILE
+    if not path.is_file():
+        raise FormatError(f"{folder} is incomplete: it has no {CHECKSUMS_FILE}. Create it again.")
+    files = read_json(path, schema=_CHECKSUMS_SCHEMA, version=_CHECKSUMS_VERSION).get("files")
+    if not isinstance(files, dict):
+        raise FormatError(f"{path} is damaged: it has no list of files. Create the folder again.")
+    for name, expected in files.items():
+        file = folder / name
+        if file.parent != folder or not file.is_file():
+            raise FormatError(f"{file} is missing: the folder is incomplete or damaged. Create it again.")
+        if _checksum(file) != expected:
+            raise FormatError(
+                f"{file} is damaged: its content does not match its checksum in {CHECKSUMS_FILE}. Restore it from a "
+                f"copy, or create the folder again."
+            )
+
+
+def write_checksums(folder: Path) -> None:
+    """Write the checksums of a folder's files, for `verify_folder`."""
+    (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+    files = {file.name: _checksum(file) for file in sorted(folder.iterdir()) if file.is_file()}
+    write_json(folder / CHECKSUMS_FILE, {"schema": _CHECKSUMS_SCHEMA, "version": _CHECKSUMS_VERSION, "files": files})
+
+
+def _checksum(path: Path) -> str:
+    """Return CRC-32 of the CRC-32s of a file's blocks, and its size.
+
+    CRC-32 finds every error of up to 32 consecutive bits. It finds damage; it does not stop an attacker.
+    """
+    found = path.stat()
+    if found.st_size <= _CHECKSUM_BLOCK:
+        return _checksum_of_blocks([_crc(path, 0)], found.st_size)
+    return _checksum_in_threads(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+@functools.lru_cache(maxsize=256)
+def _checksum_in_threads(path: Path, n_bytes: int, modified: int, inode: int) -> str:
+    """Compute the checksum of a large file once, as long as `modified` and `inode` stay the same."""
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:  # zlib releases the GIL
+        blocks = list(pool.map(functools.partial(_crc, path), range(0, n_bytes, _CHECKSUM_BLOCK)))
+    return _checksum_of_blocks(blocks, n_bytes)
+
+
+def _checksum_of_blocks(blocks: list[int], n_bytes: int) -> str:
+    return f"{zlib.crc32(b''.join(crc.to_bytes(4, 'little') for crc in blocks)):08x}-{n_bytes}"
+
+
+def _crc(path: Path, start: int) -> int:
+    with path.open("rb") as file:
+        file.seek(start)
+        return zlib.crc32(file.read(_CHECKSUM_BLOCK))
 
 
 def repair_folder(path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
+from grash.files import write_checksums
 
 NONE = np.empty((0, 3), np.int32)
 
@@ -40,7 +41,7 @@ def small(**changes):
 def test_a_dataset_survives_saving(tmp_path):
     dataset = small()
     dataset.save(tmp_path / "d")
-    loaded = Dataset.load(tmp_path / "d", verify=True)
+    loaded = Dataset.load(tmp_path / "d")
     for split in ("train", "valid", "test"):
         assert np.array_equal(loaded.split(split), dataset.split(split))
         assert loaded.split(split).dtype == np.int32
@@ -63,7 +64,7 @@ def test_the_fingerprint_of_a_loaded_dataset_is_read_and_not_computed(tmp_path, 
 
 def test_a_dataset_without_names_survives_saving(tmp_path):
     small(entities=None, relations=None).save(tmp_path / "d")
-    loaded = Dataset.load(tmp_path / "d", verify=True)
+    loaded = Dataset.load(tmp_path / "d")
     assert loaded.entities is None
     assert loaded.relations is None
 
@@ -112,6 +113,7 @@ def edit_metadata(folder, **changes):
     path = folder / "dataset.json"
     content = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({k: v for k, v in content.items() if v is not ...}))
+    write_checksums(folder)
 
 
 @pytest.mark.parametrize(
@@ -134,17 +136,18 @@ def test_damaged_or_unknown_metadata_is_a_format_error(tmp_path, changes, senten
         Dataset.load(tmp_path / "d")
 
 
-def test_changed_triples_are_noticed_when_asked(tmp_path):
+def test_changed_triples_are_noticed(tmp_path):
     small().save(tmp_path / "d")
-    np.save(tmp_path / "d" / "train.npy", triples((0, 0, 1), (1, 1, 0)))
     Dataset.load(tmp_path / "d")
-    with pytest.raises(FormatError, match="fingerprint"):
-        Dataset.load(tmp_path / "d", verify=True)
+    np.save(tmp_path / "d" / "train.npy", triples((0, 0, 1), (1, 1, 0)))
+    with pytest.raises(FormatError, match=r"train.npy is damaged: its content does not match its checksum"):
+        Dataset.load(tmp_path / "d")
 
 
 def test_ids_out_of_range_on_disk_are_noticed_always(tmp_path):
     small().save(tmp_path / "d")
     np.save(tmp_path / "d" / "train.npy", triples((0, 0, 1), (1, 1, 99)))
+    write_checksums(tmp_path / "d")
     with pytest.raises(FormatError, match="Row 1 of train has the tail id 99"):
         Dataset.load(tmp_path / "d")
 
@@ -180,7 +183,7 @@ def test_a_failure_while_overwriting_leaves_what_was_there(tmp_path, monkeypatch
     with pytest.raises(ZeroDivisionError):
         small(train=triples((0, 0, 0))).save(tmp_path / "d", overwrite=True)
     monkeypatch.undo()
-    assert Dataset.load(tmp_path / "d", verify=True).fingerprint == before
+    assert Dataset.load(tmp_path / "d").fingerprint == before
 
 
 KILLED = """
@@ -229,7 +232,7 @@ def test_a_mapped_dataset_can_be_saved_over_itself(tmp_path):
     small().save(tmp_path / "d")
     mapped = Dataset.load(tmp_path / "d")
     mapped.save(tmp_path / "d", overwrite=True)
-    assert Dataset.load(tmp_path / "d", verify=True).fingerprint == mapped.fingerprint
+    assert Dataset.load(tmp_path / "d").fingerprint == mapped.fingerprint
 
 
 @settings(max_examples=25, deadline=None)
@@ -243,7 +246,7 @@ def test_any_content_survives_saving(tmp_path_factory, rows, names):
         train=triples(*rows), valid=NONE, n_entities=5, entities=Vocabulary.from_names(names), provenance={"n": names}
     )
     dataset.save(folder / "d")
-    loaded = Dataset.load(folder / "d", verify=True)
+    loaded = Dataset.load(folder / "d")
     assert loaded.train.tolist() == dataset.train.tolist()
     assert list(loaded.entities) == names
     assert loaded.provenance == {"n": names}

@@ -119,7 +119,7 @@ def test_valid_triples_in_test_get_a_warning(tmp_path, caplog):
 def test_prepare_writes_what_it_returns(tmp_path, graph_file):
     dataset = prepare(graph_file, tmp_path / "out", seed=3)
     assert dataset.fingerprint == load_dataset(graph_file, seed=3).fingerprint
-    assert Dataset.load(tmp_path / "out", verify=True).fingerprint == dataset.fingerprint
+    assert Dataset.load(tmp_path / "out").fingerprint == dataset.fingerprint
     assert load_dataset(tmp_path / "out").fingerprint == dataset.fingerprint
     assert dataset.name == "graph"
     meta = json.loads((tmp_path / "out" / "dataset.json").read_text())

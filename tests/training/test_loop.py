@@ -17,6 +17,7 @@ import torch
 from grash.data.dataset import Dataset
 from grash.engines.trainer import run_training
 from grash.errors import Diverged, FormatError, InputError
+from grash.files import write_checksums
 from grash.models import KgeModel
 from grash.training import loop
 from grash.training.batches import Batches
@@ -188,7 +189,20 @@ def test_a_damaged_checkpoint_gets_a_clear_error(
         changed = change(path.read_bytes())
         assert changed != path.read_bytes()
         path.write_bytes(changed)
+    write_checksums(tmp_path / "c")  # what checksums do not find
     with pytest.raises(FormatError, match=sentence):
+        run(settings_of(), tmp_path / "c")
+
+
+@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(tmp_path: Path, eager: None, file: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(settings_of(), tmp_path / "c", watch=stopper(2))
+    path = tmp_path / "c" / file
+    whole = bytearray(path.read_bytes())
+    whole[-20] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(FormatError, match="is damaged"):
         run(settings_of(), tmp_path / "c")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from grash.data.arrays import Triples, in_blocks, map_array
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
-from grash.files import atomic_folder, check_replaceable, read_json, write_json
+from grash.files import atomic_folder, check_replaceable, read_json, verify_folder, write_json
 
 SCHEMA, VERSION = "grash-dataset", 1
 DATASET_FILE = "dataset.json"
@@ -89,7 +89,7 @@ class Dataset:
         """Write the folder atomically. With `overwrite`, replace an encoded dataset."""
         folder = Path(folder)
         check_replaceable(folder, overwrite=overwrite, kind="an encoded dataset", marker=DATASET_FILE)
-        with atomic_folder(folder, overwrite=overwrite) as temporary:
+        with atomic_folder(folder, overwrite=overwrite, checksums=True) as temporary:
             for split in SPLITS:
                 np.save(temporary / f"{split}.npy", self.split(split), allow_pickle=False)
             for stem, vocabulary in (("entities", self.entities), ("relations", self.relations)):
@@ -112,15 +112,14 @@ class Dataset:
         return dataset
 
     @classmethod
-    def load(cls, folder: Path, *, verify: bool = False) -> Dataset:
-        """Return the dataset of a folder, memory-mapped. With `verify`, compare its content with its fingerprint."""
+    def load(cls, folder: Path) -> Dataset:
+        """Return the dataset of a folder, memory-mapped. Its files are compared with their checksums first."""
         folder = Path(folder)
         if not (folder / DATASET_FILE).is_file():
             raise InputError(f"{folder} is not an encoded dataset: it has no {DATASET_FILE}.")
         meta = read_json(folder / DATASET_FILE, schema=SCHEMA, version=VERSION)
+        verify_folder(folder)
         dataset = _from_metadata(cls, folder, meta)
-        if verify and dataset.fingerprint != meta["fingerprint"]:
-            raise FormatError(f"{folder} does not match its fingerprint: it was changed. Create it again.")
         object.__setattr__(dataset, "_stored_fingerprint", meta["fingerprint"])
         return dataset
 

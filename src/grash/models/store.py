@@ -1,7 +1,8 @@
 """Model folders, which safetensors, JSON and NumPy can read; they contain no code.
 
-    model.json               schema, version, the model with its config and evaluation, checksum of the tables
+    model.json               schema, version, the model with its config and evaluation
     embeddings.safetensors   entity (E, D), relation (R or 2R, width)
+    checksums.json           checksums of both, compared when the model is loaded
     dataset/                 the encoded dataset: names and known triples
 
 `write_tensors` and `read_tensors`, which checkpoints use too, handle tables as large as the memory: they write and read
@@ -10,7 +11,6 @@ in blocks, where the writer of the safetensors library needs every tensor as one
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,12 +25,11 @@ from torch import Tensor
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
-from grash.files import atomic_folder, check_replaceable, read_json, write_json
+from grash.files import atomic_folder, check_replaceable, read_json, verify_folder, write_json
 from grash.kernels.host_rows import cpu_view, row_blocks
 from grash.models import KgeModel, model_class
 
 SCHEMA, VERSION = "grash-model", 1
-_VERIFY_BELOW = 4 << 30  # bytes; larger tables are hashed only on request
 _BLOCK_BYTES = 64 << 20
 _TYPES = {
     torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", torch.int32: "I32", torch.int64: "I64",
@@ -55,7 +54,7 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
     folder = Path(folder)
     check_model_folder(folder, overwrite=overwrite)
     model = stored.model
-    with atomic_folder(folder, overwrite=overwrite) as temporary:
+    with atomic_folder(folder, overwrite=overwrite, checksums=True) as temporary:
         write_tensors({"entity": model.entity, "relation": model.relation}, temporary / "embeddings.safetensors")
         stored.dataset.save(temporary / "dataset")
         about = {"config": stored.config, "evaluation": stored.evaluation, "history": stored.history}
@@ -81,29 +80,21 @@ def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[st
         "n_relations": model.n_relations,
         "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
         **about,
-        "sha256": file_sha256(folder / "embeddings.safetensors"),
     }
     write_json(folder / "model.json", record)
 
 
-def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool | None = None) -> StoredModel:
-    """Load the model of a folder, or of the run folder of a search.
-
-    verify: whether to compare checksums of tables, triples and names (default: if the tables are below 4 GiB).
-    """
+def load_model(folder: Path, *, device: torch.device | str = "cpu") -> StoredModel:
+    """Load the model of a folder, or of the run folder of a search. Its files are compared with their checksums first."""
     folder = Path(folder)
     if not (folder / "model.json").is_file() and (folder / "model" / "model.json").is_file():
         folder = folder / "model"
     if not (folder / "model.json").is_file():
         raise InputError(f"{folder} is not a model folder: it has no model.json.")
     record = read_json(folder / "model.json", schema=SCHEMA, version=VERSION)
-    path = folder / "embeddings.safetensors"
+    verify_folder(folder)
     try:
-        if verify is None:
-            verify = path.stat().st_size < _VERIFY_BELOW
-        if verify and file_sha256(path) != record["sha256"]:
-            raise FormatError(f"{path} was changed or truncated: its checksum differs from model.json.")
-        tables = safetensors.torch.load_file(path, device=str(device))
+        tables = safetensors.torch.load_file(folder / "embeddings.safetensors", device=str(device))
         model = model_class(record["model"])(
             tables["entity"], tables["relation"], reciprocal=record["reciprocal"], norm=record["norm"]
         )
@@ -115,21 +106,13 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
     for name in ("model", "dim", "norm", "reciprocal"):
         if config.get(name, record[name]) != record[name]:
             raise FormatError(f"{folder} is a damaged model folder: model.json contradicts its config about {name}.")
-    dataset = Dataset.load(folder / "dataset", verify=verify)
+    dataset = Dataset.load(folder / "dataset")
     if dataset.fingerprint != fingerprint:
         raise FormatError(f"{folder / 'dataset'} is not the dataset of model.json: it was replaced.")
     of_tables, of_dataset = (model.n_entities, model.n_relations), (dataset.n_entities, dataset.n_relations)
     if counts != (*of_tables, model.dim) or of_tables != of_dataset:
         raise FormatError(f"{folder} is a damaged model folder: its tables, names and model.json differ in size.")
     return StoredModel(model, dataset, config, evaluation, history)
-
-
-def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from grash.errors import FormatError, GrashError, InputError
-from grash.files import atomic_folder, read_json, write_json
+from grash.files import atomic_folder, read_json, verify_folder, write_json
 from grash.kernels.host_rows import copy_rows
 from grash.models import KgeModel
 from grash.models.store import read_tensors, write_tensors
@@ -121,7 +121,7 @@ def state_tensors(state: TrainState) -> dict[str, Tensor]:
 
 def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:
     """Write the checkpoint of the run `belongs_to`; an older one stays until the new one is complete."""
-    with atomic_folder(folder, overwrite=True) as temporary:
+    with atomic_folder(folder, overwrite=True, checksums=True) as temporary:
         write_tensors(state_tensors(state), temporary / "tensors.safetensors")
         write_json(temporary / "state.json", state_record(state, belongs_to))
 
@@ -129,6 +129,7 @@ def save_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
 def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -> None:
     """Fill a new state from a checkpoint; raise InputError if it belongs to another run."""
     record = read_record(folder, belongs_to)
+    verify_folder(folder)
     with checkpoint_errors(folder):
         if record["has_best"]:
             state.allocate_best()

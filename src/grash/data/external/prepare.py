@@ -64,7 +64,7 @@ def prepare_large(
         except OSError as error:
             then = "Fix the problem, then run the same command again to resume."
             raise OutputError(spill.folder, error.strerror or str(error), then=then) from error
-        with atomic_folder(out, overwrite=overwrite) as temporary:
+        with atomic_folder(out, overwrite=overwrite, checksums=True) as temporary:
             for file in folder.iterdir():
                 file.rename(temporary / file.name)
             watch("fingerprint", 0.0, 0)

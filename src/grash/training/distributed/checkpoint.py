@@ -130,7 +130,7 @@ def check_shared(folder: Path, group: ProcessGroup) -> None:
 def shared_folder(folder: Path, group: ProcessGroup, *, overwrite: bool) -> Iterator[Path]:
     """`files.atomic_folder` for all ranks: what they write into the yielded folder becomes `folder`, or nothing does."""
     with ExitStack() as stack:
-        yield _make_on_rank_0(folder, group, stack, lambda: atomic_folder(folder, overwrite=overwrite))
+        yield _make_on_rank_0(folder, group, stack, lambda: atomic_folder(folder, overwrite=overwrite, checksums=True))
         group.barrier()  # all have written
         done = stack.pop_all()
         write_together(folder, group, done.close)  # rank 0 flushes the files and renames the folder
