@@ -85,7 +85,7 @@ def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[st
 
 
 def load_model(folder: Path, *, device: torch.device | str = "cpu") -> StoredModel:
-    """Load the model of a folder, or of the run folder of a search. Its files are compared with their checksums first."""
+    """Load the model of a folder, or of the run folder of a search, after comparing its files with their checksums."""
     folder = Path(folder)
     if not (folder / "model.json").is_file() and (folder / "model" / "model.json").is_file():
         folder = folder / "model"
