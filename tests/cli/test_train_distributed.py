@@ -151,8 +151,8 @@ def test_a_launcher_that_is_not_there_is_said(
 def test_a_rank_without_a_card_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert distributed._rank_device("auto", 1)[0].index == 1 and not distributed._device("cuda", 0)[1]
-    with pytest.raises(ConfigError, match="start it with --nproc-per-node 2"):
+    assert distributed._rank_device("auto", 1)[0].index == 1 and not distributed._rank_device("cuda", 0)[1]
+    with pytest.raises(ConfigError, match="Start it with --nproc-per-node 2"):
         distributed._rank_device("auto", 2)
     assert distributed._rank_device("cuda:0", 3) == (distributed.torch.device("cuda", 0), True)
     assert distributed._rank_device("cpu", 3)[0].type == "cpu"
