@@ -235,7 +235,7 @@ def transfer(
     n: N = 30,
     techniques: Annotated[
         str, typer.Option("--techniques", help="Some of them, with commas.")
-    ] = "triples,walk,kgtuner,ladder,chain,epochs,combined",
+    ] = "triples,walk,kgtuner,k-core,core-order,epochs,combined",
     **given: Any,
 ) -> None:
     """Which reductions foretell full training: rank correlation by technique and budget (paper, Fig. 3, Tab. 1)."""

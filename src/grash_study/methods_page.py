@@ -275,7 +275,7 @@ _LEGEND = (
     (("trend",), "*trend*: that part of a trial's rise, from half of its epochs to all, is added to its score (1/2)."),
     (("rail",), "*rails*: the least of entities, validation triples and epochs that a round may have; *at … entities*: "
                 "another least; *never take the whole graph*: not even where that least is most of it."),
-    (("carry_over",), "*carry*: what a round has not spent goes to the next."),
+    (("carry",), "*carry*: what a round has not spent goes to the next."),
     (("variant",), "*variant*: what is reduced; epochs alone, the graph alone, or both (`combined`, the default)."),
     (("portfolio",), "*portfolio*: the members nearest to the portfolio's proposals enter, instead of random ones."),
     (("second wave",), "*second wave of 1/4*: so many of the first round's configurations are not drawn but proposed, "

@@ -75,7 +75,7 @@ def options_to_make_it_small(words: list[str]) -> list[str]:
     if words[0] in ("search", "resume"):  # of a run folder
         return ["--engine", "sequential", *(["-n", "7"] if "-n" in words else [])]
     if words[0] == "study":
-        return ["--n", "3", "--epochs", "0.2", "--dim", "8", "--techniques", "chain,epochs", "--device", "cpu"]
+        return ["--n", "3", "--epochs", "0.2", "--dim", "8", "--techniques", "core-order,epochs", "--device", "cpu"]
     return ["--no-probe"] if words[0] == "plan" else []
 
 

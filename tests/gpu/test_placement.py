@@ -25,9 +25,9 @@ from grash.training.config import TrainConfig, make_config
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
 from grash.training.loop import Training, steps_for
-from grash.training.loop import train as train_one
 from grash.training.placement import Placement
 from synthetic_graph import PlantedGraph, generate
+from training.single import train as train_one
 
 pytestmark = [
     pytest.mark.gpu,

@@ -95,7 +95,7 @@ def test_the_rounds_of_the_page_are_those_of_a_search_in_which_nothing_diverges(
 
 
 @pytest.mark.parametrize("variant", ["combined", "epoch", "graph"])
-@pytest.mark.parametrize("carry_over", [True, False])
+@pytest.mark.parametrize("carry", [True, False])
 @pytest.mark.parametrize("budget", [12.0, 30.0, 60.0])
 def test_the_rounds_of_the_page_carry_what_a_cap_leaves_over(variant, carry, budget):
     bench, spoiled = (Recorded(make_table(n=16, diverged=d)) for d in (0.0, 0.5))
@@ -149,16 +149,7 @@ def test_a_curve_ends_at_what_its_method_has_spent(bench):
 
 def test_every_word_of_the_sweep_is_explained():
     text = legend(m.name for m in SWEEP)
-    for word in (
-        "carry_over",
-        "guard_rails",
-        "laboratory",
-        "g = f^x",
-        "cold, continued",
-        "shares a:b:c",
-        "ties",
-        "trend",
-    ):
+    for word in ("carry", "rails", "laboratory", "g = f^x", "cold, continued", "shares a:b:c", "ties", "trend"):
         assert f"*{word}*" in text
     assert legend(["mine"]) == ""
 
@@ -202,7 +193,7 @@ def test_two_ways_to_say_what_is_compared_are_one_too_many(tmp_path):
         ("{name: a, run: rungs, sizes: 5}", "sizes=5 is of another kind"),
         ("{name: a, run: rungs, sizes: [8, 0]}", r"sizes=\(8, 0\) leaves nothing to search: give 1 or more"),
         ("{name: a, run: rungs, eta: 1}", "eta=1 leaves nothing to search: give 2 or more"),
-        ("{name: a, run: rungs, rails: 1}", "guard_rails=1 is of another kind: give bool"),
+        ("{name: a, run: rungs, guard_rails: 1}", "guard_rails=1 is of another kind: give bool"),
         ("{name: a, budget: x}", "budget='x' is of another kind"),
         ("{name: a, budget: 0}", "budget=0 buys nothing"),
         ("{name: a, run: rungs, bench: 3}", "'bench' is no setting of rungs"),

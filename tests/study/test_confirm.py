@@ -72,19 +72,19 @@ def test_a_setting_that_comes_later_leaves_older_records_if_it_says_what_was_bef
     now = identity(settings, 60)
     monkeypatch.setitem(confirm._BEFORE, "budget_unit", "triples")
     assert identity(settings, 60) != now and without["budget_unit"] == "triples"  # as if it had not been there
-    dearer = settings.model_copy(update={"price": "scores"})
+    dearer = settings.model_copy(update={"budget_unit": "scores"})
     assert identity(dearer, 60) != identity(settings, 60)
 
 
 def test_a_setting_that_changes_nothing_on_a_graph_tells_no_searches_apart(monkeypatch):
-    two = [Candidate(how, settings={"last_round_holdout": how}) for how in ("any", "match_valid")]
+    two = [Candidate(how, settings={"last_round_holdout": how}) for how in ("random", "match_valid")]
     one, other = wanted_of(*two)
     assert (
         one.name == other.name and one.settings == other.settings
     )  # so that a folder begun by one goes on by the other
     monkeypatch.setattr(SearchGraphs, "valid_pairs_isolated", True)
     one, other = wanted_of(*two)
-    assert one.name != other.name and [w.settings.last_round_holdout for w in (one, other)] == ["any", "match_valid"]
+    assert one.name != other.name and [w.settings.last_round_holdout for w in (one, other)] == ["random", "match_valid"]
 
 
 def test_searches_go_seed_by_seed_through_models_and_candidates():

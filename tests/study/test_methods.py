@@ -136,7 +136,7 @@ def test_a_second_wave_brings_better_configurations_into_the_first_round():
 def test_the_laboratory_decides_as_the_search_does(seed, eta, n, epochs):
     bench = bench_of(n=64, correlation=0.6, seed=seed % 5, max_epochs=epochs)
     real = Method("real", "grash", {"eta": eta, "n_trials": n, "carry_over": False})(bench, seed, 3.0)
-    mine = Method("mine", "rungs", {"eta": eta, "n": n, "carry_over": False})(bench, seed, 3.0)
+    mine = Method("mine", "rungs", {"eta": eta, "n": n, "carry": False})(bench, seed, 3.0)
     assert mine.first == real.first
     assert mine.levels == real.levels
     assert mine.pick == real.pick

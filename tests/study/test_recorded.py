@@ -231,7 +231,7 @@ def test_a_graph_that_fits_only_without_its_validation_part_is_the_whole_one():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("warm_start", "weights"), ("price", "scores"), ("scaled_penalties", True), ("scaled_penalties", False),
+    [("warm_start", "weights"), ("budget_unit", "scores"), ("scaled_penalties", True), ("scaled_penalties", False),
      ("reduction", "k-core"), ("degree", "triples"), ("negatives_floor", 0.5), ("guarded_split", False),
      ("space", "wide"), ("space", {"lr": 0.1}), ("proposals", "sobol"), ("proposals", "portfolio"), ("dim", 512),
      ("models", "transe"), ("model", "transe"), ("max_epochs", 400), ("fixed", {"lr": 0.1}),

@@ -239,12 +239,12 @@ for name in ("polars", "optuna", "jinja2", "scipy", "pyarrow", "pandas"):
 sys.path[:0] = {[p for p in sys.path if p]!r}
 from pathlib import Path
 from study.small_study import small_study
-from grash.study.cells import cells_on
-from grash.study.run import run_cells
-from grash.study.transfer import transfer_page
-from grash.study.table import make_table
-from grash.study.pages import write_page
-import grash.study.planned, grash.cli.study
+from grash_study.cells import cells_on
+from grash_study.run import run_cells
+from grash_study.transfer import transfer_page
+from grash_study.table import make_table
+from grash_study.pages import write_page
+import grash.cli.app, grash_study.cli
 graphs, store = small_study(Path({str(tmp_path)!r}))
 assert run_cells(graphs, cells_on("whole", 1.0, [0]), store, device="cpu").finished
 make_table(store, graphs.pool, rails=graphs.rails())

@@ -173,7 +173,7 @@ def test_a_command_that_is_interrupted_stops_with_130_and_trains_no_more(tmp_pat
     words = ["study", verb, tmp_path / "graph", "--n", 4, "--epochs", 8, "--dim", 4, "--device", "cpu"]
     words += ["--models", "complex,distmult", "--large-dim", 0, "--picks"] if verb == "variants" else []
     ran = grash(*words, "--store", tmp_path / "s", "-o", tmp_path / "o")
-    assert ran.code == 130 and "interrupted" in ran.err and " trained in " not in ran.out
+    assert ran.code == 130 and "Interrupted" in ran.err and " trained in " not in ran.out
     (path,) = (tmp_path / "s").glob("*.jsonl")
     kept = Store.read(path)
     assert not kept.entries and len(kept.searches) == (when == "winner_chosen") and not (tmp_path / "o").exists()

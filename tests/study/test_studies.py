@@ -120,7 +120,7 @@ def test_only_series_with_intervals_are_moved_aside():
 
 
 def test_an_unknown_technique_is_named():
-    assert check_reductions("epochs, chain") == ("core-order", "epochs")
+    assert check_reductions("epochs, core-order") == ("core-order", "epochs")
     with pytest.raises(ConfigError, match="no technique 'trees'"):
         check_reductions("trees")
 
@@ -178,7 +178,8 @@ def test_rounds_compares_etas_at_one_budget_and_one_round_at_a_third(tmp_path):
 @pytest.mark.parametrize("status", ["memory", "error", "impossible"])
 def test_a_pick_whose_full_training_did_not_work_has_no_score(tmp_path, status):
     _, store = small_study(tmp_path, n=4)
-    asked, (other,) = (m.asked_searches(["epoch"], n=4, preset="paper") for m in (rounds, variants))
+    asked = rounds.asked_searches_rounds(["epoch"], n=4, preset="paper")
+    (other,) = variants.asked_searches(["epoch"], n=4, preset="paper")
     record = {"winner": 2, "seconds": 1.5, "spent": 3.0, "rounds": [{"fidelity": 0.5}], "device": "cpu"}
     for one in (asked[0], other):
         store.add_search({"name": one.name, **record})
@@ -273,7 +274,7 @@ def test_commands_plan_run_resume_write_and_merge(tmp_path):
         tmp_path / "o",
     ]
     common += ["--set", "batch_size=32"]
-    words = ["study", "transfer", folder, "--n", 3, "--techniques", "chain,epochs", *common]
+    words = ["study", "transfer", folder, "--n", 3, "--techniques", "core-order,epochs", *common]
     planned = grash(*words, "--plan")
     assert planned.code == 0 and "0 of 21 cells are there" in planned.out and "in all" in planned.out
     stopped = grash(*words, "--max-seconds", 0)

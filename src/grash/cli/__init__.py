@@ -1,5 +1,12 @@
 """The command line. One file per group of commands; `app` joins them and turns errors into messages."""
 
-from grash.cli.app import main
+from __future__ import annotations
 
-__all__ = ["main"]
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (default: sys.argv) and return its exit code."""
+    from grash.cli.app import main as run  # not at the top: `app` imports `grash_study.cli`, which imports this package
+
+    return run(arguments)
