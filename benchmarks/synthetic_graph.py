@@ -334,7 +334,7 @@ def generate(
     out = Path(out)
     held_out = _held_out(graph, n_valid, n_test)
     check_replaceable(out, overwrite=overwrite, kind="an encoded dataset", marker=DATASET_FILE)
-    with atomic_folder(out, overwrite=overwrite) as temporary:
+    with atomic_folder(out, overwrite=overwrite, checksums=True) as temporary:
         _write_splits(temporary, graph, held_out, progress)
         Dataset.complete_folder(
             temporary,
