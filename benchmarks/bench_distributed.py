@@ -79,8 +79,8 @@ def stepping(
         return
     from grash.engines.distributed import join_group
     from grash.training.distributed.checkpoint import fresh_shard
+    from grash.training.distributed.communication import Shard
     from grash.training.distributed.loop import distributed_step
-    from grash.training.distributed.tables import Shard
 
     with join_group(args.device) as (group, device):
         shard, data = Shard(dataset.n_entities, group), TrainingData(dataset, device)

@@ -12,8 +12,7 @@ from grash.api.model import Model
 from grash.data.dataset import Dataset
 from grash.data.known_answers import known_answers, known_relations
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
-from grash.kernels.best_candidates import best_candidates
-from grash.kernels.count_above import exact_scores
+from grash.kernels.count_above import best_candidates, exact_scores
 from grash.models import MODELS
 from small_graph import model_of, rings
 
@@ -262,7 +261,7 @@ def test_names_that_the_model_does_not_know_are_dropped_only_on_request():
 
 
 def test_no_tile_of_scores_is_larger_than_planned(monkeypatch):
-    from grash.kernels import best_candidates as kernel
+    from grash.kernels import count_above as kernel
 
     sizes = []
 

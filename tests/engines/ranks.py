@@ -98,8 +98,8 @@ def _losses(launch: dict[str, Any]) -> None:
     from grash.engines.trainer import TrainingData
     from grash.training.config import make_config
     from grash.training.distributed.checkpoint import fresh_shard
+    from grash.training.distributed.communication import Shard
     from grash.training.distributed.loop import distributed_step
-    from grash.training.distributed.tables import Shard
     from grash.training.loop import Training
 
     dataset, found = circle(), []

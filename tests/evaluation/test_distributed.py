@@ -15,8 +15,7 @@ from grash.evaluation.distributed import DistributedRanker, evaluate_distributed
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.models import MODELS, KgeModel
-from grash.training.distributed.communication import ProcessGroup
-from grash.training.distributed.tables import Shard
+from grash.training.distributed.communication import ProcessGroup, Shard
 from oracles import random_triples
 from training.distributed.thread_group import in_threads
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grash.data.dataset import Dataset
 from grash.errors import InputError
 from grash.evaluation.evaluate import evaluate, sample_triples
-from grash.evaluation.metrics import metrics_by_group, metrics_of, mrr, mrr_bounds, mrr_interval
+from grash.evaluation.metrics import metrics_by_group, metrics_of, mrr, mrr_bounds, mrr_interval, resampled_means
 from grash.evaluation.ranking import Ranks, SideRanks
 from grash.models import MODELS
 
@@ -167,3 +167,12 @@ def test_what_cannot_be_ranked_is_said() -> None:
     for options, words in (({"split": "train"}, "give valid or test"), ({"unseen": "x"}, "give keep or drop")):
         with pytest.raises(InputError, match=words):
             evaluate(model_of(entity), dataset, **options)  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 50), st.integers(0, 9), st.integers(0, 99))
+def test_resampled_means_are_those_of_numpy(n, resamples, seed):
+    generator = np.random.default_rng(seed)
+    values, draws = generator.random(n), generator.integers(0, n, (resamples, n)).astype(np.int32)
+    found = resampled_means(values, draws)
+    assert found.shape == (resamples,)
+    np.testing.assert_allclose(found, [values[chosen].mean() for chosen in draws], rtol=1e-13)

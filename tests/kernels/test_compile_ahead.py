@@ -154,6 +154,25 @@ go()
 assert card.launched == ["_order"] and compiled == [("_order", True, False)], compiled
 """
 
+CHANGED_HOOK = """
+from grash.kernels.step_draw_triton import _order
+ids = torch.zeros(64, dtype=torch.int32)
+def go():
+    compile_ahead.launch(_order, (8,), ids, ids, ids, ids, 32, SORTED=8, AGAINST=16, num_warps=1)
+submit = compile_ahead._CompileMode.submit
+compile_ahead._CompileMode.submit = lambda self, key: None  # Triton passes more arguments
+with compile_ahead.dry_run() as missing:
+    go()
+assert missing == [] and not compile_ahead._compiling and not card.launched
+compile_ahead._CompileMode.submit = submit
+with compile_ahead.dry_run() as missing:
+    go()
+assert len(missing) == 1 and len(compile_ahead._compiling) == 1
+compile_ahead._CompileMode.submit = lambda self, key: None
+go()
+assert card.launched == ["_order"] and not compile_ahead._compiling, card.launched
+"""
+
 
 @pytest.mark.slow
 @needs_triton
@@ -169,6 +188,11 @@ def test_what_fails_to_compile_ahead_is_compiled_by_its_launch(tmp_path: Path) -
 @needs_triton
 def test_without_the_hook_of_triton_nothing_is_compiled_ahead(tmp_path: Path) -> None:
     run_with_driver(WITHOUT_HOOK, tmp_path)
+
+
+@needs_triton
+def test_a_hook_that_triton_calls_in_another_way_breaks_no_launch(tmp_path: Path) -> None:
+    run_with_driver(CHANGED_HOOK, tmp_path)
 
 
 def test_a_process_that_ends_compiles_nothing_more() -> None:

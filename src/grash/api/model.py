@@ -21,9 +21,8 @@ from grash.evaluation.evaluate import evaluate as evaluate_own
 from grash.evaluation.evaluate import evaluate_other
 from grash.evaluation.metrics import Evaluation
 from grash.interop.export import Format, export_model
-from grash.kernels.best_candidates import best_candidates
 from grash.kernels.bf16_rows import to_float32
-from grash.kernels.count_above import exact_scores
+from grash.kernels.count_above import best_candidates, exact_scores
 from grash.kernels.pair_scores import Pair
 from grash.models import KgeModel
 from grash.models.base import Side

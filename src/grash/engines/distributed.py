@@ -39,9 +39,8 @@ from grash.models.store import check_model_folder
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
 from grash.training.distributed.checkpoint import check_shared, fresh_shard, load_shard, save_model_shard, save_shard
-from grash.training.distributed.communication import ProcessGroup, RankLost, TorchProcessGroup
+from grash.training.distributed.communication import ProcessGroup, RankLost, Shard, TorchProcessGroup
 from grash.training.distributed.loop import train_distributed
-from grash.training.distributed.tables import Shard
 from grash.training.loop import Progress, Training
 
 log = logging.getLogger(__name__)

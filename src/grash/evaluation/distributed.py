@@ -28,8 +28,7 @@ from grash.evaluation.ranking import (
 )
 from grash.kernels.count_above import CountBatch, count_above, exact_scores, largest_row
 from grash.models import KgeModel
-from grash.training.distributed.communication import ProcessGroup
-from grash.training.distributed.tables import RowExchange, Shard
+from grash.training.distributed.communication import ProcessGroup, RowExchange, Shard
 
 
 class DistributedRanker:

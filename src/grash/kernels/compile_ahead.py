@@ -5,7 +5,8 @@ caller that knows what will run makes a `dry_run`: the same launches, on tensors
 enough), without launching or waiting. Threads then compile the missing kernels (Triton's passes and `ptxas` release
 the interpreter lock), and a launch waits for its own kernel only. A kernel that fails here is compiled at its launch.
 
-This relies on a private hook of Triton (tested with 3.6). With a version that lacks it, nothing is compiled ahead.
+This relies on a private hook of Triton (tested with 3.6). With a version that lacks it or calls it in another way,
+kernels are compiled at their launch.
 """
 
 from __future__ import annotations
@@ -44,8 +45,15 @@ def launch(kernel: Any, grid: tuple[int, ...], /, *args: Any, **kwargs: Any) -> 
     token = hook.set(_CompileMode())
     try:
         kernel.run(*args, grid=grid, warmup=is_dry_run, **kwargs)
+        return
+    except (AttributeError, TypeError) as error:  # Triton calls the hook in another way
+        if is_dry_run:
+            raise
+        log.info("Kernels are compiled at their first launch: %s: %s", type(error).__name__, error)
+        _compiling.clear()
     finally:
         hook.reset(token)
+    kernel[grid](*args, **kwargs)
 
 
 @contextmanager

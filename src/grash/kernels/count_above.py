@@ -3,14 +3,16 @@
 Ranks must not depend on tile sizes, threads or the library of the matrix product, so two kinds of scores are used. A
 fast product gives scores with a known error bound, and candidates clearly above or below the true answer are counted
 from it. The few within the bound are decided by the exact score: the float32 nearest to the sum in float64.
-`count_above` is the reference for any device, with loops for a CPU. On CUDA, if `use_kernels` says so, the kernels of
-`count_above_triton` count all queries in few launches.
+`count_above` is the reference for any device, with loops for a CPU. On CUDA, where `use_kernels` returns True, the
+kernels of `count_above_triton` count all queries in few launches. `best_candidates`, for predictions, decides in the
+same way.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -117,11 +119,8 @@ def count_above(
 
 def exact_scores(queries: Tensor, answers: Tensor, pair: Pair) -> Tensor:
     """(n, W), (n, W) → (n,) float32: the score that defines ranks, summed in float64 and rounded once."""
-    parts = [
-        row_scores(q.double(), a.double(), pair).float()
-        for q, a in zip(queries.split(_rows(queries)), answers.split(_rows(answers)))
-    ]
-    return torch.cat(parts) if parts else queries.new_empty(0)
+    places = torch.arange(len(queries), device=queries.device)
+    return _exact_pairs(queries, answers, places, places, pair)
 
 
 def _rows(x: Tensor) -> int:
@@ -194,10 +193,78 @@ def _count_exactly(
     batch: CountBatch, candidates: Tensor, rows: Tensor, columns: Tensor, pair: Pair, above: Tensor, ties: Tensor
 ) -> None:
     """Count the pairs (rows[k], columns[k]) by their exact scores."""
-    for r, c in zip(rows.split(_rows(batch.queries)), columns.split(_rows(batch.queries))):
-        scores = row_scores(batch.queries[r].double(), candidates[c].double(), pair).float()
-        above += torch.bincount(r[scores > batch.exact[r]], minlength=len(above))
-        ties += torch.bincount(r[scores == batch.exact[r]], minlength=len(ties))
+    scores, truths = _exact_pairs(batch.queries, candidates, rows, columns, pair), batch.exact[rows]
+    above += torch.bincount(rows[scores > truths], minlength=len(above))
+    ties += torch.bincount(rows[scores == truths], minlength=len(ties))
+
+
+def _exact_pairs(queries: Tensor, candidates: Tensor, rows: Tensor, columns: Tensor, pair: Pair) -> Tensor:
+    """Return (n,) `exact_scores` of queries[rows] and candidates[columns]."""
+    parts = zip(rows.split(_rows(queries)), columns.split(_rows(queries)))
+    scores = [row_scores(queries[r].double(), candidates[c].double(), pair).float() for r, c in parts]
+    return torch.cat(scores) if scores else queries.new_empty(0)
+
+
+def best_candidates(
+    queries: Tensor,
+    rows: Callable[[int, int], Tensor],
+    n_candidates: int,
+    k: int,
+    pair: Pair,
+    *,
+    skip_rows: Tensor,
+    skip_columns: Tensor,
+    tile: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """queries (B, W) → (row, id, score), each (m,): by ascending row, then by descending score, at most k per row.
+
+    rows(start, stop) returns candidates (stop − start, W). Candidate skip_columns[j] is left out for query
+    skip_rows[j]; skip_columns ascends. `tile` candidates are scored at a time: B × tile floats of work space.
+    """
+    device = queries.device
+    empty = torch.empty(0, dtype=torch.int64, device=device)
+    best = (empty, empty, queries.new_empty(0, dtype=torch.float32))
+    for start in range(0, n_candidates if k > 0 else 0, tile):
+        stop = min(start + tile, n_candidates)
+        candidates = rows(start, stop)
+        scores = pair_scores(queries, candidates, pair)
+        first, last = torch.searchsorted(skip_columns, torch.tensor([start, stop], device=device)).tolist()
+        scores[skip_rows[first:last], skip_columns[first:last] - start] = -torch.inf
+        slack = error_bound(queries, largest_row(candidates, pair), pair)
+        bound = torch.maximum(_worst_kept(best, len(queries), k), _kth(scores, k) - slack) - slack
+        row, column = torch.nonzero((scores >= bound[:, None]) & (scores > -torch.inf), as_tuple=True)
+        exact = _exact_pairs(queries, candidates, row, column, pair)
+        best = _keep(torch.cat([best[0], row]), torch.cat([best[1], column + start]), torch.cat([best[2], exact]), k)
+    return best
+
+
+def _kth(scores: Tensor, k: int) -> Tensor:
+    """(B, T) → (B,): the k-th largest, −∞ if there are fewer."""
+    if scores.shape[1] < k:
+        return scores.new_full((len(scores),), -torch.inf)
+    return torch.topk(scores, k, dim=1, sorted=True).values[:, -1]
+
+
+def _worst_kept(best: tuple[Tensor, Tensor, Tensor], n_queries: int, k: int) -> Tensor:
+    """Return (B,): the k-th best score so far, −∞ if there are fewer."""
+    row, _, score = best
+    count = torch.bincount(row, minlength=n_queries)
+    worst = torch.full((n_queries,), -torch.inf, device=score.device)
+    full = torch.nonzero(count == k).flatten()
+    worst[full] = score[torch.cumsum(count, 0)[full] - 1]
+    return worst
+
+
+def _keep(row: Tensor, column: Tensor, score: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the k best of each row, by score, then by id: three stable sorts, the weakest key first."""
+    order = torch.argsort(column, stable=True)
+    order = order[torch.argsort(score[order], stable=True, descending=True)]
+    order = order[torch.argsort(row[order], stable=True)]
+    row, column, score = row[order], column[order], score[order]
+    count = torch.bincount(row)
+    place = torch.arange(len(row), device=row.device) - (torch.cumsum(count, 0) - count)[row]
+    kept = place < k
+    return row[kept], column[kept], score[kept]
 
 
 @numba.njit(cache=True, parallel=True)

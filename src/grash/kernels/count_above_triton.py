@@ -129,6 +129,8 @@ def count_candidates(
     across = _transpose_tiles(queries, tile["BM"], queries.new_zeros(2 * shape.half * n_tiles * tile["BM"]))
     block = queries.new_zeros(2 * shape.half * shape.part)
     open_pairs = torch.empty(2, shape.max_open, dtype=torch.int32, device=queries.device)
+    exact = _exact_tile(queries)
+    programs = min(_EXACT_PROGRAMS, -(-shape.max_open // exact["ROWS"]))
     for i in range(shape.n_parts(len(candidates))):
         part = candidates[i * shape.part : (i + 1) * shape.part]
         _transpose_tiles(part, tile["BN"], block)
@@ -140,7 +142,11 @@ def count_candidates(
             across, block, bounds, index.order, index.starts, out, open_pairs, found, shape.max_open, len(part),
             len(queries), length, shape.truths, HALF=shape.half, PAIR=pair, **tile,
         )  # fmt: skip
-        _count_open_pairs(queries, part, bounds, index.query, open_pairs, found, pair, out)
+        launch(
+            _decide, (programs,),
+            queries, part, part.stride(0), bounds, index.query, open_pairs, found, shape.max_open, out,
+            len(index.query), programs, PAIR=pair, **exact,
+        )  # fmt: skip
 
 
 def _transpose_tiles(rows: Tensor, together: int, out: Tensor) -> Tensor:
@@ -158,21 +164,6 @@ def _transpose_tiles(rows: Tensor, together: int, out: Tensor) -> Tensor:
         if n > whole * together:
             tiles[whole, i, :columns, : n - whole * together].copy_(part[whole * together :].T)
     return out
-
-
-def _count_open_pairs(
-    queries: Tensor, candidates: Tensor, bounds: Tensor, query: Tensor, open_pairs: Tensor, found: Tensor, pair: Pair,
-    out: Tensor,
-) -> None:  # fmt: skip
-    """Count the first found (1,) of open_pairs (2, max_open), truth and candidate, by their exact scores."""
-    max_open = open_pairs.shape[1]
-    tile = _exact_tile(queries)
-    programs = min(_EXACT_PROGRAMS, -(-max_open // tile["ROWS"]))
-    launch(
-        _decide, (programs,),
-        queries, candidates, candidates.stride(0), bounds, query, open_pairs, found, max_open, out, len(query),
-        programs, PAIR=pair, **tile,
-    )  # fmt: skip
 
 
 def subtract_filtered(

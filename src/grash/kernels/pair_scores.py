@@ -41,9 +41,13 @@ def pair_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
         return queries @ candidates.T
     if pair == "l2":
         return _l2_scores(queries, candidates)
-    if use_loops(queries):
-        return _loop_scores(queries, candidates, pair)
-    return pair_scores_reference(queries, candidates, pair)
+    if not use_loops(queries):
+        return pair_scores_reference(queries, candidates, pair)
+    out = torch.empty(len(queries), len(candidates))
+    use_torch_threads()
+    loop = _l1_scores if pair == "l1" else _modulus_scores
+    loop(_array(queries), _array(candidates.T), out.numpy())
+    return out
 
 
 def pair_gradients(
@@ -135,14 +139,6 @@ def loop_gradients(
     loop(q, c, g, for_queries.numpy())
     loop(c, q, _array(upstream.T), for_candidates.numpy())
     return for_queries, for_candidates
-
-
-def _loop_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
-    out = torch.empty(len(queries), len(candidates))
-    use_torch_threads()
-    loop = _l1_scores if pair == "l1" else _modulus_scores
-    loop(_array(queries), _array(candidates.T), out.numpy())
-    return out
 
 
 def _array(x: Tensor) -> np.ndarray:

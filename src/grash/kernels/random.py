@@ -53,20 +53,18 @@ def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tens
         flat = np.ascontiguousarray(places.reshape(-1).numpy(), dtype=np.int64)
         moved = _permute_loop(flat, n, radix, np.array(keys, dtype=np.uint32), inverse)
         return torch.from_numpy(moved).reshape(places.shape)
-    walks = _walks(n, radix)
     if _use_triton(places.device):
         from grash.kernels import random_triton
 
-        return random_triton.permuted(places, n, radix, walks, key, rounds=_ROUNDS, inverse=inverse)
-    return permuted_reference(places.to(torch.int64), n, radix, keys, walks, inverse=inverse)
+        return random_triton.permuted(places, n, radix, key, inverse=inverse)
+    return permuted_reference(places.to(torch.int64), n, radix, keys, inverse=inverse)
 
 
-def permuted_reference(
-    x: Tensor, n: int, radix: int, keys: Sequence[int | Tensor], walks: int, *, inverse: bool = False
-) -> Tensor:
-    """Reference of `permuted`. It repeats `walks` times, enough with probability 1 − 10⁻¹⁸, without asking the host."""
+def permuted_reference(x: Tensor, n: int, radix: int, keys: Sequence[int | Tensor], *, inverse: bool = False) -> Tensor:
+    """Reference of `permuted`. It repeats often enough with probability 1 − 10⁻¹⁸, without asking the host."""
     result = _feistel(x, radix, keys, inverse)
-    for _ in range(walks):
+    outside = 1 - n / (radix * radix)
+    for _ in range(max(1, math.ceil(math.log(1e-18) / math.log(outside))) if outside > 0 else 0):
         result = torch.where(result < n, result, _feistel(result, radix, keys, inverse))
     return result
 
@@ -82,9 +80,9 @@ def permuted_rows(n_rows: int, count: int, n: int, key: int, device: torch.devic
     if _use_triton(device):
         from grash.kernels import random_triton
 
-        return random_triton.permuted_rows(n_rows, count, n, radix, _walks(n, radix), key, device, rounds=_ROUNDS)
+        return random_triton.permuted_rows(n_rows, count, n, radix, key, device)
     columns = [keys[:, i : i + 1].to(device) for i in range(_ROUNDS)]
-    return permuted_reference(places[None, :].expand(n_rows, -1), n, radix, columns, _walks(n, radix))
+    return permuted_reference(places[None, :].expand(n_rows, -1), n, radix, columns)
 
 
 def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
@@ -208,11 +206,6 @@ def _row_round_keys(n_rows: int, key: int, device: torch.device) -> Tensor:
     rows = torch.arange(n_rows, device=device)[:, None]
     rounds = torch.tensor(_round_keys(key), device=device)[None, :]
     return _mix(_mix(rows ^ (key & 0xFFFFFFFF)) ^ rounds)
-
-
-def _walks(n: int, radix: int) -> int:
-    outside = 1 - n / (radix * radix)
-    return 0 if outside <= 0 else max(1, math.ceil(math.log(1e-18) / math.log(outside)))
 
 
 def _feistel(x: Tensor, radix: int, keys: Sequence[int | Tensor], inverse: bool) -> Tensor:

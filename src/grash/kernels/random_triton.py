@@ -19,25 +19,34 @@ _ROUNDS: tl.constexpr = tl.constexpr(8)
 _BLOCK = 256
 
 
-def permuted(places: Tensor, n: int, radix: int, walks: int, key: int, *, rounds: int, inverse: bool) -> Tensor:
+def permuted(places: Tensor, n: int, radix: int, key: int, *, inverse: bool) -> Tensor:
     flat = places.reshape(-1).to(torch.int64).contiguous()  # a column of triples is strided
     out = torch.empty_like(flat)
-    if len(flat):
-        grid = (triton.cdiv(len(flat), _BLOCK),)
-        _permute[grid](flat, out, len(flat), 1, n, radix, walks, *_halves(key),
-                       ROUNDS=rounds, INVERSE=inverse, BY_ROW=False, BLOCK=_BLOCK)  # fmt: skip
+    _launch_permute(flat, out, 1, n, radix, key, inverse=inverse)
     return out.reshape(places.shape)
 
 
-def permuted_rows(
-    n_rows: int, count: int, n: int, radix: int, walks: int, key: int, device: torch.device, *, rounds: int
-) -> Tensor:
+def permuted_rows(n_rows: int, count: int, n: int, radix: int, key: int, device: torch.device) -> Tensor:
     out = torch.empty((n_rows, count), dtype=torch.int64, device=device)
+    _launch_permute(out, out, count, n, radix, key, by_row=True)
+    return out
+
+
+def _launch_permute(
+    places: Tensor,
+    out: Tensor,
+    count: int,
+    n: int,
+    radix: int,
+    key: int,
+    *,
+    inverse: bool = False,
+    by_row: bool = False,
+) -> None:
     if out.numel():
         grid = (triton.cdiv(out.numel(), _BLOCK),)
-        _permute[grid](out, out, out.numel(), count, n, radix, walks, *_halves(key),
-                       ROUNDS=rounds, INVERSE=False, BY_ROW=True, BLOCK=_BLOCK)  # fmt: skip
-    return out
+        sizes = out.numel(), count, n, radix
+        _permute[grid](places, out, *sizes, *_halves(key), INVERSE=inverse, BY_ROW=by_row, BLOCK=_BLOCK)
 
 
 def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
@@ -85,11 +94,14 @@ def key_at(low, high, index):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def permute_block(x, n, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`random.permuted` of a block x of values in range(n), uint32; repeats while a value is outside."""
-    x = _feistel(x, radix, low, high, INVERSE)
+def permute_block(x, n, radix, low, high, INVERSE: tl.constexpr, BY_ROW: tl.constexpr = False, row=0):  # type: ignore[no-untyped-def]
+    """`random.permuted` of a block x of values in range(n), uint32; repeats while a value is outside.
+
+    BY_ROW: `random.permuted_rows`, where every row (a block, uint32) has its own permutation.
+    """
+    x = _feistel(x, radix, low, high, INVERSE, BY_ROW, row)
     while tl.max((x >= n).to(tl.int32), 0) > 0:
-        x = tl.where(x < n, x, _feistel(x, radix, low, high, INVERSE))
+        x = tl.where(x < n, x, _feistel(x, radix, low, high, INVERSE, BY_ROW, row))
     return x
 
 
@@ -124,7 +136,7 @@ def spread_bits(bits, radix):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _feistel(x, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _feistel(x, radix, low, high, INVERSE: tl.constexpr, BY_ROW: tl.constexpr, row):  # type: ignore[no-untyped-def]
     """Apply 8 rounds in a loop: unrolled here, they make Triton compile slowly (`draw`: 5 s instead of 2).
 
     LLVM unrolls the loop later, to the same instructions.
@@ -134,6 +146,8 @@ def _feistel(x, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-unt
     number = tl.full((), (_ROUNDS - 1) * GOLDEN & 0xFFFFFFFF if INVERSE else 0, tl.uint32)
     for _ in range(_ROUNDS):
         key = mix(low ^ mix(high + number))
+        if BY_ROW:
+            key = mix(mix(row ^ low) ^ key)
         if INVERSE:
             moved = right + radix - spread_bits(mix(left ^ key), radix)
             right = left
@@ -147,47 +161,18 @@ def _feistel(x, radix, low, high, INVERSE: tl.constexpr):  # type: ignore[no-unt
     return left * radix + right
 
 
-@triton.jit
-def _feistel_round(  # type: ignore[no-untyped-def]
-    left, right, radix, low, high, row, ROUND: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr
-):
-    key = mix(low ^ mix(high + tl.full((), (ROUND * GOLDEN) & 0xFFFFFFFF, tl.uint32)))
-    if BY_ROW:
-        key = mix(mix(row ^ low) ^ key)
-    if INVERSE:
-        return (right + radix - spread_bits(mix(left ^ key), radix)) % radix, left
-    return right, (left + spread_bits(mix(right ^ key), radix)) % radix
-
-
-@triton.jit
-def _feistel_by_row(x, radix, low, high, row, ROUNDS: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr):  # type: ignore[no-untyped-def]
-    left = x // radix
-    right = x % radix
-    for j in tl.static_range(ROUNDS):
-        if INVERSE:
-            left, right = _feistel_round(left, right, radix, low, high, row, ROUNDS - 1 - j, INVERSE, BY_ROW)
-        else:
-            left, right = _feistel_round(left, right, radix, low, high, row, j, INVERSE, BY_ROW)
-    return left * radix + right
-
-
-@triton.jit(do_not_specialize=["total", "count", "n", "radix", "walks", "low", "high"])
+@triton.jit(do_not_specialize=["total", "count", "n", "radix", "low", "high"])
 def _permute(  # type: ignore[no-untyped-def]
-    places, out, total, count, n, radix, walks, low, high,
-    ROUNDS: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    places, out, total, count, n, radix, low, high, INVERSE: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr
+):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = at < total
     low, high, radix, n = low.to(tl.uint32), high.to(tl.uint32), radix.to(tl.uint32), n.to(tl.uint32)
     if BY_ROW:
-        row = (at // count).to(tl.uint32)
         x = (at % count).to(tl.uint32)
     else:
-        row = at.to(tl.uint32)
         x = tl.load(places + at, mask=live, other=0).to(tl.uint32)
-    x = _feistel_by_row(x, radix, low, high, row, ROUNDS, INVERSE, BY_ROW)
-    for _ in range(walks):
-        x = tl.where(x < n, x, _feistel_by_row(x, radix, low, high, row, ROUNDS, INVERSE, BY_ROW))
+    x = permute_block(x, n, radix, low, high, INVERSE, BY_ROW, (at // count).to(tl.uint32))
     tl.store(out + at, x.to(tl.int64), mask=live)
 
 

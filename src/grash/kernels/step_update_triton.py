@@ -225,8 +225,8 @@ def update_entities(
         _update_entities, ((2 * shape.rows + shape.first_relation) // LINES, shape.trials),
         space.clock, plan, trials, factors, keys, space.rates, table, squares, space.ids, space.positions,
         space.negatives, space.other_positions, space.seen, space.order, space.start, space.count,
-        space.entity_gradients, space.candidate_gradients, shape.batch, table.shape[1], eps, shape.first_tail, shape.candidates,
-        BATCH=shape.rows, BATCH_PARTS=shape.batch_parts, SHARED=shape.shared,
+        space.entity_gradients, space.candidate_gradients, shape.batch, table.shape[1], eps, shape.first_tail,
+        shape.candidates, BATCH=shape.rows, BATCH_PARTS=shape.batch_parts, SHARED=shape.shared,
         DIM=shape.dim, HALF=shape.half, PAD=shape.padded_half, DROPOUT=shape.dropout, ROWWISE=shape.rowwise,
         BF16=shape.bf16, LINES=LINES, AT_ONCE=8, num_warps=2 if shape.wide else 1, **EXACT,
     )  # fmt: skip

@@ -122,7 +122,7 @@ class Batches:
         on_device: Tensor | None = None,
         known: KnownAnswers | None = None,
     ) -> None:
-        """on_device: `train` on the device, and known: its index (see `needs_index`), both to share between trainings."""
+        """on_device: `train` on the device; known: its index (see `needs_index`). Trainings may share both."""
         self.config, self.device = config, device
         self.n_entities, self.n_relations = n_entities, n_relations
         self.known = None

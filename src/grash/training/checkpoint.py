@@ -62,7 +62,7 @@ class TrainState:
 
     @classmethod
     def fresh(cls, model: KgeModel, config: TrainConfig, placement: Placement | None = None) -> TrainState:
-        """Return the state before the first step. placement: of the entity optimizer's state, by default the table's."""
+        """Return the state before the first step. placement: of the entities' optimizer state, default: the table's."""
         return cls(
             model,
             TableOptimizer(config.optimizer, model.entity, placement, key=rounding_key(config)),

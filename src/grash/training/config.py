@@ -20,6 +20,7 @@ Loss = Literal["softmax", "bce", "margin", "self_adversarial"]
 Penalty = Literal["none", "l1", "l2", "l3", "n3", "dura"]
 Init = Literal["xavier_normal", "xavier_uniform", "normal", "uniform"]
 Optimizer = Literal["adagrad", "row_adagrad", "adam", "lazy_adam", "sgd"]
+Sampling = Literal["uniform", "frequency"]
 Schedule = Literal["constant", "warmup", "plateau", "cosine", "linear"]
 
 
@@ -34,45 +35,33 @@ class TrainConfig(BaseModel):
     reciprocal: bool = Field(False, description="Predict heads as tails of an inverse relation with its own embedding.")
 
     training: Training = Field(
-        "negative_sampling",
-        description="Training type: sampled negatives, all entities per triple (1vsall), or all answers (kvsall).",
+        "negative_sampling", description="Sampled negatives, all entities per triple (1vsall), or all answers (kvsall)."
     )
     batch_size: int = Field(1024, ge=1, description="Positive triples per step; with kvsall, questions per step.")
     negatives_head: int = Field(500, ge=0, description="Corrupted heads per positive; 0 does not train that side.")
     negatives_tail: int = Field(500, ge=0, description="Corrupted tails per positive; 0 does not train that side.")
     negatives_shared: bool = Field(True, description="Share one set of negatives among all positives of a batch.")
     negatives_replacement: bool = Field(False, description="Sample negatives with replacement.")
-    negatives_sampling: Literal["uniform", "frequency"] = Field(
-        "uniform", description="Sample all entities equally, or in proportion to their frequency in train."
-    )
+    negatives_sampling: Sampling = Field("uniform", description="Sample entities equally, or by frequency in train.")
     negatives_filtered: bool = Field(False, description="Leave out negatives that are triples of train.")
     label_smoothing: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="With kvsall and s > 0, labels become (1 − s)·label + 1/E for E entities, as in ConvE and LibKGE.",
+        0.0, ge=0, lt=1, description="With kvsall and s > 0, labels become (1 − s)·label + 1/E for E entities (ConvE)."
     )
 
     loss: Loss = Field("softmax", description="Loss function.")
     offset: float = Field(0.0, description="Added to every score in the bce loss.")
     margin: float = Field(1.0, ge=0, description="Margin of the margin loss; γ of self_adversarial.")
     temperature: float = Field(1.0, ge=0, description="Temperature α of the negatives' weights in self_adversarial.")
-    relation_prediction: float = Field(
-        0.0, ge=0, description="Weight of the auxiliary loss that predicts the relation from head and tail."
-    )
+    relation_prediction: float = Field(0.0, ge=0, description="Weight of the auxiliary loss that predicts relations.")
 
     penalty: Penalty = Field("none", description="Regularization penalty.")
     penalty_entity: float = Field(0.0, ge=0, description="Weight of the penalty on entities.")
     penalty_relation: float = Field(0.0, ge=0, description="Weight of the penalty on relations.")
-    penalty_weighted: bool = Field(
-        True, description="Penalize embeddings as often as the batch uses them; else all embeddings in every step."
-    )
+    penalty_weighted: bool = Field(True, description="Penalize what the batch uses, as often; else all, in every step.")
     dropout_entity: float = Field(0.0, ge=0, lt=1, description="Dropout rate of entity embeddings.")
     dropout_relation: float = Field(0.0, ge=0, lt=1, description="Dropout rate of relation embeddings.")
 
-    init: Init = Field(
-        "xavier_normal", description="Distribution of initial embeddings (RotatE's phases are always uniform)."
-    )
+    init: Init = Field("xavier_normal", description="Distribution of initial embeddings; RotatE's phases are uniform.")
     init_std: float = Field(0.01, gt=0, description="Standard deviation of the normal init.")
     init_low: float = Field(-0.1, description="Lower bound of the uniform init.")
     init_high: float = Field(0.1, description="Upper bound of the uniform init.")
@@ -85,9 +74,7 @@ class TrainConfig(BaseModel):
     schedule: Schedule = Field("constant", description="Schedule of the learning rate.")
     schedule_factor: float = Field(0.95, gt=0, lt=1, description="Factor of the learning rate at a plateau.")
     schedule_patience: int = Field(5, ge=0, description="Validations without a gain before a plateau is assumed.")
-    warmup_epochs: float = Field(
-        0.0, ge=0, description="Epochs over which the learning rate rises from 0, with any schedule."
-    )
+    warmup_epochs: float = Field(0.0, ge=0, description="Epochs in which the rate rises from 0, with any schedule.")
 
     epochs: float = Field(100.0, gt=0, description="Passes over the training triples; may be a fraction.")
     valid_every: float = Field(5.0, gt=0, description="Epochs between validations.")
@@ -99,14 +86,12 @@ class TrainConfig(BaseModel):
     )
     storage: Literal["float32", "bf16"] = Field(
         "float32",
-        description="Data type of stored entity embeddings; bf16 halves their memory and rounds updates stochastically. "
-        "Relations and optimizer state are float32.",
+        description="Data type of stored entity embeddings; bf16 halves their memory and rounds updates "
+        "stochastically. Relations and optimizer state are float32.",
     )
     seed: int = Field(0, ge=0, description="Random seed of the whole training.")
     variation: int = Field(
-        0,
-        ge=0,
-        description="Varies initial embeddings and dropout for the same seed: a search sets it per configuration.",
+        0, ge=0, description="Varies initial embeddings and dropout for the same seed; a search sets it."
     )
 
     @model_validator(mode="after")

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from grash.errors import ConfigError
 from grash.kernels.compile_ahead import dry_run
+from grash.kernels.pair_scores import Pair
 from grash.kernels.random import key_of
-from grash.kernels.step import PENALTIES, WINDOW, Compose, Pair, Products, StepShape, StepSpace
+from grash.kernels.step import PENALTIES, WINDOW, Compose, Products, StepShape, StepSpace, dry_run_step, launch_step
 from grash.models.base import Side
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, state_tensors
@@ -127,8 +128,6 @@ class FusedSteps:
         return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
     def _launch(self) -> None:
-        from grash.kernels.step_triton import launch_step
-
         given = self.plan, self.keys, self.trials, self.factors, self.batches.train
         launch_step(self.space, *given, self.tables, self.squares, ADAGRAD_EPS, self.side_stream)
 
@@ -160,16 +159,15 @@ def compile_stacks(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_r
     """Start to compile, in other threads, the kernels of these stacks' steps and validations, in this order.
 
     Return how many kernels of each stack are not in memory yet. The fused step must apply to all of them."""
-    from grash.kernels import count_above_triton as counting
-    from grash.kernels import step_triton as stepping
+    from grash.kernels.count_above_triton import dry_run_count
 
     missing = []
     with dry_run() as uncompiled:
         for configs in stacks:
             before = len(uncompiled)
             shape, _, _, splits = _shape(configs, n_entities, n_relations)
-            stepping.dry_run_step(shape, splits)
-            counting.dry_run_count(shape.dim, shape.pair, STORAGE_DTYPES[configs[0].storage])
+            dry_run_step(shape, splits)
+            dry_run_count(shape.dim, shape.pair, STORAGE_DTYPES[configs[0].storage])
             missing.append(len(uncompiled) - before)
     return missing
 

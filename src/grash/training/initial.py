@@ -26,31 +26,33 @@ def initial_model(
     device: torch.device | str = "cpu",
     entity_keys: Tensor | None = None,
     relation_keys: Tensor | None = None,
+    table_rows: int | None = None,
     placement: Placement = Placement(),  # noqa: B008, frozen
 ) -> KgeModel:
     """Return a model with initial tables: entity (E, dim), stored by `placement`; relation (R or 2R, width).
 
-    entity_keys, relation_keys: ids in the full graph, of a subgraph's entities and relations."""
+    entity_keys, relation_keys: ids in the full graph, of a subgraph's entities and relations. table_rows: of the whole
+    entity table, if this is a part of it."""
     cls, where = model_class(config.model), torch.device(device)
     width = cls.relation_width(config.dim)
     relations = torch.arange(n_relations, device=where) if relation_keys is None else relation_keys.to(where)
     if config.reciprocal:
         relations = torch.cat([relations * 2, relations * 2 + 1])
     entity = placement.rows(n_entities, config.dim, where, dtype=STORAGE_DTYPES[config.storage])
-    _fill(entity, config, entity_keys, "entities")
+    _fill(entity, config, entity_keys, "entities", table_rows or n_entities)
     if config.model == "rotate":
         phases = uniform(relations, width, config.own_key("init", "phases"))
         relation = (phases * 2 - 1) * math.pi
     else:
         relation = torch.empty(len(relations), width, device=where)
-        _fill(relation, config, relations, "relations")
+        _fill(relation, config, relations, "relations", len(relations))
     return cls(entity, relation, reciprocal=config.reciprocal, norm=config.norm)
 
 
-def _fill(table: Tensor, config: TrainConfig, keys: Tensor | None, name: str) -> None:
-    """Fill table (n, width), drawn on the training device in float32; bf16 rounds to nearest. keys (n,): default 0…n−1."""
+def _fill(table: Tensor, config: TrainConfig, keys: Tensor | None, name: str, table_rows: int) -> None:
+    """Fill table (n, width), drawn in float32 on its device; bf16 rounds to nearest. keys (n,): default 0…n−1."""
     n, width = table.shape
-    spread = 2.0 / (n + width)  # Glorot and Bengio, for a table of this shape
+    spread = 2.0 / (table_rows + width)  # Glorot and Bengio, for a table of this shape
     target, key = cpu_view(table), config.own_key("init", name)
     for first in range(0, n, _ROWS_AT_ONCE):
         last = min(first + _ROWS_AT_ONCE, n)

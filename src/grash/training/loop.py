@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import copy
 import functools
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +33,6 @@ from grash.training.checkpoint import TrainState, Validation, checkpoint_step
 from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps, swap_remove, uses_fused_step
 from grash.training.gradients import StepGradients, step_gradients
-from grash.training.interrupts import delayed_interrupts, uninterrupted
 from grash.training.optimizers import rate_at
 
 DIVERGED = 1e3  # a loss above this times (1 + the first loss)
@@ -84,8 +86,8 @@ class Training:
         validate: Callable[[KgeModel], float] | None = None,
         save: Callable[[TrainState], None] | None = None,
     ) -> Training:
-        """Return a copy that trains this state. save: called between steps, now and then and on an interrupt; a run that
-        resumes from the state it receives continues exactly."""
+        """Return a copy that trains this state. save: called between steps, now and then and on an interrupt; a run
+        that resumes from the state it receives continues exactly."""
         running = copy.copy(self)
         running.state, running.batches, running.validate, running.save = state, batches, validate, save
         return running
@@ -134,7 +136,7 @@ def train_stack(
     save_every_seconds: float = 120.0,
     make_steps: Callable[[Sequence[Training]], Steps] | None = None,
 ) -> list[Exception | None]:
-    """Train all to their ends; return for each None, or the error that ended it (Diverged, or what its functions raised).
+    """Train all to their ends; return for each None, or the error that ended it: Diverged, or what a function raised.
 
     All start at the same step. On an interrupt all are saved. make_steps: by default `steps_for`."""
     live = list(trainings)
@@ -276,7 +278,7 @@ def next_stop(training: Training) -> int | None:
 
 
 def next_validation(step: int, batches: Batches, config: TrainConfig, valid_at: Sequence[float] = ()) -> int:
-    """Return the step of the first validation after `step`: at multiples of valid_every or `valid_at`, or at the end."""
+    """Return the step of the first validation after `step`: at a multiple of valid_every, `valid_at`, or the end."""
     plan = batches.plan
     if valid_at:
         return min((due for epoch in valid_at if (due := plan.steps_to(epoch)) > step), default=plan.n_steps)
@@ -295,20 +297,16 @@ def validate_all(trainings: Sequence[Training]) -> None:
     started: list[tuple[Training, Callable[[], float]]] = []
     for training in trainings:
         with training.catching_errors():
-            started.append((training, _start_validation(training)))
+            validate, model = training.validate, training.state.model
+            assert validate is not None
+            begin: Callable[[KgeModel], Callable[[], float]] | None = getattr(validate, "begin", None)
+            started.append((training, functools.partial(validate, model) if begin is None else begin(model)))
     for training, wait in started:
         mrr: float | None = None
         with training.catching_errors():
             mrr = wait()
         if mrr is not None:
             _add_validation(training, mrr)
-
-
-def _start_validation(training: Training) -> Callable[[], float]:
-    validate, model = training.validate, training.state.model
-    assert validate is not None
-    begin: Callable[[KgeModel], Callable[[], float]] | None = getattr(validate, "begin", None)
-    return functools.partial(validate, model) if begin is None else begin(model)
 
 
 def _add_validation(training: Training, mrr: float) -> None:
@@ -452,3 +450,54 @@ class Monitor:
             seconds_left=(plan.total - seen) / max(rate, 1e-9),
             best_mrr=None if best is None else best.mrr,
         )
+
+
+@contextmanager
+def delayed_interrupts() -> Iterator[None]:
+    """Install one handler of SIGINT for all `uninterrupted` blocks inside; does nothing outside the main thread."""
+    before = signal.getsignal(signal.SIGINT)
+    nested = _Handler.current is not None
+    if nested or threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    handler = _Handler.current = _Handler(before)
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        _Handler.current = None
+        signal.signal(signal.SIGINT, before)
+        handler.pass_on()
+
+
+class uninterrupted:  # noqa: N801 (reads as a word in `with uninterrupted():`)
+    """Inside `delayed_interrupts`, Ctrl-C waits for the end of the (outermost) block.
+
+    It only counts: setting and restoring a handler at every step would cost a few percent of a step."""
+
+    def __enter__(self) -> None:
+        if _Handler.current is not None:
+            _Handler.current.blocks += 1
+
+    def __exit__(self, *_: object) -> None:
+        if _Handler.current is not None:
+            _Handler.current.blocks -= 1
+            _Handler.current.pass_on()
+
+
+class _Handler:
+    """A handler of SIGINT that waits while `blocks` is not 0, then calls the handler before it."""
+
+    current: _Handler | None = None
+
+    def __init__(self, before: Callable[[int, FrameType | None], object]) -> None:
+        self.before, self.blocks = before, 0
+        self.received: list[tuple[int, FrameType | None]] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.received.append((number, frame))
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        while self.received and not self.blocks:
+            self.before(*self.received.pop(0))

@@ -18,7 +18,7 @@ from grash.training.config import TrainConfig
 def side_loss(
     positive: Tensor, negative: Tensor, config: TrainConfig, *, scale: float = 1.0, overwrite: bool = False
 ) -> LossAndGradients:
-    """Return the configured loss and its gradients; `overwrite` allows the gradient to reuse the memory of `negative`."""
+    """Return the configured loss and its gradients; `overwrite`: the gradient may reuse the memory of `negative`."""
     if positive.shape[0] != negative.shape[0]:
         raise ValueError(f"positive {tuple(positive.shape)} and negative {tuple(negative.shape)} differ in B")
     if config.loss == "softmax":

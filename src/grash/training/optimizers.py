@@ -105,7 +105,7 @@ class TableOptimizer:
 
 
 def rounding_key(config: TrainConfig) -> int:
-    """Return the key of the random bits that round bf16 entities; it depends on the seed alone, as a stack shares it."""
+    """Return the key of the random bits that round bf16 entities. A stack shares it: it depends on the seed alone."""
     return key_of(config.seed, "rounding")
 
 

@@ -7,7 +7,6 @@ in one process: any number of ranks, or `grash train` alone, can read them. All 
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 import threading
@@ -23,7 +22,7 @@ from torch import Tensor
 from grash.data.dataset import Dataset
 from grash.errors import GrashError, OutputError
 from grash.files import atomic_folder, write_json
-from grash.models import KgeModel, model_class
+from grash.models import KgeModel
 from grash.models.store import write_record
 from grash.training.checkpoint import (
     TrainState,
@@ -34,8 +33,7 @@ from grash.training.checkpoint import (
     state_tensors,
 )
 from grash.training.config import TrainConfig
-from grash.training.distributed.communication import ProcessGroup
-from grash.training.distributed.tables import Shard
+from grash.training.distributed.communication import ProcessGroup, Shard
 from grash.training.initial import initial_model
 
 _FLOATS_AT_ONCE = 1 << 24  # that are copied to the host and written at a time
@@ -45,25 +43,10 @@ _POLL_SECONDS = 5.0  # between two messages of ranks that wait for a disk
 def fresh_shard(config: TrainConfig, n_relations: int, shard: Shard, device: torch.device) -> TrainState:
     """Return a new state with this rank's entity rows, all relations and their optimizers.
 
-    The rows equal those of a training in one process (xavier_uniform: except for the last bit)."""
-    none = torch.empty(0, dtype=torch.int64)
+    The rows equal those of a training in one process."""
     own = torch.arange(shard.first, shard.last)
-    config_of_rows = _resolve_xavier(config, shard.n_rows)
-    entity = initial_model(config_of_rows, len(own), 0, device=device, entity_keys=own, relation_keys=none).entity
-    relation = initial_model(config, 0, n_relations, device=device, entity_keys=none).relation
-    model = model_class(config.model)(entity, relation, reciprocal=config.reciprocal, norm=config.norm)
+    model = initial_model(config, len(own), n_relations, device=device, entity_keys=own, table_rows=shard.n_rows)
     return TrainState.fresh(model, config)
-
-
-def _resolve_xavier(config: TrainConfig, n_entities: int) -> TrainConfig:
-    """Xavier distributions depend on the number of rows: give those of the whole table as plain numbers."""
-    spread = 2.0 / (n_entities + config.dim)
-    if config.init == "xavier_normal":
-        return config.changed(init="normal", init_std=math.sqrt(spread))
-    if config.init == "xavier_uniform":
-        bound = math.sqrt(3 * spread)
-        return config.changed(init="uniform", init_low=-bound, init_high=bound)
-    return config
 
 
 def save_shard(state: TrainState, folder: Path, *, belongs_to: dict[str, Any], shard: Shard) -> None:
@@ -128,7 +111,7 @@ def check_shared(folder: Path, group: ProcessGroup) -> None:
 
 @contextmanager
 def shared_folder(folder: Path, group: ProcessGroup, *, overwrite: bool) -> Iterator[Path]:
-    """`files.atomic_folder` for all ranks: what they write into the yielded folder becomes `folder`, or nothing does."""
+    """`files.atomic_folder` for all ranks: what they write into the yielded folder becomes `folder`, or nothing."""
     with ExitStack() as stack:
         yield _make_on_rank_0(folder, group, stack, lambda: atomic_folder(folder, overwrite=overwrite, checksums=True))
         group.barrier()  # all have written

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from grash.kernels.device import matmul_precision
+from grash.training.distributed.communication import Shard
 from grash.training.distributed.step import distributed_gradients
-from grash.training.distributed.tables import Shard
 from grash.training.loop import Monitor, Training, next_stop, train_step, validate_all
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class _Agreement:
         self.save_due, self.interrupted, self.steps = False, False, 1
 
     def reach(self, losses: Tensor | None = None, *, share: float = 1.0) -> Tensor:
-        """Agree with all ranks, and return the sums of their losses (steps,). share: of the usual time between saves."""
+        """Agree with all ranks; return the sums of their losses (steps,). share: of the usual time between saves."""
         wishes = self._wishes(share)
         total = self.group.all_reduce(wishes if losses is None else torch.cat([losses, wishes.to(losses.device)]))
         save, stop, steps = total[-3:].tolist()
@@ -119,8 +119,8 @@ class _Agreement:
         self.save_seconds, self.save_due, self.saved_step = self.saved - began, False, training.state.step
         if self.save_seconds > _LONG_SAVE_SECONDS >= before:
             log.warning(
-                "Saving a checkpoint takes %.0f s, but torchrun kills ranks 30 s after Ctrl-C by default: an interrupted "
-                "run may have to resume from the checkpoint before. Set a longer shutdown timeout.",
+                "Saving a checkpoint takes %.0f s, but torchrun kills ranks 30 s after Ctrl-C by default: an "
+                "interrupted run may have to resume from the checkpoint before. Set a longer shutdown timeout.",
                 self.save_seconds,
             )
         if self.interrupted:

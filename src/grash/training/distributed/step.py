@@ -31,8 +31,7 @@ from grash.kernels.random import keep_mask, key_at
 from grash.models.base import SIDES, KgeModel, Side
 from grash.training.batches import Batch, Negatives, Questions
 from grash.training.config import TrainConfig
-from grash.training.distributed.communication import double_on_cpu
-from grash.training.distributed.tables import RowExchange, Shard
+from grash.training.distributed.communication import RowExchange, Shard, double_on_cpu
 from grash.training.gradients import (
     Gradient,
     StepGradients,
@@ -279,8 +278,8 @@ def _penalize_answers(
 
 
 class _Candidates:
-    """The candidates of one side that this rank stores: all its rows (1vsAll), those of the batch's shared negatives, or
-    those of each query's own. scores (B, n): −∞ where an entry is no negative, or another rank's."""
+    """The candidates of one side that this rank stores: all its rows (1vsAll), those of the batch's shared negatives,
+    or those of each query's own. scores (B, n): −∞ where an entry is no negative, or another rank's."""
 
     def __init__(
         self, model: KgeModel, config: TrainConfig, batch: Batch, side: Side, queries: Tensor, shard: Shard, key: int
