@@ -30,8 +30,8 @@ prepare(source, out)
 """
 GRASH_ENCODE = """
 from pathlib import Path
-from grash.data.interning import Encoder
-from grash.data.readers.options import SourceOptions
+from grash.data.vocabulary import Encoder
+from grash.data.readers.source import SourceOptions
 from grash.data.readers.text import read_text_file
 read_text_file(Path(source), Encoder(), SourceOptions())
 """

@@ -26,10 +26,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import ArrayWriter, Triples
+from grash.data.arrays import ArrayWriter, Triples, TripleSet
 from grash.data.dataset import DATASET_FILE, MAX_ID, SPLITS, Dataset, SplitName
-from grash.data.readers.options import SourceOptions
-from grash.data.triple_set import TripleSet
+from grash.data.readers.source import SourceOptions
 from grash.errors import ConfigError, GrashError
 from grash.files import atomic_file, atomic_folder, check_absent, check_replaceable, repair_folder
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grash.data import arrays
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.external import names
 from grash.data.external import prepare as prepare_module
 from grash.data.external.prepare import prepare_large
 from grash.data.readers import text
-from grash.data.readers.folders import recognize
-from grash.data.readers.options import SourceOptions
+from grash.data.readers.source import SourceOptions, recognize
 from grash.data.vocabulary import Vocabulary
 
 TINY = 1 << 12  # bytes of memory: a generation for every block, many parts
@@ -24,7 +24,7 @@ def shrink(patch: pytest.MonkeyPatch, block: int = 300, rows: int = 40) -> None:
     patch.setattr(text, "BLOCK", block)
     patch.setattr(text, "SAMPLE", 100)
     patch.setattr(names, "COMMIT_ROWS", rows)
-    for module in (names, prepare_module):
+    for module in (arrays, names, prepare_module):
         patch.setattr(module, "_ROWS", 17)
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import grash
 import synthetic_graph as module
+from grash.data.arrays import TripleSet
 from grash.data.dataset import Dataset
-from grash.data.triple_set import TripleSet
 from grash.errors import ConfigError, InputError
 from synthetic_graph import GROUP_SIZE, PlantedGraph, as_lines, generate, generate_text, main, oracle_tail_mrr
 

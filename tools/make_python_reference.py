@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 import grash
 from grash.data import load as in_memory
 from grash.data import profile as describe
-from grash.data.readers.options import SourceOptions
+from grash.data.readers.source import SourceOptions
 from grash.errors import ConfigError
 from grash.evaluation.evaluate import evaluate
 

@@ -10,8 +10,7 @@ from urllib.error import URLError
 
 import pytest
 
-from grash.data.catalog import CatalogEntry, RemoteFile, find_entry
-from grash.data.download import ATTEMPTS, download
+from grash.data.catalog import ATTEMPTS, CatalogEntry, RemoteFile, download, find_entry
 from grash.errors import InputError, OutputError
 
 TRAIN = b"".join(b"a%d\tknows\tb%d\n" % (i, i % 7) for i in range(20_000))

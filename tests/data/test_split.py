@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.arrays import select_rows
+from grash.data.arrays import TripleSet, select_rows
 from grash.data.split import held_out_rows
-from grash.data.triple_set import TripleSet
 from grash.errors import InputError
 
 row = st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 5))

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.interning import SLACK, Interner, hash_name
-from grash.data.vocabulary import Vocabulary
+from grash.data.vocabulary import SLACK, Interner, Vocabulary, hash_name
 from grash.errors import FormatError, UnknownName
 
 ODD_NAMES = ["", " ", 'a"b', "'", "ünï", "日本語", "\x00", "x" * 5000, "a b", "http://x.org/#y", "𝄞", "\ufeff"]
@@ -39,7 +38,7 @@ def test_the_interner_agrees_with_a_dict_while_its_tables_grow():
 
 def test_names_with_the_same_hash_are_told_apart(monkeypatch):
     """Correctness rests on bytes alone: with all hashes equal, only the speed is lost."""
-    from grash.data import interning as intern
+    from grash.data import vocabulary as intern
 
     def all_equal(buffer, starts, lengths):
         return intern.HashedFields(buffer, starts, lengths, np.full(len(starts), 7, np.uint32))

@@ -59,7 +59,7 @@ def prepare(
     after an interruption, the same command continues.
     """
     from grash.api.dataset import prepare
-    from grash.data.readers.folders import dataset_name
+    from grash.data.readers.source import dataset_name
 
     show_log(verbose=not json)
     folder = out if out is not None else Path(f"{dataset_name(Path(source))}.grash")
@@ -184,8 +184,7 @@ def get_dataset(
 
     Without a network, put the file into FOLDER/NAME.download; the error message names it.
     """
-    from grash.data.catalog import find_entry
-    from grash.data.download import download
+    from grash.data.catalog import download, find_entry
 
     show_log()
     entry = find_entry(name)
@@ -227,7 +226,7 @@ def _print_profile(profile: Profile) -> None:
 
 def _print_reading(profile: Profile) -> None:
     """Print how the source was read, what was dropped and what was split off."""
-    from grash.data.provenance import describe_text_format
+    from grash.data.readers.text import describe_text_format
 
     if (reading := profile.reading) is None:
         return

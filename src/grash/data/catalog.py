@@ -1,20 +1,47 @@
-"""The public datasets that grash knows by name: where they are, how large, under which license, by whom.
+"""The public datasets that grash knows by name, and their download into a folder that load.py can read.
 
-`grash datasets` lists them and download.py fetches them. The entries are in bundled/catalog.json; a number or checksum
-that was not verified is missing there. Counts are those of the published files, before duplicates are dropped.
+`grash datasets` lists them. The entries are in bundled/catalog.json; a number or checksum that was not verified is
+missing there. Counts are those of the published files, before duplicates are dropped.
+
+Files are fetched into FOLDER/NAME.download (resumed after a break, verified) and unpacked to FOLDER/NAME. A file that
+was put into the download folder by hand is verified and used, so this also works without a network.
 """
 
 from __future__ import annotations
 
+import hashlib
+import http.client
+import logging
+import os
+import shutil
+import tarfile
+import time
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
-from typing import ClassVar, Literal
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, ClassVar, Literal
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, TypeAdapter
 
-from grash.errors import UnknownName
+from grash import __version__
+from grash.errors import InputError, OutputError, UnknownName
+from grash.files import atomic_folder
 
+ATTEMPTS = 4
+TIMEOUT_SECONDS = 60
+
+Progress = Callable[[str, int, "int | None"], None]  # file name, bytes so far, bytes in all or None
+
+_BLOCK = 1 << 20
+_IGNORED = {"__MACOSX", ".DS_Store"}  # members of archives
+_log = logging.getLogger(__name__)
 CATALOG_FILE = Path(__file__).parent / "bundled" / "catalog.json"
 
 
@@ -79,3 +106,335 @@ def find_entry(name: str) -> CatalogEntry:
         close = get_close_matches(wanted, CATALOG, n=3, cutoff=0.5)
         raise UnknownName("public dataset", name, close, hint="`grash datasets` lists them all.")
     return CATALOG[wanted]
+
+
+def download(
+    entry: CatalogEntry,
+    folder: Path,
+    *,
+    open_url: Callable[..., Any] = urllib.request.urlopen,
+    wait: Callable[[float], None] = time.sleep,
+    progress: Progress | None = None,
+) -> Path:
+    """Return the folder FOLDER/NAME, or the file in it if there is only one; download it unless it exists."""
+    if entry.instructions is not None:
+        raise InputError(f"{entry.name} cannot be downloaded by grash. {entry.instructions}")
+    folder = Path(folder)
+    target = folder / entry.name
+    if not target.exists():
+        cache = folder / f"{entry.name}.download"
+        paths = [_Transfer(f, cache / f.name, open_url, wait, progress).fetch() for f in entry.files]
+        with atomic_folder(target) as temporary:
+            for path in paths:
+                if entry.form == "archive":
+                    unpack(path, temporary, members=entry.members)
+                else:
+                    _link_or_copy(path, temporary / path.name)
+        _log.info("%s is complete; %s can be deleted.", target, cache)
+    content = sorted(target.iterdir())
+    return content[0] if len(content) == 1 and content[0].is_file() else target
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copyfile(path, target)
+
+
+class _TransferError(Exception):
+    """A transfer failed. It is tried again unless `final`."""
+
+    def __init__(self, reason: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
+
+
+class _WrongContent(Exception):
+    """The content is not what the catalog says."""
+
+
+@dataclass(frozen=True)
+class _Transfer:
+    file: RemoteFile
+    path: Path
+    open_url: Callable[..., Any]
+    wait: Callable[[float], None]
+    progress: Progress | None
+
+    @property
+    def part(self) -> Path:
+        """The incomplete file."""
+        return self.path.with_name(f"{self.path.name}.part")
+
+    @property
+    def version(self) -> Path:
+        """The server's mark (ETag or date) of the version that the incomplete file belongs to."""
+        return self.path.with_name(f"{self.path.name}.part.version")
+
+    def fetch(self) -> Path:
+        """Return the path of the file, verified; download it unless it exists."""
+        if urlsplit(self.file.url).scheme not in ("http", "https"):
+            raise InputError(f"{self.file.url} is not an http or https address; grash downloads from no other.")
+        if self.path.exists():
+            try:
+                _verify(self.path, self.file)
+            except _WrongContent as error:
+                raise InputError(
+                    f"{self.path} is not the file of the catalog: {error}. Delete it and run the same command again "
+                    f"to download it, or put the right file there."
+                ) from error
+            return self.path
+        reason = self._attempt_repeatedly()
+        if reason is not None:
+            raise InputError(
+                f"{self.file.url} could not be downloaded ({reason}). Try again later, or download it in a browser, "
+                f"put it at {self.path}, and run the same command again."
+            )
+        with _as_output_error(self.path):
+            self.part.replace(self.path)
+            self.version.unlink(missing_ok=True)
+        return self.path
+
+    def _attempt_repeatedly(self) -> str | None:
+        """Return why all attempts failed, or None if the incomplete file became complete and verified."""
+        reason = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                _log.warning("%s: %s; trying again (%d of %d).", self.file.url, reason, attempt + 1, ATTEMPTS)
+                self.wait(2.0 ** (attempt - 1))
+            try:
+                resumed = self._transfer()
+            except _TransferError as error:
+                reason = str(error)
+                if error.final:
+                    return reason
+                continue
+            try:
+                _verify(self.part, self.file)
+                return None
+            except _WrongContent as error:
+                reason = str(error)
+                self._delete_part()
+                if not resumed:  # downloaded in one piece, so the server has another file
+                    return reason
+        return reason
+
+    def _transfer(self) -> bool:
+        """Append the missing bytes to the incomplete file; return whether existing bytes were used."""
+        with _as_output_error(self.part):
+            self.part.parent.mkdir(parents=True, exist_ok=True)
+        start, version = self._resume_point()
+        headers = {"User-Agent": f"grash/{__version__}", "Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+            if version:
+                headers["If-Range"] = version
+        file = self.file
+        try:
+            response = self.open_url(urllib.request.Request(file.url, headers=headers), timeout=TIMEOUT_SECONDS)
+        except HTTPError as error:
+            error.close()
+            if error.code == 416 and start:  # no bytes beyond these: the file is complete, or it is another one
+                if file.size == start or (file.size is None and (file.sha256 or file.md5)):
+                    return True
+                self._delete_part()
+            final = 400 <= error.code < 500 and error.code not in (408, 416, 429)
+            raise _TransferError(f"the server answered {error.code} {error.reason}", final=final) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _TransferError(_reason(error)) from error
+        with response:
+            if urlsplit(response.geturl()).scheme not in ("http", "https"):
+                raise _TransferError(f"it redirects to {response.geturl()}, which is not an http or https address")
+            return self._receive(response, start)
+
+    def _resume_point(self) -> tuple[int, str | None]:
+        """Return the number of usable bytes and their version.
+
+        Without a version or a checksum, it is unknown whether the rest fits, so the download starts from 0.
+        """
+        if not self.part.exists():
+            return 0, None
+        version = self.version.read_text(encoding="latin-1").strip() if self.version.exists() else None
+        if version is None and self.file.sha256 is None and self.file.md5 is None:
+            return 0, None
+        start = self.part.stat().st_size
+        return (0, None) if self.file.size is not None and start > self.file.size else (start, version)
+
+    def _receive(self, response: Any, start: int) -> bool:
+        resumed = response.status == 206 and _range_start(response) == start
+        if response.status == 206 and not resumed:
+            self._delete_part()
+            raise _TransferError("the server sent another part of the file")
+        done = start if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length and length.isdigit() else None
+        version = response.headers.get("ETag") or response.headers.get("Last-Modified")
+        with _as_output_error(self.part):
+            if version and not version.startswith("W/"):  # a weak tag does not promise equal bytes
+                self.version.write_text(version, encoding="latin-1")
+            else:
+                self.version.unlink(missing_ok=True)
+            sink = self.part.open("ab" if resumed else "wb")
+        with sink:
+            while block := _read(response):
+                with _as_output_error(self.part):
+                    sink.write(block)
+                    sink.flush()
+                done += len(block)
+                if self.progress is not None:
+                    self.progress(self.file.name, done, self.file.size if self.file.size is not None else total)
+                if self.file.size is not None and done > self.file.size:
+                    return resumed  # too long: _verify reports it
+            with _as_output_error(self.part):
+                os.fsync(sink.fileno())
+        if total is not None and done < total:
+            raise _TransferError(f"the connection ended after {done:,} of {total:,} bytes")
+        return resumed
+
+    def _delete_part(self) -> None:
+        self.part.unlink(missing_ok=True)
+        self.version.unlink(missing_ok=True)
+
+
+def _read(response: Any) -> bytes:
+    try:
+        return response.read(_BLOCK)
+    except (OSError, http.client.HTTPException) as error:
+        raise _TransferError(_reason(error)) from error
+
+
+def _range_start(response: Any) -> int | None:
+    text = response.headers.get("Content-Range", "")  # bytes 100-199/200
+    number = text.removeprefix("bytes ").split("-")[0].strip()
+    return int(number) if number.isdigit() else None
+
+
+def _verify(path: Path, file: RemoteFile) -> None:
+    size = path.stat().st_size
+    if file.size is not None and size != file.size:
+        raise _WrongContent(f"it has {size:,} bytes, expected {file.size:,}")
+    for kind, expected in (("sha256", file.sha256), ("md5", file.md5)):
+        if expected is not None:
+            found = _digest(path, kind)
+            if found != expected:
+                raise _WrongContent(f"its {kind} is {found}, expected {expected}")
+            return
+    if size == 0:
+        raise _WrongContent("it is empty")
+
+
+def _digest(path: Path, kind: str) -> str:
+    digest = hashlib.new(kind, usedforsecurity=False)
+    with path.open("rb") as source:
+        while block := source.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _reason(error: BaseException) -> str:
+    return str(getattr(error, "reason", None) or error) or type(error).__name__
+
+
+@contextmanager
+def _as_output_error(path: Path) -> Iterator[None]:
+    """Report a failed write as a problem of the disk, not of the network."""
+    try:
+        yield
+    except OSError as error:
+        then = "The downloaded part is kept: run the same command again to continue."
+        raise OutputError(path, error.strerror or str(error), then=then) from error
+
+
+def unpack(archive: Path, folder: Path, *, members: Mapping[str, str]) -> None:
+    """Extract the regular files of a tar or zip archive; without `members`, strip a single top-level folder.
+
+    members: path in the archive → file name; only these are extracted. Links, devices and paths outside of the
+    folder are errors.
+    """
+    wanted = dict(members)
+    with _as_input_error(archive):
+        for name, content in _files(archive):
+            inside = _safe_path(name, archive)
+            if _IGNORED & set(inside.parts):
+                continue
+            if not members:
+                _write(content, folder / inside)
+                continue
+            for path in [path for path in wanted if _ends_with(inside, path)]:
+                _write(content, folder / wanted.pop(path))
+    if wanted:
+        raise InputError(f"{archive} does not contain {', '.join(wanted)}: it is not the expected archive.")
+    if not members:
+        _strip_top_folder(folder)
+
+
+def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield (name, content) of every regular file."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            for info in packed.infolist():
+                kind = info.external_attr >> 28  # upper bits of the Unix mode: 8 file, 4 folder, 10 link
+                if kind == 10:
+                    raise InputError(_unsafe(archive, info.filename, "a link"))
+                if not info.is_dir():
+                    with packed.open(info) as unzipped:
+                        yield info.filename, unzipped
+        return
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.isdir():
+                continue
+            content = tar.extractfile(member) if member.isfile() else None
+            if content is None:
+                raise InputError(_unsafe(archive, member.name, "not a regular file"))
+            with content:
+                yield member.name, content
+
+
+def _safe_path(name: str, archive: Path) -> PurePosixPath:
+    path = PurePosixPath(name.replace("\\", "/"))
+    parts = [part for part in path.parts if part != "."]
+    if path.is_absolute() or ".." in parts or not parts or ":" in parts[0] or "\0" in name:
+        raise InputError(_unsafe(archive, name, "a path outside of the folder"))
+    return PurePosixPath(*parts)
+
+
+def _unsafe(archive: Path, name: str, what: str) -> str:
+    return f"{archive} contains {name!r}, {what}. Nothing was unpacked; get the archive from another source."
+
+
+def _ends_with(inside: PurePosixPath, path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    return inside.parts[-len(parts) :] == parts
+
+
+def _write(content: IO[bytes], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as sink:  # never over another file of the archive
+        shutil.copyfileobj(content, sink, _BLOCK)
+
+
+def _strip_top_folder(folder: Path) -> None:
+    content = list(folder.iterdir())
+    if len(content) != 1 or not content[0].is_dir():
+        return
+    inner = content[0].rename(folder / ".inner")
+    for child in inner.iterdir():
+        child.rename(folder / child.name)
+    inner.rmdir()
+
+
+@contextmanager
+def _as_input_error(archive: Path) -> Iterator[None]:
+    damage = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError, NotImplementedError)
+    try:
+        yield
+    except (*damage, OSError) as error:
+        # gzip and bz2 raise OSError without a number for damaged data; a name may occur twice in an archive
+        of_archive = isinstance(error, (*damage, FileExistsError, NotADirectoryError, IsADirectoryError))
+        if of_archive or getattr(error, "errno", None) is None:
+            raise InputError(
+                f"{archive} cannot be unpacked ({error}). Delete it and run the same command again."
+            ) from error
+        raise

@@ -1,42 +1,45 @@
 """Load a graph as a Dataset: from files, folders, or triples in memory, with ids, names and splits.
 
 `grash prepare` calls prepare(); every command that takes a dataset calls load_dataset(). from_triples() is for
-programs that already have the triples.
+programs that already have the triples. How a source was read, checked and split is recorded in the provenance.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from grash.data import provenance
-from grash.data.arrays import Mask, Triples, select_rows
+from grash.data.arrays import Duplicates, Mask, Triples, find_duplicates, in_blocks, select_rows
 from grash.data.dataset import MAX_ID, ROLES, SPLITS, Dataset
-from grash.data.external.memory import check_limit, memory_limit, must_read_in_parts, usable_memory
-from grash.data.external.names import Watch
-from grash.data.external.prepare import prepare_large, was_finished, was_started
-from grash.data.interning import Encoder
 from grash.data.readers import dictionaries, tables
-from grash.data.readers.folders import Layout, dataset_name, recognize
-from grash.data.readers.options import SourceOptions
 from grash.data.readers.rdf import RDF_FORMATS, read_rdf_file
-from grash.data.readers.text import columns_by_name, read_text_file
-from grash.data.split import HELD_OUT, held_out_rows, missing_splits
-from grash.data.triple_set import TripleSet
-from grash.data.vocabulary import Vocabulary
+from grash.data.readers.source import Layout, SourceOptions, dataset_name, open_source, recognize
+from grash.data.readers.text import (
+    TextSource,
+    columns_by_name,
+    describe_text_format,
+    possible_header,
+    read_text_file,
+)
+from grash.data.split import HELD_OUT, split_off
+from grash.data.vocabulary import Encoder, Interner, Vocabulary
 from grash.errors import ConfigError, InputError
 from grash.files import check_absent, repair_folder
 
 BUNDLED = {"world": Path(__file__).parent / "bundled" / "world.tsv"}
+Watch = Callable[[str, float, int], None]  # receives the current step, its share done, and the triples so far
 
 _FILE_OPTIONS = ("separator", "header", "columns", "literals", "format")
+_ROWS = 1 << 20
 Columns = list[Any]  # head, relation, tail: a list or an array (n,) each
+_log = logging.getLogger(__name__)
 
 
 def load_dataset(source: Path | str, options: SourceOptions | None = None, **changes: Any) -> Dataset:
@@ -86,19 +89,21 @@ def prepare(
     with a temporary folder OUT.spill; if that is killed, the same call resumes. The result is the same. `watch` then
     receives the current step, its share done, and the number of triples so far.
     """
+    from grash.data.external import prepare as large
+
     path, out, chosen = _path(source), Path(out), SourceOptions.of(options, changes)
-    limit = memory_limit(memory)
+    limit = large.memory_limit(memory)
     repair_folder(out)
     layout = None if _is_bundled(path) else recognize(path, file_format=chosen.format)
-    if layout is not None and was_finished(layout, out, chosen):
+    if layout is not None and large.was_finished(layout, out, chosen):
         return Dataset.load(out)
     if not overwrite:
         check_absent(out)
     if layout is not None and memory is not None:
-        check_limit(layout, limit)
-    usable = usable_memory(limit)
-    if layout is not None and must_read_in_parts(layout, usable, strict=memory is not None, started=was_started(out)):
-        prepare_large(layout, out, chosen, memory=usable, overwrite=overwrite, watch=watch)
+        large.check_limit(layout, limit)
+    usable, started = large.usable_memory(limit), large.was_started(out)
+    if layout is not None and large.must_read_in_parts(layout, usable, strict=memory is not None, started=started):
+        large.prepare_large(layout, out, chosen, memory=usable, overwrite=overwrite, watch=watch)
     else:
         load_dataset(path, chosen).save(out, overwrite=overwrite)
     return Dataset.load(out)
@@ -130,15 +135,15 @@ class _Graph:
 
 
 def _read(layout: Layout, options: SourceOptions) -> Dataset:
-    read_as = provenance.text_entries(layout, options)
+    read_as = text_entries(layout, options)
     if layout.kind in ("libkge", "dictionaries", "openke"):
         graph = _read_dictionaries(layout, options)
     elif layout.formats["train"] in ("npy", "npz"):
         graph = _read_arrays(layout)
     else:
         graph = _read_names(layout, options)
-    provenance.check_not_empty(layout, len(graph.splits["train"]), graph.notes)
-    entries = {**provenance.source_entries(layout, graph.notes), **read_as}
+    check_not_empty(layout, len(graph.splits["train"]), graph.notes)
+    entries = {**source_entries(layout, graph.notes), **read_as}
     return _make_dataset(graph, options, dataset_name(layout.path), entries)
 
 
@@ -155,7 +160,7 @@ def _read_names(layout: Layout, options: SourceOptions) -> _Graph:
                 splits[split] = tables.read_parquet_file(path, encoder, options)
             else:
                 splits[split] = read_text_file(path, encoder, options)
-    provenance.log_skipped_literals(notes)
+    log_skipped_literals(notes)
     return _named_graph(splits, encoder, dict(notes))
 
 
@@ -168,7 +173,7 @@ def _read_arrays(layout: Layout) -> _Graph:
     counts = dictionaries.count_ids(splits, names, layout.files)
     entities = Vocabulary.from_interner(names["entities"]) if "entities" in names else None
     relations = Vocabulary.from_interner(names["relations"], kind="relation") if "relations" in names else None
-    return _Graph(splits, *counts, entities, relations, provenance.repeated_name_entries(names))
+    return _Graph(splits, *counts, entities, relations, repeated_name_entries(names))
 
 
 def _read_dictionaries(layout: Layout, options: SourceOptions) -> _Graph:
@@ -182,26 +187,20 @@ def _read_dictionaries(layout: Layout, options: SourceOptions) -> _Graph:
 
 def _named_graph(splits: dict[str, Triples], encoder: Encoder, notes: dict[str, Any] | None = None) -> _Graph:
     entities, relations = encoder.entities, encoder.relations
-    repeated = provenance.repeated_name_entries({"entities": entities, "relations": relations})
+    repeated = repeated_name_entries({"entities": entities, "relations": relations})
     names = (Vocabulary.from_interner(entities), Vocabulary.from_interner(relations, kind="relation"))
     return _Graph(splits, len(entities), len(relations), *names, {**(notes or {}), **repeated})
 
 
 def _make_dataset(graph: _Graph, options: SourceOptions, name: str, entries: dict[str, Any]) -> Dataset:
     """Drop duplicates, split off missing splits, and record both with the overlap of splits in the provenance."""
-    splits = graph.splits
-    known = TripleSet(splits["train"])
-    keep = None
-    if options.duplicates == "keep":  # moving one copy to valid would leave another in train
-        keep = TripleSet(select_rows(splits["train"], known.repeated)).contains(splits["train"])
-    elif known.n_repeated:
-        splits["train"] = select_rows(splits["train"], ~known.repeated)
-    entries |= provenance.duplicate_entries(known.n_repeated, options)
-    shared = {split: known.contains(splits[split]) for split in HELD_OUT if split in splits}
-    del known
-    in_test = TripleSet(splits["test"]).contains(splits["valid"]) if len(shared) == 2 else None
-    entries |= provenance.overlap_entries(splits, shared, in_test, graph.n_entities, graph.n_relations)
-    entries |= _split_off_missing(graph, options, keep)
+    splits, counts = graph.splits, (graph.n_entities, graph.n_relations)
+    found, checked = check_splits(splits, *counts, options)
+    if options.duplicates == "drop" and found.repeated.any():
+        splits["train"] = select_rows(splits["train"], ~found.repeated)
+    in_train, split_entries = split_off(splits, *counts, options, found.all_copies)
+    if split_entries:
+        splits["train"] = select_rows(splits["train"], in_train)
     return Dataset(
         **{split: splits[split] for split in SPLITS},
         n_entities=graph.n_entities,
@@ -209,24 +208,115 @@ def _make_dataset(graph: _Graph, options: SourceOptions, name: str, entries: dic
         entities=graph.entities,
         relations=graph.relations,
         name=name,
-        provenance=entries,
+        provenance={**entries, **checked, **split_entries},
     )
 
 
-def _split_off_missing(graph: _Graph, options: SourceOptions, keep: Mask | None) -> dict[str, Any]:
-    """Split valid and test off train if the source has none."""
-    wanted = missing_splits(graph.splits, options, len(graph.splits["train"]))
-    if not wanted:
+def check_splits(
+    splits: Mapping[str, Triples],
+    n_entities: int,
+    n_relations: int,
+    options: SourceOptions,
+    memory: int | None = None,
+) -> tuple[Duplicates, dict[str, Any]]:
+    """Find duplicates of train and what given valid and test share with it; return, and log, the entries for both.
+
+    memory: bytes to use for memory-mapped splits. Duplicates that are kept are marked in `all_copies`: moving one copy
+    to valid would leave another in train.
+    """
+    keep, train = options.duplicates == "keep", splits["train"]
+    given: dict[str, Triples] = {split: splits[split] for split in HELD_OUT if split in splits}
+    found = find_duplicates(train, given, memory, all_copies=keep)
+    n_repeated = int(np.count_nonzero(found.repeated))
+    if n_repeated and not keep:
+        _log.info("%d duplicate triples of train were dropped.", n_repeated)
+    entries: dict[str, Any] = {"repeated_in_train": {"count": n_repeated, "kept": keep}}
+    if given:
+        entries |= _overlap_entries(train, given, found.also_in_train, n_entities, n_relations)
+    if len(given) == 2:
+        in_test = find_duplicates(given["test"], {"valid": given["valid"]}, memory).also_in_train["valid"]
+        entries["valid_in_test"] = int(np.count_nonzero(in_test))
+        if entries["valid_in_test"]:
+            _log.warning("%d of %d valid triples are also in test.", entries["valid_in_test"], len(in_test))
+    return found, entries
+
+
+def _overlap_entries(
+    train: Triples, given: Mapping[str, Triples], also_in_train: Mapping[str, Mask], n_entities: int, n_relations: int
+) -> dict[str, Any]:
+    """Count the triples of given valid and test that are also in train, and their entities and relations that are not."""
+    entity_seen, relation_seen = np.zeros(n_entities, bool), np.zeros(n_relations, bool)
+    for _, block in in_blocks(train, _ROWS):
+        entity_seen[block[:, 0]] = entity_seen[block[:, 2]] = relation_seen[block[:, 1]] = True
+    counts: dict[str, Any] = {"also_in_train": {}, "unseen_in_train": {}}
+    for split, triples in given.items():
+        overlap = int(np.count_nonzero(also_in_train[split]))
+        entities = len(np.unique(triples[:, ::2][~entity_seen[triples[:, ::2]]]))
+        relations = len(np.unique(triples[:, 1][~relation_seen[triples[:, 1]]]))
+        counts["also_in_train"][split] = overlap
+        counts["unseen_in_train"][split] = {"entities": entities, "relations": relations}
+        if overlap:
+            _log.warning("%d triples of %s are also in train; they are kept.", overlap, split)
+        if entities or relations:
+            _log.warning("%s has %d entities and %d relations that are not in train.", split, entities, relations)
+    return counts
+
+
+def source_entries(layout: Layout, notes: Mapping[str, Any]) -> dict[str, Any]:
+    files = {role: path.name for role, path in layout.files.items()}
+    return {"source": str(layout.path), "layout": layout.kind, "files": files, **notes}
+
+
+def text_entries(layout: Layout, options: SourceOptions) -> dict[str, Any]:
+    """Return {"read_as": separator, header and columns by split} of text files of names, else {}.
+
+    Logs one line for files that are read alike, and warns if a first line may be a header.
+    """
+    if layout.kind not in ("file", "splits"):
         return {}
-    train, sizes = graph.splits["train"], {split: wanted.get(split, 0) for split in HELD_OUT}
-    in_train = np.ones(len(train), bool)
-    held_out = held_out_rows(train, graph.n_entities, graph.n_relations, **sizes, seed=options.seed, keep=keep)
-    for split, rows in zip(HELD_OUT, held_out):
-        in_train[rows] = False
-        if split in wanted:
-            graph.splits[split] = train[rows]
-    graph.splits["train"] = select_rows(train, in_train)
-    return provenance.split_entries(wanted, {split: len(graph.splits[split]) for split in wanted}, options.seed)
+    read_as = {s: _text_format(layout, s, options) for s in SPLITS if layout.formats.get(s) == "text"}
+    files: dict[str, list[str]] = {}
+    for split, entry in read_as.items():
+        files.setdefault(describe_text_format(entry), []).append(layout.files[split].name)
+    for description, names in files.items():
+        _log.info("%s: %s.", ", ".join(names), description)
+    return {"read_as": read_as} if read_as else {}
+
+
+def _text_format(layout: Layout, split: str, options: SourceOptions) -> dict[str, Any]:
+    path = layout.files[split]
+    with open_source(path) as stream:
+        source = TextSource(stream, path)
+    dialect = source.guess_dialect(options)
+    first = possible_header(source.sample, dialect) if options.header is None else None
+    if first is not None:
+        message = "%s: the first line (%s) looks like a header but is read as a triple. Give --header or --no-header."
+        _log.warning(message, path, ", ".join(first))
+    return {"separator": dialect.separator_name, "header": dialect.header, "columns": list(dialect.columns)}
+
+
+def log_skipped_literals(notes: Mapping[str, int]) -> None:
+    if notes.get("literals_skipped"):
+        _log.info("%d triples with literals were skipped.", notes["literals_skipped"])
+
+
+def check_not_empty(layout: Layout, n_triples: int, notes: Mapping[str, Any]) -> None:
+    """Raise InputError for a source without triples."""
+    if n_triples:
+        return
+    skipped = notes.get("literals_skipped", 0)
+    hint = f" {skipped:,} triples with literals were skipped; keep them with --literals keep." if skipped else ""
+    raise InputError(f"{layout.files['train']} contains no triples.{hint}")
+
+
+def repeated_name_entries(interners: Mapping[str, Interner]) -> dict[str, int]:
+    """Return, and warn about, the number of repeated names of sources that list names."""
+    notes = {}
+    for stem, interner in interners.items():
+        if interner.n_repeats:
+            notes[f"repeated_names_of_{stem}"] = interner.n_repeats
+            _log.warning("%d names of %s repeat others; lookups find only the first.", interner.n_repeats, stem)
+    return notes
 
 
 def splitting_options(options: Mapping[str, Any]) -> SourceOptions:

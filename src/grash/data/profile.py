@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from grash.data.arrays import Triples
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.leakage import THRESHOLD, Leakage, SplitLeakage, find_leakage
-from grash.data.provenance import Reading, reading_of
 
 CARDINALITIES = ("1-1", "1-N", "N-1", "N-N", "unseen")
 MANY = 1.5  # Bordes et al. 2013: N from this mean number of tails per head (heads per tail) on
@@ -68,6 +67,16 @@ class RelationProfile:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How a source was read."""
+
+    duplicates_dropped: int
+    split_off: dict[str, int]  # triples by split
+    split_seed: int | None
+    read_as: dict[str, dict[str, Any]]  # by split, separator, header and columns of text files
+
+
+@dataclass(frozen=True)
 class Profile:
     name: str
     n_entities: int
@@ -106,6 +115,16 @@ def describe(dataset: Dataset, *, threshold: float = THRESHOLD) -> Profile:
         warnings=(*_warnings(splits, degrees, relations, leakage), *_name_warnings(dataset)),
         reading=reading_of(dataset.provenance),
     )
+
+
+def reading_of(provenance: Mapping[str, Any]) -> Reading | None:
+    """Return how a dataset was read, or None if it was not read from a source."""
+    repeated = provenance.get("repeated_in_train")
+    if repeated is None or "reduction" in provenance:
+        return None
+    split_off = provenance.get("split_off", {})
+    dropped = 0 if repeated["kept"] else repeated["count"]
+    return Reading(dropped, split_off.get("got", {}), split_off.get("seed"), provenance.get("read_as", {}))
 
 
 def relation_cardinalities(triples: Triples, n_relations: int) -> NDArray[np.int8]:

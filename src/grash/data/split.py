@@ -13,9 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import Mask, Rows, Triples, in_blocks
-from grash.data.interning import Integer
-from grash.data.readers.options import SourceOptions
+from grash.data.arrays import Integer, Mask, Rows, Triples, in_blocks
+from grash.data.readers.source import SourceOptions
 from grash.errors import ConfigError, InputError
 
 HeldOut = Literal["valid", "test"]
@@ -27,7 +26,32 @@ _ROWS = 1 << 22
 _log = logging.getLogger(__name__)
 
 
-def missing_splits(given: Mapping[str, Any], options: SourceOptions, n_train: int) -> dict[HeldOut, int]:
+def split_off(
+    splits: dict[str, Triples], n_entities: int, n_relations: int, options: SourceOptions, keep: Mask | None = None
+) -> tuple[Mask, dict[str, Any]]:
+    """Add the missing ones of valid and test to `splits`; return the rows (n,) that stay in train, and what to record.
+
+    Rows marked in `keep` (n,) stay in train.
+    """
+    train = splits["train"]
+    in_train = np.ones(len(train), bool)
+    wanted = _missing_splits(splits, options, len(train))
+    if not wanted:
+        return in_train, {}
+    sizes = {split: wanted.get(split, 0) for split in HELD_OUT}
+    held_out = held_out_rows(train, n_entities, n_relations, **sizes, seed=options.seed, keep=keep)
+    for split, rows in zip(HELD_OUT, held_out):
+        in_train[rows] = False
+        if split in wanted:
+            splits[split] = train[rows]
+    got = {split: len(splits[split]) for split in wanted}
+    counts = " and ".join(f"{count:,} {split}" for split, count in got.items())
+    missing = " and ".join(wanted)
+    _log.info("The source has no %s: %s triples were split off train with seed %d.", missing, counts, options.seed)
+    return in_train, {"split_off": {"seed": options.seed, "wanted": wanted, "got": got}}
+
+
+def _missing_splits(given: Mapping[str, Any], options: SourceOptions, n_train: int) -> dict[HeldOut, int]:
     """Return how many triples to split off train for each split that a source does not have."""
     wanted = {split: options.n_split_off(split, n_train) for split in HELD_OUT if split not in given}
     counted = [f"n_{split}" for split in wanted if getattr(options, f"n_{split}") is not None]

@@ -13,11 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data.arrays import in_blocks
+from grash.data.arrays import TripleSet, in_blocks
 from grash.data.dataset import Dataset, SplitName
 from grash.data.known_answers import KnownAnswers
 from grash.data.profile import CARDINALITIES, relation_cardinalities
-from grash.data.triple_set import TripleSet
 from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
 from grash.evaluation.metrics import Evaluation, metrics_by_group, metrics_of, mrr_bounds, mrr_interval

@@ -15,9 +15,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import open_array
+from grash.data.arrays import Integer, open_array, prefetch
 from grash.data.dataset import Dataset
-from grash.data.interning import Integer, prefetch
 from grash.files import atomic_file
 
 Triples = NDArray[np.int32]

@@ -14,9 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import select_rows
+from grash.data.arrays import Integer, select_rows
 from grash.data.dataset import Dataset
-from grash.data.interning import Integer
 from grash.errors import InputError
 from grash.reduction.cores import Ids, Triples, entity_adjacency, incident_triples
 from grash.reduction.subgraph import (

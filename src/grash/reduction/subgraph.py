@@ -18,11 +18,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import select_rows
+from grash.data.arrays import TripleSet, select_rows
 from grash.data.dataset import Dataset
 from grash.data.leakage import pairs_of
 from grash.data.split import movable_rows
-from grash.data.triple_set import TripleSet
 from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
 from grash.reduction.cores import Ids, Peeling, Triples

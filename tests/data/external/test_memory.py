@@ -8,14 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grash.data import load as prepare_module
-from grash.data.external import memory as limit_module
+from grash.data import load as load_module
 from grash.data.external import prepare as large_module
-from grash.data.external.memory import bytes_at_once, check_limit, machine_bytes, memory_limit, must_read_in_parts
-from grash.data.external.prepare import prepare_large
+from grash.data.external.prepare import (
+    bytes_at_once,
+    check_limit,
+    machine_bytes,
+    memory_limit,
+    must_read_in_parts,
+    prepare_large,
+)
 from grash.data.load import prepare
 from grash.data.readers import tables
-from grash.data.readers.folders import recognize
+from grash.data.readers.source import recognize
 from grash.errors import ConfigError, InputError
 from large_sources import check_same, large, lines, stopped
 from small_graph import grash as run_grash
@@ -26,11 +31,11 @@ def test_what_fits_is_read_at_once_and_what_might_not_in_parts(
 ) -> None:
     (tmp_path / "g.tsv").write_text(lines())
     ways: list[str] = []
-    monkeypatch.setattr(prepare_module, "prepare_large", lambda *a, **k: (ways.append("parts"), prepare_large(*a, **k)))
+    monkeypatch.setattr(large_module, "prepare_large", lambda *a, **k: (ways.append("parts"), prepare_large(*a, **k)))
     wanted = prepare(tmp_path / "g.tsv", tmp_path / "at_once", memory="1G")
     assert ways == []
-    monkeypatch.setattr(limit_module, "MIN_LIMIT", 1)
-    monkeypatch.setattr(prepare_module, "usable_memory", lambda limit: limit)
+    monkeypatch.setattr(large_module, "MIN_LIMIT", 1)
+    monkeypatch.setattr(large_module, "usable_memory", lambda limit: limit)
     check_same(prepare(tmp_path / "g.tsv", tmp_path / "in_parts", memory="40k"), wanted)
     assert ways == ["parts"]
     assert stopped(tmp_path / "g.tsv", tmp_path / "begun", at=4)
@@ -111,7 +116,7 @@ def test_a_limit_warns_about_a_source_that_can_only_be_read_at_once(
         check_limit(layout, 1 << 30)
         assert not caplog.records, source
         with monkeypatch.context() as patch:
-            patch.setattr(limit_module, "_LIBRARIES", (1 << 30) - 4000)
+            patch.setattr(large_module, "_LIBRARIES", (1 << 30) - 4000)
             check_limit(layout, 1 << 30)
         assert f"{source} can only be read at once, which may take 1.0 GiB" in caplog.text
         caplog.clear()
@@ -122,8 +127,8 @@ def test_a_limit_warns_about_a_source_that_can_only_be_read_at_once(
 
 
 def test_prepare_warns_only_if_a_limit_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit_module, "MIN_LIMIT", 1)
-    monkeypatch.setattr(limit_module, "machine_bytes", lambda: 1)
+    monkeypatch.setattr(large_module, "MIN_LIMIT", 1)
+    monkeypatch.setattr(large_module, "machine_bytes", lambda: 1)
     folder = libkge_folder(tmp_path / "libkge")
     with pytest.raises(InputError, match="libkge can only be read at once"):
         prepare(folder, tmp_path / "out", memory="1k")
@@ -147,17 +152,17 @@ def test_tables_get_the_memory_beside_the_marks_of_triples_and_names(
     (tmp_path / "g.tsv").write_text(lines(n=400, n_names=60))
     rooms: dict[str, int] = {}
 
-    def listen(name: str, place: int) -> None:
-        call = getattr(large_module, name)
+    def listen(module, name: str, place: int) -> None:
+        call = getattr(module, name)
 
         def spy(*given, **options):
             rooms[name] = given[place]
             return call(*given, **options)
 
-        monkeypatch.setattr(large_module, name, spy)
+        monkeypatch.setattr(module, name, spy)
 
-    listen("merge_generations", 3)
-    listen("find_duplicates", 2)
+    listen(large_module, "merge_generations", 3)
+    listen(load_module, "find_duplicates", 2)
     large(tmp_path / "g.tsv", tmp_path / "out", memory=1 << 16, duplicates=duplicates)
     assert rooms == {
         "merge_generations": (1 << 16) - 4 * 64,

@@ -40,8 +40,8 @@ from pathlib import Path
 from grash.data.external import names
 from grash.data.external.prepare import prepare_large
 from grash.data.readers import text
-from grash.data.readers.folders import recognize
-from grash.data.readers.options import SourceOptions
+from grash.data.readers.source import recognize
+from grash.data.readers.source import SourceOptions
 text.BLOCK, text.SAMPLE, names.COMMIT_ROWS = 3000, 100, 200
 source, out, at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 def watch(*_):
@@ -71,7 +71,7 @@ KILLED_AT = """
 import os, shutil, signal, sys
 from pathlib import Path
 from grash.data import load as module
-from grash.data.external import spill
+from grash.data.external import prepare, spill
 from grash.data.dataset import Dataset
 source, out, at, overwrite = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "overwrite"
 def kill(*_, **__):
@@ -85,7 +85,7 @@ if at == "half removed":
     spill._delete = half
 elif at != "nowhere":
     setattr(owner, at, kill)
-module.must_read_in_parts = lambda *_, **__: True
+prepare.must_read_in_parts = lambda *_, **__: True
 module.prepare(source, out, overwrite=overwrite)
 """
 

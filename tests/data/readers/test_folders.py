@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grash.data.load import load_dataset
-from grash.data.readers.folders import dataset_name, recognize
+from grash.data.readers.source import dataset_name, recognize
 from grash.errors import InputError
 
 TRAIN = [("anna", "knows", "bob"), ("bob", "knows", "carl"), ("carl", "likes", "anna"), ("dora", "likes", "dora")]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
 from grash.data.load import load_dataset
-from grash.data.readers.options import FORMATS
+from grash.data.readers.source import FORMATS
 from grash.errors import GrashError
 
 QUIET = settings(

@@ -12,10 +12,10 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grash.data.interning import Encoder
 from grash.data.readers import text
-from grash.data.readers.options import SourceOptions
+from grash.data.readers.source import SourceOptions
 from grash.data.readers.text import TextSource, guess_dialect, possible_header, read_text_file, read_triples
+from grash.data.vocabulary import Encoder
 from grash.errors import ConfigError, InputError
 
 ABC = [("a", "r", "b"), ("b", "s", "c")]

@@ -2,7 +2,7 @@
 
 Names are numbered in memory as long as they fit. Then a generation of names ends: it is written to the spill (spill.py),
 and numbering starts from 0 with the next line. Afterwards the generations are merged into one vocabulary: a name of a
-later generation is looked up among the earlier ones with the same exact hash table (interning.py), one part of the
+later generation is looked up among the earlier ones with the same exact hash table (vocabulary.py), one part of the
 hashes after the other. Names within a generation are in order of first appearance, so a walk through all of them that
 gives the next id to each new name yields the ids that reading in memory would give.
 """
@@ -23,16 +23,13 @@ from numpy.typing import NDArray
 from grash.data.arrays import Triples, in_blocks
 from grash.data.dataset import SPLITS
 from grash.data.external.spill import STEMS, Spill, SpillState, map_rows, stored_names
-from grash.data.interning import Encoder, HashedFields, Interner
-from grash.data.readers.folders import Layout
-from grash.data.readers.options import SourceOptions
+from grash.data.load import Watch
 from grash.data.readers.rdf import RDF_FORMATS, rdf_blocks
-from grash.data.readers.streams import SourceStream, open_source
+from grash.data.readers.source import Layout, SourceOptions, SourceStream, open_source
 from grash.data.readers.text import TextSource
-from grash.data.vocabulary import VocabularyWriter, concatenate_names
+from grash.data.vocabulary import Encoder, HashedFields, Interner, VocabularyWriter, concatenate_names
 from grash.files import atomic_file
 
-Watch = Callable[[str, float, int], None]  # receives the current step, its share done, and the triples so far
 Block = tuple[Callable[[Encoder], Triples], int, int]  # function that returns the ids; then next_byte, next_line
 
 COMMIT_ROWS = 1 << 23  # between two commits: some seconds of work

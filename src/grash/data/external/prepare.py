@@ -1,4 +1,4 @@
-"""Encode a source larger than memory: file by file the same dataset that load.py would make.
+"""Encode a source larger than memory: file by file the same dataset that load.py would make, within a memory limit.
 
 names.py reads the source into a spill folder beside the result and numbers the names; then duplicates are found, one
 part of the triples after the other, and the splits are written from file to file. Killed at any point, the same
@@ -8,37 +8,49 @@ command resumes from the last commit of the reading, or from the step it was in.
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from grash.data import provenance
-from grash.data.arrays import ArrayWriter, Mask, Rows, Triples, in_blocks, release_pages, select_rows
+from grash.data import load
+from grash.data.arrays import ArrayWriter, Mask, Triples, in_blocks, open_array, release_pages, select_rows
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset
-from grash.data.external.names import SpillReader, Watch, merge_generations
+from grash.data.external.names import SpillReader, merge_generations
 from grash.data.external.spill import MANIFEST, Spill, map_rows
-from grash.data.interning import Integer
 from grash.data.readers import dictionaries, tables
-from grash.data.readers.folders import Layout, dataset_name
-from grash.data.readers.options import SourceOptions
-from grash.data.split import HELD_OUT, HeldOut, held_out_rows, missing_splits
-from grash.data.triple_set import TripleSet
+from grash.data.readers.source import Layout, SourceOptions, dataset_name, open_source
+from grash.data.split import HELD_OUT, split_off
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError, OutputError
 from grash.files import atomic_file, atomic_folder, check_replaceable
+from grash.formatting import format_bytes
 
 _ROWS = 1 << 20
-_PER_ROW = 2 * (12 + 8) + 14 + 1  # bytes to find duplicates: triple and row number, twice; hash table slot; mark
+MIN_LIMIT = 1 << 30
+_DEFAULT_FRACTION = 0.5  # of the memory of the machine or container
+_OVERHEAD = 3 << 28  # of a limit, for Python, its libraries and blocks of text
+_LIBRARIES = 3 << 27  # of that, without the text: 0.35 GiB measured
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?")
+
+_PER_NAME = 60
+_PER_ROW = 2 * 12 + 14  # ids twice, and the table of duplicates
+_PER_LINE = _PER_ROW + 2 * _PER_NAME  # with two names that occur nowhere else
+_EXPANSION = 8  # likely ratio of uncompressed to compressed size
+_MAX_EXPANSION = 1032  # of gzip; other formats reach less with text
+_SAMPLE = 1 << 16
+_NAMES = ("entities", "relations")
 _log = logging.getLogger(__name__)
 
 
 def prepare_large(
-    layout: Layout, out: Path, options: SourceOptions, *, memory: int, overwrite: bool, watch: Watch | None
+    layout: Layout, out: Path, options: SourceOptions, *, memory: int, overwrite: bool, watch: load.Watch | None
 ) -> None:
     """Encode a source into the folder `out` in about `memory` bytes, with a temporary folder OUT.spill.
 
@@ -95,42 +107,35 @@ def _identity(layout: Layout, options: SourceOptions) -> dict[str, Any]:
 
 
 def _encode(
-    layout: Layout, options: SourceOptions, spill: Spill, folder: Path, work: Path, memory: int, watch: Watch
+    layout: Layout, options: SourceOptions, spill: Spill, folder: Path, work: Path, memory: int, watch: load.Watch
 ) -> dict[str, Any]:
     """Write splits and vocabularies into `folder`; return the other fields of the dataset."""
     notes: Mapping[str, Any]
-    read_as = provenance.text_entries(layout, options)
+    read_as = load.text_entries(layout, options)
     if layout.formats["train"] == "npy":
         spill.commit(spill.state)  # so that a later call recognizes the spill
         splits, n_entities, n_relations, notes = _open_arrays(layout, folder, work)
     else:
         SpillReader(layout, options, spill, memory, watch).run()
         notes = spill.state.notes
-        provenance.log_skipped_literals(notes)
+        load.log_skipped_literals(notes)
         left = _remaining(memory, 4 * sum(spill.state.names.values()))
         merged, counts = merge_generations(spill, folder, work, left, watch)
         splits = {split: ids for split, ids in merged.items() if split in layout.files}
         n_entities, n_relations = counts["entities"], counts["relations"]
-    provenance.check_not_empty(layout, len(splits["train"]), notes)
-    watch("looking for duplicates", 0.0, len(splits["train"]))
-    entries = {**provenance.source_entries(layout, notes), **read_as}
-    keep = options.duplicates == "keep"
-    given = {split: splits[split] for split in HELD_OUT if split in layout.files}
-    marks = (1 + keep) * len(splits["train"]) + sum(map(len, given.values()))  # a byte per triple
-    _warn_of_excess(memory, max(marks, (1 + keep) * len(splits["train"]) + 4 * n_entities))
-    found = find_duplicates(splits["train"], given, _remaining(memory, marks), all_copies=keep)
-    entries |= provenance.duplicate_entries(int(np.count_nonzero(found.repeated)), options)
-    in_test = None
-    if len(given) == 2:
-        of_test = find_duplicates(given["test"], {"valid": given["valid"]}, _remaining(memory, marks))
-        in_test = of_test.also_in_train["valid"]
-    entries |= provenance.overlap_entries(splits, found.also_in_train, in_test, n_entities, n_relations)
-    if not keep:
+    load.check_not_empty(layout, len(splits["train"]), notes)
+    n_train = len(splits["train"])
+    watch("looking for duplicates", 0.0, n_train)
+    n_masks = 1 + (options.duplicates == "keep")  # of train, a byte per triple
+    marks = n_masks * n_train + sum(len(splits[split]) for split in HELD_OUT if split in splits)
+    _warn_of_excess(memory, max(marks, n_masks * n_train + 4 * n_entities))
+    found, checked = load.check_splits(splits, n_entities, n_relations, options, _remaining(memory, marks))
+    if options.duplicates == "drop":
         splits["train"] = _without_duplicates(splits["train"], found.repeated, work)
-    all_copies = found.all_copies
-    del found
     watch("splitting", 0.0, len(splits["train"]))
-    entries |= _write_splits(splits, n_entities, n_relations, options, all_copies, folder)
+    in_train, split_entries = split_off(splits, n_entities, n_relations, options, found.all_copies)
+    _write_splits(splits, in_train, folder)
+    entries = {**load.source_entries(layout, notes), **read_as, **checked, **split_entries}
     name = dataset_name(layout.path)
     return {"n_entities": n_entities, "n_relations": n_relations, "name": name, "provenance": entries}
 
@@ -155,7 +160,7 @@ def _open_arrays(layout: Layout, folder: Path, work: Path) -> tuple[dict[str, Tr
         Vocabulary.from_interner(interner).save(folder, stem)
     largest = {split: _largest_ids(triples) for split, triples in splits.items()}
     counts = dictionaries.count_ids(largest, names, layout.files)
-    return splits, *counts, provenance.repeated_name_entries(names)
+    return splits, *counts, load.repeated_name_entries(names)
 
 
 def _map_ids(path: Path, copy: Path) -> Triples:
@@ -186,79 +191,115 @@ def _without_duplicates(train: Triples, repeated: Mask, work: Path) -> Triples:
     return map_rows(work / "train.kept", n_kept)
 
 
-def _write_splits(
-    splits: dict[str, Triples],
-    n_entities: int,
-    n_relations: int,
-    options: SourceOptions,
-    keep: Mask | None,
-    folder: Path,
-) -> dict[str, Any]:
-    """Write train.npy, valid.npy and test.npy; split off missing ones from train."""
-    train = splits["train"]
-    wanted = missing_splits(splits, options, len(train))
-    rows: tuple[Rows, ...] = ()
-    if wanted:
-        sizes = {split: wanted.get(split, 0) for split in HELD_OUT}
-        rows = held_out_rows(train, n_entities, n_relations, **sizes, seed=options.seed, keep=keep)
-    in_train = np.ones(len(train), bool)
-    for missing, held_out in zip(HELD_OUT, rows):
-        in_train[held_out] = False
-        if missing in wanted:
-            splits[missing] = train[held_out]
-    release_pages(train)  # scattered rows map much of the file
+def _write_splits(splits: Mapping[str, Triples], in_train: Mask, folder: Path) -> None:
+    """Write train.npy, valid.npy and test.npy."""
+    release_pages(splits["train"])  # scattered rows, which were split off, map much of the file
     for split in SPLITS:
         with ArrayWriter(folder / f"{split}.npy", np.int32, (3,)) as file:
             for start, block in in_blocks(splits[split], _ROWS):
                 file.append(select_rows(block, in_train[start : start + _ROWS]) if split == "train" else block)
-    return provenance.split_entries(wanted, {split: len(splits[split]) for split in wanted}, options.seed)
 
 
-@dataclass(frozen=True, eq=False)
-class Duplicates:
-    repeated: Mask  # (n,) rows of train that equal an earlier row
-    also_in_train: dict[HeldOut, Mask]  # rows of other splits
-    all_copies: Mask | None = None  # (n,) rows of train that equal any other row, if requested
+def memory_limit(given: str | int | None) -> int:
+    """Return a limit in bytes from a number or a text such as 8G or 500M; None: half of the machine's memory."""
+    if given is None:
+        return max(MIN_LIMIT, int(_DEFAULT_FRACTION * machine_bytes()))
+    found = _SIZE.fullmatch(str(given).strip().lower())
+    if found is None:
+        raise ConfigError(f"memory={given!r} is not an amount of memory. Give a number of bytes, or e.g. 8G or 500M.")
+    limit = int(float(found[1]) * _UNITS[found[2]])
+    if limit < MIN_LIMIT:
+        raise ConfigError(f"memory={given!r} is too little. Give 1G or more.")
+    return limit
 
 
-def find_duplicates(
-    train: Triples, others: dict[HeldOut, Triples], memory: int, *, all_copies: bool = False
-) -> Duplicates:
-    """Find the duplicates of train (n, 3), memory-mapped, and what others share with it, in about `memory` bytes."""
-    n_parts = max(1, -(-_PER_ROW * len(train) // max(1, memory)))
-    repeated = np.zeros(len(train), bool)
-    copies = np.zeros(len(train), bool) if all_copies else None
-    shared = {split: np.zeros(len(triples), bool) for split, triples in others.items()}
-    for part in range(n_parts):
-        rows, triples = _part_of(train, part, n_parts)
-        known = TripleSet(triples)
-        repeated[rows] = known.repeated
-        if copies is not None:
-            copies[rows] = TripleSet(select_rows(triples, known.repeated)).contains(triples)
-        for split, other in others.items():
-            shared[split] |= known.contains(other)
-    return Duplicates(repeated, shared, copies)
+def usable_memory(limit: int) -> int:
+    """Return what a limit leaves for names and triples."""
+    return limit - _OVERHEAD
 
 
-def _part_of(train: Triples, part: int, n_parts: int) -> tuple[slice | Rows, Triples]:
-    """Return the rows whose hash belongs to a part, and their triples in memory."""
-    if n_parts == 1:
-        copy = np.empty_like(train)
-        for start, block in in_blocks(train, _ROWS):
-            copy[start : start + len(block)] = block
-        return slice(None), copy
-    rows, triples = [], []
-    for start, block in in_blocks(train, _ROWS):
-        inside = np.empty(len(block), bool)
-        _mark_part(block, part, n_parts, inside)
-        rows.append(start + np.flatnonzero(inside))
-        triples.append(select_rows(block, inside))
-    return np.concatenate(rows), np.concatenate(triples)
+def must_read_in_parts(layout: Layout, usable: int, *, strict: bool, started: bool = False) -> bool:
+    """Return whether a source is read in parts: because that was started, or because it may exceed `usable` bytes.
+
+    strict: assume the maximum expansion of compressed files instead of the likely one.
+    """
+    return _can_read_in_parts(layout) and (started or bytes_at_once(layout, strict=strict) > usable)
 
 
-@njit(cache=True, nogil=True)
-def _mark_part(triples: Triples, part: Integer, n_parts: Integer, inside: Mask) -> None:
-    for row in range(triples.shape[0]):
-        h = np.uint64(triples[row, 0]) << np.uint64(32) | np.uint64(triples[row, 2])
-        h = (h ^ (np.uint64(triples[row, 1]) * np.uint64(0xD6E8FEB86659FD93))) * np.uint64(0x9E3779B97F4A7C15)
-        inside[row] = ((h >> np.uint64(32)) * np.uint64(n_parts)) >> np.uint64(32) == np.uint64(part)
+def bytes_at_once(layout: Layout, *, strict: bool = False) -> int:
+    """Return the bytes that reading a source at once may take, with as many names as its lines allow."""
+    return sum(_estimate(layout, role, strict) for role in layout.files)
+
+
+def check_limit(layout: Layout, limit: int) -> None:
+    """Warn if a source that can only be read at once may exceed a given limit. Raises InputError if it must."""
+    in_parts = _can_read_in_parts(layout)
+    roles = [role for role in layout.files if role in _NAMES or not in_parts]
+    if not roles:
+        return
+    what = f"The names beside {layout.path}" if in_parts else str(layout.path)
+    advice = "Text, and arrays of ids without names, can be read in parts"
+    least = sum(_minimum(layout, role) for role in roles)
+    if least > limit:
+        raise InputError(
+            f"{what} can only be read at once, which takes more than {format_bytes(least)}, but the limit is "
+            f"{format_bytes(limit)}. Give more memory (--memory). {advice}."
+        )
+    likely = sum(_estimate(layout, role, False) for role in roles) + _LIBRARIES
+    if likely > limit:
+        message = "%s can only be read at once, which may take %s, more than the limit of %s. %s."
+        _log.warning(message, what, format_bytes(likely), format_bytes(limit), advice)
+
+
+def machine_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the memory of the machine, or of the container (cgroup 2, then 1) if it has less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            return min(total, int((root / name).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return total
+
+
+def _can_read_in_parts(layout: Layout) -> bool:
+    if layout.kind not in ("file", "splits", "arrays"):
+        return False
+    return not {"parquet", "npz"} & set(layout.formats.values())
+
+
+def _estimate(layout: Layout, role: str, strict: bool) -> int:
+    path, file_format = layout.files[role], layout.formats.get(role, "text")
+    size = path.stat().st_size
+    if file_format == "npy":
+        return _PER_ROW * _npy_rows(path)
+    if file_format == "npz":
+        return sum(max(n_bytes + 12 * n_rows, _PER_ROW * n_rows) for n_bytes, n_rows in tables.npz_sizes(path))
+    if file_format == "parquet":
+        return _EXPANSION * size + _PER_LINE * tables.parquet_rows(path)
+    try:
+        with open_source(path) as stream:
+            sample, compressed = stream.read(_SAMPLE), stream.compression is not None
+    except InputError:
+        return 0  # reported when the file is read
+    if compressed:
+        size *= _MAX_EXPANSION if strict else _EXPANSION
+    n_lines = size * (sample.count(b"\n") + 1) // max(1, len(sample))
+    if role in _NAMES:
+        return size + _PER_NAME * n_lines
+    return _PER_ROW * n_lines if {*_NAMES} <= {*layout.files} else size + _PER_LINE * n_lines
+
+
+def _npy_rows(path: Path) -> int:
+    try:
+        array = open_array(path)
+    except (ValueError, OSError):
+        return 0
+    return len(array) if array.ndim else 0
+
+
+def _minimum(layout: Layout, role: str) -> int:
+    """Return the bytes that a file which is read at once takes at least."""
+    if layout.formats.get(role) == "npz":
+        return sum(n_bytes for n_bytes, _ in tables.npz_sizes(layout.files[role]))
+    return layout.files[role].stat().st_size

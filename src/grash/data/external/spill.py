@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from grash.data.arrays import Triples
 from grash.data.dataset import SPLITS
-from grash.data.interning import SLACK, HashedFields, hashed_fields
+from grash.data.vocabulary import SLACK, HashedFields, hashed_fields
 from grash.errors import FormatError, InputError, OutputError
 from grash.files import read_json, write_json
 

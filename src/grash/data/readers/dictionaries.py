@@ -14,11 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import Triples
+from grash.data.arrays import Integer, Triples
 from grash.data.dataset import MAX_ID, SPLITS
-from grash.data.interning import SLACK, Bytes, Encoder, Integer, Interner, hashed_fields
-from grash.data.readers.options import SourceOptions
-from grash.data.readers.streams import open_source
+from grash.data.readers.source import SourceOptions, open_source
 from grash.data.readers.text import (
     WHITESPACE,
     WHOLE_LINE,
@@ -29,7 +27,7 @@ from grash.data.readers.text import (
     read_triples,
     split_line,
 )
-from grash.data.vocabulary import Vocabulary
+from grash.data.vocabulary import SLACK, Bytes, Encoder, Interner, Vocabulary, hashed_fields
 from grash.errors import InputError
 
 Files = dict[str, Path]  # by role: train, valid, test, entities, relations

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from grash.data.arrays import Triples
-from grash.data.interning import Encoder
-from grash.data.readers.options import SourceOptions
-from grash.data.readers.streams import SourceStream, open_source
+from grash.data.readers.source import SourceOptions, SourceStream, open_source
 from grash.data.readers.text import concatenate_blocks
+from grash.data.vocabulary import Encoder
 from grash.errors import InputError
 
 RDF_FORMATS = {"ntriples": "N_TRIPLES", "nquads": "N_QUADS", "turtle": "TURTLE", "rdfxml": "RDF_XML"}

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from grash.data.arrays import Triples, in_blocks, open_array
 from grash.data.dataset import MAX_ID, SPLITS
-from grash.data.interning import Encoder
-from grash.data.readers.options import SourceOptions
+from grash.data.readers.source import SourceOptions
 from grash.data.readers.text import Dialect, TextSource, columns_by_name, parse_columns, read_triples
+from grash.data.vocabulary import Encoder
 from grash.errors import InputError
 
 _ROWS = 1 << 18

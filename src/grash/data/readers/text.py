@@ -11,28 +11,33 @@ import codecs
 import csv
 import io
 from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import Triples
+from grash.data.arrays import Integer, Triples
 from grash.data.dataset import ROLES
-from grash.data.interning import SLACK, Bytes, Encoder, HashedFields, Integer, hashed_fields
-from grash.data.readers.streams import SourceStream, in_background, open_source
-from grash.errors import ConfigError, InputError
-
-if TYPE_CHECKING:
-    from grash.data.readers.options import SourceOptions
+from grash.data.readers.source import (
+    WHITESPACE,
+    SourceOptions,
+    SourceStream,
+    open_source,
+    parse_columns,
+    parse_separator,
+)
+from grash.data.vocabulary import SLACK, Bytes, Encoder, HashedFields, hashed_fields
+from grash.errors import InputError
 
 Groups = tuple[tuple[int, ...], ...]  # of columns
+T = TypeVar("T")
 
-WHITESPACE = -1  # separator: any run of spaces and tabs
 WHOLE_LINE = -2  # separator: the line is the only field
 BLOCK = 1 << 24
 MAX_LINE = 1 << 26
@@ -49,7 +54,6 @@ HEADER_WORDS = {
 _FINE, _COLUMNS, _EMPTY, _UNCLOSED, _AFTER_QUOTE = range(5)
 _NEWLINE, _RETURN, _SPACE, _TAB, _QUOTE = 10, 13, 32, 9, 34
 
-_SEPARATORS = {"tab": 9, "comma": 44, "semicolon": 59, "space": 32, "whitespace": WHITESPACE, "\\t": 9}
 _SEPARATOR_NAMES = {9: "tabs", 44: "commas", 59: "semicolons", 124: "bars", WHITESPACE: "spaces or tabs"}
 _CANDIDATES = (9, 44, 59, 124)  # separators of one character, in order of preference
 _BLANKS = " \t\r"
@@ -167,6 +171,23 @@ class TextSource:
                     yield replace(fields, next_byte=at, next_line=line)
 
 
+def in_background(items: Generator[T, None, None]) -> Generator[T, None, None]:
+    """Yield the same items; a thread prepares the next one while the caller works on this one.
+
+    Close it (contextlib.closing) if it is not read to the end, so that its thread ends.
+    """
+    end: Any = object()
+    thread = ThreadPoolExecutor(1)
+    try:
+        following = thread.submit(next, items, end)
+        while (item := following.result()) is not end:
+            following = thread.submit(next, items, end)
+            yield item
+    finally:
+        thread.shutdown()
+        items.close()
+
+
 def read_text_file(path: Path, encoder: Encoder, options: SourceOptions) -> Triples:
     """Return the triples (n, 3) of a text file of names."""
     with open_source(path) as stream:
@@ -231,38 +252,6 @@ def guess_dialect(
     return Dialect(chosen, chosen == 44, header, positions, n_columns, given is None)
 
 
-def parse_columns(columns: str | Sequence[int] | None) -> tuple[tuple[int, ...] | None, int]:
-    """Return ((head, relation, tail) columns or None, exact number of columns or 0) of a `columns` option.
-
-    "htr" says what each of three columns is; (0, 2, 1) or "0,2,1" are the columns of head, relation and tail.
-    """
-    if columns is None:
-        return None, 3
-    if isinstance(columns, str) and sorted(columns.lower()) == ["h", "r", "t"]:
-        return tuple(columns.lower().index(role) for role in "hrt"), 3
-    try:
-        positions = [int(c) for c in (columns.split(",") if isinstance(columns, str) else columns)]
-    except (ValueError, TypeError):
-        positions = []
-    if len(positions) != 3 or len(set(positions)) != 3 or min(positions) < 0:
-        raise ConfigError(
-            f"columns={columns!r} does not say which columns are head, relation and tail. Give an order such as "
-            f'"htr", or three different columns counted from 0 such as (0, 2, 1).'
-        )
-    return tuple(positions), 0
-
-
-def parse_separator(separator: str | None) -> int | None:
-    """Return the byte of a `separator` option: an ASCII character, tab, comma, semicolon, space or whitespace."""
-    if separator is None or separator == "auto":
-        return None
-    if separator in _SEPARATORS:
-        return _SEPARATORS[separator]
-    if len(separator) == 1 and separator.isascii() and separator not in '\n\r"':
-        return ord(separator)
-    raise ConfigError(f"separator={separator!r} is not usable. Give one ASCII character, tab, comma or whitespace.")
-
-
 def columns_by_name(names: Sequence[str]) -> tuple[int, ...] | None:
     """Return the columns of head, relation and tail by the names of all columns, or None if they are unclear."""
     roles = [_role(name) for name in names]
@@ -281,6 +270,13 @@ def possible_header(sample: bytes, dialect: Dialect) -> list[str] | None:
     # a single letter is no sign: small graphs are often written with them
     doubtful = any(_role(f) and len(_normalized(f)) > 1 and _normalized(f) not in others for f in first)
     return first if doubtful else None
+
+
+def describe_text_format(entry: dict[str, Any]) -> str:
+    """Return an entry of read_as in words: separated by tabs, no header, columns 0, 1, 2 (head, relation, tail)."""
+    header = "a header" if entry["header"] else "no header"
+    columns = ", ".join(map(str, entry["columns"]))
+    return f"separated by {entry['separator']}, {header}, columns {columns} (head, relation, tail)"
 
 
 def split_line(line: str, separator: int) -> list[str]:
