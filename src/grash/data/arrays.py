@@ -1,8 +1,8 @@
 """Arrays of triples: .npy files that are memory-mapped or written in parts, and duplicate triples.
 
-TripleSet is an exact set of triples, stored as row numbers in a hash table. A slot has 32 bits: a row number, and in the
-free bits a piece of the hash, so the row of another triple is seldom read. It takes 7 to 14 bytes per triple on top of
-the input.
+TripleSet is an exact set of triples, stored as row numbers in a hash table. A slot has 32 bits: a row number, and in
+the free bits a piece of the hash, so the row of another triple is seldom read. It takes 7 to 14 bytes per triple on top
+of the input.
 """
 
 from __future__ import annotations

@@ -150,10 +150,6 @@ class _TransferError(Exception):
         self.final = final
 
 
-class _WrongContent(Exception):
-    """The content is not what the catalog says."""
-
-
 @dataclass(frozen=True)
 class _Transfer:
     file: RemoteFile
@@ -174,19 +170,16 @@ class _Transfer:
 
     def fetch(self) -> Path:
         """Return the path of the file, verified; download it unless it exists."""
-        if urlsplit(self.file.url).scheme not in ("http", "https"):
+        if not _is_http(self.file.url):
             raise InputError(f"{self.file.url} is not an http or https address; grash downloads from no other.")
         if self.path.exists():
-            try:
-                _verify(self.path, self.file)
-            except _WrongContent as error:
+            if problem := _problem(self.path, self.file):
                 raise InputError(
-                    f"{self.path} is not the file of the catalog: {error}. Delete it and run the same command again "
+                    f"{self.path} is not the file of the catalog: {problem}. Delete it and run the same command again "
                     f"to download it, or put the right file there."
-                ) from error
+                )
             return self.path
-        reason = self._attempt_repeatedly()
-        if reason is not None:
+        if reason := self._attempt_repeatedly():
             raise InputError(
                 f"{self.file.url} could not be downloaded ({reason}). Try again later, or download it in a browser, "
                 f"put it at {self.path}, and run the same command again."
@@ -198,7 +191,7 @@ class _Transfer:
 
     def _attempt_repeatedly(self) -> str | None:
         """Return why all attempts failed, or None if the incomplete file became complete and verified."""
-        reason = ""
+        reason: str | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
                 _log.warning("%s: %s; trying again (%d of %d).", self.file.url, reason, attempt + 1, ATTEMPTS)
@@ -208,16 +201,14 @@ class _Transfer:
             except _TransferError as error:
                 reason = str(error)
                 if error.final:
-                    return reason
+                    break
                 continue
-            try:
-                _verify(self.part, self.file)
-                return None
-            except _WrongContent as error:
-                reason = str(error)
-                self._delete_part()
-                if not resumed:  # downloaded in one piece, so the server has another file
-                    return reason
+            reason = _problem(self.part, self.file)
+            if reason is None:
+                break
+            self._delete_part()
+            if not resumed:  # downloaded in one piece, so the server has another file
+                break
         return reason
 
     def _transfer(self) -> bool:
@@ -232,7 +223,10 @@ class _Transfer:
                 headers["If-Range"] = version
         file = self.file
         try:
-            response = self.open_url(urllib.request.Request(file.url, headers=headers), timeout=TIMEOUT_SECONDS)
+            with self.open_url(urllib.request.Request(file.url, headers=headers), timeout=TIMEOUT_SECONDS) as response:
+                if not _is_http(response.geturl()):
+                    raise _TransferError(f"it redirects to {response.geturl()}, which is not an http or https address")
+                return self._receive(response, start)
         except HTTPError as error:
             error.close()
             if error.code == 416 and start:  # no bytes beyond these: the file is complete, or it is another one
@@ -242,27 +236,23 @@ class _Transfer:
             final = 400 <= error.code < 500 and error.code not in (408, 416, 429)
             raise _TransferError(f"the server answered {error.code} {error.reason}", final=final) from error
         except (OSError, http.client.HTTPException) as error:
-            raise _TransferError(_reason(error)) from error
-        with response:
-            if urlsplit(response.geturl()).scheme not in ("http", "https"):
-                raise _TransferError(f"it redirects to {response.geturl()}, which is not an http or https address")
-            return self._receive(response, start)
+            reason = str(getattr(error, "reason", None) or error) or type(error).__name__
+            raise _TransferError(reason) from error
 
     def _resume_point(self) -> tuple[int, str | None]:
         """Return the number of usable bytes and their version.
 
         Without a version or a checksum, it is unknown whether the rest fits, so the download starts from 0.
         """
-        if not self.part.exists():
-            return 0, None
+        start = self.part.stat().st_size if self.part.exists() else 0
         version = self.version.read_text(encoding="latin-1").strip() if self.version.exists() else None
-        if version is None and self.file.sha256 is None and self.file.md5 is None:
-            return 0, None
-        start = self.part.stat().st_size
-        return (0, None) if self.file.size is not None and start > self.file.size else (start, version)
+        known = version is not None or self.file.sha256 is not None or self.file.md5 is not None
+        fits = self.file.size is None or start <= self.file.size
+        return (start, version) if known and fits else (0, None)
 
     def _receive(self, response: Any, start: int) -> bool:
-        resumed = response.status == 206 and _range_start(response) == start
+        content_range = response.headers.get("Content-Range", "")  # bytes 100-199/200
+        resumed = response.status == 206 and content_range.removeprefix("bytes ").split("-")[0].strip() == str(start)
         if response.status == 206 and not resumed:
             self._delete_part()
             raise _TransferError("the server sent another part of the file")
@@ -277,7 +267,7 @@ class _Transfer:
                 self.version.unlink(missing_ok=True)
             sink = self.part.open("ab" if resumed else "wb")
         with sink:
-            while block := _read(response):
+            while block := response.read(_BLOCK):
                 with _as_output_error(self.part):
                     sink.write(block)
                     sink.flush()
@@ -285,7 +275,7 @@ class _Transfer:
                 if self.progress is not None:
                     self.progress(self.file.name, done, self.file.size if self.file.size is not None else total)
                 if self.file.size is not None and done > self.file.size:
-                    return resumed  # too long: _verify reports it
+                    return resumed  # too long: _problem reports it
             with _as_output_error(self.part):
                 os.fsync(sink.fileno())
         if total is not None and done < total:
@@ -297,43 +287,23 @@ class _Transfer:
         self.version.unlink(missing_ok=True)
 
 
-def _read(response: Any) -> bytes:
-    try:
-        return response.read(_BLOCK)
-    except (OSError, http.client.HTTPException) as error:
-        raise _TransferError(_reason(error)) from error
+def _is_http(url: str) -> bool:
+    return urlsplit(url).scheme in ("http", "https")
 
 
-def _range_start(response: Any) -> int | None:
-    text = response.headers.get("Content-Range", "")  # bytes 100-199/200
-    number = text.removeprefix("bytes ").split("-")[0].strip()
-    return int(number) if number.isdigit() else None
-
-
-def _verify(path: Path, file: RemoteFile) -> None:
+def _problem(path: Path, file: RemoteFile) -> str | None:
+    """Return why a file is not what the catalog describes, or None; one checksum is enough."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
-        raise _WrongContent(f"it has {size:,} bytes, expected {file.size:,}")
-    for kind, expected in (("sha256", file.sha256), ("md5", file.md5)):
-        if expected is not None:
-            found = _digest(path, kind)
-            if found != expected:
-                raise _WrongContent(f"its {kind} is {found}, expected {expected}")
-            return
-    if size == 0:
-        raise _WrongContent("it is empty")
-
-
-def _digest(path: Path, kind: str) -> str:
+        return f"it has {size:,} bytes, expected {file.size:,}"
+    kind, expected = ("sha256", file.sha256) if file.sha256 is not None else ("md5", file.md5)
+    if expected is None:
+        return None if size else "it is empty"
     digest = hashlib.new(kind, usedforsecurity=False)
     with path.open("rb") as source:
         while block := source.read(_BLOCK):
             digest.update(block)
-    return digest.hexdigest()
-
-
-def _reason(error: BaseException) -> str:
-    return str(getattr(error, "reason", None) or error) or type(error).__name__
+    return None if digest.hexdigest() == expected else f"its {kind} is {digest.hexdigest()}, expected {expected}"
 
 
 @contextmanager
@@ -353,20 +323,37 @@ def unpack(archive: Path, folder: Path, *, members: Mapping[str, str]) -> None:
     folder are errors.
     """
     wanted = dict(members)
-    with _as_input_error(archive):
+    damage = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError, NotImplementedError)
+    clash = (FileExistsError, NotADirectoryError, IsADirectoryError)  # a name may occur twice in an archive
+    try:
         for name, content in _files(archive):
             inside = _safe_path(name, archive)
             if _IGNORED & set(inside.parts):
                 continue
-            if not members:
-                _write(content, folder / inside)
-                continue
-            for path in [path for path in wanted if _ends_with(inside, path)]:
-                _write(content, folder / wanted.pop(path))
+            targets = [str(inside)]
+            if members:
+                ends = {path: PurePosixPath(path).parts for path in wanted}
+                targets = [wanted.pop(path) for path, end in ends.items() if inside.parts[-len(end) :] == end]
+            for target in targets:
+                path = folder / target
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as sink:  # never over another file of the archive
+                    shutil.copyfileobj(content, sink, _BLOCK)
+    except (*damage, OSError) as error:
+        # gzip and bz2 raise OSError without a number for damaged data
+        if not isinstance(error, (*damage, *clash)) and getattr(error, "errno", None) is not None:
+            raise
+        raise InputError(
+            f"{archive} cannot be unpacked ({error}). Delete it and run the same command again."
+        ) from error
     if wanted:
         raise InputError(f"{archive} does not contain {', '.join(wanted)}: it is not the expected archive.")
-    if not members:
-        _strip_top_folder(folder)
+    unpacked = list(folder.iterdir())
+    if not members and len(unpacked) == 1 and unpacked[0].is_dir():
+        inner = unpacked[0].rename(folder / ".inner")
+        for child in inner.iterdir():
+            child.rename(folder / child.name)
+        inner.rmdir()
 
 
 def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
@@ -374,8 +361,7 @@ def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
-                kind = info.external_attr >> 28  # upper bits of the Unix mode: 8 file, 4 folder, 10 link
-                if kind == 10:
+                if info.external_attr >> 28 == 10:  # upper bits of the Unix mode: 8 file, 4 folder, 10 link
                     raise InputError(_unsafe(archive, info.filename, "a link"))
                 if not info.is_dir():
                     with packed.open(info) as unzipped:
@@ -402,39 +388,3 @@ def _safe_path(name: str, archive: Path) -> PurePosixPath:
 
 def _unsafe(archive: Path, name: str, what: str) -> str:
     return f"{archive} contains {name!r}, {what}. Nothing was unpacked; get the archive from another source."
-
-
-def _ends_with(inside: PurePosixPath, path: str) -> bool:
-    parts = PurePosixPath(path).parts
-    return inside.parts[-len(parts) :] == parts
-
-
-def _write(content: IO[bytes], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as sink:  # never over another file of the archive
-        shutil.copyfileobj(content, sink, _BLOCK)
-
-
-def _strip_top_folder(folder: Path) -> None:
-    content = list(folder.iterdir())
-    if len(content) != 1 or not content[0].is_dir():
-        return
-    inner = content[0].rename(folder / ".inner")
-    for child in inner.iterdir():
-        child.rename(folder / child.name)
-    inner.rmdir()
-
-
-@contextmanager
-def _as_input_error(archive: Path) -> Iterator[None]:
-    damage = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError, NotImplementedError)
-    try:
-        yield
-    except (*damage, OSError) as error:
-        # gzip and bz2 raise OSError without a number for damaged data; a name may occur twice in an archive
-        of_archive = isinstance(error, (*damage, FileExistsError, NotADirectoryError, IsADirectoryError))
-        if of_archive or getattr(error, "errno", None) is None:
-            raise InputError(
-                f"{archive} cannot be unpacked ({error}). Delete it and run the same command again."
-            ) from error
-        raise

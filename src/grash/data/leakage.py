@@ -1,7 +1,7 @@
 """Leakage: triples of valid and test that train contains as well, reversed, or under a near-duplicate relation.
 
-Comes from the three arrays of a Dataset; goes into profile.py. All triples are sorted so that those between the same two
-entities are neighbors; every count is a walk along that order.
+Comes from the three arrays of a Dataset; goes into profile.py. All triples are sorted so that those between the same
+two entities are neighbors; every count is a walk along that order.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class _Graph:
 def _read(layout: Layout, options: SourceOptions) -> Dataset:
     read_as = text_entries(layout, options)
     if layout.kind in ("libkge", "dictionaries", "openke"):
-        graph = _read_dictionaries(layout, options)
+        graph = _named_graph(*dictionaries.read_dictionaries(layout, options))
     elif layout.formats["train"] in ("npy", "npz"):
         graph = _read_arrays(layout)
     else:
@@ -169,20 +169,11 @@ def _read_arrays(layout: Layout) -> _Graph:
         splits = tables.read_npz_file(layout.files["train"])
     else:
         splits = {s: tables.read_npy_file(layout.files[s]) for s in SPLITS if s in layout.files}
-    names = dictionaries.read_names(layout.files)
+    names = dictionaries.read_name_files(layout.files)
     counts = dictionaries.count_ids(splits, names, layout.files)
     entities = Vocabulary.from_interner(names["entities"]) if "entities" in names else None
     relations = Vocabulary.from_interner(names["relations"], kind="relation") if "relations" in names else None
     return _Graph(splits, *counts, entities, relations, repeated_name_entries(names))
-
-
-def _read_dictionaries(layout: Layout, options: SourceOptions) -> _Graph:
-    if layout.kind == "libkge":
-        return _named_graph(*dictionaries.read_libkge(layout.files))
-    if layout.kind == "openke":
-        return _named_graph(*dictionaries.read_openke(layout.files))
-    splits, encoder, triples_by = dictionaries.read_rotate(layout.files, options)
-    return _named_graph(splits, encoder, {"triples_by": triples_by})
 
 
 def _named_graph(splits: dict[str, Triples], encoder: Encoder, notes: dict[str, Any] | None = None) -> _Graph:
@@ -244,7 +235,7 @@ def check_splits(
 def _overlap_entries(
     train: Triples, given: Mapping[str, Triples], also_in_train: Mapping[str, Mask], n_entities: int, n_relations: int
 ) -> dict[str, Any]:
-    """Count the triples of given valid and test that are also in train, and their entities and relations that are not."""
+    """Count the triples of valid and test that are also in train, and their entities and relations that are not."""
     entity_seen, relation_seen = np.zeros(n_entities, bool), np.zeros(n_relations, bool)
     for _, block in in_blocks(train, _ROWS):
         entity_seen[block[:, 0]] = entity_seen[block[:, 2]] = relation_seen[block[:, 1]] = True

@@ -141,27 +141,20 @@ def _relation_counts(
     """Return the number of distinct triples, heads and tails of each relation, (R,) each."""
     head, relation, tail = (triples[:, column].astype(np.int64) for column in range(3))
     n_entities = 1 + int(max(head.max(), tail.max())) if len(triples) else 1
+    pair, n_pairs = head * n_entities + tail, n_entities**2
+    if n_relations * n_pairs >= 2**63:  # number the pairs that occur
+        distinct, pair = np.unique(pair, return_inverse=True)
+        n_pairs = len(distinct)
+    pairs = _distinct_per_relation(relation, pair, n_pairs, n_relations)
     heads = _distinct_per_relation(relation, head, n_entities, n_relations)
     tails = _distinct_per_relation(relation, tail, n_entities, n_relations)
-    if n_relations * n_entities**2 < 2**63:
-        pairs = _distinct_per_relation(relation, head * n_entities + tail, n_entities**2, n_relations)
-    else:
-        order = np.lexsort((tail, head, relation))
-        head, relation, tail = head[order], relation[order], tail[order]
-        new = np.ones(len(order), np.bool_)
-        new[1:] = (np.diff(relation) != 0) | (np.diff(head) != 0) | (np.diff(tail) != 0)
-        pairs = np.bincount(relation[new], minlength=n_relations)
     return pairs, heads, tails
 
 
 def _distinct_per_relation(
     relation: NDArray[np.int64], item: NDArray[np.int64], n_items: int, n_relations: int
 ) -> NDArray[np.int64]:
-    keys = relation * n_items + item
-    keys.sort()
-    new = np.ones(len(keys), np.bool_)
-    new[1:] = keys[1:] != keys[:-1]
-    return np.bincount(keys[new] // n_items, minlength=n_relations)
+    return np.bincount(np.unique(relation * n_items + item) // n_items, minlength=n_relations)
 
 
 def _cardinalities(pairs: NDArray[np.int64], heads: NDArray[np.int64], tails: NDArray[np.int64]) -> NDArray[np.int8]:
@@ -267,8 +260,9 @@ def _leakage_warnings(
         pair = leakage.twins[0]
         names = f"{relations[pair.first].name} / {relations[pair.second].name}"
         found.append(
-            f"{of_split.either / n:.1%} of the {split} triples are in train under an inverse or near-duplicate relation "
-            f"({len(leakage.twins):,} such pairs, e.g. {names}): results on {split} overstate what a model has learned."
+            f"{of_split.either / n:.1%} of the {split} triples are in train under an inverse or near-duplicate "
+            f"relation ({len(leakage.twins):,} such pairs, e.g. {names}): results on {split} overstate what a model has "
+            f"learned."
         )
     if of_split.implied > 0.05 * n:
         found.append(
@@ -277,8 +271,8 @@ def _leakage_warnings(
         )
     if of_split.symmetric > 0.1 * n:
         found.append(
-            f"{of_split.symmetric / n:.1%} of the {split} triples are in train in the reverse direction, under the same "
-            f"relation: a model of symmetric relations gets them for free."
+            f"{of_split.symmetric / n:.1%} of the {split} triples are in train in the reverse direction, under the "
+            f"same relation: a model of symmetric relations gets them for free."
         )
     return found
 

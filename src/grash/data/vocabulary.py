@@ -71,6 +71,15 @@ class HashedFields(NamedTuple):
     hashes: Hashes
 
 
+class _Table(NamedTuple):
+    """The arrays of an interner: a hash table, the bytes of the names, their offsets, and counters."""
+
+    slots: Slots
+    blob: Bytes
+    offsets: Offsets
+    state: Offsets  # names, bytes used, repeats, bytes needed by the next batch
+
+
 class Interner:
     """The names seen so far, with ids by first appearance. Takes 8 bytes of offset and 13 to 27 of slots per name.
 
@@ -79,17 +88,15 @@ class Interner:
 
     def __init__(self, *, keep_repeats: bool = False) -> None:
         self.keep_repeats = keep_repeats
-        self._slots = np.zeros(1024, np.uint64)
-        self._blob = np.empty(16384, np.uint8)
-        self._offsets = np.zeros(1025, np.int64)
-        self._state = np.zeros(4, np.int64)  # names, bytes used, repeats, bytes needed by the next batch
+        offsets, state = np.zeros(1025, np.int64), np.zeros(4, np.int64)
+        self._table = _Table(np.zeros(1024, np.uint64), np.empty(16384, np.uint8), offsets, state)
 
     def __len__(self) -> int:
-        return int(self._state[0])
+        return int(self._table.state[0])
 
     @property
     def n_repeats(self) -> int:
-        return int(self._state[2])
+        return int(self._table.state[2])
 
     def add(self, names: Sequence[str]) -> NDArray[np.int32]:
         """Return the ids (n,) of names; add new names."""
@@ -100,37 +107,39 @@ class Interner:
         ids = np.empty(len(fields.starts), np.int32)
         done = 0
         while True:
-            done = _intern(*fields, done, self.keep_repeats, self._slots, self._blob, self._offsets, self._state, ids)
+            done = _intern(fields, done, self.keep_repeats, self._table, ids)
             if done == len(ids):
                 return ids
             self._make_room(_BATCH)
 
     def arrays(self) -> tuple[Bytes, Offsets, NDArray[np.int32]]:
         """Return the bytes of all names, their offsets (n + 1,), and the index: int32 slots (id + 1; 0 is empty)."""
-        index = (self._slots & _LOW).astype(np.int32)
-        return self._blob[: self._state[1]], self._offsets[: len(self) + 1], index
+        slots, blob, offsets, state = self._table
+        return blob[: state[1]], offsets[: len(self) + 1], (slots & _LOW).astype(np.int32)
 
     def names_from(self, first: int) -> tuple[Bytes, NDArray[np.int32]]:
         """Return the concatenated bytes of the names from id `first` on, and their lengths."""
-        offsets = self._offsets[first : len(self) + 1]
-        return self._blob[offsets[0] : self._state[1]], np.diff(offsets).astype(np.int32)
+        offsets = self._table.offsets[first : len(self) + 1]
+        return self._table.blob[offsets[0] : offsets[-1]], np.diff(offsets).astype(np.int32)
 
     @property
     def n_bytes(self) -> int:
         """Memory that the names take."""
-        return self._slots.nbytes + 8 * len(self) + int(self._state[1])
+        return self._table.slots.nbytes + 8 * len(self) + int(self._table.state[1])
 
     def _make_room(self, n_more: int) -> None:
+        slots, blob, offsets, state = self._table
         wanted = len(self) + n_more
         if wanted > MAX_NAMES:
             raise InputError(f"There are more than {MAX_NAMES:,} distinct names, but ids are 32-bit integers.")
-        while wanted > _LOAD * len(self._slots):
-            self._slots = _doubled(self._slots)
-        if wanted >= len(self._offsets):
-            self._offsets = _enlarged(self._offsets, len(self) + 1, 2 * wanted)
-        used, more = int(self._state[1]), int(self._state[3])
-        if used + more + SLACK > len(self._blob):
-            self._blob = _enlarged(self._blob, used, 2 * (used + more + SLACK))
+        while wanted > _LOAD * len(slots):
+            slots = _doubled(slots)
+        if wanted >= len(offsets):
+            offsets = _enlarged(offsets, len(self) + 1, 2 * wanted)
+        used, more = int(state[1]), int(state[3])
+        if used + more + SLACK > len(blob):
+            blob = _enlarged(blob, used, 2 * (used + more + SLACK))
+        self._table = _Table(slots, blob, offsets, state)
 
 
 class Encoder:
@@ -173,20 +182,10 @@ def _hash_fields(buffer: Bytes, starts: NDArray[Any], lengths: NDArray[Any], has
 
 
 @njit(cache=True, nogil=True)
-def _intern(
-    buffer: Bytes,
-    starts: NDArray[Any],
-    lengths: NDArray[Any],
-    hashes: Hashes,
-    done: Integer,
-    keep: bool,
-    slots: Slots,
-    blob: Bytes,
-    offsets: Offsets,
-    state: Offsets,
-    ids: NDArray[np.int32],
-) -> Integer:
+def _intern(fields: HashedFields, done: Integer, keep: bool, table: _Table, ids: NDArray[np.int32]) -> Integer:
     """Look up the fields from `done` on. Return the number done; less than n means that more space is needed."""
+    buffer, starts, lengths, hashes = fields
+    slots, blob, offsets, state = table
     room = min(offsets.size - 1, int(_LOAD * slots.size))
     near = np.empty(_BATCH, np.int64)
     while done < ids.size:
@@ -272,11 +271,6 @@ def _resolve(
                 state[2] += 1
                 break
         position = (position + np.uint64(1)) & mask
-    return _append(buffer, start, length, blob, offsets, state)
-
-
-@njit(cache=True, nogil=True)
-def _append(buffer: Bytes, start: Integer, length: Integer, blob: Bytes, offsets: Offsets, state: Offsets) -> Integer:
     new, used = state[0], state[1]
     for i in range(length):
         blob[used + i] = buffer[start + i]
@@ -311,16 +305,6 @@ def _enlarged(array: NDArray, used: int, size: int) -> NDArray:
 
 
 @njit(cache=True, nogil=True)
-def last_word(buffer: Bytes, start: Integer, length: Integer) -> Any:
-    """Return the last 0 to 7 bytes of a name after its whole words, padded with zeros, as a uint64."""
-    left = np.uint64(length & 7)
-    if left == np.uint64(0):
-        return np.uint64(0)
-    mask = _ALL >> (_WORD_BITS - left * _BITS_PER_BYTE)
-    return word_at(buffer, start + (length & ~7)) & mask
-
-
-@njit(cache=True, nogil=True)
 def hash_name(buffer: Bytes, start: Integer, length: Integer) -> Any:
     """Return the 32-bit hash of buffer[start : start + length] (followed by SLACK bytes) as a uint64.
 
@@ -330,7 +314,10 @@ def hash_name(buffer: Bytes, start: Integer, length: Integer) -> Any:
     for at in range(start, start + (length & ~7), 8):
         h = (h ^ word_at(buffer, at)) * _STEP
         h ^= h >> _HALF
-    h = (h ^ last_word(buffer, start, length)) * _STEP
+    last = np.uint64(0)  # 0 to 7 bytes after the whole words
+    if length & 7:
+        last = word_at(buffer, start + (length & ~7)) & _ALL >> (_WORD_BITS - np.uint64(length & 7) * _BITS_PER_BYTE)
+    h = (h ^ last) * _STEP
     h ^= h >> _HALF
     h *= _LAST
     return h >> _HALF
@@ -471,7 +458,7 @@ class Vocabulary:
 
 
 class VocabularyWriter:
-    """Write the files of a vocabulary without holding it in memory: distinct names in the order of ids, then the index."""
+    """Write the files of a vocabulary without holding it in memory: distinct names by id, then the index."""
 
     def __init__(self, folder: Path, stem: str, work: Path) -> None:
         self._folder, self._stem = folder, stem
@@ -591,10 +578,10 @@ def _find_similar(
     names: Bytes, offsets: Offsets, query: Bytes, limit: Integer, costs: NDArray[np.int64], ids: NDArray[np.int64]
 ) -> None:
     """Keep the names of lowest cost, sorted by cost, then by id."""
-    rows = np.empty((2, 2 * limit + 1), np.int64)
+    row = np.empty(query.size + 1, np.int64)
     k = costs.size
     for i in range(offsets.size - 1):
-        cost = _cost(names, offsets[i], offsets[i + 1], query, limit, rows)
+        cost = _cost(names, offsets[i], offsets[i + 1], query, limit, row)
         if cost >= costs[k - 1]:
             continue
         at = k - 1
@@ -605,9 +592,7 @@ def _find_similar(
 
 
 @njit(cache=True, nogil=True)
-def _cost(
-    names: Bytes, start: Integer, stop: Integer, query: Bytes, limit: Integer, rows: NDArray[np.int64]
-) -> Integer:
+def _cost(names: Bytes, start: Integer, stop: Integer, query: Bytes, limit: Integer, row: NDArray[np.int64]) -> Integer:
     length, wanted = stop - start, query.size
     same = 0  # length of the common beginning
     while same < min(length, wanted) and _lower(names[start + same]) == query[same]:
@@ -624,51 +609,28 @@ def _cost(
         return _IRI_END
     if abs(length - wanted) > limit:
         return _NO_MATCH
-    left, right = length - same - tail, wanted - same - tail
-    distance = _bounded_distance(names, start + same, left, query, same, right, limit, rows)
+    distance = _distance(names, start + same, length - same - tail, query, same, wanted - same - tail, limit, row)
     return distance * _ERROR if distance <= limit else _NO_MATCH
 
 
 @njit(cache=True, nogil=True)
-def _bounded_distance(
-    a: Bytes,
-    a_start: Integer,
-    n: Integer,
-    b: Bytes,
-    b_start: Integer,
-    m: Integer,
-    limit: Integer,
-    rows: NDArray[np.int64],
+def _distance(
+    a: Bytes, at: Integer, n: Integer, b: Bytes, b_at: Integer, m: Integer, limit: Integer, row: NDArray[np.int64]
 ) -> Integer:
-    """Return the edit distance of a[a_start:][:n] and b[b_start:][:m], or limit + 1 if it is larger.
-
-    Computes only the cells within `limit` of the diagonal: column j of row i is at j - i + limit.
-    """
-    if n == 0 or m == 0:
-        return max(n, m)
-    width = 2 * limit + 1
-    above, here = rows[0], rows[1]
-    for at in range(width):
-        above[at] = at - limit if at >= limit else limit + 1
-    for i in range(1, n + 1):
-        best = limit + 1
-        for at in range(width):
-            j = i + at - limit
-            value = limit + 1
-            if j == 0:
-                value = i
-            elif 0 < j <= m:
-                value = above[at] + (_lower(a[a_start + i - 1]) != b[b_start + j - 1])
-                if at + 1 < width:
-                    value = min(value, above[at + 1] + 1)
-                if at > 0:
-                    value = min(value, here[at - 1] + 1)
-            here[at] = min(value, limit + 1)
-            best = min(best, here[at])
+    """Return the edit distance of a[at:][:n] and b[b_at:][:m], or any number beyond the limit if it is larger."""
+    for j in range(m + 1):
+        row[j] = j
+    for i in range(n):
+        diagonal, row[0] = row[0], i + 1
+        best = row[0]
+        for j in range(m):
+            changed = diagonal + (_lower(a[at + i]) != b[b_at + j])
+            diagonal = row[j + 1]
+            row[j + 1] = min(changed, row[j] + 1, diagonal + 1)
+            best = min(best, row[j + 1])
         if best > limit:
-            return limit + 1
-        above, here = here, above
-    return above[m - n + limit]
+            return best
+    return row[m]
 
 
 @njit(cache=True, nogil=True)

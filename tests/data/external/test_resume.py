@@ -154,7 +154,7 @@ def test_a_damaged_or_foreign_spill_is_refused(tmp_path: Path, small_blocks: Non
     (tmp_path / "g.tsv").write_text(lines())
     assert stopped(tmp_path / "g.tsv", tmp_path / "out", at=4)
     (tmp_path / "out.spill" / "train.ids").write_bytes(b"")
-    with pytest.raises(FormatError, match="shorter than its manifest says"):
+    with pytest.raises(FormatError, match="shorter than its manifest states"):
         large(tmp_path / "g.tsv", tmp_path / "out")
     (tmp_path / "other.spill").mkdir()
     (tmp_path / "other.spill" / "thesis.tex").write_text("")

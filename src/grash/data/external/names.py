@@ -1,9 +1,9 @@
 """Read a source larger than memory once, and give its names ids by first appearance, as if all were in memory.
 
-Names are numbered in memory as long as they fit. Then a generation of names ends: it is written to the spill (spill.py),
-and numbering starts from 0 with the next line. Afterwards the generations are merged into one vocabulary: a name of a
-later generation is looked up among the earlier ones with the same exact hash table (vocabulary.py), one part of the
-hashes after the other. Names within a generation are in order of first appearance, so a walk through all of them that
+Names are numbered in memory as long as they fit. Then a generation of names ends: it is written to the spill
+(spill.py), and numbering starts from 0 with the next line. Afterwards the generations are merged into one vocabulary:
+a name of a later generation is looked up among the earlier ones with the same exact hash table (vocabulary.py), one
+part of the hashes after the other. Names within a generation are in order of first appearance, so a walk through all of them that
 gives the next id to each new name yields the ids that reading in memory would give.
 """
 
@@ -217,7 +217,7 @@ def _number_part(store: Path, n_names: int) -> int:
 def _parts(hashes: NDArray[np.uint32], n_parts: int) -> tuple[NDArray[np.int16], NDArray[np.int64], NDArray[np.int64]]:
     """Return the part of each hash, the order by part, and the size of each part.
 
-    Uses the upper bits: the lower ones determine the slot in the table of a part.
+    Uses the upper bits: the lower ones determine the place in the table of a part.
     """
     parts = ((hashes.astype(np.uint64) * np.uint64(n_parts)) >> np.uint64(32)).astype(np.int16)
     return parts, np.argsort(parts, kind="stable"), np.bincount(parts, minlength=n_parts)

@@ -86,7 +86,7 @@ def prepare_large(
 
 
 def was_finished(layout: Layout, out: Path, options: SourceOptions) -> bool:
-    """Return whether an earlier call made `out` from this source but was stopped before removing its spill; remove it."""
+    """Return whether an earlier call made `out` from this source but left its spill; remove it."""
     return Spill(_spill_folder(out), _identity(layout, options)).remove_if_finished(out / DATASET_FILE)
 
 
@@ -153,9 +153,9 @@ def _warn_of_excess(memory: int, taken: int) -> None:
 
 
 def _open_arrays(layout: Layout, folder: Path, work: Path) -> tuple[dict[str, Triples], int, int, dict[str, int]]:
-    """Return (ids by split, n_entities, n_relations, notes) of arrays, memory-mapped: int32 directly, others as a copy."""
+    """Return (ids by split, n_entities, n_relations, notes) of arrays, memory-mapped: int32 directly, others copied."""
     splits: dict[str, Triples] = {s: _map_ids(layout.files[s], work / f"{s}.ids") for s in SPLITS if s in layout.files}
-    names = dictionaries.read_names(layout.files)
+    names = dictionaries.read_name_files(layout.files)
     for stem, interner in names.items():
         Vocabulary.from_interner(interner).save(folder, stem)
     largest = {split: _largest_ids(triples) for split, triples in splits.items()}

@@ -99,7 +99,7 @@ class Spill:
         self._write_manifest()
 
     def remove_if_finished(self, description: Path) -> bool:
-        """Remove the spill if the dataset of this dataset.json was made from it; return whether. Used without `with`."""
+        """Remove the spill if the dataset of this dataset.json was made from it; return whether. Not inside `with`."""
         if not self.folder.is_dir() or not description.is_file():
             return False
         self._lock_folder()
@@ -178,7 +178,7 @@ class Spill:
         for name, size in sizes.items():
             path = self.folder / name
             if size and (not path.exists() or path.stat().st_size < size):
-                raise FormatError(f"{path} is shorter than its manifest says. Delete {self.folder} and start again.")
+                raise FormatError(f"{path} is shorter than its manifest states. Delete {self.folder} and start again.")
             self._files[name] = path.open("r+b" if path.exists() else "w+b")
             self._files[name].truncate(size)
             self._files[name].seek(size)

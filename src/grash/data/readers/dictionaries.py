@@ -5,7 +5,6 @@ Comes from folders.py (the layout), goes to load.py. The ids stay those of the f
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from grash.data.arrays import Integer, Triples
 from grash.data.dataset import MAX_ID, SPLITS
-from grash.data.readers.source import SourceOptions, open_source
+from grash.data.readers.source import Layout, SourceOptions, open_source
 from grash.data.readers.text import (
     WHITESPACE,
     WHOLE_LINE,
@@ -36,29 +35,32 @@ _COLUMNS = {"entities": slice(0, 3, 2), "relations": slice(1, 2)}  # of triples
 _KINDS = {"entities": "entity", "relations": "relation"}
 
 
-def read_libkge(files: Files) -> tuple[dict[str, Triples], Encoder]:
-    """Read a LibKGE folder: dictionaries of id and name, triples of ids."""
-    encoder = _read_dictionaries(files, id_column=0)
-    return _read_splits(files, lambda path: _read_ids(path, "hrt", encoder, files)), encoder
+def read_dictionaries(layout: Layout, options: SourceOptions) -> tuple[dict[str, Triples], Encoder, dict[str, Any]]:
+    """Return (triples by split, encoder, notes) of a folder of triples with dictionaries of names.
+
+    LibKGE: dictionaries of id and name, triples of ids. OpenKE: each file begins with its number of lines; triples are
+    head, tail, relation. RotatE and DGL-KE: the triples are "names" or "ids", by the first lines of train.
+    """
+    files, counted = layout.files, layout.kind == "openke"
+    id_column = {"libkge": 0, "openke": 1}.get(layout.kind)
+    encoder, notes = Encoder(), {}
+    encoder.entities = _read_dictionary(files["entities"], id_column, counted)
+    encoder.relations = _read_dictionary(files["relations"], id_column, counted)
+    columns: Any = {"libkge": "hrt", "openke": "htr"}.get(layout.kind) or options.columns or "hrt"
+    named = layout.kind == "dictionaries" and _first_lines_are_names(files["train"], encoder, options)
+    if layout.kind == "dictionaries":
+        notes["triples_by"] = "names" if named else "ids"
+    n_names = {"entities": len(encoder.entities), "relations": len(encoder.relations)}
+    splits: dict[str, Triples] = {}
+    for split in SPLITS:
+        if split in files and named:
+            splits[split] = _read_names(files[split], encoder, n_names, files, options)
+        elif split in files:
+            splits[split] = _read_ids(files[split], columns, n_names, files, counted)
+    return splits, encoder, notes
 
 
-def read_openke(files: Files) -> tuple[dict[str, Triples], Encoder]:
-    """Read an OpenKE folder: each file begins with its number of lines; triples are head, tail, relation."""
-    encoder = _read_dictionaries(files, id_column=1, counted=True)
-    return _read_splits(files, lambda path: _read_ids(path, "htr", encoder, files, counted=True)), encoder
-
-
-def read_rotate(files: Files, options: SourceOptions) -> tuple[dict[str, Triples], Encoder, str]:
-    """Read a RotatE or DGL-KE folder, whose triples are "names" or "ids", by the first lines of train."""
-    encoder = _read_dictionaries(files, id_column=None)
-    if _first_lines_are_names(files["train"], encoder, options):
-        n_names = {"entities": len(encoder.entities), "relations": len(encoder.relations)}
-        return _read_splits(files, lambda path: _read_names(path, encoder, n_names, files, options)), encoder, "names"
-    columns = options.columns or "hrt"
-    return _read_splits(files, lambda path: _read_ids(path, columns, encoder, files)), encoder, "ids"
-
-
-def read_names(files: Files) -> dict[str, Interner]:
+def read_name_files(files: Files) -> dict[str, Interner]:
     """Return the names beside arrays by stem (entities, relations), if there are any: line i (from 0) names id i."""
     return {stem: _read_name_lines(files[stem]) for stem in _COLUMNS if stem in files}
 
@@ -86,13 +88,6 @@ def count_ids(splits: dict[str, Triples], names: dict[str, Interner], files: Fil
             )
         counts.append(len(names[stem]) if stem in names else largest + 1)
     return counts[0], counts[1]
-
-
-def _read_dictionaries(files: Files, *, id_column: int | None, counted: bool = False) -> Encoder:
-    encoder = Encoder()
-    encoder.entities = _read_dictionary(files["entities"], id_column, counted)
-    encoder.relations = _read_dictionary(files["relations"], id_column, counted)
-    return encoder
 
 
 def _read_dictionary(path: Path, id_column: int | None, counted: bool) -> Interner:
@@ -137,15 +132,7 @@ def _ordered_by_id(interner: Interner, ids: NDArray[np.int64], path: Path) -> In
     return ordered
 
 
-def _read_splits(files: Files, read: Callable[[Path], Triples]) -> dict[str, Triples]:
-    return {split: read(files[split]) for split in SPLITS if split in files}
-
-
-def _read_ids(
-    path: Path, columns: str | tuple[int, ...], encoder: Encoder, files: Files, *, counted: bool = False
-) -> Triples:
-    n_names = {"entities": len(encoder.entities), "relations": len(encoder.relations)}
-
+def _read_ids(path: Path, columns: Any, n_names: dict[str, int], files: Files, counted: bool) -> Triples:
     def checked(fields: Fields) -> Triples:
         ids = np.empty((fields.n_rows, 3), np.int64)
         ids[:, ::2] = _integers(fields, 0, "an entity id")
@@ -200,13 +187,11 @@ def _first_lines_are_names(path: Path, encoder: Encoder, options: SourceOptions)
     rows = [split_line(line.rstrip("\r"), dialect.separator) for line in lines[dialect.header :]]
     rows = [row for row in rows if len(row) > max(dialect.columns)]
     heads, relations, tails = ([row[c] for row in rows] for c in dialect.columns)
-    known = _all_known(encoder.entities, heads + tails) and _all_known(encoder.relations, relations)
-    return known or not all(field.isdecimal() for field in heads + relations + tails)
-
-
-def _all_known(interner: Interner, names: list[str]) -> bool:
-    vocabulary = Vocabulary.from_interner(interner)
-    return all(vocabulary.find(name) is not None for name in names)
+    fields = [(encoder.entities, heads + tails), (encoder.relations, relations)]
+    if not all(name.isdecimal() for _, names in fields for name in names):
+        return True
+    known = [(Vocabulary.from_interner(interner), names) for interner, names in fields]
+    return all(vocabulary.find(name) is not None for vocabulary, names in known for name in names)
 
 
 def _check_line_count(path: Path, lines: list[str], n: int) -> None:

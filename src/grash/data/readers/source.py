@@ -59,7 +59,7 @@ class SourceOptions:
     separator: str | None = None  # one character, or tab, comma, semicolon, space, whitespace; None: guessed
     header: bool | None = None  # whether the first line names the columns; None: guessed from its words
     columns: str | tuple[int, ...] | None = (
-        None  # "htr", or columns of head, relation, tail as (0, 2, 1); None: by header
+        None  # "htr", or those of head, relation, tail as (0, 2, 1); None: by header
     )
     literals: Literal["skip", "keep"] = "skip"  # RDF triples whose object is a literal
     duplicates: Literal["drop", "keep"] = "drop"  # repeated triples of train
@@ -123,7 +123,7 @@ def _check_size(split: str, fraction: float | None, count: int | None) -> None:
 def parse_columns(columns: str | Sequence[int] | None) -> tuple[tuple[int, ...] | None, int]:
     """Return ((head, relation, tail) columns or None, exact number of columns or 0) of a `columns` option.
 
-    "htr" says what each of three columns is; (0, 2, 1) or "0,2,1" are the columns of head, relation and tail.
+    "htr" names the three columns of a file; (0, 2, 1) or "0,2,1" are the columns of head, relation and tail.
     """
     if columns is None:
         return None, 3

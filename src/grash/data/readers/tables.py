@@ -131,7 +131,7 @@ def _triple_columns(path: Path, columns: list[str], options: SourceOptions) -> l
     found = ", ".join(columns) or "none"
     if positions is None:
         raise InputError(
-            f"{path} has the columns {found}. Name three of them head, relation and tail, or choose three with --columns."
+            f"{path} has the columns {found}. Name three of them head, relation and tail, or give --columns."
         )
     if max(positions) >= len(columns):
         raise InputError(f"{path} has {len(columns)} columns ({found}), but --columns needs column {max(positions)}.")

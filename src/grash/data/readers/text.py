@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,17 +140,19 @@ class TextSource:
         return in_background(self._scan_blocks(in_background(self._blocks()), dialect, wanted, skip_lines))
 
     def _blocks(self) -> Generator[bytes, None, None]:
+        """Yield the text; an empty block ends it."""
         if self._start:
             yield self._start
         while block := self._stream.read(BLOCK):
             yield block
+        yield b""
 
     def _scan_blocks(
         self, blocks: Generator[bytes, None, None], dialect: Dialect, wanted: Groups, skip_lines: int
     ) -> Generator[Fields, None, None]:
         rest, at, line = b"", self._at, self._line
         with closing(blocks):
-            for block in chain(blocks, (b"",)):
+            for block in blocks:
                 final = not block
                 raw = bytearray().join((rest, block, bytes(SLACK)))
                 size = len(raw) - SLACK
@@ -450,9 +451,9 @@ def _scan_lines(
     tabs only are skipped, unless the line is the field. n_columns is the exact number of columns, or 0 for any number
     with the wanted ones. If a quoted field continues beyond the end, the line is left for the next block.
     """
-    slots = np.full(max(wanted.max() + 1, n_columns) + 1, -1, np.int64)
+    targets = np.full(max(wanted.max() + 1, n_columns) + 1, -1, np.int64)
     for k in range(wanted.size):
-        slots[wanted[k]] = k
+        targets[wanted[k]] = k
     row, at = 0, 0
     status[0], status[1] = _FINE, 0
     while at < end:
@@ -478,14 +479,14 @@ def _scan_lines(
                     return row, begin
             else:
                 stop, at = _plain_field(buffer, at, end, separator)
-            slot = slots[min(column, slots.size - 1)]
-            if slot >= 0:
-                starts[row, slot] = start
-                lengths[row, slot] = start - stop if doubled else stop - start  # negative: has doubled quotes
+            target = targets[min(column, targets.size - 1)]
+            if target >= 0:
+                starts[row, target] = start
+                lengths[row, target] = start - stop if doubled else stop - start  # negative: has doubled quotes
             column += 1
             more = at < end and buffer[at] != _NEWLINE
             at += 1
-        if (n_columns > 0 and column != n_columns) or column < slots.size - 1:
+        if (n_columns > 0 and column != n_columns) or column < targets.size - 1:
             status[0], status[2] = _COLUMNS, column
             return row, begin
         for k in range(wanted.size):
