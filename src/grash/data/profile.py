@@ -261,8 +261,8 @@ def _leakage_warnings(
         names = f"{relations[pair.first].name} / {relations[pair.second].name}"
         found.append(
             f"{of_split.either / n:.1%} of the {split} triples are in train under an inverse or near-duplicate "
-            f"relation ({len(leakage.twins):,} such pairs, e.g. {names}): results on {split} overstate what a model has "
-            f"learned."
+            f"relation ({len(leakage.twins):,} such pairs, e.g. {names}): results on {split} overstate what a model "
+            f"has learned."
         )
     if of_split.implied > 0.05 * n:
         found.append(

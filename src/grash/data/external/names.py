@@ -3,8 +3,8 @@
 Names are numbered in memory as long as they fit. Then a generation of names ends: it is written to the spill
 (spill.py), and numbering starts from 0 with the next line. Afterwards the generations are merged into one vocabulary:
 a name of a later generation is looked up among the earlier ones with the same exact hash table (vocabulary.py), one
-part of the hashes after the other. Names within a generation are in order of first appearance, so a walk through all of them that
-gives the next id to each new name yields the ids that reading in memory would give.
+part of the hashes after the other. Names within a generation are in order of first appearance, so a walk through all of
+them that gives the next id to each new name yields the ids that reading in memory would give.
 """
 
 from __future__ import annotations
