@@ -15,8 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from grash.api.dataset import describe, from_triples, load_dataset, prepare
     from grash.api.model import Model, Prediction, evaluate, load_model
-    from grash.api.result import SearchResult
-    from grash.api.search import Search
+    from grash.api.search import Search, SearchResult
     from grash.api.training import train
     from grash.data.dataset import Dataset
     from grash.training.config import TrainConfig
@@ -26,7 +25,7 @@ _HOMES = {
     "Model": "grash.api.model",
     "Prediction": "grash.api.model",
     "Search": "grash.api.search",
-    "SearchResult": "grash.api.result",
+    "SearchResult": "grash.api.search",
     "TrainConfig": "grash.training.config",
     "describe": "grash.api.dataset",
     "evaluate": "grash.api.model",

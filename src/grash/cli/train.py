@@ -184,7 +184,7 @@ def _train_settings(options: dict[str, Any]) -> dict[str, Any]:
 def _train_here(request: _Request) -> None:
     """Train in this process."""
     from grash.api.training import check_output, checkpoint_folder, train
-    from grash.engines.device import choose_device
+    from grash.engines.memory import choose_device
     from grash.engines.trainer import TrainingData
 
     dataset, config, options, folder = request.dataset, request.config, dict(request.options), request.model_folder()
@@ -336,7 +336,7 @@ def progress_display(
     if quiet:
         yield None
         return
-    from grash.engines.device import choose_device, used_bytes
+    from grash.engines.memory import choose_device, used_bytes
 
     where = choose_device(device)
     terminal = sys.stderr.isatty()
