@@ -73,7 +73,7 @@ def test_words_that_would_become_equal_are_refused(tmp_path, names):
 
 
 def test_parquet_has_ids_names_and_lists(tmp_path, monkeypatch):
-    monkeypatch.setattr("grash.interop.embeddings._ROWS", 5)  # several blocks
+    monkeypatch.setattr("grash.interop.export._ROWS", 5)  # several blocks
     model = model_of(rings())
     model.export(tmp_path / "out", "parquet")
     frame = polars.read_parquet(tmp_path / "out" / "entities.parquet")
@@ -107,7 +107,7 @@ def test_only_an_export_is_overwritten(tmp_path):
     assert not (tmp_path / "out" / "entities.npy").exists()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("dear")
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="not of an export"):
         model.export(tmp_path / "other", overwrite=True)
     assert (tmp_path / "other" / "letter.txt").read_text() == "dear"
 

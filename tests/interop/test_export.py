@@ -11,8 +11,7 @@ import yaml
 
 from grash.data.catalog import CATALOG
 from grash.errors import ConfigError, InputError
-from grash.interop.config import find_config
-from grash.interop.export import export_config
+from grash.interop.export import export_config, find_config
 from grash.interop.libkge import config_to_libkge, flatten, libkge_dataset, read_libkge_config
 from grash.interop.pykeen import config_to_pykeen, pykeen_dataset
 from grash.models import MODELS

@@ -10,9 +10,9 @@ import yaml
 
 from grash.api.search import resolved_space
 from grash.errors import ConfigError, InputError
-from grash.interop.libkge import flatten, libkge_search, read_libkge_config, read_libkge_search
+from grash.interop.libkge import LibkgeSearch, flatten, libkge_search, read_libkge_config
 from grash.search.named_spaces import space_of
-from grash.search.space import make_space
+from grash.search.space import make_space, read_yaml
 from grash.training.config import make_config
 
 from .libkge_files import EPOCHS, MODELS, published_search, selected_trial
@@ -42,6 +42,10 @@ def written(folder: Path, content: Any) -> Path:
     path = folder / "search.yaml"
     path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
     return path
+
+
+def read_libkge_search(path: Path) -> LibkgeSearch:
+    return libkge_search(read_yaml(path), str(path))
 
 
 @pytest.mark.parametrize("model", MODELS)

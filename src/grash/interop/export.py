@@ -1,24 +1,34 @@
-"""Export a model for other programs: its embeddings, the splits of its graph, or its configuration.
+"""Export for other programs: the embeddings of a model, the splits of its graph, or its configuration.
 
-`embeddings.py`, `pykeen.py` and `libkge.py` know the formats. A configuration file lists the settings that the other
-tool does not have.
+Embeddings and splits are written a block of rows at a time. `pykeen.py` and `libkge.py` translate a configuration; the
+file lists the settings that the other tool does not have.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from torch import Tensor
+
+from grash.data.arrays import in_blocks
 from grash.data.dataset import SPLITS, Dataset
-from grash.errors import ConfigError, InputError
-from grash.files import atomic_file, atomic_folder, check_absent, write_json
-from grash.interop.embeddings import WRITERS, write_splits
+from grash.data.vocabulary import Vocabulary
+from grash.errors import ConfigError, FormatError, InputError
+from grash.files import atomic_file, atomic_folder, check_absent, read_json, write_json
 from grash.interop.libkge import config_to_libkge, libkge_dataset
 from grash.interop.pykeen import config_to_pykeen, pykeen_dataset
+from grash.kernels.bf16_rows import to_float32
 from grash.models.base import KgeModel
-from grash.training.config import TrainConfig
+from grash.models.store import SCHEMA, VERSION
+from grash.training.config import TrainConfig, make_config, read_config
 
 Format = Literal["npy", "word2vec", "parquet", "splits", "pykeen", "libkge"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -28,6 +38,10 @@ _FILES = {
     "entities.txt",
     *(f"{split}.txt" for split in SPLITS),
 }
+_ROWS = 1 << 14  # rows per block
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_SPACE = re.compile(r"\s")
+_BREAK = re.compile(r"[\t\n\r]")
 _log = logging.getLogger(__name__)
 
 
@@ -57,22 +71,20 @@ def export_model(
     """
     check_format(format, dataset_there)
     if format in CONFIG_FILES:
-        there = None if dataset_there is None else str(dataset_there)
-        splits = 'model.export("FOLDER", "splits")'
-        path, notes = export_config(
-            config, folder, format, graph=dataset.name, dataset=there, splits=splits, overwrite=overwrite
-        )
+        known = {"graph": dataset.name, "dataset": dataset_there, "splits": 'model.export("FOLDER", "splits")'}
+        path, notes = export_config(config, folder, format, overwrite=overwrite, **known)  # type: ignore[arg-type]
         for note in notes:
             _log.warning("%s", note)
         return [path]
     if format == "splits":
         return export_splits(dataset, folder, overwrite=overwrite)
-    return _write(folder, lambda temporary: WRITERS[format](kge, dataset, temporary), overwrite)
+    writer = {"npy": _write_npy, "word2vec": _write_word2vec, "parquet": _write_parquet}[format]
+    return _write(folder, lambda temporary: writer(kge, dataset, temporary), overwrite)
 
 
 def export_splits(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) -> list[Path]:
     """Write train.txt, valid.txt and test.txt of a graph and return the files."""
-    return _write(folder, lambda temporary: write_splits(dataset, temporary), overwrite)
+    return _write(folder, lambda temporary: _write_splits(dataset, temporary), overwrite)
 
 
 def export_config(
@@ -81,8 +93,8 @@ def export_config(
     format: str,
     *,
     graph: str | None = None,
-    dataset: str | None = None,
-    splits: str = "grash export GRAPH -f splits -o FOLDER",
+    dataset: str | Path | None = None,
+    splits: str = "grash export GRAPH --format splits -o FOLDER",
     overwrite: bool = False,
 ) -> tuple[Path, list[str]]:
     """Write pykeen.json or libkge.yaml into the folder; return the file and notes for the user.
@@ -102,10 +114,10 @@ def export_config(
             raise InputError(f"The graph is not known: give its name in {format} with --dataset (dataset=).")
         dataset, advice = (pykeen_dataset if format == "pykeen" else libkge_dataset)(graph, splits)
     if format == "pykeen":
-        content, left_out = config_to_pykeen(config, dataset)
+        content, left_out = config_to_pykeen(config, str(dataset))
         write_json(path, content)
     else:
-        text, left_out = config_to_libkge(config, dataset)
+        text, left_out = config_to_libkge(config, str(dataset))
         with atomic_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return path, [f"not carried over: {line}" for line in left_out] + ([advice] if advice else [])
@@ -119,15 +131,139 @@ def check_format(format: str, dataset: object = None) -> None:
         raise ConfigError(f"--dataset (dataset=) is for the formats pykeen and libkge, not {format}: leave it out.")
 
 
+def find_config(source: str | Path) -> tuple[TrainConfig, str | None]:
+    """Return the configuration of a model folder, a run folder or a YAML file, and the name of its graph if known."""
+    source = Path(source)
+    if not source.is_dir():
+        return read_config(source), None
+    if (source / "model.json").is_file():
+        record = read_json(source / "model.json", schema=SCHEMA, version=VERSION)
+        try:
+            return make_config(record["config"]), str(record["dataset"]["name"])
+        except (ConfigError, KeyError, TypeError) as error:
+            raise FormatError(f"{source} is a damaged model folder: its config is wrong ({error}).") from error
+    if (source / "best.yaml").is_file():
+        return read_config(source / "best.yaml"), _searched_graph(source)
+    raise InputError(
+        f"{source} has no configuration: give a model folder, a YAML file, or the run folder of a finished search "
+        f"(with best.yaml)."
+    )
+
+
 def _write(folder: str | Path, write: Callable[[Path], None], overwrite: bool) -> list[Path]:
     folder = Path(folder)
-    if overwrite and folder.exists() and not _is_export(folder):
-        raise InputError(f"{folder} holds something else than an export, so it is not overwritten: give another.")
+    export = not folder.exists() or (folder.is_dir() and {path.name for path in folder.iterdir()} <= _FILES)
+    if overwrite and not export:
+        raise InputError(f"{folder} has files that are not of an export, so it is not overwritten: give another.")
     with atomic_folder(folder, overwrite=overwrite) as temporary:
         write(temporary)
         names = sorted(path.name for path in temporary.iterdir())
     return [folder / name for name in names]
 
 
-def _is_export(folder: Path) -> bool:
-    return folder.is_dir() and {path.name for path in folder.iterdir()} <= _FILES
+def _write_npy(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
+    for stem, table, names in _tables(kge, dataset):
+        with (folder / f"{stem}.npy").open("wb") as file:
+            header = {"descr": "<f4", "fortran_order": False, "shape": tuple(table.shape)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for _, block in _blocks(table):
+                file.write(block.tobytes())
+        with (folder / f"{stem}.tsv").open("w", encoding="utf-8", newline="\n") as text:
+            for i in range(len(table)):
+                text.write(f"{i}\t{names(i).translate(_ESCAPES)}\n")
+
+
+def _write_word2vec(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
+    _, table, names = next(_tables(kge, dataset))
+    _check_distinct(names, len(table), dataset.entities)
+    with (folder / "entities.txt").open("w", encoding="utf-8", newline="\n") as text:
+        text.write(f"{len(table)} {table.shape[1]}\n")
+        for start, block in _blocks(table):
+            for i, row in enumerate(block, start):
+                text.write(f"{_one_word(names(i))} {' '.join(map(str, row))}\n")
+
+
+def _write_parquet(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
+    import polars
+    from polars.io.plugins import register_io_source
+
+    schema: dict[str, Any] = {"id": polars.Int32, "name": polars.String, "embedding": polars.List(polars.Float32)}
+    for stem, table, names in _tables(kge, dataset):
+
+        def frames(*_: Any, table: Tensor = table, names: Callable[[int], str] = names) -> Iterator[polars.DataFrame]:
+            for start, block in _blocks(table):
+                ids = np.arange(start, start + len(block), dtype=np.int32)
+                rows = polars.Series(block).cast(polars.List(polars.Float32))
+                yield polars.DataFrame({"id": ids, "name": [names(int(i)) for i in ids], "embedding": rows})
+
+        register_io_source(frames, schema=schema).sink_parquet(folder / f"{stem}.parquet")
+
+
+def _write_splits(dataset: Dataset, folder: Path) -> None:
+    entity, relation = (str if v is None else v.name for v in (dataset.entities, dataset.relations))
+    named = (entity, relation, entity)
+    for split in SPLITS:
+        with (folder / f"{split}.txt").open("w", encoding="utf-8", newline="\n") as text:
+            for _, block in in_blocks(dataset.split(split), _ROWS):
+                for triple in block.tolist():
+                    names = [name(i) for name, i in zip(named, triple)]
+                    if any(_BREAK.search(name) for name in names):
+                        raise InputError(f"A name in {names} has a tab or a line end, which {split}.txt cannot have.")
+                    text.write("\t".join(names) + "\n")
+
+
+def _tables(kge: KgeModel, dataset: Dataset) -> Iterator[tuple[str, Tensor, Callable[[int], str]]]:
+    """Yield (file stem, table, name of a row) for entities and relations; inverse relations end in _inverse."""
+    entity, relation = (str if v is None else v.name for v in (dataset.entities, dataset.relations))
+    n = dataset.n_relations
+    yield "entities", kge.entity, entity
+    yield "relations", kge.relation, lambda i: relation(i) if i < n else f"{relation(i - n)}_inverse"
+
+
+def _blocks(table: Tensor) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    for start in range(0, len(table), _ROWS):
+        yield start, to_float32(table[start : start + _ROWS]).cpu().numpy().astype("<f4", copy=False)
+
+
+def _check_distinct(names: Callable[[int], str], n: int, vocabulary: Vocabulary | None) -> None:
+    """Raise an error if two names become one word. Keeps a hash of 8 bytes per name with a space, not the names."""
+    if vocabulary is None:
+        return
+    hashes = np.zeros(n, np.uint64)
+    for i in range(n):
+        name, word = names(i), _one_word(names(i))
+        if word == name:
+            if vocabulary.find(name) != i:
+                raise _clash(name, name, word)
+            continue
+        if vocabulary.find(word) is not None:
+            raise _clash(name, word, word)
+        digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        hashes[i] = int.from_bytes(digest, "little")
+    values, counts = np.unique(hashes[hashes != 0], return_counts=True)
+    seen: dict[str, str] = {}
+    for i in np.flatnonzero(np.isin(hashes, values[counts > 1])).tolist():
+        name, word = names(i), _one_word(names(i))
+        if word in seen:
+            raise _clash(seen[word], name, word)
+        seen[word] = name
+
+
+def _clash(first: str, second: str, word: str) -> InputError:
+    return InputError(
+        f"The entities {first!r} and {second!r} would both be written as {word!r}, since word2vec text has no spaces "
+        f"in names: export as npy or parquet."
+    )
+
+
+def _one_word(name: str) -> str:
+    return _SPACE.sub("_", name)
+
+
+def _searched_graph(run: Path) -> str | None:
+    """Return the name of the graph in search.yaml."""
+    try:
+        content = yaml.safe_load((run / "search.yaml").read_text(encoding="utf-8"))
+        return str(content["dataset"]["name"])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        return None

@@ -6,7 +6,6 @@ other tool is listed with the reason.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import yaml
 
 from grash.errors import ConfigError
-from grash.interop.config import without_counterpart
+from grash.interop.pykeen import whole, without_counterpart
 from grash.models import MODELS
 from grash.search.space import NEGATIVE_IS_ZERO, Parameter, Space, make_parameter, read_yaml
 from grash.training.config import TrainConfig, make_config
@@ -30,33 +29,35 @@ _SEARCH_SETTINGS = {
     "train.max_epochs": "max_epochs",
     "dataset.name": "dataset",
 }
-_TRAIN_SETTINGS = {
-    "train.type": "training",
-    "train.loss": "loss",
-    "train.batch_size": "batch_size",
-    "train.optimizer": "optimizer",
-    "train.optimizer.default.type": "optimizer",
-    "train.optimizer_args.lr": "lr",
-    "train.optimizer.default.args.lr": "lr",
-    "train.lr_scheduler": "schedule",
-    "train.lr_scheduler_args.factor": "schedule_factor",
-    "train.lr_scheduler_args.patience": "schedule_patience",
-    "train.lr_warmup": "warmup_epochs",
-    "KvsAll.label_smoothing": "label_smoothing",
-    "lookup_embedder.dim": "dim",
-    "lookup_embedder.initialize": "init",
-    "lookup_embedder.initialize_args.normal_.std": "init_std",
-    "lookup_embedder.initialize_args.uniform_.a": "init_low",
-    "lookup_embedder.initialize_args.uniform_.b": "init_high",
-    "lookup_embedder.regularize": "penalty",
-    "lookup_embedder.regularize_args.weighted": "penalty_weighted",
-    "negative_sampling.num_samples.s": "negatives_head",
-    "negative_sampling.num_samples.o": "negatives_tail",
-    "negative_sampling.shared": "negatives_shared",
-    "negative_sampling.with_replacement": "negatives_replacement",
-    "negative_sampling.sampling_type": "negatives_sampling",
-    "negative_sampling.filtering.s": "negatives_filtered",
+_TRAIN_SETTINGS: dict[str, tuple[Any, ...]] = {  # our name, and LibKGE's default if it has one
+    "train.type": ("training", "KvsAll"),
+    "train.loss": ("loss", "kl"),
+    "train.batch_size": ("batch_size", 100),
+    "train.optimizer": ("optimizer",),
+    "train.optimizer.default.type": ("optimizer", "Adagrad"),
+    "train.optimizer_args.lr": ("lr",),
+    "train.optimizer.default.args.lr": ("lr", 0.01),  # torch's default for Adagrad
+    "train.lr_scheduler": ("schedule", ""),
+    "train.lr_scheduler_args.factor": ("schedule_factor",),
+    "train.lr_scheduler_args.patience": ("schedule_patience",),
+    "train.lr_warmup": ("warmup_epochs",),
+    "KvsAll.label_smoothing": ("label_smoothing",),
+    "lookup_embedder.dim": ("dim", 100),
+    "lookup_embedder.initialize": ("init", "normal_"),
+    "lookup_embedder.initialize_args.normal_.std": ("init_std", 1.0),
+    "lookup_embedder.initialize_args.uniform_.a": ("init_low", 0.0),
+    "lookup_embedder.initialize_args.uniform_.b": ("init_high", 1.0),
+    "lookup_embedder.regularize": ("penalty", "lp"),
+    "lookup_embedder.regularize_args.weighted": ("penalty_weighted", False),
+    "negative_sampling.num_samples.s": ("negatives_head", 3),
+    "negative_sampling.num_samples.o": ("negatives_tail", -1),
+    "negative_sampling.shared": ("negatives_shared", False),
+    "negative_sampling.with_replacement": ("negatives_replacement", True),
+    "negative_sampling.sampling_type": ("negatives_sampling", "uniform"),
+    "negative_sampling.filtering.s": ("negatives_filtered", False),
 }
+_DEFAULTS: dict[str, Any] = {key: entry[1] for key, entry in _TRAIN_SETTINGS.items() if len(entry) == 2}
+_DEFAULTS["lookup_embedder.regularize_args.p"] = 2
 _MODEL_SETTINGS = {
     "entity_embedder.regularize_weight": "penalty_entity",
     "relation_embedder.regularize_weight": "penalty_relation",
@@ -65,28 +66,6 @@ _MODEL_SETTINGS = {
     "l_norm": "norm",
 }
 _LOSS_ARGUMENT = {"margin": "margin", "bce": "offset"}  # what train.loss_arg is
-_DEFAULTS: dict[str, Any] = {  # LibKGE's values for keys that a file does not have
-    "train.type": "KvsAll",
-    "train.loss": "kl",
-    "train.batch_size": 100,
-    "train.optimizer.default.type": "Adagrad",
-    "train.optimizer.default.args.lr": 0.01,  # torch's default for Adagrad
-    "train.lr_scheduler": "",
-    "lookup_embedder.dim": 100,
-    "lookup_embedder.initialize": "normal_",
-    "lookup_embedder.initialize_args.normal_.std": 1.0,
-    "lookup_embedder.initialize_args.uniform_.a": 0.0,
-    "lookup_embedder.initialize_args.uniform_.b": 1.0,
-    "lookup_embedder.regularize": "lp",
-    "lookup_embedder.regularize_args.p": 2,
-    "lookup_embedder.regularize_args.weighted": False,
-    "negative_sampling.num_samples.s": 3,
-    "negative_sampling.num_samples.o": -1,
-    "negative_sampling.shared": False,
-    "negative_sampling.with_replacement": True,
-    "negative_sampling.sampling_type": "uniform",
-    "negative_sampling.filtering.s": False,
-}
 _VALUES: dict[str, dict[str, str]] = {
     "training": {
         "negative_sampling": "negative_sampling", "distributed_negative_sampling": "negative_sampling",
@@ -104,44 +83,35 @@ _VALUES: dict[str, dict[str, str]] = {
     "penalty": {"": "none", "l1": "l1", "l2": "l2", "l3": "l3", "n3": "n3"},
     "negatives_sampling": {"uniform": "uniform", "frequency": "frequency"},
 }  # fmt: skip
-_CONDITIONS = {
+_CONDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "init_std": ("init", ("normal",)),
-    "init_low": ("init", ("uniform",)),
-    "init_high": ("init", ("uniform",)),
-    "penalty_entity": ("penalty", ("l3", "l2", "l1", "n3")),
-    "penalty_relation": ("penalty", ("l3", "l2", "l1", "n3")),
+    **dict.fromkeys(("init_low", "init_high"), ("init", ("uniform",))),
+    **dict.fromkeys(("penalty_entity", "penalty_relation"), ("penalty", ("l3", "l2", "l1", "n3"))),
 }
 _NEGATIVES = tuple(n for n in TrainConfig.model_fields if n.startswith("negatives_"))
 _EPOCHS = 20  # LibKGE's default
 _MIN_RATE = 1e-6  # instead of a range of the learning rate that starts at 0
 _RUNNING = "it controls how LibKGE runs, not what is trained"
-_READ_ELSEWHERE = {"model", "train.max_epochs", "dataset.name"}
-_REASONS = (
-    ("entity_ranking", "ranks and metrics are grash's own (docs/reference/metrics.md)"),
-    ("eval", "ranks and metrics are grash's own (docs/reference/metrics.md)"),
-    ("valid", "trials are validated as the search plans it; test is never used"),
-    ("job", "devices and workers are options of the command"),
-    ("search", "devices and workers are options of the command"),
-    ("random_seed", "grash_search.seed is the seed of every stream"),
-    ("console", _RUNNING),
-    ("modules", _RUNNING),
-    ("import", _RUNNING),
-    ("dataset", "the graph is given to the command"),
-    ("distributed_model", _RUNNING),
-    ("reciprocal_relations_model", _RUNNING),
-    ("grash_search.keep_initialization", "initial embeddings depend on seed and entity only, so they are always kept"),
-    ("grash_search.keep_pretrained", "it is warm_start in grash, which is off by default"),
-    ("grash_search.cost_metric", "the unit of the budget is set with --budget-unit"),
-    ("grash_search.valid_frac", "the validation split is min(20 %, 5000), as published"),
-    ("grash_search.valid_max", "the validation split is min(20 %, 5000), as published"),
-    ("grash_search", _RUNNING),
-    ("train.checkpoint", _RUNNING),
-    ("train.loss_arg", "this loss has no argument"),
-    ("negative_sampling.filtering.o", "filtering is the same for both sides"),
-    ("negative_sampling.frequency", "counts are not smoothed"),
-    ("lookup_embedder.initialize_args", "distributions have mean 0 and gain 1"),
-    ("lookup_embedder.regularize_args.p", "the norm is in the name of the penalty"),
-)
+_METRICS = "ranks and metrics are grash's own (docs/reference/metrics.md)"
+_DEVICES = "devices and workers are options of the command"
+_VALID = "the validation split is min(20 %, 5000), as published"
+_REASONS = {  # of ignored sections and keys; a key before its section
+    "entity_ranking": _METRICS, "eval": _METRICS, "job": _DEVICES, "search": _DEVICES,
+    "valid": "trials are validated as the search plans it; test is never used",
+    "random_seed": "grash_search.seed is the seed of every stream",
+    "dataset": "the graph is given to the command",
+    "console": _RUNNING, "modules": _RUNNING, "import": _RUNNING, "train.checkpoint": _RUNNING,
+    "distributed_model": _RUNNING, "reciprocal_relations_model": _RUNNING,
+    "grash_search.keep_initialization": "initial embeddings depend on seed and entity only, so they are always kept",
+    "grash_search.keep_pretrained": "it is warm_start in grash, which is off by default",
+    "grash_search.cost_metric": "the unit of the budget is set with --budget-unit",
+    "grash_search.valid_frac": _VALID, "grash_search.valid_max": _VALID, "grash_search": _RUNNING,
+    "train.loss_arg": "this loss has no argument",
+    "negative_sampling.filtering.o": "filtering is the same for both sides",
+    "negative_sampling.frequency": "counts are not smoothed",
+    "lookup_embedder.initialize_args": "distributions have mean 0 and gain 1",
+    "lookup_embedder.regularize_args.p": "the norm is in the name of the penalty",
+}  # fmt: skip
 _RUNNING_ENDS = (
     "class_name", "type", "trace_level", "num_workers", "pin_memory", "split", "abort_on_nan", "visualize_graph",
     "auto_correct", "implementation", "shared_type", "sparse", "normalize_phases", "pretrain.ensure_all",
@@ -163,11 +133,6 @@ class LibkgeSearch:
     settings: dict[str, Any]  # of the search, by our names
     space: Space
     ignored: list[str]  # what was left out, and why
-
-
-def read_libkge_search(path: Path) -> LibkgeSearch:
-    """Return the search in a LibKGE file (job.type search, search.type grash_search)."""
-    return libkge_search(read_yaml(path), str(path))
 
 
 def is_libkge_search(content: Any) -> bool:
@@ -193,7 +158,9 @@ def read_libkge_config(path: Path) -> TrainConfig:
         keys = {**_DEFAULTS, **flatten(content)}
         model, reciprocal = _model_of(keys)
         values, _ = _settings(keys, model)
-        return make_config({**_consistent(values), "model": model, "reciprocal": reciprocal, **_epochs(keys)})
+        epochs, patience = keys.get("train.max_epochs", _EPOCHS), keys.get("valid.early_stopping.patience", 5) or None
+        values = _consistent(values) | {"model": model, "reciprocal": reciprocal, "epochs": epochs}
+        return make_config(values | {"valid_every": keys.get("valid.every", 5) or 5, "patience": patience})
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -205,7 +172,9 @@ def config_to_libkge(config: TrainConfig, dataset: str) -> tuple[str, list[str]]
     """
     left_out: list[str] = []
     content: dict[str, Any] = {"job.type": "train", "dataset.name": dataset, "random_seed.default": config.seed}
-    content |= _model_section(config)
+    content["model"] = "reciprocal_relations_model" if config.reciprocal else config.model
+    if config.reciprocal:
+        content |= {"import": [config.model], "reciprocal_relations_model.base_model.type": config.model}
     content["train"] = _train_section(config, left_out)
     if config.training == "negative_sampling":
         content["negative_sampling"] = _negatives_section(config, left_out)
@@ -216,7 +185,7 @@ def config_to_libkge(config: TrainConfig, dataset: str) -> tuple[str, list[str]]
     content["lookup_embedder"] = _embedder_section(config, left_out)
     content[config.model] = _table_sections(config)
     content["valid"] = {
-        "every": _whole("valid_every", config.valid_every, left_out),
+        "every": whole("valid_every", config.valid_every, "LibKGE", left_out),
         "metric": "mean_reciprocal_rank_filtered",
         "early_stopping.patience": config.patience or 0,
     }
@@ -245,11 +214,7 @@ def flatten(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Return {"train.loss": "kl"} for {"train": {"loss": "kl"}}; lists are kept."""
     found: dict[str, Any] = {}
     for key, value in content.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= flatten(value, f"{name}.")
-        else:
-            found[name] = value
+        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
 
 
@@ -302,8 +267,7 @@ def _searched(
 
 
 def _translated(entry: Mapping[str, Any], key: str, name: str, keys: dict[str, Any]) -> dict[str, Any]:
-    p = keys["lookup_embedder.regularize_args.p"]
-    translated = dict(entry)
+    p, translated = keys["lookup_embedder.regularize_args.p"], dict(entry)
     if isinstance(entry.get("values"), list):
         translated["values"] = [_value(key, name, value, p) for value in entry["values"]]
     if "value" in entry:
@@ -374,20 +338,9 @@ def _consistent(values: dict[str, Any]) -> dict[str, Any]:
         kept = {n: v for n, v in kept.items() if n not in _NEGATIVES}
     if kept.get("training", "kvsall") != "kvsall":
         kept.pop("label_smoothing", None)
-    for name in ("init_std", "init_low", "init_high"):
-        if kept.get("init", "") in ("xavier_normal", "xavier_uniform"):
-            kept.pop(name, None)
+    if kept.get("init") in ("xavier_normal", "xavier_uniform"):
+        kept = {n: v for n, v in kept.items() if n not in ("init_std", "init_low", "init_high")}
     return kept
-
-
-def _epochs(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return epochs, validations and patience of a training."""
-    patience = keys.get("valid.early_stopping.patience", 5)
-    return {
-        "epochs": keys.get("train.max_epochs", _EPOCHS),
-        "valid_every": keys.get("valid.every", 5) or 5,
-        "patience": patience or None,
-    }
 
 
 def _setting_name(key: str, model: str, loss: str) -> str | None:
@@ -396,7 +349,7 @@ def _setting_name(key: str, model: str, loss: str) -> str | None:
         return _LOSS_ARGUMENT.get(loss)
     if key.startswith(f"{model}."):
         return _MODEL_SETTINGS.get(key.removeprefix(f"{model}."))
-    return _TRAIN_SETTINGS.get(key)
+    return _TRAIN_SETTINGS.get(key, (None,))[0]
 
 
 def _value(key: str, name: str, value: Any, p: Any = 2) -> Any:
@@ -418,28 +371,18 @@ def _value(key: str, name: str, value: Any, p: Any = 2) -> Any:
 
 def _ignored(keys: Mapping[str, Any], used: Iterable[str]) -> list[str]:
     """Return a line for each section or key that was not used, with the reason."""
-    read = {*used, *_READ_ELSEWHERE}
+    read = {*used, "model", "train.max_epochs", "dataset.name"}
     found: dict[str, str] = {}
     for key in sorted(set(keys) - read):
-        section = next((s for s, _ in _REASONS if key == s or key.startswith(f"{s}.")), None)
+        section = next((s for s in _REASONS if key == s or key.startswith(f"{s}.")), None)
         if section is not None:
             whole = section != key and not any(other.startswith(f"{section}.") for other in read)
-            found[f"{section}.*" if whole else key] = dict(_REASONS)[section]
+            found[f"{section}.*" if whole else key] = _REASONS[section]
         elif key.endswith(_RUNNING_ENDS):
             found[key] = _RUNNING
         elif keys[key] not in ("", None, [], -1, -1.0, 0, False):  # off in LibKGE: nothing is lost
             found[key] = f"{keys[key]!r} has no counterpart in grash"
     return [f"{key}: {why}" for key, why in found.items()]
-
-
-def _model_section(config: TrainConfig) -> dict[str, Any]:
-    if not config.reciprocal:
-        return {"model": config.model}
-    return {
-        "model": "reciprocal_relations_model",
-        "import": [config.model],
-        "reciprocal_relations_model.base_model.type": config.model,
-    }
 
 
 def _train_section(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
@@ -452,7 +395,7 @@ def _train_section(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
         left_out.append("loss: LibKGE's is half of ours; lr may need a change")
     if config.loss == "margin" and config.training == "1vsall":
         left_out.append("loss: LibKGE does not support margin_ranking with 1vsAll")
-    section["max_epochs"] = _whole("epochs", config.epochs, left_out)
+    section["max_epochs"] = whole("epochs", config.epochs, "LibKGE", left_out)
     section["batch_size"] = config.batch_size
     kind = _OPTIMIZERS[config.optimizer]
     if kind == "SparseAdam" and config.training != "negative_sampling":
@@ -462,18 +405,15 @@ def _train_section(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     if config.optimizer == "row_adagrad":
         left_out.append("optimizer: row_adagrad has no counterpart; Adagrad is used, which needs another lr")
     if config.schedule == "plateau":
-        section["lr_scheduler"] = "ReduceLROnPlateau"
-        section["lr_scheduler_args"] = {
-            "mode": "max", "factor": config.schedule_factor, "patience": config.schedule_patience,
-        }  # fmt: skip
+        arguments = {"mode": "max", "factor": config.schedule_factor, "patience": config.schedule_patience}
+        section |= {"lr_scheduler": "ReduceLROnPlateau", "lr_scheduler_args": arguments}
     elif config.schedule == "cosine":
-        section["lr_scheduler"] = "CosineAnnealingLR"
-        section["lr_scheduler_args"] = {"T_max": section["max_epochs"]}
+        section |= {"lr_scheduler": "CosineAnnealingLR", "lr_scheduler_args": {"T_max": section["max_epochs"]}}
         left_out.append("schedule: the learning rate changes once per epoch, not in every step")
     elif config.schedule == "linear":
         left_out.append("schedule: linear has no counterpart; the learning rate is constant")
     if config.warmup_epochs:
-        section["lr_warmup"] = _whole("warmup_epochs", config.warmup_epochs, left_out)
+        section["lr_warmup"] = whole("warmup_epochs", config.warmup_epochs, "LibKGE", left_out)
     return section
 
 
@@ -499,11 +439,10 @@ def _embedder_section(config: TrainConfig, left_out: list[str]) -> dict[str, Any
     elif config.init == "uniform":
         section["initialize_args"] = {"uniform_": {"a": config.init_low, "b": config.init_high}}
     if config.penalty in _POWERS:
-        section["regularize"] = "lp"
-        section["regularize_args"] = {"p": _POWERS[config.penalty], "weighted": config.penalty_weighted}
+        arguments = {"p": _POWERS[config.penalty], "weighted": config.penalty_weighted}
+        section |= {"regularize": "lp", "regularize_args": arguments}
     elif config.penalty == "n3":
-        section["regularize"] = "n3"
-        section["regularize_args"] = {"weighted": config.penalty_weighted}
+        section |= {"regularize": "n3", "regularize_args": {"weighted": config.penalty_weighted}}
     else:
         section["regularize"] = ""
         if config.penalty == "dura":
@@ -516,23 +455,15 @@ def _embedder_section(config: TrainConfig, left_out: list[str]) -> dict[str, Any
 def _table_sections(config: TrainConfig) -> dict[str, Any]:
     """Return penalties and dropout of both tables; LibKGE counts the unweighted penalty of entities twice."""
     penalized = config.penalty not in ("none", "dura")
-    entity = config.penalty_entity if config.penalty_weighted else config.penalty_entity / 2
+    entity = penalized * (config.penalty_entity if config.penalty_weighted else config.penalty_entity / 2)
+    relation = penalized * config.penalty_relation
     section: dict[str, Any] = {
-        "entity_embedder": {"dropout": config.dropout_entity, "regularize_weight": entity if penalized else 0.0},
-        "relation_embedder": {
-            "dropout": config.dropout_relation, "regularize_weight": config.penalty_relation if penalized else 0.0,
-        },
-    }  # fmt: skip
+        "entity_embedder": {"dropout": config.dropout_entity, "regularize_weight": entity},
+        "relation_embedder": {"dropout": config.dropout_relation, "regularize_weight": relation},
+    }
     if config.model in ("transe", "rotate"):
         section["l_norm"] = float(config.norm)
     return section
-
-
-def _whole(name: str, value: float, left_out: list[str]) -> int:
-    if value == int(value):
-        return int(value)
-    left_out.append(f"{name}: {value:g} is rounded up to {math.ceil(value)}, since LibKGE needs a whole number")
-    return math.ceil(value)
 
 
 def _inverse(name: str) -> dict[str, str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from grash import __version__
-from grash.interop.config import without_counterpart
 from grash.training.config import TrainConfig
 
 _MODELS = {
@@ -19,13 +18,12 @@ _OPTIMIZERS = {"adagrad": "Adagrad", "row_adagrad": "Adagrad", "adam": "Adam", "
 _LOSSES = {"softmax": "crossentropy", "bce": "bcewithlogits", "margin": "marginranking", "self_adversarial": "nssa"}
 _POWERS = {"l1": 1.0, "l2": 2.0, "l3": 3.0, "n3": 3.0}
 _SPLITS = {"training": "train.txt", "validation": "valid.txt", "testing": "test.txt"}
-# names in the catalog and in PyKEEN, whose resolver ignores case and hyphens
-_DATASETS = {
-    **{
-        name: name
-        for name in ("fb15k-237", "wn18rr", "fb15k", "wn18", "yago3-10", "wikidata5m", "dbpedia50", "db100k")
-        + ("aristo-v4", "nations", "umls", "hetionet", "drkg", "primekg")
-    },
+_SAME_NAMES = (
+    "fb15k-237", "wn18rr", "fb15k", "wn18", "yago3-10", "wikidata5m", "dbpedia50", "db100k", "aristo-v4", "nations",
+    "umls", "hetionet", "drkg", "primekg",
+)  # fmt: skip
+_DATASETS = {  # names in the catalog and in PyKEEN, whose resolver ignores case and hyphens
+    **{name: name for name in _SAME_NAMES},
     "codex-s": "CoDExSmall", "codex-m": "CoDExMedium", "codex-l": "CoDExLarge", "kinship": "Kinships",
     "ogbl-wikikg2": "OGBWikiKG2", "ogbl-biokg": "OGBBioKG",
 }  # fmt: skip
@@ -62,6 +60,25 @@ def pykeen_dataset(graph: str, splits: str) -> tuple[str, str | None]:
     return found, f"PyKEEN makes other splits of {graph}: {advice}" if found in _SPLIT_THERE else None
 
 
+def without_counterpart(config: TrainConfig) -> list[str]:
+    """Return a line for each setting in use that neither PyKEEN nor LibKGE has."""
+    lines = []
+    if config.relation_prediction:
+        lines.append(f"relation_prediction: {config.relation_prediction} has no counterpart")
+    if config.precision == "tf32":  # bf16 is our default, float32 is torch's
+        lines.append(f"precision: {config.precision} has no counterpart; torch's default is used")
+    if config.storage != "float32":
+        lines.append(f"storage: {config.storage} has no counterpart; entities are stored in float32")
+    return lines
+
+
+def whole(name: str, value: float, tool: str, left_out: list[str]) -> int:
+    """Return the value as a whole number, rounded up; add a line if that changes it."""
+    if value != math.ceil(value):
+        left_out.append(f"{name}: {value:g} is rounded up to {math.ceil(value)}, since {tool} needs a whole number")
+    return math.ceil(value)
+
+
 def _graph(config: TrainConfig, dataset: str) -> dict[str, Any]:
     found: dict[str, Any] = {"dataset": _DATASETS.get(dataset, dataset)}
     if Path(dataset).is_dir():
@@ -86,40 +103,35 @@ def _model(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
         own["entity"]["dropout"], own["relation"]["dropout"] = config.dropout_entity, config.dropout_relation
         return kwargs | {f"{side}_representations_kwargs": found for side, found in own.items()}
     if config.dropout_entity or config.dropout_relation:
-        left_out.append(
-            f"dropout: {_MODELS[config.model]} has none (entities {config.dropout_entity:g}, relations "
-            f"{config.dropout_relation:g})"
-        )
+        given = f"entities {config.dropout_entity:g}, relations {config.dropout_relation:g}"
+        left_out.append(f"dropout: {_MODELS[config.model]} has none ({given})")
     return kwargs
 
 
 def _initial(config: TrainConfig, own: dict[str, dict[str, Any]], left_out: list[str]) -> dict[str, Any]:
     """Return initializers. Only CP and DistMult accept one with numbers; others get xavier of the same shape."""
-    law, numbers = str(config.init), _init_numbers(config)
+    init, numbers = str(config.init), dict[str, float]()
+    if config.init == "normal":
+        numbers = {"mean": 0.0, "std": config.init_std}
+    elif config.init == "uniform":
+        numbers = {"a": config.init_low, "b": config.init_high}
     sides = ["entity"] if config.model == "rotate" else ["entity", "relation"]
     if numbers and config.model == "distmult":
         for side in sides:
-            own[side] |= {"initializer": law, "initializer_kwargs": numbers}
+            own[side] |= {"initializer": init, "initializer_kwargs": numbers}
         return {}
     if numbers and config.model == "cp":
-        return {f"{s}_initializer": law for s in sides} | {f"{s}_initializer_kwargs": numbers for s in sides}
+        return {f"{s}_initializer": init for s in sides} | {f"{s}_initializer_kwargs": numbers for s in sides}
     if numbers:
-        law = f"xavier_{config.init}"
+        init = f"xavier_{config.init}"
         given = ", ".join(f"{name} {value:g}" for name, value in numbers.items())
-        left_out.append(f"init: {config.init} ({given}) is not possible for {_MODELS[config.model]}; {law} is used")
+        left_out.append(f"init: {config.init} ({given}) is not possible for {_MODELS[config.model]}; {init} is used")
     elif config.model in ("complex", "rotate"):
-        left_out.append(
-            f"init: {law} counts real and imaginary parts in PyKEEN, so initial values are smaller, by up to √2"
-        )
-    if config.model == "rescal" and law.startswith("xavier"):
-        left_out.append(f"init: {law} treats a relation as a matrix in PyKEEN, and as a row of a table here")
-    return {f"{side}_initializer": law for side in sides}
-
-
-def _init_numbers(config: TrainConfig) -> dict[str, float]:
-    if config.init == "normal":
-        return {"mean": 0.0, "std": config.init_std}
-    return {"a": config.init_low, "b": config.init_high} if config.init == "uniform" else {}
+        complex_parts = "counts real and imaginary parts in PyKEEN, so initial values are smaller, by up to √2"
+        left_out.append(f"init: {init} {complex_parts}")
+    if config.model == "rescal" and init.startswith("xavier"):
+        left_out.append(f"init: {init} treats a relation as a matrix in PyKEEN, and as a row of a table here")
+    return {f"{side}_initializer": init for side in sides}
 
 
 def _penalty(config: TrainConfig, own: dict[str, dict[str, Any]], left_out: list[str]) -> dict[str, Any]:
@@ -146,9 +158,8 @@ def _penalty(config: TrainConfig, own: dict[str, dict[str, Any]], left_out: list
     if config.model == "rotate" and config.penalty_relation:
         left_out.append(f"penalty_relation: {config.penalty_relation:g}; RotatE's regularizer has only entities")
     elif config.model != "rotate" and config.penalty_entity != config.penalty_relation:
-        left_out.append(
-            f"penalty_relation: {config.penalty_relation:g}; PyKEEN has one weight for both tables, that of entities is used"
-        )
+        one = "PyKEEN has one weight for both tables, that of entities is used"
+        left_out.append(f"penalty_relation: {config.penalty_relation:g}; {one}")
     return {"regularizer": "powersum", "regularizer_kwargs": kwargs["entity"]}
 
 
@@ -161,9 +172,8 @@ def _loss(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     if config.loss == "bce" and config.offset:
         left_out.append(f"offset: {config.offset:g} has no counterpart")
     if config.loss != "softmax":
-        left_out.append(
-            "loss: PyKEEN averages over all scores, here those of a positive are added up; lr may need a change"
-        )
+        sums = "PyKEEN averages over all scores, here those of a positive are added up; lr may need a change"
+        left_out.append(f"loss: {sums}")
     return {"loss": _LOSSES[config.loss], "loss_kwargs": kwargs}
 
 
@@ -187,11 +197,8 @@ def _optimizer(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
 
 
 def _training(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
-    kwargs: dict[str, Any] = {"num_epochs": math.ceil(config.epochs), "batch_size": config.batch_size}
-    if config.epochs != kwargs["num_epochs"]:
-        left_out.append(
-            f"epochs: {config.epochs:g} is rounded up to {kwargs['num_epochs']}, since PyKEEN needs a whole number"
-        )
+    epochs = whole("epochs", config.epochs, "PyKEEN", left_out)
+    kwargs: dict[str, Any] = {"num_epochs": epochs, "batch_size": config.batch_size}
     if config.training == "1vsall":
         return {"training_loop": "symmetriclcwa", "training_kwargs": kwargs}
     if config.training == "kvsall":
@@ -208,10 +215,8 @@ def _negatives(config: TrainConfig, left_out: list[str]) -> dict[str, Any]:
     counts = {"head": config.negatives_head, "tail": config.negatives_tail}
     count, sides = max(counts.values()), [side for side, n in counts.items() if n]
     if len(sides) == 2:
-        left_out.append(
-            f"negatives: PyKEEN draws {count} for a random side of each positive; here it is {counts['head']} heads and "
-            f"{counts['tail']} tails"
-        )
+        here = f"here it is {counts['head']} heads and {counts['tail']} tails"
+        left_out.append(f"negatives: PyKEEN draws {count} for a random side of each positive; {here}")
     if config.negatives_shared:
         left_out.append("negatives_shared: in PyKEEN each positive has its own, which takes more memory and time")
     if not config.negatives_replacement:
