@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from grash.report.svg import Scale, dot, drawing, frame, label, line, path, scale_over, tag, ticks_of
+from grash.report.charts import Scale, dot, drawing, frame, label, line, path, scale_over, tag, ticks_of
 
 _COLOURS = ("#c2410c", "#0b62a8", "#1b7a3c", "#8a3fa0", "#a07800", "#00807c", "#b3246b", "#5b6470", "#5a3d1e")
 _DARK = ("#ff9152", "#6fb7ee", "#6fd394", "#cf9be0", "#e6c04d", "#4fd1cc", "#f08bb9", "#a8b0ba", "#c8a27c")

@@ -52,10 +52,11 @@ def test_any_error_in_a_file_is_logged_once_and_the_search_continues(
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1 and "a defect" in warnings[0].getMessage()
     assert any(r.levelno == logging.DEBUG and r.exc_info is not None for r in caplog.records)
+    assert (tmp_path / "report.html").is_file()
 
 
 def test_a_broken_report_does_not_hide_the_error_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "write_report", lambda _: 1 / 0)
+    monkeypatch.setattr(progress, "write_report", lambda *_: 1 / 0)
     write_run(tmp_path, n_trials=4)
     with pytest.raises(ValueError, match="the real error"):
         try:

@@ -1,38 +1,29 @@
 """The charts of the report. Each function returns one SVG of the given width, or None if there is nothing to draw.
 
-Rounds, ranks, learning curves and costs come first, then the charts of the searched parameters. A configuration is
-labeled with its number, e.g. "#12".
+Charts of rounds and parameters come first, then SVG elements and scales. A configuration is labeled with its number,
+e.g. "#12". Colors are CSS classes, so the page's light and dark styles apply. `data-tip` of a mark is its tooltip;
+pointing at one mark highlights all marks with the same `data-c`, its configuration.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from grash.errors import InputError
 from grash.formatting import format_duration, format_number
-from grash.report.importance import SearchedParameter, round_correlations
-from grash.report.summary import n_entrants, ranked
-from grash.report.svg import (
-    CHARACTER,
-    Scale,
-    bar,
-    dot,
-    drawing,
-    frame,
-    label,
-    line,
-    path,
-    scale_over,
-    tag,
-    ticks_of,
-)
-from grash.search.ledger import RoundState, SearchState
+from grash.report.importance import SearchedParameter, round_correlations, value_text
+from grash.report.summary import mrr_text, n_entrants, ranked
+from grash.search.ledger import SearchState
 from grash.search.trial import TrialResult
 
 if TYPE_CHECKING:
     from grash.data.dataset import Dataset
     from grash.reduction.subgraph import CoreOrder
 
+CHARACTER = 6.6  # px; an upper estimate of the width of one character at 12 px
 _STACKED_BELOW = 480  # px; in a narrower chart, panels are stacked
 _MOST_BARS = 14
 _PANEL_HEIGHT = 168.0  # px, of a panel of `slices`
@@ -85,14 +76,23 @@ def rank_flow(state: SearchState, width: int) -> str | None:
         return None
     left, right, top, bottom = 44.0, width - 52.0, 46.0, 372.0
     columns = [left if len(rounds) == 1 else left + (right - left) * i / (len(rounds) - 1) for i in range(len(rounds))]
-    points = [_column(order, x, top, bottom) for (_, order), x in zip(rounds, columns)]
+    points = []  # of each round: {configuration: (x, y)}
+    for (_, order), x in zip(rounds, columns):
+        step = (bottom - top) / max(1, len(order) - 1)
+        points.append({n: (x, top + step * i) for i, n in enumerate(order)})
     drawn = [label("best", 0, top + 4, cls="tick"), label("worst", 0, bottom + 4, cls="tick")]
     best = _best_configuration(state)
     for i, (r, order) in enumerate(rounds):
-        drawn.append(_column_head(r, columns[i], i == 0 and len(rounds) > 1, i == len(rounds) - 1))
+        first, last = i == 0 and len(rounds) > 1, i == len(rounds) - 1
+        anchor, x = ("start", -6.0) if first else ("end", 6.0) if last else ("middle", 0.0)
+        drawn.append(label(f"round {r.plan.number}", columns[i] + x, 16, cls="head", text_anchor=anchor))
+        drawn.append(label(f"{len(r.results)} trials", columns[i] + x, 31, cls="tick", text_anchor=anchor))
         for n in reversed(order):
-            if i + 1 < len(rounds) and n in points[i + 1]:
-                drawn.append(_curve(points[i][n], points[i + 1][n], _role(n, best), n))
+            if not last and n in points[i + 1]:
+                (x1, y1), (x2, y2) = points[i][n], points[i + 1][n]
+                middle = (x1 + x2) / 2
+                curve = f"M{x1:.1f} {y1:.1f} C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
+                drawn.append(tag("path", d=curve, cls=f"mark curve {_role(n, best)}", data_c=n))
     for i, (r, order) in enumerate(rounds):
         for n in reversed(order):
             x, y = points[i][n]
@@ -148,9 +148,8 @@ def cost_against_time(state: SearchState, width: int) -> str | None:
     paces = sorted(r.seconds / r.cost for r in results)
     pace = paces[len(paces) // 2]
     ends = [(c, c * pace) for c in (max(x.low, y.low / pace), min(x.high, y.high / pace))]
-    drawn.append(
-        path([(x(c), y(s)) for c, s in ends], "guide", data_tip=f"{format_duration(pace)} per full run, the median")
-    )
+    median = f"{format_duration(pace)} per full run, the median"
+    drawn.append(path([(x(c), y(s)) for c, s in ends], "guide", data_tip=median))
     for r in results:
         cls = f"r{_tone(r.round - 1, state)}"
         drawn.append(dot(x(r.cost), y(r.seconds), 4, cls, data_tip=_tip(state, r, f"round {r.round}"), data_c=r.number))
@@ -176,9 +175,8 @@ def finalists(state: SearchState, width: int) -> str | None:
         middle, role = top + row * (i + 0.5), "winner" if i == 0 else "other"
         drawn.append(label(f"#{r.number}", 0, middle + 4, cls="name strong" if i == 0 else "name", data_c=r.number))
         if r.interval is not None:
-            drawn.append(
-                line(x(r.interval[0]), middle, x(r.interval[1]), middle, cls=f"whisker {role}", data_c=r.number)
-            )
+            low, high = x(r.interval[0]), x(r.interval[1])
+            drawn.append(line(low, middle, high, middle, cls=f"whisker {role}", data_c=r.number))
         text = _tip(state, r, f"round {last.plan.number}")
         drawn.append(dot(x(r.mrr or 0.0), middle, 5, f"{role} solid", data_tip=text, data_c=r.number))
     return drawing(drawn, width, y.start + 42, "MRR with interval of the last round's trials")
@@ -210,6 +208,7 @@ def slices(state: SearchState, parameters: list[SearchedParameter], width: int) 
     panel = width / columns
     last_round = {n: r.plan.number for r in state.rounds for n in r.results}
     scored.sort(key=lambda r: last_round[r.number])
+    best = _best_configuration(state)
     drawn = []
     for i, parameter in enumerate(used):
         x0, y0 = panel * (i % columns), _PANEL_HEIGHT * (i // columns)
@@ -219,7 +218,11 @@ def slices(state: SearchState, parameters: list[SearchedParameter], width: int) 
         drawn += axis.frame(y)
         for r in scored:
             if parameter.applies_to(state.configurations[r.number].values):
-                drawn.append(_slice_dot(state, r, axis, y, last_round[r.number]))
+                value, reached = state.configurations[r.number].values[parameter.name], last_round[r.number]
+                text = f"{parameter.label} = {value_text(value)}\nround 1 (it reached round {reached})"
+                cls, size = f"r{_tone(reached - 1, state)} {_role(r.number, best)}", 5.0 if r.number == best else 3.4
+                place = axis(value, r.number), y(r.mrr or 0.0)
+                drawn.append(dot(*place, size, cls, data_tip=_tip(state, r, text), data_c=r.number))
     height = _PANEL_HEIGHT * -(-len(used) // columns)
     return drawing(drawn, width, height, "Value of each parameter against the MRR of round 1")
 
@@ -261,32 +264,10 @@ def core_order_chart(dataset: Dataset, order: CoreOrder, fraction: float) -> str
             drawn.append(label(k, x(cores[k]) + 5, y(cores[k]) + 12, cls="key core"))
             last = cores[k]
     keys = {**{cls: text for cls, (text, _) in lines.items()}, "core": "whole cores (numbers are k)"}
-    drawn += [
-        label(text, 690, 366 + 17 * i, cls=f"key {cls}", text_anchor="end")
-        for i, (cls, text) in enumerate(keys.items())
-    ]
+    for i, (cls, text) in enumerate(keys.items()):
+        drawn.append(label(text, 690, 366 + 17 * i, cls=f"key {cls}", text_anchor="end"))
     svg = drawing(drawn, 720, 476, "What each fraction of the train triples keeps of the graph")
     return svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
-
-
-def _column(order: list[int], x: float, top: float, bottom: float) -> dict[int, tuple[float, float]]:
-    step = (bottom - top) / max(1, len(order) - 1)
-    return {n: (x, top + step * i) for i, n in enumerate(order)}
-
-
-def _column_head(round_state: RoundState, x: float, first: bool, last: bool) -> str:
-    anchor = "start" if first else "end" if last else "middle"
-    shift = -6.0 if first else 6.0 if last else 0.0
-    return label(f"round {round_state.plan.number}", x + shift, 16, cls="head", text_anchor=anchor) + label(
-        f"{len(round_state.results)} trials", x + shift, 31, cls="tick", text_anchor=anchor
-    )
-
-
-def _curve(start: tuple[float, float], end: tuple[float, float], role: str, n: int) -> str:
-    (x1, y1), (x2, y2) = start, end
-    middle = (x1 + x2) / 2
-    points = f"M{x1:.1f} {y1:.1f} C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
-    return tag("path", d=points, cls=f"mark curve {role}", data_c=n)
 
 
 def _best_configuration(state: SearchState) -> int | None:
@@ -307,21 +288,9 @@ def _tone(index: int, state: SearchState) -> int:
 def _tip(state: SearchState, r: TrialResult, where: str) -> str:
     """Return the tooltip of a trial."""
     made = state.configurations[r.number]
-    score = "no score" if r.mrr is None else f"MRR {r.mrr:.4f}"
-    if r.interval is not None:
-        score += f" [{r.interval[0]:.4f}, {r.interval[1]:.4f}]"
-    text = f"configuration {r.number} · {made.values.get('model', '')} · {made.origin}\n{where}\n{score}"
-    failed = "" if r.status == "ok" else f"\n{r.status}"
-    return f"{text}{failed}\n{r.cost:.4g} full runs, {format_duration(r.seconds)}"
-
-
-def _slice_dot(state: SearchState, r: TrialResult, axis: _ParameterAxis, y: Scale, last_round: int) -> str:
-    value, best = state.configurations[r.number].values[axis.parameter.name], _best_configuration(state)
-    where = f"{axis.parameter.label} = {_value_text(value)}\nround 1 (it reached round {last_round})"
-    cls = f"r{_tone(last_round - 1, state)} {_role(r.number, best)}"
-    size = 5.0 if r.number == best else 3.4
-    x = axis(value, r.number)
-    return dot(x, y(r.mrr or 0.0), size, cls, data_tip=_tip(state, r, where), data_c=r.number)
+    lines = [f"configuration {r.number} · {made.values.get('model', '')} · {made.origin}", where]
+    lines += [mrr_text(r.mrr, r.interval), *([] if r.status == "ok" else [r.status])]
+    return "\n".join([*lines, f"{r.cost:.4g} full runs, {format_duration(r.seconds)}"])
 
 
 class _ParameterAxis:
@@ -358,11 +327,116 @@ class _ParameterAxis:
 
 
 def _shortened(value: Any, width: float) -> str:
-    text, length = _value_text(value), max(3, int(width / CHARACTER))
+    text, length = value_text(value), max(3, int(width / CHARACTER))
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _value_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return format_number(value) if isinstance(value, int | float) else str(value)
+def tag(name: str, content: str = "", **attributes: Any) -> str:
+    """Return one element. `content` is markup; attribute values are escaped. `cls` is `class`, and `_` becomes `-`."""
+    parts = [name]
+    for key, value in attributes.items():
+        if value is None:
+            continue
+        key = "class" if key == "cls" else key.replace("_", "-")
+        text = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+        parts.append(f'{key}="{escape(text, quote=True)}"')
+    opening = " ".join(parts)
+    return f"<{opening}>{content}</{name}>" if content else f"<{opening}/>"
+
+
+def label(text: object, x: float, y: float, **attributes: Any) -> str:
+    """Return a text element; the text is escaped."""
+    return tag("text", escape(str(text)), x=x, y=y, **attributes)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, **attributes: Any) -> str:
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
+
+
+def dot(x: float, y: float, r: float, cls: str, **attributes: Any) -> str:
+    return tag("circle", cx=x, cy=y, r=r, cls=f"mark {cls}", **attributes)
+
+
+def bar(x: float, y: float, width: float, height: float, cls: str, **attributes: Any) -> str:
+    return tag("rect", x=x, y=y, width=max(width, 1.0), height=height, rx=2, cls=f"mark {cls}", **attributes)
+
+
+def path(points: list[tuple[float, float]], cls: str, **attributes: Any) -> str:
+    """Return a line through the points."""
+    coordinates = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    return tag("path", d=f"M{coordinates}", cls=f"mark {cls}", **attributes)
+
+
+def drawing(content: list[str], width: float, height: float, description: str) -> str:
+    """Return the svg element; screen readers read the description."""
+    return tag(
+        "svg", "".join(content), viewBox=f"0 0 {width:g} {height:g}", width=width, height=height, role="img",
+        aria_label=description,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values to pixels: low to start, high to end."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
+        share = (value - low) / (high - low) if high > low else 0.5
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, about: int = 5) -> list[float]:
+        """Return about that many round values within the scale."""
+        return _log_ticks(self.low, self.high, about) if self.log else _even_ticks(self.low, self.high, about)
+
+
+def scale_over(values: list[float], start: float, end: float, *, log: bool = False) -> Scale:
+    """Return a scale over the values, with a margin at both ends."""
+    low, high = (min(values), max(values)) if values else ((0.1, 1.0) if log else (0.0, 1.0))
+    if log:
+        room = (high / low) ** 0.06 if high > low else 2.0
+        return Scale(low / room, high * room, start, end, log=True)
+    room = 0.06 * (high - low) or 0.1 * abs(high) or 0.5
+    return Scale(low - room, high + room, start, end)
+
+
+def frame(x: Scale, y: Scale, *, xs: list[tuple[float, str]], ys: list[tuple[float, str]]) -> list[str]:
+    """Return axes and grid lines with labels; a tick is (value, text)."""
+    drawn = []
+    for value, text in ys:
+        drawn.append(line(x.start, y(value), x.end, y(value), cls="grid"))
+        drawn.append(label(text, x.start - 6, y(value) + 4, cls="tick", text_anchor="end"))
+    for value, text in xs:
+        drawn.append(line(x(value), y.start, x(value), y.start + 4, cls="axis"))
+        drawn.append(label(text, x(value), y.start + 17, cls="tick", text_anchor="middle"))
+    return [*drawn, line(x.start, y.start, x.end, y.start, cls="axis")]
+
+
+def ticks_of(scale: Scale, about: int = 5) -> list[tuple[float, str]]:
+    """Return the ticks of a scale with their texts."""
+    return [(value, format_number(value)) for value in scale.ticks(about)]
+
+
+def _even_ticks(low: float, high: float, about: int) -> list[float]:
+    if not high > low:
+        return [low]
+    rough = (high - low) / about
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+    first = math.ceil(low / step)
+    return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _log_ticks(low: float, high: float, about: int) -> list[float]:
+    """Return powers of ten; where fewer than three are in range, also 2 and 5 times them."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    powers = [10.0**e for e in range(first, last + 1) if low <= 10.0**e <= high]
+    if len(powers) < 3:
+        finer = [m * 10.0**e for e in range(first, last + 1) for m in (1, 2, 5) if low <= m * 10.0**e <= high]
+        return finer[:: max(1, -(-len(finer) // (about + 1)))]
+    return powers[:: max(1, -(-len(powers) // about))]

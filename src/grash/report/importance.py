@@ -6,20 +6,20 @@ where all configurations are trained on the same graph.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import correlation
 from typing import Any
 
+from grash.formatting import format_number
 from grash.report.summary import ranked
 from grash.search.ledger import SearchState
 from grash.search.proposals import space_for
 from grash.search.settings import SearchSettings
 
 FEWEST = 8  # trials with a score; importances of fewer are noise
-ENOUGH = 32  # trials with a score; importances of fewer are only a hint
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,11 @@ def searched_parameters(state: SearchState) -> list[SearchedParameter]:
     names = [name for name, _ in having]
     parameters = [SearchedParameter("model", "model", models, choices=models)] if len(models) > 1 else []
     for (name, given), its_models in having.items():
-        parameters.append(
-            SearchedParameter(
-                label=name if names.count(name) == 1 else f"{'+'.join(its_models)}.{name}",
-                name=name,
-                models=tuple(its_models),
-                low=given.low,
-                high=given.high,
-                log=given.log,
-                integer=given.kind == "int",
-                off=given.off > 0,
-                choices=given.values if given.kind == "choice" else (),
-                when=_conditions(spaces[its_models[0]].parameters, name),
-            )
-        )
+        label = name if names.count(name) == 1 else f"{'+'.join(its_models)}.{name}"
+        choices = given.values if given.kind == "choice" else ()
+        when = _conditions(spaces[its_models[0]].parameters, name)
+        numbers = (given.low, given.high, given.log, given.kind == "int", given.off > 0)
+        parameters.append(SearchedParameter(label, name, tuple(its_models), *numbers, choices, when))
     return parameters
 
 
@@ -108,13 +99,16 @@ def round_correlations(state: SearchState) -> list[str | None]:
 
 def spearman(first: list[float], second: list[float]) -> float | None:
     """Return Spearman's rank correlation; None for fewer than three pairs or if one side is constant."""
-    if len(first) < 3:
+    if len(first) < 3 or len(set(first)) == 1 or len(set(second)) == 1:
         return None
-    a, b = mean_ranks(first), mean_ranks(second)
-    middle = (len(a) + 1) / 2
-    covariance = sum((p - middle) * (q - middle) for p, q in zip(a, b))
-    norm = math.sqrt(sum((p - middle) ** 2 for p in a) * sum((q - middle) ** 2 for q in b))
-    return covariance / norm if norm else None
+    return correlation(mean_ranks(first), mean_ranks(second))
+
+
+def value_text(value: Any) -> str:
+    """Return the value of a parameter as people read it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format_number(value) if isinstance(value, int | float) else str(value)
 
 
 def mean_ranks(values: list[float]) -> list[float]:

@@ -10,6 +10,7 @@ to another search or contradicts the ledger (after an extension), it is rewritte
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -32,7 +33,6 @@ from grash.search.trial import TrialResult
 
 OPTUNA_FILE = "optuna.log"
 _LOCK_FILE = ".optuna.log.lock"
-_HOST = "127.0.0.1"
 _log = logging.getLogger(__name__)
 
 
@@ -62,11 +62,9 @@ class OptunaView:
     """Writes optuna.log of a run folder. Does nothing if Optuna is not installed."""
 
     def __init__(self, run_folder: Path) -> None:
-        self.folder = Path(run_folder)
-        self.path = self.folder / OPTUNA_FILE
+        self.folder, self.path, self._disabled = Path(run_folder), Path(run_folder) / OPTUNA_FILE, False
         self._studies: _Studies | None = None
         self._parameters: OptunaParameters | None = None
-        self._disabled = False
 
     def update(self, state: SearchState) -> None:
         """Add what the file lacks, with one read and one write. Never raises, since the search must continue."""
@@ -107,8 +105,16 @@ def dashboard_server(run_folder: Path, port: int) -> Iterator[WSGIServer]:
     OptunaView(folder).update(state)
     if not (folder / OPTUNA_FILE).is_file():
         raise InputError(f"{folder} has no trials to show yet: try again when the first round has started.")
+    logging.getLogger("optuna").setLevel(logging.WARNING)
+    from optuna import load_study
+    from optuna.storages import JournalStorage, journal
+
+    optuna_dashboard = import_module("optuna_dashboard")
+    storage = JournalStorage(journal.JournalFileBackend(str(folder / OPTUNA_FILE)))
+    overview = load_study(study_name=f"{folder.resolve().name}/overview", storage=storage)
+    optuna_dashboard.save_note(overview, _dashboard_note(state))
     try:
-        server = make_server(_HOST, port, _dashboard(folder, state), handler_class=_QuietHandler)
+        server = make_server("127.0.0.1", port, optuna_dashboard.wsgi(storage), handler_class=_QuietHandler)
     except (OSError, OverflowError) as error:
         raise InputError(f"Port {port} cannot be used ({error}): choose another one with --port.") from error
     with server:
@@ -144,20 +150,11 @@ def round_trials(round_state: RoundState) -> dict[int, TrialView]:
     return found | {number: _round_trial(result) for number, result in round_state.results.items()}
 
 
-def study_attributes(state: SearchState) -> dict[str, Any]:
-    """Return the user attributes of every study of the search."""
-    names = ("eta", "n_trials", "max_epochs", "variant", "seed", "models")
-    chosen = {name: state.settings[name] for name in names if name in state.settings}
-    dataset = {f"dataset.{name}": state.dataset.get(name) for name in ("name", "fingerprint")}
-    return {**chosen, "budget": state.budget, **dataset}
-
-
 class Journal:
-    """Optuna's journal file, read at once; operations are kept in memory until `flush`.
+    """Optuna's journal file, read at once; operations are kept in memory until `flush`, which is one write, no fsync.
 
-    A batch of operations costs one write and no fsync. The lines are those of Optuna's file backend, so Optuna and
-    optuna-dashboard can read them. It has the methods of `optuna.storages.journal.BaseJournalBackend` and is no
-    subclass, since Optuna is imported only when it is used.
+    The lines are those of Optuna's file backend. It has the methods of `optuna.storages.journal.BaseJournalBackend`
+    and is no subclass, since Optuna is imported only when it is used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -186,12 +183,9 @@ class Journal:
         if not self._pending:
             return
         content = "".join(f"{line}\n" for line in self._pending).encode()
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            if os.write(file, content) < len(content):
-                raise OSError(28, os.strerror(28))
-        finally:
-            os.close(file)
+        with self.path.open("ab", buffering=0) as file:
+            if file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += len(content)
         self._pending = []
 
@@ -223,7 +217,10 @@ class _Studies:
         """Bring all studies up to date."""
         closed = tuple(r.survivors is None for r in state.rounds)
         shape = (len(state.configurations), closed, state.winner, state.finished, state.budget)
-        attributes = study_attributes(state)
+        names = ("eta", "n_trials", "max_epochs", "variant", "seed", "models")
+        attributes = {name: state.settings[name] for name in names if name in state.settings}
+        attributes |= {f"dataset.{name}": state.dataset.get(name) for name in ("name", "fingerprint")}
+        attributes["budget"] = state.budget
         if shape != self.shape:
             study = self._study("overview", "rung_score", attributes)
             self._sync(study, overview_trials(state), state, parameters)
@@ -268,13 +265,9 @@ class _Studies:
         params, distributions = parameters.point(made.values)
         about = {"config_id": number, "origin": made.origin, "model": made.values.get("model")}
         trial = create_trial(
-            state=TrialState[now.state],
-            value=now.value,
-            params=params,
-            distributions=distributions,
-            user_attrs={**about, **now.attributes},
-            intermediate_values=now.steps,
-        )
+            state=TrialState[now.state], value=now.value, params=params, distributions=distributions,
+            user_attrs={**about, **now.attributes}, intermediate_values=now.steps,
+        )  # fmt: skip
         if now.finished:
             trial.datetime_complete = self.end_times.get((now.round, number)) or datetime.now(timezone.utc)
             trial.datetime_start = trial.datetime_complete - timedelta(seconds=now.attributes.get("seconds", 0.0))
@@ -351,19 +344,6 @@ def _locked(path: Path) -> Iterator[None]:
 class _QuietHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing: a line per request would hide the address."""
-
-
-def _dashboard(folder: Path, state: SearchState) -> Any:
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    optuna_dashboard = import_module("optuna_dashboard")
-    logging.getLogger("optuna").setLevel(logging.WARNING)
-    storage = JournalStorage(JournalFileBackend(str(folder / OPTUNA_FILE)))
-    overview = optuna.load_study(study_name=f"{folder.resolve().name}/overview", storage=storage)
-    optuna_dashboard.save_note(overview, _dashboard_note(state))
-    return optuna_dashboard.wsgi(storage)
 
 
 def _dashboard_note(state: SearchState) -> str:

@@ -19,7 +19,7 @@ def plan_table(plan: SearchPlan) -> str:
     unspent = max(0.0, plan.budget - plan.billed)
     lines.append(f"billed: {plan.billed:.4g} of {plan.budget:g} full runs, {unspent:.4g} unspent")
     if plan.seconds is not None:
-        lines.append(f"about {plan.seconds:,.0f} s of computing on one slot, measured by a probe")
+        lines.append(f"about {plan.seconds:,.0f} s of computing, one trial after another, measured by a probe")
     lines += _implementation_lines(plan)
     lines += [f"round {planned.plan.number}: {note}" for planned in plan.rounds for note in planned.plan.notes]
     return "\n".join([*lines, *plan.notes])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from grash.formatting import format_duration
 from grash.report.optuna import OptunaView
 from grash.report.page import write_report
-from grash.report.summary import final_metrics, higher_than, n_entrants, read_state
+from grash.report.summary import final_metrics, higher_than, mrr_text, n_entrants, read_state
 from grash.search.ledger import RoundState, SearchState
 from grash.search.trial import TrialResult
 from grash.training.loop import Progress
@@ -71,7 +71,7 @@ class RunFiles:
 
     def _write_report(self) -> None:
         with self._errors_logged("report.html"):
-            write_report(self.folder)
+            write_report(self.folder, self._failed)
 
     def _write_log(self, line: str) -> None:
         with (self.folder / LOG_FILE).open("a", encoding="utf-8") as file:
@@ -112,7 +112,7 @@ class ProgressLines:
         if state.final is not None and not self._final:
             test = final_metrics(state.final)
             mrr = f"  test MRR {test['mrr']:.4f}" if test is not None and test.get("mrr") is not None else ""
-            self._write(f"final training: {_result_text(state.final)}{mrr}")
+            self._write(f"final training: {_score_text(state.final)}  {format_duration(state.final.seconds)}{mrr}")
             self._final = True
 
     def _skip_known(self, state: SearchState) -> None:
@@ -142,7 +142,9 @@ class ProgressLines:
             for n, result in round_state.results.items():
                 if n not in ended:
                     ended.add(n)
-                    self._write(f"round {number}  {len(ended)}/{n_trials}  configuration {n}  {_result_text(result)}")
+                    done, cost = f"{len(ended)}/{n_trials}", f"{result.cost:.3g} full runs"
+                    score = f"{_score_text(result)}  {cost}  {format_duration(result.seconds)}"
+                    self._write(f"round {number}  {done}  configuration {n}  {score}")
         survivors = round_state.survivors
         if survivors and not self._closed[number]:
             advance = "advances" if len(survivors) == 1 else "advance"
@@ -175,13 +177,7 @@ def _count_trials(count: int) -> str:
     return f"{count} trial" if count == 1 else f"{count} trials"
 
 
-def _result_text(result: TrialResult) -> str:
-    billed = f"  {result.cost:.3g} full runs" if result.round else ""  # the final training is outside the budget
-    return f"{_score_text(result)}{billed}  {format_duration(result.seconds)}"
-
-
 def _score_text(result: TrialResult) -> str:
     if result.status != "ok" or result.mrr is None:
         return f"{result.status}: {result.message.splitlines()[0]}" if result.message else result.status
-    interval = f" [{result.interval[0]:.4f}, {result.interval[1]:.4f}]" if result.interval is not None else ""
-    return f"MRR {result.mrr:.4f}{interval}"
+    return mrr_text(result.mrr, result.interval)

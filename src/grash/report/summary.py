@@ -18,17 +18,16 @@ from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledge
 from grash.search.trial import Configuration, TrialResult
 
 FINAL = 0  # number of the "round" of the final training, as in the ledger
-_LOCK_FILE = ".lock"  # copied from search/run_folder.py; importing that module would make `grash status` slow
+_LOCK_FILE = ".lock"  # as in search/run_folder.py, whose import would make `grash status` slow
 _STOPPED_BY = {"interrupted": "It was interrupted.", "max_seconds": "The time given by --max-seconds is over."}
 
 
 def read_state(run_folder: Path) -> SearchState:
     """Return the state of the search in a run folder, from its ledger. The search may be running."""
     path = Path(run_folder) / LEDGER_FILE
-    if not Path(run_folder).exists():
-        raise InputError(f"{run_folder} is not a run folder of a search: it does not exist.")
     if not path.is_file():
-        raise InputError(f"{run_folder} is not a run folder of a search: it has no {LEDGER_FILE}.")
+        why = f"it has no {LEDGER_FILE}" if Path(run_folder).exists() else "it does not exist"
+        raise InputError(f"{run_folder} is not a run folder of a search: {why}.")
     events = read_ledger(path)
     if not events:
         raise InputError(f"{path} is empty: the search has not started.")
@@ -53,8 +52,8 @@ def summarize(state: SearchState, now: datetime, *, alive: bool = True) -> dict[
 
     now: with a time zone. alive: False if the process is gone; an unfinished search is then `interrupted`.
     """
-    left = seconds_left(state, now) if alive else None
-    status = status_of(state)
+    left, status = seconds_left(state, now) if alive else None, status_of(state)
+    share = state.spent / state.budget if state.budget and math.isfinite(state.budget) else None
     return {
         "status": status if alive or status in ("failed", "finished", "stopped") else "interrupted",
         "why": state.failed or stop_reason(state) or None,
@@ -66,7 +65,7 @@ def summarize(state: SearchState, now: datetime, *, alive: bool = True) -> dict[
         "seconds": state.seconds,
         "seconds_left": left,
         "ends_at": None if left is None else (now + timedelta(seconds=left)).isoformat(timespec="seconds"),
-        "budget": {"planned": state.budget, "spent": state.spent, "share": _share(state.spent, state.budget)},
+        "budget": {"planned": state.budget, "spent": state.spent, "share": share},
         "cost": {"billed": state.spent, "measured_seconds": sum(r.seconds for r in state.rounds)},
         "rounds": [_round_summary(state, number) for number in range(1, len(state.sizes) + 1)],
         "incumbent": _incumbent_summary(state),
@@ -110,7 +109,7 @@ def seconds_left(state: SearchState, now: datetime) -> float | None:
         return None
     seconds = sum(_cost_left(state, number) * pace for number in range(1, len(state.sizes) + 1))
     running = [event for r in state.rounds for n, event in r.running.items() if n not in r.results]
-    at_once = max(1.0, float(len(running)), _parallel(state))
+    at_once = max(1.0, len(running), sum(r.seconds for r in state.rounds) / (state.seconds or 1.0))
     for event in running:  # subtract what has run, at most the expected time of the trial
         expected = state.rounds[event["round"] - 1].plan.cost * pace
         seconds -= min(_seconds_since(event, now), expected)
@@ -128,9 +127,8 @@ def failures(state: SearchState) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for result in attempts:
         if result.status != "ok":
-            first: dict[str, Any] = {"kind": result.status, "count": 0, "round": result.round}
-            first |= {"configuration": result.number, "message": result.message}
-            found.setdefault(result.status, first)["count"] += 1
+            where = {"round": result.round, "configuration": result.number, "message": result.message}
+            found.setdefault(result.status, {"kind": result.status, "count": 0, **where})["count"] += 1
     return sorted(found.values(), key=lambda e: (-e["count"], e["kind"]))
 
 
@@ -154,9 +152,8 @@ def higher_than(round_state: RoundState, first: TrialResult) -> TrialResult | No
     The MRR and how much it was still rising decide together (docs/decisions/0033), so the two can disagree.
     """
     best = _highest(round_state)
-    if best is None or (best.mrr or 0.0) <= (first.mrr or 0.0) or best.rise >= first.rise:
-        return None
-    return best
+    rising = best is not None and (best.mrr or 0.0) > (first.mrr or 0.0) and best.rise < first.rise
+    return best if rising else None
 
 
 def difference(round_state: RoundState) -> str:
@@ -171,15 +168,14 @@ def difference(round_state: RoundState) -> str:
         text += f" The runner-up, configuration {others[0].number}, {by}"
         close = sum(other.interval is not None and other.interval[1] >= first.interval[0] for other in others)
         if close:
-            overlap = "overlaps" if close == 1 else "overlap"
-            text += f"; {close} of the {len(others)} others {overlap} with the winner's interval, so the lead may be chance."
+            overlap = f"{'overlaps' if close == 1 else 'overlap'} with the winner's interval"
+            text += f"; {close} of the {len(others)} others {overlap}, so the lead may be chance."
         else:
             text += ", and its interval is below the winner's." if lead >= 0 else "."
     if (higher := higher_than(round_state, first)) is not None:
-        text += (
-            f" Configuration {first.number} ranks before configuration {higher.number} ({higher.mrr:.4f}) because its "
-            f"MRR was still rising: the score adds {plan.trend:g} of the rise between the last two validations (`trend`)."
-        )
+        rise = f"the score adds {plan.trend:g} of the rise between the last two validations (`trend`)."
+        text += f" Configuration {first.number} ranks before configuration {higher.number} ({higher.mrr:.4f}) "
+        text += f"because its MRR was still rising: {rise}"
     return text
 
 
@@ -192,52 +188,48 @@ def trial_rows(state: SearchState) -> list[dict[str, Any]]:
     rows = []
     for r in state.rounds:
         ranks = {number: rank for rank, number in enumerate(ranked(r), 1)}
-        for number in sorted({*_entrants(state, r.plan.number), *r.results, *r.running}):
-            rows.append(
-                _trial_row(
-                    state.configurations[number],
-                    r.results.get(number),
-                    round_number=r.plan.number,
-                    status="running" if number in r.running else "waiting",
-                    rank=ranks.get(number),
-                    survived=None if r.survivors is None else number in r.survivors,
-                    attempts=len(r.attempts.get(number, [])),
-                )
-            )
+        # nobody has entered a round while the one before it is open again, after an extension
+        opened = r.plan.number == 1 or state.rounds[r.plan.number - 2].survivors is not None
+        entrants = state.entrants(r.plan.number) if opened else []
+        for number in sorted({*entrants, *r.results, *r.running}):
+            row: dict[str, Any] = {"round": r.plan.number, "status": "running" if number in r.running else "waiting"}
+            row |= {"rank": ranks.get(number), "survived": None if r.survivors is None else number in r.survivors}
+            row["attempts"] = len(r.attempts.get(number, []))
+            rows.append(_trial_row(state.configurations[number], r.results.get(number), row))
     final = state.final
     if state.winner is not None and (final is not None or state.final_running is not None):
         scored = final is not None and final.status == "ok" and final.mrr is not None
-        made, attempts = state.configurations[state.winner], len(state.finals.get(state.winner, []))
-        options: dict[str, Any] = {"status": "running", "rank": 1 if scored else None, "survived": None}
-        rows.append(_trial_row(made, final, round_number=FINAL, attempts=attempts, **options))
+        row = {"round": FINAL, "status": "running", "rank": 1 if scored else None, "survived": None}
+        row["attempts"] = len(state.finals.get(state.winner, []))
+        rows.append(_trial_row(state.configurations[state.winner], final, row))
     return rows
 
 
 def _round_summary(state: SearchState, number: int) -> dict[str, Any]:
-    base = {"number": number, **_counts(state, number), "trials": n_entrants(state, number)}
+    """Return a round with its trials by their state; failed trials are not among the done ones."""
+    n_trials = n_entrants(state, number)
     if number > len(state.rounds):
-        return {**base, "plan": None, "cost": 0.0, "seconds": 0.0, "best": None, "survivors": None}
+        waiting = 0 if state.finished else state.sizes[number - 1]
+        counts = {"waiting": waiting, "running": 0, "done": 0, "failed": 0}
+        nothing = {"plan": None, "cost": 0.0, "seconds": 0.0, "best": None, "survivors": None}
+        return {"number": number, **counts, "trials": n_trials, **nothing}
     this = state.rounds[number - 1]
     plan, best = this.plan, _highest(this)
+    done = sum(r.status == "ok" for r in this.results.values())
+    running = sum(n not in this.results for n in this.running)
     return {
-        **base,
+        "number": number,
+        "waiting": max(0, n_trials - len(this.results) - running),
+        "running": running,
+        "done": done,
+        "failed": len(this.results) - done,
+        "trials": n_trials,
         "plan": {**plan.to_json(), "fractions": list(plan.fractions), "notes": list(plan.notes), "epochs": plan.epochs},
         "cost": this.cost,
         "seconds": this.seconds,
         "best": None if best is None else _score_summary(best),
         "survivors": this.survivors,
     }
-
-
-def _counts(state: SearchState, number: int) -> dict[str, int]:
-    """Return the trials of a round by their state; failed trials are not among the done ones."""
-    if number > len(state.rounds):
-        return {"waiting": 0 if state.finished else state.sizes[number - 1], "running": 0, "done": 0, "failed": 0}
-    this = state.rounds[number - 1]
-    done = sum(r.status == "ok" for r in this.results.values())
-    running = sum(n not in this.results for n in this.running)
-    waiting = max(0, n_entrants(state, number) - len(this.results) - running)
-    return {"waiting": waiting, "running": running, "done": done, "failed": len(this.results) - done}
 
 
 def _highest(round_state: RoundState) -> TrialResult | None:
@@ -247,8 +239,7 @@ def _highest(round_state: RoundState) -> TrialResult | None:
 
 
 def _score_summary(result: TrialResult) -> dict[str, Any]:
-    interval = None if result.interval is None else list(result.interval)
-    return {"configuration": result.number, "mrr": result.mrr, "interval": interval}
+    return {"configuration": result.number, "mrr": result.mrr, "interval": result.interval and list(result.interval)}
 
 
 def _incumbent_summary(state: SearchState) -> dict[str, Any] | None:
@@ -297,11 +288,6 @@ def _cost_left(state: SearchState, number: int) -> float:
     return max(0, n_entrants(state, number) - len(this.results)) * this.plan.cost
 
 
-def _parallel(state: SearchState) -> float:
-    """Return how many trials ran at a time: seconds of trials per second of the search."""
-    return sum(r.seconds for r in state.rounds) / state.seconds if state.seconds else 1.0
-
-
 def _seconds_since(event: dict[str, Any], now: datetime) -> float:
     """Return the seconds since an event; 0 if its time is unreadable or in the future."""
     try:
@@ -312,46 +298,32 @@ def _seconds_since(event: dict[str, Any], now: datetime) -> float:
     return max(0.0, (now - at).total_seconds())
 
 
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole and math.isfinite(whole) else None
-
-
-def _entrants(state: SearchState, number: int) -> list[int]:
-    """Return who entered a round; nobody yet if an extension opened the round before again."""
-    if number > 1 and state.rounds[number - 2].survivors is None:
-        return []
-    return state.entrants(number)
-
-
-def _trial_row(
-    made: Configuration,
-    result: TrialResult | None,
-    *,
-    round_number: int,
-    status: str,
-    rank: int | None,
-    survived: bool | None,
-    attempts: int,
-) -> dict[str, Any]:
-    """Return one row; the values of a trial without a result are None."""
+def _trial_row(made: Configuration, result: TrialResult | None, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole row of a trial; the values of a trial without a result are None."""
     low, high = (result.interval if result is not None else None) or (None, None)
 
     def value(name: str) -> Any:
         return None if result is None else getattr(result, name)
 
     return {
-        "round": round_number,
+        "round": row["round"],
         "configuration": made.number,
         "model": made.values.get("model"),
         "origin": made.origin,
-        "status": value("status") or status,
-        "rank": rank,
+        "status": value("status") or row["status"],
+        "rank": row["rank"],
         "mrr": value("mrr"),
         "low": low,
         "high": high,
-        "survived": survived,
+        "survived": row["survived"],
         **{name: value(name) for name in ("cost", "seconds", "positives", "scores", "peak_bytes", "device")},
-        "attempts": attempts,
+        "attempts": row["attempts"],
         "message": value("message") or "",
         **{f"config.{name}": setting for name, setting in made.values.items()},
     }
+
+
+def mrr_text(mrr: float | None, interval: Any) -> str:
+    """Return "MRR 0.3412 [0.3301, 0.3520]", without brackets if there is no interval."""
+    text = "no score" if mrr is None else f"MRR {mrr:.4f}"
+    return text if interval is None else f"{text} [{interval[0]:.4f}, {interval[1]:.4f}]"
