@@ -145,7 +145,7 @@ def test_variants_have_rows_for_rotate_s_own_loss_and_the_larger_dimension(here,
 
 
 def test_without_the_extra_a_study_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.cli.study.find_spec", lambda name: None if name in ("scipy", "polars") else name)
+    monkeypatch.setattr("grash.cli.app.find_spec", lambda name: None if name in ("scipy", "polars") else name)
     ran = grash("study", "methods", "nowhere.parquet")
     assert ran.code == 2 and ran.err == "error: grash study needs scipy, polars: pip install 'grash[study]'.\n"
     assert grash("study", "--help").code == 0

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import takewhile
 from typing import Annotated, Any
 
@@ -17,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from grash import __version__
-from grash.cli import data, export, query, search, settings, study, train
+from grash.cli import data, query, search, settings, train
 from grash.cli.console import say
 from grash.cli.train import has_other_ranks
 from grash.errors import ConfigError, GrashError, InputError, MemoryPlanError
@@ -36,16 +38,23 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    name="grash",
-    cls=Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+    name="grash", cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
-for group in (data, search, train, query, export, settings, study):
+)  # fmt: skip
+for group in (data, search, train, query, settings):
     group.add_to(app)
+study = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+import_module("grash_study.cli").add_to(study)  # a package beside the product, with its own dependencies
+app.add_typer(study, name="study")
+
+
+@study.callback()
+def check_study() -> None:
+    """Run the paper's experiments and compare search methods."""
+    missing = [name for name in ("scipy", "sklearn", "matplotlib", "polars") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"grash study needs {', '.join(missing)}: pip install 'grash[study]'.")
 
 
 @app.callback()
@@ -60,8 +69,8 @@ def grash(
     """
     if has_other_ranks() and context.invoked_subcommand not in (None, "train"):
         raise ConfigError(
-            f"grash {context.invoked_subcommand} runs in one process, but torchrun or a similar launcher started several: "
-            f"run it without a launcher. docs/how-to/many-devices.md explains how a search uses several devices."
+            f"grash {context.invoked_subcommand} runs in one process, but a launcher such as torchrun started several: "
+            f"run it without one. docs/how-to/many-devices.md explains how a search uses several devices."
         )
 
 
@@ -77,8 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(args=arguments, prog_name="grash", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        return _pipe_closed()
+    except BrokenPipeError:  # the reader of the output (e.g. `head`) is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (KeyboardInterrupt, typer.Abort):  # before or after the command itself
         say("Interrupted.")
         return 130
@@ -116,9 +126,3 @@ def _explain_usage(error: Exception) -> int:
     path = context.command_path if context is not None else "grash"
     say(f"error: {message if message.endswith(('.', '?')) else message + '.'} See {path} --help.")
     return 2
-
-
-def _pipe_closed() -> int:
-    """Exit quietly, since the reader of the output (e.g. `head`) is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 141

@@ -62,6 +62,26 @@ def command(*words: object) -> str:
 
 
 @contextmanager
+def status_line(*, keep: bool) -> Iterator[Callable[[str], None]]:
+    """Yield a function that prints a line on stderr; in a terminal it replaces the line before.
+
+    keep: whether the last line stays in the terminal.
+    """
+    terminal, shown = sys.stderr.isatty(), False
+
+    def show(line: str) -> None:
+        nonlocal shown
+        shown = True
+        print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if terminal and shown:
+            print("\n" if keep else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
 def share_display(*, quiet: bool = False) -> Iterator[Callable[[str, float, int], None] | None]:
     """Yield a function watch(step, share, n_triples) that shows the progress of a preparation; None if quiet.
 
@@ -70,23 +90,18 @@ def share_display(*, quiet: bool = False) -> Iterator[Callable[[str, float, int]
     if quiet:
         yield None
         return
-    terminal = sys.stderr.isatty()
-    started, shown, any_shown = time.monotonic(), 0.0, False
+    terminal, started = sys.stderr.isatty(), time.monotonic()
+    shown = 0.0 if terminal else started
+    with status_line(keep=False) as show:
 
-    def watch(step: str, share: float, n_triples: int) -> None:
-        nonlocal shown, any_shown
-        now = time.monotonic()
-        if now - max(shown, 0.0 if terminal else started) < _SECONDS_BETWEEN_LINES[terminal]:
-            return
-        shown, any_shown = now, True
-        line = share_line(step, share, n_triples, now - started)
-        print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+        def watch(step: str, share: float, n_triples: int) -> None:
+            nonlocal shown
+            now = time.monotonic()
+            if now - shown >= _SECONDS_BETWEEN_LINES[terminal]:
+                shown = now
+                show(share_line(step, share, n_triples, now - started))
 
-    try:
         yield watch
-    finally:
-        if terminal and any_shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def share_line(step: str, share: float, n_triples: int, seconds: float) -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from grash.cli.console import as_json, command, say, share_display, show_log, table
+from grash.cli.console import as_json, command, say, share_display, show_log, status_line, table
 from grash.cli.options import READING, Json, Overwrite, Source, with_options
-from grash.errors import ConfigError, InputError
+from grash.errors import ConfigError
+from grash.files import atomic_file, check_absent
 from grash.formatting import format_bytes
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from grash.reduction.subgraph import Subgraph
 
 Method = Literal["core-order", "k-core", "triples", "walk", "kgtuner"]
+Degree = Literal["neighbors", "triples"]
 _RELATIONS_SHOWN = 25
 
 
@@ -35,28 +37,21 @@ def add_to(app: typer.Typer) -> None:
 
 def prepare(
     source: Source,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder to write (default: NAME.grash).", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write (default: NAME.grash).")] = None,
     overwrite: Overwrite = False,
     memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            help="Memory limit, e.g. 8G (default: half of the machine's memory).",
-            show_default=False,
-        ),
+        str | None, typer.Option(help="Memory limit, e.g. 8G (default: half of the machine's memory).")
     ] = None,
     json: Json = False,
     *,
     reading: dict[str, Any],
 ) -> None:
-    """Encode a graph, so that later commands open it at once.
+    """Encode a graph, so that later commands load it at once.
 
     SOURCE can be a text file (tab, comma, …), RDF, Parquet or .npy, also compressed, or a folder with train, valid
     and test files, also in the layouts of LibKGE, RotatE, DGL-KE and OpenKE. Missing valid and test splits are split
-    off train. A graph that may need more memory than the limit is read in parts, with temporary files in OUT.spill;
-    after an interruption, the same command continues.
+    off train. A graph that may need more memory than the limit is read in parts, with temporary files in OUT.spill.
+    After an interruption, the same command continues.
     """
     from grash.api.dataset import prepare
     from grash.data.readers.source import dataset_name
@@ -66,17 +61,8 @@ def prepare(
     with share_display(quiet=json) as watch:
         dataset = prepare(source, folder, overwrite=overwrite, memory=memory, watch=watch, **reading)
     if json:
-        as_json(
-            {
-                "folder": str(folder),
-                "name": dataset.name,
-                "n_entities": dataset.n_entities,
-                "n_relations": dataset.n_relations,
-                "n_triples": {split: len(dataset.split(split)) for split in ("train", "valid", "test")},
-                "fingerprint": dataset.fingerprint,
-                "provenance": dataset.provenance,
-            }
-        )
+        about = {"folder": str(folder), "name": dataset.name}
+        as_json(about | _counts(dataset, "train", "valid", "test") | {"provenance": dataset.provenance})
         return
     print(f"{folder}: {dataset!r}")
     print(f"Next: {command('grash', 'describe', folder)}")
@@ -102,37 +88,27 @@ def describe(source: Source, json: Json = False, *, reading: dict[str, Any]) -> 
 def reduce(
     source: Source,
     fraction: Annotated[
-        str | None,
-        typer.Option("--fraction", help="Fraction of the train triples, e.g. 0.125 or 1/8 (kgtuner: of the entities)."),
+        str | None, typer.Option(help="Fraction of the train triples, e.g. 0.125 or 1/8 (kgtuner: of the entities).")
     ] = None,
     method: Annotated[
-        Method,
-        typer.Option(
-            "--method", help="core-order, k-core (whole cores only); to compare: triples (sampled), walk, kgtuner."
-        ),
+        Method, typer.Option(help="How to reduce; k-core: whole cores only. To compare: triples, walk, kgtuner.")
     ] = "core-order",
     degree: Annotated[
-        Literal["neighbors", "triples"],
-        typer.Option("--degree", help="core-order, k-core: what the degree of an entity counts."),
+        Degree, typer.Option(help="core-order, k-core: whether a degree counts neighbors or triples.")
     ] = "neighbors",
-    length: Annotated[int | None, typer.Option("--length", help="walk: steps of each walk (default: 10).")] = None,
-    starts: Annotated[
-        int | None, typer.Option("--starts", help="walk: number of walks, instead of a fraction.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the validation split, the sample and the walks.")] = 0,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="SVG file: how the graph shrinks along the core order.")
-    ] = None,
+    length: Annotated[int | None, typer.Option(help="walk: steps of each walk (default: 10).")] = None,
+    starts: Annotated[int | None, typer.Option(help="walk: number of walks, instead of a fraction.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the validation split, the sample and the walks.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="SVG file: how the graph shrinks along the core order.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder to write (default: NAME-FRACTION.grash).", show_default=False),
+        Path | None, typer.Option("--out", "-o", help="Folder to write (default: NAME-FRACTION.grash).")
     ] = None,
     overwrite: Overwrite = False,
     json: Json = False,
     *,
     reading: dict[str, Any],
 ) -> None:
-    """Write a smaller graph that ranks configurations alike.
+    """Write a smaller graph, on which configurations rank as on the full one.
 
     Entities with few neighbors are removed until the train split is small enough. The result is an encoded dataset
     with the same names and its own valid split (20 %, at most 5,000 triples).
@@ -145,16 +121,17 @@ def reduce(
     dataset = load_dataset(source, **reading)
     label = f"{float(share):g}" if share is not None else f"{starts}-walks"
     folder = out if out is not None else Path(f"{dataset.name}-{label}.grash")
-    if folder.exists() and not overwrite:
-        raise InputError(f"{folder} already exists: give another folder with -o, or --overwrite.")
-    if method in ("core-order", "k-core"):
-        assert share is not None
+    if not overwrite:
+        check_absent(folder)
+    if share is not None and method in ("core-order", "k-core"):
         subgraph = _cut(dataset, share, method, degree, seed, plot)
     else:
         subgraph = _sample(dataset, share, method, length, starts, seed)
     subgraph.dataset.save(folder, overwrite=overwrite)
     if json:
-        _print_subgraph_json(subgraph, folder, plot)
+        about = {"folder": str(folder), "plot": None if plot is None else str(plot)}
+        sizes = {name: getattr(subgraph, name) for name in ("k", "target", "fraction", "whole", "fell_back")}
+        as_json(about | _counts(subgraph.dataset, "train", "valid") | sizes)
     else:
         _print_subgraph(dataset, subgraph, folder, plot)
 
@@ -177,8 +154,8 @@ def list_datasets(context: typer.Context, json: Json = False) -> None:
 
 
 def get_dataset(
-    name: Annotated[str, typer.Argument(help="A name from `grash datasets`.", show_default=False)],
-    folder: Annotated[Path, typer.Option("--folder", help="Folder of downloaded datasets.")] = Path("datasets"),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `grash datasets`.", show_default=False)],
+    folder: Annotated[Path, typer.Option(help="Folder of downloaded datasets.")] = Path("datasets"),
 ) -> None:
     """Download and verify a public dataset, and print its folder. An interrupted download is continued.
 
@@ -188,10 +165,12 @@ def get_dataset(
 
     show_log()
     entry = find_entry(name)
-    terminal = sys.stderr.isatty()
-    path = download(entry, folder, progress=_show_download if terminal else None)
-    if terminal:
-        say("")
+    with status_line(keep=True) as show:
+
+        def progress(name: str, done: int, total: int | None) -> None:
+            show(f"{name}: {format_bytes(done)}" + (f" of {format_bytes(total)}" if total else ""))
+
+        path = download(entry, folder, progress=progress if sys.stderr.isatty() else None)
     print(path)
     if entry.notes:
         say(entry.notes)
@@ -200,20 +179,17 @@ def get_dataset(
     say(f"Next: {command('grash', 'describe', path)}")
 
 
-def _show_download(name: str, done: int, total: int | None) -> None:
-    size = f" of {format_bytes(total)}" if total else ""
-    print(f"\r{name}: {format_bytes(done)}{size}\x1b[K", end="", file=sys.stderr, flush=True)
+def _counts(dataset: Dataset, *splits: Any) -> dict[str, Any]:
+    counts = {"n_entities": dataset.n_entities, "n_relations": dataset.n_relations}
+    sizes = {split: len(dataset.split(split)) for split in splits}
+    return {**counts, "n_triples": sizes, "fingerprint": dataset.fingerprint}
 
 
 def _print_profile(profile: Profile) -> None:
     print(f"{profile.name}: {profile.n_entities:,} entities, {profile.n_relations:,} relations\n")
-    table(
-        ("split", ">triples", ">duplicates", ">entities", ">relations", ">unseen entities", ">unseen relations"),
-        [
-            (name, s.triples, s.duplicates, s.entities, s.relations, s.unseen_entities, s.unseen_relations)
-            for name, s in profile.splits.items()
-        ],
-    )
+    columns = ("triples", "duplicates", "entities", "relations", "unseen entities", "unseen relations")
+    rows = [(name, *(getattr(s, c.replace(" ", "_")) for c in columns)) for name, s in profile.splits.items()]
+    table(("split", *(f">{column}" for column in columns)), rows)
     _print_reading(profile)
     degrees = profile.degrees
     quantiles = ", ".join(f"{name}: {value:g}" for name, value in degrees.quantiles.items())
@@ -293,7 +269,6 @@ def _check_reduction(
 
 
 def _cut(dataset: Dataset, share: Fraction, method: Any, degree: Any, seed: int, plot: Path | None) -> Subgraph:
-    from grash.files import atomic_file
     from grash.reduction.cores import peel
     from grash.reduction.subgraph import core_order, cut
     from grash.report.charts import core_order_chart
@@ -318,21 +293,6 @@ def _sample(
     assert share is not None
     sample = sample_triples if method == "triples" else kgtuner_walk
     return sample(dataset, share, seed=seed, names=True)
-
-
-def _print_subgraph_json(subgraph: Subgraph, folder: Path, plot: Path | None) -> None:
-    small = subgraph.dataset
-    as_json(
-        {
-            "folder": str(folder),
-            "plot": None if plot is None else str(plot),
-            "n_entities": small.n_entities,
-            "n_relations": small.n_relations,
-            "n_triples": {"train": len(small.train), "valid": len(small.valid)},
-            **{name: getattr(subgraph, name) for name in ("k", "target", "fraction", "whole", "fell_back")},
-            "fingerprint": small.fingerprint,
-        }
-    )
 
 
 def _print_subgraph(full: Dataset, subgraph: Subgraph, folder: Path, plot: Path | None) -> None:
@@ -363,8 +323,6 @@ def _size_text(full: Dataset, subgraph: Subgraph) -> str:
     if provenance["method"] == "kgtuner" or provenance.get("starts") is not None:
         return f"{core}{subgraph.fraction:.4f} of the train triples."
     target = max_train_triples(subgraph.target, len(full.train))
-    missing = (
-        f"Target {subgraph.target:g}, or {target:,} train triples; missed by {target - len(subgraph.dataset.train):,}."
-    )
+    missing = target - len(subgraph.dataset.train)
     inner = " No core is that small, so the innermost one was cut further." if subgraph.fell_back else ""
-    return core + missing + inner
+    return f"{core}Target {subgraph.target:g}, or {target:,} train triples; missed by {missing:,}.{inner}"

@@ -29,47 +29,37 @@ _MOST_LINES = 4  # trials of one round on one device with their own line; more s
 
 @contextmanager
 def live_display(quiet: bool = False) -> Iterator[Watch]:
-    """Yield `watch(state, progress, devices)`, to be called whenever something may have changed; calls are cheap."""
+    """Yield `watch(state, progress, devices)`, to be called whenever something may have changed; calls are cheap.
+
+    In a terminal, a table is redrawn at the bottom and messages appear above it; elsewhere, lines are printed.
+    """
     if quiet:
         yield lambda state, progress, devices: None
-    elif sys.stderr.isatty():
-        with _LiveTable() as drawn:
-            yield drawn.watch
-    else:
+        return
+    if not sys.stderr.isatty():
         from grash.report.progress import ProgressLines
 
         yield ProgressLines(say).watch
+        return
+    from rich.console import Console
+    from rich.live import Live
 
+    last: tuple[Any, ...] | None = None
+    drawn = 0.0
+    with Live(console=Console(stderr=True, highlight=False), auto_refresh=False) as live:
 
-class _LiveTable:
-    """A table at the bottom of the terminal; messages appear above it."""
+        def watch(state: SearchState, progress: TrialProgress, devices: Sequence[str]) -> None:
+            nonlocal last, drawn
+            last = (state, progress, devices)
+            if time.monotonic() - drawn >= _REDRAW_SECONDS:
+                live.update(draw_search(*last, now=datetime.now(timezone.utc)), refresh=True)
+                drawn = time.monotonic()
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._live = Live(console=Console(stderr=True, highlight=False), auto_refresh=False)
-        self._drawn = 0.0
-        self._last: tuple[Any, ...] | None = None
-
-    def __enter__(self) -> _LiveTable:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._last is not None:
-            self._draw()
-        self._live.stop()
-
-    def watch(self, state: SearchState, progress: TrialProgress, devices: Sequence[str]) -> None:
-        self._last = (state, progress, devices)
-        if time.monotonic() - self._drawn >= _REDRAW_SECONDS:
-            self._draw()
-            self._drawn = time.monotonic()
-
-    def _draw(self) -> None:
-        assert self._last is not None
-        self._live.update(draw_search(*self._last, now=datetime.now(timezone.utc)), refresh=True)
+        try:
+            yield watch
+        finally:
+            if last is not None:
+                live.update(draw_search(*last, now=datetime.now(timezone.utc)), refresh=True)
 
 
 def draw_search(state: SearchState, progress: TrialProgress, devices: Sequence[str], *, now: datetime) -> Group:
@@ -86,6 +76,8 @@ def draw_search(state: SearchState, progress: TrialProgress, devices: Sequence[s
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """Return best configuration, test score, budget and time as lines, also for `grash status`."""
+    from grash.report.summary import mrr_text
+
     best, winner, budget = summary["incumbent"], summary["winner"], summary["budget"]
     lines = []
     if best is not None:
@@ -94,9 +86,9 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         name = "winner" if is_winner else "first" if higher else "best"
         lines.append(f"{name:<8}configuration {number} ({best['values'].get('model', '')}, {best['origin']})")
         rising = f", still rising; configuration {higher['configuration']} has {higher['mrr']:.4f}" if higher else ""
-        lines.append(f"{'valid':<8}{_mrr_text(best)} in round {best['round']}{rising}")
+        lines.append(f"{'valid':<8}{mrr_text(best['mrr'], best['interval'])} in round {best['round']}{rising}")
     if winner and winner["test"]:
-        lines.append(f"{'test':<8}{_mrr_text(winner['test'])}")
+        lines.append(f"{'test':<8}{mrr_text(winner['test'].get('mrr'), winner['test']['interval'])}")
     left = "" if summary["seconds_left"] is None else f", about {format_duration(summary['seconds_left'])} left"
     lines.append(f"{'budget':<8}{budget['spent']:.3g} of {budget['planned']:g} full runs")
     lines.append(f"{'time':<8}{format_duration(summary['seconds'])}{left}")
@@ -110,12 +102,6 @@ def round_cells(entry: dict[str, Any]) -> list[str]:
     counts = [f"{entry[name]:,}" for name in ("done", "running", "waiting", "failed")]
     mrr = "–" if best is None else f"{best['mrr']:.4f}"
     return [str(entry["number"]), *sizes, *counts, mrr, f"{entry['cost']:.3g}"]
-
-
-def _mrr_text(score: dict[str, Any]) -> str:
-    interval = score["interval"]
-    text = f"MRR {score.get('mrr', 0.0):.4f}"
-    return f"{text} [{interval[0]:.4f}, {interval[1]:.4f}]" if interval else text
 
 
 def _rounds_table(summary: dict[str, Any]) -> Table:

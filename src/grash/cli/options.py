@@ -14,17 +14,9 @@ from grash.errors import ConfigError
 
 Options = dict[str, tuple[Any, Any, Any]]  # {name: (type, default, typer.Option)}
 
-Source = Annotated[
-    str,
-    typer.Argument(
-        help="A graph: a file, a folder with train/valid/test files, an encoded dataset, or 'world', the bundled one.",
-        metavar="SOURCE",
-        show_default=False,
-    ),
-]
-ModelFolder = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A model folder, from grash train.", show_default=False)
-]
+SOURCE = "A graph: a file, a folder with train/valid/test files, an encoded dataset, or 'world', the bundled one."
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE, show_default=False)]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, from grash search.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no plan and no progress.")]
@@ -34,36 +26,24 @@ TopK = Annotated[int, typer.Option("--top-k", "-k", help="Number of answers.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")]
 
 
-def optional(kind: Any, *names: str, help: str, metavar: str | None = None) -> tuple[Any, Any, Any]:
-    """Return an option without a default; its help text tells what happens without it."""
+def optional(kind: Any, help: str, *names: str, metavar: str | None = None) -> tuple[Any, Any, Any]:
+    """Return an option without a default, whose help tells what happens without it; it is named after its key."""
     return kind | None, None, typer.Option(*names, help=help, metavar=metavar, show_default=False)
 
 
 READING: Options = {
-    "separator": optional(
-        str, "--separator", help="tab, comma, semicolon, space, whitespace, or one character (default: guessed)."
-    ),
-    "header": optional(
-        bool, "--header/--no-header", help="Whether the first line names the columns (default: guessed)."
-    ),
-    "columns": optional(
-        str, "--columns", help="Order of the columns, e.g. htr, or positions of head,relation,tail, e.g. 0,2,1."
-    ),
-    "literals": optional(str, "--literals", help="RDF triples with a literal as object: skip (default) or keep."),
-    "duplicates": optional(str, "--duplicates", help="Repeated triples in train: drop (default) or keep."),
-    "valid_fraction": optional(
-        float, "--valid-fraction", help="Fraction split off for valid if missing (default: 0.05, at most 10,000)."
-    ),
-    "test_fraction": optional(
-        float, "--test-fraction", help="Fraction split off for test if missing (default: 0.05, at most 10,000)."
-    ),
-    "n_valid": optional(int, "--n-valid", help="Number of triples split off for valid."),
-    "n_test": optional(int, "--n-test", help="Number of triples split off for test."),
-    "seed": optional(int, "--split-seed", help="Seed of that split (default: 0)."),
+    "separator": optional(str, "tab, comma, semicolon, space, whitespace, or one character (default: guessed)."),
+    "header": optional(bool, "Whether the first line names the columns (default: guessed)."),
+    "columns": optional(str, "Order of the columns, e.g. htr, or positions of head,relation,tail, e.g. 0,2,1."),
+    "literals": optional(str, "RDF triples with a literal as object: skip (default) or keep."),
+    "duplicates": optional(str, "Repeated triples in train: drop (default) or keep."),
+    "valid_fraction": optional(float, "Fraction split off for valid if missing (default: 0.05, at most 10,000)."),
+    "test_fraction": optional(float, "Fraction split off for test if missing (default: 0.05, at most 10,000)."),
+    "n_valid": optional(int, "Number of triples split off for valid."),
+    "n_test": optional(int, "Number of triples split off for test."),
+    "seed": optional(int, "Seed of that split (default: 0).", "--split-seed"),
     "format": optional(
-        str,
-        "--format",
-        help="text, ntriples, nquads, turtle, rdfxml, parquet, npy or npz (default: by content and name).",
+        str, "text, ntriples, nquads, turtle, rdfxml, parquet, npy or npz (default: by content and name)."
     ),
 }
 
@@ -81,16 +61,19 @@ def with_options(command: Callable[..., Any], **groups: Options) -> Callable[...
             arguments[group] = {name: value for name, value in values.items() if value is not None}
         return command(**arguments)
 
-    own = inspect.signature(command, eval_str=True)
-    parameters = [p for p in own.parameters.values() if p.name not in groups and p.kind is not p.VAR_KEYWORD]
+    own, keyword = inspect.signature(command, eval_str=True), inspect.Parameter.KEYWORD_ONLY
+    kept = (p for p in own.parameters.values() if p.name not in groups and p.kind is not p.VAR_KEYWORD)
+    parameters = [p.replace(kind=keyword) for p in kept]
     for group, options in groups.items():
         for name, (kind, default, option) in options.items():
+            plain = f"--{name}".replace("_", "-")
+            switch = f"{plain}/--no{plain[1:]}" if kind == bool | None else plain
+            if option.default is ...:  # typer stores the first given name here
+                option.param_decls = (switch,)
             annotation: Any = Annotated[kind, option]
-            keyword = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(f"{group}_{name}", keyword, default=default, annotation=annotation))
-    keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    with_groups.__signature__ = own.replace(parameters=keywords)  # type: ignore[attr-defined]
-    with_groups.__annotations__ = {p.name: p.annotation for p in keywords}
+    with_groups.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_groups.__annotations__ = {p.name: p.annotation for p in parameters}
     del with_groups.__wrapped__
     return with_groups
 

@@ -1,4 +1,4 @@
-"""grash evaluate, predict, score and neighbors: what a trained model knows."""
+"""grash evaluate, predict, score, neighbors and export: use a trained model."""
 
 from __future__ import annotations
 
@@ -10,50 +10,44 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from grash.cli.console import as_json, say, show_log, table
-from grash.cli.options import READING, Device, Json, ModelFolder, Threads, TopK, option_name, with_options
+from grash.cli.console import as_json, command, say, show_log, table
+from grash.cli.options import READING, Device, Json, ModelFolder, Overwrite, Threads, TopK, option_name, with_options
 from grash.errors import ConfigError, InputError, UnknownName
 
 if TYPE_CHECKING:
     from grash.api.model import Model, Query
 
-Head = Annotated[str | None, typer.Option("--head", help="Name (or id) of the head.", show_default=False)]
-Relation = Annotated[str | None, typer.Option("--relation", help="Name of the relation.", show_default=False)]
-Tail = Annotated[str | None, typer.Option("--tail", help="Name (or id) of the tail.", show_default=False)]
+Head = Annotated[str | None, typer.Option(help="Name of the head.")]
+Relation = Annotated[str | None, typer.Option(help="Name of the relation.")]
+Tail = Annotated[str | None, typer.Option(help="Name of the tail.")]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Skip lines of the file with unknown names.")]
 
 _T = TypeVar("_T")
 _PARTS = ("head", "relation", "tail")
 _METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
 _SKIPPED_SHOWN = 20  # skipped lines that get their own message
+_EXPORTED = "A model folder; for settings also a YAML file or a run folder, for splits also a run folder or a graph."
 
 
 def add_to(app: typer.Typer) -> None:
     app.command()(with_options(evaluate, reading=READING))
-    for command in (predict, score, neighbors):
-        app.command()(command)
+    for verb in (predict, score, neighbors, export):
+        app.command()(verb)
 
 
 def evaluate(
     model: ModelFolder,
-    dataset: Annotated[
-        str | None,
-        typer.Option("--dataset", help="Another graph, matched by names (default: the model's).", show_default=False),
-    ] = None,
-    split: Annotated[Literal["valid", "test"], typer.Option("--split", help="Split to rank.")] = "test",
-    sample: Annotated[int | None, typer.Option("--sample", help="Rank a random sample of that many triples.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Another graph, matched by names (default: the model's).")] = None,
+    split: Annotated[Literal["valid", "test"], typer.Option(help="Split to rank.")] = "test",
+    sample: Annotated[int | None, typer.Option(help="Rank a random sample of that many triples.")] = None,
     candidates: Annotated[
-        int | None,
-        typer.Option(
-            "--candidates", min=1, help="Rank among that many random entities; metrics are named e.g. mrr@1000neg."
-        ),
+        int | None, typer.Option(min=1, help="Rank among that many random entities; metrics are e.g. mrr@1000neg.")
     ] = None,
     unseen: Annotated[
-        Literal["keep", "drop"],
-        typer.Option("--unseen", help="Triples with an entity or relation not seen in training."),
+        Literal["keep", "drop"], typer.Option(help="Triples with an entity or relation not seen in training.")
     ] = "keep",
     per_relation: Annotated[bool, typer.Option("--per-relation", help="Also show metrics per relation.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the sample and of the interval.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of the interval.")] = 0,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
@@ -62,7 +56,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a split: MRR, Hits@k and more.
 
-    For every triple the model ranks the head and the tail among all entities, without other known answers.
+    For each triple, the model ranks the true head and tail among all entities, leaving out other known answers.
     """
     if reading and dataset is None:
         given = option_name(READING, next(iter(reading)))
@@ -86,8 +80,7 @@ def predict(
     relation: Relation = None,
     tail: Tail = None,
     queries: Annotated[
-        Path | None,
-        typer.Option("--queries", help="File with lines of head, relation, tail; ? is predicted."),
+        Path | None, typer.Option(help="File with lines of head, relation, tail; ? is predicted.")
     ] = None,
     top_k: TopK = 10,
     new_only: Annotated[bool, typer.Option("--new-only", help="Leave out answers that are in the graph.")] = False,
@@ -105,8 +98,7 @@ def predict(
     given = (head, relation, tail)
     if queries is not None and any(part is not None for part in given):
         raise InputError("Give either --queries or --head, --relation and --tail, not both.")
-    _check_skip_unknown(skip_unknown, queries)
-    loaded = _load(model, device, threads)
+    loaded = _load(model, device, threads, skip_unknown and queries is None)
     if queries is not None:
         _predict_file(loaded, queries, top_k, new_only, skip_unknown, json)
         return
@@ -120,8 +112,7 @@ def predict(
 def score(
     model: ModelFolder,
     triples: Annotated[
-        Path | None,
-        typer.Argument(help="File with lines of head, relation, tail.", show_default=False),
+        Path | None, typer.Argument(metavar="[FILE]", help="File with lines of head, relation, tail.")
     ] = None,
     head: Head = None,
     relation: Relation = None,
@@ -131,17 +122,16 @@ def score(
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Score triples: those of a file, or one given by names. Higher is more plausible.
+    """Score the triples of a file, or one triple.
 
-    The columns of a file are separated by tabs, or by commas if no line has a tab.
+    A higher score is more plausible. The columns of a file are separated by tabs, or by commas if no line has a tab.
     """
     import numpy as np
 
     one = [str(part) for part in (head, relation, tail) if part is not None]
     if (triples is None) != (len(one) == 3):
         raise InputError("Give either a file of triples, or all of --head, --relation and --tail.")
-    _check_skip_unknown(skip_unknown, triples)
-    loaded = _load(model, device, threads)
+    loaded = _load(model, device, threads, skip_unknown and triples is None)
     if triples is None:
         rows, ids = [one], [_triple_ids(loaded, one)]
     else:
@@ -156,9 +146,9 @@ def score(
 
 def neighbors(
     model: ModelFolder,
-    entity: Annotated[str, typer.Argument(help="Name (or id) of an entity.", show_default=False)],
+    entity: Annotated[str, typer.Argument(metavar="ENTITY", help="Name of an entity.", show_default=False)],
     top_k: TopK = 10,
-    metric: Annotated[str, typer.Option("--metric", help="cosine, euclidean or dot.")] = "cosine",
+    metric: Annotated[str, typer.Option(help="cosine, euclidean or dot.")] = "cosine",
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
@@ -170,6 +160,43 @@ def neighbors(
         as_json({"entity": entity, "metric": metric, "neighbors": found})
         return
     table(("", "entity", f">{metric}"), [(i + 1, a.name, a.score) for i, a in enumerate(answers)])
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help=_EXPORTED, show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
+    format: Annotated[str, typer.Option(help="npy, word2vec, parquet, splits, pykeen or libkge.")] = "npy",
+    dataset: Annotated[str | None, typer.Option(help="pykeen, libkge: name of the graph in that library.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write embeddings, splits or settings for other programs.
+
+    npy: entities.npy and relations.npy, with names in .tsv files. word2vec: entities.txt; spaces in names become
+    underscores. parquet: id, name, embedding. splits: train.txt, valid.txt and test.txt with names. pykeen:
+    pykeen.json, a pipeline. libkge: libkge.yaml, a training. Settings that the other library lacks are listed on
+    stderr and in the file.
+    """
+    from grash.api.dataset import find_dataset
+    from grash.api.model import load_model
+    from grash.interop.export import CONFIG_FILES, check_format, export_config, export_splits, find_config
+
+    show_log()
+    check_format(format, dataset)
+    kind: Any = format
+    if format in CONFIG_FILES:
+        config, graph = find_config(model)
+        splits = command("grash", "export", model, "--format", "splits", "-o", "FOLDER")
+        known: dict[str, Any] = {"graph": graph, "dataset": dataset, "splits": splits}
+        path, remarks = export_config(config, out, kind, overwrite=overwrite, **known)
+        for remark in remarks:
+            say(remark)
+        written = [path]
+    elif format == "splits":
+        written = export_splits(find_dataset(model), out, overwrite=overwrite)
+    else:
+        written = load_model(model, device="cpu").export(out, kind, overwrite=overwrite)
+    for path in written:
+        print(path)
 
 
 def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> None:
@@ -206,18 +233,15 @@ def _measured(result: dict[str, Any]) -> str:
     return text
 
 
-def _load(folder: Path, device: str, threads: int | None) -> Model:
+def _load(folder: Path, device: str, threads: int | None, skips_nothing: bool = False) -> Model:
+    if skips_nothing:
+        raise ConfigError("--skip-unknown is only for a file: leave it out.")
     from grash.api.model import load_model
     from grash.engines.trainer import set_threads
 
     show_log()
     set_threads(threads)
     return load_model(folder, device=device)
-
-
-def _check_skip_unknown(skip_unknown: bool, file: Path | None) -> None:
-    if skip_unknown and file is None:
-        raise ConfigError("--skip-unknown is only for a file: leave it out.")
 
 
 def _predict_file(model: Model, path: Path, top_k: int, new_only: bool, skip_unknown: bool, json: bool) -> None:

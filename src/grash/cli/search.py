@@ -9,104 +9,69 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grash.cli import options
 from grash.cli.console import as_json, command, say, show_log, table
 from grash.cli.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
-from grash.cli.options import (
-    READING,
-    Json,
-    Options,
-    Quiet,
-    RunFolder,
-    Source,
-    option_name,
-    optional,
-    parse_assignment,
-    with_options,
-)
+from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
 from grash.errors import ConfigError
 from grash.formatting import format_duration
 
 if TYPE_CHECKING:
-    from grash.api.search import Search, SearchResult
+    from grash.api.result import SearchResult
+    from grash.api.search import Search
     from grash.search.trial import TrialResult
     from grash.training.config import TrainConfig
 
 STOPPED = 7  # exit code of a search that --max-seconds stopped; `grash resume` continues it
 
-_DEVICE = optional(str, "--device", help="auto, cpu, cuda or cuda:N; several with commas (default: auto).")
-_PLACEMENT = optional(
-    str,
-    "--placement",
-    help="Where the final model's entity embeddings are stored: auto, device, host or disk (default: auto).",
-)
-_SETTINGS: Options = {
-    "config": optional(Path, "--config", "-c", help="YAML file of settings, or a GraSH search file of LibKGE."),
-    "preset": optional(str, "--preset", help="default, paper or paper-text (default: default)."),
-    "models": optional(str, "--model", "-m", help="One model, or several with commas (default: complex)."),
-    "dim": optional(int, "--dim", "-d", help="Floats per entity (default: 128)."),
-    "max_epochs": optional(float, "--epochs", "-e", help="E: epochs of a full training run (default: 100)."),
-    "budget": optional(float, "--budget", "-B", help="B: cost of the search in full runs (default: 3)."),
-    "n_trials": optional(int, "--n-trials", "-n", help="n: configurations in the first round (default: 64)."),
-    "eta": optional(int, "--eta", help="η: the best 1/η advance to the next round (default: 4)."),
-    "variant": optional(str, "--variant", help="What is reduced: combined, graph or epoch (default: combined)."),
-    "space": optional(str, "--space", help="Search space: default, paper, wide, or a YAML file (default: default)."),
-    "proposals": optional(
-        str, "--proposals", help="Source of configurations: random, sobol or portfolio (default: portfolio)."
-    ),
+_SETTINGS = {
+    "config": optional(Path, "YAML file of settings, or a GraSH search file of LibKGE.", "--config", "-c"),
+    "preset": optional(str, "default, paper or paper-text (default: default)."),
+    "models": optional(str, "One model, or several with commas (default: complex).", "--model", "-m"),
+    "dim": optional(int, "Floats per entity (default: 128).", "--dim", "-d"),
+    "max_epochs": optional(float, "E: epochs of a full training run (default: 100).", "--epochs", "-e"),
+    "budget": optional(float, "B: cost of the search in full runs (default: 3).", "--budget", "-B"),
+    "n_trials": optional(int, "n: configurations in the first round (default: 64).", "--n-trials", "-n"),
+    "eta": optional(int, "η: the best 1/η advance to the next round (default: 4)."),
+    "variant": optional(str, "What is reduced: combined, graph or epoch (default: combined)."),
+    "space": optional(str, "Search space: default, paper, wide, or a YAML file (default: default)."),
+    "proposals": optional(str, "Source of configurations: random, sobol or portfolio (default: portfolio)."),
     "initial_configs": optional(
-        list[Path],
-        "--initial-config",
+        list[Path], "YAML file of a configuration for the first round. Repeatable.", "--initial-config",
         metavar="<path>",
-        help="YAML file of a configuration for the first round. Repeatable.",
     ),
-    "from_run": optional(Path, "--from-run", help="Run folder whose best configurations enter the first round."),
-    "seed": optional(int, "--seed", help="Seed of all random choices (default: 0)."),
-    "reduction": optional(
-        str, "--reduction", help="Subgraphs: core-order, or k-core for whole cores only (default: core-order)."
-    ),
-    "degree": optional(str, "--degree", help="Degree in the cores: neighbors or triples (default: neighbors)."),
-    "guard_rails": optional(
-        bool, "--guard-rails/--no-guard-rails", help="Avoid rounds that are too small to be informative (default: on)."
-    ),
-    "threads": optional(int, "--threads", help="CPU threads per trial; results depend on it (default: 1)."),
-    "final_threads": optional(
-        int, "--final-threads", help="CPU threads of the final training (default: as --threads)."
-    ),
-    "budget_unit": optional(str, "--budget-unit", help="Unit of cost: triples or scores (default: triples)."),
-    "warm_start": optional(
-        str, "--warm-start", help="weights: a trial starts with its weights of the last round (default: off)."
-    ),
-    "final_train": optional(
-        bool, "--final-train/--no-final-train", help="Train the winner on the full graph (default: yes)."
-    ),
+    "from_run": optional(Path, "Run folder whose best configurations enter the first round."),
+    "seed": optional(int, "Seed of all random choices (default: 0)."),
+    "reduction": optional(str, "Subgraphs: core-order, or k-core for whole cores only (default: core-order)."),
+    "degree": optional(str, "Degree in the cores: neighbors or triples (default: neighbors)."),
+    "guard_rails": optional(bool, "Avoid rounds that are too small to be informative (default: on)."),
+    "threads": optional(int, "CPU threads per trial; results depend on it (default: 1)."),
+    "final_threads": optional(int, "CPU threads of the final training (default: as --threads)."),
+    "budget_unit": optional(str, "Unit of cost: triples or scores (default: triples)."),
+    "warm_start": optional(str, "weights: a trial starts with its weights of the last round (default: off)."),
+    "final_train": optional(bool, "Train the winner on the full graph (default: yes)."),
     "fixed": optional(
-        list[str], "--set", metavar="NAME=VALUE", help="A training setting that is not searched. Repeatable."
+        list[str], "A training setting that is not searched. Repeatable.", "--set", metavar="NAME=VALUE"
     ),
+}  # fmt: skip
+_ENGINE = {
+    "engine": optional(str, "auto, sequential, processes, stacked or ray (default: auto)."),
+    "device": optional(str, "auto, cpu, cuda or cuda:N; several with commas (default: auto)."),
+    "workers": optional(int, "Trials at a time (default: as many as fit)."),
+    "address": optional(str, "Ray cluster: HOST:PORT or auto (default: start one on this machine)."),
+    "placement": optional(str, "Where the final model's entities are stored, as in grash train (default: auto)."),
+    "trial_timeout": optional(float, "Abort a trial after that many seconds."),
 }
-_ENGINE: Options = {
-    "engine": optional(str, "--engine", help="auto, sequential, processes, stacked or ray (default: auto)."),
-    "device": _DEVICE,
-    "workers": optional(int, "--workers", help="Trials at a time (default: as many as fit)."),
-    "address": optional(str, "--address", help="Ray cluster: HOST:PORT or auto (default: start one on this machine)."),
-    "placement": _PLACEMENT,
-    "trial_timeout": optional(float, "--trial-timeout", help="Abort a trial after that many seconds."),
-}
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="Run folder (default: runs/DATASET-MODEL-search).", show_default=False),
-]
-MaxSeconds = Annotated[
-    float | None,
-    typer.Option("--max-seconds", help="Stop after that time; grash resume continues.", show_default=False),
-]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder (default: runs/DATASET-MODEL-search).")]
+MaxSeconds = Annotated[float | None, typer.Option(help="Stop after that time; grash resume continues.")]
 _COMPARED = ("run", "dataset", "model", ">n", ">E", "status", ">valid MRR", ">test MRR", ">cost", ">time")
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(with_options(search, asked=_SETTINGS, engine=_ENGINE, reading=READING))
-    plan_options: Options = {"device": _DEVICE, "placement": _PLACEMENT}
-    app.command()(with_options(plan, asked=_SETTINGS, engine=plan_options, reading=READING))
-    app.command()(with_options(resume, engine=_ENGINE))
+    app.command()(options.with_options(search, asked=_SETTINGS, engine=_ENGINE, reading=READING))
+    placing = {name: _ENGINE[name] for name in ("device", "placement")}
+    app.command()(options.with_options(plan, asked=_SETTINGS, engine=placing, reading=READING))
+    app.command()(options.with_options(resume, engine=_ENGINE))
     for each in (status, report, dashboard):
         app.command()(each)
 
@@ -127,8 +92,8 @@ def search(
 ) -> None:
     """Search hyperparameters, then train and test the winner.
 
-    The search costs about three training runs. The same command, or grash resume, continues an interrupted search. Ctrl-C finishes the running trials first;
-    a second Ctrl-C saves and stops at once.
+    By default, a search costs as much as three training runs. Ctrl-C finishes the running trials and stops; a second
+    Ctrl-C saves them and stops at once. The same command, or grash resume, continues the search.
     """
     from grash.api.search import Search
 
@@ -186,12 +151,10 @@ def resume(
 
 
 def status(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, from grash search.", show_default=False)
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Show where a search is: rounds, best, budget, time left.
+    """Show the state of a search: rounds, best, budget, time left.
 
     For several run folders, print a table with one row each. The command only reads, so it can be used at any time,
     on any machine that sees the folder.
@@ -209,12 +172,12 @@ def status(
 
 
 def report(
-    run: RunFolder,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    run: RunFolder, open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False
 ) -> None:
     """Write the report of a search, report.html.
 
-    It has charts of rounds, ranks, parameters and costs. A search also writes it after each round. It needs no network and can be sent to others.
+    It has charts of rounds, ranks, parameters and costs. A search also writes it after each round. It is one file that
+    needs no network.
     """
     from grash.report.page import write_report
 
@@ -229,11 +192,11 @@ def report(
 
 def dashboard(
     run: RunFolder,
-    port: Annotated[int, typer.Option("--port", help="Port on this machine; 0 chooses a free one.")] = 8080,
+    port: Annotated[int, typer.Option(help="Port on this machine; 0 chooses a free one.")] = 8080,
 ) -> None:
-    """Start optuna-dashboard on a search.
+    """Show a search in optuna-dashboard.
 
-    It also works while the search runs, and listens on 127.0.0.1 only. Ctrl-C ends it.
+    It also works while the search runs, and listens on 127.0.0.1 only. Ctrl-C stops it.
     """
     from grash.report.optuna import dashboard_server
 
@@ -341,15 +304,7 @@ def _print_status(summary: dict[str, Any], run: Path) -> None:
 def _compared_row(summary: dict[str, Any], run: Path) -> list[object]:
     """Return a row with the MRRs of the final training, since the rounds of searches have different graphs."""
     winner, epochs = summary["winner"] or {}, summary["max_epochs"]
-    return [
-        str(run),
-        summary["dataset"].get("name", ""),
-        ", ".join(summary["models"]),
-        summary["n_trials"],
-        None if epochs is None else f"{epochs:g}",
-        summary["status"],
-        (winner.get("final") or {}).get("valid_mrr"),
-        (winner.get("test") or {}).get("mrr"),
-        f"{summary['budget']['spent']:.3g}",
-        format_duration(summary["seconds"]),
-    ]
+    names = (str(run), summary["dataset"].get("name", ""), ", ".join(summary["models"]), summary["n_trials"])
+    valid, test = (winner.get("final") or {}).get("valid_mrr"), (winner.get("test") or {}).get("mrr")
+    cost, seconds = f"{summary['budget']['spent']:.3g}", format_duration(summary["seconds"])
+    return [*names, None if epochs is None else f"{epochs:g}", summary["status"], valid, test, cost, seconds]

@@ -18,20 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grash.cli.console import as_json, command, say, show_log
-from grash.cli.options import (
-    READING,
-    Device,
-    Json,
-    Options,
-    Overwrite,
-    Quiet,
-    Source,
-    Threads,
-    optional,
-    parse_assignment,
-    with_options,
-)
+from grash.cli import options
+from grash.cli.console import as_json, command, say, show_log, status_line
+from grash.cli.options import READING, Device, Json, Overwrite, Quiet, Source, Threads, optional, parse_assignment
 from grash.errors import ConfigError, GrashError
 from grash.formatting import format_bytes, format_duration, format_number
 
@@ -43,30 +32,24 @@ if TYPE_CHECKING:
     from grash.training.distributed.communication import ProcessGroup
     from grash.training.loop import Progress
 
-_SETTINGS: Options = {
-    "model": optional(str, "--model", "-m", help="complex, cp, distmult, rescal, rotate or transe (default: complex)."),
-    "dim": optional(int, "--dim", "-d", help="Floats per entity (default: 128)."),
-    "reciprocal": optional(
-        bool, "--reciprocal/--no-reciprocal", help="Separate embeddings for inverse relations (default: no)."
-    ),
-    "training": optional(str, "--training", help="negative_sampling, 1vsall or kvsall (default: negative_sampling)."),
-    "negatives": optional(int, "--negatives", help="Negatives per positive, for head and tail each (default: 500)."),
-    "loss": optional(str, "--loss", help="softmax, bce, margin or self_adversarial (default: softmax)."),
-    "epochs": optional(float, "--epochs", "-e", help="Passes over train, e.g. 2.37 (default: 100)."),
-    "lr": optional(float, "--lr", help="Learning rate (default: 0.1)."),
-    "batch_size": optional(int, "--batch-size", "-b", help="Positives per step (default: 1024)."),
-    "optimizer": optional(str, "--optimizer", help="adagrad, row_adagrad, adam, lazy_adam or sgd (default: adagrad)."),
-    "penalty": optional(str, "--penalty", help="none, l1, l2, l3, n3 or dura (default: none)."),
-    "penalty_weight": optional(
-        float, "--penalty-weight", help="Weight of the penalty on entities and relations (default: 0)."
-    ),
-    "dropout": optional(float, "--dropout", help="Dropout of entity and relation embeddings (default: 0)."),
-    "valid_every": optional(float, "--valid-every", help="Epochs between validations (default: 5)."),
-    "patience": optional(
-        int, "--patience", help="Stop after that many validations without a better MRR (default: 10)."
-    ),
-    "seed": optional(int, "--seed", help="Seed of all random choices (default: 0)."),
-    "set": optional(list[str], "--set", metavar="NAME=VALUE", help="Any setting; see grash settings. Repeatable."),
+_SETTINGS = {
+    "model": optional(str, "complex, cp, distmult, rescal, rotate or transe (default: complex).", "--model", "-m"),
+    "dim": optional(int, "Floats per entity (default: 128).", "--dim", "-d"),
+    "reciprocal": optional(bool, "Separate embeddings for inverse relations (default: no)."),
+    "training": optional(str, "negative_sampling, 1vsall or kvsall (default: negative_sampling)."),
+    "negatives": optional(int, "Negatives per positive, for head and tail each (default: 500)."),
+    "loss": optional(str, "softmax, bce, margin or self_adversarial (default: softmax)."),
+    "epochs": optional(float, "Passes over train, e.g. 2.37 (default: 100).", "--epochs", "-e"),
+    "lr": optional(float, "Learning rate (default: 0.1)."),
+    "batch_size": optional(int, "Positives per step (default: 1024).", "--batch-size", "-b"),
+    "optimizer": optional(str, "adagrad, row_adagrad, adam, lazy_adam or sgd (default: adagrad)."),
+    "penalty": optional(str, "none, l1, l2, l3, n3 or dura (default: none)."),
+    "penalty_weight": optional(float, "Weight of the penalty on entities and relations (default: 0)."),
+    "dropout": optional(float, "Dropout of entity and relation embeddings (default: 0)."),
+    "valid_every": optional(float, "Epochs between validations (default: 5)."),
+    "patience": optional(int, "Stop after that many validations without a better MRR (default: 10)."),
+    "seed": optional(int, "Seed of all random choices (default: 0)."),
+    "set": optional(list[str], "Any setting; see grash settings. Repeatable.", metavar="NAME=VALUE"),
 }
 
 
@@ -91,36 +74,20 @@ class _Request:
         sample = self.options["valid_sample"]
         return self.out if self.out is not None else unused_folder(self.dataset, self.config, valid_sample=sample)
 
-    def resumes_from(self, checkpoint: Path) -> bool:
-        from grash.api.training import can_resume
-
-        return can_resume(checkpoint, self.dataset, self.config, self.options["valid_sample"])
-
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(with_options(train, settings=_SETTINGS, reading=READING))
+    app.command()(options.with_options(train, settings=_SETTINGS, reading=READING))
 
 
 def train(
     source: Source,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Model folder (default: runs/DATASET-MODEL).", show_default=False),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="YAML file of settings, name: value.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Model folder (default: runs/DATASET-MODEL).")] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file of settings, name: value.")] = None,
     device: Device = "auto",
     threads: Threads = None,
-    placement: Annotated[
-        str, typer.Option("--placement", help="Where entity embeddings are stored: auto, device, host or disk.")
-    ] = "auto",
-    valid_sample: Annotated[
-        int | None, typer.Option("--valid-sample", help="Validate on a random sample of that many triples.")
-    ] = None,
-    test_sample: Annotated[
-        int | None, typer.Option("--test-sample", help="Test on a random sample of that many triples.")
-    ] = None,
+    placement: Annotated[str, typer.Option(help="Where entities are stored: auto, device, host or disk.")] = "auto",
+    valid_sample: Annotated[int | None, typer.Option(help="Validate on a random sample of that many triples.")] = None,
+    test_sample: Annotated[int | None, typer.Option(help="Test on a random sample of that many triples.")] = None,
     no_test: Annotated[bool, typer.Option("--no-test", help="Skip the evaluation on test.")] = False,
     overwrite: Overwrite = False,
     restart: Annotated[bool, typer.Option("--restart", help="Start again; ignore an existing checkpoint.")] = False,
@@ -143,13 +110,8 @@ def train(
     set_threads(threads)
     chosen = configure(config, **_train_settings(settings))
     dataset = load_dataset(source, **reading)
-    options = {
-        "overwrite": overwrite,
-        "evaluate": not no_test,
-        "valid_sample": valid_sample,
-        "test_sample": test_sample,
-    }
-    request = _Request(dataset, chosen, out, device, threads, placement, restart, json, quiet, options)
+    more = {"overwrite": overwrite, "evaluate": not no_test, "valid_sample": valid_sample, "test_sample": test_sample}
+    request = _Request(dataset, chosen, out, device, threads, placement, restart, json, quiet, more)
     if launched():
         _train_rank(request)
     else:
@@ -166,46 +128,40 @@ def has_other_ranks() -> bool:
     return launched() and os.environ["WORLD_SIZE"] != "1"
 
 
-def _train_settings(options: dict[str, Any]) -> dict[str, Any]:
+def _train_settings(given: dict[str, Any]) -> dict[str, Any]:
     """Return fields of TrainConfig; --set overrides the other options."""
-    options = dict(options)
-    assignments = options.pop("set", [])
-    if (negatives := options.pop("negatives", None)) is not None:
-        options |= {"negatives_head": negatives, "negatives_tail": negatives}
-    if (weight := options.pop("penalty_weight", None)) is not None:
-        options["penalty_entity"] = weight
-        if options.get("penalty") != "dura":
-            options["penalty_relation"] = weight
-    if (dropout := options.pop("dropout", None)) is not None:
-        options |= {"dropout_entity": dropout, "dropout_relation": dropout}
-    return options | dict(parse_assignment(text) for text in assignments)
+    settings = dict(given)
+    assignments = settings.pop("set", [])
+    if (negatives := settings.pop("negatives", None)) is not None:
+        settings |= {"negatives_head": negatives, "negatives_tail": negatives}
+    if (weight := settings.pop("penalty_weight", None)) is not None:
+        settings |= {"penalty_entity": weight}
+        settings |= {"penalty_relation": weight} if settings.get("penalty") != "dura" else {}
+    if (dropout := settings.pop("dropout", None)) is not None:
+        settings |= {"dropout_entity": dropout, "dropout_relation": dropout}
+    return settings | dict(parse_assignment(text) for text in assignments)
 
 
 def _train_here(request: _Request) -> None:
     """Train in this process."""
     from grash.api.training import check_output, checkpoint_folder, train
-    from grash.engines.memory import choose_device
+    from grash.engines.device import choose_device
     from grash.engines.trainer import TrainingData
 
-    dataset, config, options, folder = request.dataset, request.config, dict(request.options), request.model_folder()
+    dataset, config, given, folder = request.dataset, request.config, request.options, request.model_folder()
     checkpoint = checkpoint_folder(folder)
-    check_output(folder, overwrite=options["overwrite"], test_sample=options["test_sample"])
+    check_output(folder, overwrite=given["overwrite"], test_sample=given["test_sample"])
     device = choose_device(request.device)
-    data = TrainingData(dataset, device, valid_sample=options["valid_sample"])
+    data = TrainingData(dataset, device, valid_sample=given["valid_sample"])
     placed = data.choose_placement(config, placement=request.placement, folder=folder.absolute().parent)
     if request.restart:  # only now, when nothing above has refused the run
         shutil.rmtree(checkpoint, ignore_errors=True)
     started = time.monotonic()
     if not request.quiet:
-        plan = f"memory on {device}: {placed.sentence()}"
-        _print_plan(request, plan, folder, resumes=request.resumes_from(checkpoint))
-    try:
-        with progress_display(config, request.device, quiet=request.quiet) as watch:
-            options |= {"device": request.device, "threads": request.threads, "placement": request.placement}
-            model = train(dataset, config, out=folder, watch=watch, **options)
-    except KeyboardInterrupt:
-        _print_interrupted(checkpoint)
-        raise typer.Exit(130) from None
+        _print_plan(request, f"memory on {device}: {placed.sentence()}", folder)
+    with _watching(request, request.device, checkpoint) as watch:
+        where: dict[str, Any] = {"device": request.device, "threads": request.threads, "out": folder}
+        model = train(dataset, config, placement=request.placement, watch=watch, **where, **given)
     _print_result(request, model.history, model.evaluation, folder, time.monotonic() - started)
 
 
@@ -245,43 +201,23 @@ def _train_joined(request: _Request, group: ProcessGroup, device: torch.device) 
     if not request.quiet:
         rows = -(-dataset.n_entities // group.size)
         ranks = f"{group.size} ranks, {rows:,} entities each" if group.size > 1 else "one rank"
-        resumes = not request.restart and request.resumes_from(checkpoint)
-        _print_plan(request, f"{ranks}; rank 0 on {device}", folder, resumes=resumes)
-    try:
-        with progress_display(config, str(device), quiet=request.quiet) as watch:
-            given: dict[str, Any] = {
-                "out": folder,
-                "checkpoint": checkpoint,
-                "restart": request.restart,
-                "watch": watch,
-            }
-            found = run_distributed_training(dataset, config, group, device, **given, **request.options)
-    except KeyboardInterrupt:
-        if first:
-            _print_interrupted(checkpoint)
-        raise typer.Exit(130) from None
+        _print_plan(request, f"{ranks}; rank 0 on {device}", folder)
+    with _watching(request, str(device), checkpoint if first else None) as watch:
+        given: dict[str, Any] = {"out": folder, "checkpoint": checkpoint, "restart": request.restart}
+        found = run_distributed_training(dataset, config, group, device, watch=watch, **given, **request.options)
     if first:
         _print_result(request, found.history, found.evaluation, folder, time.monotonic() - started)
 
 
-def _print_plan(request: _Request, plan: str, folder: Path, *, resumes: bool) -> None:
-    config = request.config
-    say(repr(request.dataset))
+def _print_plan(request: _Request, plan: str, folder: Path) -> None:
+    from grash.api.training import can_resume, checkpoint_folder
+
+    dataset, config, sample = request.dataset, request.config, request.options["valid_sample"]
+    say(repr(dataset))
     say(f"{config.model}, {config.dim} floats per entity, {config.training}, {config.epochs:g} epochs → {folder}")
     say(plan)
-    if resumes:
+    if not request.restart and can_resume(checkpoint_folder(folder), dataset, config, sample):
         say("Resuming from the checkpoint of this run.")
-
-
-def _print_interrupted(checkpoint: Path) -> None:
-    """Print which checkpoint an interrupted training leaves; on a full disk it is that of an earlier step."""
-    from grash.training.checkpoint import checkpoint_step
-
-    step = checkpoint_step(checkpoint)
-    if step is None:
-        say("Interrupted before the first checkpoint: nothing was written.")
-    else:
-        say(f"Interrupted. {checkpoint} has the checkpoint of step {step:,}; run the same command again to resume.")
 
 
 def _print_result(
@@ -291,20 +227,13 @@ def _print_result(
     best = max(history, key=lambda v: v["mrr"], default=None)
     dataset = request.dataset
     if not request.quiet:
-        found = "" if best is None else f"; best valid MRR {best['mrr']:.4f} at epoch {best['epoch']:g}"
-        say(f"done in {format_duration(seconds)}{found}")
+        score = "" if best is None else f"; best valid MRR {best['mrr']:.4f} at epoch {best['epoch']:g}"
+        say(f"done in {format_duration(seconds)}{score}")
     if request.json:
-        as_json(
-            {
-                "model_folder": str(folder),
-                "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
-                "config": request.config.model_dump(),
-                "best_validation": best,
-                "history": history,
-                "evaluation": evaluation or None,
-                "seconds": seconds,
-            }
-        )
+        about = {"name": dataset.name, "fingerprint": dataset.fingerprint}
+        run = {"model_folder": str(folder), "dataset": about, "config": request.config.model_dump()}
+        found = {"best_validation": best, "history": history, "evaluation": evaluation or None}
+        as_json({**run, **found, "seconds": seconds})
         return
     from grash.cli.query import show_evaluation
 
@@ -328,45 +257,36 @@ def _next_commands(dataset: Dataset, folder: Path) -> Iterator[tuple[object, ...
 
 
 @contextmanager
-def progress_display(
-    config: TrainConfig, device: str, *, quiet: bool = False
-) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a function to give to `train` as `watch`: it rewrites one line in a terminal, and elsewhere prints a
-    line per validation."""
-    if quiet:
-        yield None
-        return
-    from grash.engines.memory import choose_device, used_bytes
+def _watching(request: _Request, device: str, checkpoint: Path | None) -> Iterator[Callable[[Progress], None] | None]:
+    """Yield a function that shows the progress: it rewrites one line in a terminal, and elsewhere prints a line per
+    validation. On Ctrl-C, print which checkpoint is left; on a full disk, it is that of an earlier step.
+    """
+    from grash.engines.device import choose_device, used_bytes
+    from grash.training.checkpoint import checkpoint_step
 
-    where = choose_device(device)
-    terminal = sys.stderr.isatty()
-    validations, shown = 0, False
+    where, terminal, config, validations = choose_device(device), sys.stderr.isatty(), request.config, 0
 
     def watch(progress: Progress) -> None:
-        nonlocal validations, shown
+        nonlocal validations
         passed = int(progress.epoch / config.valid_every)
-        if not terminal and passed == validations:
-            return
-        validations, shown = passed, True
-        line = progress_line(progress, config.epochs, format_bytes(used_bytes(where)))
-        print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+        if terminal or passed != validations:
+            validations = passed
+            show(progress_line(progress, config.epochs, format_bytes(used_bytes(where))))
 
     try:
-        yield watch
-    finally:
-        if terminal and shown:
-            print(file=sys.stderr, flush=True)
+        with status_line(keep=True) as show:
+            yield None if request.quiet else watch
+    except KeyboardInterrupt:
+        step = None if checkpoint is None else checkpoint_step(checkpoint)
+        if step is not None:
+            say(f"Interrupted. {checkpoint} has the checkpoint of step {step:,}; run the same command again to resume.")
+        elif checkpoint is not None:
+            say("Interrupted before the first checkpoint: nothing was written.")
+        raise typer.Exit(130) from None
 
 
 def progress_line(progress: Progress, epochs: float, memory: str) -> str:
     """Return epoch, loss, speed, memory, time left and best MRR in one line."""
-    parts = [
-        f"epoch {progress.epoch:.1f}/{epochs:g}",
-        f"loss {progress.loss:.4g}",
-        f"{format_number(progress.examples_per_second)} triples/s",
-        memory,
-        f"{format_duration(progress.seconds_left)} left",
-    ]
-    if progress.best_mrr is not None:
-        parts.append(f"best valid MRR {progress.best_mrr:.4f}")
-    return "  ".join(parts)
+    speed, left = f"{format_number(progress.examples_per_second)} triples/s", format_duration(progress.seconds_left)
+    best = "" if progress.best_mrr is None else f"  best valid MRR {progress.best_mrr:.4f}"
+    return f"epoch {progress.epoch:.1f}/{epochs:g}  loss {progress.loss:.4g}  {speed}  {memory}  {left} left{best}"
