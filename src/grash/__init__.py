@@ -15,26 +15,22 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from grash.api.dataset import describe, from_triples, load_dataset, prepare
     from grash.api.model import Model, Prediction, evaluate, load_model
-    from grash.api.search import Search, SearchResult
+    from grash.api.result import SearchResult
+    from grash.api.search import Search
     from grash.api.training import train
     from grash.data.dataset import Dataset
     from grash.training.config import TrainConfig
 
-_HOMES = {
-    "Dataset": "grash.data.dataset",
-    "Model": "grash.api.model",
-    "Prediction": "grash.api.model",
-    "Search": "grash.api.search",
-    "SearchResult": "grash.api.search",
-    "TrainConfig": "grash.training.config",
-    "describe": "grash.api.dataset",
-    "evaluate": "grash.api.model",
-    "from_triples": "grash.api.dataset",
-    "load_dataset": "grash.api.dataset",
-    "load_model": "grash.api.model",
-    "prepare": "grash.api.dataset",
-    "train": "grash.api.training",
+_NAMES = {
+    "grash.api.dataset": ("describe", "from_triples", "load_dataset", "prepare"),
+    "grash.api.model": ("Model", "Prediction", "evaluate", "load_model"),
+    "grash.api.result": ("SearchResult",),
+    "grash.api.search": ("Search",),
+    "grash.api.training": ("train",),
+    "grash.data.dataset": ("Dataset",),
+    "grash.training.config": ("TrainConfig",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Dataset",
@@ -56,9 +52,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"grash has no {name!r}: it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

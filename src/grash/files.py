@@ -44,7 +44,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         with _as_output_error(path):
             yield temporary
-            _fsync(temporary)
+            sync_folder(temporary)
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(path)
             sync_folder(path.parent)
@@ -74,8 +74,8 @@ def atomic_folder(path: Path, *, overwrite: bool = False, checksums: bool = Fals
                 write_checksums(temporary)
             for file in temporary.rglob("*"):
                 file.chmod((0o777 if file.is_dir() else 0o666) & ~_umask())
-                _fsync(file)
-            _fsync(temporary)
+                sync_folder(file)
+            sync_folder(temporary)
             temporary.chmod(0o777 & ~_umask())
             if path.exists():
                 path.rename(old)
@@ -161,7 +161,7 @@ def repair_folder(path: Path) -> None:
 
 
 def check_replaceable(folder: Path, *, overwrite: bool, kind: str, marker: str) -> None:
-    """Raise InputError unless `folder` is absent or empty, or is of this kind (has the file `marker`) with `overwrite`."""
+    """Raise InputError unless `folder` is absent or empty, or has the file `marker` of this kind and `overwrite`."""
     repair_folder(folder)
     if not overwrite:
         check_absent(folder)
@@ -172,21 +172,23 @@ def check_replaceable(folder: Path, *, overwrite: bool, kind: str, marker: str) 
 def check_absent(path: Path) -> None:
     """Raise InputError if something exists at `path`."""
     if path.exists():
-        advice = "Choose another folder, or replace it with --overwrite (overwrite=True)."
-        raise InputError(f"{path} already exists. {advice}")
+        raise InputError(f"{path} already exists. Choose another, or replace it with --overwrite (overwrite=True).")
 
 
 def check_writable(path: Path) -> None:
     """Raise OutputError if nothing can be written at `path`, before there are results to lose."""
     with _as_output_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        tempfile.TemporaryFile(dir=path.parent).close()
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that a new file in it survives a power failure."""
-    _fsync(folder)
+def sync_folder(path: Path) -> None:
+    """Flush a folder (or a file) to disk, so that a new file in it survives a power failure."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -250,14 +252,6 @@ def _as_output_error(path: Path) -> Iterator[None]:
         raise OutputError(path, error.reason) from error
     except OSError as error:
         raise OutputError(path, error.strerror or str(error)) from error
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _umask() -> int:
