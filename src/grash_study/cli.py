@@ -379,7 +379,7 @@ DOCS = Path("docs/results")
 def methods(
     tables: Annotated[list[Path], typer.Argument(help="Tables, from grash study table.", show_default=False)],
     seeds: Annotated[int, typer.Option("--seeds", help="Searches per method and table.")] = 1000,
-    budget: Annotated[float, typer.Option("--budget", "-b", help="B: cost of a search in full runs.")] = 3.0,
+    budget: Annotated[float, typer.Option("--budget", "-B", help="B: cost of a search in full runs.")] = 3.0,
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Compare changes of the default search instead of methods.")
     ] = False,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from engines.searches import small_search
-from grash.api.search import Search, SearchResult
+from grash.api.result import SearchResult
+from grash.api.search import Search
 from grash.errors import InputError
 from grash.reduction.subgraph import pairs_are_isolated
 from grash.search import schedule
