@@ -23,7 +23,7 @@ import torch
 from grash.cli.options import parse_assignment
 from grash.cli.train import launched
 from grash.data.load import load_dataset
-from grash.engines.device import choose_device
+from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData
 from grash.training.checkpoint import TrainState
 from grash.training.config import make_config

@@ -68,13 +68,13 @@ def main() -> None:
 def measure(
     place: Path,
     graphs: NumberGraphs,
-    n_slots: int,
+    max_running: int,
     views: dict[str, Callable[[Path], object]],
     clocks: tuple[Seconds, Seconds],
 ) -> None:
     """Appends what one search took, each step by its name: (wall clock, computing)."""
     folder = place / "run"
-    _, engine = clocked(clocks, "search", lambda: run_search(folder, graphs, n_slots=n_slots))
+    _, engine = clocked(clocks, "search", lambda: run_search(folder, graphs, max_running=max_running))
     lines = read_ledger(folder / LEDGER_FILE)
     n_synced = sum(event["event"] != "trial_started" for event in lines)
     clocked(clocks, "of these, syncs (measured alone)", lambda: sync(place / "alone", n_synced, 600))

@@ -27,8 +27,8 @@ import torch
 from grash.api.dataset import load_dataset
 from grash.api.search import Search
 from grash.data.dataset import Dataset
-from grash.engines.device import choose_device
 from grash.engines.driver import Driver
+from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData, run_trainings
 from grash.formatting import format_bytes
 from grash.search.halving import RunTrials

@@ -16,7 +16,7 @@ import yaml
 
 from grash.api.dataset import load_dataset
 from grash.data.known_answers import KnownAnswers
-from grash.engines.device import choose_device
+from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData, run_trainings
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker

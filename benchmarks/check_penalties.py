@@ -21,7 +21,7 @@ import torch
 from grash.api.dataset import load_dataset
 from grash.api.search import Search
 from grash.data.known_answers import KnownAnswers
-from grash.engines.device import choose_device
+from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData, run_trainings
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker

@@ -149,18 +149,18 @@ class TableEngine:
     """An Engine that looks scores up. order: the seed of the order in which running trials end."""
 
     def __init__(
-        self, graphs: Any, folder: Path, *, score: Score = drawn_score, faults: Faults | None = None, n_slots: int = 1,
+        self, graphs: Any, folder: Path, *, score: Score = drawn_score, faults: Faults | None = None, max_running: int = 1,
         order: int = 0,
     ) -> None:  # fmt: skip
         self.graphs, self.folder, self.score, self.faults = graphs, Path(folder), score, faults or {}
-        self.n_slots, self.devices = n_slots, tuple(["cpu"] * n_slots)
+        self.max_running, self.devices = max_running, tuple(["cpu"] * max_running)
         self.ran: list[tuple[int, int, int]] = []  # (round, number, attempt)
         self._random = random.Random(order)
         self._running: list[Trial] = []
         self._stopping = False
 
     def start(self, trial: Trial) -> str | None:
-        if len(self._running) >= self.n_slots:
+        if len(self._running) >= self.max_running:
             return None
         self._running.append(trial)
         self.ran.append((trial.round, trial.number, trial.attempt))

@@ -15,8 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from grash.api.dataset import describe, from_triples, load_dataset, prepare
     from grash.api.model import Model, Prediction, evaluate, load_model
-    from grash.api.result import SearchResult
-    from grash.api.search import Search
+    from grash.api.search import Search, SearchResult
     from grash.api.training import train
     from grash.data.dataset import Dataset
     from grash.training.config import TrainConfig
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "grash.api.dataset": ("describe", "from_triples", "load_dataset", "prepare"),
     "grash.api.model": ("Model", "Prediction", "evaluate", "load_model"),
-    "grash.api.result": ("SearchResult",),
-    "grash.api.search": ("Search",),
+    "grash.api.search": ("Search", "SearchResult"),
     "grash.api.training": ("train",),
     "grash.data.dataset": ("Dataset",),
     "grash.training.config": ("TrainConfig",),

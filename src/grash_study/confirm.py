@@ -20,8 +20,8 @@ from typing import Any
 
 from grash import __version__
 from grash.data.dataset import Dataset
-from grash.engines.device import choose_device
 from grash.engines.driver import reraise_interrupts
+from grash.engines.memory import choose_device
 from grash.errors import ConfigError, SearchFailed
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger

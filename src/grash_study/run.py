@@ -15,11 +15,10 @@ from typing import Any
 import torch
 
 from grash.data.known_answers import KnownAnswers
-from grash.engines.device import choose_device
-from grash.engines.memory import is_memory_error
+from grash.engines.local import lost_context
+from grash.engines.memory import choose_device, is_memory_error
 from grash.engines.plan import plan_search
 from grash.engines.trainer import TrainingData, run_trainings
-from grash.engines.trial import lost_context
 from grash.errors import ConfigError, Diverged, GrashError, InputError
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker

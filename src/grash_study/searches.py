@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from grash.engines.choose import choose_engine
-from grash.engines.device import choose_device
 from grash.engines.driver import Driver, reraise_interrupts
+from grash.engines.memory import choose_device
 from grash.engines.plan import plan_search
 from grash.engines.trainer import set_threads
 from grash.errors import FormatError, InputError, SearchFailed

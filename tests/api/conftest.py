@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engines.searches import small_search
-from grash.api.result import SearchResult
+from grash.api.search import SearchResult
 
 
 @pytest.fixture(autouse=True)

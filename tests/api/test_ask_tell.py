@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from engines.searches import small_search
-from grash.api.result import SearchResult
-from grash.api.search import Search
+from grash.api.search import Search, SearchResult
 from grash.errors import InputError
 from grash.reduction.subgraph import pairs_are_isolated
 from grash.search import schedule

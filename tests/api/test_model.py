@@ -12,6 +12,7 @@ from grash.api.model import Model
 from grash.data.dataset import Dataset
 from grash.data.known_answers import known_answers, known_relations
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
+from grash.files import write_checksums
 from grash.kernels.count_above import best_candidates, exact_scores
 from grash.models import MODELS
 from small_graph import model_of, rings
@@ -203,6 +204,7 @@ def test_a_model_folder_with_another_config_is_damaged(tmp_path):
     model_of(rings()).save(tmp_path / "m")
     record = (tmp_path / "m" / "model.json").read_text()
     (tmp_path / "m" / "model.json").write_text(record.replace('"optimizer"', '"optimiser"'))
+    write_checksums(tmp_path / "m")
     with pytest.raises(FormatError, match="optimiser"):
         Model.load(tmp_path / "m", device="cpu")
 

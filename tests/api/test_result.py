@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grash.api.result import SearchResult
+from grash.api.search import SearchResult
 from grash.training.config import make_config
 
 

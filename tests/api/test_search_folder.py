@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from engines.searches import SMALL, shifts, small_search
-from grash.api.result import SearchResult
-from grash.api.search import Search, default_folder
+from grash.api.search import Search, SearchResult, default_folder
 from grash.errors import ConfigError, InputError, OutputError
 from grash.search.settings import make_settings
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from engines.searches import SPACE, essence, events_of, small_search
-from grash.api.result import SearchResult
-from grash.api.search import Search
+from grash.api.search import Search, SearchResult
 from grash.errors import ConfigError, SearchFailed
 from grash.kernels.device import use_torch_threads
 
@@ -31,7 +30,7 @@ def test_the_final_training_has_threads_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, int], used: list[int]
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr("grash.engines.trial.set_threads", seen.append)
+    monkeypatch.setattr("grash.engines.local.set_threads", seen.append)
     state = small_search(tmp_path / "run", **given).run().state
     assert state.final is not None and seen == [used[0]] * (len(seen) - 1) + [used[1]]
 
@@ -80,7 +79,7 @@ def test_a_final_training_that_a_machine_failed_is_tried_again_on_resume(
         raise MemoryError("no")
 
     with monkeypatch.context() as broken:
-        broken.setattr("grash.engines.trial.evaluate", no_memory)
+        broken.setattr("grash.engines.local.evaluate", no_memory)
         with pytest.raises(SearchFailed, match="final training failed"):
             small_search(tmp_path / "run", max_retries=0).run()
     again = small_search(tmp_path / "run", max_retries=0).run()

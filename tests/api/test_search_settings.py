@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from engines.searches import SPACE, small_search
-from grash.api.result import SearchResult
-from grash.api.search import best_of_run
+from grash.api.search import SearchResult, best_of_run
 from grash.errors import ConfigError, InputError
 from grash.training.config import make_config
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grash.api.result import SearchResult
+from grash.api.search import SearchResult
 from grash.cli import live, main
 from grash.cli.live import draw_search, live_display
 from grash.cli.search import _print_result

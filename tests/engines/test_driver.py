@@ -17,8 +17,8 @@ import torch
 from engines.searches import SPACE, essence, events_of, small_search, state_of
 from grash.api.search import Search
 from grash.engines import driver as drive_module
-from grash.engines import trial as trial_module
-from grash.engines.driver import Driver, reraise_interrupts, stop_on_watch_error
+from grash.engines import local as trial_module
+from grash.engines.driver import Driver, reraise_interrupts
 from grash.engines.trainer import run_trainings
 from grash.errors import OutputError, SearchFailed
 from grash.search.ledger import SearchState
@@ -394,28 +394,25 @@ def slowly(step: Any) -> Any:
     return later
 
 
-class WatchError(Exception):
-    pass
+def test_a_watch_error_that_an_engine_took_for_an_interrupt_is_raised_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[SearchState] = []
+    on_progress = Driver._on_progress
 
+    def stop_first(self: Driver, trial: Trial, progress: Progress) -> None:
+        self.stopping = "interrupted"
+        self.engine.stop()
+        on_progress(self, trial, progress)
 
-def test_a_watch_error_that_an_engine_took_for_an_interrupt_is_raised_at_the_end() -> None:
-    calls: list[Any] = []
+    def watch(state: SearchState, progress: dict[tuple[int, int], Progress], *rest: Any) -> None:
+        if progress:
+            calls.append(state)
+            raise LookupError("a mistake of the watcher")
 
-    def watch(*given: Any) -> None:
-        calls.append(given)
-        raise WatchError
-
-    with pytest.raises(WatchError) as caught, stop_on_watch_error(watch) as guarded:
-        assert guarded is not None
-        with pytest.raises(KeyboardInterrupt):
-            guarded(SearchState(), {}, ["cpu"])
-        guarded(SearchState(), {}, ["cpu"])
+    monkeypatch.setattr(Driver, "_on_progress", stop_first)
+    monkeypatch.setattr(loop, "train_step", slowly(loop.train_step))
+    with pytest.raises(LookupError, match="a mistake of the watcher") as caught:
+        small_search(tmp_path / "run", max_epochs=8).run(watch=watch)
     assert len(calls) == 1 and caught.value.__suppress_context__
-
-
-def test_other_errors_and_interrupts_are_not_watch_errors() -> None:
-    with stop_on_watch_error(None) as guarded:
-        assert guarded is None
-    for error in (KeyboardInterrupt, OSError):
-        with pytest.raises(error), stop_on_watch_error(lambda *given: None):
-            raise error
+    assert state_of(tmp_path / "run").stopped == "interrupted"

@@ -17,14 +17,13 @@ from engines.storm import Life, storm
 from engines.test_processes import decisions, trials
 from engines.test_trial import quiet, task
 from grash.api import search as api_search
+from grash.engines import local as trial_module
 from grash.engines import trainer as run_module
-from grash.engines import trial as trial_module
 from grash.engines.choose import choose_engine
 from grash.engines.driver import Driver
-from grash.engines.local import LocalEngine
+from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.processes import ProcessEngine
 from grash.engines.trainer import TrainingData, run_training, run_trainings
-from grash.engines.trial import TrialRunner
 from grash.errors import ConfigError, Diverged, FormatError
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
@@ -331,12 +330,12 @@ def test_one_card_gets_stacks_and_the_rest_what_they_had(tmp_path: Path, monkeyp
     monkeypatch.setattr(ProcessEngine, "__init__", lambda self, *given, **more: None)
     graphs = SearchGraphs(shifts(), make_settings({}))
 
-    def chosen(slots: list[str], **more: Any) -> str:
-        monkeypatch.setattr("grash.engines.choose.device_slots", lambda *given, **more: slots)
+    def chosen(devices: list[str], **more: Any) -> str:
+        monkeypatch.setattr("grash.engines.choose.worker_devices", lambda *given, **more: devices)
         engine = choose_engine(more.pop("name", "auto"), graphs, tmp_path, **more)
         if isinstance(engine, ProcessEngine):
             return "processes"
-        return "stacked" if engine.n_slots > 1 else "sequential"
+        return "stacked" if engine.max_running > 1 else "sequential"
 
     assert chosen(["cuda:0"]) == "stacked" and chosen(["cuda:0"] * 3) == "stacked"
     assert chosen(["cuda:0"] * 3, workers=3) == "processes" and chosen(["cuda:0", "cuda:1"]) == "processes"

@@ -12,7 +12,7 @@ from engines.planted import circle
 from engines.searches import essence, small_search
 from grash.engines import memory
 from grash.engines import memory as placing
-from grash.engines.memory import PlacementChoice, choose_placement, plan_memory
+from grash.engines.memory import MemoryPlan, choose_placement, plan_memory
 from grash.engines.trainer import TrainingData
 from grash.errors import ConfigError, MemoryPlanError
 from grash.kernels.host_rows import is_offloaded
@@ -40,22 +40,22 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return free
 
 
-def place(device: torch.device, **more: Any) -> PlacementChoice:
+def place(device: torch.device, **more: Any) -> MemoryPlan:
     return choose_placement(more.pop("config", CONFIG), E, R, N, device, n_valid=1000, **more)
 
 
 def test_everything_lies_on_the_device_where_it_fits(machine: dict[str, int], tmp_path: Path) -> None:
     for device in (CPU, CUDA):
         found = place(device, folder=tmp_path)
-        assert found.placement == Placement() and found.note == "" and found.plan.memory == found.plan.best_tables
-        assert found.plan.disk == found.plan.entities == found.plan.entity_optimizer == 0
+        assert found.placement == Placement() and found.note == "" and found.memory == found.best_tables
+        assert found.disk == found.entities == found.entity_optimizer == 0
 
 
 def test_a_small_card_gets_its_rows_from_host_memory(machine: dict[str, int], tmp_path: Path) -> None:
     machine["cuda"] = ROWS
     found = place(CUDA, folder=tmp_path)
-    assert found.placement == Placement("host") and found.plan.entities == found.plan.entity_optimizer == ROWS
-    assert found.plan.device < machine["cuda"] and found.plan.memory == 2 * ROWS + found.plan.best_tables
+    assert found.placement == Placement("host") and found.entities == found.entity_optimizer == ROWS
+    assert found.device < machine["cuda"] and found.memory == 2 * ROWS + found.best_tables
     said = found.sentence()
     assert "976.6 MiB in host memory (entities 488.3 MiB, their optimizer state 488.3 MiB)" in said
     lean, half = "With optimizer=row_adagrad (one number per row) it would take 484.5 MiB less", HALF
@@ -90,7 +90,7 @@ def test_best_weights_go_to_disk_where_memory_has_no_room_for_them(machine: dict
     machine.update(cuda=ROWS, cpu=int(2.5 * ROWS))
     found = place(CUDA, folder=tmp_path)
     assert found.placement == Placement("host", tmp_path)
-    assert found.plan.memory == 2 * ROWS and found.plan.disk == found.plan.best_tables
+    assert found.memory == 2 * ROWS and found.disk == found.best_tables
     assert "on disk for the best weights" in found.sentence()
     with pytest.raises(MemoryPlanError, match="With placement=host: .* of host memory, only .* is free"):
         place(CUDA)  # no folder to write to
@@ -102,8 +102,8 @@ def test_best_weights_go_to_disk_where_memory_has_no_room_for_them(machine: dict
 def test_a_cpu_with_less_memory_than_the_model_maps_files(machine: dict[str, int], tmp_path: Path) -> None:
     machine["cpu"] = 2 * ROWS
     found = place(CPU, folder=tmp_path)
-    assert found.placement == Placement("disk", tmp_path) and found.plan.memory == 0
-    assert found.plan.disk == 2 * ROWS + found.plan.best_tables and found.plan.device < ROWS
+    assert found.placement == Placement("disk", tmp_path) and found.memory == 0
+    assert found.disk == 2 * ROWS + found.best_tables and found.device < ROWS
     assert "976.6 MiB on disk (entities 488.3 MiB, their optimizer state 488.3 MiB)" in found.sentence()
     with pytest.raises(
         MemoryPlanError, match=r"needs .* on cpu, only .* is free: .*Try a smaller dim, .*, or storage=bf16"
@@ -172,7 +172,7 @@ def test_the_final_training_of_a_search_is_the_same_on_disk(tmp_path: Path, monk
     kinds: list[str] = []
     real = TrainingData.choose_placement
 
-    def place(*given: Any, **more: Any) -> PlacementChoice:
+    def place(*given: Any, **more: Any) -> MemoryPlan:
         kinds.append(more.get("placement", "auto"))
         return real(*given, **more)
 
@@ -189,7 +189,7 @@ def test_best_weights_go_to_disk_where_host_memory_lacks_room_for_them(machine: 
     machine["cpu"] = ROWS // 2
     found = place(CUDA, folder=tmp_path)
     assert found.placement == Placement("device", tmp_path) and not found.placement.offloaded
-    assert found.plan.memory == 0 and found.plan.disk == found.plan.best_tables >= ROWS
+    assert found.memory == 0 and found.disk == found.best_tables >= ROWS
     assert "on disk for the best weights" in found.sentence()
     kept = found.placement.best_rows(torch.ones(3, 2))
     assert is_offloaded(kept) and kept.shape == (3, 2)

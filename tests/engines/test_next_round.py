@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from engines.searches import shifts, small_search
 from grash.data.dataset import Dataset
+from grash.engines.local import fill_new_entities, load_known_rows, load_saved_state, save_for_next_round
 from grash.engines.trainer import run_training
-from grash.engines.trial import fill_new_entities, load_known_rows, load_saved_state, save_for_next_round
 from grash.errors import FormatError
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs

@@ -18,7 +18,7 @@ import torch
 from engines.searches import bare, essence, events_of, small_search, state_of
 from grash.api import search as api_search
 from grash.engines import processes
-from grash.engines.choose import choose_engine, device_slots
+from grash.engines.choose import choose_engine, worker_devices
 from grash.engines.local import LocalEngine
 from grash.engines.processes import ProcessEngine
 from grash.errors import ConfigError, GrashError, OutputError
@@ -66,7 +66,7 @@ class TestConformance:
 
         def full(*given: Any, **more: Any) -> Full:
             engine = Full(real(*given, **more).runner)
-            engine.n_slots = 3
+            engine.max_running = 3
             return engine
 
         search = small_search(tmp_path / "run")
@@ -101,7 +101,7 @@ def trials(folder: Path) -> Counter[tuple[Any, ...]]:
 
 def worker_of(engine: ProcessEngine, number: int) -> int:
     """Process id of the worker that runs this configuration."""
-    return next(s.process.pid for s in engine._slots if s.trial is not None and s.trial.number == number)
+    return next(s.process.pid for s in engine._workers if s.trial is not None and s.trial.number == number)
 
 
 def at_heartbeats(engines: list[Any], act: Callable[[ProcessEngine, int, int], None]) -> Callable[..., None]:
@@ -331,9 +331,9 @@ class Silent:
 
 
 def test_memory_admits_as_many_trials_at_once_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slot = processes._Slot
-    monkeypatch.setattr(ProcessEngine, "_new_worker", lambda self, device: slot(device, Silent(), Silent()))  # type: ignore[arg-type]
-    monkeypatch.setattr(processes, "_free_bytes", lambda device: 1000)
+    worker = processes._Worker
+    monkeypatch.setattr(ProcessEngine, "_new_worker", lambda self, device: worker(device, Silent(), Silent()))  # type: ignore[arg-type]
+    monkeypatch.setattr("grash.engines.memory.free_bytes", lambda device: 1000)
 
     def started(engine: ProcessEngine, *sizes: int) -> list[str | None]:
         return [engine.start(Trial(1, i, 1, {}, (), n_bytes=size)) for i, size in enumerate(sizes)]
@@ -343,30 +343,30 @@ def test_memory_admits_as_many_trials_at_once_as_fit(tmp_path: Path, monkeypatch
     assert started(ProcessEngine(tmp_path, ["cuda:0", "cuda:1"]), 5000, 5000, 1) == ["cuda:0", "cuda:1", None]
 
 
-def test_slots_are_spread_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_spread_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grash.engines.choose._n_cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert device_slots("auto", None, threads=1) == ["cpu"] * 8
-    assert device_slots("cpu", None, threads=3) == ["cpu"] * 2
-    assert device_slots("cpu", None, threads=16) == ["cpu"]
-    assert device_slots("cpu", 5, threads=1) == ["cpu"] * 5
+    assert worker_devices("auto", None, threads=1) == ["cpu"] * 8
+    assert worker_devices("cpu", None, threads=3) == ["cpu"] * 2
+    assert worker_devices("cpu", None, threads=16) == ["cpu"]
+    assert worker_devices("cpu", 5, threads=1) == ["cpu"] * 5
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr("grash.engines.choose._mps_runs", lambda: False)
-    assert device_slots("auto", None, threads=1) == ["cuda:0", "cuda:1"]
-    assert device_slots("cuda:1", 3, threads=1) == ["cuda:1"] * 3
-    assert device_slots("cuda:0, cuda:1", 3, threads=1) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert worker_devices("auto", None, threads=1) == ["cuda:0", "cuda:1"]
+    assert worker_devices("cuda:1", 3, threads=1) == ["cuda:1"] * 3
+    assert worker_devices("cuda:0, cuda:1", 3, threads=1) == ["cuda:0", "cuda:1", "cuda:0"]
     monkeypatch.setattr("grash.engines.choose._mps_runs", lambda: True)
-    assert device_slots("cuda:1", None, threads=1) == ["cuda:1"] * 3
+    assert worker_devices("cuda:1", None, threads=1) == ["cuda:1"] * 3
 
 
 @pytest.mark.parametrize(
     ("devices", "workers", "sentence"),
     [("cpu", 0, "workers=0: give 1 or more"), (",", None, "names no device"), ("gpu", None, "is unknown")],
 )
-def test_slots_that_cannot_be_are_named(devices: str, workers: int | None, sentence: str) -> None:
+def test_impossible_devices_and_workers_are_named(devices: str, workers: int | None, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        device_slots(devices, workers, threads=1)
+        worker_devices(devices, workers, threads=1)
 
 
 def test_an_unknown_engine_is_named(tmp_path: Path) -> None:

@@ -318,5 +318,5 @@ def test_a_worker_says_why_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(ray_engine, "_node_id", lambda: "id-north")
     worker = RayWorker(str(tmp_path / "nowhere"), "cpu", None, "")
     assert "nowhere is not the run folder" in json.loads(worker.begin())["error"]
-    monkeypatch.setattr("grash.engines.trial.read_settings", full)
+    monkeypatch.setattr("grash.engines.local.read_settings", full)
     assert json.loads(worker.begin()) == {"error": "RuntimeError: CUDA error: out of memory.", "id": "id-north"}

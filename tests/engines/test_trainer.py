@@ -13,9 +13,8 @@ import torch
 
 from engines.planted import circle, classes, grid
 from grash.data.dataset import Dataset
-from grash.engines import device as device_module
-from grash.engines.device import _container_free, choose_device, free_bytes, used_bytes
-from grash.engines.memory import plan_memory
+from grash.engines import memory as device_module
+from grash.engines.memory import _container_free, choose_device, free_bytes, plan_memory, used_bytes
 from grash.engines.trainer import TrainingData, Validator, run_training, run_trainings
 from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.evaluate import evaluate

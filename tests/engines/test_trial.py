@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from engines.searches import bare, shifts
-from grash.engines import trial as trial_module
-from grash.engines.local import LocalEngine
+from grash.engines import local as trial_module
+from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.memory import is_memory_error
 from grash.engines.trainer import run_training
-from grash.engines.trial import TrialRunner
 from grash.errors import Diverged, GrashError, MemoryPlanError, OutputError
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model

@@ -13,7 +13,7 @@ import torch
 from gpu.test_stack import graph
 from grash import load_dataset, train
 from grash.data.known_answers import KnownAnswers
-from grash.engines.device import choose_device
+from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.evaluation.ranking import Ranker
 from grash.kernels import host_rows as offloading
@@ -201,6 +201,6 @@ def test_the_plan_holds_in_host_memory() -> None:
     torch.cuda.reset_peak_memory_stats()
     [[(_, ended)]] = run_trainings(training_data, [Training(config, placement="host")])
     assert isinstance(ended, TrainState)
-    used, planned = torch.cuda.max_memory_allocated() - before, placed.plan.device
+    used, planned = torch.cuda.max_memory_allocated() - before, placed.device
     print(f"\nplanned {planned:,} bytes, used {used:,}: {used / planned:.4f}; {placed.sentence()}")
     assert used < 1.05 * planned and used > 0.5 * planned

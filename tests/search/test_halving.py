@@ -233,14 +233,14 @@ def test_one_dear_survivor_does_not_lower_the_fidelity() -> None:
     st.integers(0, 99),
 )  # fmt: skip
 @examples(max_examples=15)
-def test_results_do_not_depend_on_slots_and_the_order_in_which_trials_end(
-    n: int, eta: int, variant: str, n_slots: int, order: int
+def test_results_do_not_depend_omax_running_and_the_order_in_which_trials_end(
+    n: int, eta: int, variant: str, max_running: int, order: int
 ) -> None:
     settings, graphs = small(n_trials=n, eta=eta, variant=variant)
     faults: Any = {(1, 1): ["diverged"], (1, 0): ["out_of_memory"], (2, 2): ["killed", "killed"]}
     with tempfile.TemporaryDirectory() as folder:
         plain, engine = run_search(Path(folder) / "one", graphs, faults=faults)
-        mixed, _ = run_search(Path(folder) / "other", graphs, faults=faults, n_slots=n_slots, order=order)
+        mixed, _ = run_search(Path(folder) / "other", graphs, faults=faults, max_running=max_running, order=order)
     assert essence(plain) == essence(mixed)
     assert essence(decide(settings, graphs, faults=faults))["winner"] == plain.winner
     check_executed(plain, n, eta)

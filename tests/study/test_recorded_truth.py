@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grash.engines.driver import Driver
-from grash.engines.local import LocalEngine
-from grash.engines.trial import TrialRunner
+from grash.engines.local import LocalEngine, TrialRunner
 from grash.search.graphs import SearchGraphs
 from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.settings import make_settings

@@ -7,12 +7,10 @@ from typing import Any
 
 from grash.data import profile as profiles
 from grash.data.dataset import Dataset
-from grash.data.load import from_triples, load_dataset, prepare
+from grash.data.load import Source, as_dataset, from_triples, load_dataset, prepare
 from grash.search.run_folder import SEARCH_FILE, read_dataset
 
-__all__ = ["Source", "as_dataset", "describe", "find_dataset", "from_triples", "load_dataset", "prepare"]
-
-Source = Dataset | str | Path
+__all__ = ["describe", "find_dataset", "from_triples", "load_dataset", "prepare"]
 
 
 def describe(dataset: Source, **options: Any) -> profiles.Profile:
@@ -30,7 +28,3 @@ def find_dataset(source: str | Path) -> Dataset:
         if (model / "model.json").is_file():
             return Dataset.load(model / "dataset")
     return read_dataset(folder) if (folder / SEARCH_FILE).is_file() else load_dataset(source)
-
-
-def as_dataset(source: Source) -> Dataset:
-    return source if isinstance(source, Dataset) else load_dataset(source)

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grash.api.dataset import Source, as_dataset
 from grash.data.dataset import Dataset
 from grash.data.known_answers import known_answers, known_relations
+from grash.data.load import Source, as_dataset
 from grash.data.vocabulary import Vocabulary
-from grash.engines.device import choose_device
+from grash.engines.memory import choose_device
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
 from grash.evaluation.evaluate import evaluate as evaluate_own
 from grash.evaluation.evaluate import evaluate_other
@@ -183,7 +183,7 @@ class Model:
 
     @torch.no_grad()
     def neighbors(self, entity: Name, k: int = 10, metric: Metric = "cosine") -> list[Prediction]:
-        """Return the k entities with the nearest embeddings, without itself; euclidean scores are negative distances."""
+        """Return the k nearest other entities, by their embeddings; euclidean scores are minus the distance."""
         if metric not in METRICS:
             raise ConfigError(f"metric={metric!r} is unknown: give {', '.join(METRICS)}.")
         _check_count(k, "neighbors")

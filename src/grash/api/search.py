@@ -1,4 +1,4 @@
-"""Plan and run a search in Python, or run its trials with your own trainer.
+"""Plan and run a search in Python, run its trials with your own trainer, and read what is recorded of it.
 
 search = grash.Search("world", model="complex", n_trials=16, out="runs/world")
 print(search.plan())
@@ -11,22 +11,24 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grash.api.dataset import Source, as_dataset
-from grash.api.result import SearchResult
+from grash.api.model import Model
 from grash.data.dataset import DATASET_FILE, Dataset
+from grash.data.load import Source, as_dataset
 from grash.engines.choose import check_engine, choose_engine
-from grash.engines.driver import Driver, Watch, stop_on_watch_error
+from grash.engines.driver import Driver, Watch
+from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.plan import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
 from grash.kernels.device import restore_threads
 from grash.report.progress import RunFiles
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials
+from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.proposals import given_proposals
 from grash.search.run_folder import (
     SEARCH_FILE,
@@ -41,7 +43,7 @@ from grash.search.run_folder import (
 )
 from grash.search.schedule import cost_of
 from grash.search.settings import make_settings
-from grash.search.trial import Trial, TrialResult
+from grash.search.trial import Trial
 from grash.training.config import TrainConfig, make_config, read_config, read_yaml_mapping
 from grash.training.placement import PLACEMENTS
 
@@ -145,14 +147,14 @@ class Search:
             raise ConfigError(f"max_seconds={max_seconds}: give 0 or more seconds.")
         check_engine(self.engine, self.device, self.workers, threads=self.settings.threads, address=self.address)
         self._check_plan()
-        with restore_threads(), stop_on_watch_error(watch) as guarded, RunFolder(self.folder) as folder:
+        with restore_threads(), RunFolder(self.folder) as folder:
             folder.open_search(self.settings, self.dataset, self.source)
             self.graphs.keep_cores(cores_file(dataset_folder(self.folder), self.settings.degree))
             engine = choose_engine(
                 self.engine, self.graphs, self.folder, device=self.device, workers=self.workers,
                 timeout=self.trial_timeout, address=self.address,
             )  # fmt: skip
-            files = RunFiles(self.folder, guarded)
+            files = RunFiles(self.folder, watch)
             try:
                 driver = Driver(
                     folder, self.graphs, engine, source=self.source, watch=files.watch, max_seconds=max_seconds,
@@ -233,13 +235,62 @@ class Search:
             folder = RunFolder(self.folder).__enter__()
             try:
                 folder.open_search(self.settings, self.dataset, self.source)
-                driver = Driver(folder, self.graphs, _NoEngine(), source=self.source)
+                engine = LocalEngine(TrialRunner(self.graphs, self.folder, device="cpu"))  # of which it asks nothing
+                driver = Driver(folder, self.graphs, engine, source=self.source)
                 driver.begin()
             except BaseException:
                 folder.__exit__()
                 raise
             self._asking = (folder, driver)
         return self._asking[1]
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """What is recorded of a search: the state, and the model if it has been trained."""
+
+    folder: Path
+    state: SearchState
+
+    @classmethod
+    def load(cls, folder: str | Path) -> SearchResult:
+        read_search(Path(folder))
+        path = Path(folder) / LEDGER_FILE
+        events = read_ledger(path) if path.exists() else []
+        return cls(Path(folder), SearchState.replay(events))
+
+    @property
+    def best_config(self) -> TrainConfig:
+        """The winner, or while the search runs the best configuration so far."""
+        best = self.state.incumbent()
+        number = self.state.winner if self.state.winner is not None else None if best is None else best.number
+        if number is None:
+            raise InputError(f"{self.folder} has no scored trial yet.")
+        return make_config(self.state.configurations[number].values)
+
+    @property
+    def model(self) -> Model:
+        if not (self.folder / "model" / "model.json").is_file():
+            raise InputError(f"{self.folder} has no trained model: let the search finish, or train best.yaml.")
+        return Model.load(self.folder / "model")
+
+    def trials(self) -> list[dict[str, Any]]:
+        """Return one row per trial and round."""
+        from grash.report.summary import trial_rows
+
+        return trial_rows(self.state)
+
+    def trials_dataframe(self) -> Any:
+        """Return the same as a polars data frame; `.to_pandas()` converts it."""
+        import polars
+
+        return polars.DataFrame(self.trials(), infer_schema_length=None)
+
+    def report(self) -> Path:
+        """Write report.html again and return its path."""
+        from grash.report.page import write_report
+
+        return write_report(self.folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,25 +318,6 @@ class _PrintablePlan(SearchPlan):
         from grash.report.plan import plan_table
 
         return plan_table(self)
-
-
-class _NoEngine:
-    """The engine of a search whose trials are asked for."""
-
-    n_slots = 0
-    devices: tuple[str, ...] = ("cpu",)
-
-    def start(self, trial: Trial) -> str | None:
-        return None
-
-    def wait(self, on_progress: Callable[..., None]) -> list[TrialResult | Trial]:
-        return []
-
-    def stop(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def resolved_space(given: Any) -> Any:

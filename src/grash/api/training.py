@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grash.api.dataset import Source, as_dataset
 from grash.api.model import Model
 from grash.data.dataset import Dataset
+from grash.data.load import Source, as_dataset
 from grash.engines.trainer import run_identity, run_training
 from grash.evaluation.evaluate import check_sample
 from grash.files import check_writable, repair_folder

@@ -17,8 +17,7 @@ from grash.errors import ConfigError
 from grash.formatting import format_duration
 
 if TYPE_CHECKING:
-    from grash.api.result import SearchResult
-    from grash.api.search import Search
+    from grash.api.search import Search, SearchResult
     from grash.search.trial import TrialResult
     from grash.training.config import TrainConfig
 

@@ -145,7 +145,7 @@ def _train_settings(given: dict[str, Any]) -> dict[str, Any]:
 def _train_here(request: _Request) -> None:
     """Train in this process."""
     from grash.api.training import check_output, checkpoint_folder, train
-    from grash.engines.device import choose_device
+    from grash.engines.memory import choose_device
     from grash.engines.trainer import TrainingData
 
     dataset, config, given, folder = request.dataset, request.config, request.options, request.model_folder()
@@ -261,7 +261,7 @@ def _watching(request: _Request, device: str, checkpoint: Path | None) -> Iterat
     """Yield a function that shows the progress: it rewrites one line in a terminal, and elsewhere prints a line per
     validation. On Ctrl-C, print which checkpoint is left; on a full disk, it is that of an earlier step.
     """
-    from grash.engines.device import choose_device, used_bytes
+    from grash.engines.memory import choose_device, used_bytes
     from grash.training.checkpoint import checkpoint_step
 
     where, terminal, config, validations = choose_device(device), sys.stderr.isatty(), request.config, 0

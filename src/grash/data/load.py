@@ -38,8 +38,13 @@ Watch = Callable[[str, float, int], None]  # receives the current step, its shar
 
 _FILE_OPTIONS = ("separator", "header", "columns", "literals", "format")
 _ROWS = 1 << 20
+Source = Dataset | str | Path
 Columns = list[Any]  # head, relation, tail: a list or an array (n,) each
 _log = logging.getLogger(__name__)
+
+
+def as_dataset(source: Source) -> Dataset:
+    return source if isinstance(source, Dataset) else load_dataset(source)
 
 
 def load_dataset(source: Path | str, options: SourceOptions | None = None, **changes: Any) -> Dataset:

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import torch
 
-from grash.engines.device import choose_device
-from grash.engines.local import LocalEngine
+from grash.engines.local import LocalEngine, TrialRunner
+from grash.engines.memory import choose_device
 from grash.engines.processes import ProcessEngine
-from grash.engines.ray import RayEngine, check_ray
-from grash.engines.trial import TrialRunner
+from grash.engines.ray import TRIALS_PER_GPU, RayEngine, check_ray
 from grash.errors import ConfigError
 from grash.search.graphs import SearchGraphs
 from grash.search.trial import Engine
 
 ENGINES = ("auto", "sequential", "processes", "stacked", "ray")
-_MPS_SLOTS = 3  # trials on a GPU whose processes can compute at the same time (MPS); the paper used three
 
 
 def choose_engine(
@@ -30,30 +28,32 @@ def choose_engine(
     timeout: float | None = None,
     address: str | None = None,
 ) -> Engine:
-    """Return the engine: `sequential` and `stacked` run in this process, `processes` has one worker per slot, `ray`
-    uses the cluster at the address. `auto` is stacked on one GPU, and processes if there are several slots.
+    """Return the engine: `sequential` and `stacked` run in this process, `processes` in workers, `ray` on the cluster
+    at the address. `auto` is stacked on one GPU, and processes if there is room for several workers.
 
-    device: auto, or names separated by commas (cuda:0,cuda:1). workers: number of slots on all devices.
+    device: auto, or names separated by commas (cuda:0,cuda:1). workers: their number on all devices.
     """
-    settings = graphs.settings
-    slots = check_engine(name, device, workers, threads=settings.threads, address=address)
+    threads, final_threads = graphs.settings.threads, graphs.settings.threads_of(final=True)
+    devices = check_engine(name, device, workers, threads=threads, address=address)
     if name == "ray":
         return RayEngine(
-            folder, address=address, device=device, threads=settings.threads, workers=workers, timeout=timeout,
-            final_threads=settings.threads_of(final=True),
+            folder, address=address, device=device, threads=threads, final_threads=final_threads, workers=workers,
+            timeout=timeout,
         )  # fmt: skip
     if name == "auto":
-        one_gpu = len(set(slots)) == 1 and slots[0] != "cpu" and workers is None
-        name = "stacked" if one_gpu else "sequential" if len(slots) == 1 else "processes"
-    if name == "stacked" and len(set(slots)) > 1:
-        raise ConfigError(f"engine=stacked uses one device, but {', '.join(sorted(set(slots)))} were given: name one.")
+        one_gpu = len(set(devices)) == 1 and devices[0] != "cpu" and workers is None
+        name = "stacked" if one_gpu else "sequential" if len(devices) == 1 else "processes"
+    if name == "stacked" and len(set(devices)) > 1:
+        raise ConfigError(
+            f"engine=stacked uses one device, but {', '.join(sorted(set(devices)))} were given: name one."
+        )
     if name == "processes":
-        return ProcessEngine(folder, slots, timeout=timeout)
-    return LocalEngine(TrialRunner(graphs, folder, device=slots[0], timeout=timeout), stacked=name == "stacked")
+        return ProcessEngine(folder, devices, timeout=timeout)
+    return LocalEngine(TrialRunner(graphs, folder, device=devices[0], timeout=timeout), stacked=name == "stacked")
 
 
 def check_engine(name: str, device: str, workers: int | None, *, threads: int, address: str | None = None) -> list[str]:
-    """Return the device of every slot; none for `ray`, which chooses them. Raise ConfigError if something is unknown."""
+    """Return the device of every worker (none for `ray`, which chooses them), or raise ConfigError."""
     if name not in ENGINES:
         raise ConfigError(f"engine={name!r} is unknown: give {', '.join(ENGINES)}.")
     if name == "ray":
@@ -61,11 +61,11 @@ def check_engine(name: str, device: str, workers: int | None, *, threads: int, a
         return []
     if address is not None:
         raise ConfigError(f"address={address!r} is the address of a Ray cluster: give engine='ray', not {name!r}.")
-    return device_slots(device, workers, threads=threads)
+    return worker_devices(device, workers, threads=threads)
 
 
-def device_slots(device: str, workers: int | None, *, threads: int) -> list[str]:
-    """Return the device of every slot."""
+def worker_devices(device: str, workers: int | None, *, threads: int) -> list[str]:
+    """Return the device of every worker."""
     if workers is not None and workers < 1:
         raise ConfigError(f"workers={workers}: give 1 or more.")
     if device == "auto":
@@ -77,7 +77,7 @@ def device_slots(device: str, workers: int | None, *, threads: int) -> list[str]
     if names == ["cpu"]:
         per_device = max(1, _n_cores() // threads)
     else:
-        per_device = _MPS_SLOTS if _mps_runs() else 1
+        per_device = TRIALS_PER_GPU if _mps_runs() else 1
     return [names[i % len(names)] for i in range(workers or per_device * len(names))]
 
 

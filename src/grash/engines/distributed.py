@@ -26,9 +26,8 @@ import torch
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
-from grash.engines.device import choose_device
-from grash.engines.memory import check_memory, free_disk, plan_memory
-from grash.engines.trainer import TrainingData, checkpoint_fits, run_identity, warn_no_checkpoint
+from grash.engines.memory import check_memory, choose_device, free_disk, plan_memory
+from grash.engines.trainer import TrainingData, checkpoint_fits, has_checkpoint, run_identity, warn_no_checkpoint
 from grash.errors import ConfigError, InputError
 from grash.evaluation.distributed import DistributedRanker, evaluate_distributed
 from grash.evaluation.evaluate import check_sample, sample_triples
@@ -60,7 +59,7 @@ class DistributedResult:
 
 @contextmanager
 def join_group(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]:
-    """Join the ranks that were started with this one; yield the group and this rank's device, a GPU of its own if
+    """Join the ranks that were started with this one; yield the group and this rank's device, its own GPU if
     there are GPUs."""
     import torch.distributed as distributed
 
@@ -133,7 +132,10 @@ def run_distributed_training(
     if restart and group.rank == 0:
         shutil.rmtree(checkpoint, ignore_errors=True)
     group.barrier()  # no rank looks for a checkpoint before
-    state = _initial_state(config, dataset, shard, device, checkpoint, belongs_to)
+    state = fresh_shard(config, dataset.n_relations, shard, device)
+    if has_checkpoint(checkpoint):
+        load_shard(state, checkpoint, belongs_to=belongs_to, shard=shard)
+        log.info("resuming from %s at step %d", checkpoint, state.step)
     check_same_step(state.step, checkpoint, group)
     save = _saver(checkpoint, belongs_to, shard, group)
     validate = _validator(dataset, shard, group, device, valid_sample, config.seed)
@@ -225,29 +227,11 @@ def _rank_device(name: str, local_rank: int) -> tuple[torch.device, bool]:
         count = torch.cuda.device_count()
         if local_rank >= count:
             raise ConfigError(
-                f"Rank {local_rank} of this machine has no GPU of its own: there are {count}. Start it with "
+                f"Rank {local_rank} of this machine has no GPU: there are {count}, one per rank. Start it with "
                 f"--nproc-per-node {count}, or give --device cuda:0 to share one, or --device cpu."
             )
         return torch.device("cuda", local_rank), False
     return choose_device(name), True
-
-
-def _initial_state(
-    config: TrainConfig,
-    dataset: Dataset,
-    shard: Shard,
-    device: torch.device,
-    checkpoint: Path,
-    belongs_to: dict[str, Any],
-) -> TrainState:
-    """Return a new state, or that of the checkpoint."""
-    state = fresh_shard(config, dataset.n_relations, shard, device)
-    if (checkpoint / "state.json").is_file():
-        load_shard(state, checkpoint, belongs_to=belongs_to, shard=shard)
-        log.info("resuming from %s at step %d", checkpoint, state.step)
-    elif checkpoint.is_file() or (checkpoint.is_dir() and any(checkpoint.iterdir())):
-        raise InputError(f"{checkpoint} holds no checkpoint, so it is not overwritten: give another folder.")
-    return state
 
 
 def _saver(

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -62,16 +62,16 @@ class Driver:
         max_seconds: float | None = None,
         placement: str = "auto",
     ) -> None:
-        self.placement = placement
         self.folder, self.graphs, self.settings, self.engine = folder, graphs, graphs.settings, engine
+        self.source, self.placement = source, placement
         self.watch = watch or (lambda state, progress, devices: None)
-        self.source = source
         self.ledger = Ledger(folder.path)
         self.state = SearchState.replay(self.ledger.events)
         self.before, self.began = self.state.seconds, time.monotonic()
         self.deadline = None if max_seconds is None else self.began + max_seconds
         self.progress: dict[tuple[int, int], Progress] = {}
         self.stopping, self.in_final_training = "", False
+        self._watch_error: Exception | None = None
 
     def run(self) -> SearchState:
         """Run to the end, or until the search is stopped; then `state.stopped` is the reason."""
@@ -89,12 +89,17 @@ class Driver:
                             break
                 if self.stopping and not self._is_over():
                     self._record("search_stopped", reason=self.stopping)
+        except KeyboardInterrupt:
+            if self._watch_error is None:
+                raise
         except OutputError as error:
             then = "The search stops here. Continue it with `grash resume`."
             raise OutputError(self.folder.path, error.reason, then=then) from error
         finally:
             self.engine.close()
             self.ledger.close()
+        if self._watch_error is not None:
+            raise self._watch_error from None
         if self.state.failed:
             raise SearchFailed(self.state.failed)
         return self.state
@@ -139,8 +144,7 @@ class Driver:
 
     def make_trial(self, number: int, configuration: int) -> Trial:
         """Return the next attempt at a configuration in a round."""
-        this = self.state.rounds[number - 1]
-        plan, configured = this.plan, self.state.configurations[configuration]
+        plan, configured = self.state.rounds[number - 1].plan, self.state.configurations[configuration]
         full = make_config(configured.values)
         config = round_config(full, plan, self.settings)
         warm = self.settings.warm_start != "off"
@@ -148,11 +152,11 @@ class Driver:
         saved = self.folder.trial(number - 1, configuration) / "state"
         has_saved = number > 1 and (saved / "state.json").is_file()
         continues = keeps_state and has_saved and (warm or full.schedule not in FIXED_LENGTH_SCHEDULES)
-        return Trial(
-            round=number,
-            number=configuration,
-            attempt=1 + len(this.attempts.get(configuration, [])),
-            config=config.model_dump(),
+        return self._trial(
+            number,
+            configuration,
+            config,
+            (plan.n_entities, plan.n_relations, plan.n_train, plan.n_valid),
             fractions=() if plan.whole and not warm else plan.fractions,
             isolated=plan.isolated,
             relative_cost=configured.relative_cost,
@@ -160,8 +164,6 @@ class Driver:
             epochs_before=self.state.rounds[number - 2].plan.epochs if continues and not warm else 0.0,
             warm=warm,
             keep=keeps_state and number < len(self.state.sizes),
-            folder=str(self.folder.trial(number, configuration).relative_to(self.folder.path)),
-            n_bytes=self._n_bytes(config, plan.n_entities, plan.n_relations, plan.n_train, plan.n_valid),
         )
 
     def record_start(self, trial: Trial, device: str) -> None:
@@ -186,7 +188,7 @@ class Driver:
             now = time.monotonic()  # read once, or a retry could be in neither list
             waiting += [trial for at, trial in retries if at <= now]
             retries = [(at, trial) for at, trial in retries if at > now]
-            while waiting and not self._must_stop() and running < self.engine.n_slots:
+            while waiting and not self._must_stop() and running < self.engine.max_running:
                 device = self.engine.start(waiting[0])
                 if device is None:
                     break
@@ -209,44 +211,42 @@ class Driver:
 
     def _retry(self, trials: list[Trial], result: TrialResult) -> Trial | None:
         """Return the next attempt at a trial that the machine failed, if it has one left."""
-        final = result.round == 0
-        if final and self.state.final is not None:
+        if result.round == 0:
+            ended = self.state.final is not None
+        else:
+            ended = result.number in self.state.rounds[result.round - 1].results
+        if ended:
             return None
-        if not final and result.number in self.state.rounds[result.round - 1].results:
-            return None
-        attempts = self.state.finals if final else self.state.rounds[result.round - 1].attempts
         trial = next(t for t in trials if (t.round, t.number) == (result.round, result.number))
-        out_of_memory = sum(r.status == "out_of_memory" for r in attempts[result.number])
+        attempts = self._attempts(trial.round, trial.number)
+        out_of_memory = sum(attempt.status == "out_of_memory" for attempt in attempts)
         return replace(trial, attempt=result.attempt + 1, work_share=0.5**out_of_memory)
 
-    def _final_trial(self, number: int) -> Trial:
-        config = make_config(self.state.configurations[number].values)
-        data = self.graphs.dataset
-        sizes = data.n_entities, data.n_relations, len(data.train), len(data.valid)
-        return Trial(
-            round=0,
-            number=number,
-            attempt=1 + len(self.state.finals.get(number, [])),
-            config=config.model_dump(),
-            fractions=(),
-            folder=str(self.folder.trial(0, number).relative_to(self.folder.path)),
-            n_bytes=self._n_bytes(config, *sizes, keep_best=True),
-            final=True,
-            placement=self.placement,
-        )
+    def _attempts(self, number: int, configuration: int) -> list[TrialResult]:
+        """Return the attempts so far at a configuration, in a round or (0) the final training."""
+        attempts = self.state.rounds[number - 1].attempts if number else self.state.finals
+        return attempts.get(configuration, [])
 
-    def _n_bytes(
-        self,
-        config: TrainConfig,
-        n_entities: int,
-        n_relations: int,
-        n_train: int,
-        n_valid: int,
-        keep_best: bool = False,
-    ) -> int:
+    def _final_trial(self, number: int) -> Trial:
+        config, data = make_config(self.state.configurations[number].values), self.graphs.dataset
+        sizes = data.n_entities, data.n_relations, len(data.train), len(data.valid)
+        return self._trial(0, number, config, sizes, fractions=(), final=True, placement=self.placement)
+
+    def _trial(
+        self, number: int, configuration: int, config: TrainConfig, sizes: tuple[int, int, int, int], **fields: Any
+    ) -> Trial:
+        """sizes: entities, relations, and triples of train and valid."""
         device = torch.device(self.engine.devices[0])
-        plan = plan_memory([config], n_entities, n_relations, n_train, device, n_valid=n_valid, keep_best=keep_best)
-        return plan.on_device(device)
+        plan = plan_memory([config], *sizes[:3], device, n_valid=sizes[3], keep_best=number == 0)
+        return Trial(
+            round=number,
+            number=configuration,
+            attempt=1 + len(self._attempts(number, configuration)),
+            config=config.model_dump(),
+            folder=str(self.folder.trial(number, configuration).relative_to(self.folder.path)),
+            n_bytes=plan.on_device(device),
+            **fields,
+        )
 
     def _is_over(self) -> bool:
         """Return whether a search that has to stop has nothing left to run; then it is recorded as finished."""
@@ -255,7 +255,13 @@ class Driver:
     def _on_progress(self, trial: Trial, progress: Progress) -> None:
         self.progress[trial.round, trial.number] = progress
         self._must_stop()
-        self.watch(self.state, self.progress, self.engine.devices)
+        if self._watch_error is None:
+            try:
+                self.watch(self.state, self.progress, self.engine.devices)
+            except Exception as error:
+                # Inside a training it would be the trial's error. It ends trainings as Ctrl-C does; `run` raises it.
+                self._watch_error = error
+                raise KeyboardInterrupt from error
 
     def _must_stop(self) -> bool:
         if self.deadline is not None and time.monotonic() > self.deadline and not self.stopping:
@@ -274,7 +280,8 @@ class Driver:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         elapsed = round(self.before + time.monotonic() - self.began, 3)
         self.state.apply(self.ledger.write(event, at=at, elapsed=elapsed, **fields))
-        self.watch(self.state, self.progress, self.engine.devices)
+        if self._watch_error is None:
+            self.watch(self.state, self.progress, self.engine.devices)
 
     def _write_best(self, number: int) -> None:
         config = make_config(self.state.configurations[number].values)
@@ -323,30 +330,3 @@ def reraise_interrupts() -> Iterator[None]:
         _interrupts.reset(token)
     if received:
         raise KeyboardInterrupt
-
-
-class _WatchFailed(KeyboardInterrupt):
-    """Ends running trainings as Ctrl-C does: they save checkpoints, and the search can be resumed."""
-
-
-@contextmanager
-def stop_on_watch_error(watch: Watch | None) -> Iterator[Watch | None]:
-    """Yield the watcher for a search that runs inside. If it raises, stop the search and raise its error at the end.
-
-    Engines that train in the driver's process call the watcher inside a training; without this, the trial would fail.
-    """
-    errors: list[Exception] = []
-
-    def guarded(state: SearchState, progress: dict[tuple[int, int], Progress], devices: Sequence[str]) -> None:
-        if errors or watch is None:
-            return
-        try:
-            watch(state, progress, devices)
-        except Exception as error:
-            errors.append(error)
-            raise _WatchFailed from error
-
-    with suppress(_WatchFailed):
-        yield None if watch is None else guarded
-    if errors:  # also if an engine that was stopping took it for an interrupt
-        raise errors[0] from None

@@ -1,16 +1,16 @@
-"""Plan the memory of a training or a stack of trainings, and choose where its entities are stored."""
+"""Devices and their memory: what is free, what a training or a stack needs, and where its entities are stored."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from grash.engines.device import free_bytes
-from grash.errors import MemoryPlanError
+from grash.errors import ConfigError, MemoryPlanError
 from grash.evaluation.ranking import ranking_bytes
 from grash.formatting import format_bytes
 from grash.kernels.pair_scores import tile_bytes
@@ -25,6 +25,39 @@ from grash.training.placement import Placement, check_placement
 
 USABLE_SHARE = 0.9  # of free memory that trainings are planned for
 _KNOWN_ANSWERS = 8  # per validation triple, as a first guess
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """Return the device of a name: `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:i`."""
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    if name == "cpu":
+        return torch.device("cpu")
+    kind, _, index = name.partition(":")
+    if kind != "cuda" or (index and not index.isdigit()):
+        raise ConfigError(f"device={name!r} is unknown: give auto, cpu, cuda or cuda:0, cuda:1, …")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(index or 0) >= count:
+        raise ConfigError(f"device={name!r} does not exist: this machine has {count} CUDA devices. Give auto or cpu.")
+    return torch.device("cuda", int(index or 0))
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the memory that can still be allocated."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(_machine_free(), _container_free())
+
+
+def used_bytes(device: torch.device) -> int:
+    """Return the memory that this process uses: on the GPU, or resident."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -45,6 +78,7 @@ class MemoryPlan:
     placement: Placement = field(default_factory=Placement)
     entities: int = 0  # entity table, where the placement stores it
     entity_optimizer: int = 0  # optimizer state of the entities, stored likewise
+    note: str = ""  # what would change the placement
 
     @property
     def device(self) -> int:
@@ -80,7 +114,7 @@ class MemoryPlan:
             )
         if self.best_tables:
             text += f", and {format_bytes(self.best_tables)}{' on disk' * self._best_on_disk} for the best weights"
-        return text
+        return f"{text}. {self.note}" if self.note else text
 
     def _stored(self, kind: str) -> int:
         return self.entities + self.entity_optimizer if self.placement.kind == kind else 0
@@ -88,18 +122,6 @@ class MemoryPlan:
     @property
     def _best_on_disk(self) -> bool:
         return self.placement.folder is not None
-
-
-@dataclass(frozen=True)
-class PlacementChoice:
-    """Where a training's entities are stored, its memory plan, and what would change the choice."""
-
-    placement: Placement
-    plan: MemoryPlan
-    note: str = ""
-
-    def sentence(self) -> str:
-        return f"{self.plan.sentence()}{'. ' if self.note else ''}{self.note}"
 
 
 def plan_memory(
@@ -162,8 +184,8 @@ def choose_placement(
     n_valid: int = 0,
     n_filtered: int | None = None,
     keep_best: bool = True,
-) -> PlacementChoice:
-    """Return the first placement that fits, or raise MemoryPlanError.
+) -> MemoryPlan:
+    """Return the plan of a training with the first placement that fits, or raise MemoryPlanError.
 
     placement: auto, device, host or disk. folder: where temporary files may be created.
     """
@@ -178,7 +200,7 @@ def choose_placement(
     plans = [planned(config, candidate) for candidate in _candidates(placement, device, folder)]
     for plan in plans:
         if not _shortages(plan, device):
-            return PlacementChoice(plan.placement, plan, _savings_note(config, plan, planned, device))
+            return replace(plan, note=_savings_note(config, plan, planned, device))
     first, *others = plans
     other = "".join(f" With placement={p.placement.kind}: {'; '.join(_shortages(p, device))}." for p in others[-1:])
     raise MemoryPlanError(
@@ -206,6 +228,7 @@ def fits(plan: MemoryPlan, device: torch.device) -> bool:
 
 
 def is_memory_error(error: Exception) -> bool:
+    """Return whether memory ran out. torch and CUDA libraries raise RuntimeError for it, known by its text only."""
     known = (MemoryError, MemoryPlanError, torch.OutOfMemoryError)
     messages = ("allocate memory", "out of memory", "ALLOC_FAILED")
     return isinstance(error, known) or (isinstance(error, RuntimeError) and any(m in str(error) for m in messages))
@@ -294,33 +317,25 @@ def _savings_note(
     """
     if not plan.placement.offloaded:
         return ""
-    options: list[tuple[str, dict[str, str]]] = []
+    options: dict[str, dict[str, str]] = {}
     if config.optimizer != "row_adagrad" and plan.entity_optimizer:
-        options.append(("optimizer=row_adagrad (one number per row)", {"optimizer": "row_adagrad"}))
+        options["optimizer=row_adagrad (one number per row)"] = {"optimizer": "row_adagrad"}
     if config.storage == "float32" and config.optimizer != "adam":
-        options.append(("storage=bf16 (two bytes per float)", {"storage": "bf16"}))
-    sentences, enough = [], False
-
-    def saving(changes: dict[str, str]) -> tuple[int, bool]:
+        options["storage=bf16 (two bytes per float)"] = {"storage": "bf16"}
+    if len(options) == 2:
+        options["both"] = {"optimizer": "row_adagrad", "storage": "bf16"}
+    sentences: list[str] = []
+    enough = False
+    for name, changes in options.items():
         smaller = config.changed(**changes)
         lean = planned(smaller, plan.placement)
         saved = plan.entities + plan.entity_optimizer - lean.entities - lean.entity_optimizer
-        return saved, not _shortages(planned(smaller, Placement()), device)
-
-    for name, changes in options:
-        saved, fitting = saving(changes)
-        sentences.append(_saving_sentence(name, saved, device, fitting))
+        fitting = not _shortages(planned(smaller, Placement()), device)
+        if name != "both" or (fitting and not enough):
+            then = f", and everything would fit on {device}" if fitting else ""
+            sentences.append(f"With {name} it would take {format_bytes(saved)} less{then}")
         enough = enough or fitting
-    if len(options) == 2 and not enough:
-        saved, fitting = saving({**options[0][1], **options[1][1]})
-        if fitting:
-            sentences.append(_saving_sentence("both", saved, device, fitting))
     return ". ".join(sentences)
-
-
-def _saving_sentence(change: str, saved: int, device: torch.device, fitting: bool) -> str:
-    then = f", and everything would fit on {device}" if fitting else ""
-    return f"With {change} it would take {format_bytes(saved)} less{then}"
 
 
 def _advice(plan: MemoryPlan, config: TrainConfig, *, alone: bool = False) -> str:
@@ -331,3 +346,26 @@ def _advice(plan: MemoryPlan, config: TrainConfig, *, alone: bool = False) -> st
     half = alone and config.storage == "float32" and config.optimizer != "adam"
     bf16 = ", or storage=bf16 (entities in half the bytes)" if half else ""
     return f"a smaller dim, or optimizer=row_adagrad (one number per row){bf16}"
+
+
+def _machine_free() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _container_free(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return what the limit of a container leaves (cgroup 2, then 1); a very large number without a limit."""
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            return max(0, int((root / limit).read_text()) - int((root / used).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return 1 << 62

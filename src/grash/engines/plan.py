@@ -10,14 +10,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
-from grash.engines.device import choose_device
+from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData, stacks
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
@@ -61,13 +60,13 @@ class PlannedRound:
     billed: float  # all its trials, in full runs
     n_bytes: int  # of its largest trial or stack, on the device
     disk_bytes: int
-    seconds: float | None  # of all its trials on one slot
+    seconds: float | None  # of all its trials, without several workers
     implementation: Implementation
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """All rounds and the final training; `grash.report.plan.plan_table` formats it."""
+    """All rounds and the final training; `grash.report.plan` formats it."""
 
     rounds: tuple[PlannedRound, ...]
     final: PlannedRound | None
@@ -136,22 +135,12 @@ def _plan_rounds(
         plan, entrants = past.plan, past.results
         configs = [round_config(make_config(c.values), plan, settings) for c in configurations]
         subgraph = graphs.subgraph(() if plan.whole else plan.fractions, plan.isolated)
+        data = TrainingData(subgraph.dataset, device, seed=settings.seed)
         before = state.rounds[plan.number - 2].plan.positives if plan.continues else 0
-        estimate = _Estimate(subgraph.dataset, configs, len(entrants), plan.positives - before, device, settings.seed)
+        this = _plan_round(plan, data, configs, len(entrants), plan.positives - before, settings.threads, probe)
+        billed = plan.cost * sum(c.relative_cost for c in configurations if c.number in entrants)
         is_saved = keeps_state and plan.number < len(state.sizes)
-        planned.append(
-            PlannedRound(
-                plan,
-                len(entrants),
-                estimate.steps,
-                _negatives(configs),
-                plan.cost * sum(c.relative_cost for c in configurations if c.number in entrants),
-                max(estimate.implementation.n_bytes, *(m.device for m in estimate.memory)),
-                len(entrants) * max(m.tables + m.optimizer for m in estimate.memory) if is_saved else 0,
-                estimate.seconds(settings.threads, _ROUND_VALIDATIONS) if probe else None,
-                estimate.implementation,
-            )
-        )
+        planned.append(replace(this, billed=billed, disk_bytes=this.disk_bytes if is_saved else 0))
     return tuple(planned)
 
 
@@ -165,61 +154,54 @@ def _plan_final(
 ) -> tuple[PlannedRound, list[str]]:
     """Return the final training as a round of one trial outside the budget, and a note on where entities are stored
     if not everything fits on the device."""
-    data = graphs.dataset
+    dataset, settings = graphs.dataset, graphs.settings
     configs = [make_config(c.values) for c in configurations]
-    positives = round(_typical(configs, data.n_entities).epochs * len(data.train))
+    positives = round(_by_size(configs, dataset.n_entities)[len(configs) // 2].epochs * len(dataset.train))
     plan = Round(
         number=0, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=1.0, epoch_fraction=1.0, fractions=(), whole=True,
-        k=None, n_entities=data.n_entities, n_relations=data.n_relations, n_train=len(data.train),
-        n_valid=len(data.valid), entity_share=1.0, positives=positives, continues=False, cost=1.0,
+        k=None, n_entities=dataset.n_entities, n_relations=dataset.n_relations, n_train=len(dataset.train),
+        n_valid=len(dataset.valid), entity_share=1.0, positives=positives, continues=False, cost=1.0,
     )  # fmt: skip
-    estimate = _Estimate(data, configs, 1, positives, device, graphs.settings.seed)
-    threads = graphs.settings.threads_of(final=True)
-    planned = PlannedRound(
-        plan,
-        1,
-        estimate.steps,
-        _negatives(configs),
-        0.0,
-        max(m.device for m in estimate.memory),
-        max(2 * m.tables + m.optimizer for m in estimate.memory),
-        estimate.seconds(threads, _FINAL_VALIDATIONS) if probe else None,
-        estimate.implementation,
-    )
+    data = TrainingData(dataset, device, seed=settings.seed)
+    planned = _plan_round(plan, data, configs, 1, positives, settings.threads_of(final=True), probe)
     largest = max(configs, key=lambda c: c.dim)
     try:
-        chosen = estimate.data.choose_placement(largest, placement=placement, folder=folder)
+        chosen = data.choose_placement(largest, placement=placement, folder=folder)
     except MemoryPlanError as error:
         return planned, [f"final: it does not fit with these settings. {error}"]
     note = f"final: placement={chosen.placement.kind}, {chosen.sentence()}"
     return planned, [note] if chosen.placement.offloaded else []
 
 
-class _Estimate:
-    """What trainings on one graph take, for n trials of all sizes among the configurations."""
-
-    def __init__(
-        self, dataset: Dataset, configs: list[TrainConfig], n: int, positives: int, device: torch.device, seed: int
-    ) -> None:
-        self.data = TrainingData(dataset, device, seed=seed)
-        self.memory = [self.data.plan_memory([c]) for c in configs]
-        self.typical = _typical(configs, dataset.n_entities)
-        self.steps = -(-positives // self.typical.batch_size)
-        ordered = _by_size(configs, dataset.n_entities)
-        self.configs = [ordered[(2 * i + 1) * len(ordered) // (2 * n)] for i in range(n)]
-        self.implementation = choose_implementation(self.data, self.configs)
-
-    def seconds(self, threads: int, n_validations: int) -> float:
-        """Measure and return the seconds of these trials with their validations."""
+def _plan_round(
+    plan: Round, data: TrainingData, configs: list[TrainConfig], n: int, positives: int, threads: int, probe: bool
+) -> PlannedRound:
+    """Return what n trials of all sizes among the configurations take, as if their states were saved and not billed."""
+    final, n_entities = plan.number == 0, data.dataset.n_entities
+    memory = [data.plan_memory([c]) for c in configs]
+    ordered = _by_size(configs, n_entities)
+    typical, entering = ordered[len(ordered) // 2], [ordered[(2 * i + 1) * len(ordered) // (2 * n)] for i in range(n)]
+    steps, implementation = -(-positives // typical.batch_size), choose_implementation(data, entering)
+    negatives = [
+        c for config in configs if config.training == "negative_sampling"
+        for c in (config.negatives_head, config.negatives_tail)
+    ]  # fmt: skip
+    seconds = None
+    if probe:
         torch.set_num_threads(threads)
-        fused, unfused = _by_implementation(self.configs, self.data.device)
-        seconds = len(self.configs) * n_validations * probe_validation(self.data, self.typical)
-        if fused:
-            stack = largest_stack(self.data, fused)
-            seconds += self.steps * probe_step(self.data, stack) * len(fused) / len(stack)
-        if unfused:
-            seconds += self.steps * probe_step(self.data, [unfused[len(unfused) // 2]]) * len(unfused)
-        return seconds
+        n_validations = n * (_FINAL_VALIDATIONS if final else _ROUND_VALIDATIONS)
+        seconds = n_validations * probe_validation(data, typical) + steps * _probe_steps(data, entering)
+    return PlannedRound(
+        plan,
+        n_trials=n,
+        steps=steps,
+        negatives=(min(negatives, default=0), max(negatives, default=0)),
+        billed=0.0,
+        n_bytes=max(implementation.n_bytes, *(m.device for m in memory)),
+        disk_bytes=n * max((2 if final else 1) * m.tables + m.optimizer for m in memory),
+        seconds=seconds,
+        implementation=implementation,
+    )
 
 
 def choose_implementation(data: TrainingData, configs: Sequence[TrainConfig]) -> Implementation:
@@ -232,6 +214,18 @@ def choose_implementation(data: TrainingData, configs: Sequence[TrainConfig]) ->
     return Implementation(len(fused), len(unfused), tuple(reasons.most_common()), stack_size, n_bytes)
 
 
+def _probe_steps(data: TrainingData, configs: Sequence[TrainConfig]) -> float:
+    """Return the seconds that a step of each of these takes, in stacks where they can be stacked."""
+    fused, unfused = _by_implementation(configs, data.device)
+    seconds = 0.0
+    if fused:
+        stack = largest_stack(data, fused)
+        seconds += probe_step(data, stack) * len(fused) / len(stack)
+    if unfused:
+        seconds += probe_step(data, [unfused[len(unfused) // 2]]) * len(unfused)
+    return seconds
+
+
 def largest_stack(data: TrainingData, configs: Sequence[TrainConfig]) -> list[TrainConfig]:
     """Return the largest of the stacks in which these would be trained."""
     found = stacks(data, [Training(config) for config in configs])
@@ -242,9 +236,8 @@ def largest_stack(data: TrainingData, configs: Sequence[TrainConfig]) -> list[Tr
 def probe_step(data: TrainingData, configs: Sequence[TrainConfig]) -> float:
     """Return the seconds of a step of all these together, measured for about half a second."""
     longer = [config.changed(epochs=1e5) for config in configs]
-    device, placement = data.device, Placement()
-    if len(longer) == 1:
-        placement = data.choose_placement(longer[0]).placement
+    device = data.device
+    placement = data.choose_placement(longer[0]).placement if len(longer) == 1 else Placement()
     states = stack_states((_new_state(data, config, placement) for config in longer), n=len(longer))
     trainings = [Training(c).started(s, data.batches(c)) for s, c in zip(states, longer)]
     steps, n_steps = steps_for(trainings), trainings[0].batches.plan.n_steps
@@ -303,13 +296,3 @@ def _by_implementation(
 
 def _by_size(configs: list[TrainConfig], n_entities: int) -> list[TrainConfig]:
     return sorted(configs, key=lambda c: score_count(c, n_entities))
-
-
-def _typical(configs: list[TrainConfig], n_entities: int) -> TrainConfig:
-    return _by_size(configs, n_entities)[len(configs) // 2]
-
-
-def _negatives(configs: list[TrainConfig]) -> tuple[int, int]:
-    sampling = [c for c in configs if c.training == "negative_sampling"]
-    counts = [n for c in sampling for n in (c.negatives_head, c.negatives_tail)]
-    return (min(counts), max(counts)) if counts else (0, 0)

@@ -1,4 +1,4 @@
-"""Run trials in worker processes, one per slot, kept for the whole search: graph and torch are loaded once.
+"""Run trials in worker processes, kept for the whole search: graph and torch are loaded once.
 
 Driver and worker exchange JSON over a pipe. A worker that dies is replaced, and its trial is reported as killed. When
 the driver dies, the kernel ends its workers, so only the next driver writes to the run folder. A worker is a new
@@ -26,6 +26,7 @@ from grash.errors import GrashError, OutputError
 from grash.search.trial import Status, Trial, TrialResult
 
 if TYPE_CHECKING:
+    from grash.engines.local import TrialRunner
     from grash.training.loop import Progress
 
 Report = Callable[[Trial, "Progress"], None]
@@ -33,8 +34,7 @@ GRACE_SECONDS = 30.0  # beyond its time limit, for a trial that reports nothing
 START_SECONDS = 7200.0  # until the first report of a trial; far above the 96 s that peeling 305 million triples takes
 _WAIT_SECONDS = 1.0  # at most, in `wait`
 _REPORT_SECONDS = 0.5  # between two progress messages
-_USABLE_SHARE = 0.9  # of a device's free memory
-_MAX_FAILED_STARTS = 3  # of workers of a slot, in a row
+_MAX_FAILED_STARTS = 3  # of a worker, in a row
 _PR_SET_PDEATHSIG = 1
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import grash.engines.processes as p; p.main(sys.argv)"
@@ -42,7 +42,7 @@ _START = (
 
 
 class Watchdog:
-    """Decides when to give up a trial whose worker hangs; a worker itself ends a trial that takes too long.
+    """Decides when to end a trial whose worker hangs; a worker itself ends a trial that takes too long.
 
     The time limit of a trial starts with its first progress report. Before that, the worker peels the graph and
     compiles kernels, which another worker would have to repeat. If that takes too long, the machine is at fault and
@@ -56,7 +56,7 @@ class Watchdog:
         self.since, self.started = time.monotonic(), True
 
     def check(self, trial: Trial, timeout: float | None) -> tuple[Status, str] | None:
-        """Return status and message if the trial is given up. A final training that has started has no limit."""
+        """Return status and message if the trial has to end. A final training that has started has no limit."""
         silent = time.monotonic() - self.since
         if not self.started:
             limit = max(START_SECONDS, timeout or 0.0)
@@ -71,7 +71,7 @@ class Watchdog:
 
 
 @dataclass
-class _Slot:
+class _Worker:
     device: str
     process: subprocess.Popen[bytes]
     pipe: Connection
@@ -82,107 +82,104 @@ class _Slot:
 
 
 class ProcessEngine:
-    """devices: one name per slot. A device that is named several times runs several trials at once if they fit."""
+    """devices: one name per worker. A device that is named several times runs several trials at once if they fit."""
 
     def __init__(self, folder: Path, devices: Sequence[str], *, timeout: float | None = None) -> None:
         self.folder, self.timeout = Path(folder), timeout
-        self.n_slots, self.devices = len(devices), tuple(devices)
-        self._slots = [self._new_worker(device) for device in devices]
-        self._free: dict[str, int] = {}
+        self.max_running, self.devices = len(devices), tuple(devices)
+        self._workers = [self._new_worker(device) for device in devices]
+        self._usable: dict[str, int] = {}  # bytes by device, before its first trial
 
     def start(self, trial: Trial) -> str | None:
-        for slot in self._slots:
-            if slot.trial is None and self._has_room(slot.device, trial):
-                self._give(slot, trial)
-                return slot.device
+        for worker in self._workers:
+            if worker.trial is None and self._has_room(worker.device, trial):
+                self._give(worker, trial)
+                return worker.device
         return None
 
     def wait(self, on_progress: Report) -> list[TrialResult | Trial]:
         ended: list[TrialResult | Trial] = []
-        by_pipe = {slot.pipe: slot for slot in self._slots}
+        by_pipe = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(by_pipe), timeout=_WAIT_SECONDS):
             ended += self._receive(by_pipe[pipe], on_progress)  # type: ignore[index]
-        for slot in self._slots:
-            late = None if slot.trial is None else slot.watchdog.check(slot.trial, self.timeout)
+        for worker in self._workers:
+            late = None if worker.trial is None else worker.watchdog.check(worker.trial, self.timeout)
             if late is not None:
-                self._count_failed_start(slot, "the last one reported nothing")
-                ended.append(self._lose(slot, *late))
+                self._count_failed_start(worker, "the last one reported nothing")
+                ended.append(self._lose(worker, *late))
         return ended
 
     def stop(self) -> None:
-        for slot in self._slots:
-            if slot.trial is not None:
-                _send(slot.pipe, {"stop": True})
+        for worker in self._workers:
+            if worker.trial is not None:
+                _send(worker.pipe, {"stop": True})
 
     def close(self) -> None:
-        for slot in self._slots:
-            _end(slot)
+        for worker in self._workers:
+            _end(worker)
 
-    def _give(self, slot: _Slot, trial: Trial) -> None:
-        slot.trial, slot.watchdog = trial, Watchdog()
-        _send(slot.pipe, {"trial": trial.to_json()})
+    def _give(self, worker: _Worker, trial: Trial) -> None:
+        worker.trial, worker.watchdog = trial, Watchdog()
+        _send(worker.pipe, {"trial": trial.to_json()})
 
-    def _receive(self, slot: _Slot, on_progress: Report) -> list[TrialResult | Trial]:
+    def _receive(self, worker: _Worker, on_progress: Report) -> list[TrialResult | Trial]:
         try:
-            message = json.loads(slot.pipe.recv_bytes())
+            message = json.loads(worker.pipe.recv_bytes())
         except (EOFError, OSError):
-            return self._replace_dead(slot)
+            return self._replace_dead(worker)
         if "ready" in message:
-            slot.ready, slot.failed_starts = True, 0
+            worker.ready, worker.failed_starts = True, 0
             return []
         if "progress" in message:
             from grash.training.loop import Progress
 
-            slot.watchdog.progressed()
-            if slot.trial is not None:
-                on_progress(slot.trial, Progress(**message["progress"]))
+            worker.watchdog.progressed()
+            if worker.trial is not None:
+                on_progress(worker.trial, Progress(**message["progress"]))
             return []
-        trial, slot.trial = slot.trial, None
-        if "disk_full" in message:
-            raise OutputError(message["disk_full"], message["reason"])
         if "fatal" in message:
-            raise GrashError(f"A worker on {slot.device} could not start: {message['fatal']}")
-        if "stopped" in message:
-            return [] if trial is None else [trial]
-        result = TrialResult.from_json(message["result"])
-        if result.status == "killed":  # the worker ends itself and must not get the next trial
-            self._replace(slot)
-        return [result]
+            raise GrashError(f"A worker on {worker.device} could not start: {message['fatal']}")
+        trial, worker.trial = worker.trial, None
+        assert trial is not None
+        ended = read_ended(trial, message)
+        if isinstance(ended, TrialResult) and ended.status == "killed":  # the worker ends itself
+            self._replace(worker)
+        return [ended]
 
-    def _replace_dead(self, slot: _Slot) -> list[TrialResult | Trial]:
+    def _replace_dead(self, worker: _Worker) -> list[TrialResult | Trial]:
         """Replace a worker that has ended. If it was never ready, its trial goes to the next worker."""
         with suppress(subprocess.TimeoutExpired):
-            slot.process.wait(5)
-        code, trial = slot.process.returncode, slot.trial
-        if slot.ready and trial is not None:
-            return [self._lose(slot, "killed", f"Its worker ended unexpectedly (exit code {code}).")]
-        self._count_failed_start(slot, f"exit code {code}")
-        self._replace(slot)
+            worker.process.wait(5)
+        code, trial = worker.process.returncode, worker.trial
+        if worker.ready and trial is not None:
+            return [self._lose(worker, "killed", f"Its worker ended unexpectedly (exit code {code}).")]
+        self._count_failed_start(worker, f"exit code {code}")
+        self._replace(worker)
         if trial is not None:
-            self._give(slot, trial)
+            self._give(worker, trial)
         return []
 
-    def _count_failed_start(self, slot: _Slot, how: str) -> None:
+    def _count_failed_start(self, worker: _Worker, how: str) -> None:
         """Count a worker that was never ready; raise after too many in a row."""
-        slot.failed_starts += not slot.ready
-        if slot.failed_starts >= _MAX_FAILED_STARTS:
+        worker.failed_starts += not worker.ready
+        if worker.failed_starts >= _MAX_FAILED_STARTS:
             raise GrashError(
-                f"{_MAX_FAILED_STARTS} workers in a row on {slot.device} ended before they were ready ({how}): see "
+                f"{_MAX_FAILED_STARTS} workers in a row on {worker.device} ended before they were ready ({how}): see "
                 f"their output above. `--engine sequential` runs the search without workers."
             )
 
-    def _lose(self, slot: _Slot, status: Status, message: str) -> TrialResult:
-        trial = slot.trial
+    def _lose(self, worker: _Worker, status: Status, message: str) -> TrialResult:
+        trial = worker.trial
         assert trial is not None
-        self._replace(slot)
-        return trial.result(status, message=message, device=slot.device)
+        self._replace(worker)
+        return trial.result(status, message=message, device=worker.device)
 
-    def _replace(self, slot: _Slot) -> None:
-        _end(slot)
-        new = self._new_worker(slot.device)
-        slot.process, slot.pipe, slot.trial, slot.ready = new.process, new.pipe, None, False
+    def _replace(self, worker: _Worker) -> None:
+        _end(worker)
+        new = self._new_worker(worker.device)
+        worker.process, worker.pipe, worker.trial, worker.ready = new.process, new.pipe, None, False
 
-    def _new_worker(self, device: str) -> _Slot:
+    def _new_worker(self, device: str) -> _Worker:
         here, there = multiprocessing.Pipe()
         arguments = (sys.path, there.fileno(), str(self.folder), device, self.timeout, os.getpid())
         process = subprocess.Popen(
@@ -191,15 +188,19 @@ class ProcessEngine:
             pass_fds=[there.fileno()],
         )
         there.close()
-        return _Slot(device, process, here)
+        return _Worker(device, process, here)
 
     def _has_room(self, device: str, trial: Trial) -> bool:
         """Return whether the trial fits in the device's memory with those that run there; alone it is always tried."""
-        running = [s.trial.n_bytes for s in self._slots if s.device == device and s.trial is not None]
-        if not running:
-            self._free[device] = _free_bytes(device)
-            return True
-        return sum(running) + trial.n_bytes <= _USABLE_SHARE * self._free.get(device, 0)
+        running = [s.trial.n_bytes for s in self._workers if s.device == device and s.trial is not None]
+        if running:
+            return sum(running) + trial.n_bytes <= self._usable.get(device, 0)
+        import torch
+
+        from grash.engines.memory import USABLE_SHARE, free_bytes
+
+        self._usable[device] = int(USABLE_SHARE * free_bytes(torch.device(device)))
+        return True
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -213,7 +214,7 @@ def work(pipe: Connection, folder: str, device: str, timeout: float | None, driv
     for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole process group; the driver handles them
         signal.signal(number, signal.SIG_IGN)
     _die_with(driver)
-    from grash.engines.trial import TrialRunner
+    from grash.engines.local import TrialRunner
 
     try:
         runner = TrialRunner.open(Path(folder), device=device, timeout=timeout)
@@ -237,15 +238,27 @@ def work(pipe: Connection, folder: str, device: str, timeout: float | None, driv
         if "trial" not in message:
             continue
         reported = 0.0  # the first progress is sent at once: the time limit starts with it
-        try:
-            result = runner.run(Trial.from_json(message["trial"]), report)
-            _send(pipe, {"result": result.to_json()})
-            if result.status == "killed":  # the GPU's context is lost: a new process gets a new one
-                return
-        except KeyboardInterrupt:
-            _send(pipe, {"stopped": True})
-        except OutputError as error:
-            _send(pipe, {"disk_full": str(folder), "reason": error.reason})
+        ended = run_trial(runner, Trial.from_json(message["trial"]), report)
+        _send(pipe, ended)
+        if ended.get("result", {}).get("status") == "killed":  # a new process gets a new context of the GPU
+            return
+
+
+def run_trial(runner: TrialRunner, trial: Trial, report: Report) -> dict[str, Any]:
+    """Run a trial in a worker and return the message on how it ended: a result, stopped, or a full disk."""
+    try:
+        return {"result": runner.run(trial, report).to_json()}
+    except KeyboardInterrupt:
+        return {"stopped": True}
+    except OutputError as error:
+        return {"disk_full": str(runner.folder), "reason": error.reason}
+
+
+def read_ended(trial: Trial, message: dict[str, Any]) -> TrialResult | Trial:
+    """Return what `run_trial` of a worker reported, for `Engine.wait`; raise OutputError for a full disk."""
+    if "disk_full" in message:
+        raise OutputError(message["disk_full"], message["reason"])
+    return trial if "stopped" in message else TrialResult.from_json(message["result"])
 
 
 def _send(pipe: Connection, message: dict[str, Any]) -> None:
@@ -260,10 +273,10 @@ def _receive(pipe: Connection) -> dict[str, Any]:
         os._exit(0)  # the driver is gone
 
 
-def _end(slot: _Slot) -> None:
-    slot.process.kill()
-    slot.process.wait()
-    slot.pipe.close()
+def _end(worker: _Worker) -> None:
+    worker.process.kill()
+    worker.process.wait()
+    worker.pipe.close()
 
 
 def _die_with(driver: int) -> None:
@@ -274,9 +287,3 @@ def _die_with(driver: int) -> None:
         return
     if os.getppid() != driver:
         os._exit(0)
-
-
-def _free_bytes(device: str) -> int:
-    from grash.engines.device import choose_device, free_bytes
-
-    return free_bytes(choose_device(device))

@@ -26,8 +26,8 @@ import torch
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.engines.memory import USABLE_SHARE, MemoryPlan, plan_memory
-from grash.engines.processes import Report, Watchdog
-from grash.errors import ConfigError, GrashError, OutputError
+from grash.engines.processes import Report, Watchdog, read_ended, run_trial
+from grash.errors import ConfigError, GrashError
 from grash.formatting import format_bytes
 from grash.search.run_folder import LOCK_FILE, read_dataset
 from grash.search.trial import Status, Trial, TrialResult
@@ -36,7 +36,7 @@ from grash.training.loop import Progress
 from grash.training.placement import Placement
 
 if TYPE_CHECKING:
-    from grash.engines.trial import TrialRunner
+    from grash.engines.local import TrialRunner
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _WAIT_SECONDS = 0.5  # at most, in `wait`
 _WAIT_SECONDS_STARTING = 0.1  # the same while workers start
 _MAX_REQUESTED = 16  # workers that are requested and have not started
 _WARN_SECONDS = 30.0  # without a worker for a trial, before a warning
-_PER_GPU = 3  # trials that share a GPU at most; the paper used three
+TRIALS_PER_GPU = 3  # at most, if they can share it; the paper used three
 _CONNECT_SECONDS = 10.0  # for the head of a cluster to accept a connection
 _PROCESS_BYTES = 512 << 20  # of a worker before its first trial: an interpreter with torch, numba and Ray
 _MAX_FAILED_STARTS = 3  # in a row on a node
@@ -97,12 +97,12 @@ class RayEngine:
         workers: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        self.folder, self.threads, self.timeout = Path(folder).resolve(), threads, timeout
-        self.final_threads = final_threads
+        self.folder, self.timeout = Path(folder).resolve(), timeout
+        self.threads, self.final_threads = threads, final_threads
         self._ray, self._is_ours = connect(address)
-        self.n_slots = workers or 1024
+        self.max_running = workers or 1024
         self._gpu = device == "cuda" or (device == "auto" and any(n.gpus for n in alive_nodes(self._ray)))
-        # The driver plans memory for this device; without a GPU of its own it can plan for a CPU only.
+        # The driver plans memory for this device; without a GPU it can plan for a CPU only.
         self.devices: tuple[str, ...] = ("cuda:0" if self._gpu and torch.cuda.is_available() else "cpu",)
         self._owner = lock_owner(self.folder)
         self._actor_class = self._ray.remote(max_restarts=0, concurrency_groups={"listen": 1})(RayWorker)
@@ -236,7 +236,7 @@ class RayEngine:
                 self._end(worker)
         self._warn_waiting(trial, str(needed))
         n_requested = sum(w.starting is not None for w in self._workers)
-        if n_requested >= _MAX_REQUESTED or len(self._workers) >= self.n_slots:
+        if n_requested >= _MAX_REQUESTED or len(self._workers) >= self.max_running:
             return
         device = "cuda:0" if self._gpu else "cpu"  # Ray shows a worker only its own GPU
         actor = self._actor_class.options(
@@ -255,14 +255,12 @@ class RayEngine:
             where = f"Its worker on {worker.node} (process {worker.pid})"
             return self._lose(worker, "killed", f"{where} ended unexpectedly: {cause_of(error)}")
         worker.trial = worker.result = worker.progress = None
-        if "disk_full" in message:
-            raise OutputError(message["disk_full"], message["reason"])
-        if "stopped" in message:
-            return trial
-        result = TrialResult.from_json(message["result"])
-        if result.status == "killed":  # the GPU's context is lost: a new process gets a new one
+        ended = read_ended(trial, message)
+        if isinstance(ended, Trial):
+            return ended
+        if ended.status == "killed":  # the GPU's context is lost: a new process gets a new one
             self._end(worker)
-        return result
+        return replace(ended, device=f"{worker.node}/{ended.device}")
 
     def _poll_progress(self, worker: _Worker, on_progress: Report) -> None:
         if worker.progress is None:
@@ -356,7 +354,7 @@ def trial_resources(
         n_bytes, gpus = on_device + (0 if plan is None else plan.memory), 0.0
     else:
         fitting = int(USABLE_SHARE * gpu_bytes // max(1, on_device))
-        gpus = 1 / max(1, min(_PER_GPU, fitting))
+        gpus = 1 / max(1, min(TRIALS_PER_GPU, fitting))
         if plan is not None:
             n_bytes = plan.memory
         else:  # a table that is too large for the GPU is stored in host memory
@@ -518,37 +516,23 @@ class RayWorker:
 
     def begin(self) -> str:
         """Load the graph. Return where the worker is and what it has, or why it cannot start."""
+        node = {"id": _node_id(), "node": socket.gethostname(), "pid": os.getpid()}
         try:
-            from grash.engines.trial import TrialRunner
+            from grash.engines.local import TrialRunner
 
             self._runner = TrialRunner.open(self.folder, device=self.device, timeout=self.timeout)
-            return json.dumps(
-                {
-                    "node": socket.gethostname(),
-                    "id": _node_id(),
-                    "pid": os.getpid(),
-                    "gpu_bytes": gpu_memory(self.device != "cpu"),
-                    "versions": versions(),
-                }
-            )
+            return json.dumps({**node, "gpu_bytes": gpu_memory(self.device != "cpu"), "versions": versions()})
         except Exception as error:  # the driver compares all nodes to see whether this one is at fault
             named = isinstance(error, GrashError)
             reason = str(error) if named else f"{type(error).__name__}: {error}".rstrip(".") + "."
-            return json.dumps({"error": reason, "id": _node_id()})
+            return json.dumps({"id": node["id"], "error": reason})
 
     def run(self, trial: str) -> str:
         """Run a trial. Return its result, or that it was stopped, or that the disk is full."""
         assert self._runner is not None
         self._progress = None
-        try:
-            self._check_owner()
-            result = self._runner.run(Trial.from_json(json.loads(trial)), self._report)
-            device = f"{socket.gethostname()}/{result.device}"
-            return json.dumps({"result": replace(result, device=device).to_json()})
-        except KeyboardInterrupt:
-            return json.dumps({"stopped": True})
-        except OutputError as error:
-            return json.dumps({"disk_full": str(self.folder), "reason": error.reason})
+        self._check_owner()
+        return json.dumps(run_trial(self._runner, Trial.from_json(json.loads(trial)), self._report))
 
     def progress(self) -> str:
         """Return the last progress of the running trial."""

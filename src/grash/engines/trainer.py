@@ -20,10 +20,9 @@ from torch import Tensor
 
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
-from grash.engines.device import choose_device
 from grash.engines.memory import (
     MemoryPlan,
-    PlacementChoice,
+    choose_device,
     choose_placement,
     fits,
     free_disk,
@@ -134,6 +133,15 @@ def run_identity(dataset: Dataset, config: TrainConfig, valid_sample: int | None
     return {"config": config.model_dump(), "dataset": dataset.fingerprint, "valid_sample": valid_sample}
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether the folder holds a checkpoint; raise InputError if it holds something else."""
+    if (folder / "state.json").is_file():
+        return True
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise InputError(f"{folder} holds no checkpoint, so it is not overwritten: give another folder.")
+    return False
+
+
 def checkpoint_fits(n_bytes: int, free: int) -> bool:
     """Return whether a checkpoint of this size leaves enough of the free bytes of a disk."""
     return n_bytes + min(n_bytes, _RESERVED_DISK) <= free
@@ -215,23 +223,20 @@ def _smaller(trainings: Sequence[Training], part: list[int]) -> list[list[int]]:
 
 def _run_stack(data: TrainingData, trainings: Sequence[Training], work_bytes: int | None) -> list[Ended]:
     """Train these together and return how each ended."""
-    placement, first = Placement(), trainings[0]
+    first = trainings[0]
     if len(trainings) == 1:
         folder = None if first.checkpoint is None else first.checkpoint.absolute().parent
-        chosen = data.choose_placement(
-            first.config, placement=first.placement, folder=folder, keep_best=first.keep_best
-        )
-        placement, sentence = chosen.placement, chosen.sentence()
+        plan = data.choose_placement(first.config, placement=first.placement, folder=folder, keep_best=first.keep_best)
     else:
         keep_best = any(training.keep_best for training in trainings)
-        sentence = data.plan_memory([training.config for training in trainings], keep_best=keep_best).sentence()
-    log.info("memory on %s: %s", data.device, sentence)
+        plan = data.plan_memory([training.config for training in trainings], keep_best=keep_best)
+    log.info("memory on %s: %s", data.device, plan.sentence())
     ended: dict[int, Ended] = {}
 
     def states() -> Iterator[TrainState]:
         for i, training in enumerate(trainings):
             try:
-                yield _initial_state(data, training, placement)
+                yield _initial_state(data, training, plan.placement)
             except Exception as error:
                 if is_memory_error(error):
                     raise
@@ -239,7 +244,11 @@ def _run_stack(data: TrainingData, trainings: Sequence[Training], work_bytes: in
 
     built = stack_states(states(), n=len(trainings))
     started = [i for i in range(len(trainings)) if i not in ended]
-    running = [_start(data, trainings[i], state, work_bytes) for i, state in zip(started, built)]
+    running = []
+    for i, state in zip(started, built):
+        training, validate = trainings[i], None if data.validator is None else data.validator.copy(work_bytes)
+        save = None if training.checkpoint is None else _saver(data, training, training.checkpoint, validate)
+        running.append(training.started(state, data.batches(training.config), validate, save))
     for i, training, error in zip(started, running, train_stack(running)):
         ended[i] = _finish(training) if error is None else error
     return [ended[i] for i in range(len(trainings))]
@@ -253,20 +262,12 @@ def _initial_state(data: TrainingData, training: Training, placement: Placement)
         placement=placement,
     )  # fmt: skip
     state, folder = TrainState.fresh(model, training.config, placement), training.checkpoint
-    if folder is not None and training.has_checkpoint:
+    if folder is not None and has_checkpoint(folder):
         load_state(state, folder, belongs_to=_identity(data, training))
         log.info("resuming from %s at step %d", folder, state.step)
-    elif folder is not None and (folder.is_file() or (folder.is_dir() and any(folder.iterdir()))):
-        raise InputError(f"{folder} holds no checkpoint, so it is not overwritten: give another folder.")
     elif training.initialize is not None:
         training.initialize(state)
     return state
-
-
-def _start(data: TrainingData, training: Training, state: TrainState, work_bytes: int | None) -> Training:
-    validate = None if data.validator is None else data.validator.copy(work_bytes=work_bytes)
-    save = None if training.checkpoint is None else _saver(data, training, training.checkpoint, validate)
-    return training.started(state, data.batches(training.config), validate, save)
 
 
 def _saver(
@@ -332,7 +333,7 @@ class Validator:
         """Number of known answers to the questions of both sides."""
         return self.ranker.n_filtered
 
-    def copy(self, *, work_bytes: int | None = None) -> Validator:
+    def copy(self, work_bytes: int | None = None) -> Validator:
         """Return a validator for another training, with the same triples and filter."""
         other = copy.copy(self)
         other.work_bytes, other.best = work_bytes, None
@@ -416,8 +417,8 @@ class TrainingData:
 
     def choose_placement(
         self, config: TrainConfig, *, placement: str = "auto", folder: Path | None = None, keep_best: bool = True
-    ) -> PlacementChoice:
-        """Return where the tables of one training are stored; see `memory.choose_placement`."""
+    ) -> MemoryPlan:
+        """Return the plan of one training with its placement; see `memory.choose_placement`."""
         return choose_placement(
             config, *self.sizes, len(self.dataset.train), self.device, placement=placement, folder=folder,
             n_valid=self.n_valid, n_filtered=self._n_filtered, keep_best=keep_best,

@@ -136,13 +136,13 @@ class TrialResult(_Record):
 
 
 class Engine(Protocol):
-    """Runs trials, up to `n_slots` at a time."""
+    """Runs trials, up to `max_running` at a time."""
 
-    n_slots: int
+    max_running: int
     devices: tuple[str, ...]
 
     def start(self, trial: Trial) -> str | None:
-        """Start a trial in a free slot and return its device; return None if there is no room for it now."""
+        """Start a trial and return its device; return None if there is no room for it now."""
 
     def wait(self, on_progress: Callable[[Trial, Progress], None]) -> list[TrialResult | Trial]:
         """Wait a short time and return what has ended; a Trial is one that `stop` ended before it was complete."""
