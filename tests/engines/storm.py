@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,14 @@ def storm(folder: Path, lives: list[Life], **changes: Any) -> list[int]:
 def main() -> None:
     import torch
 
-    from engines.searches import shifts, small_search
+    from engines.searches import small_search
 
     torch.set_num_threads(1)
     plan = json.loads(sys.argv[1])
-    shifts()  # compiles nothing that a child would have to compile again
+    # Every life needs these. Training would start numba's threads, which do not survive a fork.
+    small_search(Path(plan["folder"]), **plan["changes"]).plan(probe=False)
+    import_module("grash.report.progress")
+    import_module("jinja2")
     codes = []
     for life in plan["lives"]:
         child = os.fork()
