@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry waits a little; not here."""
-    monkeypatch.setattr("grash.engines.driver.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(drive_module, "_PAUSE", 0.0)
 
 
 @pytest.fixture(scope="module")
