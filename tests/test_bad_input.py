@@ -251,7 +251,7 @@ def no_space(*_: object, **__: object) -> None:
 def test_a_full_disk(saved, graph, tmp_path, monkeypatch, words):
     before = content(saved)
     places = {"GRAPH": graph, "OUT": tmp_path / "out", "MODEL": saved}
-    monkeypatch.setattr("grash.files._fsync", no_space)
+    monkeypatch.setattr("grash.files.sync_folder", no_space)
     sentence = refused(*(places.get(str(w), w) for w in words), code=OutputError.exit_code)
     assert "No space left on device" in sentence and "unchanged" in sentence
     assert content(saved) == before

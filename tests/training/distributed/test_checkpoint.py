@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_finished_fails_on_all_ranks(tmp_path: Path, mon
     def full(_: Path) -> None:
         raise OSError(28, "No space left")
 
-    monkeypatch.setattr("grash.files._fsync", full)
+    monkeypatch.setattr("grash.files.sync_folder", full)
 
     def work(group: ProcessGroup) -> None:
         with pytest.raises(OutputError), shared_folder(tmp_path / "m", group, overwrite=False) as aside:
