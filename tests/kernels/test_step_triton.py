@@ -103,6 +103,12 @@ CASES: dict[str, list[dict[str, object]]] = {
          "negatives_tail": 2, "relation_prediction": 2.0},
     ],
 }  # fmt: skip
+WIDE: list[dict[str, object]] = [
+    {"reciprocal": True, "dropout_entity": 0.2, "penalty": "n3", "penalty_entity": 0.1},
+    {"training": "1vsall", "penalty": "l3", "penalty_entity": 0.1, "relation_prediction": 0.5},
+    {"training": "1vsall", "model": "distmult", "reciprocal": True, "dropout_entity": 0.3, "optimizer": "row_adagrad"},
+    {"loss": "self_adversarial", "margin": 0.3, "temperature": 2.0, "negatives_head": 0},
+]
 AT_THE_EDGES: list[tuple[str, dict[str, object]]] = [
     ("", {"precision": "bf16", "penalty": "l3", "penalty_entity": 0.1}),
     ("one entity", {"relation_prediction": 0.5}),
@@ -126,6 +132,15 @@ def test_the_fused_step_equals_the_unfused_one_in_float32_and_float64(case):
 @needs_triton
 def test_the_fused_step_of_extreme_graphs_equals_the_unfused_one_in_float64():
     interpret(PREPARE + EDGES, json.dumps(AT_THE_EDGES))
+
+
+@pytest.mark.slow
+@needs_triton
+def test_products_with_stored_weights_equal_the_unfused_step_in_float64():
+    """As for rows of more than 256 floats: all cases of dot products, several parts of candidates."""
+    wide = "from grash.kernels import step\nstep.NARROW, step.PRODUCT_CHUNK = 0, 128\n"
+    cases = [("", {**settings, "precision": "bf16"}) for settings in WIDE]
+    interpret(PREPARE + wide + EDGES, json.dumps(cases))
 
 
 @needs_triton

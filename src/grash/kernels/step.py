@@ -10,6 +10,7 @@ The kernels run in this order:
               matrix; for distances, which no matrix unit computes, with one of B × N floats
     triples   gradients of heads, tails and relations                                             step_update_triton
     spread    gradients of the candidates                                                         step_score_triton
+              (score and spread of wide dot products in bf16: matrix products)                    step_products_triton
     update    sum the occurrences, then apply Adagrad once per row                                step_update_triton
 
 No float is added atomically, and no tile depends on T or on another trial, so a trial has the same numbers alone and in
@@ -41,6 +42,9 @@ TILE = 128  # B and N are padded to this
 WINDOW = 64  # steps whose learning rates and losses are kept on the device
 INTS, FLOATS = 10, 7  # settings per trial, in the order of `training/fused`
 NO_ID = 2**31 - 1
+NARROW = 256  # floats of a padded row up to which dot products need no matrix of weights
+PRODUCT_CHUNK = 4096  # candidates of a part of `query_products`
+MOST_WEIGHED = 1 << 19  # entities up to which 1vsAll stores its weights: 2 GiB for 1,024 positives
 PENALTIES = {"none": 0, "l1": 1, "l2": 2, "l3": 3, "n3": 4}
 
 
@@ -119,6 +123,17 @@ class StepShape:
         return self.first_relation + _up(self.predicted, TILE)
 
     @property
+    def by_products(self) -> bool:
+        """Whether the weights of the candidates are stored (`step_products_triton`); the same for every stack."""
+        fits = not self.one_vs_all or self.n_entities <= MOST_WEIGHED
+        return self.pair == "dot" and self.products == "bf16" and self.padded > NARROW and fits
+
+    @property
+    def widest_side(self) -> int:
+        """W: padded number of candidates of the side that has most."""
+        return _up(max(*self.negatives, self.predicted), TILE)
+
+    @property
     def chunk(self) -> int:
         """Smallest number of candidates that one program compares with its queries."""
         return 256 if self.pair == "dot" else 128
@@ -128,6 +143,8 @@ class StepShape:
 
         About 128 programs share a step of one trial (an H200 has 132 multiprocessors); relations are extra.
         """
+        if self.by_products:
+            return PRODUCT_CHUNK
         together = max(1, 128 * TILE // self.rows)
         return max(self.chunk, _up(-(-sum(negatives) // together), 64 if self.pair == "dot" else TILE))
 
@@ -165,8 +182,14 @@ class StepSpace:
         self.candidate_gradients = make(t, shape.batch_parts, n, p)
         self.row_losses = make(t, b)
         self.losses, self.rates = make(WINDOW, t), make(WINDOW, t)
-        if shape.pair != "dot":
+        if shape.pair != "dot" or shape.by_products:
             self.side_losses = make(t, s, b)
+        if shape.by_products:
+            tiles = shape.widest_side // TILE
+            self.weights = make(t, s, b, shape.widest_side, dtype=product)
+            self.tile_maxima, self.tile_sums = (make(t, s, tiles, b) for _ in range(2))
+            self.tile_costs = make(t, s, tiles, b) if shape.adversarial else self.tile_sums
+        if shape.pair != "dot":
             self.queries_across, self.block_across = make(t, s, p, b), make(t, p, n)
             self.scores, self.scores_across = make(t, b, n), make(t, n, b)
 
@@ -185,23 +208,32 @@ def launch_step(
     programs all start at once, they took up multiprocessors and delayed these (RotatE: 177 µs a step, now 140).
     """
     from grash.kernels import step_draw_triton as drawing
+    from grash.kernels import step_products_triton as products
     from grash.kernels import step_score_triton as scoring
     from grash.kernels import step_update_triton as updating
 
-    is_dot = space.shape.pair == "dot"
+    shape = space.shape
     drawing.draw(space, plan, keys, trials, factors, train, *tables)
-    if is_dot:
+    if shape.by_products:
+        products.score_products(space, trials, factors)
+    elif shape.pair == "dot":
         scoring.score_dot(space, trials, factors)
     else:
         scoring.score_distance(space, trials, factors)
     with _on_stream(side_stream):
         drawing.order(space)
-    if not is_dot:
+    if shape.by_products:
+        products.merge_products(space, plan, trials, factors)
+        products.weigh_products(space, trials)
+        products.query_products(space, trials)
+    elif shape.pair != "dot":
         scoring.weigh_distance(space, plan, trials, factors)
         scoring.query_gradient_distance(space, trials)
     updating.triple_gradients(space, plan, trials, factors, *tables)
     _join(side_stream)
-    if is_dot:
+    if shape.by_products:
+        products.candidate_products(space, trials)
+    elif shape.pair == "dot":
         scoring.candidate_gradient_dot(space, trials, factors)
     else:
         scoring.candidate_gradient_distance(space, trials)

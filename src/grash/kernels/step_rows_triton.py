@@ -278,6 +278,16 @@ def merge_parts(  # type: ignore[no-untyped-def]
         others += part * tl.load(sums + here + split * BATCH)
         if ADVERSARIAL:
             cost += part * tl.load(costs + here + split * BATCH)
+    bound, inverse, for_positive, loss = normalize(top, own, others, cost, truth, n, gamma, alone, ADVERSARIAL)
+    return top, bound, inverse, for_positive, loss
+
+
+@triton.jit
+def normalize(top, own, others, cost, truth, n, gamma, alone, ADVERSARIAL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return (bound, inverse, for_positive, loss) of merged rows, as in `merge_parts`.
+
+    own: exponent of the positive, or the lowest if it has no part. others: Σ exp2(exponent − top) of the negatives.
+    """
     total = tl.exp2(own - top) + others
     bound, inverse, for_positive = top + tl.log2(total), 1.0 / total, -others / total
     loss = (bound - own) * LN2
@@ -289,4 +299,4 @@ def merge_parts(  # type: ignore[no-untyped-def]
         bound = tl.where(alone, tl.where(others > 0, top + tl.log2(tl.maximum(others, 1e-38)), float("inf")), bound)
         inverse, loss = tl.where(alone, share, inverse), tl.where(alone, away, loss)
         for_positive = tl.where(alone, tl.where(asked, tl.sigmoid(truth + gamma) - 1.0, 0.0), for_positive)
-    return top, bound, inverse, for_positive, loss
+    return bound, inverse, for_positive, loss

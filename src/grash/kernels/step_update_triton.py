@@ -1,6 +1,6 @@
 """Last launches of the step: gradients of heads, tails and relations, then one Adagrad update per row.
 
-`triple_gradients` merges the softmax parts of dot products (distances are merged before), passes the gradients of
+`triple_gradients` merges the softmax parts of narrow dot products (others are merged before), passes the gradients of
 queries and answers to the rows of the batch, one per occurrence, and computes the losses with their penalties. Bytes
 for `splits` parts per side: 8·D·splits·B read, 12 to 16·D·B written.
 
@@ -46,11 +46,12 @@ def triple_gradients(
 ) -> None:
     """Fill entity_gradients, relation_gradients (T, 2, B, P) and row_losses (T, B).
 
-    For dot products also the normalizers (T, S, B): logarithms in base 2, ∞ where there is no positive.
+    For narrow dot products also the normalizers (T, S, B): logarithms in base 2, ∞ where there is no positive.
     """
     shape = space.shape
     rows = ROWS // 2 if shape.wide else ROWS
-    known = space.normalizer if shape.pair == "dot" else space.side_losses
+    merged = shape.pair != "dot" or shape.by_products
+    known = space.side_losses if merged else space.normalizer
     launch(
         _triple_gradients, (shape.rows // rows, shape.trials),
         space.clock, plan, trials, factors, entity, relation, space.ids, space.positive,
@@ -59,7 +60,7 @@ def triple_gradients(
         shape.batch, space.splits, shape.n_relations, entity.shape[1], relation.shape[1],
         BATCH=shape.rows, SIDES=shape.sides, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
         COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
-        ONE_VS_ALL=shape.one_vs_all, ADVERSARIAL=shape.adversarial, ROWS=rows, num_warps=4, **EXACT,
+        ONE_VS_ALL=shape.one_vs_all, ADVERSARIAL=shape.adversarial, MERGED=merged, ROWS=rows, num_warps=4, **EXACT,
     )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def _triple_gradients(  # type: ignore[no-untyped-def]
     relation_rows,
     BATCH: tl.constexpr, SIDES: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
     PAD: tl.constexpr, COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
-    ONE_VS_ALL: tl.constexpr, ADVERSARIAL: tl.constexpr, ROWS: tl.constexpr,
+    ONE_VS_ALL: tl.constexpr, ADVERSARIAL: tl.constexpr, MERGED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, trial = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1).to(tl.int64)
     step = tl.load(clock) - 1
@@ -101,7 +102,7 @@ def _triple_gradients(  # type: ignore[no-untyped-def]
         ar, ai = raw_hr * n0, raw_hi * n1
     ur, ui, fhr, fhi, loss = _side_gradients(
         0, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known,
-        for_positive, splits, qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
+        for_positive, splits, qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL, MERGED,
     )  # fmt: skip
     gtr, gti, gbr, gbi = compose_gradient(ur, ui, tr, ti, br, bi, COMPOSE, not RECIPROCAL)
     # query for the tail
@@ -112,7 +113,7 @@ def _triple_gradients(  # type: ignore[no-untyped-def]
         ar, ai = raw_tr * n2, raw_ti * n3
     ur, ui, ftr, fti, more_loss = _side_gradients(
         1, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known,
-        for_positive, splits, qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
+        for_positive, splits, qr, qi, ar, ai, BATCH, SIDES, PAD, PAIR, ADVERSARIAL, MERGED,
     )  # fmt: skip
     ghr, ghi, grr, gri = compose_gradient(ur, ui, hr, hi, rr, ri, COMPOSE, False)
     loss += more_loss
@@ -124,7 +125,7 @@ def _triple_gradients(  # type: ignore[no-untyped-def]
         qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
         ur, ui, frr, fri, more_loss = _side_gradients(
             2, trial, row, live, share * tl.load(factors + 4), trials, factors, positive, maxima, sums, costs, partial,
-            known, for_positive, splits, qr, qi, raw_rr, raw_ri, BATCH, SIDES, PAD, PAIR, ADVERSARIAL,
+            known, for_positive, splits, qr, qi, raw_rr, raw_ri, BATCH, SIDES, PAD, PAIR, ADVERSARIAL, MERGED,
         )  # fmt: skip
         more_tr, more_ti, more_hr, more_hi = compose_gradient(ur, ui, tr, ti, hr, hi, COMPOSE, True)
         ghr, ghi, gtr, gti, loss = ghr + more_hr, ghi + more_hi, gtr + more_tr, gti + more_ti, loss + more_loss
@@ -170,12 +171,13 @@ def _side_gradients(  # type: ignore[no-untyped-def]
     side, trial, row, live, share, trials, factors, positive, maxima, sums, costs, partial, known, for_positive,
     splits, qr, qi, ar, ai,
     BATCH: tl.constexpr, SIDES: tl.constexpr, PAD: tl.constexpr, PAIR: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    MERGED: tl.constexpr,
 ):  # fmt: skip
     """Return the gradients of a side's queries and answers (four blocks) and the loss, summing parts in order."""
     used = tl.cdiv(tl.load(trials + side), tl.load(trials + 3))
     at = trial * SIDES + side
     ur, ui = tl.zeros_like(qr), tl.zeros_like(qi)
-    if PAIR == "dot":
+    if not MERGED:
         top, bound, inverse, weight, loss = merge_parts(
             at, row, side, trials, factors, positive, maxima, sums, costs, splits, BATCH, ADVERSARIAL
         )
