@@ -6,9 +6,9 @@
     query_products       weights · candidates, in parts of CHUNK candidates
     candidate_products   weightsᵀ · queries
 
-6·B·N·D FLOP of bf16 products with sums in float32, and 8·B·N bytes of weights. `step_score_triton` needs no such matrix,
-but computes the scores twice and holds whole rows in registers, which leaves room for small tiles only when rows are
-wide: with 512 floats, 1vsAll over 14,541 entities took 1,063 µs a step there.
+6·B·N·D FLOP of bf16 products with sums in float32, and 8·B·N bytes of weights. `step_score_triton` needs no such
+matrix, but computes the scores twice and holds whole rows in registers, which leaves room for small tiles only when
+rows are wide: with 512 floats, 1vsAll over 14,541 entities took 1,063 µs a step there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _GROUPED: tl.constexpr = tl.constexpr(4)  # tiles of rows that pass the same can
 
 
 def score_products(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
-    """Fill weights (T, S, B, W) and tile_maxima, tile_sums, tile_costs (T, S, W / TILE, B); advance the step counter."""
+    """Fill weights (T, S, B, W) and the maxima, sums and costs of tiles (T, S, W / TILE, B); advance the counter."""
     shape = space.shape
     launch(
         _score_products, (shape.rows // TILE * (shape.widest_side // TILE), shape.sides, shape.trials),
@@ -55,7 +55,7 @@ def score_products(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
 
 
 def merge_products(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor) -> None:
-    """Fill normalizer, side_losses and for_positive (T, S, B), the last two not yet divided by the number of positives."""
+    """Fill normalizer, side_losses and for_positive (T, S, B), not yet divided by the number of positives."""
     shape = space.shape
     launch(
         _merge_products, (shape.rows // MERGED, shape.sides, shape.trials),
@@ -245,7 +245,8 @@ def _candidate_products(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _weighted_queries(  # type: ignore[no-untyped-def]
-    at, n, weights, queries, place, column, width, P: tl.constexpr, SIZE: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+    at, n, weights, queries, place, column, width,
+    P: tl.constexpr, SIZE: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Return the sums (SIZE, COLUMNS) of n queries, from the one at `at`, times the weights of a tile of candidates."""
     k = tl.arange(0, INNER)
