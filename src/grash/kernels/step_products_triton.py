@@ -8,7 +8,7 @@
 
 6·B·N·D FLOP of bf16 products with sums in float32, and 8·B·N bytes of weights. `step_score_triton` needs no such
 matrix, but computes the scores twice and holds whole rows in registers, which leaves room for small tiles only when
-rows are wide: with 512 floats, 1vsAll over 14,541 entities took 1,063 µs a step on an H200 there, and takes 307 µs here.
+rows are wide: with 512 floats, a step of 1vsAll over 14,541 entities took 1,063 µs on an H200, and takes 307 here.
 """
 
 from __future__ import annotations
