@@ -80,7 +80,9 @@ def with_options(command: Callable[..., Any], **groups: Options) -> Callable[...
 
 def option_name(options: Options, name: str) -> str:
     """Return how an option of a table is written, e.g. --split-seed."""
-    return str(options[name][2].param_decls[0]).partition("/")[0]
+    option = options[name][2]
+    given = option.default if isinstance(option.default, str) else option.param_decls[0]
+    return str(given).partition("/")[0]
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
