@@ -149,8 +149,8 @@ class TableEngine:
     """An Engine that looks scores up. order: the seed of the order in which running trials end."""
 
     def __init__(
-        self, graphs: Any, folder: Path, *, score: Score = drawn_score, faults: Faults | None = None, max_running: int = 1,
-        order: int = 0,
+        self, graphs: Any, folder: Path, *, score: Score = drawn_score, faults: Faults | None = None,
+        max_running: int = 1, order: int = 0,
     ) -> None:  # fmt: skip
         self.graphs, self.folder, self.score, self.faults = graphs, Path(folder), score, faults or {}
         self.max_running, self.devices = max_running, tuple(["cpu"] * max_running)

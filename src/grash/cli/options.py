@@ -28,7 +28,9 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existin
 
 def optional(kind: Any, help: str, *names: str, metavar: str | None = None) -> tuple[Any, Any, Any]:
     """Return an option without a default, whose help tells what happens without it; it is named after its key."""
-    return kind | None, None, typer.Option(*names, help=help, metavar=metavar, show_default=False)
+    option = typer.Option(help=help, metavar=metavar, show_default=False)
+    option.param_decls = names  # as arguments, the first would become `default`
+    return kind | None, None, option
 
 
 READING: Options = {
@@ -68,7 +70,7 @@ def with_options(command: Callable[..., Any], **groups: Options) -> Callable[...
         for name, (kind, default, option) in options.items():
             plain = f"--{name}".replace("_", "-")
             switch = f"{plain}/--no{plain[1:]}" if kind == bool | None else plain
-            if option.default is ...:  # typer stores the first given name here
+            if not option.param_decls and option.default is ...:
                 option.param_decls = (switch,)
             annotation: Any = Annotated[kind, option]
             parameters.append(inspect.Parameter(f"{group}_{name}", keyword, default=default, annotation=annotation))
