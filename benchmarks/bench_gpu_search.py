@@ -31,7 +31,6 @@ from grash.engines.driver import Driver
 from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData, run_trainings
 from grash.formatting import format_bytes
-from grash.search.halving import RunTrials
 from grash.search.run_folder import RunFolder
 from grash.search.trial import Trial
 from grash.training.config import TrainConfig, make_config
@@ -98,7 +97,7 @@ def first_round(search: Search) -> tuple:
         driver = Driver(folder, search.graphs, _Nobody())  # type: ignore[arg-type]
         driver.begin()
         action = driver.advance()
-        assert isinstance(action, RunTrials)
+        assert action is not None
         tasks: list[Trial] = [driver.make_trial(action.round, n) for n in action.numbers]
         driver.ledger.close()
     return search.graphs.subgraph(tasks[0].fractions, tasks[0].apart), tasks

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from grash.files import atomic_file
-from grash.search.portfolio import all_winners, good_winners
+from grash.search.proposals import all_winners, good_winners
 
 PORTFOLIO = Path(__file__).parents[1] / "src" / "grash" / "search" / "portfolio.json"
 GOOD_SHARE = 0.1
@@ -125,7 +125,7 @@ def values_of(row: dict[str, str]) -> dict[str, Any]:
 
 
 def weighted(values: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
-    """Return values with an unweighted penalty in the scale of a weighted one (as in search/portfolio.py)."""
+    """Return values with an unweighted penalty in the scale of a weighted one (as in search/proposals.py)."""
     if not values.get("penalty_weighted", True):
         values["penalty_entity"] *= sizes["n_entities"] / 2
         values["penalty_relation"] *= sizes["n_relations"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grash.search.portfolio import all_winners
+from grash.search.proposals import all_winners
 from grash.search.settings import SearchSettings
 from grash_study.confirm import Candidate, Wanted, picked_words
 from grash_study.pages import Page, Rows, Value, with_interval

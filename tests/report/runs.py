@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from grash.search.halving import RunTrials, TrainWinner, advance
+from grash.search.halving import RunTrials, advance
 from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState, read_ledger
 from grash.search.schedule import Shape, round_sizes
 from grash.search.settings import SearchSettings, make_settings
@@ -83,17 +83,18 @@ class MadeUpRun:
         while True:
             self._propose()
             action = advance(self.state, self.settings, self.graphs, self.write)
-            if isinstance(action, RunTrials):
+            if action is None:
+                return
+            if action.round:
                 left = self._run(action, left)
                 if left <= 0:
                     return
-            elif isinstance(action, TrainWinner):
-                self.write("trial_started", round=0, number=action.number, attempt=1, device="cuda:0")
+            else:
+                [number] = action.numbers
+                self.write("trial_started", round=0, number=number, attempt=1, device="cuda:0")
                 if left <= 0:
                     return
-                self._end(self._final(action.number))
-            else:
-                return
+                self._end(self._final(number))
 
     def extend(self, n_trials: int, budget: float) -> None:
         self.settings = self.settings.model_copy(update={"n_trials": n_trials, "budget": budget})

@@ -14,8 +14,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import ConfigError
-from grash.search.extension import plan_extension
 from grash.search.ledger import LEDGER_FILE, SearchState
+from grash.search.schedule import plan_extension
 from grash.search.trial import Configuration
 from table_engine import NumberGraphs, bill, decide, essence, quick_settings, run_search, without_waits
 

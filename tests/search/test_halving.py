@@ -18,10 +18,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import SearchFailed
-from grash.search.halving import next_action, round_budgets
+from grash.search.halving import next_action
 from grash.search.ledger import SearchState, select_best
 from grash.search.run_folder import BEST_FILE
-from grash.search.schedule import cost_of, plan_round, round_sizes
+from grash.search.schedule import cost_of, plan_round, round_budgets, round_sizes
 from grash.search.settings import make_settings
 from grash.search.trial import Round, TrialResult
 from grash.training.config import read_config

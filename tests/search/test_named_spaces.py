@@ -11,7 +11,7 @@ import torch
 from grash.errors import ConfigError, UnknownName
 from grash.models import MODELS
 from grash.search.named_spaces import SPACES, space_of
-from grash.search.portfolio import all_winners
+from grash.search.proposals import all_winners
 from grash.search.space import as_dict
 from grash.training.config import make_config
 from grash.training.fused import why_not

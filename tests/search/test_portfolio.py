@@ -13,7 +13,7 @@ import pytest
 from grash.models import MODELS
 from grash.search import proposals as portfolio
 from grash.search.named_spaces import SPACES, space_of
-from grash.search.portfolio import all_winners, from_prior, good_winners, winners_in
+from grash.search.proposals import all_winners, from_prior, good_winners, winners_in
 from grash.search.space import make_space
 from grash.training.config import make_config
 

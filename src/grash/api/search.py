@@ -27,7 +27,6 @@ from grash.errors import ConfigError, InputError
 from grash.kernels.device import restore_threads
 from grash.report.progress import RunFiles
 from grash.search.graphs import SearchGraphs
-from grash.search.halving import RunTrials
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.proposals import given_proposals
 from grash.search.run_folder import (
@@ -171,7 +170,7 @@ class Search:
         """Return the next trial for your own trainer; None while others need their result first, or at the end."""
         driver = self._asking_driver()
         action = driver.advance()
-        if not isinstance(action, RunTrials):
+        if action is None:
             return None
         running = driver.state.rounds[action.round - 1].running
         waiting = [n for n in action.numbers if n not in running]

@@ -28,13 +28,12 @@ from grash import __version__
 from grash.engines.memory import plan_memory
 from grash.errors import OutputError, SearchFailed
 from grash.files import atomic_file
-from grash.search.extension import plan_extension
 from grash.search.graphs import SearchGraphs
-from grash.search.halving import Finish, RunTrials, TrainWinner, advance
+from grash.search.halving import RunTrials, advance
 from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState
 from grash.search.proposals import make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
-from grash.search.schedule import fitting_trials, round_config, round_sizes
+from grash.search.schedule import fitting_trials, plan_extension, round_config, round_sizes
 from grash.search.trial import MACHINE_FAULTS, Engine, Trial, TrialResult
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress
@@ -78,15 +77,9 @@ class Driver:
         self.begin()
         try:
             with self._handle_interrupts():
-                while not self.stopping:
-                    match self.advance():
-                        case RunTrials(number, numbers):
-                            self._run_trials([self.make_trial(number, n) for n in numbers])
-                        case TrainWinner(number):
-                            self.in_final_training = True
-                            self._run_trials([self._final_trial(number)])
-                        case _:
-                            break
+                while not self.stopping and (action := self.advance()):
+                    self.in_final_training = action.round == 0
+                    self._run_trials([self.make_trial(action.round, n) for n in action.numbers])
                 if self.stopping and not self._is_over():
                     self._record("search_stopped", reason=self.stopping)
         except KeyboardInterrupt:
@@ -132,18 +125,20 @@ class Driver:
             versions={"grash": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
 
-    def advance(self) -> RunTrials | TrainWinner | Finish:
-        """Decide and record until there are trials to run, or the search has ended."""
+    def advance(self) -> RunTrials | None:
+        """Decide and record until there are trials to run, and return these; None when the search has ended."""
         return advance(self.state, self.settings, self.graphs, self._record_decision)
 
     def extend(self, **more: Any) -> None:
-        """Add trials or budget (`grash.search.extension`)."""
+        """Add trials or budget (`plan_extension`)."""
         count = max(more.get("n_trials") or 1, len(self.state.configurations))
         costs = [c.relative_cost for c in make_configurations(self.settings, self.graphs.n_entities, count)]
         self._record("search_extended", **plan_extension(self.state, self.settings, relative_costs=costs, **more))
 
     def make_trial(self, number: int, configuration: int) -> Trial:
-        """Return the next attempt at a configuration in a round."""
+        """Return the next attempt at a configuration in a round; round 0 is the final training."""
+        if number == 0:
+            return self._final_trial(configuration)
         plan, configured = self.state.rounds[number - 1].plan, self.state.configurations[configuration]
         full = make_config(configured.values)
         config = round_config(full, plan, self.settings)
@@ -250,7 +245,7 @@ class Driver:
 
     def _is_over(self) -> bool:
         """Return whether a search that has to stop has nothing left to run; then it is recorded as finished."""
-        return len(self.state.rounds) == len(self.state.sizes) and isinstance(self.advance(), Finish)
+        return len(self.state.rounds) == len(self.state.sizes) and self.advance() is None
 
     def _on_progress(self, trial: Trial, progress: Progress) -> None:
         self.progress[trial.round, trial.number] = progress

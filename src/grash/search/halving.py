@@ -14,79 +14,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
-from grash.search.ledger import SearchState
+from grash.search.ledger import Event, SearchState
 from grash.search.proposals import make_configurations
-from grash.search.schedule import Graphs, cost_of, fidelity_of, plan_round, round_sizes
+from grash.search.schedule import Graphs, plan_next_round, round_sizes
 from grash.search.settings import SearchSettings
-from grash.search.trial import Configuration, Round, TrialResult
-
-
-@dataclass(frozen=True)
-class ProposeConfigurations:
-    """Draw configurations until there are `count` of them."""
-
-    count: int
-
-
-@dataclass(frozen=True)
-class OpenRound:
-    """Start the next round with this plan."""
-
-    plan: Round
+from grash.search.trial import Configuration, TrialResult
 
 
 @dataclass(frozen=True)
 class RunTrials:
-    """Run these configurations: they have no result in this round yet."""
+    """Run these configurations: they have no result in this round yet. Round 0 is the final training."""
 
     round: int
     numbers: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class CloseRound:
-    """End a round: these configurations advance, best first."""
-
-    round: int
-    survivors: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ChooseWinner:
-    """Record the best configuration of the last round."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class TrainWinner:
-    """Train the winner on the full graph."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Finish:
-    """End the search; `failed` is empty, or the reason why there is no winner or no model."""
-
-    failed: str = ""
-
-
-Action = ProposeConfigurations | OpenRound | RunTrials | CloseRound | ChooseWinner | TrainWinner | Finish
-
-
-def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Action:
-    """Return what the search does next."""
+def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Event | RunTrials | None:
+    """Return what the search does next: record an event, run trials, or nothing at its end."""
     n_trials = state.sizes[0] if state.sizes else 1
     if len(state.configurations) < n_trials:
-        return ProposeConfigurations(n_trials)
+        proposed = make_configurations(settings, graphs.n_entities, n_trials)
+        new = [c.to_json() for c in proposed if c.number not in state.configurations]
+        return {"event": "configurations_proposed", "configurations": new}
     entrants = sorted(state.configurations)[:n_trials]
     for number in range(1, len(state.sizes) + 1):
         if number > len(state.rounds):
-            return OpenRound(_plan_next_round(state, settings, graphs))
+            return {"event": "round_opened", "plan": plan_next_round(state, settings, graphs).to_json()}
         current = state.rounds[number - 1]
         missing = tuple(n for n in entrants if n not in current.results)
         if missing:
@@ -94,46 +49,32 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
         n_survivors = state.sizes[number] if number < len(state.sizes) else 1
         survivors = current.best(n_survivors, entrants)
         if not survivors:
-            return Finish(failed=_why_all_failed(number, current.results.values()))
+            return _finish(state, failed=_why_all_failed(number, current.results.values()))
         if current.survivors != survivors:
-            return CloseRound(number, tuple(survivors))
+            return {"event": "round_closed", "round": number, "survivors": survivors}
         entrants = survivors
-    if state.winner != entrants[0]:  # none yet, or an extension has found a better one
-        return ChooseWinner(entrants[0])
-    if settings.final_train and state.final is None:
-        return TrainWinner(state.winner)
-    final = state.final
+    winner, final = entrants[0], state.final
+    if state.winner != winner:  # none yet, or an extension has found a better one
+        return {"event": "winner_chosen", "number": winner}
+    if settings.final_train and final is None:
+        return RunTrials(0, (winner,))
     if final is None or final.status == "ok":
-        return Finish()
-    return Finish(failed=f"The final training failed: {final.message or final.status}")
+        return _finish(state, failed="")
+    return _finish(state, failed=f"The final training failed: {final.message or final.status}")
 
 
 def advance(
     state: SearchState, settings: SearchSettings, graphs: Graphs, record: Callable[..., None]
-) -> RunTrials | TrainWinner | Finish:
-    """Decide and record until trials have to run or the search has ended; return that action.
+) -> RunTrials | None:
+    """Decide and record until there are trials to run, and return these; None when the search has ended.
 
     record(event, **fields) must apply the event to `state`.
     """
     while True:
         action = next_action(state, settings, graphs)
-        match action:
-            case RunTrials() | TrainWinner():
-                return action
-            case ProposeConfigurations(count):
-                proposed = make_configurations(settings, graphs.n_entities, count)
-                new = [c.to_json() for c in proposed if c.number not in state.configurations]
-                record("configurations_proposed", configurations=new)
-            case OpenRound(plan):
-                record("round_opened", plan=plan.to_json())
-            case CloseRound(number, survivors):
-                record("round_closed", round=number, survivors=list(survivors))
-            case ChooseWinner(number):
-                record("winner_chosen", number=number)
-            case Finish(failed):
-                if state.finished and state.failed == failed:
-                    return action
-                record("search_finished", failed=failed)
+        if action is None or isinstance(action, RunTrials):
+            return action
+        record(**action)
 
 
 def simulate(
@@ -150,16 +91,10 @@ def simulate(
     def record(event: str, **fields: Any) -> None:
         state.apply({"event": event, **fields})
 
-    while True:
-        match advance(state, settings, graphs, record):
-            case RunTrials(number, numbers):
-                results = run_trials(number, numbers)
-            case TrainWinner(number):
-                results = run_trials(0, [number])
-            case Finish():
-                return state
-        for result in results:
+    while action := advance(state, settings, graphs, record):
+        for result in run_trials(action.round, action.numbers):
             record("trial_ended", result=result.to_json())
+    return state
 
 
 def new_state(settings: SearchSettings, configurations: Sequence[Configuration]) -> SearchState:
@@ -173,51 +108,9 @@ def new_state(settings: SearchSettings, configurations: Sequence[Configuration])
     )
 
 
-def _plan_next_round(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:
-    """Return the plan of the first round that is not open yet: its budget, and the fidelity which that pays for."""
-    number = len(state.rounds) + 1
-    sizes = round_sizes(state.planned_trials, settings.eta)  # an extension keeps the fidelities as they were planned
-    budgets, fidelity = round_budgets(state, settings, graphs), Fraction(0)
-    for i, budget in enumerate(budgets):  # all rounds again: their recorded fidelities are floats, these are exact
-        costs = [state.configurations[n].relative_cost for n in state.entrants(i + 1)]
-        affordable = fidelity_of(budget * len(costs) / sizes[i], costs)
-        fidelity = max(fidelity, min(affordable, _next_round_fidelity(budgets[0], costs, sizes[i + 1 :])))
-    previous = [past.plan for past in state.rounds]
-    return plan_round(number, fidelity, budgets[-1], sizes[number - 1], settings, graphs, previous)
-
-
-def round_budgets(state: SearchState, settings: SearchSettings, graphs: Graphs) -> list[Fraction]:
-    """Return the exact budget of every open round and of the next one.
-
-    Each has B / rounds. With `carry_over`, the next one also gets what was left: by trials that diverged, and by a
-    round whose fidelity was capped at 1.
-    """
-    base = settings.full_budget / max(1, len(round_sizes(state.planned_trials, settings.eta)))
-    budgets, seen = [base], 0
-    for past in state.rounds:
-        planned = past.plan.positives - (seen if past.plan.continues else 0)
-        seen = past.plan.positives
-        left = Fraction(0)
-        if settings.carry_over:
-            costs = {n: Fraction(state.configurations[n].relative_cost) for n in past.results}
-            unused = (
-                costs[n] * max(0, planned - r.positives) for n, r in past.results.items() if r.status == "diverged"
-            )
-            left += cost_of(1, settings, graphs.n_train) * sum(unused, Fraction(0))
-            if past.plan.fidelity == 1.0:
-                left += max(Fraction(0), budgets[-1] - sum(costs.values(), Fraction(0)))
-        budgets.append(base + left)
-    return budgets
-
-
-def _next_round_fidelity(base: Fraction, costs: list[float], next_sizes: list[int]) -> Fraction:
-    """Return the fidelity that the next round can afford for its most expensive entrants from its own budget.
-
-    A carried-over budget may not lift a round above it: survivors could not continue at a lower fidelity.
-    """
-    if not next_sizes or not costs:
-        return Fraction(1)
-    return base / sum((Fraction(c) for c in sorted(costs)[-next_sizes[0] :]), Fraction(0))
+def _finish(state: SearchState, *, failed: str) -> Event | None:
+    """Return the event that ends a search, unless it is recorded. failed: why there is no winner or no model."""
+    return None if state.finished and state.failed == failed else {"event": "search_finished", "failed": failed}
 
 
 def _why_all_failed(number: int, results: Collection[TrialResult]) -> str:

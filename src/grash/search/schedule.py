@@ -1,7 +1,12 @@
 """The schedule of a search: how many trials a round has, what each may cost, and the graph and epochs this pays for.
 
-Pure functions: settings and sizes of subgraphs in, a `Round` out (paper, Algorithm 1, lines 1-7; docs/decisions/0014
-explains the differences). Budgets are exact fractions, so the total cost can never exceed the budget.
+Pure functions: state, settings and sizes of subgraphs in, a `Round` out (paper, Algorithm 1, lines 1-7;
+docs/decisions/0014 explains the differences). Budgets are exact fractions, so the total cost never exceeds the budget.
+
+Extensions (`--extend`) give a search whose rounds are all open more trials or a larger budget. More trials: new
+configurations enter round 1, and every round takes as many as a search of that size would. A larger budget: the rounds
+after the first take more survivors, each round an equal part of what is added. Fidelities stay and no trial runs twice.
+New trials can displace survivors of before, so the budget grows by the most that this can cost.
 """
 
 from __future__ import annotations
@@ -10,9 +15,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Any, Protocol
 
 from grash.errors import ConfigError
+from grash.search.ledger import SearchState
 from grash.search.settings import SearchSettings
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
@@ -23,6 +29,7 @@ MIN_VALID = 1000  # and this number of validation triples
 ISOLATED_FROM = 0.25  # smaller graphs predict full-training performance better with random triples (decision 0039)
 ISOLATED_NOTE = "validation triples are isolated pairs, like the dataset's valid split: no other triple links them"
 MAX_SUBGRAPH = 0.5  # a subgraph that must be larger saves little, and the whole graph has the better validation
+_PARTS = 64  # steps in which the budget of an extension is tried
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,53 @@ def fitting_trials(settings: SearchSettings, graphs: Graphs) -> int:
 
 def first_fidelity(settings: SearchSettings, n_trials: int) -> Fraction:
     return min(Fraction(1), settings.full_budget / len(round_sizes(n_trials, settings.eta)) / n_trials)
+
+
+def plan_next_round(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:
+    """Return the plan of the first round that is not open yet: its budget, and the fidelity which that pays for."""
+    number = len(state.rounds) + 1
+    sizes = round_sizes(state.planned_trials, settings.eta)  # an extension keeps the fidelities as they were planned
+    budgets, fidelity = round_budgets(state, settings, graphs), Fraction(0)
+    for i, budget in enumerate(budgets):  # all rounds again: their recorded fidelities are floats, these are exact
+        costs = [state.configurations[n].relative_cost for n in state.entrants(i + 1)]
+        affordable = fidelity_of(budget * len(costs) / sizes[i], costs)
+        fidelity = max(fidelity, min(affordable, _next_round_fidelity(budgets[0], costs, sizes[i + 1 :])))
+    previous = [past.plan for past in state.rounds]
+    return plan_round(number, fidelity, budgets[-1], sizes[number - 1], settings, graphs, previous)
+
+
+def round_budgets(state: SearchState, settings: SearchSettings, graphs: Graphs) -> list[Fraction]:
+    """Return the exact budget of every open round and of the next one.
+
+    Each has B / rounds. With `carry_over`, the next one also gets what was left: by trials that diverged, and by a
+    round whose fidelity was capped at 1.
+    """
+    base = settings.full_budget / max(1, len(round_sizes(state.planned_trials, settings.eta)))
+    budgets, seen = [base], 0
+    for past in state.rounds:
+        planned = past.plan.positives - (seen if past.plan.continues else 0)
+        seen = past.plan.positives
+        left = Fraction(0)
+        if settings.carry_over:
+            costs = {n: Fraction(state.configurations[n].relative_cost) for n in past.results}
+            unused = (
+                costs[n] * max(0, planned - r.positives) for n, r in past.results.items() if r.status == "diverged"
+            )
+            left += cost_of(1, settings, graphs.n_train) * sum(unused, Fraction(0))
+            if past.plan.fidelity == 1.0:
+                left += max(Fraction(0), budgets[-1] - sum(costs.values(), Fraction(0)))
+        budgets.append(base + left)
+    return budgets
+
+
+def _next_round_fidelity(base: Fraction, costs: list[float], next_sizes: list[int]) -> Fraction:
+    """Return the fidelity that the next round can afford for its most expensive entrants from its own budget.
+
+    A carried-over budget may not lift a round above it: survivors could not continue at a lower fidelity.
+    """
+    if not next_sizes or not costs:
+        return Fraction(1)
+    return base / sum((Fraction(c) for c in sorted(costs)[-next_sizes[0] :]), Fraction(0))
 
 
 def plan_round(
@@ -246,3 +300,83 @@ def _warnings(positives: int, shape: Shape, settings: SearchSettings, graphs: Gr
     if shape.fell_back:
         notes.append("the innermost core is too large for this round, so it was cut further")
     return notes
+
+
+def plan_extension(
+    state: SearchState,
+    settings: SearchSettings,
+    *,
+    n_trials: int | None = None,
+    budget: float | None = None,
+    relative_costs: Sequence[float] = (),
+) -> dict[str, Any]:
+    """Return the fields of the event `search_extended`: sizes of the rounds, the budget they take, new settings.
+
+    relative_costs: of all configurations, the new ones included (default: 1 each).
+    """
+    _check(state, settings, n_trials, budget)
+    fidelities = [Fraction(past.plan.fidelity) for past in state.rounds]
+    largest_first = sorted((Fraction(c) for c in relative_costs), reverse=True)
+    costs = largest_first or [Fraction(1)] * (n_trials or state.sizes[0])
+    if n_trials is not None:
+        sizes = _sizes_for(n_trials, settings.eta, state.sizes)
+    else:
+        added = Fraction(str(budget)) - Fraction(str(state.budget))
+        sizes = _more_survivors(state.sizes, fidelities, added, costs)
+        if sizes == state.sizes:
+            raise ConfigError(
+                f"--budget {budget:g} pays for no further trial in a later round: give more, or give --n-trials for "
+                f"more configurations in the first round."
+            )
+    total = float(Fraction(str(state.budget)) + _largest_cost(sizes, state.sizes, fidelities, costs))
+    return {"sizes": sizes, "budget": total, "settings": {"n_trials": sizes[0], "budget": total}}
+
+
+def _check(state: SearchState, settings: SearchSettings, n_trials: int | None, budget: float | None) -> None:
+    if settings.warm_start != "off":
+        raise ConfigError(
+            "--extend does not work with a warm start, which has dropped its weights: start a new search."
+        )
+    if not state.sizes:
+        raise ConfigError("--extend adds trials to rounds, and a search of one trial has none: start a new search.")
+    if len(state.rounds) < len(state.sizes):
+        raise ConfigError("--extend needs a search whose rounds are all open: run `grash resume` first.")
+    if (n_trials is None) == (budget is None):
+        raise ConfigError("--extend needs either --n-trials or --budget, larger than before.")
+    if n_trials is not None and n_trials <= state.sizes[0]:
+        raise ConfigError(f"--n-trials {n_trials} adds nothing: the search already has {state.sizes[0]}.")
+    if budget is not None and Fraction(str(budget)) <= Fraction(str(state.budget)):
+        raise ConfigError(f"--budget {budget:g} adds nothing: the search already has {state.budget:g}.")
+
+
+def _sizes_for(n_trials: int, eta: int, before: list[int]) -> list[int]:
+    """Return the sizes of the same rounds for more trials; no round gets fewer than it had."""
+    wanted = round_sizes(n_trials, eta)
+    return [max(n, wanted[i] if i < len(wanted) else 2) for i, n in enumerate(before)]
+
+
+def _more_survivors(sizes: list[int], fidelities: list[Fraction], added: Fraction, costs: list[Fraction]) -> list[int]:
+    """Return the largest sizes of later rounds that cannot cost more than what is added."""
+    mean = sum(costs, Fraction(0)) / len(costs)
+    for parts in range(_PARTS, 0, -1) if len(sizes) > 1 else ():
+        part = added * parts / _PARTS / (len(sizes) - 1)
+        larger = [sizes[0]]
+        for i in range(1, len(sizes)):
+            larger.append(min(larger[-1], sizes[i] + int(part / fidelities[i] / mean)))
+        if _largest_cost(larger, sizes, fidelities, costs) <= added:
+            return larger
+    return list(sizes)
+
+
+def _largest_cost(sizes: list[int], before: list[int], fidelities: list[Fraction], costs: list[Fraction]) -> Fraction:
+    """Return the most that the trials of an extension can cost.
+
+    If m trials are new in a round, at most m reach the next one by their scores, and every survivor that they displace
+    leaves one more place to fill. costs: largest first.
+    """
+    total, new, added = Fraction(0), 0, 0
+    for i, (size, previous) in enumerate(zip(sizes, before)):
+        displaced, added = max(0, new - added), size - previous
+        new = min(size, max(new, added + displaced)) if i else added
+        total += fidelities[i] * sum(costs[:new], Fraction(0))
+    return total
