@@ -79,7 +79,7 @@ def fit(folder: Path) -> dict[str, Any]:
     for model, sources in SOURCES.items():
         groups = [[v for s in sources for v in origin[s]] for origin in (winners, trials)]
         rows = [(1.0 / len(group), tidy(values)) for group in groups for values in group]
-        prior[model] = laws_of(rows)
+        prior[model] = distributions_of(rows)
     return prior
 
 
@@ -145,22 +145,25 @@ def tidy(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def laws_of(rows: list[Row]) -> dict[str, Any]:
-    laws: dict[str, Any] = {}
+def distributions_of(rows: list[Row]) -> dict[str, Any]:
+    distributions: dict[str, Any] = {}
     for name in (*LOG, *LINEAR):
         if name == "lr":
             given = {rate: [r for r in rows if r[1].get("optimizer", "adagrad") == rate] for rate in RATES}
-            laws[name] = {"given": "optimizer", "laws": {k: number_law(name, r) for k, r in given.items() if r}}
+            distributions[name] = {
+                "given": "optimizer",
+                "distributions": {k: number_distribution(name, r) for k, r in given.items() if r},
+            }
         elif any(values.get(name) for _, values in rows):  # at least one that is not off
-            laws[name] = number_law(name, rows)
+            distributions[name] = number_distribution(name, rows)
     for name in CHOICES:
         known = [(w, values[name]) for w, values in rows if name in values]
         if known:
-            laws[name] = {"weights": shares(known, CHOICES[name])}
-    return laws
+            distributions[name] = {"weights": shares(known, CHOICES[name])}
+    return distributions
 
 
-def number_law(name: str, rows: list[Row]) -> dict[str, Any]:
+def number_distribution(name: str, rows: list[Row]) -> dict[str, Any]:
     """Return quantiles of a widened kernel estimate (of log10 with `log`), and the share that is 0."""
     known = [(w, float(values[name])) for w, values in rows if name in values]
     can_be_off = name.startswith(("penalty", "dropout", "relation"))
@@ -194,9 +197,11 @@ def text_of(content: dict[str, Any]) -> str:
     winners = ",\n".join(f"    {json.dumps(w)}" for w in content["winners"])
     models = ",\n".join(
         f"    {json.dumps(model)}: {{\n"
-        + ",\n".join(f"      {json.dumps(name)}: {json.dumps(law)}" for name, law in laws.items())
+        + ",\n".join(
+            f"      {json.dumps(name)}: {json.dumps(distribution)}" for name, distribution in distributions.items()
+        )
         + "\n    }"
-        for model, laws in content["prior"].items()
+        for model, distributions in content["prior"].items()
     )
     return "\n".join(["{", *lines, f'  "winners": [\n{winners}\n  ],', f'  "prior": {{\n{models}\n  }}', "}", ""])
 

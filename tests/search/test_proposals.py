@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from grash.errors import ConfigError
 from grash.search.named_spaces import space_of
-from grash.search.proposals import Proposal, given_proposal, propose
+from grash.search.proposals import Proposal, given_proposals, propose
+from grash.search.settings import make_settings
 
 HOW = ("random", "sobol", "portfolio")
 
@@ -71,14 +72,18 @@ def test_sobol_points_fill_every_eighth_once() -> None:
 
 
 def test_a_users_configuration_must_lie_in_the_space() -> None:
-    space = space_of("paper", "complex")
+    def proposed(**values: Any) -> Any:
+        initial = [{"values": values, "origin": "user:mine.yaml"}]
+        [(_, proposal)] = given_proposals(make_settings({"space": "paper", "initial": initial}), 10_000)
+        return proposal
+
     given_ = {"lr": 0.1, "negatives_head": 100, "negatives_tail": 200}
-    proposal = given_proposal(space, given_, "user:mine.yaml")
-    assert proposal == Proposal(space.check(given_), "user:mine.yaml") and proposal.values["init"] == "xavier_normal"
+    wanted = space_of("paper", "complex").with_fixed({"dim": 128}).check(given_)
+    assert proposed(**given_) == Proposal(wanted, "user:mine.yaml") and wanted["init"] == "xavier_normal"
     with pytest.raises(ConfigError, match="^mine.yaml: lr=3.0 is outside the space: it is from 0.0003 to 1"):
-        given_proposal(space, {"lr": 3.0}, "user:mine.yaml")
+        proposed(lr=3.0)
 
 
 def test_an_unknown_way_gets_a_sentence() -> None:
     with pytest.raises(ConfigError, match="proposals='grid' is not known: give random, sobol or portfolio"):
-        propose(space_of("paper", "complex"), "grid", 3, seed=0, model="complex")  # type: ignore[arg-type]
+        propose(space_of("paper", "complex"), "grid", 3, seed=0, model="complex")

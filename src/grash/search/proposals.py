@@ -10,12 +10,14 @@ the same points. More configurations always start with the same ones, so a searc
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,6 @@ from grash.training.config import TrainConfig, make_config
 
 FINAL_VALIDATIONS = 20
 FINAL_PATIENCE = 5
-Method = Literal["random", "sobol", "portfolio"]
 # One in four is uniform, one in four a published winner, the rest from the prior. The first is a winner; of any two or
 # more, at least a quarter is uniform.
 _FIRST = ("winner", "uniform", "prior", "prior")
@@ -67,7 +68,7 @@ def make_configurations(settings: SearchSettings, n_entities: int, count: int) -
             seed=settings.seed,
             model=model,
             n_entities=n_entities,
-        )
+        )  # fmt: skip
         for model in settings.models
     }
     for i in range(n_drawn):
@@ -125,17 +126,14 @@ def given_proposals(settings: SearchSettings, n_entities: int) -> list[tuple[str
                 f"{origin} is a configuration of {model}, and the search is over {', '.join(settings.models)}: give "
                 f"--model {','.join([*settings.models, model])}, or leave it out."
             )
-        proposals.append((model, given_proposal(space_for(settings, model, n_entities), values, origin)))
+        source = origin.partition(":")[2] or origin  # `user:FILE`, or `run:NAME` of another run
+        checked = space_for(settings, model, n_entities).check(values, source=source)
+        proposals.append((model, Proposal(checked, origin)))
     return proposals
 
 
-def given_proposal(space: Space, values: Mapping[str, Any], origin: str) -> Proposal:
-    """Return a configuration of the user (`user:FILE`) or of another run (`run:NAME`) if it is in the space."""
-    return Proposal(space.check(values, source=origin.partition(":")[2] or origin), origin)
-
-
 def propose(
-    space: Space, method: Method, count: int, *, seed: int, model: str, start: int = 0, n_entities: int | None = None
+    space: Space, method: str, count: int, *, seed: int, model: str, start: int = 0, n_entities: int | None = None
 ) -> list[Proposal]:
     """Return the proposals number start … start + count − 1 of this space, seed and model.
 
@@ -164,20 +162,11 @@ def _sobol(space: Space, seed: int, count: int) -> NDArray[np.float64]:
 
 
 def _portfolio(space: Space, count: int, seed: int, model: str, n_entities: int | None) -> list[Proposal]:
-    published = winners_in(space, model, n_entities).values
-    winners = [Proposal(values, f"portfolio:{name}") for name, values in published.items()]
-    uniform = [Proposal(space.configuration(row), "uniform") for row in space.points(seed, count)]
-    prior = [Proposal(v, "prior") for v in from_prior(space, model, space.points(seed, count, stream="prior"))]
-    proposals: list[Proposal] = []
-    used = {"winner": 0, "uniform": 0, "prior": 0}
-    for i in range(count):
-        kind = (_FIRST if i < len(_FIRST) else _THEN)[i % len(_THEN)]
-        if kind == "winner" and used["winner"] >= len(winners):
-            kind = "prior"
-        source = {"winner": winners, "uniform": uniform, "prior": prior}[kind]
-        proposals.append(source[used[kind]])
-        used[kind] += 1
-    return proposals
+    winners = iter([Proposal(v, f"portfolio:{name}") for name, v in winners_in(space, model, n_entities).items()])
+    uniform = iter([Proposal(space.configuration(row), "uniform") for row in space.points(seed, count)])
+    prior = iter([Proposal(v, "prior") for v in from_prior(space, model, space.points(seed, count, stream="prior"))])
+    sources = {"winner": itertools.chain(winners, prior), "uniform": uniform, "prior": prior}
+    return [next(sources[(_FIRST if i < len(_FIRST) else _THEN)[i % len(_THEN)]]) for i in range(count)]
 
 
 def _relative_costs(settings: SearchSettings, configs: list[TrainConfig], n_entities: int) -> list[float]:
@@ -189,32 +178,19 @@ def _relative_costs(settings: SearchSettings, configs: list[TrainConfig], n_enti
     return [c / reference for c in counts]
 
 
-@dataclass(frozen=True)
-class Winners:
-    """Published configurations, fitted into a space."""
+def winners_in(space: Space, model: str, n_entities: int | None = None) -> dict[str, dict[str, Any]]:
+    """Return the winners of a model that fit the space, by name; those of datasets of similar size come first.
 
-    values: dict[str, dict[str, Any]]  # by name; those of datasets of similar size first
-    notes: list[str]  # what was changed or left out
-
-
-def winners_in(space: Space, model: str, n_entities: int | None = None) -> Winners:
-    """Return the winners of a model that fit the space; those of datasets of similar size come first."""
-    values: dict[str, dict[str, Any]] = {}
-    notes: list[str] = []
+    Values outside the space are replaced by the nearest ones inside where that makes sense; other winners, and those
+    that are then equal to another, are left out.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for winner in _by_similarity(model, n_entities):
-        name = winner["name"]
-        try:
-            fitted, changes = _fit(space, winner)
-        except _OutsideError as error:
-            notes.append(f"{name}: left out, {error}.")
-            continue
-        if fitted in values.values():
-            notes.append(f"{name}: left out, it is equal to another.")
-            continue
-        values[name] = fitted
-        if changes:
-            notes.append(f"{name}: used with {', '.join(changes)}.")
-    return Winners(values, notes)
+        with suppress(ConfigError):
+            fitted = _fit(space, winner)
+            if fitted not in found.values():
+                found[winner["name"]] = fitted
+    return found
 
 
 def from_prior(space: Space, model: str, points: NDArray[np.float64]) -> list[dict[str, Any]]:
@@ -253,28 +229,18 @@ def _by_similarity(model: str, n_entities: int | None) -> list[dict[str, Any]]:
     return sorted((w for w in good_winners() if w["model"] in models), key=distance)
 
 
-class _OutsideError(Exception):
-    """A winner does not fit into a space."""
-
-
-def _fit(space: Space, winner: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the winner's values in the space, and the changes that were necessary."""
+def _fit(space: Space, winner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the winner's values in the space; a ConfigError if one of them cannot be replaced."""
     values = _comparable(space, winner)
-    changes: list[str] = []
 
     def choose(parameter: Parameter, _: Mapping[str, Any]) -> Any:
         name = parameter.name
         if parameter.kind == "fixed" and (name not in values or name == "model"):
             return parameter.values[0]
         value = values.get(name, TrainConfig.model_fields[name].default)
-        if parameter.contains(value):
-            return value
-        nearest = _nearest(parameter, value)
-        if not parameter.is_off(nearest):
-            changes.append(f"{name}={nearest} instead of {value}")
-        return nearest
+        return value if parameter.contains(value) else _nearest(parameter, value)
 
-    return space.fill(choose), changes
+    return space.fill(choose)
 
 
 def _nearest(parameter: Parameter, value: Any) -> Any:
@@ -285,7 +251,7 @@ def _nearest(parameter: Parameter, value: Any) -> Any:
         return min(parameter.values, key=lambda v: abs(math.log(v / value)))
     if parameter.kind == "fixed" and name in _REPLACEABLE:
         return parameter.values[0]
-    raise _OutsideError(f"{name}={value} does not fit: {parameter.describe()}")
+    raise ConfigError(f"{name}={value} does not fit: {parameter.describe()}.")
 
 
 def _comparable(space: Space, winner: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,15 +263,11 @@ def _comparable(space: Space, winner: Mapping[str, Any]) -> dict[str, Any]:
         values["penalty_entity"] *= winner["n_entities"] / 2
         values["penalty_relation"] *= winner["n_relations"]
         values["penalty_weighted"] = True
-    sides = ("penalty_entity", "penalty_relation")
-    if values.get("penalty", "none") != "none" and all(_becomes_zero(space, s, values[s]) for s in sides):
-        values["penalty"] = "none"
+    if values.get("penalty", "none") != "none":
+        sides = [(space.parameters.get(name), values[name]) for name in ("penalty_entity", "penalty_relation")]
+        if all(parameter is not None and parameter.is_off(parameter.nearest(weight)) for parameter, weight in sides):
+            values["penalty"] = "none"
     return values
-
-
-def _becomes_zero(space: Space, name: str, weight: float) -> bool:
-    parameter = space.parameters.get(name)
-    return parameter is not None and parameter.is_off(parameter.nearest(weight))
 
 
 def _configuration(space: Space, priors: Mapping[str, Any], at: Mapping[str, float]) -> dict[str, Any]:
@@ -316,7 +278,7 @@ def _configuration(space: Space, priors: Mapping[str, Any], at: Mapping[str, flo
         if "given" in prior:  # a good learning rate depends on the optimizer, whichever is drawn first
             other = space.parameters.get(prior["given"])
             known = TrainConfig.model_fields[prior["given"]].default if other is None else choose(other, found)
-            prior = prior["laws"].get(_SAME_RATE.get(known, known), {})
+            prior = prior["distributions"].get(_SAME_RATE.get(known, known), {})
         return _value_at(parameter, prior, at[parameter.name])
 
     return space.fill(choose)
@@ -330,8 +292,10 @@ def _value_at(parameter: Parameter, prior: Mapping[str, Any], point: float) -> A
     if "quantiles" not in prior or point < off:
         return parameter.nearest(0) if "quantiles" in prior else parameter.value(point)
     levels = np.linspace(0.0, 1.0, len(prior["quantiles"]))
-    low, high = (_log10(bound, prior["log"]) for bound in (parameter.low, parameter.high))
-    first, last = np.interp([low, high], prior["quantiles"], levels)
+    ends = [parameter.low, parameter.high]
+    if prior["log"]:
+        ends = [math.log10(end) if end > 0 else -math.inf for end in ends]
+    first, last = np.interp(ends, prior["quantiles"], levels)
     if last - first < _MIN_MASS:
         return parameter.value(point)
     share = (point - off) / (1.0 - off)
@@ -339,12 +303,6 @@ def _value_at(parameter: Parameter, prior: Mapping[str, Any], point: float) -> A
     number = 10.0**found if prior["log"] else found
     number = round(number) if parameter.kind == "int" else number
     return parameter.nearest(min(max(number, parameter.low), parameter.high))
-
-
-def _log10(value: float, log: bool) -> float:
-    if not log:
-        return value
-    return math.log10(value) if value > 0 else -math.inf
 
 
 def _choice_at(parameter: Parameter, weights: list[list[Any]], point: float) -> Any:
