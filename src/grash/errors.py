@@ -15,7 +15,14 @@ The command line prints the message and exits with the error's `exit_code`. A tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:
+    """Return " Did you mean …?" with similar names, to end a sentence; or `otherwise` if there are none."""
+    close = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    return f" Did you mean {', '.join(close)}?" if close else otherwise
 
 
 class GrashError(Exception):

@@ -204,6 +204,11 @@ def read_json(path: Path, *, schema: str, version: int) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise FormatError(f"{path} is damaged: it should contain the JSON of a {schema} ({error}).") from error
+    return check_schema(content, path, schema=schema, version=version)
+
+
+def check_schema(content: Any, path: Path, *, schema: str, version: int) -> dict[str, Any]:
+    """Return the content of `path` if it is a mapping with this schema and version."""
     if not isinstance(content, dict) or content.get("schema") != schema:
         raise FormatError(f"{path} does not describe a {schema}: its 'schema' entry is missing or different.")
     if content.get("version") != version:

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin
 
 from grash.errors import ConfigError
 from grash.search.settings import SearchSettings
-from grash.search.space import read_yaml
+from grash.yaml_files import read_yaml
 from grash_study.methods import RUNS, Method
 
 _SEARCHES = ("grash", "tpe-rounds")  # which take the settings of a search

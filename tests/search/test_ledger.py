@@ -138,7 +138,9 @@ def test_a_version_that_is_not_known_is_refused_and_left_alone(tmp_path: Path, t
     path = tmp_path / LEDGER_FILE
     path.write_bytes(encode({"event": "search_started", **FIRST, "version": 2})[0] + torn)
     before = path.read_bytes()
-    with pytest.raises(FormatError, match="has version 2, and this grash reads version 1: use the grash"):
+    with pytest.raises(
+        FormatError, match="is a grash-ledger of version 2, but this grash reads version 1. Use the grash"
+    ):
         Ledger(tmp_path)
     assert path.read_bytes() == before
 
@@ -146,7 +148,7 @@ def test_a_version_that_is_not_known_is_refused_and_left_alone(tmp_path: Path, t
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
     path = tmp_path / LEDGER_FILE
     path.write_bytes(encode({"event": "search_started"})[0])
-    with pytest.raises(FormatError, match="is not the ledger of a search"):
+    with pytest.raises(FormatError, match="does not describe a grash-ledger"):
         read_ledger(path)
     path.unlink()
     with pytest.raises(InputError, match="Cannot read .*: No such file"):

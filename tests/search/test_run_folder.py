@@ -14,7 +14,7 @@ import yaml
 
 from grash.api.search import Search
 from grash.data.dataset import Dataset
-from grash.errors import ConfigError, FormatError, GrashError, InputError, OutputError
+from grash.errors import ConfigError, GrashError, InputError, OutputError
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState
 from grash.search.run_folder import (
     BEST_FILE,
@@ -121,14 +121,14 @@ def test_changed_settings_are_refused_with_the_difference(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda text: text[: len(text) // 2] + "\n\t: [", "is damaged"),
-        (lambda text: "", "does not describe a search"),
-        (lambda text: "- 1\n- 2\n", "does not describe a search"),
-        (lambda text: text.replace("grash-search", "grash-model"), "does not describe a search"),
-        (lambda text: text.replace("version: 1\n", "version: 2\n"), "has version 2, and this grash reads version 1"),
+        (lambda text: text[: len(text) // 2] + "\n\t: [", "cannot be read as YAML"),
+        (lambda text: "", "does not describe a grash-search"),
+        (lambda text: "- 1\n- 2\n", "does not describe a grash-search"),
+        (lambda text: text.replace("grash-search", "grash-model"), "does not describe a grash-search"),
+        (lambda text: text.replace("version: 1\n", "version: 2\n"), "is a grash-search of version 2, but this grash reads version 1"),
         (lambda text: text[: text.index("settings:")], "its .dataset. or .settings. entry is incomplete"),
         (lambda text: text.replace("  fingerprint:", "  finger:"), "its .dataset. or .settings. entry is incomp"),
-        (lambda text: text.replace("n_trials: 64", "n_trials: -1"), "n_trials=-1: give 1 or more"),
+        (lambda text: text.replace("n_trials: 64", "n_trials: -1"), "n_trials=-1 is not valid: give 1 or more"),
         (lambda text: text.replace("n_trials:", "ntrials:"), "'ntrials' is not a setting of a search"),
     ],
 )  # fmt: skip
@@ -146,7 +146,7 @@ def test_a_damaged_description_is_refused_in_a_sentence_and_left_alone(
 
 def test_bytes_that_are_no_text_are_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / SEARCH_FILE).write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FormatError, match="is damaged"):
+    with pytest.raises(InputError, match="cannot be read as YAML"):
         read_search(tmp_path)
 
 

@@ -52,21 +52,21 @@ def test_settings_survive_json(preset: str) -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"eta": 1}, "eta=1 would leave every round with all its trials: give 2 or more."),
-        ({"eta": -3}, "eta=-3 would leave every round with all its trials: give 2 or more."),
-        ({"n_trials": 0}, "n_trials=0: give 1 or more configurations."),
-        ({"n": -1}, "n_trials=-1: give 1 or more configurations."),
-        ({"budget": 0}, "budget=0: give a number of full trainings above 0."),
-        ({"budget": -2.5}, "budget=-2.5: give a number of full trainings above 0."),
-        ({"budget": float("nan")}, "budget=nan: give a number of full trainings above 0."),
-        ({"budget": float("inf")}, "budget=inf: give a number of full trainings above 0."),
-        ({"max_epochs": 0}, "max_epochs=0: give a number of epochs above 0."),
+        ({"eta": 1}, "eta=1 is not valid: give 2 or more."),
+        ({"eta": -3}, "eta=-3 is not valid: give 2 or more."),
+        ({"n_trials": 0}, "n_trials=0 is not valid: give 1 or more."),
+        ({"n": -1}, "n_trials=-1 is not valid: give 1 or more."),
+        ({"budget": 0}, "budget=0 is not valid: give a number greater than 0."),
+        ({"budget": -2.5}, "budget=-2.5 is not valid: give a number greater than 0."),
+        ({"budget": float("nan")}, "budget=nan is not valid: give a number that is not infinite and not NaN."),
+        ({"budget": float("inf")}, "budget=inf is not valid: give a number that is not infinite and not NaN."),
+        ({"max_epochs": 0}, "max_epochs=0 is not valid: give a number greater than 0."),
         ({"budgte": 3}, "'budgte' is not a setting of a search. Did you mean budget, budget_unit?"),
         ({"xyzzy": 3}, "'xyzzy' is not a setting of a search."),
         ({"models": "complex,complex"}, "models=complex,complex names a model twice: give each once."),
-        ({"variant": "graphs"}, "variant='graphs' is not valid: input should be 'combined', 'graph' or 'epoch'."),
-        ({"seed": -1}, "seed=-1 is not valid: input should be greater than or equal to 0."),
-        ({"n_trials": "many"}, "n_trials=many: give 1 or more configurations."),
+        ({"variant": "graphs"}, "variant='graphs' is not valid: give 'combined', 'graph' or 'epoch'."),
+        ({"seed": -1}, "seed=-1 is not valid: give 0 or more."),
+        ({"n_trials": "many"}, "n_trials='many' is not valid: give a whole number."),
     ],
 )
 def test_a_wrong_setting_is_a_sentence(values: dict[str, Any], sentence: str) -> None:
@@ -78,7 +78,7 @@ def test_a_wrong_setting_is_a_sentence(values: dict[str, Any], sentence: str) ->
 @pytest.mark.parametrize(
     ("values", "preset", "sentence"),
     [
-        ({}, "papper", "There is no preset named 'papper'. Did you mean 'paper', 'paper-text'?"),
+        ({}, "papper", "There is no preset named 'papper'. Presets: default, paper, paper-text."),
         ({}, "mine", "There is no preset named 'mine'. Did you mean 'default', 'paper', 'paper-text'?"),
         ({"model": "complx"}, "default", "There is no model named 'complx'."),
     ],

@@ -119,7 +119,7 @@ def test_checking_fills_in_what_is_fixed_and_leaves_out_what_does_not_count() ->
             {},
             r"negatives_head=500, its default, is outside the space: it is a whole number from 1",
         ),
-        ({"dropout_entity": 0.2}, r"dropout_entity=0.2 is outside the space, which does not have it"),
+        ({"dropout_entity": 0.2}, r"dropout_entity=0.2 is outside the space, which leaves it at 0.0"),
         ({"learning_rate": 0.2}, r"'learning_rate' is not a setting"),
         ({"lr": "fast"}, r"lr='fast' is not valid"),
     ],

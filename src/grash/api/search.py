@@ -43,8 +43,9 @@ from grash.search.run_folder import (
 from grash.search.schedule import cost_of
 from grash.search.settings import make_settings
 from grash.search.trial import Trial
-from grash.training.config import TrainConfig, make_config, read_config, read_yaml_mapping
+from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.placement import PLACEMENTS
+from grash.yaml_files import read_yaml, read_yaml_mapping
 
 log = logging.getLogger(__name__)
 
@@ -323,7 +324,7 @@ def resolved_space(given: Any) -> Any:
     """Return a space as search.yaml stores it: its name, or its parameters, read now if a file is given."""
     from grash.interop.libkge import is_libkge_search, libkge_search
     from grash.search.named_spaces import SPACES, check_space_exists
-    from grash.search.space import as_dict, make_space, read_yaml
+    from grash.search.space import as_dict, make_space
 
     if not isinstance(given, str | Path) or str(given) in SPACES:
         return given

@@ -16,8 +16,9 @@ import yaml
 from grash.errors import ConfigError
 from grash.interop.pykeen import whole, without_counterpart
 from grash.models import MODELS
-from grash.search.space import NEGATIVE_IS_ZERO, Parameter, Space, make_parameter, read_yaml
+from grash.search.space import NEGATIVE_IS_ZERO, Parameter, Space, make_parameter
 from grash.training.config import TrainConfig, make_config
+from grash.yaml_files import read_yaml
 
 _SEARCH_SETTINGS = {
     "grash_search.num_trials": "n_trials",

@@ -44,31 +44,25 @@ class SearchGraphs:
             )
         self.dataset, self.settings, self.cache = dataset, settings, cache
         self.n_entities, self.n_train = dataset.n_entities, len(dataset.train)
-        self._peeling: Peeling | None = None
-        self._order: CoreOrder | None = None
         self._subgraph = lru_cache(maxsize=2)(self._make_subgraph)
 
-    @property
+    @cached_property
     def peeling(self) -> Peeling:
-        if self._peeling is None:
-            self._peeling = cached_peeling(self.dataset, self.settings.degree, self.cache)
-        return self._peeling
+        return cached_peeling(self.dataset, self.settings.degree, self.cache)
 
-    @property
+    @cached_property
     def order(self) -> CoreOrder:
-        if self._order is None:
-            self._order = core_order(self.dataset, self.peeling)
-        return self._order
+        return core_order(self.dataset, self.peeling)
 
     def share_cores(self, other: SearchGraphs) -> None:
         """Use the peel order of another search on the same dataset, with the same `degree`."""
-        self._peeling, self._order = other.peeling, other.order
+        self.peeling, self.order = other.peeling, other.order
 
     def keep_cores(self, path: Path | None) -> None:
         """Keep the peel order in this file from now on."""
         self.cache = path
-        if path is not None and self._peeling is not None and not path.exists():
-            save_peeling(self.dataset, self._peeling, path)
+        if path is not None and "peeling" in vars(self) and not path.exists():
+            save_peeling(self.dataset, self.peeling, path)
 
     @cached_property
     def split_seed(self) -> int:
@@ -87,15 +81,8 @@ class SearchGraphs:
         except InputError:
             return Shape(0, 0, 0, 0)
         data = subgraph.dataset
-        return Shape(
-            n_entities=data.n_entities,
-            n_relations=data.n_relations,
-            n_train=len(data.train),
-            n_valid=len(data.valid),
-            k=subgraph.k,
-            whole=subgraph.whole,
-            fell_back=subgraph.fell_back,
-        )
+        sizes = (data.n_entities, data.n_relations, len(data.train), len(data.valid))
+        return Shape(*sizes, k=subgraph.k, whole=subgraph.whole, fell_back=subgraph.fell_back)
 
     def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
         """Return the smallest fraction whose subgraph has this many entities and validation triples.
@@ -123,13 +110,7 @@ class SearchGraphs:
             entities, relations = (np.arange(n, dtype=np.int32) for n in (self.n_entities, self.dataset.n_relations))
             return Subgraph(self.dataset, entities, relations, target=1.0, fraction=1.0, whole=True)
         return cut(
-            self.dataset,
-            self.peeling,
-            fractions[-1],
-            reduction=self.settings.reduction,
-            seed=self.split_seed,
-            guarded=self.settings.guarded_split,
-            isolated=isolated,
+            self.dataset, self.peeling, fractions[-1], reduction=self.settings.reduction, seed=self.split_seed,
+            guarded=self.settings.guarded_split, isolated=isolated, order=self.order,
             train_before=None if before is None else before.full_ids("train"),
-            order=self.order,
-        )
+        )  # fmt: skip

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grash.errors import FormatError, InputError, OutputError
-from grash.files import sync_folder
+from grash.files import check_schema, sync_folder
 from grash.search.trial import MACHINE_FAULTS, Configuration, Round, TrialResult
 
 SCHEMA, VERSION = "grash-ledger", 1
@@ -111,34 +111,18 @@ def _read(path: Path, *, repair: bool) -> tuple[list[Event], int]:
         event, total = decoded
         events.append(event)
         good += len(line) + 1
-    _check_version(path, events)
+    for first in events[:1]:
+        check_schema(first, path, schema=SCHEMA, version=VERSION)
     if good < len(content):
         _log.warning("%s: ignoring the last line, which a crash left incomplete.", path)
-        if repair:
-            _truncate(path, good)
+    if good < len(content) and repair:
+        try:
+            with Path(path).open("r+b") as file:
+                file.truncate(good)
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OutputError(path, error.strerror or str(error)) from error
     return events, total
-
-
-def _check_version(path: Path, events: list[Event]) -> None:
-    if not events:
-        return
-    first = events[0]
-    if first.get("schema") != SCHEMA:
-        raise FormatError(f"{path} is not the ledger of a search: its first line does not name the schema {SCHEMA}.")
-    if first.get("version") != VERSION:
-        raise FormatError(
-            f"{path} has version {first.get('version')}, and this grash reads version {VERSION}: use the grash that "
-            f"wrote it."
-        )
-
-
-def _truncate(path: Path, size: int) -> None:
-    try:
-        with Path(path).open("r+b") as file:
-            file.truncate(size)
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise OutputError(path, error.strerror or str(error)) from error
 
 
 @dataclass

@@ -5,7 +5,6 @@ docs/reference/spaces.md lists their parameters and explains the choices.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,7 @@ def space_of(given: str | Path | Mapping[str, Any] | list[Any], model: str, n_en
 def check_space_exists(given: str | Path) -> None:
     """Raise an error if this is neither a named space nor a file."""
     if str(given) not in SPACES and not Path(given).exists():
-        close = difflib.get_close_matches(str(given), SPACES, n=2, cutoff=0.5)
-        raise UnknownName("search space", str(given), close, hint=f"Spaces: {', '.join(SPACES)}; or give a YAML file.")
+        raise UnknownName("search space", str(given), hint=f"Spaces: {', '.join(SPACES)}; or give a YAML file.")
 
 
 def _for_model(space: Space, model: str, source: str) -> Space:
@@ -170,8 +168,4 @@ _ALWAYS = {
     "schedule": "constant",
 }
 
-SPACES: dict[str, Callable[[str, int | None], dict[str, Any]]] = {
-    "paper": _paper,
-    "default": _default,
-    "wide": _wide,
-}
+SPACES: dict[str, Callable[[str, int | None], dict[str, Any]]] = {"paper": _paper, "default": _default, "wide": _wide}

@@ -23,9 +23,10 @@ import yaml
 from grash import __version__
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.errors import ConfigError, FormatError, InputError, OutputError
-from grash.files import atomic_file
+from grash.files import atomic_file, check_schema
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.settings import SearchSettings, make_settings
+from grash.yaml_files import read_yaml
 
 SCHEMA, VERSION = "grash-search", 1
 SEARCH_FILE, BEST_FILE, LOCK_FILE = "search.yaml", "best.yaml", ".lock"
@@ -107,14 +108,11 @@ class RunFolder:
                 self._keep_only(number, [] if done else this.survivors or [])
 
     def _keep_only(self, round_number: int, numbers: list[int]) -> None:
-        folder = self.path / f"round-{round_number}"
-        if not folder.is_dir():
-            return
-        kept = {self.trial(round_number, n) for n in numbers}
-        for trial in folder.iterdir():
+        folder, kept = self.path / f"round-{round_number}", {self.trial(round_number, n) for n in numbers}
+        for trial in folder.iterdir() if folder.is_dir() else ():
             if trial not in kept:
                 shutil.rmtree(trial, ignore_errors=True)
-        if not any(folder.iterdir()):
+        with suppress(OSError):  # absent or not empty
             folder.rmdir()
 
 
@@ -141,21 +139,10 @@ def write_search(folder: Path, settings: SearchSettings, dataset: Dataset, sourc
 def read_search(folder: Path) -> dict[str, Any]:
     """Return the checked content of search.yaml."""
     path = Path(folder) / SEARCH_FILE
-    if not Path(folder).exists():
-        raise InputError(f"{folder} is not the run folder of a search: it does not exist.")
     if not path.is_file():
-        raise InputError(f"{folder} is not the run folder of a search: it has no {SEARCH_FILE}.")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise FormatError(f"{path} is damaged: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise FormatError(f"{path} does not describe a search: its 'schema' entry is missing or wrong.")
-    if content.get("version") != VERSION:
-        raise FormatError(
-            f"{path} has version {content.get('version')}, and this grash reads version {VERSION}: use the grash that "
-            f"wrote it."
-        )
+        why = f"it has no {SEARCH_FILE}" if Path(folder).exists() else "it does not exist"
+        raise InputError(f"{folder} is not the run folder of a search: {why}.")
+    content = check_schema(read_yaml(path), path, schema=SCHEMA, version=VERSION)
     dataset, settings = content.get("dataset"), content.get("settings")
     entries = {"name", "source", "folder", "fingerprint"}
     if not isinstance(settings, dict) or not isinstance(dataset, dict) or not entries <= dataset.keys():
@@ -217,7 +204,7 @@ def default_folder(dataset: Dataset, settings: SearchSettings, *, parent: str | 
     """Return PARENT/DATASET-MODELS-search, with -2, -3, … if it is used by something else than this search."""
     base = Path(parent) / f"{dataset.name}-{'-'.join(settings.models)}-search".replace("/", "-")
     folder, number = base, 1
-    while folder.exists() and not _is_empty(folder) and not _is_unfinished(folder, dataset, settings):
+    while folder.exists() and not _can_take(folder, dataset, settings):
         number += 1
         folder = base.with_name(f"{base.name}-{number}")
     return folder
@@ -233,12 +220,10 @@ def check_folder(folder: Path, settings: SearchSettings, dataset: Dataset) -> No
         raise InputError(f"{folder} holds other files, so no search can start there: give another folder.")
 
 
-def _is_empty(folder: Path) -> bool:
-    return not any(path.name != LOCK_FILE for path in folder.iterdir())
-
-
-def _is_unfinished(folder: Path, dataset: Dataset, settings: SearchSettings) -> bool:
-    """Whether the folder holds this search, not finished yet."""
+def _can_take(folder: Path, dataset: Dataset, settings: SearchSettings) -> bool:
+    """Whether the folder is empty, or holds this search and it is not finished."""
+    if all(path.name == LOCK_FILE for path in folder.iterdir()):
+        return True
     try:
         check_same(folder, settings, dataset)
         ledger = folder / LEDGER_FILE

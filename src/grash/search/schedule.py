@@ -78,15 +78,12 @@ def fitting_trials(settings: SearchSettings, graphs: Graphs) -> int:
     """
     if not settings.guard_rails or settings.variant != "combined" or settings.max_epochs < 1:
         return settings.n_trials
-    least = _least_cost(settings, graphs)
+    smallest = Fraction(least_fraction(graphs, min_entities(graphs), MIN_VALID))
+    one_epoch = min(Fraction(1), smallest / settings.full_epochs)  # on the smallest graph that they allow
     for n in range(settings.n_trials, 1, -1):
-        if first_fidelity(settings, n) >= least:
+        if min(Fraction(1), settings.full_budget / len(round_sizes(n, settings.eta)) / n) >= one_epoch:
             return max(n, len(settings.initial))
     return settings.n_trials
-
-
-def first_fidelity(settings: SearchSettings, n_trials: int) -> Fraction:
-    return min(Fraction(1), settings.full_budget / len(round_sizes(n_trials, settings.eta)) / n_trials)
 
 
 def plan_next_round(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:
@@ -172,28 +169,15 @@ def plan_round(
     continues = settings.variant == "epoch" and bool(previous)
     billed = positives - (previous[-1].positives if continues else 0)
     return Round(
-        number=number,
-        n_trials=n_trials,
-        share=float(budget),
-        fidelity=float(fidelity),
-        graph_fraction=graph_fraction,
-        epoch_fraction=epoch_fraction,
-        fractions=fractions,
-        whole=shape.whole,
-        k=shape.k,
-        n_entities=shape.n_entities,
-        n_relations=shape.n_relations,
-        n_train=shape.n_train,
-        n_valid=shape.n_valid,
-        entity_share=shape.n_entities / graphs.n_entities,
-        positives=positives,
-        continues=continues,
+        number=number, n_trials=n_trials, share=float(budget), fidelity=float(fidelity), graph_fraction=graph_fraction,
+        epoch_fraction=epoch_fraction, fractions=fractions, whole=shape.whole, k=shape.k, n_entities=shape.n_entities,
+        n_relations=shape.n_relations, n_train=shape.n_train, n_valid=shape.n_valid,
+        entity_share=shape.n_entities / graphs.n_entities, positives=positives, continues=continues,
         cost=float(cost_of(billed, settings, graphs.n_train)),
-        notes=(*notes, *_warnings(positives, shape, settings, graphs)),
-        trend=settings.trend,
+        notes=(*notes, *_warnings(positives, shape, settings, graphs)), trend=settings.trend,
         triple_share=None if settings.reduction == "core-order" else shape.n_train / graphs.n_train,
         isolated=isolated is not None,
-    )
+    )  # fmt: skip
 
 
 def isolated_shape(fractions: tuple[float, ...], graphs: Graphs) -> Shape | None:
@@ -282,12 +266,6 @@ def min_entities(graphs: Graphs) -> int:
     return min(graphs.n_entities, max(MIN_ENTITIES, math.ceil(MIN_ENTITY_SHARE * graphs.n_entities)))
 
 
-def _least_cost(settings: SearchSettings, graphs: Graphs) -> Fraction:
-    """Return the fidelity of one epoch on the smallest graph that the guard rails allow."""
-    least = Fraction(least_fraction(graphs, min_entities(graphs), MIN_VALID))
-    return min(Fraction(1), least / settings.full_epochs)
-
-
 def _warnings(positives: int, shape: Shape, settings: SearchSettings, graphs: Graphs) -> list[str]:
     """Return warnings about a round that is smaller than the guard rails require."""
     notes = []
@@ -319,7 +297,8 @@ def plan_extension(
     largest_first = sorted((Fraction(c) for c in relative_costs), reverse=True)
     costs = largest_first or [Fraction(1)] * (n_trials or state.sizes[0])
     if n_trials is not None:
-        sizes = _sizes_for(n_trials, settings.eta, state.sizes)
+        wanted = round_sizes(n_trials, settings.eta)
+        sizes = [max(n, wanted[i] if i < len(wanted) else 2) for i, n in enumerate(state.sizes)]
     else:
         added = Fraction(str(budget)) - Fraction(str(state.budget))
         sizes = _more_survivors(state.sizes, fidelities, added, costs)
@@ -347,12 +326,6 @@ def _check(state: SearchState, settings: SearchSettings, n_trials: int | None, b
         raise ConfigError(f"--n-trials {n_trials} adds nothing: the search already has {state.sizes[0]}.")
     if budget is not None and Fraction(str(budget)) <= Fraction(str(state.budget)):
         raise ConfigError(f"--budget {budget:g} adds nothing: the search already has {state.budget:g}.")
-
-
-def _sizes_for(n_trials: int, eta: int, before: list[int]) -> list[int]:
-    """Return the sizes of the same rounds for more trials; no round gets fewer than it had."""
-    wanted = round_sizes(n_trials, eta)
-    return [max(n, wanted[i] if i < len(wanted) else 2) for i, n in enumerate(before)]
 
 
 def _more_survivors(sizes: list[int], fidelities: list[Fraction], added: Fraction, costs: list[Fraction]) -> list[int]:

@@ -5,16 +5,21 @@ Devices, workers and time limits are not among them: results do not depend on th
 
 from __future__ import annotations
 
-import difflib
 from fractions import Fraction
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from grash.errors import ConfigError, UnknownName
+from grash.errors import ConfigError, UnknownName, did_you_mean
 from grash.models import model_class
+from grash.reduction.cores import Degree
+from grash.reduction.subgraph import Reduction
+from grash.training.config import need_of
 
 Variant = Literal["combined", "graph", "epoch"]
+Proposals = Literal["random", "sobol", "portfolio"]
+BudgetUnit = Literal["triples", "scores"]
+WarmStart = Literal["off", "weights"]
 
 
 class SearchSettings(BaseModel):
@@ -22,69 +27,40 @@ class SearchSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
-    models: tuple[str, ...] = Field(
-        ("complex",), min_length=1, description="Models to search; they share the rounds and the budget."
-    )
+    models: tuple[str, ...] = Field(("complex",), min_length=1, description="Models, which share rounds and budget.")
     dim: int = Field(128, ge=1, description="Embedding dimension: floats per entity.")
     max_epochs: float = Field(100.0, gt=0, description="E: epochs of a full training.")
     budget: float = Field(3.0, gt=0, description="B: cost of the search, in full trainings.")
     n_trials: int = Field(64, ge=1, description="n: number of configurations in the first round.")
     eta: int = Field(4, ge=2, description="η: the best 1/η of the configurations advance to the next round.")
-    variant: Variant = Field(
-        "combined", description="What early rounds reduce: the graph, the epochs (epoch), or both (combined)."
-    )
-    space: str | dict[str, Any] = Field(
-        "default", description="Search space: default, paper, wide, or a mapping of parameters."
-    )
-    proposals: Literal["random", "sobol", "portfolio"] = Field(
-        "portfolio", description="How the configurations of the first round are chosen."
-    )
+    variant: Variant = Field("combined", description="What early rounds reduce: graph, epoch, or both (combined).")
+    space: str | dict[str, Any] = Field("default", description="default, paper, wide, or a mapping of parameters.")
+    proposals: Proposals = Field("portfolio", description="How the configurations of the first round are chosen.")
     seed: int = Field(0, ge=0, description="Seed of every random choice.")
-    reduction: Literal["core-order", "k-core"] = Field(
-        "core-order",
-        description="How subgraphs are cut: to the exact size along the core order, or as whole k-cores (paper).",
-    )
-    degree: Literal["neighbors", "triples"] = Field(
-        "neighbors", description="What the degree of an entity counts: distinct neighbors, or triples."
-    )
-    guarded_split: bool = Field(
-        True, description="Leave every entity and relation of a subgraph at least one training triple."
-    )
+    reduction: Reduction = Field("core-order", description="Cut subgraphs along the core order, or as whole k-cores.")
+    degree: Degree = Field("neighbors", description="What an entity's degree counts: distinct neighbors, or triples.")
+    guarded_split: bool = Field(True, description="Leave every entity and relation of a subgraph a training triple.")
     last_round_holdout: Literal["random", "match_valid"] = Field(
         "match_valid",
         description="Validation triples of the last round's subgraph: random ones, or (match_valid) isolated pairs, "
         "which no other triple links, if the dataset's valid split has only such.",
     )
-    negatives_floor: float = Field(
-        0.0, ge=0, le=1, description="Smallest factor that scales the number of negatives on a subgraph."
-    )
+    negatives_floor: float = Field(0.0, ge=0, le=1, description="Smallest factor on the negatives of a subgraph.")
     guard_rails: bool = Field(True, description="Keep subgraphs and epochs large enough to compare configurations.")
     carry_over: bool = Field(True, description="Add the unused budget of a round to the next one.")
-    trend: float = Field(
-        0.5, ge=0, description="Weight, in a trial's score, of the rise in MRR over the second half of its round."
-    )
+    trend: float = Field(0.5, ge=0, description="Weight of the last rise in MRR in a trial's score.")
     scaled_penalties: bool = Field(
         True,
         description="Multiply penalties by the round's share of the triples, except where isolated pairs are held out.",
     )
-    budget_unit: Literal["triples", "scores"] = Field(
-        "triples", description="Unit of the budget: training triples seen, or scores computed."
-    )
-    warm_start: Literal["off", "weights"] = Field(
-        "off", description="Copy the embeddings of survivors to the next round (weights)."
-    )
+    budget_unit: BudgetUnit = Field("triples", description="Unit: training triples seen, or scores computed.")
+    warm_start: WarmStart = Field("off", description="Copy the embeddings of survivors to the next round (weights).")
     final_train: bool = Field(True, description="Train the winner on the full graph.")
     threads: int = Field(1, ge=1, description="CPU threads of a trial; results on a CPU depend on it.")
-    final_threads: int | None = Field(
-        None, ge=1, description="CPU threads of the final training (default: as `threads`)."
-    )
+    final_threads: int | None = Field(None, ge=1, description="CPU threads of the final training (as `threads`).")
     max_retries: int = Field(2, ge=0, description="Retries of a trial that ran out of memory or was killed.")
-    initial: tuple[dict[str, Any], ...] = Field(
-        (), description="Configurations given by the user: values and origin of each."
-    )
-    fixed: dict[str, Any] = Field(
-        default_factory=dict, description="Training settings with a fixed value in all configurations."
-    )
+    initial: tuple[dict[str, Any], ...] = Field((), description="Configurations of the user: values and origin.")
+    fixed: dict[str, Any] = Field(default_factory=dict, description="Training settings that are not searched.")
 
     @field_validator("models")
     @classmethod
@@ -142,15 +118,12 @@ ALIASES = {
 def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchSettings:
     """Return SearchSettings from a mapping on top of a preset; an error names the wrong entry."""
     if preset not in PRESETS:
-        close = difflib.get_close_matches(preset, PRESETS, n=2)
-        raise UnknownName("preset", preset, close or sorted(PRESETS))
+        raise UnknownName("preset", preset, hint=f"Presets: {', '.join(PRESETS)}.")
     chosen: dict[str, Any] = dict(PRESETS[preset])
     for key, value in values.items():
         name = ALIASES.get(key, key)
         if name not in SearchSettings.model_fields:
-            close = difflib.get_close_matches(str(key), SearchSettings.model_fields, n=3, cutoff=0.5)
-            meant = f" Did you mean {', '.join(close)}?" if close else ""
-            raise ConfigError(f"{key!r} is not a setting of a search.{meant}")
+            raise ConfigError(f"{key!r} is not a setting of a search.{did_you_mean(key, SearchSettings.model_fields)}")
         if name == "models" and isinstance(value, str):
             value = tuple(value.split(","))
         if name == "warm_start" and value is False:  # how YAML reads a bare `off`
@@ -160,17 +133,5 @@ def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchS
         return SearchSettings(**chosen)
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"][:1])
-        raise ConfigError(_sentence(name, first)) from error
-
-
-def _sentence(name: str, error: Any) -> str:
-    given = error.get("input")
-    if name == "eta":
-        return f"eta={given} would leave every round with all its trials: give 2 or more."
-    if name == "n_trials":
-        return f"n_trials={given}: give 1 or more configurations."
-    if name in ("budget", "max_epochs"):
-        what = "full trainings" if name == "budget" else "epochs"
-        return f"{name}={given}: give a number of {what} above 0."
-    return f"{name}={given!r} is not valid: {str(error['msg'])[:1].lower()}{str(error['msg'])[1:]}."
+        name = ".".join(map(str, first["loc"][:1]))
+        raise ConfigError(f"{name}={first['input']!r} is not valid: {need_of(first)}.") from error

@@ -18,10 +18,9 @@ A space file uses the words of Optuna and PyKEEN, or the lists of LibKGE and Ax:
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,9 +29,10 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from grash.errors import ConfigError, InputError
+from grash.errors import ConfigError, did_you_mean
 from grash.kernels.random import key_of
 from grash.training.config import TrainConfig, make_config
+from grash.yaml_files import read_yaml
 
 Kind = Literal["float", "int", "choice", "fixed"]
 SET_BY_SEARCH = ("epochs", "valid_every", "patience", "seed", "variation")
@@ -89,7 +89,8 @@ class Parameter:
     def point(self, value: Any) -> float:
         """Return the middle of the points that give this value: `value(point(v)) == v`."""
         if self.kind in ("choice", "fixed"):
-            return (self._index(value) + 0.5) / len(self.values)
+            index = next(i for i, v in enumerate(self.values) if same_value(value, v))
+            return (index + 0.5) / len(self.values)
         if self.is_off(value):
             return self.off / 2
         low, high = self._edges()
@@ -134,9 +135,6 @@ class Parameter:
 
     def _number(self, value: float) -> float | int:
         return int(value) if self.kind == "int" else float(value)
-
-    def _index(self, value: Any) -> int:
-        return next(i for i, v in enumerate(self.values) if same_value(value, v))
 
     def _check_range(self) -> None:
         name, low, high = self.name, self.low, self.high
@@ -237,15 +235,12 @@ class Space:
 
     def verified(self, *, source: str = "") -> Space:
         """Return this space if the configurations at its corners and at some random points can be trained."""
-        for points in self._corners():
-            values = self.configuration(points)
-            try:
-                make_config(values)
-            except ConfigError as error:
-                where = f"{source}: " if source else ""
-                raise ConfigError(
-                    f"{where}the space contains configurations that cannot be trained: {error}"
-                ) from error
+        where = f"{source}: " if source else ""
+        try:
+            for points in self._corners():
+                make_config(self.configuration(points))
+        except ConfigError as error:
+            raise ConfigError(f"{where}the space contains configurations that cannot be trained: {error}") from error
         return self
 
     def _corners(self) -> list[NDArray[np.float64]]:
@@ -281,8 +276,8 @@ class Space:
             default = TrainConfig.model_fields[name].default
             if not same_value(full[name], default):
                 raise ConfigError(
-                    f"{where}{name}={full[name]} is outside the space, which does not have it and leaves it at {default}: "
-                    f"fix it for the whole search, or add it to the space."
+                    f"{where}{name}={full[name]} is outside the space, which leaves it at {default}: fix it for the "
+                    f"whole search, or add it to the space."
                 )
 
     @functools.cached_property
@@ -309,24 +304,30 @@ def read_space(path: Path) -> Space:
 
 def make_space(content: Any, *, source: str = "") -> Space:
     """Return a space from a mapping of names or a list of parameters; errors name the source and the entry."""
-    if isinstance(content, Mapping) and "grash_search" in content:
-        raise ConfigError(_at(source, "this is a GraSH search of LibKGE, not a space: give it with --config."))
-    entries: list[tuple[str, Any]] = []
-    if isinstance(content, Mapping):
-        entries = [(str(name), entry) for name, entry in content.items()]
-    elif isinstance(content, list):
-        entries = [(_name_of(entry, source), entry) for entry in content]
-    if not entries:
-        raise ConfigError(_at(source, "the space is empty: give `name: …` lines or a list of parameters."))
     try:
-        parameters: dict[str, Parameter] = {}
-        for name, entry in entries:
-            if name in parameters:
-                raise ConfigError(f"{name} is listed twice: keep one.")
-            parameters[name] = make_parameter(name, entry)
-        return Space(parameters)
+        return Space(_parameters(content))
     except ConfigError as error:
-        raise ConfigError(_at(source, str(error))) from error
+        raise ConfigError(f"{source}: {error}" if source else str(error)) from error
+
+
+def _parameters(content: Any) -> dict[str, Parameter]:
+    if isinstance(content, Mapping) and "grash_search" in content:
+        raise ConfigError("this is a GraSH search of LibKGE, not a space: give it with --config.")
+    if not isinstance(content, Mapping | list) or not content:
+        raise ConfigError("the space is empty: give `name: …` lines or a list of parameters.")
+    entries = content.items() if isinstance(content, Mapping) else ((_name_of(entry), entry) for entry in content)
+    parameters: dict[str, Parameter] = {}
+    for name, entry in entries:
+        if str(name) in parameters:
+            raise ConfigError(f"{name} is listed twice: keep one.")
+        parameters[str(name)] = make_parameter(str(name), entry)
+    return parameters
+
+
+def _name_of(entry: Any) -> str:
+    if not isinstance(entry, Mapping) or "name" not in entry:
+        raise ConfigError(f"{entry!r} is not a parameter: in a list, each one needs a `name`.")
+    return str(entry["name"])
 
 
 def make_parameter(name: str, entry: Any) -> Parameter:
@@ -362,34 +363,11 @@ def as_yaml(space: Space) -> str:
     return "".join(f"{line.strip()[1:-1]}\n" for line in lines)
 
 
-def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file; a key that occurs twice is an error."""
-    try:
-        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)  # a SafeLoader
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}.") from error
-    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or an impossible date
-        raise InputError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
-
-
-class _Loader(yaml.SafeLoader):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names: set[str] = set()
-        for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:bool":  # `off` is a key here, and false in YAML 1.1
-                key.tag = "tag:yaml.org,2002:str"
-            if str(key.value) in names:
-                raise yaml.MarkedYAMLError(problem=f"{key.value!r} occurs twice", problem_mark=key.start_mark)
-            names.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
 def _check_name(name: str, parameter: Parameter) -> None:
     if name in SET_BY_SEARCH:
         raise ConfigError(f"{name} is set by the search and cannot be in its space: remove it.")
     if name not in TrainConfig.model_fields:
-        close = difflib.get_close_matches(str(name), TrainConfig.model_fields, n=3, cutoff=0.5)
-        meant = f" Did you mean {', '.join(close)}?" if close else " `grash settings` lists them all."
+        meant = did_you_mean(name, TrainConfig.model_fields, " `grash settings` lists them all.")
         raise ConfigError(f"{name!r} is not a setting of a training.{meant}")
     if name == "model" and parameter.kind != "fixed":
         raise ConfigError("A space has one model: give several to the search (--model complex,rotate).")
@@ -398,8 +376,7 @@ def _check_name(name: str, parameter: Parameter) -> None:
 def _check_conditions(parameter: Parameter, parameters: Mapping[str, Parameter]) -> None:
     for other, wanted in parameter.when:
         if other not in parameters:
-            close = difflib.get_close_matches(str(other), parameters, n=1, cutoff=0.5)
-            meant = f" Did you mean {close[0]}?" if close else " Add it, or remove the condition."
+            meant = did_you_mean(other, parameters, " Add it, or remove the condition.")
             raise ConfigError(f"{parameter.name}: its condition names {other!r}, which the space does not have.{meant}")
         parent = parameters[other]
         for value in wanted:
@@ -409,12 +386,6 @@ def _check_conditions(parameter: Parameter, parameters: Mapping[str, Parameter])
                 )
 
 
-def _name_of(entry: Any, source: str) -> str:
-    if not isinstance(entry, Mapping) or "name" not in entry:
-        raise ConfigError(_at(source, f"{entry!r} is not a parameter: in a list, each one needs a `name`."))
-    return str(entry["name"])
-
-
 def _kind_of(name: str, entry: Mapping[str, Any]) -> str:
     given = entry.get("type")
     if given is None:
@@ -422,10 +393,10 @@ def _kind_of(name: str, entry: Mapping[str, Any]) -> str:
     if str(given).lower() not in _TYPES:
         raise ConfigError(f"{name}: type={given!r} is not known: give float, int, categorical, bool or fixed.")
     kind = _TYPES[str(given).lower()]
-    if kind == "range":
-        whole = TrainConfig.model_fields[name].annotation is int if name in TrainConfig.model_fields else False
-        return "int" if whole else "float"
-    return kind
+    if kind != "range":
+        return kind
+    field = TrainConfig.model_fields.get(name)
+    return "int" if field is not None and field.annotation is int else "float"
 
 
 def _check_keys(name: str, entry: Mapping[str, Any]) -> None:
@@ -433,8 +404,7 @@ def _check_keys(name: str, entry: Mapping[str, Any]) -> None:
         if key in ("step", "q"):
             raise ConfigError(f"{name}: steps ({key}) are not supported: list the values as choices.")
         if key not in _KEYS and key not in _IGNORED:
-            close = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
-            raise ConfigError(f"{name}: {key!r} is not known.{f' Did you mean {close[0]}?' if close else ''}")
+            raise ConfigError(f"{name}: {key!r} is not known.{did_you_mean(key, _KEYS)}")
 
 
 def _range(name: str, kind: str, entry: Mapping[str, Any], when: Any) -> Parameter:
@@ -495,7 +465,3 @@ def _entry_of(parameter: Parameter) -> Any:
         entry |= {"log": True} if parameter.log else {}
         entry |= {"off": parameter.off} if parameter.off else {}
     return entry | ({"when": {n: list(v) for n, v in parameter.when}} if parameter.when else {})
-
-
-def _at(source: str, sentence: str) -> str:
-    return f"{source}: {sentence}" if source else sentence

@@ -10,17 +10,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from grash.training.loop import Progress
 
 Status = Literal["ok", "diverged", "out_of_memory", "killed", "timeout", "error"]
 MACHINE_FAULTS: tuple[Status, ...] = ("out_of_memory", "killed")  # retried; other failures are the trial's own
+_TUPLES = ("fractions", "notes", "interval")  # fields that JSON stores as lists
 
 
 class _Record:
-    """A dataclass that converts to JSON."""
+    """A dataclass that converts to and from JSON."""
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        return cls(**{n: tuple(v) if n in _TUPLES and v is not None else v for n, v in content.items()})
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,6 @@ class Round(_Record):
     def epochs(self) -> float:
         return self.positives / self.n_train
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Round:
-        return cls(**{**content, "fractions": tuple(content["fractions"]), "notes": tuple(content["notes"])})
-
 
 @dataclass(frozen=True)
 class Trial(_Record):
@@ -97,10 +100,6 @@ class Trial(_Record):
         """Return the result of this attempt."""
         return TrialResult(self.round, self.number, self.attempt, status, **fields)
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Trial:
-        return cls(**{**content, "fractions": tuple(content["fractions"])})
-
 
 @dataclass(frozen=True)
 class TrialResult(_Record):
@@ -128,11 +127,6 @@ class TrialResult(_Record):
         """Increase of the MRR from the second to last validation of this round to the last; 0 if it fell."""
         last = [float(v["mrr"]) for v in self.history[-2:]]
         return max(0.0, last[1] - last[0]) if len(last) == 2 else 0.0
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> TrialResult:
-        interval = content.get("interval")
-        return cls(**{**content, "interval": None if interval is None else (interval[0], interval[1])})
 
 
 class Engine(Protocol):

@@ -3,17 +3,16 @@ option, a line of a YAML file and a field here use the same name (docs/reference
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from grash.errors import ConfigError, InputError
+from grash.errors import ConfigError, did_you_mean
 from grash.kernels.random import key_at, key_of
 from grash.models import model_class
+from grash.yaml_files import read_yaml_mapping
 
 Training = Literal["negative_sampling", "1vsall", "kvsall"]
 Loss = Literal["softmax", "bce", "margin", "self_adversarial"]
@@ -143,8 +142,7 @@ def make_config(values: dict[str, Any], *, source: str = "") -> TrainConfig:
     where = f"{source}: " if source else ""
     for key in values:
         if key not in TrainConfig.model_fields:
-            close = difflib.get_close_matches(str(key), TrainConfig.model_fields, n=3, cutoff=0.5)
-            meant = f" Did you mean {', '.join(close)}?" if close else " `grash settings` lists them all."
+            meant = did_you_mean(key, TrainConfig.model_fields, " `grash settings` lists them all.")
             raise ConfigError(f"{where}{key!r} is not a setting.{meant}")
     try:
         return TrainConfig(**values)
@@ -152,7 +150,7 @@ def make_config(values: dict[str, Any], *, source: str = "") -> TrainConfig:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         given = first.get("input")
-        raise ConfigError(f"{where}{key}={given!r} is not valid: {_need(first)}.") from error
+        raise ConfigError(f"{where}{key}={given!r} is not valid: {need_of(first)}.") from error
 
 
 def read_config(path: Path) -> TrainConfig:
@@ -160,21 +158,8 @@ def read_config(path: Path) -> TrainConfig:
     return make_config(read_yaml_mapping(path), source=str(path))
 
 
-def read_yaml_mapping(path: Path) -> dict[str, Any]:
-    """Read the `name: value` lines of a YAML file."""
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}.") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold `name: value` lines, one per setting.")
-    return values
-
-
-def _need(error: Mapping[str, Any]) -> str:
-    """Say what a setting needs, given pydantic's record of the error."""
+def need_of(error: Mapping[str, Any]) -> str:
+    """Return what a setting needs, given pydantic's record of the error."""
     sentence = _NEEDS.get(error["type"])
     return str(error["msg"]) if sentence is None else sentence.format(**error.get("ctx", {}))
 
