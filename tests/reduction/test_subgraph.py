@@ -267,7 +267,7 @@ def test_a_fifth_is_held_out_up_to_5000(n):
 @given(datasets(min_triples=1), st.integers(0, 14), st.integers(0, 8))
 def test_the_smallest_fraction_is_the_smallest(dataset, n_entities, n_valid):
     peeling = peeled(dataset)
-    fraction = smallest_fraction(dataset, peeling, n_entities=n_entities, n_valid=n_valid)
+    fraction = smallest_fraction(dataset, core_order(dataset, peeling), n_entities=n_entities, n_valid=n_valid)
     order, n = core_order(dataset, peeling), len(dataset.train)
     entities = occurring_counts(order, dataset)[0]
     good = [

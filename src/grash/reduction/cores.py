@@ -21,6 +21,7 @@ from grash.files import atomic_file
 
 Triples = NDArray[np.int32]
 Ids = NDArray[np.int32]
+Offsets = NDArray[np.int64]
 Degree = Literal["neighbors", "triples"]
 _NONE = -1
 _QUEUE_AHEAD, _ROW_AHEAD = 16, 4  # entities that are prefetched before their turn, and neighbors of each
@@ -34,7 +35,7 @@ class Peeling:
     """The order in which entities are removed, and where each core starts."""
 
     order: Ids  # (E,) entities in the order of removal
-    core_starts: NDArray[np.int64]  # order[core_starts[k]:] is the k-core, for k = 0 … k_max + 1
+    core_starts: Offsets  # order[core_starts[k]:] is the k-core, for k = 0 … k_max + 1
     degree: Degree  # what was counted
 
     @property
@@ -68,7 +69,9 @@ def peel(train: Triples, n_entities: int, degree: Degree = "neighbors") -> Peeli
     max_shells = math.isqrt(2 * int(n_linked.sum(dtype=np.int64))) + 2  # distinct core numbers add up to the degrees
     ks, firsts = np.empty(max_shells, np.int64), np.empty(max_shells, np.int64)
     n_shells = _peel(adjacency.starts, adjacency.neighbors, n_linked, order, ks, firsts)
-    return Peeling(order, _core_starts(ks[:n_shells], firsts[:n_shells], n_entities), degree)
+    ks, firsts = ks[:n_shells], np.append(firsts[:n_shells], n_entities)  # core numbers that occur, and their starts
+    core_starts = firsts[np.searchsorted(ks, np.arange((int(ks[-1]) if len(ks) else 0) + 2))]
+    return Peeling(order, core_starts, degree)
 
 
 def cached_peeling(dataset: Dataset, degree: Degree = "neighbors", cache: Path | None = None) -> Peeling:
@@ -97,7 +100,7 @@ def save_peeling(dataset: Dataset, peeling: Peeling, path: Path) -> None:
 class Adjacency:
     """Rows of neighbors: those of entity e are neighbors[starts[e] : starts[e + 1]]."""
 
-    starts: NDArray[np.int64]  # (E + 1,)
+    starts: Offsets  # (E + 1,)
     neighbors: Ids
 
 
@@ -130,13 +133,6 @@ def incident_triples(triples: Triples, n_entities: int) -> Adjacency:
     return Adjacency(starts, rows)
 
 
-def _core_starts(ks: NDArray[np.int64], firsts: NDArray[np.int64], n_entities: int) -> NDArray[np.int64]:
-    """Return where each core starts, from the core numbers that occur and the positions where they start."""
-    k_max = int(ks[-1]) if len(ks) else 0
-    starts = np.append(firsts, n_entities)[np.searchsorted(ks, np.arange(k_max + 2))]
-    return np.ascontiguousarray(starts, np.int64)
-
-
 @njit(cache=True, nogil=True)
 def _add_loops(train: Triples, degree: Ids) -> None:
     for row in range(train.shape[0]):
@@ -145,14 +141,7 @@ def _add_loops(train: Triples, degree: Ids) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _peel(
-    starts: NDArray[np.int64],
-    neighbors: Ids,
-    degree: Ids,
-    order: Ids,
-    ks: NDArray[np.int64],
-    firsts: NDArray[np.int64],
-) -> Integer:
+def _peel(starts: Offsets, neighbors: Ids, degree: Ids, order: Ids, ks: Offsets, firsts: Offsets) -> Integer:
     """Peel shell by shell, k ascending: a queue holds all entities of degree k, and those that drop to k join it.
 
     Scanning the remaining entities for every k costs at most the sum of all core numbers, which is O(n + E).
@@ -169,7 +158,11 @@ def _peel(
         n_shells += 1
         if k > heads.size:
             heads, tails = np.full(2 * k, _NONE, np.int32), np.empty(2 * k, np.int32)
-        n_queued = _entities_of_degree(k, left, n_left, degree, queue)
+        n_queued = 0
+        for i in range(n_left):
+            if degree[left[i]] == k:
+                queue[n_queued] = left[i]
+                n_queued += 1
         n_done = _peel_shell(
             k, starts, neighbors, degree, order, n_done, queue, n_queued, heads, tails, before, after
         )  # fmt: skip
@@ -190,30 +183,10 @@ def _compact(left: Ids, n_left: Integer, degree: Ids) -> tuple[Integer, Integer]
 
 
 @njit(cache=True, nogil=True)
-def _entities_of_degree(k: Integer, left: Ids, n_left: Integer, degree: Ids, queue: Ids) -> Integer:
-    n_queued = 0
-    for i in range(n_left):
-        if degree[left[i]] == k:
-            queue[n_queued] = left[i]
-            n_queued += 1
-    return n_queued
-
-
-@njit(cache=True, nogil=True)
 def _peel_shell(
-    k: Integer,
-    starts: NDArray[np.int64],
-    neighbors: Ids,
-    degree: Ids,
-    order: Ids,
-    n_done: Integer,
-    queue: Ids,
-    n_queued: Integer,
-    heads: Ids,
-    tails: Ids,
-    before: Ids,
-    after: Ids,
-) -> Integer:
+    k: Integer, starts: Offsets, neighbors: Ids, degree: Ids, order: Ids, n_done: Integer, queue: Ids,
+    n_queued: Integer, heads: Ids, tails: Ids, before: Ids, after: Ids,
+) -> Integer:  # fmt: skip
     """Remove the entities of degree k, and those that drop to k or below meanwhile.
 
     Entities of degree k wait in the queue. Those below k are in a linked list for their degree (heads, tails; before,
@@ -253,7 +226,7 @@ def _peel_shell(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _prefetch_ahead(queue: Ids, n_read: Integer, starts: NDArray[np.int64], neighbors: Ids, degree: Ids) -> None:
+def _prefetch_ahead(queue: Ids, n_read: Integer, starts: Offsets, neighbors: Ids, degree: Ids) -> None:
     """Prefetch for entities whose turn comes soon: first the offset, then the row, then degrees of its neighbors."""
     prefetch(starts, np.int64(queue[n_read + _QUEUE_AHEAD]))
     prefetch(neighbors, starts[queue[n_read + _QUEUE_AHEAD // 2]])
@@ -285,7 +258,7 @@ def _move_down(entity: Integer, d: Integer, k: Integer, heads: Ids, tails: Ids, 
 
 
 @njit(cache=True, nogil=True)
-def _count_ends(triples: Triples, counts: NDArray[np.int64]) -> None:
+def _count_ends(triples: Triples, counts: Offsets) -> None:
     for row in range(triples.shape[0]):
         head, tail = triples[row, 0], triples[row, 2]
         if head != tail:
@@ -294,7 +267,7 @@ def _count_ends(triples: Triples, counts: NDArray[np.int64]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _fill_rows(triples: Triples, ends: NDArray[np.int64], neighbors: Ids) -> None:
+def _fill_rows(triples: Triples, ends: Offsets, neighbors: Ids) -> None:
     """Fill every row from its end to its start; `ends` holds the ends of the rows and then their starts."""
     for row in range(triples.shape[0]):
         head, tail = triples[row, 0], triples[row, 2]
@@ -306,7 +279,7 @@ def _fill_rows(triples: Triples, ends: NDArray[np.int64], neighbors: Ids) -> Non
 
 
 @njit(cache=True, nogil=True)
-def _drop_repeats(starts: NDArray[np.int64], neighbors: Ids, seen_by: Ids) -> int:
+def _drop_repeats(starts: Offsets, neighbors: Ids, seen_by: Ids) -> int:
     """Keep each neighbor once, close the gaps in place, and return how many are left."""
     kept, begin = 0, starts[0]
     for entity in range(starts.size - 1):
@@ -326,7 +299,7 @@ def _drop_repeats(starts: NDArray[np.int64], neighbors: Ids, seen_by: Ids) -> in
 
 
 @njit(cache=True, nogil=True)
-def _fill_incident(triples: Triples, ends: NDArray[np.int64], rows: Ids) -> None:
+def _fill_incident(triples: Triples, ends: Offsets, rows: Ids) -> None:
     for row in range(triples.shape[0]):
         head, tail = triples[row, 0], triples[row, 2]
         ends[head] -= 1
@@ -342,28 +315,23 @@ def _read(path: Path, dataset: Dataset, degree: Degree) -> Peeling | None:
         array = open_array(path)
     except (OSError, ValueError):
         return None
-    if array.dtype != np.int32 or array.ndim != 1 or len(array) < _HEADER:
+    if array.dtype != np.int32 or array.ndim != 1 or len(array) < _HEADER or array[2] < 0:
         return None
-    k_max, n_shells = int(array[2]), int(array[2]) + 1
-    order = array[_HEADER + max(0, n_shells) :]
-    sizes = array[_HEADER : _HEADER + max(0, n_shells)].astype(np.int64)
-    if len(order) != dataset.n_entities or k_max < 0 or (sizes < 0).any() or sizes.sum() != len(order):
+    n_shells = int(array[2]) + 1
+    sizes, order = array[_HEADER : _HEADER + n_shells].astype(np.int64), array[_HEADER + n_shells :]
+    if len(order) != dataset.n_entities or (sizes < 0).any() or sizes.sum() != len(order):
         return None
     peeling = Peeling(order, np.concatenate([[0], np.cumsum(sizes)]), degree)
-    if not np.array_equal(array[: _HEADER + n_shells], _header(dataset, peeling)) or not _is_permutation(order):
+    if not np.array_equal(array[: _HEADER + n_shells], _header(dataset, peeling)):
         return None
-    return peeling
+    if len(order) and (order.min() < 0 or order.max() >= len(order)):
+        return None
+    seen = np.zeros(len(order), bool)
+    seen[order] = True
+    return peeling if seen.all() else None
 
 
 def _header(dataset: Dataset, peeling: Peeling) -> Ids:
     counts = [_FILE_VERSION, get_args(Degree).index(peeling.degree), peeling.k_max, dataset.n_entities]
     fingerprint = np.frombuffer(bytes.fromhex(dataset.fingerprint), "<i4")
     return np.concatenate([counts, fingerprint, np.diff(peeling.core_starts)]).astype(np.int32)
-
-
-def _is_permutation(order: Ids) -> bool:
-    if len(order) and (order.min() < 0 or order.max() >= len(order)):
-        return False
-    seen = np.zeros(len(order), bool)
-    seen[order] = True
-    return bool(seen.all())

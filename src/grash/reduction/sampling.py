@@ -17,16 +17,9 @@ from numpy.typing import NDArray
 from grash.data.arrays import Integer, select_rows
 from grash.data.dataset import Dataset
 from grash.errors import InputError
-from grash.reduction.cores import Ids, Triples, entity_adjacency, incident_triples
-from grash.reduction.subgraph import (
-    Holdout,
-    Subgraph,
-    hold_out,
-    largest_part,
-    make_subgraph,
-    max_train_triples,
-    max_triples,
-)
+from grash.reduction import subgraph
+from grash.reduction.cores import Ids, Offsets, Triples, entity_adjacency, incident_triples
+from grash.reduction.subgraph import Holdout, Subgraph, hold_out, largest_part, make_subgraph
 
 LENGTH = 10
 _NEVER = np.int32(2**31 - 1)
@@ -67,10 +60,13 @@ def random_walks(
     A step takes a random triple of the entity, as head or tail, to its other entity. Give either a fraction of the
     train triples, to add walks until it is reached, or the number of starts. guarded, names: as in `subgraph.cut`.
     """
-    _check_walks(fraction, starts, length)
+    if (fraction is None) == (starts is None):
+        raise InputError("Random walks need either a fraction or a number of starts: give one of them.")
+    if length < 1 or (starts is not None and starts < 1):
+        raise InputError(f"starts={starts} and length={length} are not possible: give 1 or more of each.")
     n = len(dataset.train)
     holdout = Holdout(seed, guarded)
-    wanted = n if fraction is None else min(n, max_triples(max_train_triples(fraction, n)))
+    wanted = n if fraction is None else min(n, subgraph.max_triples(subgraph.max_train_triples(fraction, n)))
     max_starts = starts if starts is not None else -(-_STEPS_PER_TRIPLE * n // length)
     entry = np.full(n, _NEVER, np.int32)
     n_found = 0
@@ -83,7 +79,7 @@ def random_walks(
         )
     provenance: dict[str, Any] = {"method": "walk", "length": length, "starts": starts, "seed": seed}
     if fraction is None:
-        return _subgraph_of(dataset, entry != _NEVER, holdout, None, names, provenance)
+        return _subgraph_of(dataset, entry != _NEVER, holdout, n_found / max(1, n), names, provenance)
     if n_found < wanted:
         _log.warning("The walks found %d of %d triples in %d steps.", n_found, wanted, _STEPS_PER_TRIPLE * n)
     part = largest_part(dataset, entry, np.arange(n_found + 1), fraction, holdout)
@@ -115,41 +111,21 @@ def kgtuner_walk(
     return _subgraph_of(dataset, among, Holdout(seed, guarded), share, names, provenance)
 
 
-def _check_walks(fraction: float | Fraction | None, starts: int | None, length: int) -> None:
-    if (fraction is None) == (starts is None):
-        raise InputError("Random walks need either a fraction or a number of starts: give one of them.")
-    if length < 1 or (starts is not None and starts < 1):
-        raise InputError(f"starts={starts} and length={length} are not possible: give 1 or more of each.")
-
-
 def _subgraph_of(
-    dataset: Dataset,
-    mask: NDArray[np.bool_],
-    holdout: Holdout,
-    target: float | Fraction | None,
-    names: bool,
-    provenance: dict[str, Any],
+    dataset: Dataset, mask: NDArray[np.bool_], holdout: Holdout, target: float | Fraction, names: bool, how: Any
 ) -> Subgraph:
-    """Return the subgraph of the train triples where mask (n,) is true."""
-    target = target if target is not None else float(np.count_nonzero(mask)) / max(1, len(mask))
+    """Return the subgraph of the train triples where mask (n,) is true. how: as `provenance` of make_subgraph."""
     part = None
     if not mask.all():
         part = hold_out(select_rows(dataset.train, mask), dataset.n_entities, dataset.n_relations, holdout)
-    return make_subgraph(dataset, part, target, holdout, names=names, provenance=provenance)
+    return make_subgraph(dataset, part, target, holdout, names=names, provenance=how)
 
 
 @njit(cache=True, nogil=True)
 def _walk(
-    triples: Triples,
-    row_starts: NDArray[np.int64],
-    rows: Ids,
-    candidates: NDArray[np.int64],
-    length: Integer,
-    max_starts: Integer,
-    wanted: Integer,
-    entry: Ids,
-    generator: np.random.Generator,
-) -> Integer:
+    triples: Triples, row_starts: Offsets, rows: Ids, candidates: NDArray[np.int64], length: Integer,
+    max_starts: Integer, wanted: Integer, entry: Ids, generator: np.random.Generator,
+) -> Integer:  # fmt: skip
     """Number the triples in the order in which they are first visited, from 1; return how many were found."""
     n_found = 0
     for _ in range(max_starts):
@@ -169,13 +145,9 @@ def _walk(
 
 @njit(cache=True, nogil=True)
 def _visit(
-    row_starts: NDArray[np.int64],
-    neighbors: Ids,
-    candidates: NDArray[np.int64],
-    goals: NDArray[np.int64],
-    visited: NDArray[np.bool_],
-    generator: np.random.Generator,
-) -> None:
+    row_starts: Offsets, neighbors: Ids, candidates: NDArray[np.int64], goals: NDArray[np.int64],
+    visited: NDArray[np.bool_], generator: np.random.Generator,
+) -> None:  # fmt: skip
     """Mark entities as visited; walk i ends when goals[i] are."""
     n_visited = 0
     for goal in goals:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -91,18 +91,10 @@ class Part:
 
 
 def cut(
-    dataset: Dataset,
-    peeling: Peeling,
-    fraction: float | Fraction,
-    *,
-    seed: int,
-    reduction: Reduction = "core-order",
-    train_before: Triples | None = None,
-    guarded: bool = True,
-    isolated: bool = False,
-    names: bool = False,
+    dataset: Dataset, peeling: Peeling, fraction: float | Fraction, *, seed: int, reduction: Reduction = "core-order",
+    train_before: Triples | None = None, guarded: bool = True, isolated: bool = False, names: bool = False,
     order: CoreOrder | None = None,
-) -> Subgraph:
+) -> Subgraph:  # fmt: skip
     """Return the largest subgraph whose train split has at most this fraction of the dataset's train triples.
 
     reduction: `core-order` takes the longest prefix of the core order. `k-core` takes the largest k-core, as in the
@@ -115,7 +107,10 @@ def cut(
     """
     order = order if order is not None else core_order(dataset, peeling)
     holdout = Holdout(seed, guarded, train_before, isolated)
-    entry, sizes = (order.entry, order.n_triples) if reduction == "core-order" else _core_steps(order)
+    entry, sizes = order.entry, order.n_triples
+    if reduction == "k-core":  # prefixes that are whole cores only, innermost first
+        prefixes = (len(peeling.order) - peeling.core_starts)[::-1]
+        entry, sizes = np.searchsorted(prefixes, entry).astype(np.int32), sizes[prefixes]
     part = largest_part(dataset, entry, sizes, fraction, holdout)
     fell_back = part is not None and not len(part) and reduction == "k-core"
     if fell_back:
@@ -130,11 +125,9 @@ def cut(
 
 def core_order(dataset: Dataset, peeling: Peeling) -> CoreOrder:
     """Return the nested subgraphs of a dataset's train split along its peel order."""
-    n_entities = dataset.n_entities
-    if len(peeling.order) != n_entities:
-        raise InputError(
-            f"The peeling has {len(peeling.order):,} entities and the dataset {n_entities:,}: peel this dataset."
-        )
+    n_entities, n_peeled = dataset.n_entities, len(peeling.order)
+    if n_peeled != n_entities:
+        raise InputError(f"The peeling has {n_peeled:,} entities and the dataset {n_entities:,}: peel this dataset.")
     size = np.empty(n_entities, np.int32)  # of the smallest prefix that contains the entity
     size[peeling.order] = np.arange(n_entities, 0, -1, dtype=np.int32)
     entry = np.empty(len(dataset.train), np.int32)
@@ -144,16 +137,14 @@ def core_order(dataset: Dataset, peeling: Peeling) -> CoreOrder:
     return CoreOrder(peeling, entry, np.cumsum(n_triples, out=n_triples))
 
 
-def smallest_fraction(
-    dataset: Dataset, peeling: Peeling, *, n_entities: int, n_valid: int, order: CoreOrder | None = None
-) -> float:
+def smallest_fraction(dataset: Dataset, order: CoreOrder, *, n_entities: int, n_valid: int) -> float:
     """Return the smallest fraction whose prefix has this many entities and validation triples, or 1.0.
 
     Validation triples are counted as holdout_size(all its triples); the guard may allow fewer.
     """
-    order = order if order is not None else core_order(dataset, peeling)
     enough_entities = smallest_prefix(order, dataset, n_entities)
-    enough_triples = int(np.searchsorted(order.n_triples, _fewest_with(n_valid))) if n_valid else 0
+    fewest = (10 * n_valid - 5 + 1) // 2 if n_valid <= MAX_VALID else np.inf  # triples of which n_valid are held out
+    enough_triples = int(np.searchsorted(order.n_triples, fewest)) if n_valid else 0
     n, p = len(dataset.train), max(enough_entities, enough_triples)
     if p >= len(order.n_triples) or order.n_triples[p] >= n:
         return 1.0
@@ -183,25 +174,17 @@ def smallest_prefix(order: CoreOrder, dataset: Dataset, n_entities: int) -> int:
 def occurring_counts(order: CoreOrder, dataset: Dataset) -> tuple[Ids, Ids]:
     """Return how many entities and how many relations the triples of each prefix have: two (E + 1,) arrays. O(n + E)."""
     never = dataset.n_entities + 1
-    entity_first = np.full(dataset.n_entities, never, np.int32)
-    relation_first = np.full(dataset.n_relations, never, np.int32)
-    _first_prefixes(dataset.train, order.entry, entity_first, relation_first)
-    counts = (np.bincount(first, minlength=never + 1)[:never] for first in (entity_first, relation_first))
+    firsts = [np.full(n, never, np.int32) for n in (dataset.n_entities, dataset.n_relations)]
+    _first_prefixes(dataset.train, order.entry, *firsts)
+    counts = (np.bincount(first, minlength=never + 1)[:never] for first in firsts)
     n_entities, n_relations = (np.cumsum(count, dtype=np.int32) for count in counts)
     return n_entities, n_relations
 
 
 def make_subgraph(
-    dataset: Dataset,
-    part: Part | None,
-    target: float | Fraction,
-    holdout: Holdout,
-    *,
-    k: int | None = None,
-    fell_back: bool = False,
-    names: bool = False,
-    provenance: dict[str, Any],
-) -> Subgraph:
+    dataset: Dataset, part: Part | None, target: float | Fraction, holdout: Holdout, *, k: int | None = None,
+    fell_back: bool = False, names: bool = False, provenance: dict[str, Any],
+) -> Subgraph:  # fmt: skip
     """Return the subgraph of a part of a dataset, or the whole graph for None. O(m + E).
 
     names: keep the names of entities and relations; where there are none, their ids in the full graph become names.
@@ -210,10 +193,8 @@ def make_subgraph(
     if part is None:
         return _whole_graph(dataset, target, holdout, k, how)
     if not len(part.train):
-        raise InputError(
-            f"A fraction of {float(target):g} of {len(dataset.train):,} triples leaves none to train on: "
-            f"give a larger fraction."
-        )
+        some = f"A fraction of {float(target):g} of {len(dataset.train):,} triples"
+        raise InputError(f"{some} leaves none to train on: give a larger fraction.")
     used_entities, used_relations = np.empty(dataset.n_entities, bool), np.zeros(dataset.n_relations, bool)
     used_entities.fill(False)  # in huge pages, unlike np.zeros
     for triples in (part.train, part.valid):
@@ -250,14 +231,20 @@ def largest_part(
         return None
     longest = _last(sizes, max_triples(target))
     triples = select_rows(dataset.train, entry <= longest)
-
-    def split(size: int) -> Part:
+    size = int(sizes[longest])
+    fitting, too_large = Part(_NO_TRIPLES, _NO_TRIPLES), _next_larger(sizes, size)
+    while _next_larger(sizes, len(fitting)) != too_large:
         prefix = _last(sizes, size)
         mine = triples if prefix == longest else select_rows(triples, entry[entry <= longest] <= prefix)
-        return hold_out(mine, dataset.n_entities, dataset.n_relations, holdout)
-
-    part = _largest_fitting(sizes, int(sizes[longest]), target, split)
-    return None if len(part) == n else part
+        part = hold_out(mine, dataset.n_entities, dataset.n_relations, holdout)
+        if len(part.train) <= target:
+            fitting = part
+        else:
+            too_large = size
+        size = int(sizes[_last(sizes, target + len(part.valid))])  # what would fit if as many were held out again
+        next_smaller = int(sizes[int(np.searchsorted(sizes, too_large)) - 1])
+        size = min(max(size, _next_larger(sizes, len(fitting))), next_smaller)
+    return None if len(fitting) == n else fitting
 
 
 def hold_out(triples: Triples, n_entities: int, n_relations: int, holdout: Holdout) -> Part:
@@ -334,18 +321,6 @@ def _matches(wanted: NDArray[np.int64], train: Triples, n_entities: int) -> Iter
         yield positions[wanted[positions] == pairs]
 
 
-def _core_steps(order: CoreOrder) -> tuple[Ids, NDArray[np.int64]]:
-    """Return entry (n,) and sizes (k_max + 2,) of prefixes that are whole cores only, innermost first."""
-    prefixes = (len(order.peeling.order) - order.peeling.core_starts)[::-1]
-    return np.searchsorted(prefixes, order.entry).astype(np.int32), order.n_triples[prefixes]
-
-
-def _fewest_with(n_valid: int) -> float:
-    """Return the smallest number of triples of which this many are held out."""
-    fewest = (10 * n_valid - 5 + 1) // 2
-    return fewest if holdout_size(fewest) >= n_valid else np.inf
-
-
 def _whole_graph(
     dataset: Dataset, target: float | Fraction, holdout: Holdout, k: int | None, provenance: dict[str, Any]
 ) -> Subgraph:
@@ -361,9 +336,7 @@ def _whole_graph(
 
 
 def _names_of(names: Vocabulary | None, ids: Ids, kind: str) -> Vocabulary:
-    if names is None:
-        return Vocabulary.from_names((str(i) for i in ids), kind=kind)
-    return names.subset(ids)
+    return names.subset(ids) if names is not None else Vocabulary.from_names((str(i) for i in ids), kind=kind)
 
 
 def _new_ids(ids: Ids, n: int) -> Ids:
@@ -371,28 +344,6 @@ def _new_ids(ids: Ids, n: int) -> Ids:
     new = np.empty(n, np.int32)
     new[ids] = np.arange(len(ids), dtype=np.int32)
     return new
-
-
-def _relabeled(triples: Triples, entity: Ids, relation: Ids) -> Triples:
-    small = np.empty_like(triples)
-    _relabel(triples, entity, relation, small)
-    return small
-
-
-def _largest_fitting(sizes: NDArray[np.int64], size: int, target: int, split: Callable[[int], Part]) -> Part:
-    """Return the part of a size in `sizes` that fits while the next larger one does not, starting from `size`."""
-    fitting, too_large = Part(_NO_TRIPLES, _NO_TRIPLES), _next_larger(sizes, size)
-    while True:
-        part = split(size)
-        if len(part.train) <= target:
-            fitting = part
-        else:
-            too_large = size
-        low = len(fitting)
-        if _next_larger(sizes, low) == too_large:
-            return fitting
-        size = int(sizes[_last(sizes, target + len(part.valid))])  # what would fit if as many were held out again
-        size = min(max(size, _next_larger(sizes, low)), _next_smaller(sizes, too_large))
 
 
 def _last(sizes: NDArray[np.int64], n_triples: int) -> int:
@@ -403,10 +354,6 @@ def _last(sizes: NDArray[np.int64], n_triples: int) -> int:
 def _next_larger(sizes: NDArray[np.int64], size: int) -> int:
     index = int(np.searchsorted(sizes, size, side="right"))
     return int(sizes[index]) if index < len(sizes) else int(sizes[-1]) + 1
-
-
-def _next_smaller(sizes: NDArray[np.int64], size: int) -> int:
-    return int(sizes[int(np.searchsorted(sizes, size)) - 1])
 
 
 @njit(cache=True, nogil=True)
@@ -436,8 +383,10 @@ def _mark(triples: Triples, entities: NDArray[np.bool_], relations: NDArray[np.b
 
 
 @njit(cache=True, nogil=True)
-def _relabel(triples: Triples, entity: Ids, relation: Ids, small: Triples) -> None:
+def _relabeled(triples: Triples, entity: Ids, relation: Ids) -> Triples:
+    small = np.empty_like(triples)
     for row in range(triples.shape[0]):
         small[row, 0] = entity[triples[row, 0]]
         small[row, 1] = relation[triples[row, 1]]
         small[row, 2] = entity[triples[row, 2]]
+    return small

@@ -90,7 +90,7 @@ class SearchGraphs:
         If only the whole graph has so many entities, and its own valid split is small, that is its largest part.
         """
         order = self.order
-        found = smallest_fraction(self.dataset, self.peeling, n_entities=n_entities, n_valid=n_valid, order=order)
+        found = smallest_fraction(self.dataset, order, n_entities=n_entities, n_valid=n_valid)
         parts = order.n_triples[order.n_triples < self.n_train]
         if found < 1 or len(self.dataset.valid) >= n_valid or not len(parts):
             return found
