@@ -17,15 +17,7 @@ from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged
 from grash.evaluation.evaluate import evaluation_of, select_triples
 from grash.evaluation.metrics import Evaluation
-from grash.evaluation.ranking import (
-    NOT_FINITE,
-    Ranker,
-    Ranks,
-    SideQueries,
-    default_work_bytes,
-    is_finite,
-    plan_tiles,
-)
+from grash.evaluation.ranking import NOT_FINITE, Ranker, Ranks, SideQueries, default_work_bytes, is_finite, plan_tiles
 from grash.kernels.count_above import CountBatch, count_above, exact_scores, largest_row
 from grash.models import KgeModel
 from grash.training.distributed.communication import ProcessGroup, RowExchange, Shard

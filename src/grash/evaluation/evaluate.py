@@ -17,7 +17,6 @@ from grash.data.arrays import TripleSet, in_blocks
 from grash.data.dataset import Dataset, SplitName
 from grash.data.known_answers import KnownAnswers
 from grash.data.profile import CARDINALITIES, relation_cardinalities
-from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
 from grash.evaluation.metrics import Evaluation, metrics_by_group, metrics_of, mrr_bounds, mrr_interval
 from grash.evaluation.ranking import Ranker, Ranks, rank_against_sample
@@ -32,17 +31,10 @@ _BLOCK = 1 << 20  # triples of train looked up at a time
 
 
 def evaluate(
-    model: KgeModel,
-    dataset: Dataset,
-    *,
-    split: Split = "test",
-    sample: int | None = None,
-    candidates: int | None = None,
-    unseen: Unseen = "keep",
-    detail: bool = True,
-    seed: int = 0,
+    model: KgeModel, dataset: Dataset, *, split: Split = "test", sample: int | None = None,
+    candidates: int | None = None, unseen: Unseen = "keep", detail: bool = True, seed: int = 0,
     work_bytes: int | None = None,
-) -> Evaluation:
+) -> Evaluation:  # fmt: skip
     """Rank the triples of a split on both sides, filtered, and return the metrics.
 
     The filter holds train, valid and the split itself, so test answers never influence a validation number.
@@ -50,7 +42,15 @@ def evaluate(
     metrics then have other names. unseen: triples with an entity or relation not seen in training are ranked with
     untrained rows ("keep") or left out ("drop"); their number is reported either way.
     """
-    _check(split, unseen, candidates, dataset)
+    if split not in ("valid", "test"):
+        raise InputError(f"split={split!r} cannot be ranked: give valid or test.")
+    if unseen not in ("keep", "drop"):
+        raise InputError(f"unseen={unseen!r} is unknown: give keep or drop.")
+    if candidates is not None and not 1 <= candidates < dataset.n_entities:
+        raise InputError(
+            f"candidates={candidates} is not possible: {dataset.name} has {dataset.n_entities:,} entities. Give a "
+            f"number from 1 to {dataset.n_entities - 1:,}, or leave it out to rank against all entities."
+        )
     triples, n_unseen = select_triples(dataset, split, sample, unseen, seed)
     if not len(triples):
         raise InputError(f"The {split} split of {dataset.name} has no triples to rank.")
@@ -62,72 +62,37 @@ def evaluate(
     else:
         ranks = rank_against_sample(model, triples, known, n_candidates=candidates, seed=seed, device=device)
     return evaluation_of(
-        ranks,
-        dataset,
-        split=split,
-        unseen=unseen,
-        n_unseen=n_unseen,
-        filter=names,
-        candidates=candidates,
-        detail=detail,
-        seed=seed,
-    )
+        ranks, dataset, split=split, unseen=unseen, n_unseen=n_unseen, filter=names, candidates=candidates,
+        detail=detail, seed=seed,
+    )  # fmt: skip
 
 
 def evaluation_of(
-    ranks: Ranks,
-    dataset: Dataset,
-    *,
-    split: Split,
-    unseen: Unseen,
-    n_unseen: int,
-    filter: tuple[SplitName, ...],
-    candidates: int | None = None,
-    detail: bool = True,
-    seed: int,
-) -> Evaluation:
+    ranks: Ranks, dataset: Dataset, *, split: Split, unseen: Unseen, n_unseen: int, filter: tuple[SplitName, ...],
+    candidates: int | None = None, detail: bool = True, seed: int,
+) -> Evaluation:  # fmt: skip
     """Compute the metrics of ranks; with `detail`, also per relation and cardinality.
 
     n_unseen: number of unseen triples. filter: splits whose triples were left out as known answers. seed: seed of the
     bootstrap interval.
     """
     optimistic, pessimistic = mrr_bounds(ranks)
-    groups = {}
-    if detail:
-        relations = ranks.triples[:, 1]
-        cardinalities = relation_cardinalities(dataset.train, dataset.n_relations)
-        groups = {
-            "per_relation": metrics_by_group(ranks, relations, _relation_names(dataset)),
-            "per_cardinality": metrics_by_group(ranks, cardinalities[relations], list(CARDINALITIES)),
-        }
-    return Evaluation(
-        split=split,
-        both=metrics_of(ranks.head, ranks.tail),
-        head=metrics_of(ranks.head),
-        tail=metrics_of(ranks.tail),
-        mrr_interval=mrr_interval(ranks, seed=seed),
-        mrr_optimistic=optimistic,
-        mrr_pessimistic=pessimistic,
-        n_triples=len(ranks.triples),
-        n_triples_in_split=len(dataset.split(split)),
-        unseen=unseen,
-        n_unseen=n_unseen,
-        filter=filter,
-        candidates=candidates,
-        **groups,  # type: ignore[arg-type]
+    result = Evaluation(
+        split=split, both=metrics_of(ranks.head, ranks.tail), head=metrics_of(ranks.head), tail=metrics_of(ranks.tail),
+        mrr_interval=mrr_interval(ranks, seed=seed), mrr_optimistic=optimistic, mrr_pessimistic=pessimistic,
+        n_triples=len(ranks.triples), n_triples_in_split=len(dataset.split(split)), unseen=unseen, n_unseen=n_unseen,
+        filter=filter, candidates=candidates,
+    )  # fmt: skip
+    if not detail:
+        return result
+    relations, ids = ranks.triples[:, 1], range(dataset.n_relations)
+    cardinalities = relation_cardinalities(dataset.train, dataset.n_relations)[relations]
+    names = [str(i) for i in ids] if dataset.relations is None else dataset.relations.names(ids)
+    return replace(
+        result,
+        per_relation=metrics_by_group(ranks, relations, names),
+        per_cardinality=metrics_by_group(ranks, cardinalities, list(CARDINALITIES)),
     )
-
-
-def _check(split: str, unseen: str, candidates: int | None, dataset: Dataset) -> None:
-    if split not in ("valid", "test"):
-        raise InputError(f"split={split!r} cannot be ranked: give valid or test.")
-    if unseen not in ("keep", "drop"):
-        raise InputError(f"unseen={unseen!r} is unknown: give keep or drop.")
-    if candidates is not None and not 1 <= candidates < dataset.n_entities:
-        raise InputError(
-            f"candidates={candidates} is not possible: {dataset.name} has {dataset.n_entities:,} entities. Give a "
-            f"number from 1 to {dataset.n_entities - 1:,}, or leave it out to rank against all entities."
-        )
 
 
 def select_triples(
@@ -170,20 +135,8 @@ def _filter_splits(split: Split) -> tuple[SplitName, ...]:
     return ("train", "valid") if split == "valid" else ("train", "valid", "test")
 
 
-def _relation_names(dataset: Dataset) -> list[str]:
-    if dataset.relations is None:
-        return [str(i) for i in range(dataset.n_relations)]
-    return dataset.relations.names(range(dataset.n_relations))
-
-
 def evaluate_other(
-    model: KgeModel,
-    own: Dataset,
-    other: Dataset,
-    *,
-    split: Split = "test",
-    unseen: Unseen = "keep",
-    **options: Any,
+    model: KgeModel, own: Dataset, other: Dataset, *, split: Split = "test", unseen: Unseen = "keep", **options: Any
 ) -> Evaluation:
     """Evaluate the model of the dataset `own` on a split of `other`; the filter holds the triples of both.
 
@@ -202,30 +155,18 @@ def evaluate_other(
             f"e.g. {example}: give unseen=drop (--unseen drop) to leave them out."
         )
     facts = [own.split(n) for n in names if n != "train"] + [mapped[n] for n in names if n != split]
-    mapped_dataset = Dataset(
-        train=own.train,
-        valid=_without_absent(np.concatenate(facts)),
-        test=_without_absent(chosen),
-        n_entities=own.n_entities,
-        n_relations=own.n_relations,
-        entities=own.entities,
-        relations=own.relations,
-        name=other.name,
-    )
-    n_trained = _count_in(own.train, mapped_dataset.test)
+    valid, test = (np.ascontiguousarray(t[(t != _ABSENT).all(1)]) for t in (np.concatenate(facts), chosen))
+    mapped_dataset = replace(own, valid=valid, test=test, name=other.name)
+    n_trained = _count_in(own.train, test)
     if n_trained:
         _log.warning(
             f"{n_trained:,} of the {len(chosen):,} {split} triples of {other.name} are in the train split of "
             f"{own.name}: the model was trained on them, so their ranks say little about new triples."
         )
     result = evaluate(model, mapped_dataset, split="test", unseen=unseen, **options)
+    n_unseen = result.n_unseen + n_unknown
     return replace(
-        result,
-        split=split,
-        filter=names,
-        n_triples_in_split=len(chosen),
-        n_unseen=result.n_unseen + n_unknown,
-        n_trained=n_trained,
+        result, split=split, filter=names, n_triples_in_split=len(chosen), n_unseen=n_unseen, n_trained=n_trained
     )
 
 
@@ -238,10 +179,8 @@ def _count_in(train: NDArray[np.int32], triples: NDArray[np.int32]) -> int:
 
 def _lookup(own: Dataset, other: Dataset, kind: Literal["entities", "relations"]) -> NDArray[np.int64]:
     """Return the model's id for each id of `other`, or −1."""
-    ours: Vocabulary | None = getattr(own, kind)
-    theirs: Vocabulary | None = getattr(other, kind)
-    count = other.n_entities if kind == "entities" else other.n_relations
-    limit = own.n_entities if kind == "entities" else own.n_relations
+    ours, theirs = getattr(own, kind), getattr(other, kind)
+    limit, count = getattr(own, f"n_{kind}"), getattr(other, f"n_{kind}")
     if ours is None and theirs is None:
         ids = np.arange(count)
         return np.where(ids < limit, ids, _ABSENT)
@@ -257,19 +196,8 @@ def _mapped(triples: NDArray[np.int32], entity: NDArray[np.int64], relation: NDA
     return np.stack([entity[heads], relation[relations], entity[tails]], 1).astype(np.int32)
 
 
-def _without_absent(triples: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the triples whose names are all known."""
-    return np.ascontiguousarray(triples[(triples != _ABSENT).all(1)])
-
-
 def _example(other: Dataset, triple: NDArray[np.int32], entity: NDArray[np.int64], relation: NDArray[np.int64]) -> str:
     """Return the first unknown name of a triple."""
-    parts = (
-        ("entity", other.entities, entity, triple[0]),
-        ("relation", other.relations, relation, triple[1]),
-        ("entity", other.entities, entity, triple[2]),
-    )
-    for kind, names, lookup, i in parts:
-        if lookup[i] == _ABSENT:
-            return f"the {kind} {i if names is None else repr(names.name(int(i)))}"
-    raise ValueError("every name is known")
+    parts = [("entity", other.entities, entity), ("relation", other.relations, relation)]
+    kind, names, i = next((k, n, i) for (k, n, ids), i in zip([*parts, parts[0]], triple) if ids[i] == _ABSENT)
+    return f"the {kind} {i if names is None else repr(names.name(int(i)))}"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -106,7 +106,13 @@ class Ranker:
 
     def rank_many(self, models: Sequence[KgeModel]) -> list[Ranks | Diverged]:
         """Return the ranks under each model, all of them started before the first is read."""
-        return [_or_diverged(read) for read in [self.start(model) for model in models]]
+        results: list[Ranks | Diverged] = []
+        for read in [self.start(model) for model in models]:
+            try:
+                results.append(read())
+            except Diverged as error:
+                results.append(error)
+        return results
 
     def start(self, model: KgeModel, *, work_bytes: int | None = None) -> Callable[[], Ranks]:
         """Start to rank, and return a function that waits for the ranks; the model must not change until then.
@@ -157,13 +163,6 @@ class Ranker:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _or_diverged(read: Callable[[], Ranks]) -> Ranks | Diverged:
-    try:
-        return read()
-    except Diverged as error:
-        return error
 
 
 def is_finite(model: KgeModel, *, entities: bool = True) -> bool:
@@ -217,14 +216,9 @@ def ranking_bytes(
 
 @torch.no_grad()
 def rank_against_sample(
-    model: KgeModel,
-    triples: NDArray[np.int32],
-    known: KnownAnswers,
-    *,
-    n_candidates: int,
-    seed: int,
+    model: KgeModel, triples: NDArray[np.int32], known: KnownAnswers, *, n_candidates: int, seed: int,
     device: torch.device,
-) -> Ranks:
+) -> Ranks:  # fmt: skip
     """Rank among `n_candidates` entities drawn for each query, without known answers.
 
     These ranks are not comparable with ranks among all entities; the names of their metrics contain the number.
@@ -315,11 +309,13 @@ class SideQueries:
     def is_known(self, first: int, drawn: Tensor) -> Tensor:
         """drawn (B, n) entities for the rows from `first` on → (B, n): whether they are known answers."""
         numbers = self.numbers[first : first + len(drawn), None]
-        return torch.from_numpy(_contains(self._keys, numbers * self.n_entities + drawn.cpu().numpy())).to(drawn.device)
+        return torch.from_numpy(_contains(self._sorted_pairs, numbers * self.n_entities + drawn.cpu().numpy())).to(
+            drawn.device
+        )
 
     @cached_property
-    def _keys(self) -> NDArray[np.int64]:
-        """`_pairs`, kept: 8 bytes per known answer, needed only to rank among drawn candidates."""
+    def _sorted_pairs(self) -> NDArray[np.int64]:
+        """The numbers of `_pairs`, kept: 8 bytes per known answer, needed only to rank among drawn candidates."""
         return self._pairs()
 
     def _pairs(self) -> NDArray[np.int64]:
@@ -366,10 +362,14 @@ def count_in_tiles(model: KgeModel, sides: Sequence[SideQueries], batch: int, ti
     block = max(1, _BLOCK_BYTES // (4 * model.dim)) if offloaded else max(1, model.n_entities)
     found: list[list[Tensor]] = [[] for _ in sides]
     waiting: list[tuple[CountBatch, Side]] = []
-    largest: dict[tuple[int, Side], Tensor] = {}
+    largest: dict[Any, Tensor] = {}  # by first row of a block and side
     for counts, side in zip(found, sides):
         for first in range(0, len(side), batch):
-            waiting.append(_count_batch(model, side, first, min(first + batch, len(side))))
+            rows = slice(first, min(first + batch, len(side)))
+            queries, seen = side.embed(model, rows)
+            truth = side.answers[rows]
+            exact = exact_scores(queries, model.candidate(model.entity[truth], seen), model.pair)
+            waiting.append((CountBatch.of(queries, truth, exact, side.runs(rows.start, rows.stop)), seen))
             counts.append(waiting[-1][0].counts)
             if not offloaded or sum(len(b.queries) for b, _ in waiting) >= _GROUP:
                 _count_blocks(model, waiting, block, tile, largest)
@@ -378,23 +378,10 @@ def count_in_tiles(model: KgeModel, sides: Sequence[SideQueries], batch: int, ti
     return [torch.cat(parts, 1).cpu().numpy() for parts in found]
 
 
-def _count_batch(model: KgeModel, side: SideQueries, first: int, last: int) -> tuple[CountBatch, Side]:
-    """Return the rows first … last − 1 as a batch, and the side whose candidates they are compared with."""
-    rows = slice(first, last)
-    queries, seen = side.embed(model, rows)
-    truth = side.answers[rows]
-    exact = exact_scores(queries, model.candidate(model.entity[truth], seen), model.pair)
-    return CountBatch.of(queries, truth, exact, side.runs(first, last)), seen
-
-
 def _count_blocks(
-    model: KgeModel,
-    batches: Sequence[tuple[CountBatch, Side]],
-    block: int,
-    tile: int,
-    largest: dict[tuple[int, Side], Tensor],
+    model: KgeModel, batches: Sequence[tuple[CountBatch, Side]], block: int, tile: int, largest: dict[Any, Tensor]
 ) -> None:
-    """Compare every batch with every block of the table. largest: sizes of blocks, filled here."""
+    """Compare every batch with every block of the table. largest: by (first row, side), filled here."""
     for first, rows in row_blocks(model.entity, block) if batches else ():
         for batch, seen in batches:
             candidates = model.candidate(rows, seen)
@@ -426,9 +413,7 @@ class CudaCounts:
     Filters stay on the device between rankings; queries and work space live until their launches end.
     """
 
-    def __init__(
-        self, model: KgeModel, sides: Sequence[SideQueries], shapes: Sequence[CountShape] | None = None
-    ) -> None:
+    def __init__(self, model: KgeModel, sides: Sequence[SideQueries], shapes: Sequence[CountShape] = ()) -> None:
         from grash.kernels.count_above_triton import BLOCK_BYTES, PART_BYTES, CountShape
 
         self.model, self.sides, self.offloaded = model, sides, is_offloaded(model.entity)
