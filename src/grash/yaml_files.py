@@ -42,7 +42,7 @@ def read_yaml_mapping(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the content of a YAML text; a ValueError or YAMLError says what is wrong with it."""
+    """Return the content of a YAML text; a ValueError or YAMLError states what is wrong."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()

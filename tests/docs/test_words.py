@@ -61,11 +61,8 @@ NOT_YET: tuple[str, ...] = (
     "docs/how-to/replay-the-paper.md",
     "docs/how-to/run-a-study.md",
     "docs/reference/methods.md",
-    "docs/reference/search.md",
-    "docs/reference/spaces.md",
     "docs/reference/tables.md",
     "docs/results/README.md",
-    "src/grash/search/",
     "src/grash_study/",
     "grash study",
 )

@@ -10,7 +10,6 @@ the same points. More configurations always start with the same ones, so a searc
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Mapping
 from contextlib import suppress
@@ -162,10 +161,11 @@ def _sobol(space: Space, seed: int, count: int) -> NDArray[np.float64]:
 
 
 def _portfolio(space: Space, count: int, seed: int, model: str, n_entities: int | None) -> list[Proposal]:
-    winners = iter([Proposal(v, f"portfolio:{name}") for name, v in winners_in(space, model, n_entities).items()])
+    published = iter([Proposal(v, f"portfolio:{name}") for name, v in winners_in(space, model, n_entities).items()])
     uniform = iter([Proposal(space.configuration(row), "uniform") for row in space.points(seed, count)])
     prior = iter([Proposal(v, "prior") for v in from_prior(space, model, space.points(seed, count, stream="prior"))])
-    sources = {"winner": itertools.chain(winners, prior), "uniform": uniform, "prior": prior}
+    winners = (proposal for source in (published, prior) for proposal in source)  # the prior when there are no more
+    sources = {"winner": winners, "uniform": uniform, "prior": prior}
     return [next(sources[(_FIRST if i < len(_FIRST) else _THEN)[i % len(_THEN)]]) for i in range(count)]
 
 
