@@ -41,10 +41,8 @@ class RotatE(KgeModel):
 
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
         squares, along, across = _products(head, tail)
-        tiles = []
-        for phases in self._tiles(relations, len(head)):
-            tiles.append(-self._length(_moduli(squares, along, across, phases)))
-        return torch.cat(tiles, 1)
+        tiles = self._tiles(relations, len(head))
+        return torch.cat([-self._length(_moduli(squares, along, across, phases)) for phases in tiles], 1)
 
     def relation_scores_gradient(
         self, upstream: Tensor, scores: Tensor, head: Tensor, tail: Tensor, relations: Tensor

@@ -69,18 +69,11 @@ def check_model_folder(folder: Path, *, overwrite: bool) -> None:
 def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[str, Any]) -> None:
     """Write model.json next to the tables. about: config, evaluation and history."""
     record = {
-        "schema": SCHEMA,
-        "version": VERSION,
-        "grash": __version__,
-        "model": model.name,
-        "dim": model.dim,
-        "norm": model.norm,
-        "reciprocal": model.reciprocal,
-        "n_entities": dataset.n_entities,
-        "n_relations": model.n_relations,
-        "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
+        "schema": SCHEMA, "version": VERSION, "grash": __version__, "model": model.name, "dim": model.dim,
+        "norm": model.norm, "reciprocal": model.reciprocal, "n_entities": dataset.n_entities,
+        "n_relations": model.n_relations, "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint},
         **about,
-    }
+    }  # fmt: skip
     write_json(folder / "model.json", record)
 
 

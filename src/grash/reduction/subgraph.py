@@ -172,7 +172,7 @@ def smallest_prefix(order: CoreOrder, dataset: Dataset, n_entities: int) -> int:
 
 
 def occurring_counts(order: CoreOrder, dataset: Dataset) -> tuple[Ids, Ids]:
-    """Return how many entities and how many relations the triples of each prefix have: two (E + 1,) arrays. O(n + E)."""
+    """Return how many entities and relations the triples of each prefix have: two (E + 1,) arrays. O(n + E)."""
     never = dataset.n_entities + 1
     firsts = [np.full(n, never, np.int32) for n in (dataset.n_entities, dataset.n_relations)]
     _first_prefixes(dataset.train, order.entry, *firsts)

@@ -13,9 +13,8 @@ from grash.errors import ConfigError, UnknownName
 from grash.models import model_class
 from grash.search.space import Space, make_space, read_space
 
-DISTANCE_MODELS = ("rotate", "transe")
+MAX_NEGATIVES = {"rotate": 1_000, "transe": 1_000}  # per side, as in the paper; 10,000 for models of dot products
 ONE_VS_ALL_ENTITIES = 50_000  # on larger graphs, comparing with all entities costs more than many negatives
-NEGATIVES = {"dot": 10_000, "distance": 1_000}  # largest number per side, as in the paper
 
 
 def space_of(given: str | Path | Mapping[str, Any] | list[Any], model: str, n_entities: int | None = None) -> Space:
@@ -50,7 +49,7 @@ def _for_model(space: Space, model: str, source: str) -> Space:
 
 def _paper(model: str, n_entities: int | None) -> dict[str, Any]:
     """Return the published space, the same for all graphs."""
-    negatives = {"type": "int", "low": 1, "high": NEGATIVES[_family(model)]}
+    negatives = {"type": "int", "low": 1, "high": MAX_NEGATIVES.get(model, 10_000)}
     weight = {"type": "float", "low": 1e-20, "high": 0.1, "log": True, "when": {"penalty": ["l3", "l2", "l1"]}}
     dropout = {"type": "float", "low": -0.5, "high": 0.5}
     return {
@@ -75,16 +74,26 @@ def _paper(model: str, n_entities: int | None) -> dict[str, Any]:
 
 
 def _default(model: str, n_entities: int | None) -> dict[str, Any]:
-    """Return the default space: ranges in which published winners lie, and the losses and penalties that help."""
+    """Return the default space: the ranges of published winners, and the losses and penalties that help."""
+    distance, cap = model in MAX_NEGATIVES, MAX_NEGATIVES.get(model, 10_000)
+    # no dura: the fused step does not support it, and one such trial would take longer than all others together
+    powers = ["l1", "l2", "l3"] if distance else ["l2", "l3", "n3"]
+    weight = {"type": "float", "low": 1e-6, "high": 1.0, "log": True, "off": 0.25, "when": {"penalty": powers}}
+    most = cap if n_entities is None else max(1, min(cap, n_entities - 1))
+    negatives = {"type": "int", "low": min(10, most), "high": most, "log": True, "when": _SAMPLED}
     dropout = {"type": "float", "low": 0.0, "high": 0.5, "off": 0.5}
     return {
         "lr": {"type": "float", "low": 0.003, "high": 1.0, "log": True},
         **_init({"type": "float", "low": 3e-5, "high": 0.5, "log": True}),
-        **(_distance_losses(model) if _family(model) == "distance" else _dot_losses(n_entities)),
-        **_penalties(model),
+        **(_distance_losses(model) if distance else _dot_losses(n_entities)),
+        "penalty": {"type": "categorical", "choices": ["none", *powers]},
+        "penalty_entity": weight,
+        "penalty_relation": weight,
+        "penalty_weighted": True,
         "dropout_entity": dropout,
         "dropout_relation": dropout,
-        **_negatives(model, n_entities),
+        "negatives_head": negatives,
+        "negatives_tail": negatives,
         "reciprocal": True if model == "cp" else {"type": "categorical", "choices": [False, True]},
         **_ALWAYS,
         "optimizer": "adagrad",
@@ -137,29 +146,7 @@ def _distance_losses(model: str) -> dict[str, Any]:
     }
 
 
-def _penalties(model: str) -> dict[str, Any]:
-    # no dura: the fused step does not support it, and one such trial would take longer than all others together
-    powers = ["l1", "l2", "l3"] if _family(model) == "distance" else ["l2", "l3", "n3"]
-    weight = {"type": "float", "low": 1e-6, "high": 1.0, "log": True}
-    return {
-        "penalty": {"type": "categorical", "choices": ["none", *powers]},
-        "penalty_entity": {**weight, "off": 0.25, "when": {"penalty": powers}},
-        "penalty_relation": {**weight, "off": 0.25, "when": {"penalty": powers}},
-        "penalty_weighted": True,
-    }
-
-
-def _negatives(model: str, n_entities: int | None) -> dict[str, Any]:
-    cap = NEGATIVES[_family(model)]
-    high = cap if n_entities is None else max(1, min(cap, n_entities - 1))
-    number = {"type": "int", "low": min(10, high), "high": high, "log": True, "when": {"training": "negative_sampling"}}
-    return {"negatives_head": number, "negatives_tail": number}
-
-
-def _family(model: str) -> str:
-    return "distance" if model in DISTANCE_MODELS else "dot"
-
-
+_SAMPLED = {"training": "negative_sampling"}
 _ALWAYS = {
     "negatives_shared": True,
     "negatives_replacement": False,

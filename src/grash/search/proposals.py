@@ -74,7 +74,11 @@ def make_configurations(settings: SearchSettings, n_entities: int, count: int) -
         model = settings.models[i % n_models]
         proposals.append((model, drawn[model][i // n_models]))
     configs = [full_training(settings, model, p.values, number=i) for i, (model, p) in enumerate(proposals)]
-    costs = _relative_costs(settings, configs, n_entities)
+    costs = [1.0] * len(configs)
+    if settings.budget_unit == "scores":  # relative to the median
+        counts = [score_count(c, n_entities) for c in configs]
+        typical = median(counts[: settings.n_trials])
+        costs = [c / typical for c in counts]
     return [
         Configuration(i, config.model_dump(), proposal.origin, cost)
         for i, (config, (_, proposal), cost) in enumerate(zip(configs, proposals, costs))
@@ -169,23 +173,20 @@ def _portfolio(space: Space, count: int, seed: int, model: str, n_entities: int 
     return [next(sources[(_FIRST if i < len(_FIRST) else _THEN)[i % len(_THEN)]]) for i in range(count)]
 
 
-def _relative_costs(settings: SearchSettings, configs: list[TrainConfig], n_entities: int) -> list[float]:
-    """Return 1 for each, or with budget_unit=scores the score count relative to the median."""
-    if settings.budget_unit == "triples":
-        return [1.0] * len(configs)
-    counts = [score_count(c, n_entities) for c in configs]
-    reference = median(counts[: settings.n_trials])
-    return [c / reference for c in counts]
-
-
 def winners_in(space: Space, model: str, n_entities: int | None = None) -> dict[str, dict[str, Any]]:
     """Return the winners of a model that fit the space, by name; those of datasets of similar size come first.
 
     Values outside the space are replaced by the nearest ones inside where that makes sense; other winners, and those
     that are then equal to another, are left out.
     """
+    models = [model, *_RELATED.get(model, ())]  # its own winners come first
+
+    def distance(winner: dict[str, Any]) -> tuple[int, float]:
+        ratio = 0.0 if n_entities is None else abs(math.log(winner["n_entities"] / max(n_entities, 1)))
+        return models.index(winner["model"]), ratio
+
     found: dict[str, dict[str, Any]] = {}
-    for winner in _by_similarity(model, n_entities):
+    for winner in sorted((w for w in good_winners() if w["model"] in models), key=distance):
         with suppress(ConfigError):
             fitted = _fit(space, winner)
             if fitted not in found.values():
@@ -216,17 +217,6 @@ def good_winners() -> list[dict[str, Any]]:
 @functools.cache
 def read_portfolio() -> dict[str, Any]:
     return read_json(_FILE, schema="grash-portfolio", version=1)
-
-
-def _by_similarity(model: str, n_entities: int | None) -> list[dict[str, Any]]:
-    """Return winners of the model, then of related models; within these, by the ratio of the graphs' sizes."""
-
-    def distance(winner: dict[str, Any]) -> tuple[int, float]:
-        ratio = 0.0 if n_entities is None else abs(math.log(winner["n_entities"] / max(n_entities, 1)))
-        return models.index(winner["model"]), ratio
-
-    models = [model, *_RELATED.get(model, ())]
-    return sorted((w for w in good_winners() if w["model"] in models), key=distance)
 
 
 def _fit(space: Space, winner: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,20 +184,13 @@ def check_same(folder: Path, settings: SearchSettings, dataset: Dataset) -> None
             f"{content['dataset']['fingerprint'][:12]}; given: {dataset.name}, {dataset.fingerprint[:12]}): give "
             f"another folder with -o."
         )
-    difference = settings_difference(make_settings(content["settings"]), settings)
+    there, now = make_settings(content["settings"]).model_dump(), settings.model_dump()
+    difference = [f"{n}: {there[n]} there, {now[n]} now" for n in now if n != "final_train" and there[n] != now[n]]
     if difference:
         raise ConfigError(
             f"{folder} is a search with other settings ({'; '.join(difference)}): give the same settings to resume it, "
             f"another folder with -o to start a new search, or --extend for more trials or budget."
         )
-
-
-def settings_difference(there: SearchSettings, now: SearchSettings) -> list[str]:
-    return [
-        f"{name}: {getattr(there, name)} there, {getattr(now, name)} now"
-        for name in SearchSettings.model_fields
-        if name != "final_train" and getattr(there, name) != getattr(now, name)
-    ]
 
 
 def default_folder(dataset: Dataset, settings: SearchSettings, *, parent: str | Path = "runs") -> Path:

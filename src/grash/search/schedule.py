@@ -181,7 +181,7 @@ def plan_round(
 
 
 def isolated_shape(fractions: tuple[float, ...], graphs: Graphs) -> Shape | None:
-    """Return the sizes of a last round's graph that holds out isolated pairs; None if it should hold out random triples.
+    """Return the sizes of a last round's graph that holds out isolated pairs; None for random triples.
 
     That is so if the valid split has other pairs too, if there are too few, and for a small or the whole graph.
     """
