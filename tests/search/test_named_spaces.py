@@ -133,7 +133,9 @@ def test_a_file_becomes_the_space_of_the_model(tmp_path: Path) -> None:
 
 
 def test_an_unknown_space_gets_suggestions() -> None:
-    with pytest.raises(UnknownName, match="no search space named 'papr'. Spaces: paper, default, wide; or give a YAML file"):
+    with pytest.raises(
+        UnknownName, match="no search space named 'papr'. Spaces: paper, default, wide; or give a YAML file"
+    ):
         space_of("papr", "complex")
     with pytest.raises(UnknownName, match="no model named 'rotat'"):
         space_of("paper", "rotat")
