@@ -27,7 +27,7 @@ import yaml
 from grash import __version__
 from grash.engines.memory import plan_memory
 from grash.errors import OutputError, SearchFailed
-from grash.files import atomic_file
+from grash.files import atomic_file, verify_folder
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials, advance
 from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState
@@ -147,6 +147,8 @@ class Driver:
         saved = self.folder.trial(number - 1, configuration) / "state"
         has_saved = number > 1 and (saved / "state.json").is_file()
         continues = keeps_state and has_saved and (warm or full.schedule not in FIXED_LENGTH_SCHEDULES)
+        if continues:
+            verify_folder(saved)  # the round before has ended, so nothing can replace it: the search stops
         return self._trial(
             number,
             configuration,

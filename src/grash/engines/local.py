@@ -9,7 +9,9 @@ entities, each of which would leave a GPU idle. A trial's numbers do not depend 
 from __future__ import annotations
 
 import gc
+import logging
 import resource
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +31,7 @@ from grash.engines.trainer import Ended, TrainingData, can_stack, run_trainings,
 from grash.errors import Diverged, FormatError, GrashError, OutputError
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import default_work_bytes
+from grash.files import verify_folder
 from grash.kernels.bf16_rows import to_float32
 from grash.models.store import StoredModel, save_model
 from grash.reduction.subgraph import Subgraph
@@ -41,6 +44,7 @@ from grash.training.checkpoint import TrainState, checkpoint_step, load_state, s
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress, Training
 
+log = logging.getLogger(__name__)
 Report = Callable[[Trial, Progress], None]
 _LOST_CONTEXT = ("CUDA error", "Triton Error [CUDA]", "CUDA driver error", "CUBLAS_STATUS", "cuDNN error")
 
@@ -146,6 +150,7 @@ class TrialRunner:
 
     def _training(self, trial: Trial, graph: Subgraph, report: Report) -> Training:
         folder = self.folder / trial.folder
+        _discard_if_damaged(folder / "checkpoint")
         initialize, initial_step = self._initializer(trial, graph)
 
         def watch(progress: Progress) -> None:
@@ -292,6 +297,16 @@ def lost_context(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_CONTEXT)
 
 
+def _discard_if_damaged(checkpoint: Path) -> None:
+    """Remove a checkpoint whose files do not match their checksums, with a warning."""
+    try:
+        if checkpoint.is_dir() and any(checkpoint.iterdir()):
+            verify_folder(checkpoint)
+    except FormatError as error:
+        log.warning("%s The checkpoint is discarded, and the trial is trained again from its start.", error)
+        shutil.rmtree(checkpoint)
+
+
 def save_for_next_round(state: TrainState, folder: Path) -> None:
     """Save the state that a later round continues from, without the validations and best weights of this round."""
     bare = replace(state, history=[], best={}, loss_sum=0.0, loss_steps=0, seconds=0.0, interval=None)
@@ -310,6 +325,7 @@ def load_known_rows(state: TrainState, folder: Path, earlier: Subgraph, graph: S
     A new entity starts at the mean of its known neighbors; a new relation keeps its initial values.
     """
     with _saved_state_errors(folder):
+        verify_folder(folder)
         tensors = safetensors.torch.load_file(folder / "tensors.safetensors")
     device = state.model.entity.device
     entities = _shared_rows(earlier.entity_ids, graph.entity_ids)
