@@ -28,8 +28,7 @@ from grash.models import KgeModel
 from grash.reduction.subgraph import Subgraph
 from grash.training.checkpoint import TrainState
 from grash.training.loop import Training
-from grash_study.graphs import StudyGraphs, config_on
-from grash_study.pool import make_pool
+from grash_study.pool import StudyGraphs, config_on, make_pool
 from grash_study.run import GraphTrainer
 from grash_study.statistics import spearman
 from grash_study.table import Table

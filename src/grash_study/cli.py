@@ -1,9 +1,14 @@
-"""What the verbs of `grash study` share: options, a pool with its graphs and store, the time that is left."""
+"""The commands of `grash study`: the paper's experiments, tables, and comparisons of search methods.
+
+Results go into a store (a folder of .jsonl files, one per pool), which a later run, on this or another machine,
+continues; pages and tables are made from the store.
+"""
 
 from __future__ import annotations
 
 import re
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,223 +16,70 @@ import typer
 
 from grash.cli.console import command, say, show_log
 from grash.cli.console import table as show_table
-from grash.cli.options import READING, Source, option_name, parse_assignment, with_options
+from grash.cli.options import READING, Options, Source, option_name, parse_assignment, with_options
 from grash.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from grash.data.dataset import Dataset
-    from grash_study.cells import Cell
     from grash_study.compare import Comparison
     from grash_study.confirm import Candidate
-    from grash_study.graphs import StudyGraphs
     from grash_study.pages import Page
     from grash_study.pool import Pool
-    from grash_study.searches import Asked
-    from grash_study.store import Store
+    from grash_study.searches import SearchOfPool
+    from grash_study.store import Cell
 
-
-UNFINISHED = 7  # exit code of a study that --max-seconds ended; the same command goes on
+UNFINISHED = 7  # exit code of a study that --max-seconds ended; the same command continues it
 
 
 def _option(kind: Any, default: Any, *names: str, help: str) -> tuple[Any, Any, Any]:
     return kind, default, typer.Option(*names, help=help)
 
 
-POOL: dict[str, tuple[Any, Any, Any]] = {
+FIXED = _option(
+    list[str] | None, None, "--set", help="A training setting that is not searched, name=value. Repeatable."
+)
+POOL: Options = {
     "model": _option(str, "complex", "--model", "-m", help="Model of the configurations."),
     "dim": _option(int, 128, "--dim", "-d", help="Floats per entity."),
-    "epochs": _option(float, 100.0, "--epochs", "-e", help="E: epochs of a full training run."),
+    "epochs": _option(float, 100.0, "--epochs", "-e", help="E: epochs of a full training."),
     "space": _option(str, "paper", "--space", help="default, paper, wide, or a YAML file."),
-    "seed": _option(int, 0, "--seed", help="Every random choice follows from it."),
-    "fixed": _option(
-        list[str] | None, None, "--set", help="A setting of the training that is not searched, name=value. Repeatable."
-    ),
+    "seed": _option(int, 0, "--seed", help="Seed of all random choices."),
+    "fixed": FIXED,
 }
-RUNNING: dict[str, tuple[Any, Any, Any]] = {
-    "store": _option(Path, Path("studies"), "--store", help="Folder of results; a run goes on with what it has."),
-    "out": _option(Path, Path("docs/results"), "-o", "--out", help="Folder of pages and plots."),
-    "device": _option(str, "auto", "--device", help="auto, cpu, cuda or cuda:i."),
+RUNNING: Options = {
+    "store": _option(Path, Path("studies"), "--store", help="Folder of results; a run continues what it has."),
+    "out": _option(Path, Path("results"), "-o", "--out", help="Folder of pages and plots."),
+    "page": _option(bool, True, "--page/--no-page", help="Write the page, or only run and store (without the extra)."),
+    "device": _option(str, "auto", "--device", help="auto, cpu, cuda or cuda:N."),
     "max_seconds": _option(
-        float | None, None, "--max-seconds", help="Begin nothing that would end later; 0 only writes the page."
+        float | None, None, "--max-seconds", help="Start nothing that would end later; 0 only writes the page."
     ),
-    "batch": _option(int, 64, "--batch", help="Configurations trained together, and written at once."),
-    "plan": _option(bool, False, "--plan", help="Only say what is missing and about how long it takes."),
+    "batch": _option(int, 64, "--batch", help="Configurations to train together, and to store at once."),
+    "plan": _option(bool, False, "--plan", help="Only print what is missing and about how long it takes."),
 }
-
-
-class Clock:
-    """The options of a run, with less and less of --max-seconds left."""
-
-    def __init__(self, running: dict[str, Any]) -> None:
-        self.running, self.began = running, time.monotonic()
-
-    def left(self) -> dict[str, Any]:
-        if "max_seconds" not in self.running:
-            return self.running
-        return {**self.running, "max_seconds": max(0.0, self.running["max_seconds"] - time.monotonic() + self.began)}
-
-
-class Study:
-    """One pool with its graphs and store, made from the options of a command."""
-
-    def __init__(
-        self, source: str | Dataset, n: int, pooled: dict[str, Any], running: dict[str, Any], reading: dict[str, Any],
-        *, tested: bool = True,
-    ) -> None:  # fmt: skip
-        from grash_study.graphs import StudyGraphs
-        from grash_study.run import check_batch
-        from grash_study.store import Store
-
-        check_batch(running["batch"])
-        show_log()
-        self.source, self.reading = source if isinstance(source, str) else source.name, reading
-        dataset = load(source, reading) if isinstance(source, str) else source
-        if tested and not len(dataset.test):
-            raise InputError(f"{dataset.name} has no test triples, by which full trainings are compared: give some.")
-        self.running, self.pooled, self._clock = running, pooled, Clock(running)
-        self.pool: Pool = pool_of(dataset, n, pooled)
-        self.graphs: StudyGraphs = StudyGraphs(self.pool)
-        self.store: Store = Store.of(running["store"], self.pool)
-
-    def limits(self) -> dict[str, Any]:
-        """Where to compute, and how much longer."""
-        return {"device": self.running["device"], "max_seconds": self._clock.left().get("max_seconds")}
-
-    def run(self, cells: list[Cell]) -> bool:
-        """Trains what is missing, after saying how long that takes; whether all is there then."""
-        from grash_study.run import UNKNOWN, plan_cells, run_cells
-
-        limits, pace = self.limits(), UNKNOWN
-        if self.running["plan"] or limits["max_seconds"] != 0:
-            plan = plan_cells(self.graphs, cells, self.store, device=limits["device"])
-            show("\n".join(plan.lines))
-            pace = plan.pace
-        if self.running["plan"]:
-            return False
-        given = {"batch": self.running["batch"], "pace": pace, "say": show}
-        ran = run_cells(self.graphs, cells, self.store, **self.limits(), **given)
-        say(f"{ran.done} of {ran.asked} cells are in {self.store.path}")
-        return ran.finished
-
-    def search(self, asked: list[Asked]) -> bool:
-        """Runs the searches that are missing; whether all are there then."""
-        from grash_study.searches import print_searches, run_searches
-
-        for one in asked:
-            one.settings(self.pool)  # says now what is wrong with one of them, not after the others
-        if self.running["plan"] or self.limits()["max_seconds"] != 0:
-            show(print_searches(self.graphs, asked, self.store, device=self.running["device"]))
-        if self.running["plan"]:
-            return False
-        return run_searches(self.graphs, asked, self.store, **self.limits(), say=show)
-
-    def command(self, verb: str, *more: object) -> str:
-        """The command that makes a page again from the same store."""
-        return study_command(verb, self.source, self.pool.n, self.pooled, self.running, self.reading, *more)
-
-    def page(self, page: Page, finished: bool) -> None:
-        if self.running["plan"]:
-            raise typer.Exit(0)
-        put_page(page, self.running["out"], finished)
-
-
-def study_command(
-    verb: str, source: str, n: int, pooled: dict[str, Any], running: dict[str, Any], reading: dict[str, Any],
-    *more: object,
-) -> str:  # fmt: skip
-    """A command as it was given, with all that its page depends on; how fast it was to run is left out."""
-    given: list[object] = [w for name in POOL if name != "fixed" for w in (f"--{name}", _plain(pooled[name]))]
-    given += [word for text in pooled.get("fixed", []) for word in ("--set", text)]
-    return command("grash", "study", verb, source, "--n", n, *given, *running_words(running, reading), *more)
-
-
-def running_words(running: dict[str, Any], reading: dict[str, Any]) -> list[object]:
-    """The options of a command that say how its source is read and where results lie."""
-    given: list[object] = []
-    for name, value in reading.items():
-        option = option_name(READING, name)
-        yes_no = option if value else option.replace("--", "--no-", 1)
-        given += [yes_no] if isinstance(value, bool) else [option, _plain(value)]
-    places = [name for name in ("store", "out") if running[name] != RUNNING[name][1]]
-    return given + [w for name in places for w in (f"--{name}", running[name])]
-
-
-def put_page(page: Page, out: Path, finished: bool) -> None:
-    """Writes a page and leaves; one that would replace a page made from more is an error when all has been run."""
-    from grash_study.pages import write_page
-
-    try:
-        say(f"page: {write_page(page, out, refuse_less=True)}")
-    except InputError as error:
-        if finished:
-            raise
-        say(str(error))
-    leave(finished)
-
-
-def leave(finished: bool) -> None:
-    """Ends a command whose work is not all done with a code that says so."""
-    if not finished:
-        say("Not all has been run: the same command goes on.")
-        raise typer.Exit(UNFINISHED)
-
-
-def load(source: str, reading: dict[str, Any]) -> Dataset:
-    from grash.api import dataset as datasets_api
-
-    return datasets_api.load_dataset(source, **reading)
-
-
-def models_of(names: str) -> list[str]:
-    """The models of an option --models."""
-    found = listed(names)
-    if not found:
-        raise ConfigError(f"--models '{names}' names no model: give one or more, with commas, as in complex,rotate.")
-    return found
-
-
-def listed(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
-
-
-def pool_of(dataset: Dataset, n: int, given: dict[str, Any]) -> Pool:
-    """The configurations that a command asks for, or what is wrong with them."""
-    from grash.api.search import resolved_space
-    from grash_study.pool import make_pool
-
-    if n < 3:
-        raise ConfigError(f"--n {n}: give 3 or more configurations, fewer say nothing about a ranking.")
-    space, label = resolved_space(given["space"]), given.get("label")
-    fixed = dict(parse_assignment(text) for text in given.get("fixed", []))
-    named = {"space": space, "label": label or Path(given["space"]).stem, "fixed": fixed}
-    return make_pool(dataset, n=n, **{**given, **named})
-
-
-def show(lines: str) -> None:
-    print(lines, flush=True)
-
-
-def _plain(value: Any) -> Any:
-    return f"{value:g}" if isinstance(value, float) else value
-
-
-# = grash study: the paper's experiments as commands, and a table on which searches compete.
-# =
-# = What is measured goes into a store (a folder of .jsonl files, one per pool), which a later run, here or elsewhere, goes
-# = on with; pages and tables are made from the store.
-
+SEARCHING: Options = {name: option for name, option in RUNNING.items() if name != "batch"}
 N = Annotated[int, typer.Option("--n", "-n", help="Configurations.")]
 Preset = Annotated[str, typer.Option("--preset", help="Of the searches: default, paper or paper-text.")]
 Which = Annotated[str, typer.Option("--variants", help="Some of epoch, graph and combined, with commas.")]
 
 
-def add_to(study: typer.Typer) -> None:
-    """Add the commands of a study to the group `grash study`."""
+def add_to(app: typer.Typer) -> None:
+    """Add the group `grash study`."""
+    about = "Run the paper's experiments and compare search methods."
+    study = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help=about)
     for verb in (transfer, variants, resources, rounds, table):
         study.command()(with_options(verb, pooled=POOL, running=RUNNING, reading=READING))
     study.command()(methods)
     study.command()(with_options(confirm, running=SEARCHING, reading=READING))
     study.command()(merge)
+    app.add_typer(study, name="study")
+
+
+def check_extra() -> None:
+    """Raise an error that names what to install, unless the packages of the extra `study` are there."""
+    missing = [name for name in ("scipy", "sklearn", "matplotlib", "polars") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"grash study needs {', '.join(missing)}: pip install 'grash[study]'.")
 
 
 def transfer(
@@ -238,21 +90,21 @@ def transfer(
     ] = "triples,walk,kgtuner,k-core,core-order,epochs,combined",
     **given: Any,
 ) -> None:
-    """Which reductions foretell full training: rank correlation by technique and budget (paper, Fig. 3, Tab. 1)."""
+    """Measure which reductions predict full training, by technique and budget (paper, Fig. 3, Tab. 1)."""
     from grash_study.transfer import check_reductions, transfer_cells, transfer_page
 
     chosen = check_reductions(techniques)
-    made = Study(source, n, **given)
-    finished = made.run(transfer_cells(n, reductions=chosen))
-    words = made.command("transfer", "--techniques", ",".join(chosen))
-    made.page(transfer_page(made.store, n, command=words, reductions=chosen), finished)
+    study = Study(source, n, **given)
+    finished = study.run(transfer_cells(n, reductions=chosen))
+    shown = study.command("transfer", "--techniques", ",".join(chosen))
+    study.finish(finished, lambda: transfer_page(study.store, n, command=shown, reductions=chosen))
 
 
 def variants(
     source: Source,
     n: N = 64,
     models: Annotated[
-        str, typer.Option("--models", help="Models, with commas; --model is left aside.")
+        str, typer.Option("--models", help="Models, with commas; --model is ignored.")
     ] = "complex,rotate,transe",
     preset: Preset = "paper",
     large: Annotated[
@@ -264,27 +116,30 @@ def variants(
     running: dict[str, Any],
     reading: dict[str, Any],
 ) -> None:
-    """What is reduced, and what the search then picks, model by model; RotatE also with its own loss (Tab. 2)."""
-    from grash_study import variants as study
+    """Compare what searches pick by reducing epochs, the graph or both, model by model (Tab. 2)."""
+    from grash_study.pool import DEFAULT
+    from grash_study.store import cells_on
+    from grash_study.variants import pick_cells, setups, variant_searches, variants_page
 
-    names = models_of(models)
-    dataset, clock = load(source, reading), Clock(running)
-    lines, finished = [], True
-    words = study_command(
-        "variants", source, n, pooled, running, reading, "--models", models, "--preset", preset, "--large-dim", large,
-        "--full" if full else "--picks",
-    )  # fmt: skip
-    kinds = study.setups(names, dim=pooled["dim"], large=large, full=full, n_entities=dataset.n_entities)
-    for setup in kinds:  # says now what is wrong with one of them, not after the others
-        pool_of(dataset, n, {**pooled, **setup.changes})
+    names = _models(models)
+    dataset, clock = _load(source, reading), Clock(running)
+    kinds = setups(names, dim=pooled["dim"], large=large, full=full, n_entities=dataset.n_entities)
+    for setup in kinds:  # find mistakes in all of them before one is trained
+        _pool(dataset, n, {**pooled, **setup.changes})
+    found, finished = [], True
     for setup in kinds:
-        made = Study(dataset, n, {**pooled, **setup.changes}, clock.left(), {})
-        asked = study.asked_searches(setup.variants, n=n, preset=preset)
-        finished &= made.search(asked)
-        finished &= made.run(study.variant_cells(made.store, asked, n=n, full=setup.full))
-        lines.append((setup, made.store))
-        made.store.release()
-    made.page(study.variants_page(lines, n=n, preset=preset, command=words), finished)
+        study = Study(dataset, n, {**pooled, **setup.changes}, clock.left(), {})
+        searches = variant_searches(setup.variants, n=n, preset=preset)
+        finished &= study.search(searches)
+        everything = cells_on("whole", 1.0, [DEFAULT, *range(n)])
+        finished &= study.run(everything if setup.full else pick_cells(study.store, searches, DEFAULT))
+        found.append((setup, study.store))
+        study.store.release()
+    picks = ("--large-dim", large, "--full" if full else "--picks")
+    shown = _study_command(
+        "variants", source, n, pooled, running, reading, "--models", models, "--preset", preset, *picks
+    )
+    study.finish(finished, lambda: variants_page(found, n=n, preset=preset, command=shown))
 
 
 def resources(
@@ -297,36 +152,30 @@ def resources(
     ] = True,
     **given: Any,
 ) -> None:
-    """Seconds, peak memory and model size per round and variant, and more trials at a time (Tab. 3)."""
-    from grash_study.resources import asked_searches, resources_page, time_first_rounds
+    """Measure seconds, peak memory and model size per round and variant, and more trials at a time (Tab. 3)."""
+    from grash_study.resources import resources_page, time_first_rounds
+    from grash_study.variants import variant_searches
 
-    made = Study(source, n, **given, tested=False)
-    asked = asked_searches(which.split(","), n=n, preset=preset)
-    finished = made.search(asked)
+    study = Study(source, n, **given, tested=False)
+    searches = variant_searches(which.split(","), n=n, preset=preset, warm=True)
+    finished = study.search(searches)
     if finished and together:
-        finished = time_first_rounds(made.graphs, asked, made.store, **made.limits(), say=show)
+        finished = time_first_rounds(study.graphs, searches, study.store, **study.limits(), say=_show)
     timed = "--together" if together else "--no-together"
-    words = made.command("resources", "--preset", preset, "--variants", which, timed)
-    made.page(resources_page(made.store, asked, command=words, together=together), finished)
+    shown = study.command("resources", "--preset", preset, "--variants", which, timed)
+    study.finish(finished, lambda: resources_page(study.store, searches, command=shown, together=together))
 
 
-def rounds(
-    source: Source,
-    n: N = 64,
-    preset: Preset = "paper",
-    which: Which = "graph,combined",
-    **given: Any,
-) -> None:
-    """How many rounds pay: η = 2, 4, 8 and n at B = 3, and one round at B = 1 (Tab. 4)."""
-    from grash_study.variants import asked_searches_rounds as asked_searches
-    from grash_study.variants import picks, rounds_page
+def rounds(source: Source, n: N = 64, preset: Preset = "paper", which: Which = "graph,combined", **given: Any) -> None:
+    """Compare numbers of rounds: η = 2, 4, 8 and n at B = 3, and one round at B = 1 (Tab. 4)."""
+    from grash_study.variants import pick_cells, round_searches, rounds_page
 
-    made = Study(source, n, **given)
-    asked = asked_searches(which.split(","), n=n, preset=preset)
-    finished = made.search(asked)
-    finished &= made.run(picks(made.store, asked))
-    words = made.command("rounds", "--preset", preset, "--variants", which)
-    made.page(rounds_page(made.store, asked, command=words), finished)
+    study = Study(source, n, **given)
+    searches = round_searches(which.split(","), n=n, preset=preset)
+    finished = study.search(searches)
+    finished &= study.run(pick_cells(study.store, searches))
+    shown = study.command("rounds", "--preset", preset, "--variants", which)
+    study.finish(finished, lambda: rounds_page(study.store, searches, command=shown))
 
 
 def table(
@@ -334,46 +183,26 @@ def table(
     n: N = 128,
     to: Annotated[
         Path | None,
-        typer.Option("--to", help="File to write; OUT/tables/POOL.parquet by default.", show_default=False),
+        typer.Option("--to", help="File to write (default: OUT/tables/POOL.parquet).", show_default=False),
     ] = None,
     **given: Any,
 ) -> None:
-    """A table to compete on: a pool of configurations at every fidelity, with curves, costs and failures."""
+    """Make a table: a pool of configurations at every fidelity, with curves, costs and failures."""
     from grash_study.table import make_table, table_cells
-    from grash_study.transfer import full_scores
 
-    made = Study(source, n, **given)
-    cells = table_cells(made.graphs)
-    finished = made.run(cells)
-    if made.running["plan"]:
+    study = Study(source, n, **given)
+    cells = table_cells(study.graphs)
+    finished = study.run(cells)
+    if study.running["plan"]:
         raise typer.Exit(0)
-    if not finished and not full_scores(made.store, n):
-        say("No table is written yet: it needs trainings on the whole graph, and none has been run.")
-        leave(finished)
-    path = to if to is not None else made.running["out"] / "tables" / f"{made.pool.name}.parquet"
-    found = make_table(made.store, made.pool, rails=made.graphs.rails(), cells=cells)
-    try:
-        found.save(path)
-        say(f"{path}: {found.n} configurations × {len(found.graph_fractions)} graphs")
-    except ModuleNotFoundError as error:
-        say(f"{error.name} is not installed here, so that no table is written: run this again where it is.")
-    leave(finished)
-
-
-def merge(
-    into: Annotated[Path, typer.Argument(help="The store that takes the others in.", show_default=False)],
-    others: Annotated[list[Path], typer.Argument(help="Stores of the same studies.", show_default=False)],
-) -> None:
-    """Bring results from another machine into a store: what it lacks is added."""
-    from grash_study.store import merge_stores
-
-    for name, count in merge_stores(into, *others).items():
-        print(f"{into / name}: {count} results were new")
-
-
-# = grash study methods: searches compete on tables, over many seeds, on one core in minutes.
-
-DOCS = Path("docs/results")
+    if not finished and not study.store.full_trainings(n):
+        say("No table is written yet: it needs trainings on the whole graph, and there are none.")
+    elif study.running["page"]:
+        path = to if to is not None else study.running["out"] / "tables" / f"{study.pool.name}.parquet"
+        made = make_table(study.store, study.pool, guard_rails=study.graphs.guard_rails(), cells=cells)
+        made.save(path)
+        say(f"{path}: {made.n} configurations × {len(made.graph_fractions)} graphs")
+    _leave(finished)
 
 
 def methods(
@@ -385,41 +214,314 @@ def methods(
     ] = False,
     settings: Annotated[
         Path | None,
-        typer.Option("--settings", help="Compare the default with what a YAML file lists.", show_default=False),
+        typer.Option("--settings", help="Compare the default with the list in a YAML file.", show_default=False),
     ] = None,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of pages and plots.")] = DOCS,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of pages and plots.")] = RUNNING["out"][1],
 ) -> None:
-    """Let searches choose from a table: what they pick at equal cost, with intervals, and what was lost where.
+    """Compare search methods on tables: what they pick at equal cost, with intervals.
 
     A file for --settings is a list: - {name: more survivors, eta: 3} or - {name: ties, run: rungs, ties: 2}.
     """
-    from grash_study.compare import compare
+    check_extra()
+    from grash_study.compare import Kind, compare, write_methods_page, write_overview
     from grash_study.methods import METHODS
-    from grash_study.methods_page import Kind, write_methods_page, write_overview
     from grash_study.recorded import Recorded
     from grash_study.sweep import SWEEP, fitting, read_methods
     from grash_study.table import Table
 
     if sweep and settings is not None:
-        raise ConfigError("--sweep and --settings each say what to compare: give one of them.")
+        raise ConfigError("--sweep and --settings both choose what to compare: give one of them.")
     kind: Kind = "sweep" if sweep else "settings" if settings is not None else "methods"
     label = None if settings is None else settings.stem
     chosen = read_methods(settings) if settings is not None else SWEEP if sweep else METHODS
     given: list[object] = ["--sweep"] if sweep else ["--settings", settings] if settings is not None else []
-    given += ["--out", out] if out != DOCS else []
-    words = command("grash", "study", "methods", *tables, "--seeds", seeds, "--budget", f"{budget:g}", *given)
+    given += ["--out", out] if out != RUNNING["out"][1] else []
+    shown = command("grash", "study", "methods", *tables, "--seeds", seeds, "--budget", f"{budget:g}", *given)
     several = []
     for path in tables:
         bench = Recorded(Table.load(path))
-        found = compare(bench, fitting(chosen, bench.n, tell=say), seeds=seeds, budget=budget, tell=say)
-        _show(found)
-        say(f"{write_methods_page(found, out, kind=kind, label=label, command=words)}: written")
+        found = compare(bench, fitting(chosen, bench.n, say=say), seeds=seeds, budget=budget, say=say)
+        _show_comparison(found)
+        say(f"page: {write_methods_page(found, out, kind=kind, label=label, command=shown)}")
         several.append(found)
     if len(several) > 1:
-        say(f"{write_overview(several, out, kind=kind, label=label, command=words)}: written")
+        say(f"page: {write_overview(several, out, kind=kind, label=label, command=shown)}")
 
 
-def _show(found: Comparison) -> None:
+def confirm(
+    source: Source,
+    models: Annotated[
+        str, typer.Option("--models", "-m", help="Models, with commas; each is searched by itself.")
+    ] = "complex,rotate,transe",
+    dim: Annotated[int, typer.Option("--dim", "-d", help="Floats per entity.")] = 512,
+    epochs: Annotated[float, typer.Option("--epochs", "-e", help="E: epochs of a full training.")] = 100.0,
+    seeds: Annotated[int, typer.Option("--seeds", help="Searches of each: seeds 0, 1, …")] = 3,
+    presets: Annotated[
+        str, typer.Option("--presets", help="Presets to search as they are, with commas; none: ''.")
+    ] = "default,paper",
+    candidates: Annotated[
+        list[str] | None,
+        typer.Option("--candidate", help="NAME: name=value, name=value on top of a preset. Repeatable."),
+    ] = None,
+    common: Annotated[
+        list[str] | None, typer.Option("--search", help="A setting of all searches, name=value. Repeatable.")
+    ] = None,
+    fixed: Annotated[list[str] | None, FIXED[2]] = None,
+    label: Annotated[
+        str | None,
+        typer.Option("--label", help="End of the page's name (default: the candidates).", show_default=False),
+    ] = None,
+    *,
+    running: dict[str, Any],
+    reading: dict[str, Any],
+) -> None:
+    """Run real searches, train their picks in full and test them: several seeds each, candidates side by side.
+
+    --candidate "sobol: proposals=sobol" --candidate "rich: n_trials=128, space=rich.yaml, preset=default": settings of
+    a search, or of a training (then fixed as by --set), on top of preset=NAME.
+    """
+    from functools import partial
+
+    from grash.api.search import Search
+    from grash_study.confirm import plan_wanted, run_wanted, store_of, wanted_searches
+    from grash_study.confirm_page import confirm_page
+
+    names, candidates, common, fixed = _models(models), candidates or [], common or [], fixed or []
+    _check_running(running)
+    dataset = _load(source, reading, tested=True)
+    columns = [*_presets(presets), *(read_candidate(text) for text in candidates)]
+    shared = {"dim": dim, "max_epochs": epochs, **_settings(common, fixed)}
+    wanted = wanted_searches(dataset, columns, models=names, seeds=seeds, common=shared)
+    store, open_search = store_of(running["store"], dataset), partial(Search, source=source)
+    clock, device = Clock(running), running["device"]
+    if running["plan"] or running.get("max_seconds") != 0:
+        _show(plan_wanted(dataset, wanted, store, open_search, device=device))
+    left = clock.left().get("max_seconds")
+    finished = not running["plan"] and run_wanted(
+        dataset, wanted, store, open_search, device=device, max_seconds=left, say=_show
+    )
+    given: list[object] = ["--models", models, "--dim", dim, "--epochs", f"{epochs:g}", "--seeds", seeds]
+    given += ["--presets", presets]
+    for option, texts in (("--candidate", candidates), ("--search", common), ("--set", fixed)):
+        given += [word for text in texts for word in (option, text)]
+    given += ["--label", label] if label else []
+    shown = command("grash", "study", "confirm", source, *given, *_running_words(running, reading))
+    usual = [*_listed(presets), *(["candidates"] if candidates else []), *map(_short, [*common, *fixed])]
+    _finish(running, finished, lambda: confirm_page(wanted, store, label=label or "-".join(usual), command=shown))
+
+
+def merge(
+    into: Annotated[Path, typer.Argument(help="The store to add results to.", show_default=False)],
+    others: Annotated[list[Path], typer.Argument(help="Stores of the same studies.", show_default=False)],
+) -> None:
+    """Add the results of other stores, e.g. from another machine, to a store."""
+    from grash_study.store import merge_stores
+
+    for name, count in merge_stores(into, *others).items():
+        print(f"{into / name}: {count} new results")
+
+
+class Clock:
+    """The options of a run, with what is left of --max-seconds."""
+
+    def __init__(self, running: dict[str, Any]) -> None:
+        self.running, self.start = running, time.monotonic()
+
+    def left(self) -> dict[str, Any]:
+        if "max_seconds" not in self.running:
+            return self.running
+        return {**self.running, "max_seconds": max(0.0, self.running["max_seconds"] - time.monotonic() + self.start)}
+
+
+class Study:
+    """One pool with its graphs and store, from the options of a command."""
+
+    def __init__(
+        self, source: str | Dataset, n: int, pooled: dict[str, Any], running: dict[str, Any], reading: dict[str, Any],
+        *, tested: bool = True,
+    ) -> None:  # fmt: skip
+        from grash_study.pool import StudyGraphs
+        from grash_study.run import check_batch
+
+        check_batch(running["batch"])
+        _check_running(running)
+        self.source, self.reading = source if isinstance(source, str) else source.name, reading
+        dataset = _load(source, reading, tested=tested) if isinstance(source, str) else source
+        self.running, self.pooled, self._clock = running, pooled, Clock(running)
+        self.pool = _pool(dataset, n, pooled)
+        self.graphs = StudyGraphs(self.pool)
+        self.store = self.pool.store(running["store"])
+
+    def limits(self) -> dict[str, Any]:
+        """Return the device, and the seconds left."""
+        return {"device": self.running["device"], "max_seconds": self._clock.left().get("max_seconds")}
+
+    def run(self, cells: list[Cell]) -> bool:
+        """Train what is missing, after printing how long that takes; return whether all is there."""
+        from grash_study.run import plan_cells, run_cells
+
+        pace = None
+        if self._plans():
+            plan = plan_cells(self.graphs, cells, self.store, device=self.running["device"])
+            _show("\n".join(plan.lines))
+            pace = plan.pace
+        if self.running["plan"]:
+            return False
+        given = {"batch": self.running["batch"], "pace": pace, "say": _show}
+        ran = run_cells(self.graphs, cells, self.store, **self.limits(), **given)
+        say(f"{ran.done} of {ran.asked} cells are in {self.store.path}")
+        return ran.finished
+
+    def search(self, searches: list[SearchOfPool]) -> bool:
+        """Run the searches that are missing; return whether all are there."""
+        from grash_study.searches import plan_searches, run_searches
+
+        for one in searches:
+            one.settings(self.pool.meta())  # find mistakes in all of them before one is run
+        if self._plans():
+            _show(plan_searches(self.graphs, searches, self.store, device=self.running["device"]))
+        return not self.running["plan"] and run_searches(self.graphs, searches, self.store, **self.limits(), say=_show)
+
+    def command(self, verb: str, *more: object) -> str:
+        """Return the command that makes the page again from the same store."""
+        return _study_command(verb, self.source, self.pool.n, self.pooled, self.running, self.reading, *more)
+
+    def finish(self, finished: bool, page: Any) -> None:
+        _finish(self.running, finished, page)
+
+    def _plans(self) -> bool:
+        return self.running["plan"] or self.limits()["max_seconds"] != 0
+
+
+def read_candidate(text: str) -> Candidate:
+    """Return a candidate from NAME: name=value, name=value, …; values are YAML, so [1, 2] is a list."""
+    from grash_study.confirm import Candidate
+
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    parts = [part for part in re.split(r"[,\s]+(?=\w+=)", rest) if part]
+    if not colon or not name or not parts or any("=" not in part for part in parts):
+        raise ConfigError(
+            f'--candidate "{text}" is not a candidate: give a name and settings, e.g. "sobol: proposals=sobol, eta=3".'
+        )
+    preset = [parse_assignment(part)[1] for part in parts if part.startswith("preset=")]
+    others = [part for part in parts if not part.startswith("preset=")]
+    return Candidate(name, str(preset[-1]) if preset else "default", _settings(others, []), ", ".join(others))
+
+
+def _presets(names: str) -> list[Candidate]:
+    from grash_study.confirm import Candidate
+
+    return [Candidate(name, name) for name in _listed(names)]
+
+
+def _settings(search: list[str], fixed: list[str]) -> dict[str, Any]:
+    """Return settings of a search; settings of the training are fixed. A space file is read now."""
+    from grash.api.search import resolved_space
+    from grash.search.settings import ALIASES, SearchSettings
+    from grash.training.config import TrainConfig
+    from grash_study.store import current_names
+
+    given: dict[str, Any] = {"fixed": dict(parse_assignment(text) for text in fixed)}
+    for name, value in current_names(dict(parse_assignment(text) for text in search)).items():
+        if name in SearchSettings.model_fields or name in ALIASES or name not in TrainConfig.model_fields:
+            given[name] = resolved_space(value) if name == "space" else value
+        else:
+            given["fixed"][name] = value
+    return given
+
+
+def _short(text: str) -> str:
+    """Return a setting name=value as in names of pages; of a space file only its stem."""
+    name, _, value = text.partition("=")
+    return f"{name}.{Path(value).stem if name == 'space' else value}"
+
+
+def _study_command(
+    verb: str, source: str, n: int, pooled: dict[str, Any], running: dict[str, Any], reading: dict[str, Any],
+    *more: object,
+) -> str:  # fmt: skip
+    """Return a command with all options that its page depends on."""
+    given: list[object] = [w for name in POOL if name != "fixed" for w in (f"--{name}", _plain(pooled[name]))]
+    given += [word for text in pooled.get("fixed", []) for word in ("--set", text)]
+    return command("grash", "study", verb, source, "--n", n, *given, *_running_words(running, reading), *more)
+
+
+def _running_words(running: dict[str, Any], reading: dict[str, Any]) -> list[object]:
+    """Return the options for reading the source and for folders that are not the default."""
+    given: list[object] = []
+    for name, value in reading.items():
+        option = option_name(READING, name)
+        flag = option if value else option.replace("--", "--no-", 1)
+        given += [flag] if isinstance(value, bool) else [option, _plain(value)]
+    folders = [name for name in ("store", "out") if running[name] != RUNNING[name][1]]
+    return given + [word for name in folders for word in (f"--{name}", running[name])]
+
+
+def _check_running(running: dict[str, Any]) -> None:
+    if running["page"] and not running["plan"]:
+        check_extra()
+    show_log()
+
+
+def _finish(running: dict[str, Any], finished: bool, make_page: Any) -> None:
+    """Write the page and exit; a page that has more numbers is not replaced, which is an error if all has been run."""
+    from grash_study.pages import write_page
+
+    if running["plan"]:
+        raise typer.Exit(0)
+    if running["page"]:
+        page: Page = make_page()
+        try:
+            say(f"page: {write_page(page, running['out'], refuse_less=True)}")
+        except InputError as error:
+            if finished:
+                raise
+            say(str(error))
+    _leave(finished)
+
+
+def _leave(finished: bool) -> None:
+    if not finished:
+        say("Not everything has been run: the same command continues.")
+        raise typer.Exit(UNFINISHED)
+
+
+def _load(source: str, reading: dict[str, Any], *, tested: bool = False) -> Dataset:
+    from grash.api import dataset as datasets_api
+
+    dataset = datasets_api.load_dataset(source, **reading)
+    if tested and not len(dataset.test):
+        raise InputError(f"{dataset.name} has no test triples, by which full trainings are compared: give some.")
+    return dataset
+
+
+def _models(names: str) -> list[str]:
+    found = _listed(names)
+    if not found:
+        raise ConfigError(f"--models '{names}' names no model: give one or more, with commas, e.g. complex,rotate.")
+    return found
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _pool(dataset: Dataset, n: int, given: dict[str, Any]) -> Pool:
+    from grash.api.search import resolved_space
+    from grash_study.pool import make_pool
+
+    if n < 3:
+        raise ConfigError(f"--n {n}: give 3 or more configurations, to compare rankings.")
+    label = given.get("label") or Path(given["space"]).stem
+    fixed = dict(parse_assignment(text) for text in given.get("fixed", []))
+    return make_pool(dataset, n=n, **{**given, "space": resolved_space(given["space"]), "label": label, "fixed": fixed})
+
+
+def _show(lines: str) -> None:
+    print(lines, flush=True)
+
+
+def _show_comparison(found: Comparison) -> None:
     rows = [
         (
             r.name, f"{r.cost:.2f}", f"{r.mrr:.4f}", f"{r.mrr_interval[0]:.4f} … {r.mrr_interval[1]:.4f}",
@@ -433,123 +535,5 @@ def _show(found: Comparison) -> None:
     show_table(columns, rows, title=f"{found.bench.name}, {found.seeds:,} seeds, B = {found.budget:g}")
 
 
-# = grash study confirm: real searches with final training, several seeds each, candidates for a default beside each
-# = other.
-
-SEARCHING = {name: option for name, option in RUNNING.items() if name != "batch"}
-
-
-def confirm(
-    source: Source,
-    models: Annotated[
-        str, typer.Option("--models", "-m", help="Models, with commas; each is searched on its own.")
-    ] = "complex,rotate,transe",
-    dim: Annotated[int, typer.Option("--dim", "-d", help="Floats per entity.")] = 512,
-    epochs: Annotated[float, typer.Option("--epochs", "-e", help="E: epochs of a full training run.")] = 100.0,
-    seeds: Annotated[int, typer.Option("--seeds", help="Searches of each: seeds 0, 1, …")] = 3,
-    presets: Annotated[
-        str, typer.Option("--presets", help="Presets that are searched as they are, with commas; none: ''.")
-    ] = "default,paper",
-    candidates: Annotated[
-        list[str] | None,
-        typer.Option("--candidate", help="NAME: name=value, name=value on top of a preset. Repeatable."),
-    ] = None,
-    common: Annotated[
-        list[str] | None, typer.Option("--search", help="A setting of all searches, name=value. Repeatable.")
-    ] = None,
-    fixed: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of the training that is not searched, name=value. Repeatable."),
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option("--label", help="Ends the page's name; the candidates by default.", show_default=False)
-    ] = None,
-    *,
-    running: dict[str, Any],
-    reading: dict[str, Any],
-) -> None:
-    """Search for real, train the pick in full and test it: several seeds each, candidates beside each other.
-
-    --candidate "sobol: proposals=sobol" --candidate "rich: n_trials=128, space=rich.yaml, preset=default": settings of
-    a search, those of a training (then fixed as --set does), and preset=NAME, on which the others come.
-    """
-    from functools import partial
-
-    from grash.api.search import Search
-    from grash_study.confirm import plan_wanted, run_wanted, store_of, wanted_searches
-    from grash_study.confirm_page import confirm_page
-
-    names = models_of(models)
-    show_log()
-    dataset = load(source, reading)
-    if not len(dataset.test):
-        raise InputError(f"{dataset.name} has no test triples, by which final models are compared: give some.")
-    columns = [*_presets(presets), *(read_candidate(text) for text in candidates or [])]
-    words = ["--models", models, "--dim", dim, "--epochs", f"{epochs:g}", "--seeds", seeds, "--presets", presets]
-    words += [w for name, given in _repeated(candidates, common, fixed) for w in (name, given)]
-    words += ["--label", label] if label else []
-    shared = {"dim": dim, "max_epochs": epochs, **_settings(common or [], fixed or [])}
-    wanted = wanted_searches(dataset, columns, models=names, seeds=seeds, common=shared)
-    store, opens = store_of(running["store"], dataset), partial(Search, source=source)
-    clock, device = Clock(running), running["device"]
-    if running["plan"] or running.get("max_seconds") != 0:
-        show(plan_wanted(dataset, wanted, store, opens, device=device))
-    if running["plan"]:
-        raise typer.Exit(0)
-    left = clock.left().get("max_seconds")
-    finished = run_wanted(dataset, wanted, store, opens, device=device, max_seconds=left, say=show)
-    shown = command("grash", "study", "confirm", source, *words, *running_words(running, reading))
-    usual = [
-        *listed(presets),
-        *(["candidates"] if candidates else []),
-        *(_short(text) for text in [*(common or []), *(fixed or [])]),
-    ]
-    called = label or "-".join(usual)
-    put_page(confirm_page(wanted, store, label=called, command=shown), running["out"], finished)
-
-
-def read_candidate(text: str) -> Candidate:
-    """A candidate from NAME: name=value, name=value, …; values as in YAML, so that [1, 2] is a list."""
-    from grash_study.confirm import Candidate
-
-    name, colon, rest = (part.strip() for part in text.partition(":"))
-    parts = [part for part in re.split(r"[,\s]+(?=\w+=)", rest) if part]
-    if not colon or not name or not parts or any("=" not in part for part in parts):
-        raise ConfigError(
-            f'--candidate "{text}" is no candidate: give a name and settings, as in "sobol: proposals=sobol, eta=3".'
-        )
-    preset = [parse_assignment(part)[1] for part in parts if part.startswith("preset=")]
-    rest_parts = [part for part in parts if not part.startswith("preset=")]
-    return Candidate(name, str(preset[-1]) if preset else "default", _settings(rest_parts, []), ", ".join(rest_parts))
-
-
-def _presets(names: str) -> list[Candidate]:
-    from grash_study.confirm import Candidate
-
-    return [Candidate(name, name) for name in listed(names)]
-
-
-def _settings(search: list[str], fixed: list[str]) -> dict[str, Any]:
-    """Settings of a search; what is a setting of the training is fixed. A space file is read now."""
-    from grash.api.search import resolved_space
-    from grash.search.settings import ALIASES, SearchSettings
-    from grash.training.config import TrainConfig
-
-    given: dict[str, Any] = {"fixed": dict(parse_assignment(text) for text in fixed)}
-    for name, value in (parse_assignment(text) for text in search):
-        if name in SearchSettings.model_fields or name in ALIASES or name not in TrainConfig.model_fields:
-            given[name] = resolved_space(value) if name == "space" else value
-        else:
-            given["fixed"][name] = value
-    return given
-
-
-def _short(text: str) -> str:
-    """A setting name=value as names of pages have it; of a space's file only what it is called."""
-    name, _, value = text.partition("=")
-    return f"{name}.{Path(value).stem if name == 'space' else value}"
-
-
-def _repeated(candidates: list[str] | None, common: list[str] | None, fixed: list[str] | None) -> list[tuple[str, str]]:
-    several = (("--candidate", candidates), ("--search", common), ("--set", fixed))
-    return [(name, text) for name, texts in several for text in texts or []]
+def _plain(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, float) else value

@@ -1,88 +1,94 @@
-"""Methods against each other on a table, over many seeds: what they pick, what that cost, and what they had to hand.
+"""Compare methods on a table over many seeds, and write the page of a comparison.
 
-Comes from methods/; goes to methods_page.py. A seed gives all methods the same random order of the pool, so that they
-are compared in pairs. Intervals are over seeds: they say how sure a mean over draws from this pool is, and nothing
-about another pool.
+A seed gives all methods the same random order of the pool, so they are compared in pairs. Intervals are over seeds:
+they show how certain a mean over draws from this pool is, and nothing about another pool.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grash.errors import ConfigError
-from grash_study.methods import Method, Trace
+from grash.files import atomic_file
+from grash_study.methods import TPE_STARTUP, Method, Trace
+from grash_study.pages import Page, Rows, Series, Value, bar_plot, line_plot, with_interval, write_page
 from grash_study.recorded import Recorded
-from grash_study.statistics import RESAMPLES
+from grash_study.statistics import LEARNS, RESAMPLES, spearman
 
-_GRID = 320  # costs at which incumbents are looked at
+_N_COSTS = 320  # costs at which incumbents are compared
 _FIRST_COST = 0.01  # of a full run
+_BUDGET = 3.0  # pages of other budgets have it in their name
 BY_VALIDATION = "best validation of its n, all trained in full"
 BY_TEST = "best test MRR of its n, all trained in full"
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
+Kind = Literal["methods", "sweep", "settings"]
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One method over S seeds. mrr: mean test MRR of the picks; found: mrr over that of the best among the members that
-    it began with, in the mean; gain: mrr less the reference's, seed by seed. Intervals are of 95 %.
-
-    kept: the best member still in the race at each level, over the best that it began with, in the mean. curve
-    (costs,): mean test MRR of the incumbents, NaN where a seed has none yet.
-    """
+    """One method over S seeds. Intervals are of 95 %."""
 
     name: str
     cost: float
-    most: float  # that a seed cost
-    mrr: float
+    most: float  # highest cost of a seed
+    mrr: float  # mean test MRR of the picks
     mrr_interval: Interval
-    found: float
+    found: float  # mrr over that of the best among the members that it started with
     found_interval: Interval
-    gain: float
+    gain: float  # mrr minus that of the reference, seed by seed
     gain_interval: Interval
-    wins: float  # shares of the seeds in which its pick is better than the reference's
+    wins: float  # share of the seeds in which its pick is better than that of the reference
     losses: float
-    kept: tuple[float, ...]
-    curve: Floats
+    kept: tuple[float, ...]  # best member that is left at each level, over the best that it started with
+    curve: Floats  # (costs,) mean test MRR of the incumbents; NaN if a seed has none yet
     milliseconds: float
-    picks: NDArray[np.int64]  # (S,) numbers in the pool; −1 where nothing was found
-    costs: Floats
+    picks: NDArray[np.int64]  # (S,) numbers in the pool; −1 if nothing was found
+    costs: Floats  # (S,)
     picked: Floats  # (S,) test MRR of the picks
-    best: Floats  # (S,) of the best that it began with
+    best: Floats  # (S,) of the best that it started with
 
     @property
     def ran(self) -> bool:
-        """Whether any seed trained anything: a budget may be too small for all that a method does."""
+        """Whether any seed trained anything: a budget may be too small for a method."""
         return self.most > 0
 
     @property
     def different(self) -> int:
-        """How many configurations were picked over all seeds."""
+        """Number of configurations that were picked over all seeds."""
         return len(set(self.picks[self.picks >= 0].tolist()))
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All methods on one table. costs (C,): where curves were looked at. ceilings: what choosing with full trainings of
-    all members that the reference began with would come to, by validation and by test. notes: what the table lacks, and
-    whose rounds were scored on another graph than asked."""
+    """All methods on one table."""
 
     bench: Recorded
     budget: float
     seeds: int
     reference: str
     rows: tuple[Row, ...]
-    costs: Floats
-    ceilings: tuple[Row, ...] = ()
-    notes: tuple[str, ...] = ()
+    costs: Floats  # (C,) at which curves were evaluated
+    ceilings: tuple[
+        Row, ...
+    ] = ()  # choosing by validation and by test, after full trainings of the reference's members
+    notes: tuple[str, ...] = ()  # what the table lacks, and whose rounds were scored on another graph
 
     def row(self, name: str) -> Row:
-        return next(r for r in self.rows if r.name == name)
+        return next(r for r in self.all_rows if r.name == name)
+
+    @property
+    def all_rows(self) -> tuple[Row, ...]:
+        return (*self.rows, *self.ceilings)
 
 
 def compare(
@@ -92,10 +98,9 @@ def compare(
     seeds: int = 1000,
     budget: float = 3.0,
     reference: str | None = None,
-    tell: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
-    """Every method once per seed; one that this table does not suit is left out. reference: the method that the others
-    are compared with, the first by default."""
+    """Run every method once per seed; a method that does not suit this table is left out. reference: default first."""
     names = [m.name for m in methods]
     reference = names[0] if reference is None else reference
     if len(set(names)) < len(names) or reference not in names or seeds < 2:
@@ -103,72 +108,67 @@ def compare(
             f"{len(names)} methods ({', '.join(names)}), compared with {reference!r} over {seeds} seeds: give methods "
             f"with different names, one of them as the reference, and 2 seeds or more."
         )
-    longest = max(m.budget or budget for m in methods)
-    costs = np.geomspace(_FIRST_COST, longest, _GRID)
+    costs = np.geomspace(_FIRST_COST, max(m.budget or budget for m in methods), _N_COSTS)
     counts = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES) / seeds
-    first = next(m for m in methods if m.name == reference)
     runs, asked = {}, {}
-    for method in [first, *(m for m in methods if m is not first)]:
+    for method in sorted(methods, key=lambda m: m.name != reference):
         bench.asked.clear()
+        start = time.perf_counter()
         try:
-            runs[method.name] = _all_seeds(bench, method, seeds, budget)
+            traces = [method(bench, seed, budget) for seed in range(seeds)]
         except ConfigError as error:
-            if method is first:
+            if method.name == reference:
                 raise
-            _say(tell, f"{bench.name}: {method.name} is left out. {error}")
-        else:
-            asked[method.name] = set(bench.asked)
-            _say(tell, f"{bench.name}: {method.name}, {runs[method.name][1]:.2f} ms a search")
-    notes = (*bench.notes, *_elsewhere(bench, asked))
+            say(f"{bench.name}: {method.name} is left out. {error}")
+            continue
+        milliseconds = 1e3 * (time.perf_counter() - start) / seeds
+        runs[method.name], asked[method.name] = (traces, milliseconds), set(bench.asked)
+        say(f"{bench.name}: {method.name}, {milliseconds:.2f} ms a search")
+    notes = (*bench.notes, *_substitutes(bench, asked))
     for note in notes:
-        _say(tell, f"{bench.name}: {note}")
+        say(f"{bench.name}: {note}")
     base = np.array([t.test_mrr(bench) for t in runs[reference][0]])
     rows = [_row(bench, name, *runs[name], base, costs, counts) for name in names if name in runs]
     judges = ((BY_VALIDATION, np.nan_to_num(bench.full_scores)), (BY_TEST, bench.truth))
     ceilings = [
-        _row(bench, name, [_in_full(bench, t.first, judge) for t in runs[reference][0]], 0.0, base, costs, counts)
+        _row(bench, name, [_all_in_full(bench, t.first, judge) for t in runs[reference][0]], 0.0, base, costs, counts)
         for name, judge in judges
     ]
     return Comparison(bench, budget, seeds, reference, tuple(rows), costs, tuple(ceilings), notes)
 
 
-def _all_seeds(bench: Recorded, method: Method, seeds: int, budget: float) -> tuple[list[Trace], float]:
-    """The searches of seeds 0 … S − 1, and the milliseconds that one took."""
-    began = time.perf_counter()
-    traces = [method(bench, seed, budget) for seed in range(seeds)]
-    return traces, 1e3 * (time.perf_counter() - began) / seeds
+def anytime(bench: Recorded, traces: Sequence[Trace], costs: Floats) -> Floats:
+    """Return (C,) mean test MRR of the incumbents at these costs; NaN if a seed has none yet."""
+    total = np.zeros(len(costs))
+    for trace in (t for t in traces if t.points):
+        at = np.array([cost for cost, _ in trace.points])
+        truth = bench.truth[[member for _, member in trace.points]]
+        last = np.searchsorted(at, costs * (1 + 1e-9), side="right") - 1
+        total += np.where(last >= 0, truth[last], np.nan)
+    return total / len(traces)
 
 
-def _elsewhere(bench: Recorded, asked: Mapping[str, set[float]]) -> list[str]:
-    """A sentence where rounds were scored on another graph than asked: on which, of which methods, for which g."""
-    found: dict[float, dict[str, list[float]]] = {}
+def _substitutes(bench: Recorded, asked: Mapping[str, set[float]]) -> list[str]:
+    """Return a sentence for each graph that answered in place of others: for which methods and which g."""
+    found: dict[float, dict[str, list[str]]] = {}
     for name, fractions in asked.items():
         for g in sorted(fractions):
-            if (there := bench.answered_by(g)) is not None:
-                found.setdefault(there, {}).setdefault(name, []).append(g)
+            if (there := bench.substitute_for(g)) is not None:
+                found.setdefault(there, {}).setdefault(name, []).append(f"{g:.3g}")
     return [
         f"Some rounds were scored on a {'smaller' if there < 1 else 'larger'} graph than asked, g = {there:.3g}, since "
-        f"the table has no subgraph as large as they ask for: "
-        + "; ".join(f"{name} (g = {_listed(fractions)})" for name, fractions in methods.items())
+        f"the table has no subgraph of the size they ask for: "
+        + "; ".join(f"{name} (g = {', '.join(dict.fromkeys(fractions))})" for name, fractions in methods.items())
         + "."
         for there, methods in found.items()
     ]
 
 
-def _listed(fractions: Sequence[float]) -> str:
-    return ", ".join(dict.fromkeys(f"{g:.3g}" for g in fractions))
-
-
-def _in_full(bench: Recorded, first: Sequence[int], judge: Floats) -> Trace:
-    """A search that trains all that it begins with in full, and takes the best by `judge` (n,)."""
+def _all_in_full(bench: Recorded, first: Sequence[int], judge: Floats) -> Trace:
+    """Return a search that trains all its members in full, and takes the best by `judge` (n,)."""
     cost = float(bench.part_seen(1.0, 1.0)[list(first)].sum())
     pick = max(first, key=lambda member: float(judge[member]))
     return Trace(((cost, pick),), pick, tuple(first), cost, (tuple(first),))
-
-
-def _say(tell: Callable[[str], None] | None, sentence: str) -> None:
-    if tell is not None:
-        tell(sentence)
 
 
 def _row(
@@ -177,21 +177,22 @@ def _row(
     picked = np.array([t.test_mrr(bench) for t in traces])
     best = np.array([bench.best_of(t.first) for t in traces])
     spent = np.array([t.cost for t in traces])
-    means = counts @ picked
-    shares = means / np.maximum(counts @ best, 1e-12)
+    means, least = counts @ picked, 1e-12
+    depth = max(len(t.levels) for t in traces)
+    left = [[bench.best_of(t.levels[i]) if i < len(t.levels) else 0.0 for t in traces] for i in range(depth)]
     return Row(
         name=name,
         cost=float(spent.mean()),
         most=float(spent.max()),
         mrr=float(picked.mean()),
         mrr_interval=_interval(means),
-        found=float(picked.mean() / max(best.mean(), 1e-12)),
-        found_interval=_interval(shares),
+        found=float(picked.mean() / max(best.mean(), least)),
+        found_interval=_interval(means / np.maximum(counts @ best, least)),
         gain=float((picked - base).mean()),
         gain_interval=_interval(counts @ (picked - base)),
         wins=float((picked > base).mean()),
         losses=float((picked < base).mean()),
-        kept=_kept(bench, traces, best),
+        kept=tuple(float(np.mean(level) / max(best.mean(), least)) for level in left),
         curve=anytime(bench, traces, costs),
         milliseconds=milliseconds,
         picks=np.array([-1 if t.pick is None else bench.members[t.pick] for t in traces]),
@@ -201,29 +202,276 @@ def _row(
     )
 
 
-def anytime(bench: Recorded, traces: Sequence[Trace], costs: Floats) -> Floats:
-    """(C,) mean test MRR of the incumbents once so much has been spent; NaN where a seed has none yet."""
-    total = np.zeros(len(costs))
-    for trace in traces:
-        if not trace.points:
-            continue
-        at = np.array([cost for cost, _ in trace.points])
-        truth = bench.truth[[member for _, member in trace.points]]
-        last = np.searchsorted(at, costs * (1 + 1e-9), side="right") - 1
-        total += np.where(last >= 0, truth[last], np.nan)
-    return total / len(traces)
-
-
-def _kept(bench: Recorded, traces: Sequence[Trace], best: Floats) -> tuple[float, ...]:
-    """Where the best is lost: level by level, what the best of those that were trained there comes to."""
-    depth = max(len(t.levels) for t in traces)
-    found = []
-    for level in range(depth):
-        left = np.array([bench.best_of(t.levels[level]) if level < len(t.levels) else 0.0 for t in traces])
-        found.append(float(left.mean() / max(best.mean(), 1e-12)))
-    return tuple(found)
-
-
 def _interval(means: Floats) -> Interval:
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
+
+
+_TITLES = {
+    "methods": "Methods compared on {}",
+    "sweep": "Changes of the default search on {}",
+    "settings": "The default search and the settings of `{label}` on {}",
+}
+_RAW = (
+    "graph", "method", "seeds", "budget", "cost", "most_cost", "test_mrr", "test_mrr_low", "test_mrr_high",
+    "of_its_best", "of_its_best_low", "of_its_best_high", "gain", "gain_low", "gain_high", "better", "worse",
+    "best_left", "milliseconds", "different_picks",
+)  # fmt: skip
+_PENALTIES = "penalties are those of the table's trainings, scaled with the graph except in the `paper` space"
+_NOTES = f"""\
+- *Test MRR*: of the pick, trained in full, mean over seeds. *Of its best*: that over the best configuration that the
+  method started with. *Gain*: minus the reference's. *Better, worse*: shares of the seeds.
+- A dash instead of numbers: the budget pays for no training of the method.
+- *Different picks*: how many configurations were picked over all seeds.
+- *Best left*: the best configuration that is left at each round or stage, over the best that it started with; where it
+  falls, the best was lost.
+- The last two rows train all n of the reference in full. The best by test MRR profits from noise of the test triples,
+  and no search can have it; the best by validation is what choosing without any reduction gives.
+- All methods start with random draws from the pool, GraSH's default too: it shows nothing of `--proposals portfolio`.
+- TPE makes its first {TPE_STARTUP} runs at random, as Optuna does: up to that budget, *TPE* is random search.
+- Methods that propose choose among members of the pool instead of the whole space, which limits them.
+- *KGTuner-style* and *AutoNE-style* are not the published methods: their subgraphs are cut along the core order instead
+  of by random walks, and their models are Optuna's TPE and a Gaussian process of scikit-learn.
+- A method that sees much of the pool can hardly miss its best: 20 full runs are a large part of 128 configurations.
+- Subgraphs are cut along the core order. A table cannot judge whole k-cores (`--preset paper`), walks, warm starts and
+  budgets in scores, nor noise, since each training was made once. The final training of the pick is outside the budget
+  of all. In every row, also the default's, {_PENALTIES}."""
+_PAPER = (
+    "Rows *paper's rules, core order (…)* have the rounds of the paper (no guard rails, carry-over or trend), but on a "
+    "table graphs are cut along the core order instead of into whole k-cores, and negatives and the validation split "
+    f"are the default's; {_PENALTIES}."
+)
+_LEGEND = (
+    (("n =",), "*n*: configurations of the first round (default: 64)."),
+    (("η =",), "*η*: the best 1/η advance (default: 4)."),
+    (("trend",), "*trend*: that part of a trial's rise, from half of its epochs to all, is added to its score (1/2)."),
+    (("guard rail",), "*guard rails*: the least entities, validation triples and epochs of a round; *at … entities*: "
+                      "another least; *never take the whole graph*: not even if that least is most of it."),
+    (("carry-over",), "*carry-over*: the unused budget of a round is added to the next."),
+    (("variant",), "*variant*: what is reduced; epochs, the graph, or both (`combined`, the default)."),
+    (("portfolio",), "*portfolio*: the members nearest to the portfolio's proposals, instead of random ones."),
+    (("second wave",), "*second wave of 1/4*: that share of the first round's configurations is not drawn but proposed "
+                       "by TPE from the others' scores; *in eights*: eight at a time; *epoch*: with that variant."),
+    (("rungs",), "*rungs*: rounds that the search does not have, here with its rules; the rows below change it."),
+    (("ties",), "*ties*: those within so many standard errors of the last survivor advance too, up to twice as many."),
+    (("g = f^",), "*g = f^x*: a fidelity f takes f^x of the graph and the rest from the epochs; 0 is epochs only, 1/2 "
+                  "is `combined`."),
+    (("cold", "continued"), "*cold, continued*: survivors start again in the next round, or continue from their "
+                            "weights and pay for the increment."),
+    (("in epochs",), "*… in epochs*: these rounds reduce epochs only, the others both."),
+    (("shares",), "*shares a:b:c*: how the budget is divided among the rounds (default: equally)."),
+    (("rounds of",), "*rounds of …*: trials of each round (default: 64, 16, 4)."),
+)  # fmt: skip
+
+
+def write_methods_page(
+    found: Comparison, folder: Path, *, kind: Kind = "methods", label: str | None = None, command: str = ""
+) -> Path:
+    """Write the page, its numbers and plots into a folder; return the page's path.
+
+    label: the name of the file of settings that are compared; it is part of file names, as is a budget other than 3.
+    """
+    meta, bench = found.bench.table.meta, found.bench
+    name = _file_name(found, kind, label, pool_name(bench))
+    page = Page(name, _TITLES[kind].format(bench.name, label=label), command, _machines([found]), raw=_raw(found))
+    page.add(
+        f"{meta['model']}, d = {meta['dim']}, E = {meta['epochs']:g}, space `{meta.get('label', meta['space'])}`: "
+        f"{bench.n} configurations, {found.seeds:,} seeds, B = {found.budget:g} full runs. Compared with "
+        f"**{found.reference}** seed by seed; what every seed picked: [{name}.parquet]({name}.parquet). "
+        + _caveat(str(bench.n), found.seeds),
+        *found.notes,
+        _numbers(found),
+        *_explained([found], kind),
+        *([(f"{name}-curves", _curves(found), "Test MRR of the incumbent by cost")] if kind == "methods" else []),
+        (f"{name}-gains", _gains(found), "Gain in test MRR over the reference"),
+        "## How well the rounds of the default search predict",
+        f"Spearman's ρ between a round's scores and the best validation of the full trainings, over the whole pool and "
+        f"over those that learn (test MRR above {LEARNS}), and with the test MRR. What diverges scores 0.",
+        _rounds(found),
+        "## How to read it",
+        _NOTES,
+    )
+    _write_seeds(found, Path(folder) / f"{name}.parquet")
+    return write_page(page, folder)
+
+
+def write_overview(
+    several: Sequence[Comparison],
+    folder: Path,
+    *,
+    kind: Kind = "methods",
+    label: str | None = None,
+    command: str = "",
+) -> Path:
+    """Write one page over several tables: every method's gain on each, and its mean relative to the reference's MRR."""
+    first = several[0]
+    names = list(dict.fromkeys(r.name for found in several for r in found.all_rows))
+    rows = [(name, *(_gain_cell(found, name) for found in several), _mean_gain(several, name)) for name in names]
+    pools = [pool_name(found.bench) for found in several]
+    raw = Rows(_RAW, tuple(row for found in several for row in _raw(found).rows))
+    name = _file_name(first, kind, label, "overview")
+    page = Page(name, _TITLES[kind].format("all tables", label=label), command, _machines(several), raw=raw)
+    page.add(
+        f"Test MRR of the pick at B = {first.budget:g}, mean over {first.seeds:,} seeds, and its gain over "
+        f"**{first.reference}**: ▲ and ▼ if the 95 % interval is on one side of 0. The last column is the mean of the "
+        f"gains relative to the reference's MRR. Pages of the tables: "
+        + ", ".join(f"[{pool}]({_file_name(f, kind, label, pool)}.md)" for pool, f in zip(pools, several))
+        + ". "
+        + _caveat(" or ".join(dict.fromkeys(str(f.bench.n) for f in several)), first.seeds),
+        *(f"{pool}: {note}" for pool, found in zip(pools, several) for note in found.notes),
+        Rows(("method", *pools, "mean gain"), tuple(rows)),
+        f"The last two rows train all n configurations of **{first.reference}** in full; the very last profits from "
+        f"noise of the test triples.",
+        *_explained(several, kind),
+    )
+    return write_page(page, folder)
+
+
+def pool_name(bench: Recorded) -> str:
+    meta = bench.table.meta
+    pool = f"{bench.name}-{meta['model']}-d{meta['dim']}-{meta.get('label', 'own')}"
+    return f"{pool}-e{meta['epochs']:g}-s{meta['seed']}"
+
+
+def legend(names: Iterable[str]) -> str:
+    """Return a line for every term in names of changes; nothing if they have none."""
+    found = " ".join(names)
+    return "\n".join(f"- {line}" for terms, line in _LEGEND if any(term in found for term in terms))
+
+
+def curve_points(found: Comparison, row: Row) -> tuple[tuple[float, float, None, None], ...]:
+    """Return the line of a method: from where all seeds have an incumbent to where every seed has its pick."""
+    before = [(float(c), float(v)) for c, v in zip(found.costs, row.curve) if not math.isnan(v) and c < row.most]
+    return tuple((c, v, None, None) for c, v in [*before, (row.most, row.mrr)])
+
+
+def _explained(several: Sequence[Comparison], kind: Kind) -> list[str]:
+    names = [r.name for found in several for r in found.rows]
+    found = [_PAPER] if any(name.startswith("paper's rules") for name in names) else []
+    return [*found, *([text] if kind != "methods" and (text := legend(names)) else [])]
+
+
+def _caveat(n: str, seeds: int) -> str:
+    return (
+        f"All seeds on a table draw from one pool of {n} configurations, each trained once: {seeds:,} seeds are not "
+        f"{seeds:,} independent graphs, pools or trainings, and the intervals (95 %, over seeds) do not cover others; "
+        f"a method that draws most of the pool differs little between seeds."
+    )
+
+
+def _file_name(found: Comparison, kind: Kind, label: str | None, rest: str) -> str:
+    named = "" if label is None else re.sub(r"[^\w.-]+", "_", label) + "-"
+    return f"{kind}-{named}{rest}" + ("" if found.budget == _BUDGET else f"-b{found.budget:g}")
+
+
+def _machines(several: Sequence[Comparison]) -> str:
+    devices = sorted({str(found.bench.table.meta.get("device", "")) for found in several} - {""})
+    trained = f"{', '.join(devices)} (the trainings) and " if devices else ""
+    return f"{trained}the CPU of the machine that wrote this page (the searches)"
+
+
+def _numbers(found: Comparison) -> Rows:
+    headings = (
+        "method", "cost", "test MRR", "of its best", "gain", "better, worse", "different picks", "best left",
+        "ms a search",
+    )  # fmt: skip
+    rows: list[tuple[Value, ...]] = []
+    for r in found.all_rows:
+        ceiling, name = r in found.ceilings, f"**{r.name}**" if r.name == found.reference else r.name
+        low, high = r.gain_interval
+        gains = (f"{r.gain:+.4f} [{low:+.4f}, {high:+.4f}]", f"{r.wins:.0%}, {r.losses:.0%}")
+        numbers: tuple[Value, ...] = (
+            with_interval(r.mrr, *r.mrr_interval, 4), with_interval(r.found, *r.found_interval, 3),
+            *(("", "") if r.name == found.reference else gains), r.different, " ".join(f"{k:.3f}" for k in r.kept),
+        ) if r.ran else ("–", "–", "–", "–", r.different, "–")  # fmt: skip
+        milliseconds = "" if ceiling else f"{r.milliseconds:.1f}"
+        rows.append((f"*{name}*" if ceiling else name, f"{r.cost:.2f}", *numbers, milliseconds))
+    return Rows(headings, tuple(rows))
+
+
+def _gain_cell(found: Comparison, name: str) -> str:
+    row = next((r for r in found.all_rows if r.name == name), None)
+    if row is None or not row.ran:
+        return "–"
+    low, high = row.gain_interval
+    sign = "▲" if low > 0 else "▼" if high < 0 else "="
+    return f"{row.mrr:.4f}" if name == found.reference else f"{row.mrr:.4f} {sign} {row.gain:+.4f}"
+
+
+def _mean_gain(several: Sequence[Comparison], name: str) -> str:
+    """Return the mean over the tables; a dash if the method trained nothing on one of them."""
+    gains = [
+        r.gain / max(found.row(found.reference).mrr, 1e-12)
+        for found in several
+        for r in found.all_rows
+        if r.name == name and r.ran
+    ]
+    return "–" if len(gains) < len(several) else f"{np.mean(gains):+.2%}"
+
+
+def _curves(found: Comparison) -> str:
+    return line_plot(
+        [Series(r.name, curve_points(found, r)) for r in found.rows if r.ran],
+        title=f"{found.bench.name}: mean over {found.seeds:,} seeds",
+        x_label="cost so far, in full runs",
+        y_label="test MRR of the incumbent",
+        log_x=True,
+        size=(9.0, 5.0),
+    )
+
+
+def _gains(found: Comparison) -> str:
+    """The best by test MRR is not shown: no search can aim at it."""
+    shown = [r for r in (*found.rows, *found.ceilings[:1]) if r.name != found.reference and r.ran]
+    title = f"{found.bench.name}: gain over {found.reference}, paired"
+    bars = [(r.name, r.gain, *r.gain_interval) for r in shown]
+    highlighted = [r.name for r in found.ceilings]
+    return bar_plot(bars, title=title, x_label="gain in test MRR", mark=0.0, highlighted=highlighted)
+
+
+def _rounds(found: Comparison) -> Rows:
+    """Return the rounds of the default search on this table, and how well their scores order the whole pool."""
+    bench = found.bench
+    settings = bench.settings("default", found.budget, ())
+    full, everyone, learns = np.nan_to_num(bench.full_scores), np.ones(bench.n, bool), bench.truth > LEARNS
+    rows: list[tuple[Value, ...]] = []
+    for plan in bench.planned(settings):
+        scores = np.nan_to_num(bench.round_scores(plan, settings))
+        rhos = [
+            spearman(scores[who], truth[who])
+            for who, truth in ((everyone, full), (learns, full), (everyone, bench.truth))
+        ]
+        graph = 1.0 if plan.whole else plan.graph_fraction
+        head = (plan.number, plan.n_trials, f"{graph:.3f}", f"{plan.epochs:.2f}", plan.n_entities)
+        rows.append((*head, *(with_interval(c.rho, c.low, c.high) or "–" for c in rhos)))
+    headings = ("round", "trials", "graph", "epochs", "entities", "ρ, all", "ρ, those that learn", "ρ with test MRR")
+    return Rows(headings, tuple(rows))
+
+
+def _raw(found: Comparison) -> Rows:
+    rows: list[tuple[Value, ...]] = []
+    for r in found.all_rows:
+        numbers = (
+            r.mrr, *r.mrr_interval, r.found, *r.found_interval, r.gain, *r.gain_interval, r.wins, r.losses,
+        )  # fmt: skip
+        short: list[Value] = [float(f"{v:.6g}") for v in (r.cost, r.most)]
+        short += [float(f"{v:.6g}") if r.ran else None for v in numbers]
+        kept = " ".join(f"{k:.4f}" for k in r.kept) if r.ran else ""
+        head = (found.bench.name, r.name, found.seeds, found.budget)
+        rows.append((*head, *short, kept, round(r.milliseconds, 3), r.different))
+    return Rows(_RAW, tuple(rows))
+
+
+def _write_seeds(found: Comparison, path: Path) -> None:
+    """Write a row per method and seed: what was picked, its cost and test MRR, and that of the best at hand."""
+    import polars as pl
+
+    parts = [
+        pl.DataFrame(
+            {"method": [r.name] * found.seeds, "seed": range(found.seeds), "pick": r.picks, "cost": r.costs,
+             "test_mrr": r.picked, "best_at_hand": r.best}
+        )
+        for r in found.all_rows
+    ]  # fmt: skip
+    with atomic_file(path) as aside:
+        pl.concat(parts).write_parquet(aside, compression="zstd")

@@ -1,15 +1,13 @@
-"""Real searches with final training, several seeds each: what a table has recommended, done as a user would do it.
+"""Real searches with final training, several seeds each, to confirm what a table recommends.
 
-Comes from the command, which says what the candidates are and how a search is opened (it lies above this layer); goes
-to confirm_page.py. Each search is one record of the graph's store, which belongs to what was searched (settings, space,
-first configurations) and not to a candidate's name: a default that changes is run again, a name that changes is not.
+Each search is one record in the store of the graph. It is identified by what is searched (settings, space, first
+configurations), not by a candidate's name: a search is run again if a default changes, not if a name changes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -29,71 +27,83 @@ from grash.search.proposals import make_configurations, space_for
 from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space import as_dict
 from grash.search.trial import MACHINE_FAULTS
-from grash.training.config import TrainConfig
-from grash_study.cells import TESTED
-from grash_study.pool import OLDER_SETTINGS, SCHEMA, VERSION
-from grash_study.run import device_words
-from grash_study.searches import round_record, round_spans
-from grash_study.store import Store
+from grash_study.pool import dataset_meta
+from grash_study.run import device_name
+from grash_study.searches import round_record, round_seconds, search_folder
+from grash_study.store import BEFORE_THEY_EXISTED, TESTED, Store, old_names
 
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, device=, source=, **settings)
-_OURS = ("models", "seed", "final_train")  # what the study itself says of a search
-_BEFORE = {**OLDER_SETTINGS, "storage": "float32"}
-_DIGITS = 6  # of numbers that tell searches isolated: the last bits of a draw differ between machines
+_SET_BY_STUDY = ("models", "seed", "final_train")
+_BEFORE = {**old_names(BEFORE_THEY_EXISTED), "storage": "float32"}
+_DIGITS = 6  # of numbers in an identity: the last bits of a draw differ between machines
+_SIMILAR = ("models", "dim", "max_epochs", "budget")  # the time of a search depends on these most
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A column of the study: settings on top of a preset, a space file read already. words: as they were given."""
+    """A column of the study."""
 
     name: str
     preset: str = "default"
-    settings: dict[str, Any] = field(default_factory=dict)
-    words: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)  # on top of the preset; a space file has been read
+    text: str = ""  # the settings as they were given
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One search: a candidate's, with one model and seed. name: of its record in the store."""
+    """One search: of a candidate, with one model and seed."""
 
     candidate: Candidate
     model: str
     seed: int
     settings: SearchSettings
-    name: str
+    name: str  # of its record in the store
+
+    @property
+    def label(self) -> str:
+        return f"{self.model}, {self.candidate.name}, seed {self.seed}"
 
 
 def wanted_searches(
     dataset: Dataset, candidates: Sequence[Candidate], *, models: Sequence[str], seeds: int, common: dict[str, Any]
 ) -> list[Wanted]:
-    """Seed by seed, so that candidates can be compared however far the study has come. common: settings of all."""
+    """Return the searches seed by seed, so that candidates can be compared at any time. common: settings of all."""
     names = [c.name for c in candidates]
     if not names or len(set(names)) < len(names) or seeds < 1:
         raise ConfigError(
             f"{len(names)} candidates ({', '.join(names)}) and {seeds} seeds: give one candidate or more, each with a "
-            f"name of its own, and 1 seed or more."
+            f"different name, and 1 seed or more."
         )
     for key in (k for given in (common, *(c.settings for c in candidates)) for k in given):
-        if ALIASES.get(key, key) in _OURS:
-            raise ConfigError(f"{key} is what this study says itself of its searches: give --models and --seeds.")
+        if ALIASES.get(key, key) in _SET_BY_STUDY:
+            raise ConfigError(f"{key} is set by this study for its searches: give --models and --seeds.")
     isolated = SearchGraphs(dataset, make_settings({})).valid_pairs_isolated
-    return [
-        _wanted(dataset, candidate, model, seed, common, isolated)
-        for seed in range(seeds)
-        for model in models
-        for candidate in candidates
-    ]
+    found = []
+    for seed in range(seeds):
+        for model in models:
+            for candidate in candidates:
+                fixed = {**common.get("fixed", {}), **candidate.settings.get("fixed", {})}
+                own = {"fixed": fixed, "models": (model,), "seed": seed, "final_train": True}
+                settings = make_settings({**common, **candidate.settings, **own}, preset=candidate.preset)
+                if not isolated:  # the setting changes nothing on this graph
+                    settings = settings.model_copy(update={"last_round_holdout": "random"})
+                name = f"{model} seed={seed} {identity(settings, dataset.n_entities)}"
+                found.append(Wanted(candidate, model, seed, settings, name))
+    return found
+
+
+def identity(settings: SearchSettings, n_entities: int) -> str:
+    """Return 12 hex digits of all that makes a search: its settings, its space, its first configurations."""
+    given = old_names(settings.model_dump(mode="json"))
+    given["space"] = [as_dict(space_for(settings, model, n_entities)) for model in settings.models]
+    drawn = [c.values for c in make_configurations(settings, n_entities, settings.n_trials)]
+    content = _normalized({"settings": given, "configurations": drawn})
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def store_of(folder: Path, dataset: Dataset) -> Store:
-    """The store of all real searches on a graph: FOLDER/confirm-GRAPH.jsonl."""
-    meta = {
-        "schema": SCHEMA, "version": VERSION, "grash": __version__, "dataset": dataset.name,
-        "fingerprint": dataset.unnamed_fingerprint,
-        "n_entities": dataset.n_entities, "n_relations": dataset.n_relations, "n_train": len(dataset.train),
-        "n_valid": len(dataset.valid), "n_test": len(dataset.test),
-    }  # fmt: skip
-    return Store.at(Path(folder) / f"confirm-{dataset.name}.jsonl", meta)
+    """Return the store of all real searches on a graph: FOLDER/confirm-GRAPH.jsonl."""
+    return Store.at(Path(folder) / f"confirm-{dataset.name}.jsonl", dataset_meta(dataset))
 
 
 def run_wanted(
@@ -106,171 +116,125 @@ def run_wanted(
     max_seconds: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> bool:
-    """Runs what the store lacks, as far as time allows; whether all is there then. A search that is cut off lies in
-    STORE/searches until the next call goes on with it; one that its machine failed does too. Ctrl-C ends a search as it
-    does elsewhere, and is then raised."""
-    began = time.monotonic()
+    """Run what the store lacks, as far as time allows; return whether all is there.
+
+    A search that was cut off, or that its machine failed, stays in STORE/searches, where the next call resumes it.
+    Ctrl-C ends a search as usual, and is then raised.
+    """
+    start = time.monotonic()
     for one in wanted:
-        left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
+        left = None if max_seconds is None else max_seconds - (time.monotonic() - start)
         if one.name in store.searches:
             continue
         if left is not None and left <= 0:
             break
         store.hold()
-        place = folder_of(store, one)
+        folder = search_folder(store, one.name)
         with reraise_interrupts():
-            state, failed = _run(opened(open_search, dataset, one, place, device=device), left)
+            state, failed = _run(opened(open_search, dataset, one, folder, device=device), left)
             if state.stopped:
                 break
-            if failed and _faulty(state):
-                say(f"{one.model}, {one.candidate.name}, seed {one.seed}: {failed} The same command tries it again.")
+            if failed and _machine_failed(state):
+                say(f"{one.label}: {failed} The same command tries it again.")
                 continue
-            record = record_of(one, state, read_ledger(place / LEDGER_FILE), device=device, failed=failed)
+            record = record_of(one, state, read_ledger(folder / LEDGER_FILE), device=device, failed=failed)
             store.add_search(record)
-            shutil.rmtree(place, ignore_errors=True)
-            say(_line(one, record))
+            shutil.rmtree(folder, ignore_errors=True)
+            say(
+                f"{one.label}: test MRR {record['test']['mrr']:.4f}, {record['spent']:.3g} full runs in "
+                f"{record['seconds']:.1f} s, final training {record['final_seconds']:.1f} s"
+                f"{'; ' + failed if failed else ''}"
+            )
     return all(one.name in store.searches for one in wanted)
 
 
-def opened(open_search: OpenSearch, dataset: Dataset, one: Wanted, place: Path, *, device: str = "auto") -> Any:
-    """The search as a user opens it, with its final training."""
-    return open_search(
-        dataset, out=place, preset=one.candidate.preset, device=device, **one.settings.model_dump(mode="python")
-    )
-
-
-def folder_of(store: Store, one: Wanted) -> Path:
-    """Where a search lies while it runs, or waits to go on."""
-    return store.path.parent / "searches" / store.path.stem / re.sub(r"[^\w.=-]+", "_", one.name)
+def opened(open_search: OpenSearch, dataset: Dataset, one: Wanted, folder: Path, *, device: str = "auto") -> Any:
+    """Return the search as a user opens it, with its final training."""
+    settings = one.settings.model_dump(mode="python")
+    return open_search(dataset, out=folder, preset=one.candidate.preset, device=device, **settings)
 
 
 def record_of(
     one: Wanted, state: SearchState, events: list[dict[str, Any]], *, device: str, failed: str = ""
 ) -> dict[str, Any]:
-    """What a search came to, JSON-able: the pick, costs and seconds, the final model's validation and test."""
-    final, spans, best = state.final, round_spans(events), state.incumbent()
-    won = next((e["elapsed"] for e in events if e["event"] == "winner_chosen"), state.seconds)
+    """Return the outcome of a search, JSON-able: the pick, costs and seconds, the final model's validation and test."""
+    final, seconds, best = state.final, round_seconds(events), state.incumbent()
+    chosen_at = next((e["elapsed"] for e in events if e["event"] == "winner_chosen"), state.seconds)
     pick = None if state.winner is None else state.configurations[state.winner]
     tested = (final.evaluation or {}).get("both") if final is not None else None
     return {
         "name": one.name, "model": one.model, "seed": one.seed, "preset": one.candidate.preset,
         "settings": one.settings.model_dump(mode="json"), "grash": __version__, "failed": failed,
         "winner": state.winner, "origin": "" if pick is None else pick.origin,
-        "values": {} if pick is None else pick.values, "spent": state.spent, "seconds": won,
-        "final_seconds": state.seconds - won, "score": None if best is None else best.mrr,
+        "values": {} if pick is None else pick.values, "spent": state.spent, "seconds": chosen_at,
+        "final_seconds": state.seconds - chosen_at, "score": None if best is None else best.mrr,
         "valid": None if final is None else final.mrr,
         "validations": [] if final is None else [[v["epoch"], v["mrr"]] for v in final.history],
         "test": dict.fromkeys(TESTED, 0.0) if tested is None else {m: tested[m] for m in TESTED},
         "final_peak_bytes": 0 if final is None else final.peak_bytes,
-        "rounds": [round_record(past, one.settings, spans[past.plan.number]) for past in state.rounds],
-        "device": device_words(choose_device(device)),
+        "rounds": [round_record(past, one.settings, seconds[past.plan.number]) for past in state.rounds],
+        "device": device_name(choose_device(device)),
     }  # fmt: skip
 
 
-def identity(settings: SearchSettings, n_entities: int) -> str:
-    """12 hex digits of all that makes a search: its settings, the content of its space, its first configurations."""
-    given = settings.model_dump(mode="json")
-    given["space"] = [as_dict(space_for(settings, model, n_entities)) for model in settings.models]
-    drawn = [c.values for c in make_configurations(settings, n_entities, settings.n_trials)]
-    content = _plain({"settings": given, "configurations": drawn})
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def picked_words(values: dict[str, Any]) -> str:
-    """What of a configuration is not the training's default, in a line."""
-    usual, run = TrainConfig.model_fields, ("model", "dim", "epochs", "valid_every", "patience", "seed", "variation")
-    found = {k: v for k, v in values.items() if k not in run and (k not in usual or v != usual[k].default)}
-    return ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in found.items())
-
-
-def _wanted(
-    dataset: Dataset, candidate: Candidate, model: str, seed: int, common: dict[str, Any], isolated: bool
-) -> Wanted:
-    """isolated: whether `last_round_holdout` can change something on this graph; if not, it stays as it was before it was."""
-    fixed = {**common.get("fixed", {}), **candidate.settings.get("fixed", {})}
-    given = {**common, **candidate.settings, "fixed": fixed, "models": (model,), "seed": seed, "final_train": True}
-    settings = make_settings(given, preset=candidate.preset)
-    settings = (
-        settings if isolated else settings.model_copy(update={"last_round_holdout": _BEFORE["last_round_holdout"]})
-    )
-    return Wanted(candidate, model, seed, settings, f"{model} seed={seed} {identity(settings, dataset.n_entities)}")
+def plan_wanted(
+    dataset: Dataset, wanted: Sequence[Wanted], store: Store, open_search: OpenSearch, *, device: str = "auto"
+) -> str:
+    """Return lines: which searches are missing, and about how long they take, from records or from a probe."""
+    missing: dict[tuple[str, str], list[Wanted]] = {}
+    for one in (one for one in wanted if one.name not in store.searches):
+        missing.setdefault((one.model, one.candidate.name), []).append(one)
+    n_missing = sum(map(len, missing.values()))
+    lines = [f"{store.path.stem}: {len(wanted) - n_missing} of {len(wanted)} searches are there"]
+    device_text, total = device_name(choose_device(device)), 0.0
+    probed: dict[str, float] = {}
+    for (model, candidate), several in missing.items():
+        one = several[0]
+        seconds = _known_seconds(one, store, device_text)
+        if seconds is None:
+            key = repr(_values(one.settings.model_dump(mode="json"), _SIMILAR))
+            if key not in probed:
+                folder = search_folder(store, one.name)
+                probed[key] = opened(open_search, dataset, one, folder, device=device).plan().seconds or 0.0
+            seconds = probed[key]
+        total += len(several) * seconds
+        lines.append(f"  {model}, {candidate}: {len(several)} of about {seconds:,.0f} s with final training")
+    return "\n".join([*lines, f"about {total:,.0f} s of {device_text} in all"] if missing else lines)
 
 
 def _run(search: Any, max_seconds: float | None) -> tuple[SearchState, str]:
-    """The state in which a search has ended, and why it failed if it did."""
+    """Return the state in which a search has ended, and why it failed if it did."""
     try:
         return search.run(max_seconds=max_seconds).state, ""
     except SearchFailed as error:
         return search.result.state, str(error)
 
 
-def _faulty(state: SearchState) -> bool:
-    """Whether a machine's faults, and not what was searched, may have been the reason."""
+def _machine_failed(state: SearchState) -> bool:
+    """Whether faults of the machine, not what was searched, may have been the reason."""
     last = state.rounds[-1].results.values() if state.rounds else ()
     return any(r.status in MACHINE_FAULTS for r in ((state.final,) if state.final is not None else last))
 
 
-def _plain(content: Any) -> Any:
-    """The same with numbers of few digits, without what is as it was before it could be set."""
+def _normalized(content: Any) -> Any:
+    """Return content with numbers of few digits and without settings at the value they had before they existed."""
     if isinstance(content, float):
         return float(f"{content:.{_DIGITS}g}")
     if isinstance(content, dict):
-        kept = {k: v for k, v in content.items() if k not in _BEFORE or v != _BEFORE[k]}
-        return {key: _plain(value) for key, value in kept.items()}
-    return [_plain(value) for value in content] if isinstance(content, list | tuple) else content
+        return {k: _normalized(v) for k, v in content.items() if k not in _BEFORE or v != _BEFORE[k]}
+    return [_normalized(value) for value in content] if isinstance(content, list | tuple) else content
 
 
-def _line(one: Wanted, record: dict[str, Any]) -> str:
-    return (
-        f"{one.model}, {one.candidate.name}, seed {one.seed}: test MRR {record['test']['mrr']:.4f}, "
-        f"{record['spent']:.3g} full runs in {record['seconds']:.1f} s, final training {record['final_seconds']:.1f} s"
-        f"{'; ' + record['failed'] if record['failed'] else ''}"
-    )
-
-
-# = Which real searches are missing, and about how long they take: by those that this device has run, else by a probe.
-# =
-# = Comes from confirm.py, before anything runs.
-
-_LIKE = ("models", "dim", "max_epochs", "budget")  # what the time of a search depends on most
-
-
-def plan_wanted(
-    dataset: Dataset, wanted: Sequence[Wanted], store: Store, open_search: OpenSearch, *, device: str = "auto"
-) -> str:
-    """Lines for a person. Where no search of a model, dimension, E and B is known on this device, one is probed."""
-    missing = [one for one in wanted if one.name not in store.searches]
-    lines = [f"{store.path.stem}: {len(wanted) - len(missing)} of {len(wanted)} searches are there"]
-    words, total = device_words(choose_device(device)), 0.0
-    probed: dict[str, float] = {}
-    for one in (one for one in missing if one.seed == min(m.seed for m in missing if _column(m) == _column(one))):
-        count = sum(_column(m) == _column(one) for m in missing)
-        seconds = _known(one, store, words)
-        if seconds is None:
-            key = repr(_of(one.settings.model_dump(mode="json"), _LIKE))
-            if key not in probed:
-                planned = opened(open_search, dataset, one, folder_of(store, one), device=device).plan()
-                probed[key] = planned.seconds or 0.0
-            seconds = probed[key]
-        total += count * seconds
-        lines.append(f"  {one.model}, {one.candidate.name}: {count} of about {seconds:,.0f} s with final training")
-    return "\n".join([*lines, f"about {total:,.0f} s of {words} in all"] if missing else lines)
-
-
-def _known(one: Wanted, store: Store, words: str) -> float | None:
-    """Mean seconds of the searches that differ in the seed only, or else of those that are alike in the main."""
+def _known_seconds(one: Wanted, store: Store, device: str) -> float | None:
+    """Return the mean seconds of searches that differ in the seed only, or else of similar ones."""
     ours = one.settings.model_dump(mode="json")
-    mine = [r for r in store.searches.values() if r["device"] == words]
-    for names in (tuple(n for n in ours if n != "seed"), _LIKE):
-        alike = [r for r in mine if _of(r["settings"], names) == _of(ours, names)]
+    records = [r for r in store.searches.values() if r["device"] == device]
+    for names in (tuple(n for n in ours if n != "seed"), _SIMILAR):
+        alike = [r for r in records if _values(r["settings"], names) == _values(ours, names)]
         if alike:
             return mean(r["seconds"] + r["final_seconds"] for r in alike)
     return None
 
 
-def _column(one: Wanted) -> tuple[str, str]:
-    return one.model, one.candidate.name
-
-
-def _of(settings: dict[str, Any], names: Sequence[str]) -> list[Any]:
+def _values(settings: dict[str, Any], names: Sequence[str]) -> list[Any]:
     return [settings.get(name) for name in names]

@@ -1,7 +1,4 @@
-"""The page of real searches: candidates beside each other, seed by seed, beside what others report, with every pick.
-
-Comes from the records of confirm.py; goes to docs/results.
-"""
+"""The page of real searches: candidates compared seed by seed, results of others, and every pick."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from typing import Any
 
 from grash.search.proposals import all_winners
 from grash.search.settings import SearchSettings
-from grash_study.confirm import Candidate, Wanted, picked_words
-from grash_study.pages import Page, Rows, Value, with_interval
-from grash_study.plots import bar_plot
+from grash.training.config import TrainConfig
+from grash_study.confirm import Candidate, Wanted
+from grash_study.pages import INDEX, Bar, Page, Rows, Value, bar_plot, with_interval
 from grash_study.statistics import mean_interval
-from grash_study.store import Store
+from grash_study.store import TESTED, Store
 
 ALL = "all"
 _KNOWN = {
@@ -28,27 +25,28 @@ _KNOWN = {
     "graph or its siblings",
     "prior": "drawn from the prior, which is fitted to published trials and winners of other graphs",
 }
-_ENDS = 0.99  # of the epochs: a best validation after that says that E was too small for it
+_LAST = 0.99  # of the epochs: if the best validation comes later, E was too small
+_NOT_SHOWN = ("model", "dim", "epochs", "valid_every", "patience", "seed", "variation")  # of a pick's settings
 
 
 @dataclass(frozen=True)
 class Column:
-    """The searches of one candidate and model: records by seed, and how many seeds are asked for."""
+    """The searches of one candidate and model."""
 
     candidate: Candidate
     model: str
     settings: SearchSettings
-    records: dict[int, dict[str, Any]]
-    seeds: int
+    records: dict[int, dict[str, Any]]  # by seed
+    seeds: int  # that were asked for
 
     def values(self, name: str) -> list[float]:
-        """A number of every record, by its name in it or in its test."""
+        """Return a number of every record, or of its test."""
         found = (r["test"][name] if name in r["test"] else r[name] for r in self.records.values())
         return [float(v) for v in found if v is not None]
 
 
 def columns_of(wanted: Sequence[Wanted], store: Store) -> list[Column]:
-    """Model by model, the candidates in their order."""
+    """Return the columns model by model, the candidates in their order."""
     grouped: dict[tuple[str, str], list[Wanted]] = {}
     for one in wanted:
         grouped.setdefault((one.model, one.candidate.name), []).append(one)
@@ -62,51 +60,41 @@ def columns_of(wanted: Sequence[Wanted], store: Store) -> list[Column]:
 
 
 def confirm_page(wanted: Sequence[Wanted], store: Store, *, label: str, command: str) -> Page:
-    """One page for all models, with a table of differences if there are candidates to compare."""
+    """Return one page for all models, with a table of differences if there are several candidates."""
     columns, first = columns_of(wanted, store), wanted[0]
     dataset, s = str(store.meta["dataset"]), first.settings
     models = list(dict.fromkeys(c.model for c in columns))
     ending = re.sub(r"[^\w.-]+", "_", label)
     name = f"confirm-{dataset}-{'-'.join(models)}-d{s.dim}-e{s.max_epochs:g}-{ending}"
     devices = sorted({r["device"] for c in columns for r in c.records.values()})
-    title = f"Real searches with final training: {dataset}, " + ", ".join(models)
+    title = f"Real searches with final training: {dataset}, {', '.join(models)}"
     page = Page(name, title, command, ", ".join(devices), raw=_raw(columns))
     seeds = "1 seed" if columns[0].seeds == 1 else f"{columns[0].seeds} seeds"
     page.add(
         f"Each search is one `grash search` at B = {s.budget:g} (E = {s.max_epochs:g}, d = {s.dim}) with the final "
         f"training of its pick, which is outside B; {seeds} each. The test triples were ranked once, by the final "
         f"model. Means over seeds with Student's 95 % interval; a search that ended without a model counts as 0. "
-        f"`runs` is what the search was billed, in full trainings.",
+        f"`runs` is the cost of the search in full trainings.",
         _candidates(columns),
         "## What is found",
         _summary(columns),
-        *_known_here(dataset, columns),
+        *_known_sentence(dataset, columns),
     )
-    shown = _bars(dataset, columns)
-    if shown:
-        page.add(
-            (
-                name,
-                bar_plot(
-                    shown,
-                    title="The final model",
-                    x_label="test MRR",
-                    isolated=[r[0] for r in shown if r[0].endswith(", goal")],
-                ),
-                "Test MRR, mean over seeds",
-            )
-        )
+    bars = _bars(dataset, columns)
+    if bars:
+        goals = [bar[0] for bar in bars if bar[0].endswith(", goal")]
+        drawn = bar_plot(bars, title="The final model", x_label="test MRR", highlighted=goals)
+        page.add((name, drawn, "Test MRR, mean over seeds"))
     if len(dict.fromkeys(c.candidate.name for c in columns)) > 1:
-        about = "Test MRR less that of the same model and seed; `all` takes every model and seed as one pair."
+        about = "Test MRR minus that of the same model and seed; `all` takes every model and seed as one pair."
         page.add(f"## Against {first.candidate.name}, seed by seed", about, _differences(columns))
-    page.add(
-        *_beside(dataset, columns), "## Every search", _every(dataset, columns), "## What was picked", _picks(columns)
-    )
+    page.add(*_others(dataset, columns), "## Every search", _every(dataset, columns))
+    page.add("## What was picked", _picks(columns))
     return page
 
 
 def differences(columns: Sequence[Column], model: str, name: str) -> list[float]:
-    """Test MRR of a candidate less that of the first one, for every seed that both have; `all`: over all models."""
+    """Return the test MRR of a candidate minus that of the first, for every seed of both; `all`: over all models."""
     reference = columns[0].candidate.name
     found = []
     for each in dict.fromkeys(c.model for c in columns) if model == ALL else (model,):
@@ -118,13 +106,15 @@ def differences(columns: Sequence[Column], model: str, name: str) -> list[float]
 
 
 def _candidates(columns: Sequence[Column]) -> Rows:
-    rows = {c.candidate.name: (c.candidate.name, c.candidate.preset, c.candidate.words or "–") for c in columns}
+    rows = {c.candidate.name: (c.candidate.name, c.candidate.preset, c.candidate.text or "–") for c in columns}
     return Rows(("candidate", "preset", "settings on top of it"), tuple(rows.values()))
 
 
 def _summary(columns: Sequence[Column]) -> Rows:
-    headings = ("model", "candidate", "seeds", "test MRR", "lowest", "Hits@1", "Hits@3", "Hits@10", "valid MRR",
-                "runs", "search, s", "final, s")  # fmt: skip
+    headings = (
+        "model", "candidate", "seeds", "test MRR", "lowest", "Hits@1", "Hits@3", "Hits@10", "valid MRR", "runs",
+        "search, s", "final, s",
+    )  # fmt: skip
     rows: list[tuple[Value, ...]] = []
     for c in columns:
         mrr = c.values("mrr")
@@ -136,19 +126,17 @@ def _summary(columns: Sequence[Column]) -> Rows:
     return Rows(headings, tuple(rows))
 
 
-def _known_here(dataset: str, columns: Sequence[Column]) -> list[str]:
-    """Says what the picks knew of this graph beforehand: a search that is handed its answer shows little."""
+def _known_sentence(dataset: str, columns: Sequence[Column]) -> list[str]:
+    """Return a sentence on what was known of this graph before the searches."""
     picks = [known_before(r["origin"], dataset) for c in columns for r in c.records.values()]
     found = [
-        f"{picks.count(kind)} of these {len(picks)} picks are {words}"
-        for kind, words in _KNOWN.items()
-        if kind in picks
+        f"{picks.count(kind)} of these {len(picks)} picks are {text}" for kind, text in _KNOWN.items() if kind in picks
     ]
     if not found:
         return []
     return [
-        f"What was known before: {'; '.join(found)}. What a search finds without that is shown by a candidate with "
-        f"`proposals=sobol` or `proposals=random`."
+        f"What was known before: {'; '.join(found)}. A candidate with `proposals=sobol` or `proposals=random` shows "
+        f"what a search finds without that."
     ]
 
 
@@ -160,16 +148,21 @@ def _differences(columns: Sequence[Column]) -> Rows:
         for name in names:
             found = differences(columns, model, name)
             mean, low, high = mean_interval(found)
-            span = None if mean is None else "–" if low is None else f"{low:+.4f} … {high:+.4f}"
+            interval = None if mean is None else "–" if low is None else f"{low:+.4f} … {high:+.4f}"
             better = f"{sum(d > 0 for d in found)} of {len(found)}" if found else None
-            rows.append((model, name, None if mean is None else f"{mean:+.4f}", span, better))
+            rows.append((model, name, None if mean is None else f"{mean:+.4f}", interval, better))
     return Rows(("model", "candidate", "test MRR, difference", "95 %", "better"), tuple(rows))
 
 
-def _beside(dataset: str, columns: Sequence[Column]) -> list[str | Rows]:
-    """What others report for the models of the page; nothing where nothing is known."""
+def _others(dataset: str, columns: Sequence[Column]) -> list[str | Rows]:
+    """Return what others report for the models of the page; nothing if nothing is known."""
+    missed = []
+    for c in columns:
+        aim, mean = goal(dataset, c.model), mean_interval(c.values("mrr"))[0]
+        if aim is not None and mean is not None and mean < aim:
+            by = f"our goal of {aim:.3f} is missed by {aim - mean:.4f} ([why]({INDEX}))"
+            missed.append(f"- {c.model}, {c.candidate.name}: {by}.")
     rows: list[tuple[Value, ...]] = []
-    missed = [words for c in columns if (words := _missed(dataset, c))]
     for model in dict.fromkeys(c.model for c in columns):
         aim = goal(dataset, model)
         if aim is not None:
@@ -183,20 +176,11 @@ def _beside(dataset: str, columns: Sequence[Column]) -> list[str | Rows]:
     return ["## What others report", *(["\n".join(missed)] if missed else []), Rows(headings, tuple(rows))]
 
 
-def _missed(dataset: str, column: Column) -> str:
-    """By how much the mean over seeds lies below the goal; nothing where it is reached, not known or not run."""
-    aim, mean = goal(dataset, column.model), mean_interval(column.values("mrr"))[0]
-    if aim is None or mean is None or mean >= aim:
-        return ""
-    return (
-        f"- {column.model}, {column.candidate.name}: our goal of {aim:.3f} is missed by {aim - mean:.4f} "
-        f"([why](README.md))."
-    )
-
-
 def _every(dataset: str, columns: Sequence[Column]) -> Rows:
-    headings = ("model", "candidate", "seed", "test MRR", "Hits@10", "valid MRR", "best at epoch", "runs", "search, s",
-                "final, s", "pick known before as")  # fmt: skip
+    headings = (
+        "model", "candidate", "seed", "test MRR", "Hits@10", "valid MRR", "best at epoch", "runs", "search, s",
+        "final, s", "pick known before as",
+    )  # fmt: skip
     rows: list[tuple[Value, ...]] = []
     for c in columns:
         for seed in range(c.seeds):
@@ -211,54 +195,55 @@ def _every(dataset: str, columns: Sequence[Column]) -> Rows:
 
 
 def _best_epoch(record: dict[str, Any], epochs: float) -> str:
-    """With a note where training was still getting better at its end."""
     if not record["validations"]:
         return "–"
     epoch = max(record["validations"], key=lambda v: v[1])[0]
-    return f"{epoch:.3g} (the last)" if epoch >= _ENDS * epochs else f"{epoch:.3g}"
+    return f"{epoch:.3g} (the last)" if epoch >= _LAST * epochs else f"{epoch:.3g}"
 
 
 def _picks(columns: Sequence[Column]) -> Rows:
     rows = [
-        (c.model, c.candidate.name, str(seed), r["failed"] or f"{r['winner']} ({r['origin']})",
-         picked_words(r["values"]))
-        for c in columns for seed, r in sorted(c.records.items())
-    ]  # fmt: skip
-    return Rows(("model", "candidate", "seed", "configuration", "settings that are not the training's default"),
-                tuple(rows))  # fmt: skip
+        (c.model, c.candidate.name, str(seed), r["failed"] or f"{r['winner']} ({r['origin']})", _pick_text(r["values"]))
+        for c in columns
+        for seed, r in sorted(c.records.items())
+    ]
+    headings = ("model", "candidate", "seed", "configuration", "settings that are not the training's default")
+    return Rows(headings, tuple(rows))
 
 
-def _bars(dataset: str, columns: Sequence[Column]) -> list[tuple[str, float, float | None, float | None]]:
-    rows: list[tuple[str, float, float | None, float | None]] = []
+def _pick_text(values: dict[str, Any]) -> str:
+    usual = TrainConfig.model_fields
+    found = {k: v for k, v in values.items() if k not in _NOT_SHOWN and (k not in usual or v != usual[k].default)}
+    return ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in found.items())
+
+
+def _bars(dataset: str, columns: Sequence[Column]) -> list[Bar]:
+    bars: list[Bar] = []
     for model in dict.fromkeys(c.model for c in columns):
         for c in (c for c in columns if c.model == model and c.records):
             mean, low, high = mean_interval(c.values("mrr"))
             assert mean is not None
-            rows.append((f"{model}, {c.candidate.name}", mean, low, high))
+            bars.append((f"{model}, {c.candidate.name}", mean, low, high))
         aim = goal(dataset, model)
         if aim is not None and any(c.records for c in columns if c.model == model):
-            rows.append((f"{model}, goal", aim, None, None))
-    return rows
+            bars.append((f"{model}, goal", aim, None, None))
+    return bars
 
 
 def _raw(columns: Sequence[Column]) -> Rows:
     numbers = ("score", "valid", "spent", "seconds", "final_seconds", "final_peak_bytes")
-    tested = ("mrr", "hits@1", "hits@3", "hits@10")
-    headings = ("model", "candidate", "seed", *(f"test_{m}" for m in tested), *numbers, "device", "failed",
-                "configuration", "settings")  # fmt: skip
+    tests = (f"test_{m}" for m in TESTED)
+    headings = ("model", "candidate", "seed", *tests, *numbers, "device", "failed", "configuration", "settings")
     rows: list[tuple[Value, ...]] = [
-        (c.model, c.candidate.name, seed, *(r["test"][m] for m in tested), *(r[n] for n in numbers), r["device"],
+        (c.model, c.candidate.name, seed, *(r["test"][m] for m in TESTED), *(r[n] for n in numbers), r["device"],
          r["failed"], json.dumps(r["values"], sort_keys=True), json.dumps(r["settings"], sort_keys=True))
         for c in columns for seed, r in sorted(c.records.items())
     ]  # fmt: skip
     return Rows(headings, tuple(rows))
 
 
-# = What others report on graphs with a published split, and what our default search is to reach: beside our own numbers.
-# =
-# = Goes to confirm_page.py. Test triples, filtered with train, valid and test, all entities as candidates; where a source
-# = gives no more digits, there are none. dim counts floats per entity (a complex number has two); None: not stated there.
-
+# Results that others report for published splits: test triples, filtered with train, valid and test, all entities as
+# candidates, with the digits of the source.
 LIBKGE = "LibKGE, its README"
 SEARCHED = "LibKGE, 200 trials trained in full (Ruffinelli et al., 2020)"
 CODEX = "LibKGE (Safavi and Koutra, 2020)"
@@ -273,10 +258,10 @@ SELF_ADVERSARIAL = "GraSH with a self-adversarial loss"
 
 @dataclass(frozen=True)
 class Figure:
-    """A reported result: MRR and Hits@1, 3, 10, None where they were not given."""
+    """A reported result; None where the source does not give it."""
 
     source: str
-    dim: int | None
+    dim: int | None  # floats per entity; a complex number has two
     mrr: float
     hits1: float | None = None
     hits3: float | None = None
@@ -343,28 +328,22 @@ GOALS: dict[str, dict[str, float]] = {  # test MRR of one default search at B = 
 
 
 def figures(dataset: str, model: str) -> tuple[Figure, ...]:
-    """What is reported for a graph by its name, however that is written; nothing where we know of nothing."""
+    """Return what is reported for a graph, by its name in any spelling."""
     return PUBLISHED.get(_plain(dataset), {}).get(model, ())
 
 
 def goal(dataset: str, model: str) -> float | None:
-    """The test MRR that a default search is to reach there."""
+    """Return the test MRR that a default search should reach there."""
     return GOALS.get(_plain(dataset), {}).get(model)
 
 
-def is_of(origin: str, dataset: str) -> bool:
-    """Whether a configuration's origin is a published winner of this very graph, which the portfolio proposes."""
-    return origin.startswith("portfolio:") and bool(_plain(dataset)) and _plain(dataset) in _plain(origin)
-
-
 def known_before(origin: str, dataset: str) -> str:
-    """What of this graph was in a pick before the search began, in words; nothing where it came without."""
-    here, family = _plain(dataset), _family(dataset)
-    if is_of(origin, dataset):
-        return "winner of this graph"
+    """Return what was known of this graph in a pick before the search, by the pick's origin; "" for nothing."""
+    here, family = _plain(dataset), family_of(dataset)
     if origin.startswith("portfolio:"):
-        alike = family != here and family in _plain(origin)
-        return "winner of a sibling" if alike else "winner of another graph"
+        if here and here in _plain(origin):
+            return "winner of this graph"
+        return "winner of a sibling" if family != here and family in _plain(origin) else "winner of another graph"
     if origin != "prior":
         return ""
     fitted = {_plain(w["dataset"]) for w in all_winners()}
@@ -372,12 +351,12 @@ def known_before(origin: str, dataset: str) -> str:
     return "prior, fitted here too" if near else "prior"
 
 
-def _family(dataset: str) -> str:
-    """What a graph shares its entities and relations with: CoDEx comes in three sizes."""
+def family_of(dataset: str) -> str:
+    """Return what a graph shares its entities and relations with: CoDEx comes in three sizes."""
     name = _plain(dataset)
     return "codex" if name in ("codexs", "codexm", "codexl") else name
 
 
 def _plain(name: str) -> str:
-    """FB15k-237 and fb15k_237 alike."""
+    """Return FB15k-237 and fb15k_237 alike."""
     return "".join(c for c in name.lower() if c.isalnum())

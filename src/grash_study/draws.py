@@ -1,19 +1,23 @@
-"""Which pool members enter a search: at random, near the portfolio's proposals, or in waves that a model proposes.
+"""Which pool members enter a search: in random order, near the portfolio's proposals, or proposed by Optuna's TPE.
 
-Comes from recorded.py and points.py; goes to the methods that begin with many configurations.
+A table has no other configurations than its pool's: a proposed point is replaced by the nearest free member.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grash.errors import UnknownName
+from grash.search.named_spaces import space_of
 from grash.search.proposals import propose
-from grash_study.recorded import Points, Recorded
+from grash.search.space import Space
+from grash_study.recorded import Recorded
 
 DRAWS = ("random", "portfolio", "waves")
 
@@ -29,158 +33,137 @@ def draw(
     batch: int | None = None,
     uniform: float = 0.0,
 ) -> list[int]:
-    """`count` different members. The order of a seed's random draws is the same for every method.
+    """Return `count` different members. The random order of a seed is the same for every method.
 
-    waves: a share `first` of them at random, the rest proposed by a model of their `scores` (n,) in the first round,
-    `batch` at a time (all at once by default), each with the chance `uniform` of being random all the same.
+    waves: a share `first` is random, the rest is proposed by TPE from `scores` (n,) in the first round, `batch` at a
+    time (default: all at once); with probability `uniform`, one of these is random too.
     """
     order = [int(i) for i in rng.permutation(bench.n)]
     if how == "random":
         return order[:count]
     if how == "portfolio":
-        return near_portfolio(bench, int(rng.integers(2**31)), count)
+        return _near_portfolio(bench, int(rng.integers(2**31)), count)
     if how != "waves" or scores is None:
         raise UnknownName("draw", how, DRAWS)
-    wave = max(1, round(first * count))
-    return propose_in_turn(
-        bench.points, order, count, lambda i: float(scores[i]), first=wave,
-        batch=max(1, count - wave) if batch is None else batch, uniform=uniform, rng=rng,
-    )  # fmt: skip
+    chosen = order[: max(1, round(first * count))]
+    free = np.ones(bench.n, bool)
+    free[chosen] = False
+    proposer = Proposer(points_of(bench))
+    for member in chosen:
+        proposer.see(member, scores[member])
+    while len(chosen) < count:
+        wave = []
+        for _ in range(min(batch or count, count - len(chosen))):
+            by_chance = rng.random() < uniform
+            wave.append(next(i for i in order if free[i]) if by_chance else proposer.propose(free))
+            free[wave[-1]] = False
+        for member in wave:
+            proposer.see(member, scores[member])
+        chosen += wave
+    return chosen
 
 
-def near_portfolio(bench: Recorded, seed: int, count: int) -> list[int]:
-    """For each of the portfolio's proposals the nearest member that is still free.
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Pool members as points."""
 
-    A table has no other configurations than its pool's, so this shows the portfolio's taste and not its winners.
+    space: Space
+    numbers: NDArray[np.float64]  # (n, D) in [0, 1]; 0.5 where a parameter is not used
+    codes: NDArray[np.int64]  # (n, C) of choices; −1 where a parameter is not used
+    used: NDArray[np.bool_]  # (n, D + C)
+    n_choices: tuple[int, ...]  # of each column of codes
+
+    def nearest(self, numbers: NDArray[np.float64], codes: NDArray[np.int64], free: NDArray[np.bool_]) -> int:
+        """Return the free member nearest to a point; two different choices have distance 1."""
+        squares = np.square(self.numbers - numbers).sum(axis=1) + (self.codes != codes).sum(axis=1)
+        return int(np.argmin(np.where(free, squares, np.inf)))
+
+    @cached_property
+    def features(self) -> NDArray[np.float64]:
+        """(n, D + all choices) numbers, and choices as one-hot columns with the same distances as `nearest`."""
+        one_hot = [(column[:, None] == np.arange(k)) / np.sqrt(2) for column, k in zip(self.codes.T, self.n_choices)]
+        return np.concatenate([self.numbers, *one_hot], axis=1)
+
+
+@lru_cache(maxsize=8)
+def points_of(bench: Recorded) -> Points:
+    """Return the members of a table as points of the space that they were drawn from."""
+    return make_points(bench.table.meta, [bench.table.configurations[i] for i in bench.members])
+
+
+def make_points(meta: Mapping[str, Any], configurations: list[dict[str, Any]]) -> Points:
+    space = space_of(meta["space"], meta["model"], n_entities=meta.get("n_entities"))
+    space = space.with_fixed({**({} if "dim" in space.searched else {"dim": meta["dim"]}), **meta.get("fixed", {})})
+    known = [space.check(values) for values in configurations]
+    numbers, codes = (np.stack(column) for column in zip(*(_point(space, values) for values in known)))
+    columns = sorted(space.searched, key=lambda n: space.parameters[n].kind == "choice")  # numbers first
+    used = np.array([[name in values for name in columns] for values in known])
+    choices = [space.parameters[n] for n in space.searched if space.parameters[n].kind == "choice"]
+    return Points(space, numbers, codes, used, tuple(len(c.values) for c in choices))
+
+
+class Proposer:
+    """TPE over the members of a pool: Optuna's densities of good and other members, parameter by parameter.
+
+    Optuna's sampler draws points, of which a pool has few; its own estimators rate every member instead.
     """
-    meta, points = bench.table.meta, bench.points
-    made = propose(points.space, "portfolio", count, seed=seed, model=meta["model"], n_entities=bench.n_entities)
+
+    def __init__(self, points: Points) -> None:
+        from optuna.distributions import CategoricalDistribution, FloatDistribution
+        from optuna.samplers import TPESampler
+
+        self.seen: list[int] = []
+        self._scores: list[float] = []
+        self._values = [*points.numbers.T, *points.codes.T]  # a column (n,) per parameter
+        self._used = points.used.T
+        choices = [CategoricalDistribution(tuple(range(k))) for k in points.n_choices]
+        self._distributions = [*(FloatDistribution(0, 1) for _ in points.numbers.T), *choices]
+        self._sampler = TPESampler()
+
+    def see(self, member: int, score: float) -> None:
+        """Learn the score of a member; NaN (diverged) is below all others."""
+        self.seen.append(member)
+        self._scores.append(-1.0 if np.isnan(score) else float(score))
+
+    def propose(self, free: NDArray[np.bool_]) -> int:
+        """Return the free member with the highest ratio of densities."""
+        from optuna.samplers._tpe.sampler import default_gamma
+
+        best = np.argsort(-np.array(self._scores), kind="stable")[: default_gamma(len(self._scores))]
+        is_good = np.isin(np.arange(len(self.seen)), best)
+        parts = [np.array(self.seen, int)[which] for which in (is_good, ~is_good)]
+        ratio = np.zeros(len(free))
+        for values, used, distribution in zip(self._values, self._used, self._distributions):
+            good, others = (self._log_density(values, part[used[part]], distribution) for part in parts)
+            ratio += np.where(used, good - others, 0.0)
+        return int(np.argmax(np.where(free, ratio, -np.inf)))
+
+    def _log_density(self, values: NDArray[Any], at: NDArray[np.int64], distribution: Any) -> NDArray[np.float64]:
+        """Return (n,) log density of a parameter at every member, estimated from those in `at`."""
+        made = self._sampler._parzen_estimator_cls(
+            {"x": values[at]}, {"x": distribution}, self._sampler._parzen_estimator_parameters
+        )
+        return made.log_pdf({"x": np.maximum(values, 0)})  # where a choice is not used (−1), any will do
+
+
+def _near_portfolio(bench: Recorded, seed: int, count: int) -> list[int]:
+    """Return the nearest free member of each of the portfolio's proposals: its taste, not its winners."""
+    points, model = points_of(bench), bench.table.meta["model"]
     free = np.ones(bench.n, bool)
     chosen = []
-    for proposal in made:
-        numbers, codes = points.place(proposal.values)
-        far = np.square(points.numbers - numbers).sum(axis=1) + (points.codes != codes).sum(axis=1)
-        chosen.append(int(np.argmin(np.where(free, far, np.inf))))
+    for proposal in propose(points.space, "portfolio", count, seed=seed, model=model, n_entities=bench.n_entities):
+        chosen.append(points.nearest(*_point(points.space, proposal.values), free))
         free[chosen[-1]] = False
     return chosen
 
 
-# = Which members are promising, by the densities of good and bad ones (TPE), over a pool instead of a whole space.
-# =
-# = The ratio of two Parzen densities, as TPE ranks candidates, with every member as a candidate: parameter by parameter, as
-# = first published, since the members of a pool lie too far apart for kernels over all parameters at once. A uniform
-# = component keeps either density above zero.
-
-
-def promise(points: Points, seen: Sequence[int], scores: Sequence[float], *, top: float = 0.2) -> NDArray[np.float64]:
-    """(n,) log of the density of good members over that of the rest. top: the share of those seen that are good.
-
-    scores of those seen; NaN (diverged) is worse than any number.
-    """
-    order = np.argsort(-np.nan_to_num(np.asarray(scores, float), nan=-np.inf), kind="stable")
-    n_good = max(1, math.ceil(top * len(order)))
-    numbers = np.asarray(seen)
-    good, bad = (_densities(points, numbers[part]) for part in (order[:n_good], order[n_good:]))
-    return np.where(points.counts.T, np.log(good) - np.log(bad), 0.0).sum(axis=0)
-
-
-def next_member(
-    points: Points, seen: Sequence[int], scores: Sequence[float], free: NDArray[np.bool_], *, top: float = 0.2
-) -> int:
-    """The most promising member that is free."""
-    return int(np.argmax(np.where(free, promise(points, seen, scores, top=top), -np.inf)))
-
-
-def propose_in_turn(
-    points: Points,
-    order: Sequence[int],
-    count: int,
-    score: Callable[[int], float],
-    *,
-    first: int,
-    batch: int = 1,
-    uniform: float = 0.0,
-    rng: np.random.Generator,
-    top: float = 0.2,
-) -> list[int]:
-    """`count` members: the first of an order, then those that the model proposes, `batch` at a time.
-
-    score tells what a member that was proposed came to. uniform: the chance that a member comes from the order all the
-    same. A batch is the most promising ones together.
-    """
-    chosen = list(order[: min(first, count)])
-    free = np.ones(len(points.numbers), bool)
-    free[chosen] = False
-    scores = [score(i) for i in chosen]
-    while len(chosen) < count:
-        rated = promise(points, chosen, scores, top=top) if chosen else np.zeros(len(free))
-        for _ in range(min(batch, count - len(chosen))):
-            if rng.random() < uniform or not scores:
-                picked = next(i for i in order if free[i])
-            else:
-                picked = int(np.argmax(np.where(free, rated, -np.inf)))
-            free[picked] = False
-            chosen.append(picked)
-        scores += [score(i) for i in chosen[len(scores) :]]
-    return chosen
-
-
-def _densities(points: Points, at: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(P, n) of every parameter at every member: a kernel at each of these members, and a uniform one."""
-    chosen = np.zeros(len(points.numbers))
-    chosen[at] = 1.0
-    return (1.0 + chosen @ points.kernels) / (1.0 + points.counts.T @ chosen)[:, None]
-
-
-# = A Gaussian process over (pool member, graph): a product of two Matérn 5/2 kernels, fitted on a small grid.
-# =
-# = For methods that learn on small graphs which members are good on the full one. Some tens of observations at most: every
-# = fit is a few Cholesky factors of that size.
-
-Matrix = NDArray[np.float64]
-_LENGTHS = (0.5, 1.0, 2.0)  # of members, in distances of the unit cube
-_REACHES = (0.5, 1.5)  # of graphs, in distances of their signatures
-_NOISE = 1e-2  # variance, of standardised scores
-
-
-class Process:
-    """distances (n, n) between members; signatures (G, S) of the graphs."""
-
-    def __init__(self, distances: Matrix, signatures: Matrix) -> None:
-        apart = np.sqrt(np.square(signatures[:, None] - signatures[None]).sum(axis=2))
-        self._members = [matern(distances / length) for length in _LENGTHS]
-        self._graphs = [matern(apart / reach) for reach in _REACHES]
-        self._seen: list[tuple[int, int]] = []
-        self._scores: list[float] = []
-
-    def see(self, member: int, graph: int, score: float) -> None:
-        self._seen.append((member, graph))
-        self._scores.append(score)
-
-    def guess(self, graph: int) -> tuple[Matrix, Matrix]:
-        """(n,) mean and (n,) standard deviation of every member's score on a graph."""
-        n = len(self._members[0])
-        if not self._seen:
-            return np.zeros(n), np.ones(n)
-        members, graphs = (np.array(column) for column in zip(*self._seen))
-        scores = np.array(self._scores)
-        center, scale = scores.mean(), scores.std() or 1.0
-        observed = (scores - center) / scale
-        best: tuple[float, Matrix, Matrix] | None = None
-        for near in self._members:
-            for alike in self._graphs:
-                inner = near[np.ix_(members, members)] * alike[np.ix_(graphs, graphs)]
-                factor = np.linalg.cholesky(inner + _NOISE * np.eye(len(scores)))
-                half = np.linalg.solve(factor, observed)
-                likelihood = -0.5 * float(half @ half) - float(np.log(np.diag(factor)).sum())
-                if best is None or likelihood > best[0]:
-                    reach = np.linalg.solve(factor, (near[:, members] * alike[graph, graphs]).T)  # (m, n)
-                    best = (likelihood, reach.T @ half, 1.0 - np.square(reach).sum(axis=0))
-        assert best is not None
-        return center + scale * best[1], scale * np.sqrt(np.maximum(best[2], 1e-12))
-
-
-def matern(distances: Matrix) -> Matrix:
-    """The Matérn 5/2 kernel of variance 1 and length 1."""
-    far = math.sqrt(5) * distances
-    return (1 + far + far**2 / 3) * np.exp(-far)
+def _point(space: Space, values: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return (D,) numbers and (C,) codes of a configuration."""
+    numbers, codes = [], []
+    for name in space.searched:
+        parameter = space.parameters[name]
+        if parameter.kind != "choice":
+            numbers.append(parameter.point(values[name]) if name in values else 0.5)
+        else:
+            codes.append(int(parameter.point(values[name]) * len(parameter.values)) if name in values else -1)
+    return np.array(numbers), np.array(codes, np.int64)

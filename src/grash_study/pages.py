@@ -1,27 +1,35 @@
-"""Pages of results: Markdown with tables, the command and the machine; raw numbers and plots as SVG beside it.
-
-Every study makes one `Page`; `write_page` puts its files where they belong, each whole or not at all.
-"""
+"""Pages of results: Markdown with tables and plots (SVG), the command and the device, and raw numbers beside it."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from grash.errors import InputError
 from grash.files import atomic_file
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 Value = str | int | float | None
+Bar = tuple[str, float, float | None, float | None]  # name, value, low, high
 NOT_RUN = "not run yet"
+INDEX = "overview.md"
 _BEGIN, _END = "<!-- pages: written by grash study -->", "<!-- end of pages -->"
+_COLORS = ("#c2410c", "#0b62a8", "#1b7a3c", "#8a3fa0", "#a07800", "#00807c", "#b3246b", "#5b6470", "#5a3d1e")
+_DASHES = ("-", "--", ":")
+_SHIFT = 4.0  # points between the intervals of two lines at one position
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A table: headings and rows; None is what has not been run yet."""
+    """A table; None is a result that has not been run yet."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
@@ -41,17 +49,15 @@ class Rows:
 
 @dataclass
 class Page:
-    """name: of its files. parts: Markdown, tables and plots ((file stem, SVG, caption)) in their order.
+    """A page of results."""
 
-    raw: numbers for NAME.csv; more: those of other files, by what their names end with (`-rounds.csv`, `.parquet`)."""
-
-    name: str
+    name: str  # of its files
     title: str
     command: str
     device: str
-    parts: list[str | Rows | tuple[str, str, str]] = field(default_factory=list)
-    raw: Rows | None = None
-    more: dict[str, Rows] = field(default_factory=dict)
+    parts: list[str | Rows | tuple[str, str, str]] = field(default_factory=list)  # text, tables, (stem, SVG, caption)
+    raw: Rows | None = None  # numbers of NAME.csv
+    more: dict[str, Rows] = field(default_factory=dict)  # numbers of other files, by the end of their name
     made: date = field(default_factory=date.today)
 
     def add(self, *parts: str | Rows | tuple[str, str, str]) -> None:
@@ -59,24 +65,27 @@ class Page:
 
 
 def write_page(page: Page, folder: Path, *, refuse_less: bool = False) -> Path:
-    """Writes NAME.md, its files of numbers and img/*.svg into a folder; gives back the page's path. refuse_less: a page
-    that was made from more stays, which is an InputError."""
+    """Write NAME.md, its numbers and img/*.svg into a folder; return the path of the page.
+
+    refuse_less: raise an InputError instead of replacing a page that has more numbers.
+    """
     folder, text = Path(folder), [f"# {page.title}"]
     if refuse_less:
         _check_more(page, folder)
     about = [f"Made on {page.made.isoformat()}", f"computed on {page.device or NOT_RUN}"]
     numbers = {**({".csv": page.raw} if page.raw is not None else {}), **page.more}
-    links = [_numbers(folder, f"{page.name}{ending}", rows) for ending, rows in numbers.items()]
-    if links:
-        about.append(f"raw numbers: {', '.join(links)}")
-    text.append(f"{'; '.join(about)}.")
-    text.append(f"```bash\n{page.command}\n```")
+    names = {f"{page.name}{ending}": rows for ending, rows in numbers.items()}
+    for name, rows in names.items():
+        _write_numbers(folder / name, rows)
+    if names:
+        about.append(f"raw numbers: {', '.join(f'[{name}]({name})' for name in names)}")
+    text += [f"{'; '.join(about)}.", f"```bash\n{page.command}\n```"]
     for part in page.parts:
         if isinstance(part, Rows):
             text.append(part.markdown())
         elif isinstance(part, tuple):
             stem, drawn, caption = part
-            _write(folder / "img" / f"{stem}.svg", drawn + "\n")
+            _write(folder / "img" / f"{stem}.svg", drawn)
             text.append(f"![{caption}](img/{stem}.svg)")
         else:
             text.append(part)
@@ -86,8 +95,132 @@ def write_page(page: Page, folder: Path, *, refuse_less: bool = False) -> Path:
     return path
 
 
+def list_pages(folder: Path) -> None:
+    """Update the list of pages in a folder's overview.md, between its two marks."""
+    index = Path(folder) / INDEX
+    text = index.read_text(encoding="utf-8") if index.is_file() else ""
+    before, begun, rest = text.partition(_BEGIN)
+    _, ended, after = rest.partition(_END)
+    if begun and ended:
+        pages = sorted(p for p in index.parent.glob("*.md") if p != index)
+        titles = [p.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for p in pages]
+        lines = [f"- [{title}]({p.name})" for title, p in zip(titles, pages)]
+        _write(index, before + "\n".join([_BEGIN, *lines, _END]) + after)
+
+
+def share_text(share: float) -> str:
+    """Return 1/64 as a fraction; other shares with three digits."""
+    whole = 1 / share
+    return "1" if share == 1 else f"1/{round(whole)}" if abs(whole - round(whole)) < 1e-6 else f"{share:.3g}"
+
+
+def with_interval(value: float | None, low: float | None, high: float | None, digits: int = 2) -> str | None:
+    """Return a number with its interval, or None."""
+    if value is None:
+        return None
+    interval = "" if low is None or high is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{value:.{digits}f}{interval}"
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a plot."""
+
+    name: str
+    points: tuple[tuple[float, float, float | None, float | None], ...]  # x, y, low, high
+
+
+def line_plot(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    xs: Sequence[tuple[float, str]] = (),
+    log_x: bool = False,
+    size: tuple[float, float] = (8.0, 4.5),
+    y_range: tuple[float, float] | None = None,
+) -> str:
+    """Return an SVG with a line per series and its intervals. xs: ticks as (value, label)."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure, axes = _figure(size, title)
+    for i, s in enumerate(series):
+        style: dict[str, Any] = {
+            "color": _COLORS[i % len(_COLORS)],
+            "linestyle": _DASHES[i // len(_COLORS) % len(_DASHES)],
+        }
+        x, y = [p[0] for p in s.points], [p[1] for p in s.points]
+        bounded = [(x, low, high) for x, _, low, high in s.points if low is not None and high is not None]
+        shift = _SHIFT * (i - (len(series) - 1) / 2) / 72 if bounded else 0.0  # so that intervals do not overlap
+        moved = axes.transData + ScaledTranslation(shift, 0, figure.dpi_scale_trans)
+        label = s.name if s.points else f"{s.name} ({NOT_RUN})"
+        axes.plot(x, y, label=label, marker="o" if len(x) <= 40 else "", markersize=4, transform=moved, **style)
+        for at, low, high in bounded:
+            axes.vlines(at, low, high, color=style["color"], alpha=0.5, linewidth=1.2, transform=moved)
+    points = [p for s in series for p in s.points]
+    if points:  # matplotlib ignores what is drawn with another transform when it chooses the limits
+        axes.update_datalim([(p[0], v) for p in points for v in p[1:] if v is not None])
+        axes.autoscale_view()
+    axes.set_xscale("log" if log_x else "linear")
+    if xs:
+        axes.set_xticks([x for x, _ in xs], [text for _, text in xs], minor=False)
+        axes.set_xticks([], minor=True)
+    axes.set(xlabel=x_label, ylabel=y_label, ylim=y_range)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return _svg(figure)
+
+
+def bar_plot(
+    rows: Sequence[Bar],
+    *,
+    title: str,
+    x_label: str,
+    mark: float | None = None,
+    highlighted: Collection[str] = (),
+    form: str = ".4f",
+) -> str:
+    """Return an SVG with a dot and its interval per row, and a line at `mark`. highlighted: names in another color."""
+    figure, axes = _figure((8.0, 1.1 + 0.28 * len(rows)), title)
+    for y, (name, value, low, high) in enumerate(rows):
+        color = _COLORS[0] if name in highlighted else _COLORS[1]
+        if low is not None and high is not None:
+            axes.hlines(y, low, high, color=color, alpha=0.5)
+        axes.plot([value], [y], "o", color=color)
+        text = format(value, form if mark is None else f"+{form}")
+        axes.annotate(text, (value if high is None else max(value, high), y), (6, -3), textcoords="offset points")
+    if mark is not None:
+        axes.axvline(mark, color="#999999", linewidth=1)
+    axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.set_xlabel(x_label)
+    return _svg(figure)
+
+
+def _figure(size: tuple[float, float], title: str) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, loc="left", fontsize="medium", fontweight="bold")
+    axes.grid(color="#ebe9e4")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Figure) -> str:
+    """Return a figure as SVG, the same for the same numbers; its text stays text."""
+    import matplotlib
+
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "grash"}):
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()
+
+
 def _check_more(page: Page, folder: Path) -> None:
-    """Raises where the page that is there has more in its NAME.csv than this one would have."""
+    """Raise an error if the existing page has more in its NAME.csv than this one."""
     path, numbers = folder / f"{page.name}.md", folder / f"{page.name}.csv"
     if page.raw is None or not path.is_file() or not numbers.is_file():
         return
@@ -95,58 +228,26 @@ def _check_more(page: Page, folder: Path) -> None:
     for kind, had, has in zip(("numbers", "scores"), before, now):
         if has < had:
             raise InputError(
-                f"{path} was made from {had:,} {kind} and would have {has:,} now, so it stays as it is: complete the "
-                f"store (`grash study merge`), give another folder with --out, or delete the page to have this one."
+                f"{path} was made from {had:,} {kind} and would have {has:,} now, so it is not replaced: complete the "
+                f"store (`grash study merge`), give another folder with --out, or delete the page first."
             )
 
 
 def _how_much(text: str) -> tuple[int, int]:
-    """Of a CSV: its filled cells, and what its column `scores` adds up to, if it has one."""
+    """Return the filled cells of a CSV, and the sum of its column `scores`, if it has one."""
     rows = list(csv.DictReader(io.StringIO(text)))
     return sum(value != "" for row in rows for value in row.values()), sum(int(row.get("scores") or 0) for row in rows)
 
 
-def _numbers(folder: Path, name: str, rows: Rows) -> str:
-    """Writes a file of numbers, and gives back a link to it, or why there is none."""
-    if not name.endswith(".parquet"):
-        _write(folder / name, rows.csv())
-        return f"[{name}]({name})"
-    try:
-        import polars as pl
-    except ModuleNotFoundError:
-        return f"{name} (polars was not there to write it)"
+def _write_numbers(path: Path, rows: Rows) -> None:
+    if path.suffix != ".parquet":
+        _write(path, rows.csv())
+        return
+    import polars as pl
+
     frame = pl.DataFrame(rows.rows, schema=list(rows.headings), orient="row", infer_schema_length=None)
-    with atomic_file(folder / name) as aside:
+    with atomic_file(path) as aside:
         frame.write_parquet(aside, compression="zstd")
-    return f"[{name}]({name})"
-
-
-def list_pages(folder: Path) -> None:
-    """Brings the list of pages in a folder's README.md up to date, between its two marks; the rest is prose."""
-    index = Path(folder) / "README.md"
-    text = index.read_text(encoding="utf-8") if index.is_file() else ""
-    before, begun, rest = text.partition(_BEGIN)
-    _, ended, after = rest.partition(_END)
-    if begun and ended:
-        pages = sorted(p for p in index.parent.glob("*.md") if p != index)
-        lines = [
-            f"- [{p.read_text(encoding='utf-8').partition(chr(10))[0].removeprefix('# ')}]({p.name})" for p in pages
-        ]
-        _write(index, before + "\n".join([_BEGIN, *lines, _END]) + after)
-
-
-def share_words(share: float) -> str:
-    """1/64 as people write it, where it is one; else three digits."""
-    whole = 1 / share
-    return "1" if share == 1 else f"1/{round(whole)}" if abs(whole - round(whole)) < 1e-6 else f"{share:.3g}"
-
-
-def with_interval(value: float | None, low: float | None, high: float | None, digits: int = 2) -> str | None:
-    """A number with its interval, or None."""
-    if value is None:
-        return None
-    span = "" if low is None or high is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
-    return f"{value:.{digits}f}{span}"
 
 
 def _cell(value: Value) -> str:

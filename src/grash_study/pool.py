@@ -1,39 +1,43 @@
-"""What a study is about: a dataset, a pool of configurations of one space, and the settings that both come from.
+"""What a study is about: a dataset, a pool of configurations, and the subgraphs that they are trained on.
 
-The first file of a study's walk; graphs.py cuts the dataset, cells.py says what is trained, run.py trains it.
+Subgraphs are cut as in a search with the same settings (`core-order`, `k-core`, `isolated`); the other techniques are
+those that the paper compares with (Sec. 4.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.engines.driver import FIXED_LENGTH_SCHEDULES
-from grash.errors import ConfigError
+from grash.errors import ConfigError, InputError
+from grash.reduction.sampling import kgtuner_walk, random_walks, sample_triples
+from grash.reduction.subgraph import Subgraph, max_train_triples
+from grash.search.graphs import SearchGraphs
 from grash.search.proposals import full_training, make_configurations
+from grash.search.schedule import MIN_VALID, min_entities, round_config
 from grash.search.settings import SearchSettings, make_settings
-from grash.search.trial import Configuration
+from grash.search.trial import Configuration, Round
 from grash.training.config import TrainConfig, make_config
+from grash_study.store import SCHEMA, VERSION, Store, Technique
 
-# Values of settings that tables and stores of before those settings do not name.
-OLDER_SETTINGS = {"trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_round_holdout": "random"}
-SCHEMA, VERSION = "grash-study", 1
-DEFAULT = -1  # the number of the configuration that has no value of the space: TrainConfig's own defaults
+DEFAULT = -1  # the number of the configuration with the default of every setting
+_SMALL = 2_000_000  # train triples; more subgraphs are kept in memory below this
+_HALVINGS = 12  # when searching the share of entities for KGTuner's walk
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Configurations 0 … n − 1 of a space, drawn at random; a larger pool begins with the smaller one.
-
-    label: what the space is called in names of files. settings: those of a search that would draw the same ones.
-    """
+    """Configurations 0 … n − 1 of a space, drawn at random; a larger pool starts with the smaller one."""
 
     dataset: Dataset
-    settings: SearchSettings
-    label: str
+    settings: SearchSettings  # of a search that would draw the same configurations
+    label: str  # the name of the space in file names
     configurations: tuple[Configuration, ...]
 
     @property
@@ -46,25 +50,33 @@ class Pool:
         return f"{self.dataset.name}-{s.models[0]}-d{s.dim}-{self.label}-e{s.max_epochs:g}-s{s.seed}"
 
     def config(self, number: int) -> TrainConfig:
-        """A configuration's training at full fidelity."""
+        """Return the full training of a configuration."""
         if number == DEFAULT:
             return full_training(self.settings, self.settings.models[0], {}, number=0)
         return make_config(self.configurations[number].values)
 
+    def store(self, folder: Path) -> Store:
+        """Return the store of this pool in a folder."""
+        return Store.at(Path(folder) / f"{self.name}.jsonl", self.meta())
+
     def meta(self) -> dict[str, Any]:
-        """What results of this pool belong to, JSON-able: equal for every n."""
-        data, s = self.dataset, self.settings
-        newer = {"scaled_penalties": True} if s.scaled_penalties else {}  # not in old ones
+        """Return what the results of this pool belong to, JSON-able; it does not depend on n."""
+        s = self.settings
+        newer = {"scaled_penalties": True} if s.scaled_penalties else {}  # older stores do not have it
         return {
-            "schema": SCHEMA, "version": VERSION, "grash": __version__,
-            "dataset": data.name, "fingerprint": data.unnamed_fingerprint,
-            "n_entities": data.n_entities, "n_relations": data.n_relations, "n_train": len(data.train),
-            "n_valid": len(data.valid), "n_test": len(data.test),
-            "model": s.models[0], "dim": s.dim, "epochs": s.max_epochs, "seed": s.seed,
-            "space": s.space, "label": self.label, "fixed": dict(s.fixed),
-            "negatives_floor": s.negatives_floor, "guarded_split": s.guarded_split, "degree": s.degree,
-            **newer,
+            **dataset_meta(self.dataset), "model": s.models[0], "dim": s.dim, "epochs": s.max_epochs, "seed": s.seed,
+            "space": s.space, "label": self.label, "fixed": dict(s.fixed), "negatives_floor": s.negatives_floor,
+            "guarded_split": s.guarded_split, "degree": s.degree, **newer,
         }  # fmt: skip
+
+
+def dataset_meta(data: Dataset) -> dict[str, Any]:
+    """Return the entries about the dataset in the first line of a store."""
+    return {
+        "schema": SCHEMA, "version": VERSION, "grash": __version__, "dataset": data.name,
+        "fingerprint": data.unnamed_fingerprint, "n_entities": data.n_entities, "n_relations": data.n_relations,
+        "n_train": len(data.train), "n_valid": len(data.valid), "n_test": len(data.test),
+    }  # fmt: skip
 
 
 def make_pool(
@@ -79,7 +91,9 @@ def make_pool(
     seed: int = 0,
     fixed: Mapping[str, Any] | None = None,
 ) -> Pool:
-    """The first n configurations of a space. fixed: settings of the training that are not searched."""
+    """Return the first n configurations of a space. fixed: training settings that are not searched."""
+    if label is None and not isinstance(space, str):
+        raise ConfigError("The space of a study was given as parameters: also give a label, for its file names.")
     settings = make_settings(
         {
             "models": (model,), "dim": dim, "max_epochs": epochs, "n_trials": n, "seed": seed, "proposals": "random",
@@ -87,24 +101,91 @@ def make_pool(
             "scaled_penalties": space != "paper",
         }
     )  # fmt: skip
-    if label is None and not isinstance(space, str):
-        raise ConfigError("The space of a study was given as parameters: give a label, by which its files are called.")
-    made = make_configurations(settings, dataset.n_entities, n)
-    _check_kinds(made)
-    words = [label or str(space), *(f"{name}.{value}" for name, value in sorted(settings.fixed.items()))]
-    return Pool(dataset, settings, "-".join(words), tuple(made))
-
-
-def _check_kinds(made: list[Configuration]) -> None:
-    """One training stands for all shorter ones only where the rate does not depend on how long it is."""
-    for c in made:
+    configurations = make_configurations(settings, dataset.n_entities, n)
+    for c in configurations:  # one training gives the scores of all shorter ones, in epochs of triples
         if c.values["schedule"] in FIXED_LENGTH_SCHEDULES:
             raise ConfigError(
-                f"Configuration {c.number} has schedule={c.values['schedule']}, whose rate depends on the length of "
-                f"the run, and a study reads shorter runs off a longer one: give a space with schedule=constant."
+                f"Configuration {c.number} has schedule={c.values['schedule']}, whose learning rate depends on the "
+                f"length of the training, and a study reads shorter trainings off a longer one: give a space with "
+                f"schedule=constant."
             )
         if c.values["training"] == "kvsall":
             raise ConfigError(
-                f"Configuration {c.number} has training=kvsall, whose epochs are of questions, and a study counts "
+                f"Configuration {c.number} has training=kvsall, whose epochs count queries, and a study counts "
                 f"triples: give a space without it."
             )
+    names = [label or str(space), *(f"{name}.{value}" for name, value in sorted(settings.fixed.items()))]
+    return Pool(dataset, settings, "-".join(names), tuple(configurations))
+
+
+class StudyGraphs:
+    """The subgraphs of a pool; the last few are kept in memory."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.search = SearchGraphs(pool.dataset, pool.settings)  # those of a search with the pool's settings
+        self._k_cores = SearchGraphs(pool.dataset, pool.settings.model_copy(update={"reduction": "k-core"}))
+        small = len(pool.dataset.train) < _SMALL
+        self.graph = lru_cache(maxsize=64 if small else 2)(self._graph)
+
+    def guard_rails(self) -> dict[str, float]:
+        """Return the sizes that the guard rails require here, and the smallest fraction that has them."""
+        entities = min_entities(self.search)
+        fraction = self.search.smallest_fraction(entities, MIN_VALID)
+        return {"n_entities": entities, "n_valid": MIN_VALID, "fraction": fraction}
+
+    def _graph(self, technique: Technique, fraction: float) -> Subgraph:
+        data, seed = self.pool.dataset, self.search.split_seed
+        match technique:
+            case "whole":
+                return self.search.subgraph(())
+            case "core-order":
+                return self.search.subgraph((fraction,))
+            case "isolated":
+                return self.search.subgraph((fraction,), True)
+            case "k-core":
+                self._k_cores.share_cores(self.search)
+                return self._k_cores.subgraph((fraction,))
+            case "triples":
+                return sample_triples(data, fraction, seed=seed)
+            case "walk":
+                return random_walks(data, fraction, seed=seed)
+            case _:
+                return _kgtuner_graph(data, fraction, seed=seed)
+
+
+def _kgtuner_graph(data: Dataset, fraction: float, *, seed: int) -> Subgraph:
+    """Return KGTuner's walk with the largest share of entities whose train part has at most this fraction of triples.
+
+    KGTuner gives a share of entities; here it gets the same number of triples as the other techniques.
+    """
+    target = max_train_triples(fraction, len(data.train))
+    low, high, found = 0.0, 1.0, None
+    for _ in range(_HALVINGS):
+        share = (low + high) / 2
+        try:
+            walked = kgtuner_walk(data, share, seed=seed)
+        except InputError:  # so few entities that no triple connects them
+            low = share
+            continue
+        if len(walked.dataset.train) <= target:
+            low, found = share, walked
+        else:
+            high = share
+    if found is None:
+        raise InputError(f"No walk leaves {target:,} triples of {data.name} or fewer: give a larger fraction.")
+    return found
+
+
+def config_on(graph: Subgraph, pool: Pool, number: int, upto: float) -> TrainConfig:
+    """Return the training of a configuration on a subgraph for a share of the epochs, scaled as in a search."""
+    data, epochs = graph.dataset, upto * pool.settings.max_epochs
+    how = data.provenance.get("reduction", {})
+    share = graph.target if how.get("reduction") == "core-order" else graph.fraction
+    plan = Round(
+        number=1, n_trials=1, share=1.0, fidelity=1.0, graph_fraction=share, epoch_fraction=1.0, fractions=(),
+        whole=graph.whole, k=graph.k, n_entities=data.n_entities, n_relations=data.n_relations,
+        n_train=len(data.train), n_valid=len(data.valid), entity_share=data.n_entities / pool.dataset.n_entities,
+        positives=len(data.train), continues=False, cost=0.0, isolated=how.get("isolated", False),
+    )  # fmt: skip
+    return round_config(pool.config(number), plan, pool.settings).changed(epochs=epochs, valid_every=epochs)

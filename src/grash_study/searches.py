@@ -1,8 +1,7 @@
-"""Whole searches as results of a study: run in a folder beside the store, kept in the store as one record.
+"""Whole searches over a pool as results: each is one record in the store of the pool.
 
-Comes from variants.py, resources.py and rounds.py (confirm.py runs searches as a user does). A search's winner is a
-number of the pool, since both draw the same configurations from the same seed; what it reaches in full is the pool's
-cell on the whole graph.
+variants.py and resources.py use these; confirm.py runs searches as a user does. The winner is a number of the pool,
+because both draw the same configurations from the same seed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,42 +24,35 @@ from grash.files import read_json, write_json
 from grash.models import model_class
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
-from grash.search.ledger import RoundState, SearchState
+from grash.search.ledger import RoundState
 from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.schedule import round_config
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
-from grash_study.graphs import StudyGraphs
-from grash_study.pool import OLDER_SETTINGS, VERSION, Pool
-from grash_study.run import GraphTrainer, Pace, device_words
-from grash_study.store import Store, short
+from grash_study.pool import StudyGraphs
+from grash_study.run import GraphTrainer, Pace, device_name
+from grash_study.store import BEFORE_THEY_EXISTED, VERSION, Store, short
 
-WARM_EPOCHS = 0.02  # so long trials train before they are timed: what is compiled and loaded once is no part of them
-_ABOUT, _FILE = "grash-study-search", "study.json"
+WARM_EPOCHS = 0.02  # that trials train before they are timed, to load and compile
+_SCHEMA, _FILE = "grash-study-search", "study.json"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A search over the first n configurations of a pool. changes: settings beside the preset's, as (name, value).
-    warm: its first round's trials train for a moment before, so that its seconds have no start of the process in them.
-    """
+class SearchOfPool:
+    """A search over the first n configurations of a pool."""
 
     preset: str
     n: int
-    changes: tuple[tuple[str, Any], ...] = ()
-    warm: bool = False
+    changes: tuple[tuple[str, Any], ...] = ()  # settings on top of the preset, as (name, value)
+    warm: bool = False  # train the first round's trials for a moment before, so that seconds include no start-up
 
     @property
     def name(self) -> str:
         return " ".join([self.preset, f"n={self.n}", *(f"{k}={v}" for k, v in sorted(self.changes))])
 
-    def settings(self, pool: Pool) -> SearchSettings:
-        """The same space, model and draws as the pool's, whatever the preset says of them."""
-        return self.settings_on(pool.meta())
-
-    def settings_on(self, meta: Mapping[str, Any]) -> SearchSettings:
-        """The same of a pool that a store belongs to."""
+    def settings(self, meta: Mapping[str, Any]) -> SearchSettings:
+        """Return the settings for a pool with this `meta`: its space, model and draws, whatever the preset has."""
         return make_settings(
             {
                 "models": (meta["model"],), "dim": meta["dim"], "max_epochs": meta["epochs"], "seed": meta["seed"],
@@ -71,104 +63,89 @@ class Asked:
         )  # fmt: skip
 
 
-def find_record(store: Store, asked: Asked, name: str = "") -> dict[str, Any] | None:
-    """The record of a search as its settings are today, or of what `name` says was measured of it: a default may have
-    changed since. Settings that a record has no word for were as before they could be set."""
-    record = store.searches.get(name or asked.name)
+def find_record(store: Store, one: SearchOfPool, name: str = "") -> dict[str, Any] | None:
+    """Return the record of a search (or the one called `name`) if it had today's settings."""
+    record = store.searches.get(name or one.name)
     if record is None:
         return None
-    today = short(asked.settings_on(store.meta).model_dump(mode="json"))
-    then = {**OLDER_SETTINGS, **record["settings"]} if "settings" in record else {**today, **OLDER_SETTINGS}
-    return record if then == today else None
+    today = short(one.settings(store.meta).model_dump(mode="json"))
+    known = record.get("settings", today)
+    had = {**BEFORE_THEY_EXISTED, **known} if "settings" in record else {**today, **BEFORE_THEY_EXISTED}
+    return record if had == today else None
 
 
 def run_searches(
     graphs: StudyGraphs,
-    asked: list[Asked],
+    searches: Sequence[SearchOfPool],
     store: Store,
     *,
     device: str = "auto",
     max_seconds: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> bool:
-    """Runs those that the store lacks, as far as time allows; whether all are there then. One that is cut off, by
-    max_seconds or a kill, lies in STORE/searches until the next call goes on with it. Ctrl-C ends a search as it does
-    elsewhere, and is then raised."""
-    began = time.monotonic()
-    for one in asked:
-        left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
+    """Run the searches that the store lacks, as far as time allows; return whether all are there.
+
+    A search that was cut off stays in STORE/searches, where the next call resumes it. Ctrl-C ends a search as usual,
+    and is then raised.
+    """
+    start = time.monotonic()
+    for one in searches:
+        left = None if max_seconds is None else max_seconds - (time.monotonic() - start)
         if _is_there(store, one):
             continue
         if left is not None and left <= 0:
             return False
         store.hold()
-        place = folder_of(store, one)
+        folder = search_folder(store, one.name)
         with reraise_interrupts():
-            record = run_search(graphs, one, place, device=device, max_seconds=left)
+            record = run_search(graphs, one, folder, device=device, max_seconds=left)
             if record is None:
                 return False
             store.add_search(record)
-            shutil.rmtree(place, ignore_errors=True)
-            say(_line(one, record))
-    return all(_is_there(store, one) for one in asked)
+            shutil.rmtree(folder, ignore_errors=True)
+            seconds = ", ".join(format(r["seconds"], ".1f") for r in record["rounds"])
+            say(
+                f"{one.name}: winner {record['winner']}, {record['spent']:.3g} full runs in {record['seconds']:.1f} s, "
+                f"rounds {seconds} s"
+            )
+    return all(_is_there(store, one) for one in searches)
 
 
-def print_searches(graphs: StudyGraphs, asked: list[Asked], store: Store, *, device: str = "auto") -> str:
-    """Which searches are missing and about how long they take, by the pace of a full run; as lines."""
-    missing = [one for one in asked if not _is_there(store, one)]
-    lines = [f"{graphs.pool.name}: {len(asked) - len(missing)} of {len(asked)} searches are there"]
+def plan_searches(graphs: StudyGraphs, searches: Sequence[SearchOfPool], store: Store, *, device: str = "auto") -> str:
+    """Return lines: which searches are missing, and about how long they take."""
+    missing = [one for one in searches if not _is_there(store, one)]
+    lines = [f"{graphs.pool.name}: {len(searches) - len(missing)} of {len(searches)} searches are there"]
     if not missing:
         return lines[0]
     whole, where, numbers = graphs.graph("whole", 1.0), choose_device(device), range(graphs.pool.n)
     pace = Pace.of(store, where).probed(graphs.pool, [(whole, numbers, 1.0)], where)
-    run = pace.seconds(graphs.pool, whole, [0], 1.0) or 0.0
-    times = [one.settings(graphs.pool).budget * run for one in missing]
+    full_run = pace.seconds(graphs.pool, whole, [0], 1.0) or 0.0
+    times = [one.settings(store.meta).budget * full_run for one in missing]
     lines += [f"  {one.name}: about {seconds:,.0f} s" for one, seconds in zip(missing, times)]
-    return "\n".join([*lines, f"about {sum(times):,.0f} s of {device_words(where)} in all"])
+    return "\n".join([*lines, f"about {sum(times):,.0f} s of {device_name(where)} in all"])
 
 
-def _line(asked: Asked, record: dict[str, Any]) -> str:
-    return (
-        f"{asked.name}: winner {record['winner']}, {record['spent']:.3g} full runs in {record['seconds']:.1f} s, "
-        f"rounds {', '.join(format(r['seconds'], '.1f') for r in record['rounds'])} s"
-    )
-
-
-def _is_there(store: Store, asked: Asked) -> bool:
-    record = find_record(store, asked)
-    return record is not None and (not asked.warm or bool(record.get("warmed")))
-
-
-def graphs_of(graphs: StudyGraphs, asked: Asked) -> SearchGraphs:
-    """The graphs of a search, with the pool's cores where it counts as the pool does."""
-    mine = SearchGraphs(graphs.pool.dataset, asked.settings(graphs.pool))
-    if mine.settings.degree == graphs.pool.settings.degree:
-        mine.share_cores(graphs.search)
-    return mine
-
-
-def folder_of(store: Store, asked: Asked) -> Path:
-    """Where a search lies while it runs, or waits to go on."""
-    return store.path.parent / "searches" / store.path.stem / re.sub(r"[^\w.=-]+", "_", asked.name)
+def search_folder(store: Store, name: str) -> Path:
+    """Return the folder of a search while it runs or waits to be resumed."""
+    return store.path.parent / "searches" / store.path.stem / re.sub(r"[^\w.=-]+", "_", name)
 
 
 def run_search(
-    graphs: StudyGraphs, asked: Asked, place: Path, *, device: str = "auto", max_seconds: float | None = None
+    graphs: StudyGraphs, one: SearchOfPool, folder: Path, *, device: str = "auto", max_seconds: float | None = None
 ) -> dict[str, Any] | None:
-    """The record of a search in a folder, gone on with if it has begun; None if it was stopped before its end."""
-    peeling = time.monotonic()
-    mine = graphs_of(graphs, asked)
-    peeling = time.monotonic() - peeling
-    settings = mine.settings
+    """Run or resume a search in a folder; return its record, or None if it was stopped before its end."""
+    start = time.monotonic()
+    own = _search_graphs(graphs, one)
+    peel_seconds, settings = time.monotonic() - start, own.settings
     set_threads(settings.threads)
-    if asked.warm:
-        _warm_up(graphs, asked, device)
+    if one.warm:
+        graph, plan, configs = first_trials(graphs, one)
+        warm_up(GraphTrainer(graph, device=device), plan, configs)
     about = {"settings": settings.model_dump(mode="json"), "fingerprint": graphs.pool.dataset.fingerprint}
-    _begin(place, {**about, **({"warmed": True} if asked.warm else {})})
-    with RunFolder(place) as folder:
-        (folder.path / SEARCH_FILE).touch()
-        engine = choose_engine("stacked", mine, folder.path, device=device)
-        driver = Driver(folder, mine, engine, max_seconds=max_seconds)
+    _prepare_folder(folder, {**about, **({"warmed": True} if one.warm else {})})
+    with RunFolder(folder) as run:
+        (run.path / SEARCH_FILE).touch()
+        driver = Driver(run, own, choose_engine("stacked", own, run.path, device=device), max_seconds=max_seconds)
         failed = ""
         try:
             state = driver.run()
@@ -176,49 +153,42 @@ def run_search(
             state, failed = driver.state, str(error)
         if state.stopped:
             return None
-        spans = round_spans(driver.ledger.events)
-    rounds = [round_record(past, settings, spans[past.plan.number]) for past in state.rounds]
+        seconds = round_seconds(driver.ledger.events)
+    best = state.incumbent()
     return {
-        "name": asked.name, "settings": settings.model_dump(mode="json"), "winner": state.winner, "failed": failed,
-        "spent": state.spent, "seconds": state.seconds, "rounds": rounds,
-        "device": device_words(choose_device(device)), "score": _score(state), "peel_seconds": peeling,
-        "warmed": asked.warm,
+        "name": one.name, "settings": about["settings"], "winner": state.winner, "failed": failed,
+        "spent": state.spent, "seconds": state.seconds,
+        "rounds": [round_record(past, settings, seconds[past.plan.number]) for past in state.rounds],
+        "device": device_name(choose_device(device)), "score": None if best is None else best.mrr,
+        "peel_seconds": peel_seconds, "warmed": one.warm,
     }  # fmt: skip
 
 
-def first_trials(graphs: StudyGraphs, asked: Asked) -> tuple[Subgraph, Round, list[TrainConfig]]:
-    """The first round of a search, which depends on no result: its graph, its plan, and what its trials train."""
-    mine = graphs_of(graphs, asked)
-    first = plan_search(mine, device="cpu", probe=False).rounds[0]
-    plan = first.plan
-    configs = [round_config(graphs.pool.config(i), plan, mine.settings) for i in range(first.n_trials)]
-    return mine.subgraph(() if plan.whole else plan.fractions, plan.isolated), plan, configs
+def first_trials(graphs: StudyGraphs, one: SearchOfPool) -> tuple[Subgraph, Round, list[TrainConfig]]:
+    """Return the graph, the plan and the trainings of a search's first round, which depends on no result."""
+    own = _search_graphs(graphs, one)
+    first = plan_search(own, device="cpu", probe=False).rounds[0]
+    configs = [round_config(graphs.pool.config(i), first.plan, own.settings) for i in range(first.n_trials)]
+    return own.subgraph(() if first.plan.whole else first.plan.fractions, first.plan.isolated), first.plan, configs
 
 
-def _warm_up(graphs: StudyGraphs, asked: Asked, device: str) -> None:
-    """Trains the first round's trials together for a moment, on a graph of its own: the search makes it again."""
-    graph, plan, configs = first_trials(graphs, asked)
-    trainer, tiny = GraphTrainer(graph, device=device), min(plan.epochs, WARM_EPOCHS)
-    trainer.train([c.changed(epochs=tiny, valid_every=tiny) for c in configs], (tiny,))
-    trainer.settle()
+def warm_up(trainer: GraphTrainer, plan: Round, configs: Sequence[TrainConfig], size: int | None = None) -> None:
+    """Train a round's trials for a moment, `size` at a time, so that what is compiled once is not timed."""
+    tiny = min(plan.epochs, WARM_EPOCHS)
+    train_in_groups(trainer, [c.changed(epochs=tiny, valid_every=tiny) for c in configs], size or len(configs), (tiny,))
 
 
-def _begin(place: Path, about: dict[str, Any]) -> None:
-    """A folder for a search, or the one that it has begun in; what was begun with other settings or on another graph,
-    by an older grash, is removed."""
-    content = {"schema": _ABOUT, "version": VERSION, **about}
-    try:
-        same = read_json(place / _FILE, schema=_ABOUT, version=VERSION) == content
-    except (InputError, FormatError):
-        same = False
-    if not same:
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        write_json(place / _FILE, content)
+def train_in_groups(trainer: GraphTrainer, configs: Sequence[TrainConfig], size: int, epochs: Sequence[float]) -> int:
+    """Train `size` configurations at a time; return how many failed."""
+    failed = 0
+    for first in range(0, len(configs), size):
+        failed += sum(r.error is not None for r in trainer.train(configs[first : first + size], epochs))
+    trainer.synchronize()
+    return failed
 
 
 def round_record(past: RoundState, settings: SearchSettings, seconds: float) -> dict[str, Any]:
-    """A round as a store keeps it."""
+    """Return a round as a store keeps it."""
     plan, results = past.plan, list(past.results.values())
     width = model_class(settings.models[0]).relation_width(settings.dim)
     return {
@@ -232,8 +202,8 @@ def round_record(past: RoundState, settings: SearchSettings, seconds: float) -> 
     }  # fmt: skip
 
 
-def round_spans(events: list[dict[str, Any]]) -> dict[int, float]:
-    """Seconds from the opening of each round to its end, the making of its graph included."""
+def round_seconds(events: list[dict[str, Any]]) -> dict[int, float]:
+    """Return the seconds of each round, from the end of the previous one; they include making its graph."""
     found: dict[int, float] = {}
     before = 0.0
     for event in events:
@@ -244,6 +214,27 @@ def round_spans(events: list[dict[str, Any]]) -> dict[int, float]:
     return {n: found.get(n, last - before) for n in numbers}
 
 
-def _score(state: SearchState) -> float | None:
-    best = state.incumbent()
-    return None if best is None else best.mrr
+def _is_there(store: Store, one: SearchOfPool) -> bool:
+    record = find_record(store, one)
+    return record is not None and (not one.warm or bool(record.get("warmed")))
+
+
+def _search_graphs(graphs: StudyGraphs, one: SearchOfPool) -> SearchGraphs:
+    """Return the graphs of a search; it shares the pool's cores if it counts degrees in the same way."""
+    own = SearchGraphs(graphs.pool.dataset, one.settings(graphs.pool.meta()))
+    if own.settings.degree == graphs.pool.settings.degree:
+        own.share_cores(graphs.search)
+    return own
+
+
+def _prepare_folder(folder: Path, about: dict[str, Any]) -> None:
+    """Make the folder of a search; one that was started with other settings or on another graph is replaced."""
+    content = {"schema": _SCHEMA, "version": VERSION, **about}
+    try:
+        same = read_json(folder / _FILE, schema=_SCHEMA, version=VERSION) == content
+    except (InputError, FormatError):
+        same = False
+    if not same:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        write_json(folder / _FILE, content)

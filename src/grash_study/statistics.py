@@ -1,12 +1,7 @@
-"""Spearman's rank correlation with a bootstrap interval over configurations, by matrix products; means of few seeds.
-
-Goes to transfer.py, methods_page.py and confirm_page.py. A resample is a row of counts, so that the ranks of a thousand
-resamples are one product with the matrix that says which value lies below which.
-"""
+"""Spearman's rank correlation with a bootstrap interval over configurations, and means of a few seeds."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,91 +9,63 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2000
-LEARNS = 0.05  # test MRR of a full training above which a configuration has learnt something
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5 %, 1 … 10 degrees of freedom
+LEARNS = 0.05  # test MRR of a full training above which a configuration has learned something
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """rho, or a difference of two, with its 95 % interval over n pairs; None where one side is constant or there are
-    fewer than three."""
+    """A rank correlation, or the difference of two; None for fewer than three pairs or if one side is constant."""
 
     n: int
     rho: float | None
-    low: float | None = None
+    low: float | None = None  # 95 % interval
     high: float | None = None
 
 
 def spearman(first: ArrayLike, second: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES) -> Correlation:
-    """Ties get their mean rank. Percentile bootstrap over pairs; resamples with a constant side are left out."""
-    a, b = np.asarray(first, float), np.asarray(second, float)
-    n = len(a)
-    if n < 3:
-        return Correlation(n, None)
-    rho = float(weighted_rho(a, b, np.ones((1, n)))[0])
-    if np.isnan(rho):
-        return Correlation(n, None)
-    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
-    drawn = weighted_rho(a, b, counts.astype(float))
-    drawn = drawn[~np.isnan(drawn)]
-    low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (rho, rho)
-    return Correlation(n, rho, float(low), float(high))
+    """Return Spearman's ρ with a percentile bootstrap over pairs; resamples with a constant side are left out."""
+    return _with_interval([(first, second, 1)], seed, resamples)
 
 
 def rho_difference(
     first: ArrayLike, second: ArrayLike, truth: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Correlation:
-    """ρ(first, truth) − ρ(second, truth) with its interval: both over the same configurations in every resample, so
-    that what makes a resample easy for both cancels out."""
-    a, b, t = (np.asarray(side, float) for side in (first, second, truth))
-    n = len(t)
-    if n < 3:
-        return Correlation(n, None)
-    once = np.ones((1, n))
-    difference = float(weighted_rho(a, t, once)[0] - weighted_rho(b, t, once)[0])
-    if np.isnan(difference):
-        return Correlation(n, None)
-    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(float)
-    drawn = weighted_rho(a, t, counts) - weighted_rho(b, t, counts)
-    drawn = drawn[~np.isnan(drawn)]
-    low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (difference, difference)
-    return Correlation(n, difference, float(low), float(high))
-
-
-def weighted_rho(a: NDArray[np.float64], b: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Spearman's ρ (R,) of pairs (n,), pair i taken counts[r, i] times; NaN where a side is constant."""
-    p, q = _ranks(a, counts), _ranks(b, counts)
-    n = counts.sum(axis=1)
-    middle = ((n + 1) / 2)[:, None]
-    p, q = p - middle, q - middle
-    up = (counts * p * q).sum(axis=1)
-    down = (counts * p * p).sum(axis=1) * (counts * q * q).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(down > 0, up / np.sqrt(np.where(down > 0, down, 1.0)), np.nan)
-
-
-def _ranks(values: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(R, n) mean ranks of the values in each resample: those below, and half of those that are equal."""
-    below = (values[:, None] < values[None, :]).astype(float)
-    equal = (values[:, None] == values[None, :]).astype(float)
-    return counts @ below + (counts @ equal + 1) / 2
+    """Return ρ(first, truth) − ρ(second, truth); both are over the same configurations in every resample."""
+    return _with_interval([(first, truth, 1), (second, truth, -1)], seed, resamples)
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """(mean, low, high) of independent values with Student's 95 % interval: a few seeds are too few to resample. None
-    where there is no value, or only one to make an interval of."""
-    if not values:
-        return None, None, None
-    n, mean = len(values), math.fsum(values) / len(values)
-    if n == 1:
-        return mean, None, None
-    variance = math.fsum((v - mean) ** 2 for v in values) / (n - 1)
-    half = student(n - 1) * math.sqrt(variance / n)
+    """Return (mean, low, high) with Student's 95 % interval; None where there are too few values."""
+    from scipy import stats
+
+    if len(values) < 2:
+        return (values[0] if values else None), None, None
+    mean, error = float(np.mean(values)), float(stats.sem(values))
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * error
     return mean, mean - half, mean + half
 
 
-def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t; above 10 degrees of freedom by its expansion, right to 0.001."""
-    if freedom <= len(_STUDENT):
-        return _STUDENT[freedom - 1]
-    return 1.959964 + 2.372271 / freedom + 2.822499 / freedom**2 + 2.555851 / freedom**3
+def _with_interval(terms: list[tuple[ArrayLike, ArrayLike, int]], seed: int, resamples: int) -> Correlation:
+    """Return the sum of sign · ρ(a, b) over terms (a, b, sign)."""
+    sides = [(np.asarray(a, float), np.asarray(b, float), sign) for a, b, sign in terms]
+    n = len(sides[0][0])
+    if n < 3:
+        return Correlation(n, None)
+    rho = float(sum(sign * _rhos(a[None], b[None])[0] for a, b, sign in sides))
+    if np.isnan(rho):
+        return Correlation(n, None)
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
+    drawn = np.repeat(np.tile(np.arange(n), resamples), counts.ravel()).reshape(resamples, n)
+    rhos = np.sum([sign * _rhos(a[drawn], b[drawn]) for a, b, sign in sides], axis=0)
+    rhos = rhos[~np.isnan(rhos)]
+    low, high = np.quantile(rhos, [0.025, 0.975]) if len(rhos) else (rho, rho)
+    return Correlation(n, rho, float(low), float(high))
+
+
+def _rhos(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return Spearman's ρ (R,) of each row of a and b (R, n); NaN where a side is constant."""
+    from scipy.stats import rankdata
+
+    p, q = (rankdata(side, axis=1) - (side.shape[1] + 1) / 2 for side in (a, b))
+    norms = np.sqrt(np.square(p).sum(axis=1) * np.square(q).sum(axis=1))
+    return np.divide((p * q).sum(axis=1), norms, out=np.full(len(a), np.nan), where=norms > 0)

@@ -1,9 +1,11 @@
-"""The store: what a study has measured, one JSON line each, in one file per pool; grows, goes on, can be merged.
+"""The results of a study: a cell is one training run, an entry its result, a store a file with one line per result.
 
-The first line says what the results belong to (`Pool.meta`); then lines of kind `cell` (an Entry) and `search` (a
-SearchRecord of searches.py). A last line that was torn by a kill is ignored, and cut off by the next writer. One
-process at a time writes: it holds the file from its first result to its end. Packed with `xz` it is read too, to be
-merged into another: so stores are published.
+A cell is a configuration on one graph, validated at several epochs. The learning rate is constant, so the validation
+at a share e of the epochs is that of a shorter run (except for its last step, which is cut short).
+
+The first line of a store describes what the results belong to (`Pool.meta`); then come lines of kind `cell` (an Entry)
+and `search` (a record of searches.py or confirm.py). A last line that a kill cut off is ignored, and overwritten by
+the next writer. One process at a time writes. Published stores are packed with xz; they can be merged into another.
 """
 
 from __future__ import annotations
@@ -11,20 +13,170 @@ from __future__ import annotations
 import fcntl
 import json
 import lzma
+import math
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from grash.errors import FormatError, InputError, OutputError
-from grash_study.cells import Cell, Entry, has_mark, merged_marks, rounded
-from grash_study.pool import SCHEMA, VERSION, Pool
 
+Technique = Literal["core-order", "isolated", "k-core", "triples", "walk", "kgtuner", "whole"]
+EntryStatus = Literal["ok", "diverged", "memory", "error", "impossible"]
+SCHEMA, VERSION = "grash-study", 1
+# Published stores and tables have older names of settings and techniques, and lack the newest settings.
+OLD_NAMES = {
+    "way": "reduction", "count": "degree", "rails": "guard_rails", "carry": "carry_over", "price": "budget_unit",
+    "last_holdout": "last_round_holdout", "planned_apart": "planned_isolated",
+}  # fmt: skip
+OLD_TECHNIQUES = {"chain": "core-order", "ladder": "k-core", "apart": "isolated"}
+OLD_VALUES = {
+    "reduction": OLD_TECHNIQUES, "technique": OLD_TECHNIQUES, "degree": {"neighbours": "neighbors"},
+    "last_round_holdout": {"any": "random", "like_valid": "match_valid"},
+}  # fmt: skip
+BEFORE_THEY_EXISTED = {  # values of settings that older records do not name
+    "trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_round_holdout": "random",
+}  # fmt: skip
 _PACKED = ".xz"
-_SAME = ("grash",)  # entries of the first line that may differ: what was measured with an older version still counts
+_MAY_DIFFER = ("grash",)  # entries of the first line: results of an older version still count
+_MAX_FAILURES = 2  # a training that failed so often is not tried again
+_CLOSE = 1e-8
+
+
+def rounded(share: float) -> float:
+    """Return a share of epochs or triples as a store writes it, so that what is read equals what was asked for."""
+    return float(f"{share:.9g}")
+
+
+HALVES = tuple(2.0**-i for i in range(6, -1, -1))  # 1/64 … 1
+MARKS = tuple(rounded(2.0 ** (-i / 2)) for i in range(14, -1, -1))  # 1/128 … 1, and the roots between them
+REGULAR = tuple(i / 10 for i in range(1, 11))  # more validations of a full training, to keep its best weights
+TESTED = ("mrr", "hits@1", "hits@3", "hits@10")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A training run of a study."""
+
+    number: int
+    technique: Technique
+    fraction: float  # of the train triples; 1 for the whole graph
+    marks: tuple[float, ...]  # ascending shares of the full epochs at which to validate; training ends at the last
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The result of a cell."""
+
+    number: int
+    technique: Technique
+    fraction: float
+    marks: tuple[float, ...]
+    status: EntryStatus
+    curve: tuple[tuple[float, float, float], ...]  # (share of the epochs, validation MRR, mean loss since the last)
+    failed: float | None = None  # share of the epochs at which it diverged
+    test: dict[str, float] | None = None  # of the weights of the best validation; whole graph and all epochs only
+    positives: int = 0
+    seconds: float = 0.0  # its part of the batch's time, with validations and test
+    train_seconds: float = 0.0  # its part without them
+    valid_seconds: float = 0.0  # of one validation
+    model_bytes: int = 0
+    peak_bytes: int = 0  # of the device, its part of the batch
+    together: int = 1  # trainings in the batch
+    failures: int = 1  # how often it ended with an error, if it did
+    n_entities: int = 0
+    n_relations: int = 0
+    n_train: int = 0
+    n_valid: int = 0
+    k: int | None = None
+    fell_back: bool = False
+    device: str = ""
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Entry:
+        """Return the entry that `to_json` wrote; raise a ValueError that names a wrong value."""
+        marks = content["marks"]
+        valid = {
+            "number": type(content["number"]) is int,
+            "technique": content["technique"] in get_args(Technique),
+            "fraction": _is_share(content["fraction"]),
+            "marks": isinstance(marks, list | tuple) and len(marks) > 0 and all(_is_share(m) for m in marks),
+            "status": content["status"] in get_args(EntryStatus),
+        }
+        for name in (name for name, fits in valid.items() if not fits):
+            raise ValueError(f"{name}={content[name]!r} is not valid for a training")
+        curve = tuple((float(e), float(mrr), float(loss)) for e, mrr, loss in content["curve"])
+        return cls(**{**content, "marks": tuple(marks), "curve": curve})
+
+    def valid(self, mark: float) -> float | None:
+        """Return the validation MRR at this share of the epochs: 0 once diverged, None if it was not validated."""
+        if self.diverged_by(mark):
+            return 0.0
+        return next((mrr for e, mrr, _ in self.curve if math.isclose(e, mark, rel_tol=_CLOSE)), None)
+
+    def score(self, mark: float) -> float | None:
+        """Return the score of a trial that trains so far: the better of its validations at half and end."""
+        end = self.valid(mark)
+        return end if end is None or self.diverged_by(mark) else max(end, self.valid(mark / 2) or 0.0)
+
+    def diverged_by(self, mark: float) -> bool:
+        return self.failed is not None and mark >= self.failed - _CLOSE
+
+    @property
+    def worked(self) -> bool:
+        return self.status in ("ok", "diverged")
+
+    def covers(self, cell: Cell) -> bool:
+        """Whether it has all that the cell asks for, or it cannot be had. Another machine may have more memory."""
+        if self.status == "memory" or (self.number, self.technique) != (cell.number, cell.technique):
+            return False
+        if not math.isclose(self.fraction, cell.fraction, rel_tol=_CLOSE):
+            return False
+        if not self.worked:
+            return self.status == "impossible" or self.failures >= _MAX_FAILURES
+        return all(has_mark(self.marks, m) for m in cell.marks)
+
+
+def cells_on(
+    technique: Technique, fraction: float, numbers: Iterable[int], *, upto: float = 1.0, also: Sequence[float] = ()
+) -> list[Cell]:
+    """Return the cells of these configurations on one graph, with the usual validations up to a share of the epochs."""
+    usual = merged_marks(MARKS, REGULAR) if technique == "whole" else MARKS
+    marks = merged_marks((m for m in usual if m < upto), also, (upto,))
+    return [Cell(number, technique, rounded(fraction), marks) for number in numbers]
+
+
+def has_mark(marks: Iterable[float], mark: float) -> bool:
+    return any(math.isclose(m, mark, rel_tol=_CLOSE) for m in marks)
+
+
+def merged_marks(*several: Iterable[float]) -> tuple[float, ...]:
+    """Return all marks up to 1, each once, ascending."""
+    found: list[float] = []
+    for mark in sorted(m for marks in several for m in marks):
+        if 0 < mark <= 1 + _CLOSE and not (found and math.isclose(found[-1], mark, rel_tol=_CLOSE)):
+            found.append(rounded(min(mark, 1.0)))
+    return tuple(found)
+
+
+def current_names(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings or an entry with today's names and values."""
+    renamed = {OLD_NAMES.get(name, name): value for name, value in content.items()}
+    return {n: OLD_VALUES.get(n, {}).get(v, v) if isinstance(v, str) else v for n, v in renamed.items()}
+
+
+def old_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as published stores name them."""
+    values = {n: {new: old for old, new in known.items()} for n, known in OLD_VALUES.items()}
+    names = {new: old for old, new in OLD_NAMES.items()}
+    return {names.get(n, n): values.get(n, {}).get(v, v) if isinstance(v, str) else v for n, v in settings.items()}
 
 
 class Store:
@@ -34,93 +186,76 @@ class Store:
         self.path, self.meta = Path(path), meta
         self.entries: dict[tuple[int, str, float], Entry] = {}
         self.searches: dict[str, dict[str, Any]] = {}
-        self._size = 0  # bytes of whole lines
+        self._size = 0  # bytes of complete lines
         self._handle: int | None = None
 
     @classmethod
-    def of(cls, folder: Path, pool: Pool) -> Store:
-        """The store of a pool in a folder; its file begins with the first result. One of other settings is refused."""
-        return cls.at(Path(folder) / f"{pool.name}.jsonl", pool.meta())
-
-    @classmethod
     def at(cls, path: Path, meta: dict[str, Any]) -> Store:
-        """The store in a file, or a new one there, of results that belong to what `meta` says."""
+        """Return the store in a file, or a new one; the file is created with the first result."""
         store = cls.read(path) if path.is_file() else cls(path, meta)
-        if not store._size:  # nothing there, or what a kill left of the first line
+        if not store._size:  # no file, or an incomplete first line
             return cls(path, meta)
         _check_same(path, store.meta, meta)
         return store
 
     @classmethod
     def read(cls, path: Path) -> Store:
-        """The store in a file, without its pool."""
+        """Return the store in a file, whatever it belongs to."""
         content = _content(Path(path))
-        whole = content[: content.rfind(b"\n") + 1]
+        complete = content[: content.rfind(b"\n") + 1]
         store = cls(path, {})
-        for number, line in enumerate(whole.splitlines(), 1):
+        for number, line in enumerate(complete.splitlines(), 1):
             if not line.strip():
                 continue
             try:
-                store._see(json.loads(line))
+                store._read_line(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                what = "remove that line to go on" if store.meta else "take the first line from a copy of the store"
+                what = "remove that line to continue" if store.meta else "take the first line from a copy of the store"
                 raise FormatError(f"{path}, line {number}, is damaged ({error}): {what}.") from error
-        store._size = len(whole) if store.meta else 0
+        store._size = len(complete) if store.meta else 0
         return store
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Appends results; they are on disk when this returns, and here as they are there."""
+        """Append results; they are on disk when this returns."""
         new = [short(entry.to_json()) for entry in entries]
         self._append([{"kind": "cell", **content} for content in new])
         for content in new:
             self._take(Entry.from_json(content))
 
     def add_search(self, record: dict[str, Any]) -> None:
-        """Appends the record of a whole search; `name` tells searches isolated."""
+        """Append the record of a whole search, which its `name` identifies."""
         self._append([{"kind": "search", **short(record)}])
         self.searches[record["name"]] = short(record)
 
     def find(self, cell: Cell) -> Entry | None:
-        """The entry that has all a cell asks for."""
+        """Return the entry that has all a cell asks for."""
         entry = self.entry(cell.number, cell.technique, cell.fraction)
         return entry if entry is not None and entry.covers(cell) else None
 
     def entry(self, number: int, technique: str, fraction: float) -> Entry | None:
         return self.entries.get((number, technique, rounded(fraction)))
 
-    def of_number(self, number: int) -> list[Entry]:
-        """All entries of a configuration."""
-        return [entry for key, entry in self.entries.items() if key[0] == number]
+    def full_trainings(self, n: int) -> dict[int, Entry]:
+        """Return the complete trainings of the first n configurations on the whole graph."""
+        found = {number: self.entry(number, "whole", 1.0) for number in range(n)}
+        return {number: e for number, e in found.items() if e is not None and e.worked and e.marks[-1] == 1}
+
+    @property
+    def devices(self) -> str:
+        return ", ".join(sorted({e.device for e in self.entries.values()}))
 
     def merge(self, other: Store) -> int:
-        """Takes over what another store of the same study has and this one lacks; says how many results."""
+        """Add the results of another store of the same study that this one lacks; return their number."""
         _check_same(other.path, other.meta, self.meta)
-        new = [e for key, e in other.entries.items() if _says_more(e, self.entries.get(key))]
+        new = [e for key, e in other.entries.items() if _has_more(e, self.entries.get(key))]
         self.add(new)
         searches = [record for name, record in other.searches.items() if name not in self.searches]
         for record in searches:
             self.add_search(record)
         return len(new) + len(searches)
 
-    def _see(self, content: dict[str, Any]) -> None:
-        kind = content.pop("kind")
-        if not self.meta:
-            if kind != "study" or content["schema"] != SCHEMA:
-                raise ValueError(f"it does not begin a {SCHEMA}")
-            if content["version"] != VERSION:
-                raise ValueError(f"it is of version {content['version']}, and this grash reads version {VERSION}")
-            self.meta = content
-        elif kind == "cell":
-            self._take(Entry.from_json(content))
-        elif kind == "search":
-            self.searches[content["name"]] = content
-
-    def _take(self, entry: Entry) -> None:
-        key = (entry.number, entry.technique, rounded(entry.fraction))
-        self.entries[key] = _united(entry, self.entries.get(key))
-
     def hold(self) -> None:
-        """Keeps other writers off the file until `release`, or until this store is gone."""
+        """Keep other writers off the file until `release`, or until this store is deleted."""
         if self._handle is not None:
             return
         try:
@@ -134,15 +269,33 @@ class Store:
             os.close(handle)
             raise InputError(
                 f"{self.path} is being written by another process: wait for it, or give another folder with --store "
-                f"and bring both together with `grash study merge`."
+                f"and combine both with `grash study merge`."
             ) from error
-        self._handle, self._free = handle, weakref.finalize(self, os.close, handle)
+        self._handle, self._close = handle, weakref.finalize(self, os.close, handle)
 
     def release(self) -> None:
-        """Lets other writers in."""
+        """Let other writers in."""
         if self._handle is not None:
             self._handle = None
-            self._free()
+            self._close()
+
+    def _read_line(self, content: dict[str, Any]) -> None:
+        kind, content = content.pop("kind"), current_names(content)
+        if not self.meta:
+            if kind != "study" or content["schema"] != SCHEMA:
+                raise ValueError(f"it does not start a {SCHEMA}")
+            if content["version"] != VERSION:
+                raise ValueError(f"it has version {content['version']}, and this grash reads version {VERSION}")
+            self.meta = content
+        elif kind == "cell":
+            self._take(Entry.from_json(content))
+        elif kind == "search":
+            known = {"settings": current_names(content["settings"])} if "settings" in content else {}
+            self.searches[content["name"]] = {**content, **known}
+
+    def _take(self, entry: Entry) -> None:
+        key = (entry.number, entry.technique, rounded(entry.fraction))
+        self.entries[key] = _combined(entry, self.entries.get(key))
 
     def _append(self, records: list[dict[str, Any]]) -> None:
         if not records:
@@ -152,9 +305,12 @@ class Store:
         self.hold()
         assert self._handle is not None
         try:
-            self._check_unchanged(self._handle)
-            os.ftruncate(self._handle, self._size)  # what a kill left of a line
-            if os.pwrite(self._handle, lines, self._size) < len(lines):  # a disk that fills up takes the beginning
+            size = os.fstat(self._handle).st_size
+            rest = os.pread(self._handle, max(0, size - self._size), self._size)
+            if size < self._size or rest[: rest.rfind(b"\n") + 1].strip():
+                raise InputError(f"{self.path} has changed since it was read: run the command again to continue.")
+            os.ftruncate(self._handle, self._size)  # an incomplete line, left by a kill
+            if os.pwrite(self._handle, lines, self._size) < len(lines):  # the disk is full
                 with suppress(OSError):
                     os.ftruncate(self._handle, self._size)
                 raise OSError(28, os.strerror(28))
@@ -163,20 +319,14 @@ class Store:
             raise OutputError(self.path, error.strerror or str(error)) from error
         self._size += len(lines)
 
-    def _check_unchanged(self, handle: int) -> None:
-        size = os.fstat(handle).st_size
-        rest = os.pread(handle, max(0, size - self._size), self._size)
-        if size < self._size or rest[: rest.rfind(b"\n") + 1].strip():
-            raise InputError(f"{self.path} has changed since it was read: give the command again, and it goes on.")
-
 
 def merge_stores(into: Path, *others: Path) -> dict[str, int]:
-    """Merges the files of other folders into those of a folder: {file: results that were new}."""
+    """Merge the files of other folders into those of a folder; return {file: number of new results}."""
     found: dict[str, int] = {}
     for folder in others:
         files = sorted([*Path(folder).glob("*.jsonl"), *Path(folder).glob(f"*.jsonl{_PACKED}")])
         if not files:
-            raise InputError(f"{folder} holds no results of a study: it has no file NAME.jsonl or NAME.jsonl{_PACKED}.")
+            raise InputError(f"{folder} has no results of a study: no file NAME.jsonl or NAME.jsonl{_PACKED}.")
         for file in files:
             theirs, path = Store.read(file), Path(into) / file.name.removesuffix(_PACKED)
             mine = Store.read(path) if path.is_file() else Store(path, theirs.meta)
@@ -185,6 +335,19 @@ def merge_stores(into: Path, *others: Path) -> dict[str, int]:
             found[path.name] = found.get(path.name, 0) + (mine.merge(theirs) if theirs._size else 0)
             mine.release()
     return found
+
+
+def short(content: Any) -> Any:
+    """Return JSON-able content with floats of 9 digits, to keep stores small."""
+    if isinstance(content, float):
+        return rounded(content) if math.isfinite(content) else None
+    if isinstance(content, dict):
+        return {key: short(value) for key, value in content.items()}
+    return [short(value) for value in content] if isinstance(content, list | tuple) else content
+
+
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= 1 + _CLOSE
 
 
 def _content(path: Path) -> bytes:
@@ -197,16 +360,13 @@ def _content(path: Path) -> bytes:
         raise FormatError(f"{path} is damaged ({error}): take it from a copy.") from error
 
 
-def _says_more(new: Entry, old: Entry | None) -> bool:
-    """Whether an entry has something that the one before lacks."""
-    if old is None:
-        return True
-    return new.worked and not (old.worked and all(has_mark(old.marks, m) for m in new.marks))
+def _has_more(new: Entry, old: Entry | None) -> bool:
+    """Whether an entry has something that the existing one lacks."""
+    return old is None or (new.worked and not (old.worked and all(has_mark(old.marks, m) for m in new.marks)))
 
 
-def _united(new: Entry, old: Entry | None) -> Entry:
-    """What two entries of one training come to: the one that worked, or went on longer, or is the later, with the
-    validations that only the other has. Errors are counted."""
+def _combined(new: Entry, old: Entry | None) -> Entry:
+    """Combine two entries of one training: the one that worked, trained longer or is later, with all validations."""
     if old is None or (new.worked and not old.worked):
         return new
     if not new.worked:
@@ -217,17 +377,8 @@ def _united(new: Entry, old: Entry | None) -> Entry:
     return replace(best, marks=marks, curve=tuple(sorted((*best.curve, *more))))
 
 
-def short(content: Any) -> Any:
-    """The same with floats of 9 digits: a store travels."""
-    if isinstance(content, float):
-        return rounded(content) if content == content and abs(content) != float("inf") else None
-    if isinstance(content, dict):
-        return {key: short(value) for key, value in content.items()}
-    return [short(value) for value in content] if isinstance(content, list | tuple) else content
-
-
 def _check_same(path: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
-    keys = [k for k in there.keys() | now.keys() if k not in _SAME and short(there.get(k)) != short(now.get(k))]
+    keys = [k for k in there.keys() | now.keys() if k not in _MAY_DIFFER and short(there.get(k)) != short(now.get(k))]
     if keys:
         what = "; ".join(f"{k}: {there.get(k)} there, {now.get(k)} now" for k in sorted(keys))
-        raise InputError(f"{path} holds results of another study ({what}): give another folder with --store.")
+        raise InputError(f"{path} has the results of another study ({what}): give another folder with --store.")

@@ -1,7 +1,7 @@
-"""Changes of the default search that a table can judge, each by itself: what `grash study methods --sweep` compares.
+"""Changes of the default search that a table can judge, each by itself (`--sweep`), and lists of them in YAML files.
 
-The first is the default as it is; the others differ from it in one thing. `rungs` is the laboratory (methods/rungs.py),
-and its plain form stands here too, so that it can be seen to decide as the search does.
+The first is the default; the others differ from it in one thing. `rungs` without settings is among them, to show that
+it decides as the search does.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from grash.errors import ConfigError
 from grash.search.settings import SearchSettings
 from grash.yaml_files import read_yaml
 from grash_study.methods import RUNS, Method
 
-_SEARCHES = ("grash", "tpe-rounds")  # which take the settings of a search
-_LEAST = {"n": 1, "eta": 2, "sizes": 1, "batch": 1, "most": 1}
+_SEARCHES = ("grash", "tpe-rounds")  # these take the settings of a search
+_MINIMUM = {"n": 1, "eta": 2, "sizes": 1, "batch": 1, "most": 1}
 SWEEP: tuple[Method, ...] = (
     Method("default", "grash"),
     Method("n = 16", "grash", {"n_trials": 16}),
@@ -34,9 +35,9 @@ SWEEP: tuple[Method, ...] = (
     Method("trend 0", "grash", {"trend": 0.0}),
     Method("trend 1/4", "grash", {"trend": 0.25}),
     Method("trend 1", "grash", {"trend": 1.0}),
-    Method("last round holds out any", "grash", {"last_round_holdout": "random"}),
-    Method("rails off", "grash", {"guard_rails": False}),
-    Method("carry off", "grash", {"carry_over": False}),
+    Method("random holdout in the last round", "grash", {"last_round_holdout": "random"}),
+    Method("guard rails off", "grash", {"guard_rails": False}),
+    Method("carry-over off", "grash", {"carry_over": False}),
     Method("variant epoch", "grash", {"variant": "epoch"}),
     Method("variant graph", "grash", {"variant": "graph"}),
     Method("portfolio", "grash", {"how": "portfolio"}),
@@ -44,7 +45,7 @@ SWEEP: tuple[Method, ...] = (
     Method("second wave of 1/2", "grash", {"how": "waves", "first": 0.5}),
     Method("second wave of 1/2, in eights", "grash", {"how": "waves", "first": 0.5, "batch": 8}),
     Method("second wave, epoch", "grash", {"how": "waves", "first": 0.5, "variant": "epoch"}),
-    Method("laboratory", "rungs"),
+    Method("rungs", "rungs"),
     Method("ties, 1 standard error", "rungs", {"ties": 1.0}),
     Method("ties, 2 standard errors", "rungs", {"ties": 2.0}),
     Method("g = f^0, cold", "rungs", {"lean": 0.0}),
@@ -54,9 +55,9 @@ SWEEP: tuple[Method, ...] = (
     Method("last round in epochs", "rungs", {"lean": (0.5, 0.5, 0.0)}),
     Method("last two rounds in epochs", "rungs", {"lean": (0.5, 0.0, 0.0), "continues": True}),
     Method("first round in epochs", "rungs", {"lean": (0.0, 0.5, 0.5)}),
-    Method("rails never take the whole graph", "rungs", {"whole_above": 1.0}),
-    Method("rail at 4,000 entities", "rungs", {"entities": 4000}),
-    Method("rail at 8,000 entities", "rungs", {"entities": 8000}),
+    Method("guard rails never take the whole graph", "rungs", {"whole_above": 1.0}),
+    Method("guard rail at 4,000 entities", "rungs", {"entities": 4000}),
+    Method("guard rail at 8,000 entities", "rungs", {"entities": 8000}),
     Method("shares 1:1:2", "rungs", {"shares": (0.25, 0.25, 0.5)}),
     Method("shares 2:1:1", "rungs", {"shares": (0.5, 0.25, 0.25)}),
     Method("rounds of 64, 8, 2", "rungs", {"sizes": (64, 8, 2)}),
@@ -66,80 +67,59 @@ SWEEP: tuple[Method, ...] = (
 
 
 def read_methods(path: Path) -> tuple[Method, ...]:
-    """The default, and the methods that a YAML file lists: name, run (grash if left out), and settings beside them."""
+    """Return the default, and the methods that a YAML file lists: name, run (default: grash), settings."""
     content = read_yaml(path)
     if not isinstance(content, list):
-        raise ConfigError(f"{path} should list methods, as in: - {{name: more survivors, eta: 3}}.")
+        raise ConfigError(f"{path} should be a list of methods, e.g. - {{name: more survivors, eta: 3}}.")
     return (SWEEP[0], *(_method(entry, path) for entry in content))
 
 
-def fitting(methods: Sequence[Method], n: int, *, tell: Callable[[str], None] | None = None) -> tuple[Method, ...]:
-    """Those that a pool of n configurations has enough for; of the others it is told that they are left out."""
+def fitting(methods: Sequence[Method], n: int, *, say: Callable[[str], None] = lambda line: None) -> tuple[Method, ...]:
+    """Return the methods for which a pool of n configurations is large enough; `say` which are left out."""
     found = []
     for method in methods:
-        wanted = _wanted(method)
+        n_trials = method.settings.get("n_trials")
+        wanted = max(n_trials if isinstance(n_trials, int) else 0, *method.settings.get("sizes", (0,)))
         if wanted <= n:
             found.append(method)
-        elif tell is not None:
-            tell(f"{method.name} is left out: it begins with {wanted} configurations, and the table has {n}.")
+        else:
+            say(f"{method.name} is left out: it starts with {wanted} configurations, and the table has {n}.")
     return tuple(found)
-
-
-def _wanted(method: Method) -> int:
-    n_trials = method.settings.get("n_trials")  # what is no number is refused by the search's own check
-    return max(n_trials if isinstance(n_trials, int) else 0, *method.settings.get("sizes", (0,)))
 
 
 def _method(entry: Any, path: Path) -> Method:
     if not isinstance(entry, Mapping) or "name" not in entry or str(entry.get("run", "grash")) not in RUNS:
-        raise ConfigError(f"{path}: {entry!r} is no method: give a name, and as run one of {', '.join(RUNS)}.")
-    settings = {k: _hashable(v) for k, v in entry.items() if k not in ("name", "run", "budget")}
+        raise ConfigError(f"{path}: {entry!r} is not a method: give a name, and as run one of {', '.join(RUNS)}.")
     run = str(entry.get("run", "grash"))
-    kinds = _kinds(run)
+    settings = {k: _hashable(v) for k, v in entry.items() if k not in ("name", "run", "budget")}
+    parameters = inspect.signature(RUNS[run], eval_str=True).parameters.values()
+    kinds = {p.name: p.annotation for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     known = set(kinds) | (set(SearchSettings.model_fields) if run in _SEARCHES else set())
     for name, value in settings.items():
         if name in kinds:
-            _check_kind(path, name, value, kinds[name])
-            _check_least(path, name, value)
+            _check(path, name, value, kinds[name])
         elif name not in known:
             close = difflib.get_close_matches(name, known, n=2)
             raise ConfigError(
-                f"{path}: {name!r} is no setting of {run}. Did you mean {' or '.join(close or sorted(known))}?"
+                f"{path}: {name!r} is not a setting of {run}. Did you mean {' or '.join(close or sorted(known))}?"
             )
     budget = entry.get("budget")
-    _check_kind(path, "budget", budget, float | None)
+    _check(path, "budget", budget, float | None)
     if budget is not None and budget <= 0:
-        raise ConfigError(f"{path}: budget={budget} buys nothing: give a number above 0.")
+        raise ConfigError(f"{path}: budget={budget} pays for nothing: give a number above 0.")
     return Method(str(entry["name"]), run, settings, budget)
 
 
-def _kinds(run: str) -> dict[str, Any]:
-    """The settings of a method by itself, with their types."""
-    named = inspect.signature(RUNS[run], eval_str=True).parameters.values()
-    return {p.name: p.annotation for p in named if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def _check_kind(path: Path, name: str, value: Any, kind: Any) -> None:
-    if not _is_kind(value, kind):
-        words = str(getattr(kind, "__name__", kind)).replace("collections.abc.", "").replace("Sequence", "list")
-        raise ConfigError(f"{path}: {name}={value!r} is of another kind: give {words}.")
-
-
-def _check_least(path: Path, name: str, value: Any) -> None:
+def _check(path: Path, name: str, value: Any, kind: Any) -> None:
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        wanted = str(getattr(kind, "__name__", kind)).replace("collections.abc.", "").replace("Sequence", "list")
+        raise ConfigError(f"{path}: {name}={value!r} has the wrong type: give {wanted}.") from error
+    minimum = _MINIMUM.get(name, 0)
     values = value if isinstance(value, tuple) else (value,)
-    least = _LEAST.get(name, 0)
-    if any(isinstance(v, int | float) and v < least for v in values):
-        raise ConfigError(f"{path}: {name}={value!r} leaves nothing to search: give {least} or more.")
-
-
-def _is_kind(value: Any, kind: Any) -> bool:
-    if isinstance(kind, UnionType):
-        return any(_is_kind(value, one) for one in get_args(kind))
-    if get_origin(kind) is Sequence:
-        return isinstance(value, tuple) and len(value) > 0 and all(_is_kind(v, get_args(kind)[0]) for v in value)
-    if isinstance(value, bool) or kind in (bool, None, NoneType, str):
-        return isinstance(value, NoneType if kind is None else kind)
-    return isinstance(value, int | float if kind is float else kind)
+    if any(isinstance(v, int | float) and v < minimum for v in values):
+        raise ConfigError(f"{path}: {name}={value!r} leaves nothing to search: give {minimum} or more.")
 
 
 def _hashable(value: Any) -> Any:

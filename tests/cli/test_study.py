@@ -15,7 +15,7 @@ from study.small_study import SPACE, small_graph
 
 BARE = """
 import sys
-for name in ("polars", "optuna", "plotly", "jinja2", "matplotlib", "pyoxigraph", "scipy", "pandas"):
+for name in ("polars", "optuna", "plotly", "jinja2", "matplotlib", "pyoxigraph", "scipy", "sklearn", "pandas"):
     sys.modules[name] = None
 from grash.cli import main
 sys.exit(main(sys.argv[1:]))
@@ -37,7 +37,7 @@ def test_candidates_are_read_from_a_line():
     one = read_candidate("rich ones: n_trials=128, preset=paper, proposals=sobol reciprocal=true")
     assert (one.name, one.preset) == ("rich ones", "paper")
     assert one.settings == {"n_trials": 128, "proposals": "sobol", "fixed": {"reciprocal": True}}
-    assert one.words == "n_trials=128, proposals=sobol, reciprocal=true"
+    assert one.text == "n_trials=128, proposals=sobol, reciprocal=true"
     listed = read_candidate("x: models=[a, b], eta=3").settings
     assert listed["models"] == ["a", "b"] and listed["eta"] == 3
 
@@ -79,16 +79,13 @@ def test_other_settings_of_all_searches_have_pages_of_their_own(here, tmp_path):
 
 
 @pytest.mark.slow
-def test_confirm_and_resources_run_where_only_the_compute_path_is_installed(here):
+def test_searches_are_run_and_stored_without_the_extra_and_their_page_is_written_elsewhere(here, tmp_path):
     graph, given = here
     words = ["study", "confirm", graph, *given, "--presets", "paper"]
-    ran = subprocess.run([sys.executable, "-c", BARE, *map(str, words)], capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", BARE, *map(str, words), "--no-page"], capture_output=True, text=True)
     assert ran.returncode == 0 and "complex, paper, seed 0: test MRR" in ran.stdout, ran.stderr
-    places = given[-4:]
-    words = ["study", "resources", graph, "--n", 4, "--epochs", 8, "--dim", 4, "--variants", "combined", *places]
-    words += ["--no-together", "--device", "cpu"]
-    ran = subprocess.run([sys.executable, "-c", BARE, *map(str, words)], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
+    assert not (tmp_path / "o").exists()
+    assert grash(*words, "--max-seconds", 0).code == 0 and len(list((tmp_path / "o").glob("confirm-*.md"))) == 1
 
 
 def test_resources_of_one_variant_need_no_test_triples_and_no_timing_of_first_rounds(here, tmp_path):
@@ -100,7 +97,11 @@ def test_resources_of_one_variant_need_no_test_triples_and_no_timing_of_first_ro
     assert ran.code == 0, ran.err
     text = next((tmp_path / "o").glob("resources-untested-*.md")).read_text()
     assert "| combined | all | 4 |" in text and "epoch |" not in text and "at a time" not in text
-    assert "--variants combined --no-together" in text and "not run yet" not in text and "was peeled" in text
+    assert (
+        "--variants combined --no-together" in text
+        and "not run yet" not in text
+        and "Core numbers were computed" in text
+    )
     wrong = grash("study", "resources", tmp_path / "untested", *options, "--variants", "combind")
     assert wrong.code == 2 and "combind" in wrong.err
 
@@ -130,7 +131,7 @@ def test_a_table_that_cannot_be_made_yet_is_unfinished_and_no_mistake(here, tmp_
     graph, given = here
     words = ["study", "table", graph, "--n", 4, "--epochs", 2, "--dim", 4, "--device", "cpu", *given[-4:]]
     ran = grash(*words, "--max-seconds", 0)
-    assert ran.code == 7 and "No table is written yet" in ran.err and "the same command goes on" in ran.err
+    assert ran.code == 7 and "No table is written yet" in ran.err and "the same command continues" in ran.err
     assert not (tmp_path / "o").exists()
 
 
@@ -144,8 +145,22 @@ def test_variants_have_rows_for_rotate_s_own_loss_and_the_larger_dimension(here,
     assert "| rotate, self-adversarial | combined | 8 |" in text and "not run yet" not in text
 
 
-def test_without_the_extra_a_study_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.cli.app.find_spec", lambda name: None if name in ("scipy", "polars") else name)
-    ran = grash("study", "methods", "nowhere.parquet")
+@pytest.mark.parametrize("verb", ["transfer", "variants", "resources", "rounds", "table", "confirm", "methods"])
+def test_without_the_extra_a_study_prints_what_to_install(verb, monkeypatch, tmp_path):
+    monkeypatch.setattr("grash_study.cli.find_spec", lambda name: None if name in ("scipy", "polars") else name)
+    monkeypatch.chdir(tmp_path)
+    small_graph().save(tmp_path / "graph")
+    ran = grash("study", verb, tmp_path / "graph")
     assert ran.code == 2 and ran.err == "error: grash study needs scipy, polars: pip install 'grash[study]'.\n"
-    assert grash("study", "--help").code == 0
+    assert grash("study", "--help").code == grash("study", verb, "--help").code == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["graph"]
+
+
+def test_nothing_is_written_into_docs_by_default(here, tmp_path, monkeypatch):
+    graph, given = here
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    words = ["--n", 3, "--epochs", 2, "--dim", 4, "--techniques", "core-order,epochs", "--max-seconds", 0]
+    assert grash("study", "transfer", graph, *words).code == 7
+    assert not list((tmp_path / "docs" / "results").iterdir())
+    assert [p.suffix for p in (tmp_path / "results").glob("transfer-*")].count(".md") == 1

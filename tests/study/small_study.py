@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from grash.data.dataset import Dataset
-from grash_study.cells import Cell, Entry, Technique
-from grash_study.graphs import StudyGraphs
-from grash_study.pool import Pool, make_pool
-from grash_study.store import Store
+from grash_study.pool import Pool, StudyGraphs, make_pool
+from grash_study.store import Cell, Entry, Store, Technique
 
 SPACE = {
     "lr": {"type": "float", "low": 0.01, "high": 0.5, "log": True},
@@ -39,7 +37,7 @@ def small_pool(n: int = 4, **changes: Any) -> Pool:
 
 def small_study(folder: Path, n: int = 4, **changes: Any) -> tuple[StudyGraphs, Store]:
     pool = small_pool(n, **changes)
-    return StudyGraphs(pool), Store.of(folder, pool)
+    return StudyGraphs(pool), pool.store(folder)
 
 
 def made_up(number: int, technique: Technique, fraction: float, mrr: float, **more: Any) -> Entry:

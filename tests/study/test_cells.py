@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash_study.cells import MARKS, REGULAR, Cell, Entry, cells_on, merged_marks
+from grash_study.store import MARKS, REGULAR, Cell, Entry, cells_on, merged_marks
 from study.small_study import made_up
 
 shares = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=8)

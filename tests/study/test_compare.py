@@ -10,12 +10,10 @@ import pytest
 
 from grash.errors import ConfigError
 from grash_study.cli import methods as methods_verb
-from grash_study.compare import anytime, compare
+from grash_study.compare import anytime, compare, curve_points, legend, write_methods_page, write_overview
 from grash_study.methods import METHODS, Method, Trace, Tracker
-from grash_study.methods_page import _points, legend, write_methods_page, write_overview
 from grash_study.recorded import Recorded
 from grash_study.sweep import SWEEP, read_methods
-from grash_study.table_search import planned, search
 from study.synthetic import make_table
 
 FEW = (Method("default", "grash"), Method("random", "random"), Method("eta 2", "grash", {"eta": 2}))
@@ -75,9 +73,9 @@ def test_a_seed_without_a_score_counts_as_nothing_found(bench):
 def test_a_method_that_does_not_suit_a_table_is_left_out_with_the_reason(bench):
     said: list[str] = []
     wide = Method("too many", "grash", {"n_trials": 500})
-    found = compare(bench, (*FEW, wide), seeds=3, tell=said.append)
+    found = compare(bench, (*FEW, wide), seeds=3, say=said.append)
     assert [r.name for r in found.rows] == ["default", "random", "eta 2"]
-    assert any("too many is left out. n_trials=500 are more than the 80" in s for s in said)
+    assert any("too many is left out. n_trials=500 is more than the 80" in s for s in said)
     with pytest.raises(ConfigError, match="n_trials=500"):
         compare(bench, (wide, *FEW), seeds=3)
 
@@ -91,7 +89,7 @@ def test_a_comparison_needs_seeds_and_a_reference(bench, changes):
 def test_the_rounds_of_the_page_are_those_of_a_search_in_which_nothing_diverges():
     bench = Recorded(make_table(n=64))
     settings = bench.settings("default", 3.0, ())
-    assert planned(bench, settings) == [r.plan for r in search(bench, range(64), settings).rounds]
+    assert bench.planned(settings) == [r.plan for r in bench.search(range(64), settings).rounds]
 
 
 @pytest.mark.parametrize("variant", ["combined", "epoch", "graph"])
@@ -101,8 +99,8 @@ def test_the_rounds_of_the_page_carry_what_a_cap_leaves_over(variant, carry, bud
     bench, spoiled = (Recorded(make_table(n=16, diverged=d)) for d in (0.0, 0.5))
     changes = (("variant", variant), ("carry_over", carry), ("n_trials", 16), ("eta", 2))
     settings = bench.settings("default", budget, changes)
-    wanted = [r.plan for r in search(bench, range(16), settings).rounds]
-    assert planned(bench, settings) == planned(spoiled, settings) == wanted
+    wanted = [r.plan for r in bench.search(range(16), settings).rounds]
+    assert bench.planned(settings) == spoiled.planned(settings) == wanted
 
 
 def test_pages_say_whose_penalties_their_rows_have(bench, tmp_path):
@@ -143,13 +141,13 @@ def test_ceilings_choose_among_what_the_reference_began_with(bench):
 def test_a_curve_ends_at_what_its_method_has_spent(bench):
     found = compare(bench, (*FEW, Method("long", "random", budget=20.0)), seeds=4)
     for row in found.rows:
-        assert _points(found, row)[-1][:2] == (row.most, row.mrr)
-        assert all(cost <= row.most for cost, *_ in _points(found, row))
+        assert curve_points(found, row)[-1][:2] == (row.most, row.mrr)
+        assert all(cost <= row.most for cost, *_ in curve_points(found, row))
 
 
 def test_every_word_of_the_sweep_is_explained():
     text = legend(m.name for m in SWEEP)
-    for word in ("carry", "rails", "laboratory", "g = f^x", "cold, continued", "shares a:b:c", "ties", "trend"):
+    for word in ("carry-over", "guard rails", "rungs", "g = f^x", "cold, continued", "shares a:b:c", "ties", "trend"):
         assert f"*{word}*" in text
     assert legend(["mine"]) == ""
 
@@ -189,16 +187,16 @@ def test_two_ways_to_say_what_is_compared_are_one_too_many(tmp_path):
 @pytest.mark.parametrize(
     "entry, words",
     [
-        ("{name: a, run: rungs, lean: half}", "lean='half' is of another kind: give float | list"),
-        ("{name: a, run: rungs, sizes: 5}", "sizes=5 is of another kind"),
+        ("{name: a, run: rungs, lean: half}", "lean='half' has the wrong type: give float | list"),
+        ("{name: a, run: rungs, sizes: 5}", "sizes=5 has the wrong type"),
         ("{name: a, run: rungs, sizes: [8, 0]}", r"sizes=\(8, 0\) leaves nothing to search: give 1 or more"),
         ("{name: a, run: rungs, eta: 1}", "eta=1 leaves nothing to search: give 2 or more"),
-        ("{name: a, run: rungs, guard_rails: 1}", "guard_rails=1 is of another kind: give bool"),
-        ("{name: a, budget: x}", "budget='x' is of another kind"),
-        ("{name: a, budget: 0}", "budget=0 buys nothing"),
-        ("{name: a, run: rungs, bench: 3}", "'bench' is no setting of rungs"),
-        ("{name: a, run: [x]}", "is no method"),
-        ("3", "is no method"),
+        ("{name: a, run: rungs, guard_rails: 1}", "guard_rails=1 has the wrong type: give bool"),
+        ("{name: a, budget: x}", "budget='x' has the wrong type"),
+        ("{name: a, budget: 0}", "budget=0 pays for nothing"),
+        ("{name: a, run: rungs, bench: 3}", "'bench' is not a setting of rungs"),
+        ("{name: a, run: [x]}", "is not a method"),
+        ("3", "is not a method"),
     ],
 )
 def test_mistakes_in_a_file_of_settings_are_said_in_a_sentence(tmp_path, entry, words):
@@ -224,7 +222,7 @@ def test_rows_that_a_table_has_too_few_for_are_left_out_with_a_word(tmp_path, ca
     (tmp_path / "mine.yaml").write_text("- {name: more, n_trials: 500}\n")
     methods_verb([tmp_path / "t.parquet"], 2, 3.0, False, tmp_path / "mine.yaml", tmp_path / "out")
     said = capsys.readouterr().err
-    assert "more is left out: it begins with 500 configurations, and the table has 16." in said
+    assert "more is left out: it starts with 500 configurations, and the table has 16." in said
 
 
 def test_another_budget_has_pages_of_its_own(bench, tmp_path):
@@ -265,16 +263,16 @@ def test_rounds_on_a_smaller_graph_than_asked_are_told(tmp_path):
         return tracker.trace()
 
     table, said = make_table(n=16, graphs=(1 / 64, 1 / 8, 2**-1.5, 1.0)), []
-    table.meta.update(planned_graphs=[1 / 64, 1 / 8, 2**-1.5, 0.5, 1.0], planned_apart=[])
+    table.meta.update(planned_graphs=[1 / 64, 1 / 8, 2**-1.5, 0.5, 1.0], planned_isolated=[])
     bench = Recorded(table)
     found = compare(bench, (Method("epochs", "grash", {"variant": "epoch"}), Method("mine", half)), seeds=2,
-                    tell=said.append)  # fmt: skip
+                    say=said.append)  # fmt: skip
     lacks = (
-        "The table is incomplete: nobody was trained on the graph fractions 0.5, for which the graphs beside them "
-        "answer; run `grash study table` to its end."
+        "The table is incomplete: nothing was trained on the graph fractions 0.5, for which the neighboring graphs "
+        "answer; run `grash study table` until it is complete."
     )
     smaller = (
-        "Some rounds were scored on a smaller graph than asked, g = 0.354, since the table has no subgraph as large as "
+        "Some rounds were scored on a smaller graph than asked, g = 0.354, since the table has no subgraph of the size "
         "they ask for: mine (g = 0.5)."
     )
     assert found.notes == (lacks, smaller)

@@ -16,7 +16,6 @@ from grash.search.trial import Round, TrialResult
 from grash_study import confirm
 from grash_study.confirm import (
     Candidate,
-    folder_of,
     identity,
     opened,
     plan_wanted,
@@ -24,14 +23,15 @@ from grash_study.confirm import (
     store_of,
     wanted_searches,
 )
-from grash_study.confirm_page import columns_of, confirm_page, differences, figures, goal, is_of, known_before
+from grash_study.confirm_page import columns_of, confirm_page, differences, figures, goal, known_before
 from grash_study.pages import write_page
+from grash_study.searches import search_folder
 from grash_study.store import merge_stores
 from study.small_study import SPACE, small_graph
 
 COMMON = {"dim": 4, "max_epochs": 8.0, "n_trials": 4, "eta": 2, "space": SPACE, "proposals": "random"}
 HERE = partial(Search, engine="sequential")
-TWO = (Candidate("default"), Candidate("sobol", settings={"proposals": "sobol"}, words="proposals=sobol"))
+TWO = (Candidate("default"), Candidate("sobol", settings={"proposals": "sobol"}, text="proposals=sobol"))
 
 
 def wanted_of(*candidates: Candidate, seeds: int = 1, models=("complex",), **changes):
@@ -70,7 +70,7 @@ def test_a_setting_that_comes_later_leaves_older_records_if_it_says_what_was_bef
     settings = wanted_of(TWO[0])[0].settings
     without = settings.model_dump(mode="json")
     now = identity(settings, 60)
-    monkeypatch.setitem(confirm._BEFORE, "budget_unit", "triples")
+    monkeypatch.setitem(confirm._BEFORE, "price", "triples")  # as published stores call it
     assert identity(settings, 60) != now and without["budget_unit"] == "triples"  # as if it had not been there
     dearer = settings.model_copy(update={"budget_unit": "scores"})
     assert identity(dearer, 60) != identity(settings, 60)
@@ -99,12 +99,12 @@ def test_searches_go_seed_by_seed_through_models_and_candidates():
 
 @pytest.mark.parametrize("settings", [{"seed": 3}, {"model": "transe"}, {"final_train": False}])
 def test_what_the_study_says_itself_is_refused_of_a_candidate(settings):
-    with pytest.raises(ConfigError, match="what this study says itself"):
+    with pytest.raises(ConfigError, match="set by this study"):
         wanted_of(Candidate("x", settings=settings))
 
 
 def test_candidates_need_names_of_their_own():
-    with pytest.raises(ConfigError, match="a name of its own"):
+    with pytest.raises(ConfigError, match="a different name"):
         wanted_of(Candidate("x"), Candidate("x", "paper"))
     with pytest.raises(ConfigError, match="one candidate or more"):
         wanted_of()
@@ -129,7 +129,7 @@ def test_searches_are_run_once_with_their_final_training_and_shown(tmp_path):
         assert 0 < record["test"]["mrr"] <= record["test"]["hits@10"] <= 1 and 0 < record["valid"] < 1
         assert record["spent"] <= 3 and record["seconds"] > 0 and record["final_seconds"] > 0
         assert record["values"]["lr"] > 0 and 1 <= len(record["validations"]) <= 20
-        assert [r["trials"] for r in record["rounds"]] == [4, 2] and not folder_of(store, one).exists()
+        assert [r["trials"] for r in record["rounds"]] == [4, 2] and not search_folder(store, one.name).exists()
     again = store_of(tmp_path / "s", data)
     assert run_wanted(data, wanted, again, HERE, device="cpu", max_seconds=0, say=said.append) and len(said) == 2
     assert plan_wanted(data, wanted, again, HERE, device="cpu") == "confirm-small: 2 of 2 searches are there"
@@ -168,7 +168,7 @@ def test_an_interrupted_search_that_finishes_is_kept_and_the_next_not_begun(tmp_
     store = store_of(tmp_path, data)
     with pytest.raises(KeyboardInterrupt):
         run_wanted(data, wanted, store, interrupted(lambda state: state.final is not None), device="cpu")
-    assert list(store.searches) == [wanted[0].name] and not folder_of(store, wanted[1]).exists()
+    assert list(store.searches) == [wanted[0].name] and not search_folder(store, wanted[1].name).exists()
 
 
 def test_a_search_that_was_cut_off_waits_and_goes_on_with_its_trials(tmp_path):
@@ -178,7 +178,7 @@ def test_a_search_that_was_cut_off_waits_and_goes_on_with_its_trials(tmp_path):
     after_a_round = interrupted(lambda state: state.rounds and state.rounds[0].survivors)
     with pytest.raises(KeyboardInterrupt):
         run_wanted(data, [one], store, after_a_round, device="cpu")
-    place = folder_of(store, one)
+    place = search_folder(store, one.name)
     before = [e for e in read_ledger(place / LEDGER_FILE) if e["event"] == "trial_ended"]
     assert len(before) == 4 and not store.searches
     assert run_wanted(data, [one], store, HERE, device="cpu") and not place.exists()
@@ -212,8 +212,8 @@ def test_a_search_without_a_model_counts_as_nothing_and_one_that_its_machine_fai
     store = store_of(tmp_path, data)
     memory = failing(TrialResult(1, 0, 3, "out_of_memory"))
     assert not run_wanted(data, [one], store, memory, device="cpu", say=said.append)
-    assert not store.searches and "tries it again" in said[0] and folder_of(store, one).exists()
-    monkeypatch.setattr(confirm, "round_spans", lambda events: {1: 1.0})
+    assert not store.searches and "tries it again" in said[0] and search_folder(store, one.name).exists()
+    monkeypatch.setattr(confirm, "round_seconds", lambda events: {1: 1.0})
     other = store_of(tmp_path / "other", data)
     assert run_wanted(data, [one], other, failing(TrialResult(1, 0, 1, "diverged")), device="cpu")
     record = other.searches[one.name]
@@ -295,8 +295,9 @@ def test_a_page_of_nothing_says_so_and_has_no_plot(tmp_path):
 def test_published_figures_and_goals_stand_beside_graphs_that_have_them(tmp_path):
     assert goal("FB15k-237", "complex") == 0.355 and goal("fb15k_237", "distmult") is None and goal("x", "y") is None
     assert figures("WN18RR", "rotate")[0].mrr == 0.478 and figures("small", "complex") == ()
-    assert is_of("portfolio:libkge-fb15k-237-complex", "FB15k-237") and not is_of("random", "random")
-    assert not is_of("portfolio:libkge-fb15k-237-complex", "WN18RR")
+    assert known_before("portfolio:libkge-fb15k-237-complex", "FB15k-237") == "winner of this graph"
+    assert known_before("portfolio:libkge-fb15k-237-complex", "WN18RR") == "winner of another graph"
+    assert known_before("random", "random") == ""
     wanted = wanted_of(TWO[0])
     store = store_of(tmp_path, small_graph())
     store.meta["dataset"] = "CoDEx-S"
@@ -308,7 +309,7 @@ def test_published_figures_and_goals_stand_beside_graphs_that_have_them(tmp_path
     again.meta["dataset"] = "CoDEx-S"
     again.add_search(made_up(wanted[0], 0.46, origin="portfolio:ssl-rp-codex-m-complex"))
     text = write_page(confirm_page(wanted, again, label="x", command="grash"), tmp_path / "again").read_text()
-    assert "our goal of 0.470 is missed by 0.0100 ([why](README.md))" in text and "| winner of a sibling |" in text
+    assert "our goal of 0.470 is missed by 0.0100 ([why](overview.md))" in text and "| winner of a sibling |" in text
 
 
 def test_what_was_known_of_a_graph_before_is_told_by_the_origin_of_a_pick():

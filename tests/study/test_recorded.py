@@ -15,7 +15,6 @@ from grash.errors import ConfigError, InputError
 from grash.search.schedule import MIN_VALID, cost_of, min_entities
 from grash_study.methods import Method
 from grash_study.recorded import Recorded
-from grash_study.table_search import entering, first_round, search
 from study.synthetic import EPOCHS, make_table
 from table_engine import bill, decide
 
@@ -102,8 +101,8 @@ def test_a_graph_that_lacks_many_members_is_left_out_instead_of_them():
     assert bench.n == 20
     assert bench.fractions.tolist() == [g for i, g in enumerate(whole.graph_fractions) if i != 3]
     assert bench.notes == (
-        "The graph fraction 0.125 is left out: 16 configurations were not trained on it, and the graphs beside it "
-        "answer instead; run `grash study table` to its end.",
+        "The graph fraction 0.125 is left out: 16 configurations were not trained on it, and the neighboring "
+        "graphs answer instead; run `grash study table` until it is complete.",
     )
     np.testing.assert_array_equal(bench.scores(1 / 16, 0.3), Recorded(whole).scores(1 / 16, 0.3))
     between = (bench.scores(1 / 16, 0.3) + bench.scores(1 / 4, 0.3)) / 2
@@ -130,7 +129,7 @@ def test_members_that_most_graphs_lack_take_no_part_and_a_last_subgraph_stays(on
 def test_a_graph_larger_than_all_subgraphs_is_known_to_be_answered_by_a_smaller(largest, planned, asked, answers):
     table = make_table(n=3, graphs=(1.0,) if largest is None else (1 / 8, largest, 1.0))
     table.meta["planned_graphs"] = list(planned)
-    assert Recorded(table).answered_by(asked) == answers
+    assert Recorded(table).substitute_for(asked) == answers
 
 
 def test_a_rise_is_what_the_second_validation_adds_to_the_first():
@@ -156,8 +155,8 @@ def test_a_table_with_one_whole_member_is_refused():
 def test_a_search_on_a_table_is_the_search_that_is_decided_from_events(variant, preset):
     bench = bench_of(n=40, correlation=0.7)
     made = bench.settings(preset, 3.0, (("variant", variant), ("n_trials", 30)))
-    numbers = np.random.default_rng(1).permutation(bench.n)[: entering(bench, made)].tolist()
-    found = search(bench, numbers, made)
+    numbers = np.random.default_rng(1).permutation(bench.n)[: bench.n_first(made)].tolist()
+    found = bench.search(numbers, made)
 
     def at(number: int) -> tuple[float, float]:
         plan = found.rounds[number - 1].plan
@@ -175,7 +174,7 @@ def test_a_search_on_a_table_is_the_search_that_is_decided_from_events(variant, 
     assert [r.results for r in slow.rounds] == [
         {n: replace(r, message="ok") for n, r in past.results.items()} for past in found.rounds
     ]
-    assert first_round(bench, made) == found.rounds[0].plan
+    assert bench.first_round(made) == found.rounds[0].plan
 
 
 @given(seed=st.integers(0, 10**6), diverged=st.floats(0, 0.9), eta=st.integers(2, 8), budget=st.floats(0.5, 6))
@@ -183,8 +182,8 @@ def test_a_search_on_a_table_is_the_search_that_is_decided_from_events(variant, 
 def test_a_search_never_costs_more_than_its_budget(seed, diverged, eta, budget):
     bench = bench_of(n=32, seed=seed % 7, diverged=diverged, correlation=0.5)
     made = bench.settings("default", round(budget, 3), (("eta", eta),))
-    numbers = np.random.default_rng(seed).permutation(bench.n)[: entering(bench, made)].tolist()
-    found = search(bench, numbers, made)
+    numbers = np.random.default_rng(seed).permutation(bench.n)[: bench.n_first(made)].tolist()
+    found = bench.search(numbers, made)
     assert found.finished
     assert bill(found, made, bench.n_train) <= made.full_budget
 
@@ -194,14 +193,14 @@ def test_a_diverged_trial_is_billed_for_what_it_saw():
     table.failed[:, 3] = 1e-3
     bench = Recorded(table)
     made = bench.settings("default", 3.0, (("n_trials", 8),))
-    first = search(bench, range(8), made).rounds[0]
+    first = bench.search(range(8), made).rounds[0]
     assert first.results[3].status == "diverged"
     assert 0 < first.results[3].cost < float(cost_of(first.plan.positives, made, bench.n_train)) / 50
 
 
 def test_a_search_whose_trials_all_diverge_fails_in_words():
     bench = bench_of(n=8, diverged=1.0)
-    found = search(bench, range(8), bench.settings("default", 3.0, ()))
+    found = bench.search(range(8), bench.settings("default", 3.0, ()))
     assert found.winner is None
     assert "No trial of round 1 has a score (8 diverged)" in found.failed
 
@@ -247,7 +246,7 @@ def test_what_a_table_cannot_judge_is_refused(name, value):
 def test_the_refusal_names_what_the_table_was_trained_with(scaled):
     table = make_table(n=8)
     table.meta.update({"scaled_penalties": True} if scaled else {})  # a table of the paper's space has no word for it
-    sentence = f"scaled_penalties=False cannot be judged .* trainings are of scaled_penalties={scaled}: leave it out"
+    sentence = f"scaled_penalties=False cannot be judged .* trainings have scaled_penalties={scaled}: leave it out"
     with pytest.raises(ConfigError, match=sentence):
         Recorded(table).settings("default", 3.0, (("scaled_penalties", False),))
 
@@ -260,6 +259,6 @@ def test_what_a_preset_says_of_trainings_is_not_refused(preset):
 
 def test_more_trials_than_the_pool_has_are_refused():
     bench = bench_of(n=10)
-    assert entering(bench, bench.settings("default", 3.0, ())) == 10
-    with pytest.raises(ConfigError, match="n_trials=20 are more than the 10 configurations"):
-        entering(bench, bench.settings("default", 3.0, (("n_trials", 20),)))
+    assert bench.n_first(bench.settings("default", 3.0, ())) == 10
+    with pytest.raises(ConfigError, match="n_trials=20 is more than the 10 configurations"):
+        bench.n_first(bench.settings("default", 3.0, (("n_trials", 20),)))

@@ -9,26 +9,25 @@ from grash.engines.local import LocalEngine, TrialRunner
 from grash.search.graphs import SearchGraphs
 from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.settings import make_settings
-from grash_study.cells import cells_on
 from grash_study.recorded import Recorded
-from grash_study.run import planned_fidelities, run_cells
-from grash_study.table import make_table
-from grash_study.table_search import search
+from grash_study.run import run_cells
+from grash_study.store import cells_on
+from grash_study.table import make_table, planned_fidelities
 from study.small_study import SPACE, small_study
 from table_engine import without_waits
 
 N = 6
 
 
-def test_a_search_on_a_table_foretells_the_search_on_its_graph(tmp_path):
+def test_a_search_on_a_table_predicts_the_search_on_its_graph(tmp_path):
     graphs, store = small_study(tmp_path / "store", n=N, epochs=16.0)
     visited = planned_fidelities(graphs)
     cells = cells_on("whole", 1.0, range(N), also=[m for g, e in visited for m in (e / 2, e) if g == 1])
     for g, e in visited:
         cells += cells_on("core-order", g, range(N), also=(e / 2, e)) if g < 1 else []
     run_cells(graphs, cells, store, device="cpu")
-    bench = Recorded(make_table(store, graphs.pool, rails=graphs.rails()))
-    told = search(bench, range(N), bench.settings("default", 3.0, (("n_trials", N),)))
+    bench = Recorded(make_table(store, graphs.pool, guard_rails=graphs.guard_rails()))
+    told = bench.search(range(N), bench.settings("default", 3.0, (("n_trials", N),)))
 
     settings = make_settings({
         "space": SPACE, "proposals": "random", "dim": 4, "max_epochs": 16.0, "n_trials": N, "final_train": False,

@@ -13,10 +13,9 @@ from grash.engines.driver import Driver
 from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.proposals import make_configurations
 from grash_study import resources, searches, variants
-from grash_study.cells import cells_on
-from grash_study.pool import DEFAULT, OLDER_SETTINGS
-from grash_study.searches import Asked, folder_of, print_searches, run_search, run_searches
-from grash_study.store import Store
+from grash_study.pool import DEFAULT
+from grash_study.searches import SearchOfPool, plan_searches, run_search, run_searches, search_folder
+from grash_study.store import BEFORE_THEY_EXISTED, Store, cells_on
 from small_graph import grash
 from study.small_study import small_graph, small_pool, small_study
 
@@ -26,25 +25,25 @@ EPOCHS = {"epochs": 8.0}  # so that first rounds of four have an epoch
 def test_a_search_draws_the_configurations_of_the_pool():
     pool = small_pool(6)
     for preset in ("default", "paper"):
-        settings = Asked(preset, 4, (("variant", "graph"),)).settings(pool)
+        settings = SearchOfPool(preset, 4, (("variant", "graph"),)).settings(pool.meta())
         drawn = make_configurations(settings, 60, 4)
         assert [c.values for c in drawn] == [c.values for c in pool.configurations[:4]]
 
 
 def test_a_search_is_kept_as_one_record_and_not_run_again(tmp_path):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    asked = [Asked("paper", 4, (("variant", "epoch"), ("eta", 2)))]
-    assert "0 of 1 searches" in print_searches(graphs, asked, store, device="cpu")
+    asked = [SearchOfPool("paper", 4, (("variant", "epoch"), ("eta", 2)))]
+    assert "0 of 1 searches" in plan_searches(graphs, asked, store, device="cpu")
     assert run_searches(graphs, asked, store, device="cpu")
     record = store.searches[asked[0].name]
     assert record["winner"] in range(4) and [r["trials"] for r in record["rounds"]] == [4, 2]
     assert record["spent"] <= 3 and all(r["seconds"] >= 0 and r["model_bytes"] > 0 for r in record["rounds"])
     said: list[str] = []
     assert run_searches(graphs, asked, store, device="cpu", max_seconds=0, say=said.append) and not said
-    assert "1 of 1 searches" in print_searches(graphs, asked, store, device="cpu")
+    assert "1 of 1 searches" in plan_searches(graphs, asked, store, device="cpu")
 
 
-def counted(monkeypatch) -> list[Asked]:
+def counted(monkeypatch) -> list[SearchOfPool]:
     """The searches that are run from now on."""
     ran, real = [], searches.run_search
     monkeypatch.setattr(
@@ -61,14 +60,14 @@ def as_before(record: dict, *gone: str) -> dict:
 
 def test_a_search_whose_default_has_changed_is_run_again(tmp_path, monkeypatch):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    new, same = (Asked(preset, 4, (("variant", "graph"),)) for preset in ("default", "paper"))
+    new, same = (SearchOfPool(preset, 4, (("variant", "graph"),)) for preset in ("default", "paper"))
     assert run_searches(graphs, [new, same], store, device="cpu")
     for one in (new, same):
-        store.add_search(as_before(store.searches[one.name], *OLDER_SETTINGS))
+        store.add_search(as_before(store.searches[one.name], *BEFORE_THEY_EXISTED))
     store.release()
-    store, ran = Store.of(tmp_path, graphs.pool), counted(monkeypatch)
-    assert "1 of 2 searches" in print_searches(graphs, [new, same], store, device="cpu")
-    assert variants.variant_cells(store, [new], n=4, full=False) == cells_on("whole", 1.0, [DEFAULT])
+    store, ran = graphs.pool.store(tmp_path), counted(monkeypatch)
+    assert "1 of 2 searches" in plan_searches(graphs, [new, same], store, device="cpu")
+    assert variants.pick_cells(store, [new], DEFAULT) == cells_on("whole", 1.0, [DEFAULT])
     assert not run_searches(graphs, [new, same], store, device="cpu", max_seconds=0)
     assert run_searches(graphs, [new, same], store, device="cpu") and ran == [new]
     assert store.searches[new.name]["settings"]["trend"] == 0.5
@@ -77,10 +76,10 @@ def test_a_search_whose_default_has_changed_is_run_again(tmp_path, monkeypatch):
 
 def test_a_search_that_is_to_be_warmed_is_not_taken_from_one_that_was_not(tmp_path, monkeypatch):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    cold, warm = (m.asked_searches(["graph"], n=4, preset="paper") for m in (variants, resources))
+    cold, warm = (variants.variant_searches(["graph"], n=4, preset="paper", warm=w) for w in (False, True))
     ran = counted(monkeypatch)
     assert run_searches(graphs, cold, store, device="cpu")
-    assert "0 of 1 searches" in print_searches(graphs, warm, store, device="cpu")
+    assert "0 of 1 searches" in plan_searches(graphs, warm, store, device="cpu")
     assert run_searches(graphs, warm, store, device="cpu") and ran == cold + warm
     assert store.searches[warm[0].name]["warmed"]
     assert run_searches(graphs, cold, store, device="cpu") and ran == cold + warm  # and not the other way round
@@ -88,13 +87,13 @@ def test_a_search_that_is_to_be_warmed_is_not_taken_from_one_that_was_not(tmp_pa
 
 def test_pages_show_no_search_and_no_timed_round_of_other_settings(tmp_path):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    asked = resources.asked_searches(["graph"], n=4, preset="default")
+    asked = variants.variant_searches(["graph"], n=4, preset="default", warm=True)
     assert run_searches(graphs, asked, store, device="cpu")
     assert resources.time_first_rounds(graphs, asked, store, device="cpu")
     said: list[str] = []
     assert resources.time_first_rounds(graphs, asked, store, device="cpu", say=said.append) and not said
     for record in list(store.searches.values()):
-        old = as_before(record, *OLDER_SETTINGS)
+        old = as_before(record, *BEFORE_THEY_EXISTED)
         store.add_search({k: v for k, v in old.items() if k != "settings"} if "at_a_time" in old else old)
     page = resources.resources_page(store, asked, command="grash")
     assert page.raw.rows == (("graph", *(None,) * 8),)
@@ -104,15 +103,15 @@ def test_pages_show_no_search_and_no_timed_round_of_other_settings(tmp_path):
 
 def test_a_search_without_time_is_not_kept(tmp_path):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    asked = Asked("paper", 4, (("variant", "epoch"),))
-    assert run_search(graphs, asked, folder_of(store, asked), device="cpu", max_seconds=0.0) is None
+    asked = SearchOfPool("paper", 4, (("variant", "epoch"),))
+    assert run_search(graphs, asked, search_folder(store, asked.name), device="cpu", max_seconds=0.0) is None
     assert not run_searches(graphs, [asked], store, device="cpu", max_seconds=0.0) and not store.searches
 
 
 def test_a_search_that_was_cut_off_goes_on_with_its_trials_and_leaves_only_its_record(tmp_path, monkeypatch):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    asked = Asked("paper", 4, (("variant", "epoch"), ("eta", 2)))
-    place = folder_of(store, asked)
+    asked = SearchOfPool("paper", 4, (("variant", "epoch"), ("eta", 2)))
+    place = search_folder(store, asked.name)
     wanted = run_search(graphs, asked, tmp_path / "whole", device="cpu")
     shutil.copytree(tmp_path / "whole", place)
     lines = (place / LEDGER_FILE).read_text().splitlines(keepends=True)
@@ -144,20 +143,20 @@ def interrupt(monkeypatch, when, number=signal.SIGINT) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_search_waits_and_the_next_is_not_begun(tmp_path, monkeypatch, number):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    asked = [Asked("paper", 4, (("variant", v), ("eta", 2))) for v in ("epoch", "graph")]
+    asked = [SearchOfPool("paper", 4, (("variant", v), ("eta", 2))) for v in ("epoch", "graph")]
     interrupt(monkeypatch, lambda event, state: event == "trial_started", number)
     ran = counted(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run_searches(graphs, asked, store, device="cpu")
     assert ran == asked[:1] and not store.searches
-    ended = [e for e in read_ledger(folder_of(store, asked[0]) / LEDGER_FILE) if e["event"] == "trial_ended"]
+    ended = [e for e in read_ledger(search_folder(store, asked[0].name) / LEDGER_FILE) if e["event"] == "trial_ended"]
     assert len(ended) == 1  # the one that had been started
     assert run_searches(graphs, asked, store, device="cpu") and len(store.searches) == 2
 
 
 def test_an_interrupted_search_that_finishes_is_kept_and_the_next_not_begun(tmp_path, monkeypatch):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    asked = [Asked("paper", 4, (("variant", v), ("eta", 2))) for v in ("epoch", "graph")]
+    asked = [SearchOfPool("paper", 4, (("variant", v), ("eta", 2))) for v in ("epoch", "graph")]
     interrupt(monkeypatch, lambda event, state: event == "winner_chosen")
     ran = counted(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
@@ -181,7 +180,7 @@ def test_a_command_that_is_interrupted_stops_with_130_and_trains_no_more(tmp_pat
 
 def test_a_search_of_other_settings_is_not_gone_on_with(tmp_path):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    one, other = (Asked("paper", 4, (("variant", "epoch"), ("eta", eta))) for eta in (2, 4))
+    one, other = (SearchOfPool("paper", 4, (("variant", "epoch"), ("eta", eta))) for eta in (2, 4))
     place = tmp_path / "place"
     assert run_search(graphs, one, place, device="cpu") is not None
     record = run_search(graphs, other, place, device="cpu")

@@ -10,9 +10,8 @@ import pytest
 
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
-from grash_study.cells import Cell, cells_on
 from grash_study.run import missing
-from grash_study.store import Store, merge_stores
+from grash_study.store import Cell, Store, cells_on, merge_stores
 from study.small_study import made_up, made_up_for, small_pool, small_study
 
 
@@ -20,7 +19,7 @@ def test_what_was_added_is_there_when_it_is_read_again(tmp_path):
     graphs, store = small_study(tmp_path)
     entries = [made_up(i, "core-order", 1 / 3, i / 10) for i in range(3)]
     store.add(entries)
-    again = Store.of(tmp_path, graphs.pool)
+    again = graphs.pool.store(tmp_path)
     assert list(again.entries.values()) == list(store.entries.values())
     assert [again.entry(i, "core-order", 1 / 3).curve for i in range(3)] == [e.curve for e in entries]
     assert again.find(Cell(1, "core-order", 0.333333333, (0.5, 1.0))) is not None
@@ -32,10 +31,10 @@ def test_a_torn_last_line_is_ignored_and_written_over(tmp_path):
     with store.path.open("ab") as file:
         file.write(b'{"kind": "cell", "numb')
     store.release()
-    again = Store.of(tmp_path, graphs.pool)
+    again = graphs.pool.store(tmp_path)
     assert len(again.entries) == 1
     again.add([made_up(1, "core-order", 0.5, 0.2)])
-    assert len(Store.of(tmp_path, graphs.pool).entries) == 2
+    assert len(graphs.pool.store(tmp_path).entries) == 2
     assert all(line.endswith("}") for line in store.path.read_text().splitlines())
 
 
@@ -82,7 +81,7 @@ def test_results_of_another_study_are_refused(tmp_path):
     other = small_pool(dim=6)
     (tmp_path / f"{other.name}.jsonl").write_bytes(store.path.read_bytes())
     with pytest.raises(InputError, match="dim: 4 there, 6 now"):
-        Store.of(tmp_path, other)
+        other.store(tmp_path)
 
 
 def test_a_larger_pool_goes_on_with_the_store_of_a_smaller_one(tmp_path):
@@ -102,7 +101,7 @@ def test_merging_adds_what_is_missing_once(tmp_path):
     here.release()
     assert merge_stores(tmp_path / "here", tmp_path / "there") == {here.path.name: 2}
     assert merge_stores(tmp_path / "here", tmp_path / "there") == {here.path.name: 0}
-    merged = Store.of(tmp_path / "here", graphs.pool)
+    merged = graphs.pool.store(tmp_path / "here")
     assert len(merged.entries) == 2 and merged.searches["one"]["winner"] == 3
     assert merge_stores(tmp_path / "new", tmp_path / "here") == {here.path.name: 3}
 
@@ -123,7 +122,7 @@ def test_a_packed_store_is_merged_as_it_was_and_a_damaged_one_is_named(tmp_path)
 
 
 def test_a_folder_without_results_is_no_store(tmp_path):
-    with pytest.raises(InputError, match="holds no results"):
+    with pytest.raises(InputError, match="has no results"):
         merge_stores(tmp_path / "here", tmp_path)
 
 
@@ -132,12 +131,12 @@ def test_the_entry_that_went_further_counts(tmp_path):
     longer = made_up(0, "core-order", 0.5, 0.3)
     store.add([longer, made_up(0, "core-order", 0.5, 0.1, marks=(0.5,), curve=((0.5, 0.1, 1.0),))])
     assert store.entry(0, "core-order", 0.5) == longer
-    assert Store.of(tmp_path, graphs.pool).entry(0, "core-order", 0.5) == longer
+    assert graphs.pool.store(tmp_path).entry(0, "core-order", 0.5) == longer
 
 
 def test_a_store_takes_one_writer_at_a_time_and_none_that_has_read_less(tmp_path):
     graphs, store = small_study(tmp_path)
-    other, late = Store.of(tmp_path, graphs.pool), Store.of(tmp_path, graphs.pool)
+    other, late = graphs.pool.store(tmp_path), graphs.pool.store(tmp_path)
     store.add([made_up(0, "core-order", 0.5, 0.1)])
     with pytest.raises(InputError, match="is being written by another process"):
         other.add([made_up(1, "core-order", 0.5, 0.1)])
@@ -145,16 +144,16 @@ def test_a_store_takes_one_writer_at_a_time_and_none_that_has_read_less(tmp_path
     with pytest.raises(InputError, match="has changed since it was read"):
         late.add([made_up(2, "core-order", 0.5, 0.1)])
     late.release()
-    again = Store.of(tmp_path, graphs.pool)
+    again = graphs.pool.store(tmp_path)
     again.add([made_up(3, "core-order", 0.5, 0.1)])
-    assert {e.number for e in Store.of(tmp_path, graphs.pool).entries.values()} == {0, 3}
+    assert {e.number for e in graphs.pool.store(tmp_path).entries.values()} == {0, 3}
 
 
 def test_a_store_that_is_gone_holds_its_file_no_longer(tmp_path):
     graphs, store = small_study(tmp_path)
     store.add([made_up(0, "core-order", 0.5, 0.1)])
     del store
-    Store.of(tmp_path, graphs.pool).hold()
+    graphs.pool.store(tmp_path).hold()
 
 
 def test_no_file_is_made_before_there_is_a_result(tmp_path):
@@ -169,10 +168,10 @@ def test_what_a_kill_left_of_the_first_line_is_begun_anew(tmp_path, left):
     pool = small_pool()
     path = tmp_path / f"{pool.name}.jsonl"
     path.write_bytes(left)
-    store = Store.of(tmp_path, pool)
+    store = pool.store(tmp_path)
     store.add([made_up(0, "core-order", 0.5, 0.1)])
     store.release()
-    assert len(Store.of(tmp_path, pool).entries) == 1
+    assert len(pool.store(tmp_path).entries) == 1
     path.write_bytes(left)
     small_study(tmp_path / "other")[1].add([made_up(1, "core-order", 0.5, 0.1)])
     assert merge_stores(tmp_path, tmp_path / "other") == {path.name: 1}
@@ -184,7 +183,7 @@ def test_a_damaged_first_line_says_where_to_find_it(tmp_path):
     pool = small_pool()
     (tmp_path / f"{pool.name}.jsonl").write_text('{"kind": "cell"}\n')
     with pytest.raises(FormatError, match="take the first line from a copy"):
-        Store.of(tmp_path, pool)
+        pool.store(tmp_path)
 
 
 def test_trainings_with_other_marks_add_up_and_nothing_is_trained_for_ever(tmp_path):
@@ -218,4 +217,4 @@ def test_names_of_entities_make_no_other_study(tmp_path):
         relations=Vocabulary.from_names([f"r{i}" for i in range(data.n_relations)]),
     )
     assert named.fingerprint != data.fingerprint and named.unnamed_fingerprint == data.unnamed_fingerprint
-    assert len(Store.of(tmp_path, replace(graphs.pool, dataset=named)).entries) == 1
+    assert len(replace(graphs.pool, dataset=named).store(tmp_path).entries) == 1

@@ -12,8 +12,7 @@ import pytest
 from grash.errors import ConfigError, InputError
 from grash_study import resources, variants
 from grash_study import variants as rounds
-from grash_study.pages import Page, Rows, share_words, write_page
-from grash_study.plots import Series, bar_plot, line_plot
+from grash_study.pages import Page, Rows, Series, bar_plot, line_plot, share_text, write_page
 from grash_study.pool import DEFAULT, make_pool
 from grash_study.run import run_cells
 from grash_study.searches import run_searches
@@ -21,7 +20,7 @@ from grash_study.statistics import spearman
 from grash_study.transfer import (
     BUDGETS,
     REDUCTIONS,
-    analyse,
+    analyze,
     check_reductions,
     differences,
     full_valid,
@@ -58,10 +57,10 @@ def test_a_transfer_needs_every_technique_at_every_budget():
 
 
 def test_scores_that_are_the_truth_correlate_perfectly_and_noise_lowers_that(tmp_path):
-    for found in analyse(filled(tmp_path / "exact")[1], 12):
+    for found in analyze(filled(tmp_path / "exact")[1], 12):
         assert found.all.rho == pytest.approx(1) and found.all.n == 12
         assert found.learning.rho == pytest.approx(1) and found.learning.n == 10  # the others are below 0.05
-    noisy = {(f.reduction, f.budget): f.all.rho for f in analyse(filled(tmp_path / "noisy", noise=0.2)[1], 12)}
+    noisy = {(f.reduction, f.budget): f.all.rho for f in analyze(filled(tmp_path / "noisy", noise=0.2)[1], 12)}
     assert noisy["epochs", 1 / 64] == pytest.approx(1) and noisy["triples", 1 / 64] < 0.95
 
 
@@ -83,7 +82,7 @@ def test_the_transfer_page_shows_intervals_costs_and_plots(tmp_path):
     _, store = filled(tmp_path, noise=0.1)
     path = write_page(transfer_page(store, 12, command="grash study transfer small"), tmp_path)
     text = path.read_text()
-    assert "not run yet" not in text and "k-core ladder" in text and "```bash\ngrash study transfer small\n```" in text
+    assert "not run yet" not in text and "| k-core |" in text and "```bash\ngrash study transfer small\n```" in text
     assert len((tmp_path / "transfer-small-complex-d4-two-e2-s0.csv").read_text().splitlines()) == 1 + len(
         REDUCTIONS
     ) * len(BUDGETS)
@@ -97,7 +96,7 @@ def test_techniques_may_rest_on_different_configurations_and_are_compared_over_t
         del store.entries[key]
     gone = next(k for k, e in store.entries.items() if (e.technique, e.number, e.fraction) == ("walk", 2, 0.5))
     del store.entries[gone]
-    found = analyse(store, 12)
+    found = analyze(store, 12)
     assert {f.all.n for f in found if f.reduction == "walk"} == {6}
     assert {f.all.n for f in found if f.reduction == "combined"} == {12}
     pairs = differences(found, full_valid(store, 12))
@@ -110,13 +109,17 @@ def test_techniques_may_rest_on_different_configurations_and_are_compared_over_t
     assert spearman(mine["score"], mine["full_valid_mrr"]).rho == pytest.approx(rho)
 
 
-def test_only_series_with_intervals_are_moved_aside():
-    def places(low):
+def test_only_series_with_intervals_are_shifted():
+    def shifted(low) -> set[str]:
         series = [Series(name, ((0.1, 0.5, low, 0.6), (1.0, 0.7, low, 0.8))) for name in "ab"]
         drawn = ElementTree.fromstring(line_plot(series, title="t", x_label="x", y_label="y", log_x=True))
-        return {c.attrib["cx"] for c in drawn.iter("{http://www.w3.org/2000/svg}circle")}
+        svg = "{http://www.w3.org/2000/svg}"
+        lines = [g for g in drawn.iter(f"{svg}g") if g.attrib.get("id", "").startswith("line2d")]
+        return {
+            use.attrib["x"] for g in lines for use in g.iter(f"{svg}use") if "clip-path" in str(ElementTree.tostring(g))
+        }
 
-    assert len(places(None)) == 2 and len(places(0.4)) == 4
+    assert len(shifted(None)) < len(shifted(0.4))
 
 
 def test_an_unknown_technique_is_named():
@@ -128,14 +131,12 @@ def test_an_unknown_technique_is_named():
 def test_variants_are_shown_beside_the_best_the_median_and_the_default(tmp_path):
     graphs, store = small_study(tmp_path, n=4)
     setup = variants.Setup("complex", {}, variants.VARIANTS, True)
-    asked = variants.asked_searches(setup.variants, n=4, preset="paper")
+    asked = variants.variant_searches(setup.variants, n=4, preset="paper")
     for number, one in enumerate(asked):
         store.add_search({"name": one.name, "winner": number, "seconds": 1.5, "rounds": [], "device": "cpu"})
     store.add(made_up(i, "whole", 1.0, 0.1 * (i + 1)) for i in range(4))
     store.add([made_up(DEFAULT, "whole", 1.0, 0.05)])
-    numbers = {c.number for c in variants.variant_cells(store, asked, n=4, full=True)}
-    assert numbers == {DEFAULT, 0, 1, 2, 3}
-    assert {c.number for c in variants.variant_cells(store, asked, n=4, full=False)} == {DEFAULT, 0, 1, 2}
+    assert {c.number for c in variants.pick_cells(store, asked, DEFAULT)} == {DEFAULT, 0, 1, 2}
     page = variants.variants_page([(setup, store)], n=4, preset="paper", command="grash study variants small")
     rows = page.raw.rows
     assert [r[4] for r in rows] == pytest.approx([0.1, 0.2, 0.3]) and {r[8] for r in rows} == {0.4}
@@ -149,7 +150,7 @@ def test_the_default_configuration_is_a_cell_of_its_own(tmp_path):
     graphs, store = small_study(tmp_path)
     config = graphs.pool.config(DEFAULT)
     assert config.lr == 0.1 and config.dim == 4 and config.epochs == 2.0
-    assert run_cells(graphs, variants.variant_cells(store, [], n=4, full=False), store, device="cpu").finished
+    assert run_cells(graphs, variants.pick_cells(store, [], DEFAULT), store, device="cpu").finished
     assert store.entry(DEFAULT, "whole", 1.0).test["mrr"] > 0
 
 
@@ -165,12 +166,12 @@ def test_rotate_s_own_loss_is_searched_with_its_margin_and_temperature():
 
 def test_rounds_compares_etas_at_one_budget_and_one_round_at_a_third(tmp_path):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    asked = rounds.asked_searches_rounds(["epoch"], n=4, preset="paper")
+    asked = rounds.round_searches(["epoch"], n=4, preset="paper")
     assert [(dict(a.changes)["eta"], dict(a.changes)["budget"]) for a in asked] == [(2, 3), (4, 3), (8, 3), (4, 1)]
     page = rounds.rounds_page(store, asked, command="grash study rounds small")
     assert write_page(page, tmp_path).read_text().count("not run yet") == 4 * 6 + 1
     assert run_searches(graphs, asked[:2], store, device="cpu")
-    assert run_cells(graphs, rounds.picks(store, asked), store, device="cpu").finished
+    assert run_cells(graphs, rounds.pick_cells(store, asked), store, device="cpu").finished
     rows = rounds.rounds_page(store, asked, command="").raw.rows
     assert rows[0][3] == 2 and rows[1][3] == 1 and all(isinstance(r[6], float) for r in rows[:2]) and rows[2][6] is None
 
@@ -178,8 +179,8 @@ def test_rounds_compares_etas_at_one_budget_and_one_round_at_a_third(tmp_path):
 @pytest.mark.parametrize("status", ["memory", "error", "impossible"])
 def test_a_pick_whose_full_training_did_not_work_has_no_score(tmp_path, status):
     _, store = small_study(tmp_path, n=4)
-    asked = rounds.asked_searches_rounds(["epoch"], n=4, preset="paper")
-    (other,) = variants.asked_searches(["epoch"], n=4, preset="paper")
+    asked = rounds.round_searches(["epoch"], n=4, preset="paper")
+    (other,) = variants.variant_searches(["epoch"], n=4, preset="paper")
     record = {"winner": 2, "seconds": 1.5, "spent": 3.0, "rounds": [{"fidelity": 0.5}], "device": "cpu"}
     for one in (asked[0], other):
         store.add_search({"name": one.name, **record})
@@ -194,7 +195,7 @@ def test_a_pick_whose_full_training_did_not_work_has_no_score(tmp_path, status):
 
 def test_resources_are_those_of_every_round_and_of_more_trials_at_a_time(tmp_path):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
-    asked = resources.asked_searches(["epoch"], n=4, preset="paper")
+    asked = variants.variant_searches(["epoch"], n=4, preset="paper", warm=True)
     assert run_searches(graphs, asked, store, device="cpu")
     assert resources.time_first_rounds(graphs, asked, store, device="cpu")
     assert [r["at_a_time"] for r in store.searches.values() if "at_a_time" in r] == [4, 3, 1]
@@ -205,13 +206,15 @@ def test_resources_are_those_of_every_round_and_of_more_trials_at_a_time(tmp_pat
     assert len(timed) == 4 and float(timed[1].split(",")[3]) == 1.0
 
 
-def test_plots_are_xml_with_escaped_names_and_a_label_for_each_series():
+def test_plots_are_xml_with_text_and_a_label_for_each_series():
     series = [Series("a < b & c", ((0.1, 0.5, 0.4, 0.6), (0.5, 0.7, None, None))), Series("empty", ())]
     drawn = line_plot(series, title="ρ & more", x_label="x", y_label="y", log_x=True)
     texts = [t.text for t in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
     assert {"a < b & c", "empty (not run yet)", "ρ & more"} <= set(texts)
-    bars = bar_plot([("one", 0.5, 0.4, 0.6), ("two", 0.1, None, None)], title="bars", x_label="x")
-    assert ElementTree.fromstring(bars).attrib["width"] == "720"
+    assert drawn == line_plot(series, title="ρ & more", x_label="x", y_label="y", log_x=True)
+    bars = bar_plot([("one", 0.5, 0.4, 0.6), ("two", 0.1, None, None)], title="bars", x_label="x", mark=0.2)
+    texts = [t.text for t in ElementTree.fromstring(bars).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"one", "two", "+0.5000", "+0.1000"} <= set(texts)
 
 
 def test_tables_of_a_page_say_what_is_missing_and_keep_bars_inside_cells(tmp_path):
@@ -220,15 +223,15 @@ def test_tables_of_a_page_say_what_is_missing_and_keep_bars_inside_cells(tmp_pat
     assert rows.csv() == "a,b\n1,\nx|y,0.12345\n"
     page = Page("p", "Title", "grash", "", raw=rows)
     assert "computed on not run yet" in write_page(page, tmp_path).read_text()
-    assert [share_words(s) for s in (1 / 64, 0.5, 1.0, 0.3)] == ["1/64", "1/2", "1", "0.3"]
+    assert [share_text(s) for s in (1 / 64, 0.5, 1.0, 0.3)] == ["1/64", "1/2", "1", "0.3"]
 
 
 def test_an_index_lists_the_pages_and_keeps_its_prose(tmp_path):
     marks = "<!-- pages: written by grash study -->\n<!-- end of pages -->"
-    (tmp_path / "README.md").write_text(f"# Results\n\nProse.\n\n{marks}\n\nMore.\n")
+    (tmp_path / "overview.md").write_text(f"# Results\n\nProse.\n\n{marks}\n\nMore.\n")
     for name in ("b", "a", "b"):
         write_page(Page(name, f"Page {name}", "grash", "cpu"), tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    text = (tmp_path / "overview.md").read_text()
     assert text.startswith("# Results\n\nProse.") and text.endswith("\n\nMore.\n")
     assert "\n- [Page a](a.md)\n- [Page b](b.md)\n" in text and text.count("- [") == 2
 
@@ -292,11 +295,11 @@ def test_commands_plan_run_resume_write_and_merge(tmp_path):
     assert again.code == 0 and " trained in " not in again.out
     full = page.read_text()
     emptier = grash(*words, "--store", tmp_path / "none", "--max-seconds", 0)
-    assert emptier.code == 7 and "so it stays as it is" in emptier.err and page.read_text() == full
+    assert emptier.code == 7 and "so it is not replaced" in emptier.err and page.read_text() == full
     fewer = grash(*words, "--techniques", "core-order")
-    assert fewer.code == 2 and "so it stays as it is" in fewer.err and page.read_text() == full
+    assert fewer.code == 2 and "so it is not replaced" in fewer.err and page.read_text() == full
     merged = grash("study", "merge", tmp_path / "t", tmp_path / "s")
-    assert merged.code == 0 and "21 results were new" in merged.out
+    assert merged.code == 0 and "21 new results" in merged.out
     made = grash("study", "table", folder, "--n", 3, *common, "--to", tmp_path / "t.parquet", "--max-seconds", 0)
     assert made.code == 7 and "3 configurations" in made.err and (tmp_path / "t.parquet").is_file()
     assert grash("study", "rounds", folder, "--n", 2, *common).code == 2
@@ -314,7 +317,7 @@ def test_a_trial_costs_its_steps_and_two_validations_and_an_impossible_graph_is_
     _, store = small_study(tmp_path, n=3)
     store.add(made_up(i, "whole", 1.0, 0.1 * (i + 1), train_seconds=8.0, valid_seconds=0.5) for i in range(3))
     store.add(made_up(i, "walk", 0.5, 0.0, status="impossible", curve=()) for i in range(3))
-    found = {(f.reduction, f.budget): f for f in analyse(store, 3)}
+    found = {(f.reduction, f.budget): f for f in analyze(store, 3)}
     assert found["epochs", 0.5].seconds == pytest.approx(8.0 * 0.5 + 2 * 0.5)
     assert found["walk", 0.5].impossible and not found["walk", 0.25].impossible
     text = write_page(transfer_page(store, 3, command="grash"), tmp_path).read_text()

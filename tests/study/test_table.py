@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.errors import FormatError, InputError
-from grash_study import run as planned
-from grash_study.cells import MARKS, has_mark
+from grash_study import table as planned
 from grash_study.pool import DEFAULT
 from grash_study.recorded import Recorded
-from grash_study.run import planned_fidelities, run_cells
-from grash_study.table import GRAPHS, Table, make_table, table_cells
+from grash_study.run import run_cells
+from grash_study.store import MARKS, has_mark
+from grash_study.table import GRAPHS, Table, make_table, planned_fidelities, table_cells
 from grash_study.transfer import transfer_cells
 from study.small_study import made_up, made_up_for, small_study
 
@@ -37,7 +37,7 @@ def made(tmp_path, *, failed: bool = False) -> Table:
         made_up(0, "whole", 1.0, 0.5), made_up(1, "whole", 1.0, 0.6), made_up(DEFAULT, "whole", 1.0, 0.9),
         made_up(0, "k-core", 0.5, 0.9),
     ])  # fmt: skip
-    return make_table(store, graphs.pool, rails=RAILS)
+    return make_table(store, graphs.pool, guard_rails=RAILS)
 
 
 def test_the_table_has_what_the_store_has(tmp_path):
@@ -109,7 +109,7 @@ def test_other_files_are_refused_in_a_sentence(tmp_path):
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     (tmp_path / "text.parquet").write_text("no")
     for name in ("other", "text"):
-        with pytest.raises(FormatError, match="is no table of a study"):
+        with pytest.raises(FormatError, match="is not a table of a study"):
             Table.load(tmp_path / f"{name}.parquet")
 
 
@@ -117,10 +117,10 @@ def test_graphs_on_which_another_study_trained_for_some_epochs_are_left_out(tmp_
     graphs, store = small_study(tmp_path, n=4)
 
     store.add(made_up_for(c, 0.1) for c in table_cells(graphs))
-    alone = make_table(store, graphs.pool, rails=RAILS)
+    alone = make_table(store, graphs.pool, guard_rails=RAILS)
     shorter = transfer_cells(4, reductions=("combined",), budgets=(0.3, 0.01, 1 / 64))
     store.add(made_up_for(c, 0.1) for c in shorter)
-    both = make_table(store, graphs.pool, rails=RAILS)
+    both = make_table(store, graphs.pool, guard_rails=RAILS)
     assert both.graph_fractions == alone.graph_fractions and both.epoch_fractions == alone.epoch_fractions
     assert Recorded(both).n == 4
 
@@ -128,7 +128,7 @@ def test_graphs_on_which_another_study_trained_for_some_epochs_are_left_out(tmp_
 def test_a_configuration_that_was_never_run_is_in_the_file_all_the_same(tmp_path):
     graphs, store = small_study(tmp_path, n=3)
     store.add(made_up(i, "whole", 1.0, 0.1) for i in (0, 2))
-    table = make_table(store, graphs.pool, rails=RAILS)
+    table = make_table(store, graphs.pool, guard_rails=RAILS)
     table.save(tmp_path / "t.parquet")
     again = Table.load(tmp_path / "t.parquet")
     assert again.configurations == table.configurations and np.isnan(again.test["mrr"]).tolist() == [False, True, False]
@@ -139,7 +139,7 @@ def test_a_store_without_full_trainings_makes_no_table(tmp_path):
     graphs, store = small_study(tmp_path)
     store.add([made_up(0, "core-order", 0.5, 0.1)])
     with pytest.raises(InputError, match="no training on the whole graph"):
-        make_table(store, graphs.pool, rails=RAILS)
+        make_table(store, graphs.pool, guard_rails=RAILS)
 
 
 def test_cells_of_a_table_are_the_whole_graph_halves_and_what_the_default_search_visits(tmp_path):
@@ -155,7 +155,7 @@ def test_cells_of_a_table_are_the_whole_graph_halves_and_what_the_default_search
     assert all(has_mark(c.marks, m) for c in cells if c.technique == "whole" for m in (1 / 2, 1 / 4))  # of 2 epochs
     few = [c for c in cells if c.fraction in (0.5, 1.0)]
     assert run_cells(graphs, few, store, device="cpu").finished
-    table = make_table(store, graphs.pool, rails=graphs.rails())
+    table = make_table(store, graphs.pool, guard_rails=graphs.guard_rails())
     assert not np.isnan(table.valid).any() and set(table.graph_fractions) == {0.5, 1.0}
 
 
@@ -175,12 +175,12 @@ def test_a_table_knows_which_of_its_planned_graphs_it_lacks(tmp_path):
     cells = table_cells(graphs)
     fractions = sorted({c.fraction for c in cells})
     store.add(made_up_for(c, 0.1) for c in cells if c.fraction < 0.4 or c.fraction == 1)
-    table = make_table(store, graphs.pool, rails=RAILS, cells=cells)
+    table = make_table(store, graphs.pool, guard_rails=RAILS, cells=cells)
     table.save(tmp_path / "t.parquet")
     assert Table.load(tmp_path / "t.parquet").missing == tuple(g for g in fractions if 0.4 < g < 1)
-    assert make_table(store, graphs.pool, rails=RAILS).missing == ()  # as tables of before, which know no plan
+    assert make_table(store, graphs.pool, guard_rails=RAILS).missing == ()  # as tables of before, which know no plan
     store.add(made_up_for(c, 0.1) for c in cells)
-    assert make_table(store, graphs.pool, rails=RAILS, cells=cells).missing == ()
+    assert make_table(store, graphs.pool, guard_rails=RAILS, cells=cells).missing == ()
 
 
 @given(st.lists(st.floats(0.001, 1), min_size=2, max_size=6, unique=True), st.floats(0.001, 1))

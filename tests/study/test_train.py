@@ -13,7 +13,7 @@ from grash.training.batches import Batches, Plan
 from grash.training.checkpoint import TrainState
 from grash.training.config import make_config
 from grash.training.loop import Training, next_validation
-from grash_study.graphs import StudyGraphs, config_on
+from grash_study.pool import StudyGraphs, config_on
 from grash_study.run import GraphTrainer
 from study.small_study import small_graph, small_pool
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: sys.argv) and return its exit code."""
-    from grash.cli.app import main as run  # not at the top: `app` imports `grash_study.cli`, which imports this package
+    from grash.cli import app  # not before: `grash_study.cli` imports modules of this package, and `app` imports it
 
-    return run(arguments)
+    return app.main(arguments)
+
+
+__all__ = ["main"]

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import takewhile
 from typing import Annotated, Any
 
@@ -44,17 +43,7 @@ app = typer.Typer(
 )  # fmt: skip
 for group in (data, search, train, query, settings):
     group.add_to(app)
-study = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-import_module("grash_study.cli").add_to(study)  # a package beside the product, with its own dependencies
-app.add_typer(study, name="study")
-
-
-@study.callback()
-def check_study() -> None:
-    """Run the paper's experiments and compare search methods."""
-    missing = [name for name in ("scipy", "sklearn", "matplotlib", "polars") if find_spec(name) is None]
-    if missing:
-        raise InputError(f"grash study needs {', '.join(missing)}: pip install 'grash[study]'.")
+import_module("grash_study.cli").add_to(app)  # a package beside the product, with its own dependencies
 
 
 @app.callback()

@@ -10,12 +10,11 @@ import pytest
 from grash.search import schedule
 from grash.search.graphs import SearchGraphs
 from grash.search.schedule import ISOLATED_FROM
-from grash_study.graphs import StudyGraphs, config_on
 from grash_study.methods import Method
+from grash_study.pool import StudyGraphs, config_on
 from grash_study.recorded import Recorded
 from grash_study.run import run_cells
 from grash_study.table import Table, make_table, table_cells
-from grash_study.table_search import planned, round_scores, search
 from study.small_study import made_up_for, small_pool, small_study
 from study.synthetic import make_table as drawn_table
 
@@ -55,12 +54,12 @@ def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(t
     assert run_cells(
         graphs, [c for c in cells if c.number == 0 and c.fraction in (0.5, 1.0)], store, device="cpu"
     ).finished
-    made = make_table(store, graphs.pool, rails=RAILS, cells=cells)
+    made = make_table(store, graphs.pool, guard_rails=RAILS, cells=cells)
     assert made.graph_fractions == (0.5, 1.0) == made.isolated.graph_fractions
     assert (
         made.valid[0, -1, 0] != made.isolated.valid[0, -1, 0] and made.valid[1, -1, 0] == made.isolated.valid[1, -1, 0]
     )
-    assert set(made.missing_apart) == there["isolated"] - {0.5}
+    assert set(made.missing_isolated) == there["isolated"] - {0.5}
     for name, value in (("MIN_VALID", 1000), ("ISOLATED_FROM", 1.0)):
         with monkeypatch.context() as other:
             other.setattr(schedule, name, value)
@@ -75,10 +74,10 @@ def test_a_table_with_last_rounds_is_the_same_after_being_written(tmp_path, deci
     store.add(
         made_up_for(c, 0.1 * (c.number + 1) * (2 if c.technique == "isolated" else 1)) for c in cells if c.number < 2
     )
-    table = make_table(store, graphs.pool, rails=RAILS, cells=cells)
+    table = make_table(store, graphs.pool, guard_rails=RAILS, cells=cells)
     table.save(tmp_path / "t.parquet")
     again = Table.load(tmp_path / "t.parquet")
-    assert again.missing == again.missing_apart == () and again.configurations == table.configurations
+    assert again.missing == again.missing_isolated == () and again.configurations == table.configurations
     for mine, theirs in ((table, again), (table.isolated, again.isolated)):
         assert mine.graph_fractions == theirs.graph_fractions and mine.epoch_fractions == theirs.epoch_fractions
         for name in ("valid", "failed", "seconds", "entities", "triples", "n_valid", "measured"):
@@ -90,14 +89,14 @@ def test_a_table_with_last_rounds_is_the_same_after_being_written(tmp_path, deci
 def test_only_the_last_round_is_decided_by_what_lies_apart():
     bench = Recorded(with_apart(n=64))
     settings = bench.settings("default", 3.0, ())
-    plans = planned(bench, settings)
+    plans = bench.planned(settings)
     assert [p.isolated for p in plans] == [False, False, True]
     for plan in plans:
         there = bench.isolated if plan.isolated else bench
         g, e = plan.graph_fraction, plan.epochs / settings.max_epochs
         wanted = there.scores(g, e) + plan.trend * there.rises(g, e)
-        np.testing.assert_array_equal(round_scores(bench, plan, settings), wanted)
-    state = search(bench, range(64), settings)
+        np.testing.assert_array_equal(bench.round_scores(plan, settings), wanted)
+    state = bench.search(range(64), settings)
     entrants = state.rounds[1].survivors
     assert state.winner == max(entrants, key=lambda i: bench.truth[i])  # the last round is right here, others are not
 
@@ -136,7 +135,7 @@ def test_what_last_rounds_lack_takes_no_part_or_is_said():
     assert 7 not in bench.members and bench.n == 39 and bench.isolated.n == 39 and not bench.notes
     table.isolated.valid[0, -1, 5:30] = np.nan
     bench = Recorded(table)
-    assert bench.n == 40 and "0.25 as last rounds have it (`apart`) is left out: 25 conf" in bench.notes[0]
+    assert bench.n == 40 and "0.25 as last rounds have it (`isolated`) is left out: 25 conf" in bench.notes[0]
     table.isolated.valid[:-1, -1, 5:] = np.nan  # the trainings of last rounds have just begun
     bench = Recorded(table)
     assert bench.n == 40 and bench.isolated is None and len(bench.notes) == 2
@@ -144,5 +143,5 @@ def test_what_last_rounds_lack_takes_no_part_or_is_said():
     older.meta["planned_graphs"] = list(older.graph_fractions)
     assert "older than last rounds" in Recorded(older).notes[0]
     lacking = replace(with_apart(n=8), isolated=None)
-    lacking.meta["planned_apart"] = [0.25, 0.5]
+    lacking.meta["planned_isolated"] = [0.25, 0.5]
     assert "0.25, 0.5 as last rounds have them" in Recorded(lacking).notes[0]
