@@ -1,14 +1,15 @@
-"""How fast core numbers and peel order are found, and in how much memory, against igraph and networkx.
+"""Measure the time and memory of core numbers and core order, and compare with igraph and networkx.
 
     python benchmarks/bench_cores.py [FOLDER ...] [--triples 20000000] [--entities 5000000] [--repeats 5]
     python benchmarks/bench_cores.py --dataset freebase.grash
 
-FOLDER has train.npy (n, 3). One run measures, on each graph: grash by both definitions, igraph and networkx, all from
-the array of triples to core numbers, building their graph included; networkx only below two million triples and by
-neighbors, since it has no multigraphs. Core numbers are compared. Then the generated power-law graph, in a separate
-process, so that its peak memory is measured. With --dataset only that: an encoded dataset (from synthetic_graph.py),
-memory-mapped: the scatter passes that build its adjacency (the floor), core numbers, core order, and the subgraphs of
-a search's default rounds with their splits; the filter index of its test set.
+FOLDER has train.npy (n, 3). On each graph, one run measures grash with both definitions of degree, igraph and networkx,
+from the array of triples to core numbers, and compares the core numbers. Networkx is measured below two million
+triples only, and by neighbors only, since it has no multigraphs. A generated graph with power law degrees follows, in a
+separate process, so that its peak memory can be measured.
+
+--dataset measures only an encoded dataset (from synthetic_graph.py), memory-mapped: the passes that build its adjacency
+(the floor), core numbers, core order, the subgraphs of a default search with their splits, and the filter index.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def by_networkx(train: np.ndarray, n_entities: int) -> np.ndarray:
 
 
 def generate(path: Path, n_triples: int, n_entities: int) -> None:
-    """Power-law degrees (cube of a uniform number) over shuffled ids, so that neighbors in memory are strangers."""
+    """Degrees follow a power law (cube of a uniform number) over shuffled ids, so neighbors are not close in memory."""
     random = np.random.default_rng(0)
     names = random.permutation(n_entities).astype(np.int32)
     train = np.lib.format.open_memmap(path, "w+", np.int32, (n_triples, 3))
@@ -122,7 +123,7 @@ def measure_alone(path: Path, n_entities: int) -> None:
     print(f"\ngenerated: {len(train):,} triples, {n_entities:,} entities")
     for count in ("triples", "neighbors"):
         before = resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak counts anew
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         start = time.perf_counter()
         peeling = peel(train, n_entities, count)
         seconds = time.perf_counter() - start
@@ -168,7 +169,7 @@ def scatter(train: np.ndarray, n_entities: int) -> None:
 
 
 def timed_peak(what: str, call: Callable[[], Any]) -> tuple[float, Any]:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     start = time.perf_counter()
     result = call()
     seconds = time.perf_counter() - start

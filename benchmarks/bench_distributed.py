@@ -1,10 +1,10 @@
-"""Steps of one model on several ranks beside those of one process: losses, seconds, and the bytes that are sent.
+"""Compare training steps of one model on several ranks with one process: losses, seconds and bytes sent.
 
     python benchmarks/bench_distributed.py GRAPH -o plain.json                                  # one process
     torchrun --nproc-per-node 2 benchmarks/bench_distributed.py GRAPH -o two.json               # two ranks
     python benchmarks/bench_distributed.py --compare plain.json two.json
 
-GRAPH: a dataset that grash reads. --set name=value changes the configuration (ComplEx, d = 128, 500 + 500 negatives).
+GRAPH: any source that grash reads. --set name=value changes the configuration (ComplEx, d = 128, 500 + 500 negatives).
 """
 
 from __future__ import annotations

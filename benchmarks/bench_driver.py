@@ -1,11 +1,11 @@
-"""What a search costs beside its trials: the driver with a table of results instead of an engine that trains.
+"""Measure the overhead of a search: the driver runs with a table of results instead of training.
 
-    python benchmarks/bench_driver.py [--trials 752] [--slots 1] [--repeats 3] [--folder DIR]
+    python benchmarks/bench_driver.py [--trials 752] [--parallel 1] [--repeats 3] [--folder DIR]
 
-One run measures a whole search in a real run folder (decisions, tasks, ledger with its syncs, tidying), going on with
-it when it is finished (reading the ledger), and the views of it (Optuna's journal, the report); wall-clock seconds, and
-those that this process computed. 752 configurations and η = 4 make 752 + 188 + 47 + 12 + 3 = 1,002 trials and a final
-training. Beside it: how long so many syncs take on this disk.
+One run measures a whole search in a real run folder (decisions, ledger with its syncs, cleanup), resuming the finished
+search (reading the ledger), and its views (the Optuna journal, the report), in wall-clock and CPU seconds. With η = 4,
+752 configurations make 752 + 188 + 47 + 12 + 3 = 1,002 trials and a final training. The time of the same number of
+syncs on this disk is printed for comparison.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Seconds = dict[str, list[float]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=752)
-    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--folder", type=Path, default=None, help="on the disk that is meant; a temporary one by default"
@@ -55,9 +55,10 @@ def main() -> None:
     computed: Seconds = {}
     for _ in range(arguments.repeats):
         with tempfile.TemporaryDirectory(dir=arguments.folder) as place:
-            measure(Path(place), graphs, arguments.slots, views, (seconds, computed))
+            measure(Path(place), graphs, arguments.parallel, views, (seconds, computed))
     n_trials, n_lines = (int(np.median(seconds.pop(what))) for what in ("trials", "lines"))
-    print(f"{n_trials:,} trials, {n_lines:,} lines of ledger, {arguments.slots} slots, {device_name()}, load {load()}")
+    size = f"{n_trials:,} trials, {arguments.parallel} at a time, {n_lines:,} lines of ledger"
+    print(f"{size}, {device_name()}, load {load()}")
     for what, values in seconds.items():
         timing = Timing(*(float(np.quantile(values, q)) for q in (0.5, 0.2, 0.8)), len(values))
         shown = " ".join(f"{v:.2f}" for v in values)
@@ -79,7 +80,7 @@ def measure(
     n_synced = sum(event["event"] != "trial_started" for event in lines)
     clocked(clocks, "of these, syncs (measured alone)", lambda: sync(place / "alone", n_synced, 600))
     clocked(clocks, "reading the ledger", lambda: SearchState.replay(read_ledger(folder / LEDGER_FILE)))
-    clocked(clocks, "going on when it is finished", lambda: run_search(folder, graphs))
+    clocked(clocks, "resume a finished search", lambda: run_search(folder, graphs))
     for what, write in views.items():
         clocked(clocks, what, lambda write=write: write(folder))
     clocks[0].setdefault("trials", []).append(len(engine.ran) - 1)

@@ -1,10 +1,10 @@
-"""How fast a text file of triples becomes an encoded dataset, and in how much memory.
+"""Measure the time and memory to encode a text file of triples, and compare with polars.
 
     python benchmarks/bench_encode.py [--lines 20000000] [--names 5000000] [--folder DIR] [--repeats 3]
 
-One run measures, each in a process of its own on the same generated file: reading its bytes (the floor), grash
-(`prepare`: encode, drop duplicates, split, fingerprint, write and sync), and two ways to get ids with polars
-(join with the distinct names; categoricals), which write ids and names and do none of the rest.
+One run measures, each in a separate process on the same generated file: reading its bytes (the floor), `grash prepare`
+(encode, drop duplicates, split, fingerprint, write and sync), and two ways to get ids with polars (join with the
+distinct names; categoricals). The polars programs write ids and names and do none of the rest.
 """
 
 from __future__ import annotations

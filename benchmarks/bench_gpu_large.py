@@ -1,12 +1,13 @@
-"""An epoch on a graph of Freebase's size, entities on the card and in host memory; and the same numbers from both.
+"""Measure an epoch on a graph of Freebase's size, with entities in GPU memory and in host memory.
 
     python benchmarks/bench_gpu_large.py [device] [host] [--share 0.1] [--rank 500] [--record]
 
-86,054,151 entities, 14,824 relations, 304,727,650 triples by default (`--entities`, `--relations`, `--triples`), made
-on the card: ids by a power law, scattered. ComplEx, d = 128, batch 1024, 1,000 + 1,000 shared negatives, Adagrad with
-full state, bf16 products. `device` makes all steps of an epoch, `host` those of a share of one. In one run: ceilings of
-the card's memory and of the bus, for each placement the seconds to make the tables, µs a step beside the floor, peak
-memory beside the plan. After the first steps the rows that were moved and some ranks are kept: they must be equal.
+The graph is generated on the GPU: ids follow a power law and are scattered. Default size: 86,054,151 entities, 14,824
+relations, 304,727,650 triples (`--entities`, `--relations`, `--triples`). ComplEx, d = 128, batch 1024, 1,000 + 1,000
+shared negatives, Adagrad with full state, bf16 products. `device` runs all steps of an epoch, `host` a share of them.
+One run measures the bandwidth of GPU memory and of the bus, and for each placement the seconds to create the tables,
+the microseconds per step beside the floor, and peak memory beside the plan. Updated rows and ranks after the first
+steps must be equal for both placements.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Filtered ranking on a GPU: floor, plain path, counting kernels; both sides of every triple against all entities.
+"""Measure filtered ranking on a GPU: floor, reference, counting kernels; all entities, both sides.
 
     python benchmarks/bench_gpu_ranking.py [--only NAME …] [--packed FILE] [--record]
     python benchmarks/bench_gpu_ranking.py --trained GRAPH [--epochs 10] [--triples 2000] [--models NAME …]
 
-In one run: the measured ceilings (float32 multiply-adds by a kernel that does nothing else, torch's float32 product,
-copy), for every case the floor (2·W FLOP a pair over the first of them), the plain path on some of the triples
-(GRASH_KERNELS=reference), ours on all; and whether their ranks agree on those. Tables are random ("integers": small
-ones, that tie a lot). `--packed` gives DebianKG-files' test triples with their known answers
-(`pack`, below); without it, they are drawn with as many answers.
-`--trained` instead trains on a dataset (folder of arrays or of text), ranks test triples of it by the kernels and by
-the plain path, and looks into every rank whose counts differ.
+One run measures the ceilings (float32 multiply-adds of a kernel that does nothing else, torch's float32 product, copy),
+and for every case the floor (2·W FLOP per pair at the first ceiling), the reference (GRASH_KERNELS=reference) on some
+of the triples and the kernels on all of them, and compares the ranks. Tables are random; "integers" are small integers
+with many ties. `--packed` gives the test triples of DebianKG-files with their known answers (see `pack` below); without
+it, triples with the same number of answers are drawn.
+`--trained` trains on a dataset instead, ranks test triples with the kernels and the reference, and explains every rank
+whose counts differ.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Case:
     model: str = "complex"
     norm: int = 1
     values: str = "floats"
-    checked: int = 200  # triples that the plain path ranks too
+    checked: int = 200  # triples that the reference ranks too
     repeats: int = 5
 
     @property
@@ -124,7 +124,7 @@ def run(name: str, case: Case, packed: Path | None, fma: float, *, record_it: bo
     if record_it:
         record("gpu ranking", "counting kernels", name, Timing(median, p20, p80, case.repeats))
         some = f"{name}, {case.checked} triples"
-        record("gpu ranking", "plain path", some, Timing(plain_median, plain_p20, plain_p80, 3))
+        record("gpu ranking", "reference", some, Timing(plain_median, plain_p20, plain_p80, 3))
 
 
 def stacked(name: str, ranker: Ranker, case: Case) -> None:
@@ -157,7 +157,7 @@ def check_trained(graph: str, models: Sequence[str], epochs: float, n: int, devi
         print(f"{data.name} {name}, {epochs:g} epochs: {wrong} of {4 * len(test):,} counts differ, in {len(found)} "
               f"ranks, {fine} of them explained by candidates within {NEAR:g} of the truth's score; "
               f"MRR {mrr(ours):.8f} by the kernels in {seconds * 1e3:.1f} ms, "
-              f"{mrr(plain):.8f} by the plain path in {plain_seconds * 1e3:.1f} ms", flush=True)  # fmt: skip
+              f"{mrr(plain):.8f} by the reference in {plain_seconds * 1e3:.1f} ms", flush=True)  # fmt: skip
         for line, explained in sorted(found, key=lambda each: each[1])[:5]:
             print(f"    {'explained' if explained else 'not explained'}: {line}")
 

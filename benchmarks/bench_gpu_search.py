@@ -1,16 +1,16 @@
-"""Trials of a search on a GPU: a first round stacked and one after the other, a whole search, a long training.
+"""Measure a search on a GPU: a stacked first round, the same trials in turn, a whole search, a long training.
 
     python benchmarks/bench_gpu_search.py GRAPH [round1] [search] [project] [train] [--epochs E] [--record] …
 
-GRAPH: a dataset (folder of arrays or of text). The search is the default one: combined, n = 64, η = 4, B = 3, ComplEx,
-d = 128, space `paper`, without the final training.
-round1: its 64 first-round trials stacked, and the same trials one after the other, with the same kernels and data.
-        `--some N` runs only N of those one after the other (evenly spaced in size) and scales up.
-search: from cores to winner; seconds by round, and what lies between.
-project: for a search too long for one sitting: the whole of it with E·0.03 and E·0.09 epochs (same graphs, stacks and
-        validations, no rails; cores and chain once), and by the line through both what E would take.
-train:  E epochs with 3864 + 8803 negatives, a validation every 20th of it.
-Peak memory is shown beside its plan.
+GRAPH: any source that grash reads. The search has variant combined, n = 64, η = 4, B = 3, ComplEx, d = 128, space
+`paper`, and no final training.
+round1:  the 64 trials of the first round stacked, and the same trials one after the other, with the same kernels and
+         data. `--some N` runs only N of those one after the other, evenly spaced in size, and extrapolates.
+search:  a whole search from core numbers to the winner, with seconds by round.
+project: for a search that takes too long: run it with 0.03·E and 0.09·E epochs (same graphs, stacks and validations, no
+         guard rails) and extrapolate linearly to E.
+train:   E epochs with 3864 + 8803 negatives and 20 validations.
+Peak memory is printed beside the plan.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def first_round(search: Search) -> tuple:
         assert action is not None
         tasks: list[Trial] = [driver.make_trial(action.round, n) for n in action.numbers]
         driver.ledger.close()
-    return search.graphs.subgraph(tasks[0].fractions, tasks[0].apart), tasks
+    return search.graphs.subgraph(tasks[0].fractions, tasks[0].isolated), tasks
 
 
 class _Nobody:
@@ -132,7 +132,7 @@ def timed(training_data: TrainingData, configs: Sequence[TrainConfig], *, stacke
           f"{ends.count('TrainState')} ended well; {peak(training_data, configs if stacked else configs[:1])}; "
           f"before it {format_bytes(before)}")  # fmt: skip
     if ends.count("TrainState") < len(configs):
-        raise SystemExit("some trials failed: the time says nothing")
+        raise SystemExit("some trials failed: the time means nothing")
     return seconds
 
 
@@ -189,7 +189,7 @@ def project(data: Dataset, args: argparse.Namespace) -> None:
 
     whole = before + at_full(seconds, more_seconds)
     by_round = [at_full(one, other) for one, other in zip(rounds, more_rounds)]
-    print(f"projected for {args.epochs:g} epochs: {whole:.1f} s with cores and chain; trials of the rounds "
+    print(f"projected for {args.epochs:g} epochs: {whole:.1f} s with core numbers and core order; trials of the rounds "
           f"{', '.join(f'{r:.1f}' for r in by_round)} s")  # fmt: skip
     keep(args, "gpu search, projected", {"whole": whole, "trials": sum(by_round)})
 

@@ -1,15 +1,16 @@
-"""One training step on a GPU: floor, plain PyTorch, our plain path, the fused step; one trial and stacks of them.
+"""Measure one training step on a GPU: floor, plain PyTorch, unfused and fused step; one trial and stacks.
 
     python benchmarks/bench_gpu_step.py [--only NAME …] [--parts] [--record]
 
 Random graphs of the named sizes; batch 1024, d = 128, shared negatives without replacement, softmax, Adagrad with full
-state, unless the name says otherwise. In one run: the measured ceilings (copy, matrix product), for every case the
-floor (bytes and FLOPs over them), the same step with autograd and sparse embeddings, PyG's step where it is installed
-(`peers.pyg_steps`: one negative for each positive, and where they are few enough all of ours), PyKEEN's where it is (as
-many negatives for each positive as we share among them; the loop with its own overheads, batches of 20), our plain path
-and the fused step by precision of its products. Beside ours: bytes on the card at their peak (making the tables
-included) and while steps are made, the plan, and the peak over the plan. `--parts` times the fused step's kernels one
-by one, each in a graph of its own.
+state, unless the name tells otherwise. One run measures the ceilings (copy, matrix product), and for every case
+- the floor (bytes and FLOPs at these ceilings),
+- the same step with autograd and sparse embeddings,
+- PyG's step if it is installed (`peers.pyg_steps`: one negative per positive, and all of ours if they are few enough),
+- PyKEEN's step if it is installed (as many negatives per positive as we share; its loop included, batches of 20),
+- the unfused step, and the fused step by precision of its products.
+For our steps it prints the peak memory (creating the tables included), the memory while training, the plan, and peak
+over plan. `--parts` times the kernels of the fused step one by one, each in a separate CUDA graph.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def plain_variant(case: Case, graph: np.ndarray) -> Measured:
     os.environ["GRASH_KERNELS"] = "reference"
     planned = planned_bytes(case, "tf32")
     os.environ.pop("GRASH_KERNELS")  # draws by Triton: the path as it was before
-    return watched("our plain path", planned, lambda: plain_step(case, graph), lambda step: step(), 1)[0]
+    return watched("our unfused step", planned, lambda: plain_step(case, graph), lambda step: step(), 1)[0]
 
 
 def fused_variant(case: Case, graph: np.ndarray, precision: str, parts: bool) -> Measured:
@@ -207,7 +208,7 @@ def ceilings() -> tuple[float, float]:
 
 
 def floor(case: Case, copy: float, products: float) -> float:
-    """The larger of two times: rows touched (gathered once, updated in 20 bytes a float), and three products a slot
+    """The larger of two times: rows touched (gathered once, updated in 20 bytes a float), and three products a side
     (distances: three passes of two operations a coordinate, at 60 TFLOP/s of plain arithmetic)."""
     rows, pairs = min(case.entities, 2 * 1024 + sum(case.negatives)), 1024 * sum(case.negatives)
     dim = case.settings.get("dim", 128)
@@ -216,7 +217,7 @@ def floor(case: Case, copy: float, products: float) -> float:
 
 
 def random_graph(case: Case) -> np.ndarray:
-    """Some entities stand in many triples, most in few."""
+    """Some entities are in many triples, most in few."""
     rng = np.random.default_rng(0)
     heads, tails = ((case.entities * rng.random(case.triples) ** power).astype(np.int32) for power in (3, 2))
     return np.stack([heads, rng.integers(0, case.relations, case.triples, dtype=np.int32), tails], 1)

@@ -1,11 +1,11 @@
-"""How fast a text file larger than the memory it is given becomes an encoded dataset, and what polars needs for it.
+"""Measure `grash prepare` on a text file larger than its memory limit, and what polars needs for the same.
 
     python benchmarks/synthetic_graph.py big.tsv --entities 30000000 --relations 2000 --triples 100000000
     python benchmarks/bench_large.py big.tsv [--memory 8G 2G] [--kills 5] [--polars]
 
-Each measurement is a process of its own: `prepare` within each limit; the same killed so many times on its way, by
-SIGKILL after an eighth of the first run's time, and begun again; with --polars, polars' streaming engine, which gets
-ids by joining with the distinct names and writes ids and names and nothing else, in at most 12 GiB of data.
+Each measurement is a separate process: `prepare` within each limit; the same, killed repeatedly with SIGKILL after an
+eighth of the time of the first run, and started again; with --polars, the streaming engine of polars, which gets ids by
+a join with the distinct names and writes only ids and names, in at most 12 GiB of data.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def run(code: str, *words: object, kill_after: float | None = None) -> tuple[int, str, float, float]:
-    """(exit status, what was printed, seconds, peak GiB) of code in a process of its own."""
+    """(exit status, what was printed, seconds, peak GiB) of code in a separate process."""
     start = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None

@@ -1,10 +1,11 @@
-"""Filtered ranking of a test set on a CPU, both sides, against PyKEEN's evaluator on the same embeddings.
+"""Measure filtered ranking of a test set on a CPU, both sides, and compare with PyKEEN's evaluator.
 
     python benchmarks/bench_ranking.py FB15K-237 [--threads 2] [--model MODEL_FOLDER]
 
-In one run: the floor (the score products alone, in our tiles), PyKEEN's RankBasedEvaluator (realistic ranks), ours.
-Three sets of embeddings: small integers (ranks must be equal), random, and trained (a model folder, or ten epochs
-here); where a rank differs, the candidates between the two ranks are shown to lie within float32's reach of the truth.
+One run measures the floor (only the score products, in our tiles), PyKEEN's RankBasedEvaluator (realistic ranks), and
+ours, on three sets of embeddings: small integers (all ranks must be equal), random numbers, and trained ones (a model
+folder, or ten epochs trained here). Where ranks differ, it checks that the scores of the candidates in between differ
+from the score of the true answer by float32 rounding only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One training step on a CPU: ComplEx, d = 128, batch 1024, 500 + 500 shared negatives, softmax, Adagrad.
+"""Measure one training step on a CPU: ComplEx, d = 128, batch 1024, 500 + 500 shared negatives, softmax, Adagrad.
 
     python benchmarks/bench_step.py FB15K-237 [--threads 2]
 
-FB15K-237: a dataset that grash reads. In one run: the floor (the step's six matrix products alone), the same step
-written with torch autograd and sparse embeddings, PyKEEN's sLCWA loop at as many negatives per positive, ours.
+FB15K-237: any source that grash reads. One run measures the floor (only the six matrix products of the step), the same
+step with torch autograd and sparse embeddings, PyKEEN's sLCWA loop with as many negatives per positive, and ours.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def products() -> Callable[[], object]:
-    """Per slot: queries × candidates, shares × candidates, sharesᵀ × queries."""
+    """Per side: queries × candidates, shares × candidates, sharesᵀ × queries."""
     queries, candidates = torch.randn(BATCH, DIM), torch.randn(NEGATIVES, DIM)
     shares = torch.randn(BATCH, NEGATIVES)
 

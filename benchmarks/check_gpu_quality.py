@@ -1,11 +1,11 @@
-"""Whether the fused step with bf16 products trains as well as the plain path in float32: validation MRR of both.
+"""Check that the fused step with bf16 products trains as well as the unfused one in float32, by validation MRR.
 
     python benchmarks/check_gpu_quality.py FOLDER [--epochs 4 12] [--only MODEL …] [--paths plain fused]
 
 FOLDER holds fb15k-237 and wn18rr, each with train.npy and valid.npy, (n, 3) int32 ids. For both graphs, ComplEx (with
-reciprocals and dropout), RotatE and TransE, three seeds: the same training by both paths, as many epochs as given for
-the two graphs. Fused trainings run on the card, plain ones on the CPU, as many at a time as there are cores: 18 of them
-sharing a card took longer than that. The paths may be run on different machines. Distances are float32 on both.
+reciprocals and dropout), RotatE and TransE, and three seeds, the same training runs with both steps. --epochs gives the
+epochs for the two graphs. Fused trainings run on the GPU, unfused ones on the CPU, one per core: 18 of them sharing a
+GPU took longer. Both may run on different machines. Distances are float32 in both.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
         for model in args.only:
             plain, fused = (np.array([found[graph, model, s, path] for s in SEEDS]) for path in ("plain", "fused"))
             print(f"{graph:10s} {model:8s} plain {_line(plain)}   fused {_line(fused)}   "
-                  f"means apart {fused.mean() - plain.mean():+.4f}, seeds spread {np.ptp(plain):.4f}")  # fmt: skip
+                  f"means differ by {fused.mean() - plain.mean():+.4f}, seeds spread {np.ptp(plain):.4f}")  # fmt: skip
 
 
 def trained_in_turn(trainings: list[Training]) -> dict[tuple[str, str, int, str], float]:

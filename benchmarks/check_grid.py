@@ -1,9 +1,9 @@
-"""All combinations of some settings, trained in full: best validation, its epoch and the test MRR, the best first.
+"""Train all combinations of some settings in full, and print best validation, its epoch and test MRR, best first.
 
     python benchmarks/check_grid.py GRAPH --set model=rotate loss=self_adversarial --grid lr=0.03,0.1 margin=6,9 …
 
-On a card, combinations that can share a stack are trained together. Chosen by hand means: by what this prints, so the
-test MRR of the first line is what counts, and a graph on which one has chosen confirms nothing.
+On a GPU, combinations that can share a stack are trained together. The first line is what somebody who tunes by hand
+would choose, so its test MRR is the one to compare with. A graph used for tuning confirms nothing.
 """
 
 from __future__ import annotations

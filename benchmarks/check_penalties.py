@@ -1,12 +1,12 @@
-"""How the best penalty moves with fidelity: ComplEx-N3 by several recipes, as every round of a search trains it.
+"""Measure how the best penalty changes with fidelity: ComplEx-N3 with several recipes in every round of a search.
 
     python benchmarks/check_penalties.py GRAPH --epochs 300 --recipes 0.005 0.01 0.05 0.05:4 [--batches 1024 256] …
 
-A recipe is λ or λ:w as the authors of N3 and of relation prediction count them: 6λ is the penalty on entities, 3λ that
-on relations, 2w the weight of the predicted relation. 1vsAll, reciprocal relations, Adagrad. A line is a round of the
-default search (its graph, its epochs), with the score of each recipe: the better of the validations at half time and at
-the end. The last line is the full training, with the best validation and the test MRR. `--rounds 1 2` leaves lines out;
-0 is the full training.
+A recipe is λ or λ:w, as the authors of N3 and of relation prediction count them: the penalty is 6λ on entities and 3λ
+on relations, and the weight of relation prediction is 2w. 1vsAll, reciprocal relations, Adagrad. Each line is a round
+of the default search (its graph, its epochs) with the score of each recipe: the better of the validations at half time
+and at the end. The last line is the full training, with its best validation and the test MRR. `--rounds 1 2` chooses
+lines; 0 is the full training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=300.0)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--apart", action="store_true", help="hold out as a last round does, in every round")
+    parser.add_argument(
+        "--isolated", action="store_true", help="hold out isolated pairs in every round, as in a last round"
+    )
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     data, device = load_dataset(args.graph), choose_device(args.device)
@@ -49,7 +51,7 @@ def main() -> None:
             plan = line.plan
             if plan.number not in args.rounds:
                 continue
-            part = search.graphs.subgraph(plan.fractions, args.apart)
+            part = search.graphs.subgraph(plan.fractions, args.isolated)
             keys = tuple(torch.from_numpy(ids.copy()).long() for ids in (part.entity_ids, part.relation_ids))
             training_data = TrainingData(part.dataset, device, keys=keys)  # type: ignore[arg-type]
             epochs = plan.positives / plan.n_train

@@ -1,11 +1,11 @@
-"""What smaller tables cost in quality: row-wise Adagrad, and entities rounded to half precision after every step.
+"""Measure what smaller tables cost in quality: row-wise Adagrad, and entities rounded to 16 bits after every step.
 
     python benchmarks/check_storage.py GRAPH [--model complex] [--epochs 60] [--storage float32 stored bf16 …] …
 
-`stored` is the setting storage=bf16. Others are simulated: the rows that a step has moved are rounded to 16 bits and
-kept as float32, so that every number is what such a table would hold. bf16 and fp16 round to the nearest, stochastic to
-either neighbor in bf16, by distance, as `stored` does by other random numbers.
-Prints test MRR of every seed at the learning rate whose validation is best.
+`stored` is the setting storage=bf16. The others are simulated: updated rows are rounded to 16 bits and kept as float32,
+so that every number is what such a table would hold. bf16 and fp16 round to nearest; stochastic rounds to either
+neighbor in bf16 with a probability by distance, as `stored` does with other random numbers.
+Prints the test MRR of every seed at the learning rate with the best validation.
 """
 
 from __future__ import annotations
@@ -105,5 +105,5 @@ def store_as(storage: str, n_entities: int) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("GRASH_KERNELS", "reference")  # the fused step has an update of its own
+    os.environ.setdefault("GRASH_KERNELS", "reference")  # the fused step updates rows itself
     main()

@@ -1,12 +1,12 @@
-"""What a subgraph should be validated on: trainings of a table's configurations on one graph, ranked three ways.
+"""Compare three validation sets for subgraphs: train configurations of a table on a subgraph, rank on each set.
 
     python benchmarks/check_validation.py GRAPH TABLE --graph 0.5 --epochs 0.25 [--best 40 | --numbers 43,83]
 
-GRAPH is the dataset that the TABLE (docs/results/tables) was made of. Each configuration is trained on the chain's
-graph with that fraction of the triples, for that share of the epochs, as a search would. Then it is ranked on the
-triples that the subgraph holds out; on those of them that are *free*, whose two entities no other triple of its train
-part joins; and on the dataset's *own* valid triples that lie inside the subgraph. Printed: MRR of the three beside what
-the table has of full training, and how the three foretell that (Spearman's ρ, and the test MRR of each one's pick).
+GRAPH is the dataset of the TABLE (docs/results/tables). Each configuration is trained as in a search, on the subgraph
+with that fraction of the triples, for that fraction of the epochs. It is ranked on the triples that the subgraph holds
+out; on those of them that are isolated pairs, i.e. linked by no other triple of the train part; and on the valid
+triples of the dataset that are inside the subgraph. Printed: MRR of the three beside the full training in the table,
+and how well each predicts it (Spearman's ρ, and the test MRR of the configuration that each would choose).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     graph = graphs.graph("core-order", args.graph)
     trainer, judges = GraphTrainer(graph, device=args.device), Judges(data, graph, args.device)
     print(f"{graph.dataset!r}; {judges.words}")
-    foretold(table, args.best)
+    predictions(table, args.best)
     if args.count:
         return
     print(f"{'number':>6}  {'  '.join(f'{w:>8}' for w in WAYS)}  full valid    test")
@@ -74,13 +74,13 @@ def main() -> None:
                     f"{number:>6}  {'  '.join(f'{v:8.4f}' for v in rows[-1][:3])}      {full:.4f}  {rows[-1][4]:.4f}",
                     flush=True,
                 )
-    if len(rows) > 2:  # of fewer, ρ says nothing
+    if len(rows) > 2:  # with fewer, ρ means nothing
         summary(np.array(rows))
 
 
 class Judges:
     """The three sets of validation triples of a subgraph: all that are held out, filtered as in a search, and those
-    that lie apart and the dataset's own, filtered by train, held-out and own triples."""
+    that are isolated pairs and the dataset's own, filtered by train, held-out and own triples."""
 
     def __init__(self, data: Dataset, graph: Subgraph, device: str) -> None:
         part, valid = graph.dataset, np.asarray(data.valid)
@@ -114,7 +114,7 @@ def joined(triples: np.ndarray, train: np.ndarray, n_entities: int) -> np.ndarra
     return np.isin(pairs_of(triples, n_entities), pairs_of(train, n_entities))
 
 
-def foretold(table: Table, best: int) -> None:
+def predictions(table: Table, best: int) -> None:
     """Of the best configurations, by the table alone: ρ of the validation at some fidelities with that in full."""
     chosen = [int(n) for n in np.argsort(-table.test["mrr"])[:best]]
     full = [float(np.nanmax(table.valid[-1, :, n])) for n in chosen]

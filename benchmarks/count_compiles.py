@@ -1,11 +1,11 @@
-"""What the first round of a search compiles on a card where Triton's cache is empty, and how long that takes; no card.
+"""Count what the first round of a search compiles on a GPU with an empty Triton cache, and how long it takes.
 
     python benchmarks/count_compiles.py [--space default] [--model complex] [--dim 512] [--entities 2034] [--time]
 
-Draws the configurations, stacks them as `engines/run` does (were memory no matter), rehearses the step and the
-validation of every stack, and lists the distinct kernels: what is compiled in (by value, or for integers and addresses
-whether 16 divides them) and differs between kernels of one name. Triton compiles for --capability with its own `ptxas`.
---time: one after the other, by pass; --together: by so many threads, as a search does it.
+Needs no GPU. Draws the configurations, stacks them as `engines/local` does with unlimited memory, rehearses the step
+and the validation of every stack, and lists the distinct kernels: what is compiled in (constants, and for integers and
+addresses whether 16 divides them) and differs between kernels of one name. Triton compiles for --capability with its
+bundled `ptxas`. --time: one after the other, by pass; --together: with so many threads, as a search does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Kernel:
 
 
 class NoCard:
-    """A driver that only says for what to compile."""
+    """A driver that only names the target to compile for."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
@@ -103,7 +103,7 @@ def stacks_of(given: argparse.Namespace) -> list[list[TrainConfig]]:
         config = make_config(configuration.values)
         reasons = [r for r in why_not(config, torch.device("meta")) if not r.startswith("the device")]
         if reasons:
-            print(f"configuration {configuration.number} takes the plain path: {'; '.join(reasons)}")
+            print(f"configuration {configuration.number} uses the unfused step: {'; '.join(reasons)}")
         else:
             stacks.setdefault(stack_key(config), []).append(config)
     return list(stacks.values())
@@ -112,15 +112,15 @@ def stacks_of(given: argparse.Namespace) -> list[list[TrainConfig]]:
 def rehearsed(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_relations: int) -> list[Kernel]:
     """The distinct kernels, which then are not compiled yet."""
     found, begin = [], compile_ahead._start_compiling
-    told: list[Any] = []
-    knobs.runtime.jit_cache_hook = lambda **words: told.append(words) or False
+    calls: list[Any] = []
+    knobs.runtime.jit_cache_hook = lambda **words: calls.append(words) or False
     taken: dict[str, Callable[[], Any]] = {}
     submit = compile_ahead._CompileMode.submit
 
     def noting(self: Any, key: str, compile_kernel: Callable[[], Any], finish: Any) -> None:
         if key not in taken:
             taken[key] = compile_kernel
-            found.append(Kernel(told[-1]["fn"].name, fixed_in(told[-1]), compile_kernel))
+            found.append(Kernel(calls[-1]["fn"].name, fixed_in(calls[-1]), compile_kernel))
 
     compile_ahead._CompileMode.submit = noting  # type: ignore[method-assign]
     compile_ahead._start_compiling = lambda found: None

@@ -1,4 +1,4 @@
-"""The step of others, for the step benchmarks of both devices: plain PyTorch, PyG, PyKEEN."""
+"""The training steps of other libraries, for the benchmarks of both devices: plain PyTorch, PyG, PyKEEN."""
 
 from __future__ import annotations
 

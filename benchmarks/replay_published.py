@@ -1,10 +1,10 @@
-"""Trains the published configurations of examples/published side by side on one device and ranks the test set.
+"""Train the published configurations of examples/published side by side on one device, and rank the test set.
 
     python benchmarks/replay_published.py DATA [NAME …] [--seconds 540] [--symmetric] [--out runs/replay]
 
-DATA holds a folder per graph (fb15k-237, wn18rr), anything that grash reads. Every run is a process of its own with a
-checkpoint; at the deadline all are interrupted, and the same command goes on from there. `--symmetric` draws uniform
-initial values from (a, −a) instead of (a, 1). Prints a table; records: benchmarks/records/.
+DATA holds a folder per graph (fb15k-237, wn18rr) in any format that grash reads. Every training is a separate process
+with a checkpoint. At the deadline all are interrupted, and the same command resumes them. `--symmetric` draws uniform
+initial values from (−a, a) instead of (a, 1). Prints a table; records: benchmarks/records/.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def run_one(data: Path, name: str, out: Path, device: str) -> None:
         config = config.changed(**{k: yaml.safe_load(v) for k, v in (c.split("=") for c in changes.split(","))})
     dataset = load_dataset(data / base.rsplit("-", 1)[0])
     target = out / f"{folder_of(name)}.json"
-    told = [0.0]
+    printed = [0.0]
 
     def watch(progress: object) -> None:
-        if time.monotonic() - told[0] > 20:
-            told[0] = time.monotonic()
+        if time.monotonic() - printed[0] > 20:
+            printed[0] = time.monotonic()
             print(progress, flush=True)
             target.with_suffix(".progress").write_text(str(progress))
 

@@ -1,7 +1,8 @@
-"""The benchmarks of a GPU, as far as a CPU can tell: they call what there is as it wants to be called now."""
+"""The benchmarks import and call what exists, those of a GPU as far as a CPU can tell."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
@@ -36,6 +37,38 @@ def bench(monkeypatch) -> Iterator[Callable[[str], ModuleType]]:
 
     yield load
     torch.backends.cuda.matmul.allow_tf32 = tf32
+
+
+@needs_triton
+@pytest.mark.parametrize("script", sorted(path.stem for path in BENCHMARKS.glob("*.py")))
+def test_a_benchmark_can_be_imported(bench, script):
+    assert bench(script).__doc__
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bench_driver", "--trials", "8", "--repeats", "1"),
+        ("bench_encode", "--lines", "2000", "--names", "300", "--repeats", "1"),
+        ("bench_cores", "--triples", "3000", "--entities", "300", "--repeats", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.slow
+def test_a_benchmark_of_a_cpu_runs(bench, monkeypatch, tmp_path, capsys, words):
+    script = bench(words[0])
+    folder = ("--folder", str(tmp_path)) if words[0] != "bench_cores" else ()
+    monkeypatch.setattr("sys.argv", [*words, *folder])
+    monkeypatch.setattr("harness.RESULTS", tmp_path / "results.csv")
+    script.main()
+    assert capsys.readouterr().out
+
+
+def test_the_first_round_of_a_search_is_measured_on_its_graph(bench, tmp_path):
+    script = bench("bench_gpu_search")
+    asked = argparse.Namespace(trials=8, epochs=20, dim=8, precision="float32", device="cpu")
+    graph, trials = script.first_round(script.search_of("world", asked, tmp_path / "run"))
+    assert len(trials) == 8 and graph.dataset.n_entities > 0
 
 
 @needs_triton
@@ -96,7 +129,7 @@ def test_the_step_is_timed_from_its_plan_to_its_parts(bench, monkeypatch, capsys
     case = step.Case(20, 3, 50, (5, 7), {"model": model, "dim": 8, "batch_size": 32}, trials=trials)
     with torch.no_grad():
         found = list(step.variants(case, True))
-    assert [f.variant for f in found] == ["our plain path", "fused, bf16"]
+    assert [f.variant for f in found] == ["our unfused step", "fused, bf16"]
     assert all(f.planned > 0 and f.peak == f.stepping == 200 for f in found)
     step.report("a case", case, found[1], record_it=False)
     parts, told = capsys.readouterr().out.splitlines()

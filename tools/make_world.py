@@ -22,7 +22,7 @@ from babel.languages import get_territory_language_info
 
 N_CITIES = 1250
 CITIES_PER_COUNTRY = 30
-APART_KM = 25  # closer places are mostly districts of one city
+DISTANCE_KM = 25  # closer places are mostly districts of one city
 NEAREST = 2
 NEAR_KM = 400
 SPOKEN_BY_PERCENT = 2.0
@@ -91,7 +91,7 @@ def choose_cities(cities: list[dict[str, Any]], capitals: dict[str, dict[str, An
             break
         if key in seen or per_country[city["countrycode"]] >= CITIES_PER_COUNTRY:
             continue
-        if city in capitals.values() or all(kilometres(city, other) > APART_KM for other in chosen):
+        if city in capitals.values() or all(kilometres(city, other) > DISTANCE_KM for other in chosen):
             seen.add(key)
             per_country[city["countrycode"]] += 1
             chosen.append(city)
