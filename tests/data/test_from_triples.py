@@ -83,19 +83,41 @@ def test_any_names_are_those_of_the_file(tmp_path_factory, rows):
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64, object])
-def test_integers_are_ids_as_in_a_file_of_an_array(tmp_path, dtype):
-    ids = np.array([[i % 5, i % 2, (i + 1) % 9] for i in range(40)])
-    np.save(tmp_path / "ids.npy", ids)
+def test_integers_are_ids_only_if_they_are_called_so(tmp_path, dtype):
+    numbers = np.array([[i % 5, i % 2, (i + 1) % 9] for i in range(40)])
+    np.save(tmp_path / "ids.npy", numbers)
     file = grash.load_dataset(tmp_path / "ids.npy")
-    for given_as in (ids.astype(dtype), ids.tolist(), frame(ids.tolist(), "head", "relation", "tail")):
-        found = grash.from_triples(given_as)
+    for given_as in (numbers.astype(dtype), numbers.tolist(), frame(numbers.tolist(), "head", "relation", "tail")):
+        found = grash.from_triples(given_as, ids=True)
         assert found.fingerprint == file.fingerprint and found.entities is None
-    assert len(grash.from_triples(ids, valid=[], test=NONE).valid) == 0
+    assert len(grash.from_triples(numbers, valid=[], test=NONE, ids=True).valid) == 0
 
 
-def test_integers_among_names_are_names():
-    found = grash.from_triples([("a", 7, "b"), ("b", 8, "a")], valid=[], test=[])
-    assert found.relations is not None and found.relations.names([0, 1]) == ["7", "8"]
+@pytest.mark.parametrize("form", ["tuples", "array", "objects", "polars", "pandas"])
+def test_integers_are_names_as_in_a_text_file(tmp_path, form):
+    numbers = [(i * 7 % 50, i % 2 + 90, (i * i) % 9) for i in range(40)]
+    file = grash.load_dataset(written([tuple(map(str, row)) for row in numbers], tmp_path / "g.tsv"))
+    found = grash.from_triples(FORMS[form](numbers))
+    assert found.fingerprint == file.fingerprint
+    assert found.entities is not None and found.entities.find("7") == found.entities.id("7") != 7
+    mixed = grash.from_triples([("a", 7, "b"), ("b", 8, "a")], valid=[], test=[])
+    assert mixed.relations is not None and mixed.relations.names([0, 1]) == ["7", "8"]
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (np.array([[0, 0, -1]]), "Row 0 of train has the tail .*-1.*, expected an id from 0 to 2,147,483,647"),
+        (np.array([[0, 2**31, 1]]), "the relation .*2147483648"),
+        ([(2**70, 0, 1)], "the head 1180591620717411303424"),
+        ([(0, 0, 1), (0, "r", 1)], "Row 1 of train has the relation 'r', expected an id .* Leave out ids=True"),
+        ([(0, 0, True)], "the tail True"),
+        ([(0.5, 0, 1)], "the head 0.5"),
+    ],
+)
+def test_invalid_ids_are_an_input_error(train, message):
+    with pytest.raises(InputError, match=message):
+        grash.from_triples(train, ids=True)
 
 
 class Reads:
@@ -122,9 +144,6 @@ class Reads:
         (np.zeros((4, 2), int), r"shape \(4, 2\), expected \(n, 3\)"),
         (np.zeros(3, int), r"shape \(3,\)"),
         (np.array([[b"a", b"r", b"b"]]), "has the head b'a'"),
-        (np.array([[0, 0, -1]]), "has the tail id -1"),
-        (np.array([[0, 2**31, 1]]), "has the relation id 2147483648"),
-        ([(2**70, 0, 1)], "has the head id 1180591620717411303424"),
         (frame([("a", "r", "b", "c")], "a", "b", "c", "d"), "has the columns a, b, c, d. Name three of them head"),
         (frame([("a", "r", "b"), ("a", "r", None)], "a", "b", "c"), "Row 1 of train has the tail None"),
     ],
@@ -132,11 +151,6 @@ class Reads:
 def test_invalid_triples_are_an_input_error(train, said):
     with pytest.raises(InputError, match=said):
         grash.from_triples(train)
-
-
-def test_ids_and_names_do_not_mix():
-    with pytest.raises(InputError, match="train has integers, which are ids, but valid has names"):
-        grash.from_triples([(0, 0, 1)], valid=[("a", "r", "b")])
 
 
 def test_options_of_files_are_refused():

@@ -94,13 +94,11 @@ def test_the_text_format_is_logged_and_recorded(tmp_path, caplog):
     assert dataset.provenance["read_as"]["valid"] == {"separator": "tabs", "header": False, "columns": [0, 1, 2]}
 
 
-def test_a_first_line_like_a_header_gets_a_warning_that_names_the_option(tmp_path, caplog):
+def test_a_first_line_like_a_header_is_asked_about(tmp_path, caplog):
     path = tmp_path / "g.tsv"
     path.write_text("Person\tRelation\tCompany\nAnn\tworks for\tAcme\nBob\tworks for\tAcme\n")
-    assert len(load_dataset(path).relations) == 2
-    assert "the first line (Person, Relation, Company) looks like a header" in caplog.text
-    assert "--header or --no-header" in caplog.text
-    caplog.clear()
+    with pytest.raises(InputError, match=r"first line \(Person, Relation, Company\) may be a header or a triple"):
+        load_dataset(path)
     assert list(load_dataset(path, header=True).relations) == ["works for"]
     assert len(load_dataset(path, header=False).relations) == 2
     assert not caplog.records

@@ -202,6 +202,7 @@ def _print_profile(profile: Profile) -> None:
 
 def _print_reading(profile: Profile) -> None:
     """Print how the source was read, what was dropped and what was split off."""
+    from grash.data.profile import SKIPPED
     from grash.data.readers.text import describe_text_format
 
     if (reading := profile.reading) is None:
@@ -211,6 +212,7 @@ def _print_reading(profile: Profile) -> None:
         splits_by_format.setdefault(describe_text_format(found), []).append(split)
     several = len(splits_by_format) > 1
     lines = [f"{', '.join(s)}: {text}." if several else f"{text}." for text, s in splits_by_format.items()]
+    lines += [f"{count:,} {what}." for name, what in SKIPPED.items() if (count := getattr(reading, name))]
     if reading.duplicates_dropped:
         lines.append(f"{reading.duplicates_dropped:,} repeated triples of train were dropped.")
     if reading.split_off:

@@ -36,7 +36,8 @@ def optional(kind: Any, help: str, *names: str, metavar: str | None = None) -> t
 READING: Options = {
     "separator": optional(str, "tab, comma, semicolon, space, whitespace, or one character (default: guessed)."),
     "header": optional(bool, "Whether the first line names the columns (default: guessed)."),
-    "columns": optional(str, "Order of the columns, e.g. htr, or positions of head,relation,tail, e.g. 0,2,1."),
+    "columns": optional(str, "Order of the columns, e.g. htr; or places (0,2,1) or names of head,relation,tail."),
+    "bad_lines": optional(str, "Lines of text that are not triples: error (default), skip, or list them in a file."),
     "literals": optional(str, "RDF triples with a literal as object: skip (default) or keep."),
     "duplicates": optional(str, "Repeated triples in train: drop (default) or keep."),
     "valid_fraction": optional(float, "Fraction split off for valid if missing (default: 0.05, at most 10,000)."),

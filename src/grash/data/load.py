@@ -25,7 +25,6 @@ from grash.data.readers.text import (
     TextSource,
     columns_by_name,
     describe_text_format,
-    possible_header,
     read_text_file,
 )
 from grash.data.split import HELD_OUT, split_off
@@ -36,7 +35,7 @@ from grash.files import check_absent, repair_folder
 BUNDLED = {"world": Path(__file__).parent / "bundled" / "world.tsv"}
 Watch = Callable[[str, float, int], None]  # receives the current step, its share done, and the triples so far
 
-_FILE_OPTIONS = ("separator", "header", "columns", "literals", "format")
+_FILE_OPTIONS = ("separator", "header", "columns", "bad_lines", "literals", "format")
 _ROWS = 1 << 20
 Source = Dataset | str | Path
 Columns = list[Any]  # head, relation, tail: a list or an array (n,) each
@@ -62,19 +61,28 @@ def load_dataset(source: Path | str, options: SourceOptions | None = None, **cha
     return Dataset.load(path)
 
 
-def from_triples(train: Any, valid: Any = None, test: Any = None, *, name: str = "unnamed", **options: Any) -> Dataset:
+def from_triples(
+    train: Any, valid: Any = None, test: Any = None, *, name: str = "unnamed", ids: bool = False, **options: Any
+) -> Dataset:
     """Return the dataset of triples in memory, as `load_dataset` does for the same triples in a file.
 
     train, valid, test: sequences of (head, relation, tail), NumPy arrays (n, 3) or data frames (pandas, polars) with
-    the columns head, relation, tail, or with three columns. Strings are names, integers are ids. Missing splits are
-    split off train. options: duplicates, valid_fraction, test_fraction, n_valid, n_test, seed.
+    the columns head, relation, tail, or with three columns. Strings and integers are names: 5 is the name "5". With
+    ids=True integers are ids, as in a .npy file, and there are no names. Missing splits are split off train. options:
+    duplicates, valid_fraction, test_fraction, n_valid, n_test, seed.
     """
     chosen = splitting_options(options)
-    splits, encoder = _encode_splits({"train": train, "valid": valid, "test": test})
-    if encoder is None:
+    given = {"train": train, "valid": valid, "test": test}
+    columns = {split: _columns(rows, split) for split, rows in given.items() if rows is not None}
+    if "train" not in columns or len(columns["train"][0]) == 0:
+        raise InputError("train contains no triples. Give at least one.")
+    if ids:
+        splits = {split: _ids(parts, split) for split, parts in columns.items()}
         graph = _Graph(splits, *dictionaries.count_ids(splits, {}, {}))
     else:
-        graph = _named_graph(splits, encoder)
+        encoder = Encoder()
+        named = {split: [_names(part, split, role) for part, role in zip(ps, ROLES)] for split, ps in columns.items()}
+        graph = _named_graph({split: encoder.encode(*parts) for split, parts in named.items()}, encoder)
     return _make_dataset(graph, chosen, name, {"source": "triples in memory", "layout": "memory", "files": {}})
 
 
@@ -164,7 +172,7 @@ def _read_names(layout: Layout, options: SourceOptions) -> _Graph:
             elif file_format == "parquet":
                 splits[split] = tables.read_parquet_file(path, encoder, options)
             else:
-                splits[split] = read_text_file(path, encoder, options)
+                splits[split] = read_text_file(path, encoder, options, notes)
     log_skipped_literals(notes)
     return _named_graph(splits, encoder, dict(notes))
 
@@ -266,8 +274,12 @@ def source_entries(layout: Layout, notes: Mapping[str, Any]) -> dict[str, Any]:
 def text_entries(layout: Layout, options: SourceOptions) -> dict[str, Any]:
     """Return {"read_as": separator, header and columns by split} of text files of names, else {}.
 
-    Logs one line for files that are read alike, and warns if a first line may be a header.
+    Logs one line for files that are read alike. Raises ConfigError for bad_lines of a source without text.
     """
+    if options.bad_lines != "error" and layout.formats and "text" not in layout.formats.values():
+        raise ConfigError(
+            f"bad_lines={options.bad_lines!r} is for text files, and {layout.path} has none. Leave it out."
+        )
     if layout.kind not in ("file", "splits"):
         return {}
     read_as = {s: _text_format(layout, s, options) for s in SPLITS if layout.formats.get(s) == "text"}
@@ -282,13 +294,9 @@ def text_entries(layout: Layout, options: SourceOptions) -> dict[str, Any]:
 def _text_format(layout: Layout, split: str, options: SourceOptions) -> dict[str, Any]:
     path = layout.files[split]
     with open_source(path) as stream:
-        source = TextSource(stream, path)
-    dialect = source.guess_dialect(options)
-    first = possible_header(source.sample, dialect) if options.header is None else None
-    if first is not None:
-        message = "%s: the first line (%s) looks like a header but is read as a triple. Give --header or --no-header."
-        _log.warning(message, path, ", ".join(first))
-    return {"separator": dialect.separator_name, "header": dialect.header, "columns": list(dialect.columns)}
+        dialect = TextSource(stream, path, options).guess_dialect()
+    header = dialect.header_lines > 0
+    return {"separator": dialect.separator_name, "header": header, "columns": list(dialect.columns)}
 
 
 def log_skipped_literals(notes: Mapping[str, int]) -> None:
@@ -321,22 +329,6 @@ def splitting_options(options: Mapping[str, Any]) -> SourceOptions:
         if name in options:
             raise ConfigError(f"{name} is an option for files, but the triples are in memory. Leave it out.")
     return SourceOptions.of(None, dict(options))
-
-
-def _encode_splits(given: Mapping[str, Any]) -> tuple[dict[str, Triples], Encoder | None]:
-    """Return (triples (n, 3) by split, encoder of their names or None for ids); None is a missing split."""
-    columns = {split: _columns(given[split], split) for split in SPLITS if given[split] is not None}
-    if "train" not in columns or len(columns["train"][0]) == 0:
-        raise InputError("train contains no triples. Give at least one.")
-    has_ids = {split: _are_ids(parts) for split, parts in columns.items() if len(parts[0])}
-    if len(set(has_ids.values())) > 1:
-        ids, names = (" and ".join(s for s, found in has_ids.items() if found is kind) for kind in (True, False))
-        raise InputError(f"{ids} has integers, which are ids, but {names} has names. Give the same in every split.")
-    if has_ids["train"]:
-        return {split: _ids(parts, split) for split, parts in columns.items()}, None
-    encoder = Encoder()
-    named = {split: [_names(part, split, role) for part, role in zip(ps, ROLES)] for split, ps in columns.items()}
-    return {split: encoder.encode(*parts) for split, parts in named.items()}, encoder
 
 
 def _columns(given: Any, split: str) -> Columns:
@@ -376,15 +368,6 @@ def _row(row: Any, number: int, split: str) -> tuple[Any, ...]:
     return parts
 
 
-def _are_ids(columns: Columns) -> bool:
-    return all(
-        part.dtype.kind in "iu"
-        if isinstance(part, np.ndarray) and part.dtype.kind != "O"
-        else all(map(_is_integer, part))
-        for part in columns
-    )
-
-
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
@@ -392,19 +375,21 @@ def _is_integer(value: Any) -> bool:
 def _ids(columns: Columns, split: str) -> Triples:
     ids = np.empty((len(columns[0]), 3), np.int32)
     for column, part in enumerate(columns):
-        values = np.asarray(part) if len(part) else ids[:, column]
-        outside = np.flatnonzero((values < 0) | (values > MAX_ID))
-        if len(outside):
-            row = int(outside[0])
+        values = part if isinstance(part, np.ndarray) and part.dtype.kind in "iu" else np.array(part, object)
+        bad = np.zeros(len(values), bool) if values.dtype != object else ~np.fromiter(map(_is_integer, values), bool)
+        bad[~bad] = (values[~bad] < 0) | (values[~bad] > MAX_ID)
+        if bad.any():
+            row = int(np.argmax(bad))
             raise InputError(
-                f"Row {row:,} of {split} has the {ROLES[column]} id {values[row]}, expected 0 to {MAX_ID:,}."
+                f"Row {row:,} of {split} has the {ROLES[column]} {values[row]!r}, expected an id from 0 to {MAX_ID:,}. "
+                f"Leave out ids=True if it is a name."
             )
         ids[:, column] = values
     return ids
 
 
 def _names(column: Any, split: str, role: str) -> list[str]:
-    """Return the names of a column; integers among names are names, as in a file."""
+    """Return the names of a column; an integer is the name with its digits, as in a file."""
     values = column.tolist() if isinstance(column, np.ndarray) else column
     names = [value if isinstance(value, str) else str(value) if _is_integer(value) else "" for value in values]
     try:

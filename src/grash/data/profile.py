@@ -23,6 +23,11 @@ CARDINALITIES = ("1-1", "1-N", "N-1", "N-N", "unseen")
 MANY = 1.5  # Bordes et al. 2013: N from this mean number of tails per head (heads per tail) on
 MAX_NAMES_COMPARED = 1_000_000  # takes two or three seconds
 
+SKIPPED = {
+    "bad_lines_skipped": "lines that are not triples were left out",
+    "literals_skipped": "triples with literals were skipped; keep them with --literals keep",
+    "nested_triples_skipped": "triples about triples were skipped",
+}
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _NAMES_SHOWN = 4
 _Used = tuple[NDArray[np.bool_], NDArray[np.bool_]]  # which entities (E,) and relations (R,) a split has
@@ -74,6 +79,9 @@ class Reading:
     split_off: dict[str, int]  # triples by split
     split_seed: int | None
     read_as: dict[str, dict[str, Any]]  # by split, separator, header and columns of text files
+    literals_skipped: int = 0  # RDF triples whose object is a literal
+    nested_triples_skipped: int = 0  # RDF triples about triples
+    bad_lines_skipped: int = 0  # lines of text that are not triples
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,8 @@ def reading_of(provenance: Mapping[str, Any]) -> Reading | None:
         return None
     split_off = provenance.get("split_off", {})
     dropped = 0 if repeated["kept"] else repeated["count"]
-    return Reading(dropped, split_off.get("got", {}), split_off.get("seed"), provenance.get("read_as", {}))
+    skipped = {name: provenance.get(name, 0) for name in SKIPPED}
+    return Reading(dropped, split_off.get("got", {}), split_off.get("seed"), provenance.get("read_as", {}), **skipped)
 
 
 def relation_cardinalities(triples: Triples, n_relations: int) -> NDArray[np.int8]:

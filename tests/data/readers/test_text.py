@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import lzma
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from grash.data.readers import text
 from grash.data.readers.source import SourceOptions
-from grash.data.readers.text import TextSource, guess_dialect, possible_header, read_text_file, read_triples
+from grash.data.readers.text import TextSource, guess_dialect, read_text_file, read_triples
 from grash.data.vocabulary import Encoder
 from grash.errors import ConfigError, InputError
 
@@ -25,13 +26,12 @@ def read(content, **options):
     """The triples of a text, as names."""
     raw = content if isinstance(content, bytes) else content.encode()
     encoder = Encoder()
-    source = TextSource(io.BytesIO(raw), Path("graph.txt"))
-    return named(read_stream(source, encoder, SourceOptions(**options)), encoder)
+    source = TextSource(io.BytesIO(raw), Path("graph.txt"), SourceOptions(**options))
+    return named(read_stream(source, encoder), encoder)
 
 
-def read_stream(source, encoder, options):
-    dialect = source.guess_dialect(options)
-    return read_triples(source, dialect, lambda fields: encoder.encode_fields(*fields.groups))
+def read_stream(source, encoder):
+    return read_triples(source, source.guess_dialect(), lambda fields: encoder.encode_fields(*fields.groups))
 
 
 def named(triples, encoder):
@@ -79,7 +79,7 @@ def test_a_file_is_read_however_it_is_written(content):
 def test_ids_go_by_first_appearance_heads_before_tails():
     encoder = Encoder()
     source = TextSource(io.BytesIO(b"a\tr\tb\nc\ts\ta\nb\tr\td\n"), Path("g"))
-    triples = read_stream(source, encoder, SourceOptions())
+    triples = read_stream(source, encoder)
     assert triples.tolist() == [[0, 0, 1], [2, 1, 0], [1, 0, 3]]
 
 
@@ -100,7 +100,9 @@ def test_quoted_fields_of_comma_files():
         ("r\tb\ta\ns\tc\tb\n", {"columns": "RTH"}),
         ("a\tb\tr\nb\tc\ts\n", {"columns": (0, 2, 1)}),
         ("a\tx\tb\tr\t1\nb\ty\tc\ts\t2\n", {"columns": (0, 3, 2)}),
-        ("a\tx\tb\tr\nb\ty\tc\ts\textra\n", {"columns": "0,3,2"}),
+        ("a\tx\tb\tr\nb\ty\tc\ts\n", {"columns": "0,3,2"}),
+        ("start_entity,x,End_Entity,pred\na,1,b,r\nb,2,c,s\n", {"columns": "Start_Entity,pred,end_entity"}),
+        ('"start, entity";y;x\n"a";"b";r\nb;c;"s"\n', {"columns": ["start, entity", "x", "y"]}),
         ("head,weight,tail,relation\na,1,b,r\nb,2,c,s\n", {"columns": [0, 3, 2]}),
         ("x\ty\tz\na\tr\tb\nb\ts\tc\n", {"header": True}),
         ("a#r#b\nb#s#c\n", {"separator": "#"}),
@@ -127,7 +129,7 @@ def test_a_column_that_does_not_exist_is_refused_and_not_looked_for_between_spac
 
 def test_names_with_spaces_between_tabs_are_not_taken_apart_to_get_three_columns():
     with pytest.raises(
-        InputError, match=r"line 1: found 2 columns, expected 3 \(separator guessed: tabs\). Give the separator with"
+        InputError, match=r"line 1: found 2 columns, expected 3 \(separator guessed: tabs\). .* Give the separator with"
     ):
         read("Bob Fry\tDan\nAnn Lee\tBob\n")
     assert read("Bob knows\tDan\n", separator="whitespace") == [("Bob", "knows", "Dan")]
@@ -148,18 +150,45 @@ def test_the_columns_of_a_wide_header_are_those_of_every_line():
 
 
 @pytest.mark.parametrize(
-    ("content", "doubtful"),
+    ("content", "header"),
     [
-        ("Person\tRelation\tCompany\na\tr\tb\nb\ts\tc\n", ["Person", "Relation", "Company"]),
-        ("a\tr\tb\nb\ts\tc\nc\tp\ta\n", None),
-        ("a\ttype\tb\nb\ts\tc\nc\tType\ta\n", None),
-        ("head\trelation\ttail\na\tr\tb\nb\ts\tc\n", None),
-        ("a\ttype\tb\n", None),
+        ("head\trelation\ttail\na\tr\tb\nb\ts\tc\n", True),
+        ("user,action,item\n1,buy,7\n2,see,8\n3,buy,7\n", True),
+        ("user,action,item\n1,4,7\n2,5,8\n3,4,7\n", True),
+        ("a\tr\tb\nb\ts\tc\nc\tp\ta\n", False),
+        ("a\ttype\tb\nb\ttype\tc\nc\tp\ta\n", False),
+        ("a\ttype\tb\n", False),
+        ("0\t0\t1\n1\t0\t2\n2\t0\t0\n", False),
+        ("Q1\tP1\tQ2\nQ2\tP3\tQ9\nQ4\tP3\tQ8\n", False),
+        ("Movie\tis\tthing\n1\tis\t2\n2\tis\t3\n3\tis\t4\n", False),  # the relation occurs again
     ],
 )
-def test_a_first_line_that_may_be_a_header_is_noticed(content, doubtful):
-    raw = content.encode()
-    assert possible_header(raw, guess_dialect(raw, Path("graph.txt"))) == doubtful
+def test_the_first_line_is_judged_by_all_columns_and_the_lines_below(content, header):
+    assert guess_dialect(content.encode(), Path("graph.txt")).header_lines == header
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Person\tRelation\tCompany\na\tr\tb\nb\ts\tc\n",
+        "movie,rel,thing\nJaws,by,Steven\nET,with,Drew\n",
+        "user,action,item\n1,4,7\n",
+        "user,action,item\n1,buy,x7\n2,see,y8\n3,buy,z7\n",
+        "person,job,firm\nQ1,a,Q2\nQ3,b,Q4\nQ5,a,Q2\n",
+        "one,two,three\nhttp://x/a,http://x/r,http://x/b\nhttp://x/b,http://x/r,http://x/c\n",
+    ],
+)
+def test_a_first_line_that_may_be_a_header_is_asked_about(content):
+    first, second = (", ".join(line.replace("\t", ",").split(",")) for line in content.splitlines()[:2])
+    sentence = (
+        rf"graph.txt: the first line \({first}\) may be a header or a triple. With --header \(header=True\) the first "
+        rf"triple is \({second}\); with --no-header \(header=False\) it is \({first}\). Give one of the two."
+    )
+    with pytest.raises(InputError, match=sentence):
+        read(content)
+    n_lines = len(content.splitlines())
+    assert len(read(content, header=True)) == n_lines - 1
+    assert len(read(content, header=False)) == n_lines
 
 
 def test_header_words_can_be_names():
@@ -172,7 +201,7 @@ def test_header_words_can_be_names():
         ("a\tr\tb\nb\ts\n", {}, "graph.txt, line 2: found 2 columns, expected 3"),
         ("a\tr\tb\n\n\nb\ts\tc\td\n", {}, "line 4: found 4 columns, expected 3 .* --columns"),
         ("just some words here and there\n", {}, "line 1: found .* columns, expected 3"),
-        ("a\tr\tb\na\tr\n", {"columns": (0, 1, 2)}, "line 2: found 2 columns, expected 3 or more"),
+        ("a\tr\tb\na\tr\n", {"columns": (0, 1, 2)}, "line 2: found 2 columns, expected 3 "),
         ("h\tr\tt\na\tr\tb\na\n", {}, "line 3: found 1 column, expected 3"),
         ("a\tr\tb\n\tr\tb\n", {}, "line 2: the head is empty"),
         ("a\tr\tb\na\t\tb\n", {}, "line 2: the relation is empty"),
@@ -234,7 +263,7 @@ def test_compressed_files_are_known_by_their_content(tmp_path, name):
     path = tmp_path / "graph.txt"
     path.write_bytes(COMPRESSORS[name](b"a\tr\tb\n") + COMPRESSORS[name](b"b\ts\tc\n"))
     encoder = Encoder()
-    assert named(read_text_file(path, encoder, SourceOptions()), encoder) == ABC
+    assert named(read_text_file(path, encoder, SourceOptions(), Counter()), encoder) == ABC
 
 
 @pytest.mark.parametrize("cut", [3, 20, 500, -1])
@@ -243,7 +272,7 @@ def test_truncated_files_are_input_errors(tmp_path, name, cut):
     path = tmp_path / "graph.tsv"
     path.write_bytes(COMPRESSORS[name](LONG)[:cut])
     with pytest.raises(InputError, match=r"graph.tsv"):
-        read_text_file(path, Encoder(), SourceOptions())
+        read_text_file(path, Encoder(), SourceOptions(), Counter())
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
@@ -254,14 +283,14 @@ def test_damaged_files_are_input_errors(tmp_path, name):
     path = tmp_path / "graph.tsv"
     path.write_bytes(raw)
     with pytest.raises(InputError, match=f"damaged {name} file"):
-        read_text_file(path, Encoder(), SourceOptions())
+        read_text_file(path, Encoder(), SourceOptions(), Counter())
 
 
 def test_archives_of_files_are_not_text(tmp_path):
     for start, what in ((b"PK\x03\x04", "zip"), (bytes(257) + b"ustar", "tar")):
         (tmp_path / "x").write_bytes(start + bytes(500))
         with pytest.raises(InputError, match=f"a {what} archive. Unpack it"):
-            read_text_file(tmp_path / "x", Encoder(), SourceOptions())
+            read_text_file(tmp_path / "x", Encoder(), SourceOptions(), Counter())
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])

@@ -30,7 +30,7 @@ from grash.data.readers.text import TextSource
 from grash.data.vocabulary import Encoder, HashedFields, Interner, VocabularyWriter, concatenate_names
 from grash.files import atomic_file
 
-Block = tuple[Callable[[Encoder], Triples], int, int]  # function that returns the ids; then next_byte, next_line
+Block = tuple[Callable[[Encoder], Triples], int, int, int]  # function that returns ids; next_byte, next_line, n_bad
 
 COMMIT_ROWS = 1 << 23  # between two commits: some seconds of work
 _GROWTH = 3  # a growing table exists twice, the new one with twice the size
@@ -62,14 +62,18 @@ class SpillReader:
     def _read(self, split: str, stream: SourceStream, notes: Counter[str]) -> None:
         n_uncommitted = 0
         with closing(self._blocks(split, stream, notes)) as blocks:
-            for encode, byte, line in blocks:
+            for encode, byte, line, n_bad in blocks:
+                if n_bad:
+                    notes["bad_lines_skipped"] += n_bad
                 ids = encode(self.encoder)
                 self.spill.add_rows(split, ids)
                 self.rows[split] += len(ids)
                 n_uncommitted += len(ids)
                 full = _GROWTH * sum(interner.n_bytes for interner in self._interners()) > self.memory
                 if full or n_uncommitted >= COMMIT_ROWS:
-                    self._commit(next_byte=byte, next_line=line)
+                    # RDF is parsed from its start again, so its notes are only complete at its end
+                    so_far = {} if self.layout.formats[split] in RDF_FORMATS else {"notes": dict(notes)}
+                    self._commit(next_byte=byte, next_line=line, **so_far)
                     share = (self.bytes_before[split] + stream.position) / self.n_bytes
                     self.watch("reading", min(1.0, share), sum(self.rows.values()))
                     n_uncommitted = 0
@@ -108,9 +112,9 @@ class SpillReader:
 def _text_blocks(
     stream: SourceStream, path: Path, options: SourceOptions, state: SpillState
 ) -> Generator[Block, None, None]:
-    source = TextSource(stream, path)
-    dialect = source.guess_dialect(options)
-    skip_lines = int(dialect.header) if state.next_byte == 0 else 0
+    source = TextSource(stream, path, options)
+    dialect = source.guess_dialect()
+    skip_lines = dialect.header_lines if state.next_byte == 0 else 0
     source.resume_at(state.next_byte, state.next_line)
     with closing(source.triple_fields(dialect, skip_lines=skip_lines)) as blocks:
         for fields in blocks:
@@ -118,6 +122,7 @@ def _text_blocks(
                 (lambda encoder, groups=fields.groups: encoder.encode_fields(*groups)),  # type: ignore[misc]
                 fields.next_byte,
                 fields.next_line,
+                fields.n_bad,
             )
 
 
@@ -127,7 +132,7 @@ def _rdf_blocks(
     """Yield blocks of an RDF file. It can only be parsed from the start, so blocks already read are skipped."""
     blocks = rdf_blocks(stream, file_format, options, notes)
     for number, block in enumerate(islice(blocks, n_read, None), n_read + 1):
-        yield (lambda encoder, block=block: encoder.encode(*zip(*block))), number, 1  # type: ignore[misc]
+        yield (lambda encoder, block=block: encoder.encode(*zip(*block))), number, 1, 0  # type: ignore[misc]
 
 
 def merge_generations(

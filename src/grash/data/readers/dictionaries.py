@@ -5,6 +5,7 @@ Comes from folders.py (the layout), goes to load.py. The ids stay those of the f
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -43,21 +44,20 @@ def read_dictionaries(layout: Layout, options: SourceOptions) -> tuple[dict[str,
     """
     files, counted = layout.files, layout.kind == "openke"
     id_column = {"libkge": 0, "openke": 1}.get(layout.kind)
-    encoder, notes = Encoder(), {}
+    encoder, notes = Encoder(), Counter[str]()
     encoder.entities = _read_dictionary(files["entities"], id_column, counted)
     encoder.relations = _read_dictionary(files["relations"], id_column, counted)
     columns: Any = {"libkge": "hrt", "openke": "htr"}.get(layout.kind) or options.columns or "hrt"
     named = layout.kind == "dictionaries" and _first_lines_are_names(files["train"], encoder, options)
-    if layout.kind == "dictionaries":
-        notes["triples_by"] = "names" if named else "ids"
     n_names = {"entities": len(encoder.entities), "relations": len(encoder.relations)}
     splits: dict[str, Triples] = {}
     for split in SPLITS:
         if split in files and named:
-            splits[split] = _read_names(files[split], encoder, n_names, files, options)
+            splits[split] = _read_names(files[split], encoder, n_names, files, options, notes)
         elif split in files:
-            splits[split] = _read_ids(files[split], columns, n_names, files, counted)
-    return splits, encoder, notes
+            splits[split] = _read_ids(files[split], columns, n_names, files, counted, options, notes)
+    by = {"triples_by": "names" if named else "ids"} if layout.kind == "dictionaries" else {}
+    return splits, encoder, {**by, **notes}
 
 
 def read_name_files(files: Files) -> dict[str, Interner]:
@@ -68,7 +68,7 @@ def read_name_files(files: Files) -> dict[str, Interner]:
 def _read_name_lines(path: Path) -> Interner:
     interner = Interner(keep_repeats=True)
     with open_source(path) as stream:
-        lines = Dialect(WHOLE_LINE, False, False, (0,), 1)
+        lines = Dialect(WHOLE_LINE, (0,), 1)
         with closing(TextSource(stream, path).fields(lines, wanted=((0,),))) as blocks:
             for block in blocks:
                 interner.add_fields(block.groups[0])
@@ -97,7 +97,7 @@ def _read_dictionary(path: Path, id_column: int | None, counted: bool) -> Intern
         source = TextSource(stream, path)
         lines = [line for line in source.sample.decode("utf-8", "replace").splitlines() if line.strip()]
         first = lines[1 if counted and len(lines) > 1 else 0] if lines else ""
-        dialect = Dialect(9 if "\t" in first else WHITESPACE, False, False, (0, 1), 2)
+        dialect = Dialect(9 if "\t" in first else WHITESPACE, (0, 1), 2)
         if id_column is None:
             fields = split_line(first, dialect.separator)
             id_column = 0 if fields and fields[0].strip().isdecimal() else 1
@@ -132,7 +132,15 @@ def _ordered_by_id(interner: Interner, ids: NDArray[np.int64], path: Path) -> In
     return ordered
 
 
-def _read_ids(path: Path, columns: Any, n_names: dict[str, int], files: Files, counted: bool) -> Triples:
+def _read_ids(
+    path: Path,
+    columns: Any,
+    n_names: dict[str, int],
+    files: Files,
+    counted: bool,
+    options: SourceOptions,
+    notes: Counter[str],
+) -> Triples:
     def checked(fields: Fields) -> Triples:
         ids = np.empty((fields.n_rows, 3), np.int64)
         ids[:, ::2] = _integers(fields, 0, "an entity id")
@@ -146,7 +154,7 @@ def _read_ids(path: Path, columns: Any, n_names: dict[str, int], files: Files, c
         return ids.astype(np.int32)
 
     with open_source(path) as stream:
-        source = TextSource(stream, path)
+        source = TextSource(stream, path, options, notes)
         dialect = guess_dialect(source.sample, path, header=False, columns=columns)
         triples = read_triples(source, dialect, checked, skip_lines=int(counted))
         if counted:
@@ -154,7 +162,9 @@ def _read_ids(path: Path, columns: Any, n_names: dict[str, int], files: Files, c
     return triples
 
 
-def _read_names(path: Path, encoder: Encoder, n_names: dict[str, int], files: Files, options: SourceOptions) -> Triples:
+def _read_names(
+    path: Path, encoder: Encoder, n_names: dict[str, int], files: Files, options: SourceOptions, notes: Counter[str]
+) -> Triples:
     def known(fields: Fields) -> Triples:
         ids = encoder.encode_fields(*fields.groups)
         for stem, row, column in _outside(ids, n_names):
@@ -163,8 +173,8 @@ def _read_names(path: Path, encoder: Encoder, n_names: dict[str, int], files: Fi
         return ids
 
     with open_source(path) as stream:
-        source = TextSource(stream, path)
-        return read_triples(source, source.guess_dialect(options), known)
+        source = TextSource(stream, path, options, notes)
+        return read_triples(source, source.guess_dialect(), known)
 
 
 def _outside(ids: NDArray[Any], n_names: dict[str, int]) -> list[tuple[str, int, int]]:
@@ -181,10 +191,10 @@ def _outside(ids: NDArray[Any], n_names: dict[str, int]) -> list[tuple[str, int,
 def _first_lines_are_names(path: Path, encoder: Encoder, options: SourceOptions) -> bool:
     """Return whether the first lines consist of known names, or of neither names nor numbers."""
     with open_source(path) as stream:
-        source = TextSource(stream, path)
-        dialect = source.guess_dialect(options)
+        source = TextSource(stream, path, options)
+        dialect = source.guess_dialect()
     lines = [line for line in source.sample.decode("utf-8", "replace").split("\n") if line.strip()][:1000]
-    rows = [split_line(line.rstrip("\r"), dialect.separator) for line in lines[dialect.header :]]
+    rows = [split_line(line.rstrip("\r"), dialect.separator) for line in lines[dialect.header_lines :]]
     rows = [row for row in rows if len(row) > max(dialect.columns)]
     heads, relations, tails = ([row[c] for row in rows] for c in dialect.columns)
     fields = [(encoder.entities, heads + tails), (encoder.relations, relations)]

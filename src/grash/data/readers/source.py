@@ -58,9 +58,8 @@ class SourceOptions:
 
     separator: str | None = None  # one character, or tab, comma, semicolon, space, whitespace; None: guessed
     header: bool | None = None  # whether the first line names the columns; None: guessed from its words
-    columns: str | tuple[int, ...] | None = (
-        None  # "htr", or those of head, relation, tail as (0, 2, 1); None: by header
-    )
+    columns: str | tuple[int | str, ...] | None = None  # "htr", or places or names in a header of head, relation, tail
+    bad_lines: Literal["error", "skip", "list"] = "error"  # lines of text that are not triples
     literals: Literal["skip", "keep"] = "skip"  # RDF triples whose object is a literal
     duplicates: Literal["drop", "keep"] = "drop"  # repeated triples of train
     valid_fraction: float | None = None  # split off train if the source has no valid; None: 5 %, at most 10,000
@@ -75,6 +74,7 @@ class SourceOptions:
             object.__setattr__(self, "columns", tuple(self.columns))
         parse_separator(self.separator)
         parse_columns(self.columns)
+        _check_choice("bad_lines", self.bad_lines, ("error", "skip", "list"))
         _check_choice("literals", self.literals, ("skip", "keep"))
         _check_choice("duplicates", self.duplicates, ("drop", "keep"))
         _check_choice("format", self.format, (None, *FORMATS))
@@ -120,25 +120,32 @@ def _check_size(split: str, fraction: float | None, count: int | None) -> None:
         raise ConfigError(f"n_{split}={count} is negative. Give 0 or more.")
 
 
-def parse_columns(columns: str | Sequence[int] | None) -> tuple[tuple[int, ...] | None, int]:
-    """Return ((head, relation, tail) columns or None, exact number of columns or 0) of a `columns` option.
+def parse_columns(columns: str | Sequence[int | str] | None) -> tuple[int, ...] | tuple[str, ...] | None:
+    """Return the places or names of the columns of head, relation and tail of a `columns` option, or None.
 
-    "htr" names the three columns of a file; (0, 2, 1) or "0,2,1" are the columns of head, relation and tail.
+    "htr" names the three columns of a file; (0, 2, 1) or "0,2,1" are places, "start,type,end" are names in a header.
     """
     if columns is None:
-        return None, 3
-    if isinstance(columns, str) and sorted(columns.lower()) == ["h", "r", "t"]:
-        return tuple(columns.lower().index(role) for role in "hrt"), 3
-    try:
-        positions = [int(c) for c in (columns.split(",") if isinstance(columns, str) else columns)]
-    except (ValueError, TypeError):
-        positions = []
-    if len(positions) != 3 or len(set(positions)) != 3 or min(positions) < 0:
-        raise ConfigError(
-            f"columns={columns!r} does not say which columns are head, relation and tail. Give an order such as "
-            f'"htr", or three different columns counted from 0 such as (0, 2, 1).'
-        )
-    return tuple(positions), 0
+        return None
+    if is_order(columns):
+        return tuple(str(columns).lower().index(role) for role in "hrt")
+    given = columns.split(",") if isinstance(columns, str) else columns
+    parts = [str(part).strip() for part in given] if isinstance(given, Sequence) else []
+    if all(part.lstrip("-").isdecimal() for part in parts):
+        places = tuple(map(int, parts))
+        if len(set(places)) == len(places) == 3 and min(places) >= 0:
+            return places
+    elif len({part.lower() for part in parts}) == len(parts) == 3 and all(parts):
+        return tuple(parts)
+    raise ConfigError(
+        f"columns={columns!r} does not tell which columns are head, relation and tail. Give an order such as "
+        f'"htr", three different columns counted from 0 such as (0, 2, 1), or three names of a header.'
+    )
+
+
+def is_order(columns: object) -> bool:
+    """Return whether a `columns` option is the order of exactly three columns, such as "htr"."""
+    return isinstance(columns, str) and sorted(columns.lower()) == ["h", "r", "t"]
 
 
 def parse_separator(separator: str | None) -> int | None:

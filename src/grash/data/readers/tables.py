@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from grash.data.arrays import Triples, in_blocks, open_array
 from grash.data.dataset import MAX_ID, SPLITS
-from grash.data.readers.source import SourceOptions
-from grash.data.readers.text import Dialect, TextSource, columns_by_name, parse_columns, read_triples
+from grash.data.readers.source import SourceOptions, parse_columns
+from grash.data.readers.text import Dialect, TextSource, columns_by_name, named_columns, read_triples
 from grash.data.vocabulary import Encoder
 from grash.errors import InputError
 
@@ -33,7 +33,7 @@ def read_parquet_file(path: Path, encoder: Encoder, options: SourceOptions) -> T
         names = _triple_columns(path, table.columns, options)
         _check_columns(path, table, names)
         # the text scanner reads the table as quoted CSV: no Python object per name
-        csv = Dialect(ord(","), quotes=True, header=False, columns=(0, 1, 2), n_columns=3)
+        csv = Dialect(ord(","), columns=(0, 1, 2), n_columns=3)
         source = TextSource(_CsvStream(table.select(names)), path)
         return read_triples(source, csv, lambda fields: encoder.encode_fields(*fields.groups))
 
@@ -125,9 +125,10 @@ def _reason(error: BaseException) -> str:
 
 
 def _triple_columns(path: Path, columns: list[str], options: SourceOptions) -> list[str]:
-    positions, _ = parse_columns(options.columns)
-    if positions is None:
-        positions = columns_by_name(columns) or ((0, 1, 2) if len(columns) == 3 else None)
+    wanted = parse_columns(options.columns)
+    if wanted is not None and isinstance(wanted[0], str):
+        return [columns[p] for p in named_columns(path, columns, wanted)]
+    positions: Any = wanted or columns_by_name(columns) or ((0, 1, 2) if len(columns) == 3 else None)
     found = ", ".join(columns) or "none"
     if positions is None:
         raise InputError(

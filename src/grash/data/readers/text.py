@@ -1,18 +1,21 @@
 """Text files of triples become fields and ids, block by block.
 
-Comes from streams.py (decompressed bytes). The separator, quotes, header and columns are guessed from the first lines,
-unless SourceOptions give them. A numba scanner finds the fields of a block (about a nanosecond per byte); while the
-names of one block are looked up, other threads read, decompress, check and scan the next one.
+Comes from source.py (decompressed bytes). The separator, quotes, header and columns are guessed from the first lines,
+unless SourceOptions give them; where the first line may be a header or a triple, the user is asked. A numba scanner
+finds the fields of a block (about a nanosecond per byte); while the names of one block are looked up, other threads
+read, decompress, check and scan the next one. Lines that are not triples are counted in the same pass (BadLines).
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
-import io
+import logging
+import re
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,12 +30,14 @@ from grash.data.readers.source import (
     WHITESPACE,
     SourceOptions,
     SourceStream,
+    is_order,
     open_source,
     parse_columns,
     parse_separator,
 )
 from grash.data.vocabulary import SLACK, Bytes, Encoder, HashedFields, hashed_fields
 from grash.errors import InputError
+from grash.files import atomic_file
 
 Groups = tuple[tuple[int, ...], ...]  # of columns
 T = TypeVar("T")
@@ -48,16 +53,20 @@ HEADER_WORDS = {
     "tail": ("tail", "t", "object", "obj", "o", "target", "dst", "dest", "to", "end", "tail_id", "tail_name"),
 }
 
-# What stopped a scan (status[0]); status[1] is the line, counted from 0; status[2] is the number of columns found, or
-# the wanted column that is empty.
-_FINE, _COLUMNS, _EMPTY, _UNCLOSED, _AFTER_QUOTE = range(5)
+# Why a line is bad. With it go the number of columns found, or the wanted column that is empty.
+_COLUMNS, _EMPTY, _UNCLOSED, _AFTER_QUOTE = range(4)
 _NEWLINE, _RETURN, _SPACE, _TAB, _QUOTE = 10, 13, 32, 9, 34
 
 _SEPARATOR_NAMES = {9: "tabs", 44: "commas", 59: "semicolons", 124: "bars", WHITESPACE: "spaces or tabs"}
-_CANDIDATES = (9, 44, 59, 124)  # separators of one character, in order of preference
+_CANDIDATES = (9, 44, 59, 124, WHITESPACE)  # separators in order of preference
+_QUOTED = (44, 59)  # separators of files in which fields may be quoted; elsewhere quotes belong to names
 _BLANKS = " \t\r"
-_N_LINES = 200  # lines of the sample that a guess looks at
+_N_LINES = 1000  # lines of the sample that a guess looks at
+_N_SHOWN = 10  # bad lines
 _BOM = codecs.BOM_UTF8
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
+_CODE = re.compile(r"(?:(\D{1,40})\d+|([\w.-]{1,40}:)\S.*)")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,11 +74,14 @@ class Dialect:
     """How a text file writes its triples."""
 
     separator: int
-    quotes: bool
-    header: bool
     columns: tuple[int, ...]  # of head, relation and tail, counted from 0
-    n_columns: int  # exact number of columns; 0 if a file may have more than the wanted ones
+    n_columns: int
+    header_lines: int = 0
     separator_guessed: bool = False
+
+    @property
+    def quotes(self) -> bool:
+        return self.separator in _QUOTED
 
     @property
     def separator_name(self) -> str:
@@ -86,6 +98,7 @@ class Fields:
     groups: tuple[HashedFields, ...]
     next_byte: int = 0  # where the text continues after these lines
     next_line: int = 1
+    n_bad: int = 0  # lines that were left out
 
     def text(self, row: int, group: int, column: int = 0) -> str:
         buffer, starts, lengths, _ = self.groups[group]
@@ -101,15 +114,27 @@ class Fields:
 
 
 class TextSource:
-    """A text stream with a sample of its first lines; a byte order mark is skipped."""
+    """A text stream with a sample of its first lines; a byte order mark is skipped.
 
-    def __init__(self, stream: SourceStream | Any, path: Path) -> None:
-        self.path = path
+    `notes` counts the lines that are left out; without options, every bad line is an error.
+    """
+
+    def __init__(
+        self,
+        stream: SourceStream | Any,
+        path: Path,
+        options: SourceOptions | None = None,
+        notes: Counter[str] | None = None,
+    ) -> None:
+        self.path, self.options, self.notes = path, options, Counter() if notes is None else notes
         self._stream = stream
-        self._start = stream.read(SAMPLE)
-        while 0 < len(self._start) < SAMPLE and (more := stream.read(SAMPLE - len(self._start))):
-            self._start += more
-        self._start = self._start.removeprefix(_BOM)
+        start, n_newlines = bytearray(), 0
+        while len(start) < SAMPLE or (not n_newlines and len(start) <= MAX_LINE):  # one line at least
+            if not (more := stream.read(SAMPLE)):
+                break
+            start += more
+            n_newlines += more.count(b"\n")
+        self._start = bytes(start.removeprefix(_BOM))
         self._at, self._line = 0, 1
 
     def resume_at(self, byte: int, line: int) -> None:
@@ -126,9 +151,10 @@ class TextSource:
         cut = self._start.rfind(b"\n") + 1
         return self._start[:cut] if cut and len(self._start) >= SAMPLE - len(_BOM) else self._start
 
-    def guess_dialect(self, options: SourceOptions) -> Dialect:
-        given = {"separator": options.separator, "header": options.header, "columns": options.columns}
-        return guess_dialect(self.sample, self.path, **given)  # type: ignore[arg-type]
+    def guess_dialect(self) -> Dialect:
+        given = self.options or SourceOptions()
+        how = {"separator": given.separator, "header": given.header, "columns": given.columns}
+        return guess_dialect(self.sample, self.path, **how)  # type: ignore[arg-type]
 
     def triple_fields(self, dialect: Dialect, *, skip_lines: int) -> Generator[Fields, None, None]:
         """Yield the fields in two groups: head and tail, and relation. To be closed."""
@@ -150,8 +176,9 @@ class TextSource:
     def _scan_blocks(
         self, blocks: Generator[bytes, None, None], dialect: Dialect, wanted: Groups, skip_lines: int
     ) -> Generator[Fields, None, None]:
+        """Yield fields. After the first bad line that is not to be left out, only look for the others and raise."""
         rest, at, line = b"", self._at, self._line
-        with closing(blocks):
+        with closing(blocks), BadLines(self.path, self.options, dialect) as bad:
             for block in blocks:
                 final = not block
                 raw = bytearray().join((rest, block, bytes(SLACK)))
@@ -159,17 +186,94 @@ class TextSource:
                 end = size if final else raw.rfind(b"\n", 0, size) + 1
                 _check_utf8(raw, end, self.path, line)
                 start, n_skipped, skip_lines = _skip_lines(raw, end, skip_lines)
-                line += n_skipped
-                fields, used, n_lines = _scan(self.path, line, raw, start, end, final, dialect, wanted)
-                line, at = line + n_lines, at + start + used
+                line, n_before = line + n_skipped, bad.count
+                fields, used, n_lines = _scan(self.path, line, raw, start, end, final, dialect, wanted, bad)
+                line, at, bad.n_good = line + n_lines, at + start + used, bad.n_good + fields.n_rows
                 rest = bytes(raw[start + used : size])
                 if len(rest) > MAX_LINE:
                     raise InputError(
                         f"{self.path}, line {line:,}: the line does not end within {MAX_LINE >> 20} MiB. This is not a "
                         f"text file of triples{' (or a quote is never closed)' if dialect.quotes else ''}."
                     )
-                if fields.n_rows:
-                    yield replace(fields, next_byte=at, next_line=line)
+                n_bad = bad.count - n_before
+                if (bad.are_left_out or not bad.count) and (fields.n_rows or n_bad):
+                    yield replace(fields, next_byte=at, next_line=line, n_bad=n_bad)
+
+
+class BadLines:
+    """Lines of a file that are not triples: their number, the first ones with reasons, and all in a file if wanted.
+
+    At the end of the file they are an InputError, or with bad_lines="skip" a warning.
+    """
+
+    def __init__(self, path: Path, options: SourceOptions | None, dialect: Dialect) -> None:
+        self.path, self.dialect, self.how = path, dialect, None if options is None else options.bad_lines
+        self.are_left_out = self.how == "skip"
+        self.count = self.n_good = 0
+        self._first: list[tuple[int, str]] = []
+        self._widest = 0
+        self._list = Path(f"{path.name}.bad-lines.txt")
+        self._stack = ExitStack()
+        self._file: Any = None
+
+    def __enter__(self) -> BadLines:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *details: Any) -> None:
+        self._stack.__exit__(kind, *details)
+        if kind is None and self.count:
+            if not self.are_left_out:
+                raise InputError(self._message())
+            _log.warning("%s: %d lines were left out: %s.", self.path, self.count, self._shown(self._first))
+
+    def add(self, found: NDArray[np.int64], buffer: Bytes, first_line: int) -> None:
+        """Add lines (n, 5): line counted from 0, why it is bad, with what, its first and last byte in the buffer."""
+        self.count += len(found)
+        self._widest = max(self._widest, int(found[found[:, 1] == _COLUMNS, 2].max(initial=0)))
+        for line, kind, value, start, stop in found[: None if self.how == "list" else _N_SHOWN].tolist():
+            reason = _bad_reason(kind, value, self.dialect)
+            if len(self._first) < _N_SHOWN:
+                self._first.append((first_line + line, reason))
+            if self.how == "list":
+                text = buffer[start:stop].tobytes().rstrip(b"\r\n").replace(b"\n", b"\\n")
+                self._open_list().write(b"%d\t%s\t%s\n" % (first_line + line, reason.encode(), text))
+
+    def _open_list(self) -> Any:
+        if self._file is None:
+            temporary = self._stack.enter_context(atomic_file(self._list))
+            self._file = self._stack.enter_context(temporary.open("wb"))
+        return self._file
+
+    def _shown(self, lines: list[tuple[int, str]]) -> str:
+        more = "; …" if self.count > len(self._first) else ""
+        return "; ".join(f"line {line:,}: {reason}" for line, reason in lines) + more
+
+    def _message(self) -> str:
+        dialect, (line, reason) = self.dialect, self._first[0]
+        how = f"separator{' guessed' if dialect.separator_guessed else ''}: {dialect.separator_name}"
+        parts = [f"{self.path}, line {line:,}: {reason}{f' ({how})' if reason.startswith('found') else ''}."]
+        if self.count > 1:
+            parts.append(f"In all, {self.count:,} lines cannot be read: {self._shown(self._first)}.")
+        if self.how == "list":
+            parts.append(f"{self._list.resolve()} lists all of them.")
+        advice = []
+        if self._widest and self.count >= self.n_good:
+            advice += ["Give the separator with --separator."] if dialect.separator_guessed else []
+            if self._widest > dialect.n_columns:
+                advice.append("Give the columns of head, relation and tail, by name or counted from 0, with --columns.")
+        if self.how is not None:
+            lists = "" if self.how == "list" else ", or list them in a file with --bad-lines list"
+            advice.append(f"Correct the file, or leave such lines out with --bad-lines skip{lists}.")
+        parts += advice
+        return " ".join(parts)
+
+
+def _bad_reason(kind: int, value: int, dialect: Dialect) -> str:
+    if kind == _COLUMNS:
+        return f"found {value} column{'' if value == 1 else 's'}, expected {dialect.n_columns}"
+    if kind == _EMPTY:
+        return f"the {ROLES[(0, 2, 1)[value]] if len(dialect.columns) == 3 else 'name'} is empty"
+    return 'a quote (") is opened and never closed' if kind == _UNCLOSED else 'text follows a closing quote (")'
 
 
 def in_background(items: Generator[T, None, None]) -> Generator[T, None, None]:
@@ -189,19 +293,25 @@ def in_background(items: Generator[T, None, None]) -> Generator[T, None, None]:
         items.close()
 
 
-def read_text_file(path: Path, encoder: Encoder, options: SourceOptions) -> Triples:
-    """Return the triples (n, 3) of a text file of names."""
+def read_text_file(path: Path, encoder: Encoder, options: SourceOptions, notes: Counter[str]) -> Triples:
+    """Return the triples (n, 3) of a text file of names; `notes` counts the lines left out."""
     with open_source(path) as stream:
-        source = TextSource(stream, path)
-        return read_triples(source, source.guess_dialect(options), lambda fields: encoder.encode_fields(*fields.groups))
+        source = TextSource(stream, path, options, notes)
+        return read_triples(source, source.guess_dialect(), lambda fields: encoder.encode_fields(*fields.groups))
 
 
 def read_triples(
     source: TextSource, dialect: Dialect, encode: Callable[[Fields], Triples], *, skip_lines: int = 0
 ) -> Triples:
     """Return the triples (n, 3) of a text source; `encode` turns each block of fields into ids."""
-    with closing(source.triple_fields(dialect, skip_lines=skip_lines + dialect.header)) as blocks:
-        return concatenate_blocks(map(encode, blocks))
+    encoded = []
+    with closing(source.triple_fields(dialect, skip_lines=skip_lines + dialect.header_lines)) as blocks:
+        for fields in blocks:
+            if fields.n_bad:
+                source.notes["bad_lines_skipped"] += fields.n_bad
+            if fields.n_rows:
+                encoded.append(encode(fields))
+    return concatenate_blocks(encoded)
 
 
 def concatenate_blocks(blocks: Iterable[Triples]) -> Triples:
@@ -225,32 +335,36 @@ def guess_dialect(
     *,
     separator: str | None = None,
     header: bool | None = None,
-    columns: str | Sequence[int] | None = None,
+    columns: str | Sequence[int | str] | None = None,
 ) -> Dialect:
-    """Return the dialect of a file that begins with `sample`.
+    """Return the dialect of a file that begins with `sample`. Raises InputError if it is unclear.
 
-    The separator is guessed without regard to `columns`, so a column that does not exist is an InputError instead of
-    being found with another separator.
+    The separator is guessed without regard to the places in `columns`, so a column that does not exist is an
+    InputError instead of being found with another separator. Every line must have as many columns as the header, or
+    three if `columns` does not choose some, or as many as most of the first lines.
     """
-    positions, n_columns = parse_columns(columns)
-    lines = _first_lines(sample)
-    given = parse_separator(separator)
-    chosen = given
+    wanted = parse_columns(columns)
+    by_name = wanted is not None and isinstance(wanted[0], str)
+    chosen, lines = parse_separator(separator), _first_lines(sample)
+    guessed = chosen is None
     if chosen is None:
-        wide = columns is None and header is not False
-        chosen = (_separator_of_header(lines) if wide else None) or _guess_separator(lines, exact=n_columns > 0)
-    fields = split_line(lines[0], chosen) if lines else []
-    if positions is None:
-        positions = columns_by_name(fields) if header is not False else None
-        n_columns = len(fields) if positions else n_columns
-        header, positions = positions is not None or header is True, positions or (0, 1, 2)
-        return Dialect(chosen, chosen == 44, header, positions, n_columns, given is None)
-    if n_columns == 0 and b"\n" in sample:
-        _check_columns_exist(sample, lines, path, Dialect(chosen, False, False, positions, 0))
-    words = [fields[p] for p in positions if p < len(fields)]
+        chosen = _guess_separator(lines, header, wanted if by_name else None, columns is None)
+    records = _split_lines(lines, chosen)
+    first = records[0] if records else []
+    n_columns = 3
+    if wanted is None and header is not False and (named := columns_by_name(first)):
+        header, positions, n_columns = True, named, len(first)
+    elif by_name:
+        header, positions, n_columns = True, named_columns(path, first, wanted, header), len(first)  # type: ignore[arg-type]
+    else:
+        positions = (0, 1, 2) if wanted is None else wanted  # type: ignore[assignment]
+        if columns is not None and not is_order(columns):
+            n_columns = len(first) if header else _usual_width(records)
+            _check_columns_exist(path, positions, n_columns, Dialect(chosen, positions, n_columns))
     if header is None:
-        header = len(words) == 3 and all(_role(word) is not None for word in words)
-    return Dialect(chosen, chosen == 44, header, positions, n_columns, given is None)
+        header = _first_line_is_header(path, records, positions, n_columns)
+    header_lines = 1 + sum(field.count("\n") for field in first) if header else 0
+    return Dialect(chosen, positions, n_columns, header_lines, guessed)
 
 
 def columns_by_name(names: Sequence[str]) -> tuple[int, ...] | None:
@@ -261,16 +375,51 @@ def columns_by_name(names: Sequence[str]) -> tuple[int, ...] | None:
     return tuple(roles.index(role) for role in ROLES)
 
 
-def possible_header(sample: bytes, dialect: Dialect) -> list[str] | None:
-    """Return the first line if it is read as a triple but has a header word that occurs in no other line."""
-    rows = [split_line(line, dialect.separator) for line in _first_lines(sample)]
-    if dialect.header or len(rows) < 3 or len(rows[0]) <= max(dialect.columns):
-        return None
-    others = {_normalized(field) for row in rows[1:] for field in row}
-    first = [rows[0][column] for column in dialect.columns]
+def _first_line_is_header(path: Path, records: list[list[str]], positions: tuple[int, ...], n_columns: int) -> bool:
+    """Return whether the first line names the columns, judged by the lines below it. Raises InputError if in doubt.
+
+    A line whose entities or relation occur again below is a triple. Otherwise two columns of numbers below other names
+    make it a header. One column of numbers, two columns of IRIs or codes such as Q42, or a word that names a column
+    leave doubt.
+    """
+    rows = [[record[p] for p in positions] for record in records if len(record) == n_columns]
+    if len(rows) < 2 or len(records[0]) != n_columns:
+        return False
+    first, heads, relations, tails = rows[0], *map(list, zip(*rows[1:]))
+    roles = [_role(word) for word in first]
+    if None not in roles:
+        return True
+    if first[1] in relations or not {first[0], first[2]}.isdisjoint({*heads, *tails}):
+        return False
+    kinds = [(_kind_of_all(values), _kind(word)) for values, word in zip((heads, relations, tails), first)]
+    differs = [below for below, own in kinds if below and (own is None or (below == "number" != own))]
+    if differs.count("number") > 1 and len(rows) > 3:
+        return True
     # a single letter is no sign: small graphs are often written with them
-    doubtful = any(_role(f) and len(_normalized(f)) > 1 and _normalized(f) not in others for f in first)
-    return first if doubtful else None
+    named = any(role and len(_normalized(word)) > 1 for role, word in zip(roles, first))
+    if named or len(differs) >= (1 if "number" in differs and len(rows) > 2 else 2):
+        shown = [", ".join(row) for row in rows[:2]]
+        raise InputError(
+            f"{path}: the first line ({shown[0]}) may be a header or a triple. With --header (header=True) the first "
+            f"triple is ({shown[1]}); with --no-header (header=False) it is ({shown[0]}). Give one of the two."
+        )
+    return False
+
+
+def _kind_of_all(values: list[str]) -> str | None:
+    """Return the kind of all values, "codes" for several kinds, or None if a value has none."""
+    kinds = set(map(_kind, values))
+    return None if None in kinds else kinds.pop() if len(kinds) == 1 else "codes"
+
+
+def _kind(value: str) -> str | None:
+    """Return what a value looks like: a number, an IRI, a path, a code (Q42, gene:BRCA); None for any other name."""
+    if _NUMBER.fullmatch(value.strip()):
+        return "number"
+    if "://" in value:
+        return "IRI"
+    code = _CODE.fullmatch(value)
+    return "path" if value.startswith("/") else code[1] or code[2] if code else None
 
 
 def describe_text_format(entry: dict[str, Any]) -> str:
@@ -282,14 +431,29 @@ def describe_text_format(entry: dict[str, Any]) -> str:
 
 def split_line(line: str, separator: int) -> list[str]:
     """Return the fields of one line."""
+    return (_split_lines([line], separator) or [[]])[0]
+
+
+def _split_lines(lines: list[str], separator: int) -> list[list[str]]:
+    """Return the fields of each record. A line that cannot be read is split at the separators."""
     if separator == WHITESPACE:
-        return line.split()
-    if separator == 44:
+        return [line.split() for line in lines]
+    if separator not in _QUOTED or not any('"' in line for line in lines):
+        return [line.split(chr(separator)) for line in lines]
+    records: list[list[str]] = []
+    at = 0
+    while at < len(lines):
+        reader = csv.reader([f"{line}\n" for line in lines[at:]], delimiter=chr(separator), strict=True)
+        n_read = 0
         try:
-            return next(csv.reader([line]), [])
-        except csv.Error:  # good enough for a guess; the scanner reports the error with its line
-            return line.split(",")
-    return line.split(chr(separator))
+            for record in reader:
+                records.append(record)
+                n_read = reader.line_num
+            break
+        except csv.Error:  # the scanner reports it with its line
+            records.append(lines[at + n_read].split(chr(separator)))
+            at += n_read + 1
+    return records
 
 
 def _first_lines(sample: bytes) -> list[str]:
@@ -298,34 +462,55 @@ def _first_lines(sample: bytes) -> list[str]:
     return [line for line in lines if line.strip(_BLANKS)][:_N_LINES]
 
 
-def _separator_of_header(lines: list[str]) -> int | None:
-    """Return the separator with which the first line names head, relation and tail among more columns."""
-    for separator in _CANDIDATES:
-        n = len(fields := split_line(lines[0], separator)) if lines else 0
-        if n > 3 and columns_by_name(fields):
-            same = sum(len(split_line(line, separator)) == n for line in lines)
-            if 2 * same > len(lines):
-                return separator
-    return None
+def _guess_separator(
+    lines: list[str], header: bool | None, names: Sequence[int | str] | None, any_columns: bool
+) -> int:
+    """Return the separator with which most lines have the same number of columns, three or more.
 
-
-def _guess_separator(lines: list[str], *, exact: bool) -> int:
-    """Return the separator that gives three columns (or more, if not exact) in most lines; tab is preferred.
-
+    One with which the first line names the columns comes first. Of equal ones, three columns and tabs are preferred.
     Spaces inside names look like separators; if every line has tabs, spaces are not used.
     """
-    best, best_share = None, 0.0
-    for separator in (*_CANDIDATES, WHITESPACE):
-        counts = [len(split_line(line, separator)) for line in lines]
-        share = sum(n == 3 if exact else n >= 3 for n in counts) / max(1, len(lines))
-        if share > best_share:
-            best, best_share = separator, share
-    if best == WHITESPACE and all(_has_single_tabs(line) for line in lines):
+    best, best_score = None, (0.0, False, False)
+    all_tabs = all(_has_single_tabs(line) for line in lines)
+    for separator in _CANDIDATES:
+        records = _split_lines(lines, separator)
+        first, width = records[0] if records else [], _usual_width(records)
+        share = sum(len(record) == width for record in records) / max(1, len(records))
+        if separator != WHITESPACE and share > 0.5 and len(first) == width > 2 and header is not False:
+            found = {_normalized(name) for name in first}
+            if (names and found >= {_normalized(str(name)) for name in names}) or (
+                any_columns and width > 3 and columns_by_name(first)
+            ):
+                return separator
+        score = (share, all_tabs and separator == 9, width == 3)
+        if width >= 3 and score > best_score:
+            best, best_score = separator, score
+    if best == WHITESPACE and all_tabs:
         return 9
     if best is not None:
         return best
     text = "\n".join(lines)
-    return next((s for s in _CANDIDATES if chr(s) in text), WHITESPACE if " " in text else 9)
+    return next((s for s in _CANDIDATES if s > 0 and chr(s) in text), WHITESPACE if " " in text else 9)
+
+
+def _usual_width(records: list[list[str]]) -> int:
+    widths = Counter(map(len, records))
+    return widths.most_common(1)[0][0] if widths else 0
+
+
+def named_columns(path: Path, header: list[str], names: Sequence[str], given: bool | None = None) -> tuple[int, ...]:
+    """Return the columns of a header by their names, in any case."""
+    found = [_normalized(name) for name in header]
+    if given is False:
+        raise InputError(f"{path}: columns={','.join(names)} are names, which need a header. Leave out --no-header.")
+    for name in names:
+        if found.count(_normalized(name)) != 1:
+            problem = "no column" if _normalized(name) not in found else "more than one column"
+            raise InputError(
+                f"{path} has {problem} {name!r} in its first line ({', '.join(header)}). Give three of these names, or "
+                f"places counted from 0, with --columns."
+            )
+    return tuple(found.index(_normalized(name)) for name in names)
 
 
 def _has_single_tabs(line: str) -> bool:
@@ -333,22 +518,15 @@ def _has_single_tabs(line: str) -> bool:
     return "\t" in line and all(field.strip() for field in line.split("\t"))
 
 
-def _check_columns_exist(sample: bytes, lines: list[str], path: Path, dialect: Dialect) -> None:
-    """Raise InputError if none of the first lines has a wanted column."""
-    rows = [split_line(line, dialect.separator) for line in lines]
-    if dialect.separator == 44 and b'"' in sample:  # a quoted field may continue on the next line
-        try:
-            rows = list(csv.reader(io.StringIO(sample.decode("utf-8", "replace"))))
-        except csv.Error:
-            return  # reported with the line when the file is read
-    n = max(map(len, rows), default=0)
-    if not 0 < n <= max(dialect.columns):
+def _check_columns_exist(path: Path, columns: tuple[int, ...], n: int, dialect: Dialect) -> None:
+    """Raise InputError if the lines do not have a wanted column."""
+    if not 0 < n <= max(columns):
         return
     found = "1 column, number 0" if n == 1 else f"{n} columns, numbers 0 to {n - 1}"
     raise InputError(
-        f"{path} has {found} (separated by {dialect.separator_name}), but columns="
-        f"{','.join(map(str, dialect.columns))} needs column {max(dialect.columns)}. Columns are counted from 0. Give "
-        f"other columns with --columns, or the separator with --separator."
+        f"{path} has {found} (separated by {dialect.separator_name}), but columns={','.join(map(str, columns))} needs "
+        f"column {max(columns)}. Columns are counted from 0. Give other columns with --columns, or the separator with "
+        f"--separator."
     )
 
 
@@ -362,23 +540,33 @@ def _role(word: str) -> str | None:
 
 
 def _scan(
-    path: Path, line: int, raw: bytearray, start: int, end: int, final: bool, dialect: Dialect, wanted: Groups
+    path: Path,
+    line: int,
+    raw: bytearray,
+    start: int,
+    end: int,
+    final: bool,
+    dialect: Dialect,
+    wanted: Groups,
+    bad: BadLines,
 ) -> tuple[Fields, int, int]:
-    """Return (fields of the complete lines of raw[start:end], bytes used, lines used)."""
+    """Return (fields of the complete lines of raw[start:end], bytes used, lines used); add the bad ones to `bad`."""
     buffer = np.frombuffer(raw, np.uint8)[start:]
     columns = np.array([column for group in wanted for column in group], np.int64)
-    starts = np.empty((raw.count(b"\n", start, end) + 1, len(columns)), np.int32)
-    lengths, status = np.empty_like(starts), np.zeros(3, np.int64)
+    n_lines = raw.count(b"\n", start, end) + 1
+    starts = np.empty((n_lines, len(columns)), np.int32)
+    lengths, counts, found = np.empty_like(starts), np.zeros(4, np.int64), np.empty((n_lines, 5), np.int64)
     how = (dialect.separator, dialect.quotes, columns, dialect.n_columns)
-    n_rows, used = _scan_lines(buffer, end - start, final, *how, starts, lengths, status)
-    if status[0] != _FINE:
-        raise InputError(_scan_error(f"{path}, line {line + int(status[1]):,}", status, dialect))
+    _scan_lines(buffer, end - start, final, *how, starts, lengths, found, counts)
+    n_rows, n_bad, n_lines = counts.tolist()[:3]
+    if n_bad:
+        bad.add(found[:n_bad], buffer, line)
     groups, at = [], 0
     for group in wanted:
         part = (slice(n_rows), slice(at, at + len(group)))
         groups.append(hashed_fields(buffer, starts[part].ravel(), lengths[part].ravel()))
         at += len(group)
-    return Fields(path, line, n_rows, tuple(groups)), used, int(status[1])
+    return Fields(path, line, n_rows, tuple(groups)), int(counts[3]), n_lines
 
 
 def _skip_lines(raw: bytearray, end: int, n: int) -> tuple[int, int, int]:
@@ -405,33 +593,6 @@ def _check_utf8(raw: bytearray, end: int, path: Path, line: int) -> None:
         ) from None
 
 
-def _scan_error(location: str, status: NDArray[np.int64], dialect: Dialect) -> str:
-    code, found = int(status[0]), int(status[2])
-    if code == _COLUMNS:
-        return f"{location}: {_width_error(found, dialect)}"
-    if code == _EMPTY:
-        what = ROLES[(0, 2, 1)[found]] if len(dialect.columns) == 3 else "name"
-        return f"{location}: the {what} is empty. Every field needs a name."
-    if code == _UNCLOSED:
-        return f'{location}: a quote (") is opened and never closed.'
-    return f'{location}: text follows a closing quote ("). Write a quote inside a field twice.'
-
-
-def _width_error(found: int, dialect: Dialect) -> str:
-    needed = dialect.n_columns or max(dialect.columns) + 1
-    expected = f"{needed}{'' if dialect.n_columns else ' or more'}"
-    how = "separator guessed" if dialect.separator_guessed else "separator"
-    advice = []
-    if dialect.separator_guessed:
-        advice.append("the separator with --separator")
-    if found > needed or not dialect.n_columns:
-        advice.append("the columns of head, relation and tail, counted from 0, with --columns")
-    return (
-        f"found {found} column{'' if found == 1 else 's'}, expected {expected} ({how}: {dialect.separator_name})."
-        + (f" Give {', or '.join(advice)}." if advice else "")
-    )
-
-
 @njit(cache=True, nogil=True)
 def _scan_lines(
     buffer: Bytes,
@@ -443,25 +604,26 @@ def _scan_lines(
     n_columns: Integer,
     starts: NDArray[np.int32],
     lengths: NDArray[np.int32],
-    status: NDArray[np.int64],
-) -> tuple[Integer, Integer]:
-    """Return (rows found, bytes used) of buffer[:end], which ends with a newline unless it is the `final` one.
+    bad: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Find the fields of buffer[:end], which ends with a newline unless it is the `final` one.
 
-    starts and lengths (rows, k) receive the k wanted columns; quoted fields are unquoted in place. Lines of spaces and
-    tabs only are skipped, unless the line is the field. n_columns is the exact number of columns, or 0 for any number
-    with the wanted ones. If a quoted field continues beyond the end, the line is left for the next block.
+    starts and lengths (rows, k) receive the k wanted columns; quoted fields are unquoted in place. bad (m, 5) receives
+    the lines that are not rows: line, why, with what, first and last byte. counts: rows, bad lines, lines used, bytes
+    used. Lines of spaces and tabs only are skipped, unless the line is the field. If a quoted field continues beyond
+    the end, the line is left for the next block. After a wrong quote, the next line of text is tried.
     """
     targets = np.full(max(wanted.max() + 1, n_columns) + 1, -1, np.int64)
     for k in range(wanted.size):
         targets[wanted[k]] = k
-    row, at = 0, 0
-    status[0], status[1] = _FINE, 0
+    row, n_bad, line, at = 0, 0, 0, 0
     while at < end:
-        begin, column, n_lines, more = at, 0, 1, True
+        begin, column, n_lines, more, wrong, value = at, 0, 1, True, -1, 0
         may_be_blank = buffer[at] <= _SPACE and separator != WHOLE_LINE
         if may_be_blank and _at_line_end(buffer, _skip_blanks(buffer, at, end), end):
             at = _past_newline(buffer, at, end)
-            status[1] += 1
+            line += 1
             continue
         while more:
             if separator == WHITESPACE:
@@ -475,8 +637,8 @@ def _scan_lines(
                 stop, at, n_breaks, doubled = _quoted_field(buffer, start, end, separator)
                 n_lines += n_breaks
                 if at < 0:
-                    status[0] = _FINE if stop == end and not final else _UNCLOSED if stop == end else _AFTER_QUOTE
-                    return row, begin
+                    wrong = _UNCLOSED if stop == end else _AFTER_QUOTE
+                    break
             else:
                 stop, at = _plain_field(buffer, at, end, separator)
             target = targets[min(column, targets.size - 1)]
@@ -486,18 +648,28 @@ def _scan_lines(
             column += 1
             more = at < end and buffer[at] != _NEWLINE
             at += 1
-        if (n_columns > 0 and column != n_columns) or column < targets.size - 1:
-            status[0], status[2] = _COLUMNS, column
-            return row, begin
-        for k in range(wanted.size):
-            if lengths[row, k] < 0:
-                lengths[row, k] = _undouble(buffer, starts[row, k], -lengths[row, k])
-            if lengths[row, k] == 0:
-                status[0], status[2] = _EMPTY, k
-                return row, begin
-        row += 1
-        status[1] += n_lines
-    return row, min(at, end)
+        if wrong == _UNCLOSED and not final:
+            counts[0], counts[1], counts[2], counts[3] = row, n_bad, line, begin
+            return
+        if wrong >= 0:
+            at, n_lines = _past_newline(buffer, begin, end), 1
+        elif column != n_columns:
+            wrong, value = _COLUMNS, column
+        else:
+            for k in range(wanted.size):
+                if lengths[row, k] == 0 and wrong < 0:
+                    wrong, value = _EMPTY, k
+        if wrong >= 0:
+            bad[n_bad, 0], bad[n_bad, 1], bad[n_bad, 2], bad[n_bad, 3] = line, wrong, value, begin
+            bad[n_bad, 4] = min(at, end)
+            n_bad += 1
+        else:
+            for k in range(wanted.size):
+                if lengths[row, k] < 0:
+                    lengths[row, k] = _undouble(buffer, starts[row, k], -lengths[row, k])
+            row += 1
+        line += n_lines
+    counts[0], counts[1], counts[2], counts[3] = row, n_bad, line, min(at, end)
 
 
 @njit(cache=True, nogil=True)
