@@ -223,6 +223,7 @@ def test_an_occupied_folder_stays_as_it_is(saved, graph):
     assert content(saved) == before
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_not_touched(graph, tmp_path):
     code = _interrupt(graph, tmp_path / "m", after=0.3)
     assert code == 130
@@ -258,6 +259,7 @@ def test_a_full_disk(saved, graph, tmp_path, monkeypatch, words):
     assert [p.name for p in tmp_path.iterdir()] == ["rings.tsv"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_results_onto_a_full_disk(saved):
     code = "import sys; from grash.cli import main; sys.exit(main())"

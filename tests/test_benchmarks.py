@@ -112,6 +112,7 @@ def _same(one: Any, other: Any) -> bool:
     return one is other or (not isinstance(one, Tensor) and one == other)
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("model,trials", [("complex", 2), ("rotate", 1)])
 def test_the_step_is_timed_from_its_plan_to_its_parts(bench, monkeypatch, capsys, model, trials):

@@ -57,6 +57,7 @@ def test_every_public_name_is_there():
         grash.trian  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_search_loads_neither_optuna_nor_jinja():
     code = "import grash, sys; grash.Search; assert 'jinja2' not in sys.modules"
     assert "optuna" not in heavy_after(code)

@@ -165,6 +165,7 @@ def test_the_oracle_ranks_as_a_slow_one_does(tmp_path: Path) -> None:
     assert oracle_tail_mrr(graph, dataset.test[:0], TripleSet(dataset.train)) == 0.0
 
 
+@pytest.mark.slow
 def test_a_model_comes_near_the_mrr_of_the_oracle(tmp_path: Path) -> None:
     graph = PlantedGraph(1000, 8, 20_000, seed=3)
     dataset = generate(tmp_path / "g", graph, n_valid=500, n_test=2000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from triton_interpreter import interpret, needs_triton, run_interpreted
 
 KERNEL = """
@@ -33,6 +35,7 @@ def fails(*tensors):
 """
 
 
+@pytest.mark.slow
 @needs_triton
 def test_accesses_inside_the_tensors_are_allowed_and_uninitialized_memory_is_not_a_number():
     interpret(KERNEL + """
@@ -43,6 +46,7 @@ assert torch.empty(3).isnan().all() and (torch.empty(3, dtype=torch.int32) > 2**
 """)  # fmt: skip
 
 
+@pytest.mark.slow
 @needs_triton
 def test_an_access_outside_its_tensor_is_an_error_even_in_the_same_memory():
     done = run_interpreted(KERNEL + """

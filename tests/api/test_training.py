@@ -65,6 +65,7 @@ def test_a_source_can_be_given_by_path(tmp_path):
     assert model.dataset.n_entities == 12 and model.evaluation == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path, times):
     settings = {**LONG, "dropout_entity": 0.1}

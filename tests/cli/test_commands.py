@@ -251,6 +251,7 @@ def test_the_version_and_no_command_at_all():
     assert ran.code == 2 and "Commands:" in ran.out
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(folder):
     code = "import sys; from grash.cli import main; sys.exit(main())"
     words = [sys.executable, "-c", code, "describe", str(folder / "rings.tsv")]

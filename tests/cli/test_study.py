@@ -48,6 +48,7 @@ def test_what_is_no_candidate_is_said_with_an_example(text):
         read_candidate(text)
 
 
+@pytest.mark.slow
 def test_confirm_plans_stops_runs_and_writes_a_page_with_its_command(here, tmp_path):
     graph, given = here
     words = ["study", "confirm", graph, *given, "--presets", "default", "--candidate", "two rounds: eta=2"]

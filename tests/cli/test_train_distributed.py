@@ -33,6 +33,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(value))
 
 
+@pytest.mark.slow
 def test_without_a_launcher_nothing_of_it_is_imported(source: str, tmp_path: Path) -> None:
     code = (
         "import sys\nfrom grash.cli import main\n"

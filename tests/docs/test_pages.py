@@ -100,6 +100,7 @@ def run_page(page: Path, trained: Path, searched: Path) -> tuple[str, int]:
     return printed, n_ran
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", SHOWN, ids=page_id)
 def test_a_page_runs_from_top_to_bottom(
     page: Path, workdir: Path, trained: Path, searched: Path, capsys: pytest.CaptureFixture

@@ -186,6 +186,7 @@ def test_the_first_interrupt_lets_the_running_trial_end(
     assert essence(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.slow
 def test_the_second_interrupt_stops_at_once_and_what_was_done_is_saved(tmp_path: Path) -> None:
     """Longer trials, interrupted twice at a heartbeat of the second one."""
     long = {"max_epochs": 60, "n_trials": 3, "eta": 3, "fixed": {"batch_size": 96, "negatives_head": 10}}
@@ -206,6 +207,7 @@ def test_the_second_interrupt_stops_at_once_and_what_was_done_is_saved(tmp_path:
     assert essence(folder) == essence(tmp_path / "a" / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sequential", "processes", "stacked"])
 def test_one_interrupt_stops_the_final_training_at_once(
     tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture
@@ -257,6 +259,7 @@ def test_an_interrupt_in_the_very_last_trial_lets_the_search_finish(tmp_path: Pa
     assert sent and state.finished and not state.stopped and state.winner is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("place", ["the first trial", "the last one"])
 def test_an_interrupt_is_passed_on_once_the_search_has_stopped_or_finished(
@@ -362,6 +365,7 @@ def test_seconds_of_all_drivers_add_up(tmp_path: Path) -> None:
     assert state_of(tmp_path / "run").seconds == pytest.approx(first + time.monotonic() - began, abs=0.5)
 
 
+@pytest.mark.slow
 def test_an_extension_after_a_stop_in_the_final_training_trains_the_new_winner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,7 @@ def test_drivers_of_processes_are_killed_and_the_result_is_that_of_sequential(tm
     assert essence(tmp_path / "run") == undisturbed()
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_finished_search_holds_no_weights_of_trials(undisturbed: Any) -> None:
     for changes in ({}, {"variant": "epoch"}, {"warm_start": "weights"}):
         names = undisturbed(**changes)["files"]

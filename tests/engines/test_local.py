@@ -85,6 +85,7 @@ def test_a_stack_that_ends_as_time_is_over_is_recorded_whole(tmp_path: Path, mon
     assert sorted(state_of(tmp_path / "run").rounds[0].results) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_stack_without_memory_is_parted_by_the_steps_of_its_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +265,7 @@ class TestTrials:
         assert all(0.2 <= r.seconds < 2 for r in results)
 
 
+@pytest.mark.slow
 def test_two_interrupts_save_the_stack_and_the_search_goes_on(tmp_path: Path) -> None:
     long: dict[str, Any] = {"n_trials": 3, "eta": 3, "max_epochs": 60, "final_train": False}
     small_search(tmp_path / "plain" / "run", **long).run()
@@ -282,6 +284,7 @@ def test_two_interrupts_save_the_stack_and_the_search_goes_on(tmp_path: Path) ->
     assert essence(tmp_path / "run") == essence(tmp_path / "plain" / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{}, {"variant": "epoch"}, {"warm_start": "weights"}, {"space": WILD, "n_trials": 8}]
 )

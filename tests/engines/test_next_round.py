@@ -79,6 +79,7 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch_size", [13, 32, 500])
 def test_a_continued_run_equals_one_that_was_never_interrupted(kind: str, batch_size: int, tmp_path: Path) -> None:
@@ -255,6 +256,7 @@ WARM: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WARM)
 def test_a_search_with_warm_starts_runs_learns_and_repeats(kind: str, tmp_path: Path) -> None:
     def run(name: str, **more: Any) -> Any:

@@ -180,6 +180,7 @@ def test_a_worker_that_hangs_is_ended_after_the_time_limit(
     assert past.results[1].status == "ok" and [len(tries) for tries in past.attempts.values()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_the_time_in_which_a_worker_cuts_its_graph_is_no_time_of_the_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_worker_that_never_says_a_word_is_the_machines_fault(monkeypatch: pyte
     assert one.check(trial, 9000.0) is not None
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_before_its_first_heartbeat_is_ended_and_its_trial_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +279,7 @@ def test_why_a_worker_could_not_begin_is_said(tmp_path: Path) -> None:
         engine.close()
 
 
+@pytest.mark.slow
 def test_a_trial_is_not_blamed_for_a_worker_that_never_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = tmp_path / "first"
     once = f"import os, pathlib; p = pathlib.Path({str(mark)!r}); p.exists() or (p.touch(), os._exit(9)); "

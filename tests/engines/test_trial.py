@@ -179,6 +179,7 @@ def test_less_work_space_changes_no_number(runner: TrialRunner) -> None:
         assert bare(runner.run(replace(task(), work_share=share), quiet)) == usual
 
 
+@pytest.mark.slow
 def test_an_interrupt_saves_and_the_trial_goes_on_exactly(runner: TrialRunner, tmp_path: Path) -> None:
     long = task(epochs=600.0, valid_every=300.0)
     undisturbed = bare(runner.run(long, quiet))

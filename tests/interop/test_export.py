@@ -66,6 +66,7 @@ PYKEEN_CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # PyKEEN warns on import and in use
 @pytest.mark.parametrize("name", PYKEEN_CONFIGS)
 def test_pykeen_loads_the_file_and_trains(name, folder):

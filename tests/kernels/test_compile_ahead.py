@@ -180,16 +180,19 @@ def test_every_launch_of_steps_and_validations_finds_the_kernel_that_was_compile
     run_with_driver(STEPS, tmp_path)
 
 
+@pytest.mark.slow
 @needs_triton
 def test_what_fails_to_compile_ahead_is_compiled_by_its_launch(tmp_path: Path) -> None:
     run_with_driver(FAILURE, tmp_path)
 
 
+@pytest.mark.slow
 @needs_triton
 def test_without_the_hook_of_triton_nothing_is_compiled_ahead(tmp_path: Path) -> None:
     run_with_driver(WITHOUT_HOOK, tmp_path)
 
 
+@pytest.mark.slow
 @needs_triton
 def test_a_hook_that_triton_calls_in_another_way_breaks_no_launch(tmp_path: Path) -> None:
     run_with_driver(CHANGED_HOOK, tmp_path)

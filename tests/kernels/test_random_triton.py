@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from triton_interpreter import interpret, needs_triton
 
 COMPARE = """
@@ -24,6 +26,7 @@ assert torch.equal(mask, reference.keep_mask(rows, 70, 0.3, key))
 """
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_triton_form_equals_the_others():
     interpret(COMPARE)

@@ -143,6 +143,7 @@ def test_products_with_stored_weights_equal_the_unfused_step_in_float64():
     interpret(PREPARE + wide + EDGES, json.dumps(cases))
 
 
+@pytest.mark.slow
 @needs_triton
 def test_triples_that_are_not_contiguous_are_an_error():
     interpret("""

@@ -194,6 +194,7 @@ def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
         load_model(tmp_path / "absent")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_and_keeps_the_old_model(folder: Path, tmp_path: Path) -> None:
     """A limit on file sizes simulates the full disk, in a separate process, since it cannot be removed."""
     program = textwrap.dedent(

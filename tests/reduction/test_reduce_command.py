@@ -40,6 +40,7 @@ def test_a_subgraph_is_written_with_its_names(tmp_path: Path, world: Dataset) ->
     assert grash("describe", tmp_path / "small").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -41,6 +41,7 @@ def test_a_method_keeps_its_budget_and_its_costs_only_grow(name, seed, noise, di
     assert {m for _, m in trace.points} <= set(trace.first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_a_method_depends_on_nothing_but_its_seed(name):
     first, other = (Recorded(make_table(n=128, correlation=0.5)) for _ in range(2))

@@ -82,6 +82,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_stopped_run_resumes_to_the_same_bits(name: str, tmp_path: Path, eager: None) -> None:
     config = settings_of(**VARIANTS[name])

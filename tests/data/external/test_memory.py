@@ -26,6 +26,7 @@ from large_sources import check_same, large, lines, stopped
 from small_graph import grash as run_grash
 
 
+@pytest.mark.slow
 def test_what_fits_is_read_at_once_and_what_might_not_in_parts(
     tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_damaged_archive_or_table_needs_nothing_before_it_is_read(tmp_path: Pa
     assert [n for _, n in tables.npz_sizes(tmp_path / "one.npz")] == [5, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duplicates", ["drop", "keep"])
 def test_tables_get_the_memory_beside_the_marks_of_triples_and_names(
     tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch, caplog, duplicates: str

@@ -22,6 +22,7 @@ CHARACTERS = st.characters(
 NAMES = st.text(CHARACTERS, min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(
     names=st.lists(NAMES, min_size=1, max_size=12, unique=True),
     picks=st.lists(st.tuples(*[st.integers(0, 11)] * 3), min_size=1, max_size=60),
@@ -53,6 +54,7 @@ def test_compressed_text_with_a_header(tmp_path: Path, small_blocks: None, pack,
     check_same(large(tmp_path / "g.tsv", tmp_path / "out", memory=memory), load_dataset(tmp_path / "g.tsv"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duplicates", ["drop", "keep"])
 def test_a_folder_of_splits(
     tmp_path: Path, small_blocks: None, duplicates: str, caplog: pytest.LogCaptureFixture
@@ -86,6 +88,7 @@ def test_blank_lines_and_wide_headers_are_logged_alike(
     assert found.provenance["read_as"]["train"] == {"separator": "commas", "header": True, "columns": [1, 2, 3]}
 
 
+@pytest.mark.slow
 def test_a_source_that_is_stopped_within_blank_lines_resumes(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "g.tsv").write_text(lines().replace("\n", "\n  \t\n\n"))
     at = 1

@@ -53,6 +53,7 @@ prepare_large(recognize(source), out, SourceOptions(), memory=1 << 20, overwrite
 """
 
 
+@pytest.mark.slow
 def test_killed_repeatedly_it_ends_without_damage(tmp_path: Path) -> None:
     (tmp_path / "g.tsv").write_text(lines(n=3000, n_names=900))
     codes = []
@@ -97,6 +98,7 @@ def killed_at(at: str, source: Path, out: Path, *, overwrite: bool = False) -> N
     assert ran.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["complete_folder", "remove", "half removed"])
 @pytest.mark.parametrize("kind", ["text", "array"])
 def test_killed_at_its_end_the_same_call_finishes_and_leaves_no_spill(tmp_path: Path, at: str, kind: str) -> None:

@@ -104,6 +104,7 @@ def test_every_optimizer_ends_as_in_one_process(optimizer: str, training: str) -
         assert [v.loss for v in state.history] == pytest.approx([v.loss for v in plain.history], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
