@@ -335,5 +335,5 @@ def test_threads_are_checked_by_every_verb_that_computes(saved, words):
 
 
 def test_an_option_for_reading_without_a_graph_to_read(saved):
-    assert "--n-test is about reading a graph" in refused("evaluate", saved, "--n-test", 3)
-    assert "--split-seed is about reading a graph" in refused("evaluate", saved, "--split-seed", 3)
+    assert "--columns is about reading a graph" in refused("evaluate", saved, "--columns", "htr")
+    assert "No such option: --n-test" in refused("evaluate", saved, "--n-test", 3)

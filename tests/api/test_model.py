@@ -8,14 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.api.model import Model
+import grash
+from grash.api.model import Model, Query
 from grash.data.dataset import Dataset
 from grash.data.known_answers import known_answers, known_relations
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
 from grash.files import write_checksums
 from grash.kernels.count_above import best_candidates, exact_scores
 from grash.models import MODELS
-from small_graph import model_of, rings
+from small_graph import model_of, rings, write_tsv
 
 NO_IDS = torch.empty(0, dtype=torch.int64)
 
@@ -87,13 +88,13 @@ def test_known_answers_are_marked_and_left_out_on_request():
     dataset = rings()
     model = model_of(dataset)
     truths = {(h, r, t) for split in (dataset.train, dataset.valid, dataset.test) for h, r, t in split.tolist()}
-    everyone = model.predict(head=5, relation="beside", k=100)
+    everyone = model.predict(head_id=5, relation="beside", k=100)
     assert {a.id for a in everyone if a.known} == {t for h, r, t in truths if (h, r) == (5, 2)} == {4, 6}
-    fresh = model.predict(head=5, relation="beside", k=100, new_only=True)
+    fresh = model.predict(head_id=5, relation="beside", k=100, new_only=True)
     assert [a for a in everyone if not a.known] == fresh
-    relations = model.predict(head=5, tail=6)
+    relations = model.predict(head_id=5, tail_id=6)
     assert {a.name for a in relations if a.known} == {"next", "beside"}
-    assert [a.name for a in model.predict(head=5, tail=6, new_only=True)] == ["two on"]
+    assert [a.name for a in model.predict(head_id=5, tail_id=6, new_only=True)] == ["two on"]
 
 
 @settings(max_examples=40, deadline=None)
@@ -115,8 +116,10 @@ def test_known_answers_found_in_one_pass_are_all_of_them(triples, random):
 
 def test_many_questions_get_the_answers_of_each():
     model = model_of(rings(), integers=True)
-    questions = [("person 1", "next", None), (None, "next", 4), (2, None, 3), (7, 1, None)] * 3
+    questions = [("person 1", "next", None), (None, "next", "person 4"), ("person 2", None, "person 3")] * 3
+    ids = [Query(7, 1, None)]
     assert model.predict_many(questions, 5) == [model.predict(*q, k=5) for q in questions]
+    assert model.predict_many(ids, 5) == [model.predict(head="person 7", relation="two on", k=5)]
     assert model.predict_many([], 5) == []
 
 
@@ -125,9 +128,9 @@ def test_a_question_needs_exactly_two_parts():
     with pytest.raises(InputError, match="no relation and no tail is given"):
         model.predict(head="person 1")
     with pytest.raises(InputError, match="all three are given"):
-        model.predict(1, 1, 1)
+        model.predict("person 1", "next", "person 2")
     with pytest.raises(InputError, match="give 1 or more"):
-        model.predict(1, 1, k=0)
+        model.predict("person 1", "next", k=0)
 
 
 def test_a_near_miss_gets_suggestions():
@@ -138,7 +141,24 @@ def test_a_near_miss_gets_suggestions():
     with pytest.raises(UnknownName, match="no relation named 'nxt'. Did you mean 'next'"):
         model.predict(head="person 1", relation="nxt")
     with pytest.raises(UnknownName, match="Ids go from 0 to 11"):
-        model.predict(head=12, relation=0)
+        model.predict(head_id=12, relation_id=0)
+
+
+def test_an_integer_is_a_name_where_the_graph_has_names():
+    dataset = grash.from_triples([("7", "2", "5"), ("5", "2", "9"), ("9", "3", "7")], n_valid=0, n_test=0)
+    model = model_of(dataset)
+    assert dataset.entities is not None and dataset.entities.id("5") == 1
+    assert model.predict(head=5, relation=2) == model.predict(head="5", relation="2")
+    assert model.predict(head=5, relation=2) == model.predict(head_id=1, relation_id=0)
+    assert model.neighbors(5) == model.neighbors(entity_id=1)
+    with pytest.raises(UnknownName, match="no entity named '0'. To give an id instead of a name, use head_id="):
+        model.predict(head=0, relation=2)
+    with pytest.raises(UnknownName, match="no relation named '0'.*use relation_id="):
+        model.predict(head=5, relation=0)
+    with pytest.raises(InputError, match="Both head='5' and head_id=1 are given"):
+        model.predict(head="5", relation=2, head_id=1)
+    with pytest.raises(InputError, match="No entity is given"):
+        model.neighbors()
 
 
 def test_without_names_ids_are_names():
@@ -177,14 +197,14 @@ def test_neighbors_are_the_nearest_of_a_full_sort(metric):
 
 def test_an_unknown_metric_is_a_sentence():
     with pytest.raises(ConfigError, match="give cosine, euclidean, dot"):
-        model_of(rings()).neighbors(0, 3, "manhattan")
+        model_of(rings()).neighbors("person 0", 3, "manhattan")
 
 
 def test_a_model_of_nan_is_not_asked():
     model = model_of(rings())
     model.kge.entity[0] = torch.nan
     with pytest.raises(Diverged):
-        model.predict(head=0, relation=0)
+        model.predict(head_id=0, relation_id=0)
 
 
 def test_a_saved_model_answers_the_same(tmp_path):
@@ -192,7 +212,7 @@ def test_a_saved_model_answers_the_same(tmp_path):
     model.evaluation, model.history = {"split": "test"}, [{"mrr": 0.5}]
     model.save(tmp_path / "m")
     again = Model.load(tmp_path / "m", device="cpu")
-    assert again.predict(head=1, relation=0) == model.predict(head=1, relation=0)
+    assert again.predict(head_id=1, relation_id=0) == model.predict(head_id=1, relation_id=0)
     assert (again.config, again.evaluation, again.history) == (model.config, model.evaluation, model.history)
     assert again.dataset.fingerprint == model.dataset.fingerprint
     assert (again.entity_embeddings == model.entity_embeddings).all()
@@ -262,6 +282,26 @@ def test_names_that_the_model_does_not_know_are_dropped_only_on_request():
         model.evaluate(nameless)
 
 
+def test_a_file_is_ranked_as_a_whole(tmp_path, caplog):
+    own = rings()
+    model = model_of(own)
+    path = write_tsv(own, tmp_path / "new.tsv")
+    n = sum(len(own.split(split)) for split in ("train", "valid", "test"))
+    result = model.evaluate(path)
+    assert (result.n_triples, result.n_triples_in_split, result.n_trained) == (n, n, len(own.train))
+    assert grash.evaluate(model, str(path)).to_dict() == result.to_dict()
+    caplog.clear()
+    split = model.evaluate(grash.load_dataset(path))
+    assert split.n_triples < n and "Only 2 of the 48 triples of new are ranked, those split off" in caplog.text
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "test.txt").write_text("person 0\tnext\tperson 1\n" * 2)
+    assert model.evaluate(tmp_path / "folder").n_triples == 2
+    (tmp_path / "folder" / "train.txt").write_text("person 0\tnext\tperson 1\n")
+    (tmp_path / "folder" / "test.txt").unlink()
+    with pytest.raises(InputError, match="has no test triples: give a file of triples, or a folder with a test file"):
+        model.evaluate(tmp_path / "folder")
+
+
 def test_no_tile_of_scores_is_larger_than_planned(monkeypatch):
     from grash.kernels import count_above as kernel
 
@@ -291,7 +331,7 @@ def test_a_count_that_is_none_is_refused(k):
 
 def test_counts_and_ids_of_numpy_are_taken():
     model = model_of(rings())
-    assert len(model.predict(head=np.int32(1), relation=np.int64(0), k=np.int64(3))) == 3
+    assert len(model.predict(head_id=np.int32(1), relation_id=np.int64(0), k=np.int64(3))) == 3
 
 
 @pytest.mark.parametrize("row", [("person 1", "next"), ("a", "b", "c", "d"), "abc", 3])

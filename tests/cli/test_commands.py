@@ -153,7 +153,9 @@ def test_names_with_brackets_are_shown_as_they_are(tmp_path):
 
 def test_evaluate_shows_what_was_measured(folder):
     ran = grash("evaluate", folder / "m", "--per-relation", "--device", "cpu")
-    assert "test: all 4 triples ranked against all entities, filtered by train, valid, test" in ran.out
+    assert (
+        "test of rings: all 4 triples ranked against all entities, filtered by train, valid, test of rings" in ran.out
+    )
     assert json.loads(grash("evaluate", folder / "m", "--split", "valid", "--json").out)["split"] == "valid"
     against = json.loads(grash("evaluate", folder / "m", "--candidates", 3, "--sample", 2, "--json").out)
     assert "mrr@3neg" in against["both"] and "mrr" not in against["both"]
@@ -167,6 +169,20 @@ def test_evaluate_takes_another_graph_by_names(folder, tmp_path):
     assert ran.code == 2 and "'stranger'" in ran.err
     ran = grash("evaluate", folder / "m", "--dataset", tmp_path, "--unseen", "drop", "--json")
     assert (json.loads(ran.out)["n_triples"], json.loads(ran.out)["n_unseen"]) == (1, 1)
+
+
+def test_evaluate_ranks_a_whole_file_and_prints_from_where(folder, tmp_path):
+    path = tmp_path / "new.tsv"
+    path.write_text("".join(f"person {i}\tnext\tperson {(i + 1) % 12}\n" for i in range(12)))
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "test.txt").write_text(path.read_text())
+    for source in (path, tmp_path / "only"):
+        ran = grash("evaluate", folder / "m", "--dataset", source)
+        assert f"test of {source}: all 12 triples ranked against all entities" in ran.out
+        assert f"filtered by train, valid, test of rings and of {source}" in ran.out
+        found = json.loads(grash("evaluate", folder / "m", "--dataset", source, "--json").out)
+        assert (found["n_triples"], found["source"]) == (12, str(source))
+        assert found["filter_sources"] == ["rings", str(source)]
 
 
 def test_predict_each_part(folder):

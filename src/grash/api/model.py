@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grash.data.dataset import Dataset
+from grash.data.dataset import DATASET_FILE, SPLITS, Dataset
 from grash.data.known_answers import known_answers, known_relations
-from grash.data.load import Source, as_dataset
+from grash.data.load import Source, is_bundled, load_dataset
+from grash.data.readers.source import dataset_name, split_files
 from grash.data.vocabulary import Vocabulary
 from grash.engines.memory import choose_device
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
@@ -30,10 +32,11 @@ from grash.models.store import StoredModel, save_model
 from grash.models.store import load_model as read_model
 from grash.training.config import TrainConfig, make_config
 
-Name = str | int  # an entity or relation by its name or its id
+Name = str | int  # of an entity or relation; an integer is the name "5", or the id of a graph without names
 Metric = Literal["cosine", "euclidean", "dot"]
 METRICS: tuple[Metric, ...] = ("cosine", "euclidean", "dot")
 
+_log = logging.getLogger(__name__)
 _WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
 _QUERIES = 256  # asked together
 _TRIPLES = 1 << 16  # scored together
@@ -134,12 +137,17 @@ class Model:
         *,
         k: int = 10,
         new_only: bool = False,
+        head_id: int | None = None,
+        relation_id: int | None = None,
+        tail_id: int | None = None,
     ) -> list[Prediction]:
         """Return the k best answers for the part that is not given, best first; equal scores by ascending id.
 
+        Give two parts by name, or by id (head_id, relation_id, tail_id). The ids of a graph without names are names.
         new_only: omit answers that the dataset (train, valid or test) has already.
         """
-        return self.predict_many([(head, relation, tail)], k, new_only=new_only)[0]
+        ids = {"head_id": head_id, "relation_id": relation_id, "tail_id": tail_id}
+        return self.predict_many([self.query(head, relation, tail, **ids)], k, new_only=new_only)[0]
 
     @torch.no_grad()
     def predict_many(
@@ -149,7 +157,7 @@ class Model:
         *,
         new_only: bool = False,
     ) -> list[list[Prediction]]:
-        """Call `predict` for each (head, relation, tail), one of them None."""
+        """Call `predict` for each (head, relation, tail) of names, one of them None, or each `Query` of ids."""
         _check_count(k, "answers")
         questions = [q if isinstance(q, Query) else self.query(*_three(q, i)) for i, q in enumerate(queries)]
         answers: list[list[Prediction]] = [[] for _ in questions]
@@ -167,9 +175,10 @@ class Model:
 
     @torch.no_grad()
     def score(self, triples: Iterable[Sequence[Name]] | NDArray[Any], *, side: Side = "tail") -> NDArray[np.float32]:
-        """Return scores (n,) of triples (n, 3), given by names or ids; higher is more plausible.
+        """Return scores (n,) of triples; higher is more plausible.
 
-        With reciprocal relations a triple has two scores; this is the one that ranks `side`.
+        triples: rows of names, or an integer array (n, 3) of ids, as the splits of a Dataset are. With reciprocal
+        relations, a triple has two scores; this is the one that ranks `side`.
         """
         ids = self._ids(triples)
         scores = []
@@ -182,12 +191,19 @@ class Model:
         return np.concatenate(scores) if scores else np.empty(0, np.float32)
 
     @torch.no_grad()
-    def neighbors(self, entity: Name, k: int = 10, metric: Metric = "cosine") -> list[Prediction]:
-        """Return the k nearest other entities, by their embeddings; euclidean scores are minus the distance."""
+    def neighbors(
+        self, entity: Name | None = None, k: int = 10, metric: Metric = "cosine", *, entity_id: int | None = None
+    ) -> list[Prediction]:
+        """Return the k nearest other entities, by their embeddings; euclidean scores are minus the distance.
+
+        Give the entity by name, or by id (entity_id).
+        """
         if metric not in METRICS:
             raise ConfigError(f"metric={metric!r} is unknown: give {', '.join(METRICS)}.")
         _check_count(k, "neighbors")
-        center = self.entity_id(entity)
+        center = _find(entity, entity_id, self.dataset.entities, self.dataset.n_entities, "entity")
+        if center is None:
+            raise InputError("No entity is given: give entity= or entity_id=.")
         table = self.kge.entity
 
         def rows(start: int, stop: int) -> torch.Tensor:
@@ -202,29 +218,41 @@ class Model:
         )  # fmt: skip
         return [Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist())]
 
-    def evaluate(self, dataset: Dataset | None = None, **options: Any) -> Evaluation:
+    def evaluate(self, dataset: Source | None = None, **options: Any) -> Evaluation:
         """Rank a split of the model's own dataset, or of another one whose names are matched with the model's.
 
-        options: see `grash.evaluation.evaluate`.
+        dataset: a Dataset, or a path. A file is the test set as a whole; a folder can have just a test file. Nothing is
+        split off. options: see `grash.evaluation.evaluate`.
         """
-        if dataset is None or dataset.fingerprint == self.dataset.fingerprint:
+        if dataset is None or (isinstance(dataset, Dataset) and dataset.fingerprint == self.dataset.fingerprint):
             return evaluate_own(self.kge, self.dataset, **options)
-        return evaluate_other(self.kge, self.dataset, dataset, **options)
+        split = options.get("split", "test")
+        other = dataset if isinstance(dataset, Dataset) else load_split(dataset, split)
+        if other.fingerprint == self.dataset.fingerprint:
+            return evaluate_own(self.kge, self.dataset, **options)
+        if n := other.provenance.get("split_off", {}).get("got", {}).get(split):
+            total = sum(len(other.split(name)) for name in SPLITS)
+            advice = "give its path instead of the Dataset to rank all of them"
+            _log.warning(
+                "Only %d of the %d triples of %s are ranked, those split off: %s.", n, total, other.name, advice
+            )
+        return evaluate_other(self.kge, self.dataset, other, **options)
 
-    def query(self, head: Name | None, relation: Name | None, tail: Name | None) -> Query:
-        """Return the question by ids; exactly one part must be None."""
-        given = {"head": head, "relation": relation, "tail": tail}
-        missing = [name for name, value in given.items() if value is None]
+    def query(self, head: Name | None, relation: Name | None, tail: Name | None, **ids: int | None) -> Query:
+        """Return the question by ids; exactly one part must be None. ids: head_id, relation_id, tail_id."""
+        data = self.dataset
+        found = {
+            "head": _find(head, ids.get("head_id"), data.entities, data.n_entities, "head"),
+            "relation": _find(relation, ids.get("relation_id"), data.relations, data.n_relations, "relation"),
+            "tail": _find(tail, ids.get("tail_id"), data.entities, data.n_entities, "tail"),
+        }
+        missing = [part for part, value in found.items() if value is None]
         if len(missing) != 1:
             raise InputError(
                 f"A question gives two of head, relation and tail, and asks for the third: "
                 f"{'all three are' if not missing else 'no ' + ' and no '.join(missing) + ' is'} given."
             )
-        return Query(
-            None if head is None else self.entity_id(head),
-            None if relation is None else self.relation_id(relation),
-            None if tail is None else self.entity_id(tail),
-        )
+        return Query(**found)
 
     def entity_id(self, entity: Name) -> int:
         return _id_of(entity, self.dataset.entities, self.dataset.n_entities, "entity")
@@ -294,13 +322,27 @@ class Model:
         return [Prediction(self.relation_name(r), r, float(scores[r]), bool(known[r])) for r in order[:k].tolist()]
 
 
+def _find(name: Name | None, i: int | None, vocabulary: Vocabulary | None, count: int, part: str) -> int | None:
+    """Return the id of a part of a question, which is given by name, by id, or not at all."""
+    if name is not None and i is not None:
+        raise InputError(f"Both {part}={name!r} and {part}_id={i} are given: give one of them.")
+    kind = "relation" if part == "relation" else "entity"
+    if i is None:
+        return None if name is None else _id_of(name, vocabulary, count, kind)
+    return _id_of(i, None, count, kind)
+
+
 def _id_of(name: Name, vocabulary: Vocabulary | None, count: int, kind: str) -> int:
-    if isinstance(name, str) and vocabulary is not None:
-        return vocabulary.id(name)
-    if isinstance(name, str) and not name.isdecimal():
-        raise InputError(f"The dataset has no names, so {kind} {name!r} is unknown: give its id, 0 to {count - 1:,}.")
+    """Return the id of a name; without a vocabulary, ids are names."""
     if isinstance(name, bool) or not isinstance(name, str | int | np.integer):
         raise InputError(f"{name!r} is no {kind}: give a name or an id.")
+    if vocabulary is not None:
+        if isinstance(name, str) or vocabulary.find(str(name)) is not None:
+            return vocabulary.id(str(name))
+        keyword = "relation_id=" if kind == "relation" else "head_id=, tail_id= or entity_id="
+        raise UnknownName(kind, str(name), hint=f"To give an id instead of a name, use {keyword}.")
+    if isinstance(name, str) and not name.isdecimal():
+        raise InputError(f"The dataset has no names, so {kind} {name!r} is unknown: give its id, 0 to {count - 1:,}.")
     if not 0 <= int(name) < count:
         raise UnknownName(f"{kind} id", str(name), hint=f"Ids go from 0 to {count - 1:,}.")
     return int(name)
@@ -337,6 +379,29 @@ def _holds(ascending: NDArray[np.int64], value: int) -> bool:
     return place < len(ascending) and int(ascending[place]) == value
 
 
+def load_split(source: str | Path, split: str = "test", **reading: Any) -> Dataset:
+    """Load triples to rank: the given split of a source, of which nothing is split off.
+
+    A file is the split as a whole. A folder without train needs only the file of the split. reading: separator,
+    header, columns, literals, format.
+    """
+    path = Path(source)
+    whole: dict[str, Any] = {"n_valid": 0, "n_test": 0, "duplicates": "keep", **reading}
+    if path.is_dir() and not (path / DATASET_FILE).is_file():
+        files = split_files(path)
+        if "train" not in files and len(files.get(split, [])) == 1:
+            return replace(load_split(files[split][0][0], split, **reading), name=dataset_name(path))
+    if is_bundled(path) or (path / DATASET_FILE).is_file():
+        return load_dataset(source, **reading)
+    found = load_dataset(source, **whole)
+    if path.is_file() and not len(found.split(split)):  # a file with several splits, as .npz, has its own
+        empty = found.train[:0]
+        return replace(found, **{"train": empty, "valid": empty, "test": empty, split: found.train})
+    if not len(found.split(split)):
+        raise InputError(f"{source} has no {split} triples: give a file of triples, or a folder with a {split} file.")
+    return found
+
+
 def load_model(folder: str | Path, *, device: str = "auto") -> Model:
     """Load the model of a folder that `train` or `Model.save` wrote."""
     return Model.load(folder, device=device)
@@ -345,9 +410,9 @@ def load_model(folder: str | Path, *, device: str = "auto") -> Model:
 def evaluate(
     model: Model | str | Path, dataset: Source | None = None, *, device: str = "auto", **options: Any
 ) -> Evaluation:
-    """Evaluate a model or a model folder, on its own dataset or, matched by names, on another.
+    """Evaluate a model or a model folder, on its own dataset or, matched by names, on another (see `Model.evaluate`).
 
     options: split, sample, candidates, unseen, detail, seed, work_bytes, as in `grash.evaluation.evaluate`.
     """
     loaded = model if isinstance(model, Model) else load_model(model, device=device)
-    return loaded.evaluate(None if dataset is None else as_dataset(dataset), **options)
+    return loaded.evaluate(dataset, **options)

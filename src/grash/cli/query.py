@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
@@ -30,14 +30,17 @@ _EXPORTED = "A model folder; for settings also a YAML file or a run folder, for 
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(with_options(evaluate, reading=READING))
+    reading = {name: READING[name] for name in ("separator", "header", "columns", "literals", "format")}
+    app.command()(with_options(evaluate, reading=reading))
     for verb in (predict, score, neighbors, export):
         app.command()(verb)
 
 
 def evaluate(
     model: ModelFolder,
-    dataset: Annotated[str | None, typer.Option(help="Another graph, matched by names (default: the model's).")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Other triples, matched by names: a test file, or a folder with one.")
+    ] = None,
     split: Annotated[Literal["valid", "test"], typer.Option(help="Split to rank.")] = "test",
     sample: Annotated[int | None, typer.Option(help="Rank a random sample of that many triples.")] = None,
     candidates: Annotated[
@@ -56,22 +59,24 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a split: MRR, Hits@k and more.
 
-    For each triple, the model ranks the true head and tail among all entities, leaving out other known answers.
+    For each triple, the model ranks the true head and tail among all entities, leaving out other known answers. All
+    triples of a file given with --dataset are ranked. Of a folder, its split is ranked; nothing is split off.
     """
     if reading and dataset is None:
         given = option_name(READING, next(iter(reading)))
         raise ConfigError(f"{given} is about reading a graph: give the graph with --dataset.")
-    from grash.api.dataset import load_dataset
-    from grash.api.model import evaluate
+    from grash.api.model import load_split
 
     loaded = _load(model, device, threads)
-    other = None if dataset is None else load_dataset(dataset, **reading)
+    other = None if dataset is None else load_split(dataset, split, **reading)
     options: dict[str, Any] = {"split": split, "sample": sample, "candidates": candidates, "unseen": unseen}
-    result = evaluate(loaded, other, seed=seed, **options).to_dict()
+    result = loaded.evaluate(other, seed=seed, **options).to_dict()
+    own = loaded.dataset.name
+    filtered_by = [own] if other is None else [own, str(dataset)]
     if json:
-        as_json(result)
+        as_json({**result, "source": str(dataset or own), "filter_sources": filtered_by})
     else:
-        show_evaluation(result, per_relation=per_relation)
+        show_evaluation(result, per_relation=per_relation, source=str(dataset or own), filtered_by=filtered_by)
 
 
 def predict(
@@ -199,8 +204,13 @@ def export(
         print(path)
 
 
-def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> None:
-    """Print the tables of an evaluation, given as a dictionary."""
+def show_evaluation(
+    result: dict[str, Any], *, source: str, filtered_by: Sequence[str], per_relation: bool = False
+) -> None:
+    """Print the tables of an evaluation, given as a dictionary.
+
+    source: where the triples come from. filtered_by: the graphs whose triples were left out as known answers.
+    """
     suffix = "" if result["candidates"] is None else f"@{result['candidates']}neg"
     low, high = result[f"mrr_interval{suffix}"]
     columns = tuple(f">{name}{suffix}" for name in _METRICS)
@@ -208,7 +218,7 @@ def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> No
     def values(metrics: dict[str, Any]) -> list[float]:
         return [float(metrics[f"{name}{suffix}"]) for name in _METRICS]
 
-    print(f"\n{_measured(result)}\n")
+    print(f"\n{_measured(result, source, filtered_by)}\n")
     sides = {"both": "head and tail", "head": "head", "tail": "tail"}
     table(("predicted", *columns), [(text, *values(result[side])) for side, text in sides.items()])
     print(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
@@ -219,12 +229,13 @@ def show_evaluation(result: dict[str, Any], *, per_relation: bool = False) -> No
             table((heading, ">questions", *columns), [(name, m["n"], *values(m)) for name, m in result[key].items()])
 
 
-def _measured(result: dict[str, Any]) -> str:
+def _measured(result: dict[str, Any], source: str, filtered_by: Sequence[str]) -> str:
     """Return a line on what was ranked, against what, and how it was filtered."""
     n, total = result["n_triples"], result["n_triples_in_split"]
     which = f"all {n:,}" if n == total else f"{n:,} of {total:,}"
     against = "all entities" if result["candidates"] is None else f"{result['candidates']:,} random entities"
-    text = f"{result['split']}: {which} triples ranked against {against}, filtered by {', '.join(result['filter'])}"
+    known = f"{', '.join(result['filter'])} of {' and of '.join(filtered_by)}"
+    text = f"{result['split']} of {source}: {which} triples ranked against {against}, filtered by {known}"
     if result["n_unseen"]:
         what = "dropped" if result["unseen"] == "drop" else "kept"
         text += f"; {result['n_unseen']:,} triples with an entity or relation not seen in training {what}"

@@ -238,7 +238,7 @@ def _print_result(
     from grash.cli.query import show_evaluation
 
     if evaluation:
-        show_evaluation(evaluation)
+        show_evaluation(evaluation, source=dataset.name, filtered_by=[dataset.name])
     print(f"\nSaved as {folder}. Try:")
     for words in _next_commands(dataset, folder):
         print(f"  {command('grash', *words)}")

@@ -50,7 +50,7 @@ def load_dataset(source: Path | str, options: SourceOptions | None = None, **cha
     """Return the dataset of a source: an encoded folder is memory-mapped, "world" is bundled, all else is read."""
     options = SourceOptions.of(options, changes)
     path = _path(source)
-    if _is_bundled(path):
+    if is_bundled(path):
         graph = load_dataset(BUNDLED[str(source)], options)
         return replace(graph, provenance={**graph.provenance, "source": f"{source}, bundled with grash"})
     layout = recognize(path, file_format=options.format)
@@ -107,7 +107,7 @@ def prepare(
     path, out, chosen = _path(source), Path(out), SourceOptions.of(options, changes)
     limit = large.memory_limit(memory)
     repair_folder(out)
-    layout = None if _is_bundled(path) else recognize(path, file_format=chosen.format)
+    layout = None if is_bundled(path) else recognize(path, file_format=chosen.format)
     if layout is not None and large.was_finished(layout, out, chosen):
         return Dataset.load(out)
     if not overwrite:
@@ -131,7 +131,8 @@ def _path(source: Any) -> Path:
     return Path(source)
 
 
-def _is_bundled(path: Path) -> bool:
+def is_bundled(path: Path) -> bool:
+    """Return whether this names a bundled graph, and no file or folder."""
     return str(path) in BUNDLED and not path.exists()
 
 

@@ -247,7 +247,7 @@ def _libkge_settings(path: Path) -> dict[str, Any]:
 
 
 def _split_folder(folder: Path, file_format: Format | None) -> Layout:
-    found = _split_files(folder)
+    found = split_files(folder)
     formats = [f for f in SUFFIXES if any(f == g for _, g in found.get("train", []))]
     if file_format is not None:
         formats = [file_format] if file_format in formats else []
@@ -270,7 +270,7 @@ def _split_folder(folder: Path, file_format: Format | None) -> Layout:
     return Layout("splits", folder, files, kinds)
 
 
-def _split_files(folder: Path) -> dict[str, list[tuple[Path, Format]]]:
+def split_files(folder: Path) -> dict[str, list[tuple[Path, Format]]]:
     """Return the files of each split: train.*, valid.*, test.*, or without train, NAME_train.* of a single NAME."""
     plain: dict[str, list[tuple[Path, Format]]] = {}
     prefixed: dict[str, dict[str, list[tuple[Path, Format]]]] = {}
@@ -311,7 +311,7 @@ def _not_found(path: Path) -> str:
 def _no_graph_in(folder: Path) -> str:
     found = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir())
     shown = ", ".join(found[:8]) + (", …" if len(found) > 8 else "") if found else "nothing"
-    inside = [p for p in sorted(folder.iterdir()) if p.is_dir() and "train" in _split_files(p)]
+    inside = [p for p in sorted(folder.iterdir()) if p.is_dir() and "train" in split_files(p)]
     hint = f" {inside[0]} looks like a graph." if inside else ""
     return (
         f"{folder} contains no graph that grash reads. It contains {shown}.{hint} Looked for: an encoded dataset "
