@@ -274,6 +274,28 @@ def test_splits_are_written_of_a_run_without_a_model_and_of_any_graph(tmp_path):
     assert sorted(lines) == sorted((tmp_path / "rings.tsv").read_text().splitlines())
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_pykeen_loads_the_file_from_any_folder(tmp_path, monkeypatch):
+    from pykeen.pipeline import pipeline_from_path
+
+    model_of(rings()).save(tmp_path / "m")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert grash("export", "m", "--format", "splits", "-o", "splits").code == 0
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config_of(epochs=1).model_dump()))
+    assert grash("export", "c.yaml", "--format", "pykeen", "-o", "p", "--dataset", "splits").code == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    logging.disable(logging.WARNING)
+    try:
+        result = pipeline_from_path(tmp_path / "p" / "pykeen.json", device="cpu")
+    finally:
+        logging.disable(logging.NOTSET)
+    assert set(result.training.entity_to_id) == {f"person {i}" for i in range(12)}
+    (tmp_path / "splits" / "valid.txt").unlink()
+    ran = grash("export", "../c.yaml", "--format", "pykeen", "-o", "q", "--dataset", "../splits")
+    assert ran.code == 2 and "valid.txt is missing, which PyKEEN reads" in ran.err
+
+
 def test_a_run_folder_gives_its_winner(tmp_path):
     with pytest.raises(InputError, match="has no configuration"):
         find_config(tmp_path)

@@ -6,6 +6,7 @@ file lists the settings that the other tool does not have.
 
 from __future__ import annotations
 
+import csv
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -36,12 +37,11 @@ CONFIG_FILES = {"pykeen": "pykeen.json", "libkge": "libkge.yaml"}
 _FILES = {
     *(f"{stem}.{end}" for stem in ("entities", "relations") for end in ("npy", "tsv", "parquet")),
     "entities.txt",
-    *(f"{split}.txt" for split in SPLITS),
+    *(f"{split}.{end}" for split in SPLITS for end in ("txt", "csv")),
 }
 _ROWS = 1 << 14  # rows per block
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _SPACE = re.compile(r"\s")
-_BREAK = re.compile(r"[\t\n\r]")
+_NEEDS_QUOTES = re.compile(r'^"|[\t\n\r]')  # in a file with tabs; readers disagree about quotes in such files
 _log = logging.getLogger(__name__)
 
 
@@ -57,13 +57,13 @@ def export_model(
 ) -> list[Path]:
     """Write the folder and return its files. A folder is written completely or not at all.
 
-    npy        entities.npy (E, D), relations.npy, entities.tsv and relations.tsv (id, tab, name; a backslash, tab or
-               line end in a name is written as \\\\, \\t, \\n or \\r)
+    npy        entities.npy (E, D), relations.npy, entities.tsv and relations.tsv (id, tab, name; quoted as in CSV if
+               the name has a quotation mark, tab or line end)
     word2vec   entities.txt: a line "E D", then the name and D numbers of each entity; spaces in names become
                underscores, and names that would become equal are an error
     parquet    entities.parquet and relations.parquet: id, name, embedding (list of float32)
     splits     train.txt, valid.txt and test.txt of the dataset: names of head, relation and tail, with tabs between;
-               a name with a tab or a line end is an error
+               if a name starts with a quotation mark or has a tab or line end, train.csv, valid.csv and test.csv
     pykeen     pykeen.json, a pipeline; settings that PyKEEN does not have are logged, and listed in the file
     libkge     libkge.yaml, a training, likewise
 
@@ -168,9 +168,8 @@ def _write_npy(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
             np.lib.format.write_array_header_1_0(file, header)
             for _, block in _blocks(table):
                 file.write(block.tobytes())
-        with (folder / f"{stem}.tsv").open("w", encoding="utf-8", newline="\n") as text:
-            for i in range(len(table)):
-                text.write(f"{i}\t{names(i).translate(_ESCAPES)}\n")
+        with (folder / f"{stem}.tsv").open("w", encoding="utf-8", newline="") as text:
+            csv.writer(text, "excel-tab", lineterminator="\n").writerows((i, names(i)) for i in range(len(table)))
 
 
 def _write_word2vec(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
@@ -200,16 +199,21 @@ def _write_parquet(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
 
 
 def _write_splits(dataset: Dataset, folder: Path) -> None:
-    entity, relation = (str if v is None else v.name for v in (dataset.entities, dataset.relations))
-    named = (entity, relation, entity)
+    """Write files with tabs and without quotes, or CSV files if a name needs quotes: what all readers read alike."""
+    vocabularies = (dataset.entities, dataset.relations)
+    quoted = any(_NEEDS_QUOTES.search(name) for names in vocabularies if names is not None for name in names)
+    if quoted:
+        _log.warning(
+            "A name needs quotes, so the splits are CSV files: PyKEEN reads them with load_triples(path, ',')."
+        )
+    entity, relation = (str if v is None else v.name for v in vocabularies)
     for split in SPLITS:
-        with (folder / f"{split}.txt").open("w", encoding="utf-8", newline="\n") as text:
+        with (folder / f"{split}.{'csv' if quoted else 'txt'}").open("w", encoding="utf-8", newline="") as text:
+            rows = csv.writer(text, lineterminator="\n")
             for _, block in in_blocks(dataset.split(split), _ROWS):
-                for triple in block.tolist():
-                    names = [name(i) for name, i in zip(named, triple)]
-                    if any(_BREAK.search(name) for name in names):
-                        raise InputError(f"A name in {names} has a tab or a line end, which {split}.txt cannot have.")
-                    text.write("\t".join(names) + "\n")
+                for h, r, t in block.tolist():
+                    names = (entity(h), relation(r), entity(t))
+                    rows.writerow(names) if quoted else text.write("\t".join(names) + "\n")
 
 
 def _tables(kge: KgeModel, dataset: Dataset) -> Iterator[tuple[str, Tensor, Callable[[int], str]]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grash import __version__
+from grash.errors import InputError
 from grash.training.config import TrainConfig
 
 _MODELS = {
@@ -33,7 +34,8 @@ _SPLIT_THERE = ("hetionet", "drkg", "primekg")  # published as one file, which P
 def config_to_pykeen(config: TrainConfig, dataset: str) -> tuple[dict[str, Any], list[str]]:
     """Return the configuration of the pipeline, whose metadata list what has no counterpart, and that list.
 
-    dataset: a name that PyKEEN knows, or a folder with train.txt, valid.txt and test.txt (three columns, tabs).
+    dataset: a name that PyKEEN knows, or a folder with train.txt, valid.txt and test.txt (three columns, tabs), whose
+    absolute paths are written.
     """
     left_out: list[str] = []
     pipeline = _graph(config, dataset)
@@ -82,7 +84,11 @@ def whole(name: str, value: float, tool: str, left_out: list[str]) -> int:
 def _graph(config: TrainConfig, dataset: str) -> dict[str, Any]:
     found: dict[str, Any] = {"dataset": _DATASETS.get(dataset, dataset)}
     if Path(dataset).is_dir():
-        found = {split: str(Path(dataset) / name) for split, name in _SPLITS.items()}
+        files = {split: Path(dataset).resolve() / name for split, name in _SPLITS.items()}  # read from any folder
+        for path in files.values():
+            if not path.is_file():
+                raise InputError(f"{path} is missing, which PyKEEN reads (three columns, tabs): give a folder with it.")
+        found = {split: str(path) for split, path in files.items()}
     return {**found, "dataset_kwargs": {"create_inverse_triples": config.reciprocal}}
 
 
