@@ -1,9 +1,14 @@
-"""Numbers as people read them, in terminals, logs and the report: durations, bytes and counts.
+"""Numbers and names as people read them, in terminals, logs and the report.
 
 Values are rounded before a unit is chosen, so 59.9 minutes print as "1 h 00 min" and never as "60 min" of an hour.
 """
 
 from __future__ import annotations
+
+import re
+
+# control characters, which act on a terminal; marks that change the direction of text; halves of surrogate pairs
+HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f\ufeff\ud800-\udfff]")
 
 
 def format_duration(seconds: float) -> str:
@@ -43,3 +48,8 @@ def format_number(value: float) -> str:
         if abs(value) < 999.5:
             return f"{value:.3g} {unit}"
     return f"{value / 1000:.3g} G"
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Return the text with characters that act on a terminal written as escapes, e.g. \\x1b; `keep` are left as is."""
+    return HIDDEN.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), text)

@@ -201,7 +201,8 @@ def test_predict_a_file_of_questions(folder, tmp_path):
     path.write_text("person 1\tnext\n\n?\tnext\tperson 3\r\nperson 1\t?\tperson 2")
     ran = grash("predict", folder / "m", "--queries", path, "-k", 2)
     lines = [line.split("\t") for line in ran.out.splitlines()]
-    assert lines[0] == ["head", "relation", "tail", "score", "known"]
+    assert lines[0] == ["head", "relation", "tail", "asked", "rank", "score", "known"]
+    assert [line[3:5] for line in lines[1:]] == [[side, n] for side in ("tail", "head", "relation") for n in "12"]
     assert [line[:2] for line in lines[1:3]] == [["person 1", "next"]] * 2
     assert [line[1:3] for line in lines[3:5]] == [["next", "person 3"]] * 2
     objects = [
@@ -225,7 +226,7 @@ def test_lines_with_unknown_names_are_refused_or_skipped(folder, tmp_path):
     assert ran.code == 0 and [json.loads(line)["head"] for line in ran.out.splitlines()] == ["person 1", "person 2"]
     assert "line 2 is skipped: There is no entity named 'nobody'" in ran.err
     ran = grash(*scoring, "--skip-unknown")
-    assert ran.code == 0 and len(ran.out.splitlines()) == 1
+    assert ran.code == 0 and len(ran.out.splitlines()) == 2
     ran = grash("score", folder / "m", "--head", "a", "--relation", "b", "--tail", "c", "--skip-unknown")
     assert ran.code != 0 and "is only for a file" in ran.err
 
@@ -241,7 +242,7 @@ def test_score_one_and_a_file(folder, tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text("person 1\tnext\tperson 2\nperson 4\tbeside\tperson 3\n")
     many = grash("score", folder / "m", path)
-    assert one.out.strip() == many.out.splitlines()[0]
+    assert one.out.splitlines() == many.out.splitlines()[:2] and one.out.startswith("head\trelation\ttail\tscore\n")
     assert len(json.loads(grash("score", folder / "m", path, "--json").out)) == 2
 
 

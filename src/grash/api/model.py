@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grash.data.dataset import DATASET_FILE, SPLITS, Dataset
+from grash.data.dataset import DATASET_FILE, SPLITS, Dataset, SplitName
 from grash.data.known_answers import known_answers, known_relations
 from grash.data.load import Source, is_bundled, load_dataset
 from grash.data.readers.source import dataset_name, split_files
@@ -379,7 +379,7 @@ def _holds(ascending: NDArray[np.int64], value: int) -> bool:
     return place < len(ascending) and int(ascending[place]) == value
 
 
-def load_split(source: str | Path, split: str = "test", **reading: Any) -> Dataset:
+def load_split(source: str | Path, split: SplitName = "test", **reading: Any) -> Dataset:
     """Load triples to rank: the given split of a source, of which nothing is split off.
 
     A file is the split as a whole. A folder without train needs only the file of the split. reading: separator,
@@ -395,8 +395,8 @@ def load_split(source: str | Path, split: str = "test", **reading: Any) -> Datas
         return load_dataset(source, **reading)
     found = load_dataset(source, **whole)
     if path.is_file() and not len(found.split(split)):  # a file with several splits, as .npz, has its own
-        empty = found.train[:0]
-        return replace(found, **{"train": empty, "valid": empty, "test": empty, split: found.train})
+        splits: dict[str, Any] = dict.fromkeys(SPLITS, found.train[:0])
+        return replace(found, **{**splits, split: found.train})
     if not len(found.split(split)):
         raise InputError(f"{source} has no {split} triples: give a file of triples, or a folder with a {split} file.")
     return found

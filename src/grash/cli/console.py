@@ -11,20 +11,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from grash.formatting import format_duration
+from grash.formatting import HIDDEN, format_duration, printable
 
 _WIDTH_OF_FILES = 400  # columns of a table that is not printed to a terminal
 _SECONDS_BETWEEN_LINES = {True: 0.2, False: 10.0}  # of progress: in a terminal, and elsewhere
 
 
 def say(sentence: str) -> None:
-    """Print a message on stderr."""
-    print(sentence, file=sys.stderr, flush=True)
+    """Print a message on stderr. As everywhere here, names in it cannot act on the terminal."""
+    print(printable(sentence, keep="\n"), file=sys.stderr, flush=True)
 
 
-def as_json(content: Any) -> None:
+def show(text: object = "") -> None:
+    """Print a text on stdout."""
+    print(printable(str(text), keep="\n"), flush=True)
+
+
+def as_json(content: Any, *, indent: int | None = 2) -> None:
     """Print one JSON document on stdout."""
-    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+    print(HIDDEN.sub(lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
@@ -39,10 +45,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     for column in columns:
         drawn.add_column(Text(column.lstrip(">")), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        drawn.add_row(*(Text(_cell_text(value)) for value in row))
+        drawn.add_row(*(Text(printable(_cell_text(value))) for value in row))
     console = Console(markup=False, highlight=False, emoji=False, width=None if terminal else _WIDTH_OF_FILES)
     if title:
-        print(title)
+        show(title)
     with console.capture() as captured:
         console.print(drawn)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
@@ -57,8 +63,8 @@ def show_log(*, verbose: bool = False) -> None:
 
 
 def command(*words: object) -> str:
-    """Return a command line with quotes where they are needed."""
-    return shlex.join(str(word) for word in words)
+    """Return a command line with quotes where they are needed; control characters as in $'\\x1b' of Bash and Zsh."""
+    return " ".join(_quoted(str(word)) for word in words)
 
 
 @contextmanager
@@ -72,6 +78,7 @@ def status_line(*, keep: bool) -> Iterator[Callable[[str], None]]:
     def show(line: str) -> None:
         nonlocal shown
         shown = True
+        line = printable(line)
         print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     try:
@@ -92,14 +99,14 @@ def share_display(*, quiet: bool = False) -> Iterator[Callable[[str, float, int]
         return
     terminal, started = sys.stderr.isatty(), time.monotonic()
     shown = 0.0 if terminal else started
-    with status_line(keep=False) as show:
+    with status_line(keep=False) as draw:
 
         def watch(step: str, share: float, n_triples: int) -> None:
             nonlocal shown
             now = time.monotonic()
             if now - shown >= _SECONDS_BETWEEN_LINES[terminal]:
                 shown = now
-                show(share_line(step, share, n_triples, now - started))
+                draw(share_line(step, share, n_triples, now - started))
 
         yield watch
 
@@ -108,6 +115,12 @@ def share_line(step: str, share: float, n_triples: int, seconds: float) -> str:
     """Return a line of progress, e.g. "reading: 46%, 12,345 triples, 2 min"."""
     triples = f", {n_triples:,} triples" if n_triples else ""
     return f"{step}: {share:.0%}{triples}, {format_duration(seconds)}"
+
+
+def _quoted(word: str) -> str:
+    if printable(word) == word:
+        return shlex.quote(word)
+    return "$'" + printable(word.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
 def _cell_text(value: object) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from grash.cli.console import as_json, command, say, share_display, show_log, status_line, table
+from grash.cli.console import as_json, command, say, share_display, show, show_log, status_line, table
 from grash.cli.options import READING, Json, Overwrite, Source, with_options
 from grash.errors import ConfigError
 from grash.files import atomic_file, check_absent
@@ -64,9 +64,9 @@ def prepare(
         about = {"folder": str(folder), "name": dataset.name}
         as_json(about | _counts(dataset, "train", "valid", "test") | {"provenance": dataset.provenance})
         return
-    print(f"{folder}: {dataset!r}")
-    print(f"Next: {command('grash', 'describe', folder)}")
-    print(f"      {command('grash', 'train', folder)}")
+    show(f"{folder}: {dataset!r}")
+    show(f"Next: {command('grash', 'describe', folder)}")
+    show(f"      {command('grash', 'train', folder)}")
 
 
 def describe(source: Source, json: Json = False, *, reading: dict[str, Any]) -> None:
@@ -150,7 +150,7 @@ def list_datasets(context: typer.Context, json: Json = False) -> None:
         for e in CATALOG.values()
     ]
     table(("name", ">entities", ">relations", ">triples", ">download", "license", "title"), rows)
-    print("\n`grash datasets get NAME` downloads one. The dataset `world` is bundled.")
+    show("\n`grash datasets get NAME` downloads one. The dataset `world` is bundled.")
 
 
 def get_dataset(
@@ -165,13 +165,13 @@ def get_dataset(
 
     show_log()
     entry = find_entry(name)
-    with status_line(keep=True) as show:
+    with status_line(keep=True) as draw:
 
         def progress(name: str, done: int, total: int | None) -> None:
-            show(f"{name}: {format_bytes(done)}" + (f" of {format_bytes(total)}" if total else ""))
+            draw(f"{name}: {format_bytes(done)}" + (f" of {format_bytes(total)}" if total else ""))
 
         path = download(entry, folder, progress=progress if sys.stderr.isatty() else None)
-    print(path)
+    show(path)
     if entry.notes:
         say(entry.notes)
     if entry.columns != "head,relation,tail":
@@ -186,18 +186,18 @@ def _counts(dataset: Dataset, *splits: Any) -> dict[str, Any]:
 
 
 def _print_profile(profile: Profile) -> None:
-    print(f"{profile.name}: {profile.n_entities:,} entities, {profile.n_relations:,} relations\n")
+    show(f"{profile.name}: {profile.n_entities:,} entities, {profile.n_relations:,} relations\n")
     columns = ("triples", "duplicates", "entities", "relations", "unseen entities", "unseen relations")
     rows = [(name, *(getattr(s, c.replace(" ", "_")) for c in columns)) for name, s in profile.splits.items()]
     table(("split", *(f">{column}" for column in columns)), rows)
     _print_reading(profile)
     degrees = profile.degrees
     quantiles = ", ".join(f"{name}: {value:g}" for name, value in degrees.quantiles.items())
-    print(f"\nTrain triples per entity: {degrees.mean:.1f} on average; quantiles: {quantiles}.")
-    print(f"{degrees.with_one_triple:,} entities have one train triple, {degrees.not_in_train:,} have none.\n")
+    show(f"\nTrain triples per entity: {degrees.mean:.1f} on average; quantiles: {quantiles}.")
+    show(f"{degrees.with_one_triple:,} entities have one train triple, {degrees.not_in_train:,} have none.\n")
     _print_relations(profile)
     for warning in profile.warnings:
-        print(f"\nwarning: {warning}")
+        show(f"\nwarning: {warning}")
 
 
 def _print_reading(profile: Profile) -> None:
@@ -219,7 +219,7 @@ def _print_reading(profile: Profile) -> None:
         counts = " and ".join(f"{count:,} {split}" for split, count in reading.split_off.items())
         lines.append(f"{counts} triples were split off train, with seed {reading.split_seed}.")
     if lines:
-        print("\nHow it was read:\n" + "\n".join(f"  {line}" for line in lines))
+        show("\nHow it was read:\n" + "\n".join(f"  {line}" for line in lines))
 
 
 def _print_relations(profile: Profile) -> None:
@@ -240,7 +240,7 @@ def _print_relations(profile: Profile) -> None:
     columns = (">train", ">heads", ">tails", ">tails per head", ">heads per tail", "kind", ">symmetric")
     table(("relation", *columns), rows)
     if len(relations) > _RELATIONS_SHOWN:
-        print(f"… and {len(relations) - _RELATIONS_SHOWN:,} more; --json shows all.")
+        show(f"… and {len(relations) - _RELATIONS_SHOWN:,} more; --json shows all.")
 
 
 def _parse_fraction(text: str | None) -> Fraction | None:
@@ -307,11 +307,11 @@ def _print_subgraph(full: Dataset, subgraph: Subgraph, folder: Path, plot: Path 
     rows: list[tuple[object, ...]] = [(name, a, b, f"{a / b:.2%}" if b else None) for name, (a, b) in sizes.items()]
     rows.insert(1, ("valid triples", len(small.valid), len(full.valid), None))
     table(("", ">subgraph", ">full graph", ">share"), rows)
-    print(f"\n{_size_text(full, subgraph)}")
-    print(f"{folder}: {small!r}")
+    show(f"\n{_size_text(full, subgraph)}")
+    show(f"{folder}: {small!r}")
     if plot is not None:
-        print(f"{plot}: how the graph shrinks along the core order")
-    print(f"Next: {command('grash', 'train', folder)}")
+        show(f"{plot}: how the graph shrinks along the core order")
+    show(f"Next: {command('grash', 'train', folder)}")
 
 
 def _size_text(full: Dataset, subgraph: Subgraph) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from grash.cli.console import say
-from grash.formatting import format_duration
+from grash.formatting import format_duration, printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -71,7 +71,7 @@ def draw_search(state: SearchState, progress: TrialProgress, devices: Sequence[s
 
     summary = summarize(state, now)
     lines = [*summary_lines(summary), *_device_lines(state, progress, devices)]
-    return Group(_rounds_table(summary), *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+    return Group(_rounds_table(summary), *(Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines))
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
@@ -110,7 +110,7 @@ def _rounds_table(summary: dict[str, Any]) -> Table:
     from rich.text import Text
 
     title = f"{summary['dataset'].get('name', '')}  {', '.join(summary['models'])}  {summary['status']}"
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, title=Text(title, "bold"), title_justify="left")
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, title=Text(printable(title), "bold"), title_justify="left")
     for column in ROUND_COLUMNS:
         drawn.add_column(column, justify="right", no_wrap=True)
     for entry in summary["rounds"]:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from grash.cli.console import as_json, command, say, show_log, table
+from grash.cli.answers import PARTS, check_answers_file, read_questions, resolve_rows, write_answers
+from grash.cli.console import as_json, command, say, show, show_log, table
 from grash.cli.options import READING, Device, Json, ModelFolder, Overwrite, Threads, TopK, option_name, with_options
-from grash.errors import ConfigError, InputError, UnknownName
+from grash.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from grash.api.model import Model, Query
+    from grash.api.model import Model, Prediction, Query
 
 Head = Annotated[str | None, typer.Option(help="Name of the head.")]
 Relation = Annotated[str | None, typer.Option(help="Name of the relation.")]
 Tail = Annotated[str | None, typer.Option(help="Name of the tail.")]
+AnswersFile = Annotated[
+    Path | None, typer.Option("--out", "-o", help="File for the answers: .csv, .tsv, .jsonl or .parquet.")
+]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Skip lines of the file with unknown names.")]
 
-_T = TypeVar("_T")
-_PARTS = ("head", "relation", "tail")
 _METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
-_SKIPPED_SHOWN = 20  # skipped lines that get their own message
 _EXPORTED = "A model folder; for settings also a YAML file or a run folder, for splits also a run folder or a graph."
 
 
@@ -90,6 +90,8 @@ def predict(
     top_k: TopK = 10,
     new_only: Annotated[bool, typer.Option("--new-only", help="Leave out answers that are in the graph.")] = False,
     skip_unknown: SkipUnknown = False,
+    out: AnswersFile = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
@@ -97,21 +99,30 @@ def predict(
     """Predict the missing head, relation or tail.
 
     Give two of --head, --relation and --tail, or a file. The lines of a file are head, relation, tail, separated by
-    tabs, or by commas if no line has a tab; head and relation alone ask for the tail. The output for a file has lines
-    of head, relation, tail, score, known; with --json, one JSON object per line.
+    tabs, or by commas if no line has a tab; head and relation alone ask for the tail. The file can have a header.
+    Answers to a file, and those written with -o, have the columns head, relation, tail, asked, rank, score, known. With
+    --json, each question of a file is one line.
     """
     given = (head, relation, tail)
     if queries is not None and any(part is not None for part in given):
         raise InputError("Give either --queries or --head, --relation and --tail, not both.")
+    check_answers_file(out, overwrite=overwrite)
     loaded = _load(model, device, threads, skip_unknown and queries is None)
     if queries is not None:
-        _predict_file(loaded, queries, top_k, new_only, skip_unknown, json)
-        return
-    answers = loaded.predict(*given, k=top_k, new_only=new_only)
+        rows, predicted = _predict_file(loaded, queries, top_k, new_only, skip_unknown)
+    else:
+        rows = [["?" if part is None else part for part in given]]
+        predicted = [loaded.predict(*given, k=top_k, new_only=new_only)]
     if json:
-        as_json({"head": head, "relation": relation, "tail": tail, "answers": [asdict(a) for a in answers]})
-        return
-    table(("", "answer", ">score", "known"), [(i + 1, a.name, a.score, a.known) for i, a in enumerate(answers)])
+        for row, answers in zip(rows, predicted):
+            parts = {name: None if part == "?" else part for name, part in zip(PARTS, row)}
+            content = {**parts, "answers": [asdict(a) for a in answers]}
+            as_json(content, indent=2 if queries is None else None)
+    elif queries is None and out is None:
+        ranked = enumerate(predicted[0], 1)
+        table(("rank", "answer", ">score", "known"), [(i, a.name, a.score, a.known) for i, a in ranked])
+    if out is not None or (queries is not None and not json):
+        write_answers((*PARTS, "asked", "rank", "score", "known"), _answer_rows(rows, predicted), out)
 
 
 def score(
@@ -123,30 +134,34 @@ def score(
     relation: Relation = None,
     tail: Tail = None,
     skip_unknown: SkipUnknown = False,
+    out: AnswersFile = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Score the triples of a file, or one triple.
 
-    A higher score is more plausible. The columns of a file are separated by tabs, or by commas if no line has a tab.
+    A higher score is more plausible. The columns of a file are separated by tabs, or by commas if no line has a tab; it
+    can have a header. The output has the columns head, relation, tail, score.
     """
     import numpy as np
 
     one = [str(part) for part in (head, relation, tail) if part is not None]
     if (triples is None) != (len(one) == 3):
         raise InputError("Give either a file of triples, or all of --head, --relation and --tail.")
+    check_answers_file(out, overwrite=overwrite)
     loaded = _load(model, device, threads, skip_unknown and triples is None)
     if triples is None:
         rows, ids = [one], [_triple_ids(loaded, one)]
     else:
-        rows, ids = _resolve(triples, _read_rows(triples, (3,)), lambda row: _triple_ids(loaded, row), skip_unknown)
+        lines = read_questions(triples, (3,))
+        rows, ids = resolve_rows(triples, lines, lambda row: _triple_ids(loaded, row), skip_unknown)
     scores = loaded.score(np.array(ids).reshape(-1, 3)).tolist()
     if json:
-        as_json([{**dict(zip(_PARTS, row)), "score": value} for row, value in zip(rows, scores)])
-        return
-    for row, value in zip(rows, scores):
-        print(*row, f"{value:.6g}", sep="\t")
+        as_json([{**dict(zip(PARTS, row)), "score": value} for row, value in zip(rows, scores)])
+    if out is not None or not json:
+        write_answers((*PARTS, "score"), ((*row, value) for row, value in zip(rows, scores)), out)
 
 
 def neighbors(
@@ -154,17 +169,23 @@ def neighbors(
     entity: Annotated[str, typer.Argument(metavar="ENTITY", help="Name of an entity.", show_default=False)],
     top_k: TopK = 10,
     metric: Annotated[str, typer.Option(help="cosine, euclidean or dot.")] = "cosine",
+    out: AnswersFile = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
     """List the entities with the most similar embeddings."""
+    check_answers_file(out, overwrite=overwrite)
     answers = _load(model, device, threads).neighbors(entity, top_k, metric)  # type: ignore[arg-type]
+    ranked = list(enumerate(answers, 1))
     if json:
         found = [{"name": a.name, "id": a.id, "score": a.score} for a in answers]
         as_json({"entity": entity, "metric": metric, "neighbors": found})
-        return
-    table(("", "entity", f">{metric}"), [(i + 1, a.name, a.score) for i, a in enumerate(answers)])
+    elif out is None:
+        table(("rank", "neighbor", f">{metric}"), [(i, a.name, a.score) for i, a in ranked])
+    if out is not None:
+        write_answers(("entity", "neighbor", "rank", metric), ((entity, a.name, i, a.score) for i, a in ranked), out)
 
 
 def export(
@@ -201,7 +222,7 @@ def export(
     else:
         written = load_model(model, device="cpu").export(out, kind, overwrite=overwrite)
     for path in written:
-        print(path)
+        show(path)
 
 
 def show_evaluation(
@@ -218,14 +239,14 @@ def show_evaluation(
     def values(metrics: dict[str, Any]) -> list[float]:
         return [float(metrics[f"{name}{suffix}"]) for name in _METRICS]
 
-    print(f"\n{_measured(result, source, filtered_by)}\n")
+    show(f"\n{_measured(result, source, filtered_by)}\n")
     sides = {"both": "head and tail", "head": "head", "tail": "tail"}
     table(("predicted", *columns), [(text, *values(result[side])) for side, text in sides.items()])
-    print(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
+    show(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
     groups = [("per_cardinality", "kind of relation")] + ([("per_relation", "relation")] if per_relation else [])
     for key, heading in groups:
         if result[key]:
-            print()
+            show()
             table((heading, ">questions", *columns), [(name, m["n"], *values(m)) for name, m in result[key].items()])
 
 
@@ -255,71 +276,20 @@ def _load(folder: Path, device: str, threads: int | None, skips_nothing: bool = 
     return load_model(folder, device=device)
 
 
-def _predict_file(model: Model, path: Path, top_k: int, new_only: bool, skip_unknown: bool, json: bool) -> None:
-    given = {n: [*row, "?"][:3] for n, row in _read_rows(path, (2, 3)).items()}
-    rows, questions = _resolve(path, given, lambda row: _question(model, row), skip_unknown)
-    predicted = model.predict_many(questions, top_k, new_only=new_only)
-    if not json:
-        print(*_PARTS, "score", "known", sep="\t")
+def _predict_file(
+    model: Model, path: Path, top_k: int, new_only: bool, skip_unknown: bool
+) -> tuple[list[list[str]], list[list[Prediction]]]:
+    given = {n: [*row, "?"][:3] for n, row in read_questions(path, (2, 3)).items()}
+    rows, questions = resolve_rows(path, given, lambda row: _question(model, row), skip_unknown)
+    return rows, model.predict_many(questions, top_k, new_only=new_only)
+
+
+def _answer_rows(rows: list[list[str]], predicted: list[list[Prediction]]) -> Iterator[tuple[Any, ...]]:
     for row, answers in zip(rows, predicted):
-        if json:
-            parts = {name: None if part == "?" else part for name, part in zip(_PARTS, row)}
-            print(dumps({**parts, "answers": [asdict(a) for a in answers]}, ensure_ascii=False))
-            continue
-        for answer in answers:
-            triple = [answer.name if part == "?" else part for part in row]
-            print(*triple, f"{answer.score:.6g}", str(answer.known).lower(), sep="\t")
-
-
-def _read_rows(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
-    """Return line number → fields. Fields are separated by tabs, or by commas if no line has a tab."""
-    from grash.data.readers.text import split_line
-
-    try:
-        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    rows, separator = {}, "\t" if b"\t" in content else ","
-    for number, line in enumerate(content.split(b"\n"), 1):
-        try:
-            fields = split_line(line.rstrip(b"\r").decode("utf-8"), ord(separator))
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}, line {number}: not UTF-8. Save the file as UTF-8.") from error
-        if fields in ([], [""]):
-            continue
-        if len(fields) not in widths or "" in fields:
-            empty = ", one of them empty" if "" in fields else ""
-            raise InputError(
-                f"{path}, line {number}: found {len(fields)} fields{empty}, expected {' or '.join(map(str, widths))}. "
-                f"Separate them by tabs, or by commas if no line has a tab."
-            )
-        rows[number] = fields
-    if not rows:
-        raise InputError(f"{path} is empty: give one question or triple per line.")
-    return rows
-
-
-def _resolve(
-    path: Path, rows: dict[int, list[str]], resolve: Callable[[list[str]], _T], skip_unknown: bool
-) -> tuple[list[list[str]], list[_T]]:
-    """Return the rows of a file and what they resolve to. Unknown names are an error, or their line is skipped."""
-    kept, found, n_skipped = [], [], 0
-    for number, row in rows.items():
-        try:
-            found.append(resolve(row))
-            kept.append(row)
-        except UnknownName as error:
-            if not skip_unknown:
-                hint = "--skip-unknown skips such lines."
-                raise InputError(f"{path}, line {number}: {error} {hint}") from error
-            n_skipped += 1
-            if n_skipped <= _SKIPPED_SHOWN:
-                say(f"{path}, line {number} is skipped: {error}")
-        except InputError as error:
-            raise InputError(f"{path}, line {number}: {error}") from error
-    if n_skipped > _SKIPPED_SHOWN:
-        say(f"{n_skipped:,} of {len(rows):,} lines of {path} were skipped because of unknown names.")
-    return kept, found
+        asked = row.index("?")
+        for rank, answer in enumerate(answers, 1):
+            triple = [*row[:asked], answer.name, *row[asked + 1 :]]
+            yield (*triple, PARTS[asked], rank, answer.score, answer.known)
 
 
 def _question(model: Model, row: list[str]) -> Query:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grash.cli import options
-from grash.cli.console import as_json, command, say, show_log, table
+from grash.cli.console import as_json, command, say, show, show_log, table
 from grash.cli.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
 from grash.errors import ConfigError
@@ -111,7 +111,7 @@ def search(
         raise ConfigError(f"--extend needs a run folder, and {source} is none: give the folder of the search.")
     made = _make_search(source, out, asked, engine, reading)
     if not quiet and not made.begun:
-        print(made.plan(), flush=True)
+        show(made.plan())
     _run(made, max_seconds, quiet, json)
 
 
@@ -131,7 +131,7 @@ def plan(
     if json:
         as_json(asdict(found) | {"seconds": found.seconds})
     else:
-        print(found)
+        show(found)
 
 
 def resume(
@@ -182,7 +182,7 @@ def report(
 
     show_log()
     path = write_report(run)
-    print(path)
+    show(path)
     if open_it:
         import webbrowser
 
@@ -248,18 +248,18 @@ def _run(
 def _print_result(result: SearchResult) -> None:
     state, best, config = result.state, result.state.incumbent(), result.best_config
     if state.winner is not None:
-        print(f"winner: configuration {state.winner} ({state.configurations[state.winner].origin})")
+        show(f"winner: configuration {state.winner} ({state.configurations[state.winner].origin})")
     if best is not None and best.interval is not None:
-        print(f"  valid MRR {best.mrr:.4f} [{best.interval[0]:.3f}, {best.interval[1]:.3f}] in round {best.round}")
+        show(f"  valid MRR {best.mrr:.4f} [{best.interval[0]:.3f}, {best.interval[1]:.3f}] in round {best.round}")
     shown = config.model_dump(exclude_defaults=True, exclude={"epochs", "valid_every", "patience", "seed", "variation"})
-    print("  " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
-    print(f"cost {state.spent:.4g} of {state.budget:g} full runs in {format_duration(state.seconds)}")
+    show("  " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
+    show(f"cost {state.spent:.4g} of {state.budget:g} full runs in {format_duration(state.seconds)}")
     if state.final is not None and (early := _early_stop(state.final, config)):
-        print(early)
+        show(early)
     if state.final is not None and state.final.evaluation:
         both, (low, high) = state.final.evaluation["both"], state.final.evaluation["mrr_interval"]
         hits = f"Hits@1 {both['hits@1']:.3f}  Hits@10 {both['hits@10']:.3f}"
-        print(f"test MRR {both['mrr']:.4f} [{low:.3f}, {high:.3f}]  {hits}")
+        show(f"test MRR {both['mrr']:.4f} [{low:.3f}, {high:.3f}]  {hits}")
     say(f"report: {result.folder / 'report.html'}")
     if (result.folder / "model").is_dir():
         query = command("grash", "predict", result.folder / "model", "--head", "NAME", "--relation", "NAME")
@@ -281,23 +281,23 @@ def _early_stop(final: TrialResult, config: TrainConfig) -> str:
 
 
 def _print_status(summary: dict[str, Any], run: Path) -> None:
-    print(f"{summary['dataset'].get('name', '')}, {', '.join(summary['models'])}: {summary['status']}\n")
+    show(f"{summary['dataset'].get('name', '')}, {', '.join(summary['models'])}: {summary['status']}\n")
     table([f">{name}" for name in ROUND_COLUMNS], [round_cells(entry) for entry in summary["rounds"]])
-    print()
+    show()
     for line in summary_lines(summary):
-        print(line)
+        show(line)
     for failure in summary["failures"]:
         message = failure["message"].splitlines()[0] if failure["message"] else ""
         first = f"first: configuration {failure['configuration']}: {message}"
-        print(f"{'failed':<8}{failure['count']} {failure['kind']}; {first}")
+        show(f"{'failed':<8}{failure['count']} {failure['kind']}; {first}")
     if summary["why"]:
-        print(f"\n{summary['why']}")
+        show(f"\n{summary['why']}")
     if summary["status"] == "interrupted":
-        print("\nThe process that ran the search is gone. No finished trial is lost.")
+        show("\nThe process that ran the search is gone. No finished trial is lost.")
     if summary["status"] in ("stopped", "interrupted"):
-        print(f"Continue with: {command('grash', 'resume', run)}")
+        show(f"Continue with: {command('grash', 'resume', run)}")
     elif summary["winner"] and summary["winner"]["test"]:
-        print(f"Model: {Path(run) / 'model'}. Configuration: {Path(run) / 'best.yaml'}.")
+        show(f"Model: {Path(run) / 'model'}. Configuration: {Path(run) / 'best.yaml'}.")
 
 
 def _compared_row(summary: dict[str, Any], run: Path) -> list[object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
 
-from grash.cli.console import as_json, table
+from grash.cli.console import as_json, show, table
 from grash.cli.options import Json
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def models(json: Json = False) -> None:
         as_json(rows)
         return
     table(("model", "score of (head, relation, tail)"), list(rows.items()))
-    print("\nHigher scores are more plausible. Train one with: grash train SOURCE --model NAME")
+    show("\nHigher scores are more plausible. Train one with: grash train SOURCE --model NAME")
 
 
 def settings(json: Json = False) -> None:
@@ -41,7 +41,7 @@ def settings(json: Json = False) -> None:
         as_json([dict(zip(("name", "values", "default", "meaning"), row)) for row in rows])
         return
     table(("setting", "values", "default", "meaning"), rows)
-    print("\nGive a setting as --set name=value, or as a line `name: value` in a file for --config.")
+    show("\nGive a setting as --set name=value, or as a line `name: value` in a file for --config.")
 
 
 def setting_rows() -> list[tuple[str, str, str, str]]:

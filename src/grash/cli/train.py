@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grash.cli import options
-from grash.cli.console import as_json, command, say, show_log, status_line
+from grash.cli.console import as_json, command, say, show, show_log, status_line
 from grash.cli.options import READING, Device, Json, Overwrite, Quiet, Source, Threads, optional, parse_assignment
 from grash.errors import ConfigError, GrashError
 from grash.formatting import format_bytes, format_duration, format_number
@@ -239,9 +239,9 @@ def _print_result(
 
     if evaluation:
         show_evaluation(evaluation, source=dataset.name, filtered_by=[dataset.name])
-    print(f"\nSaved as {folder}. Try:")
+    show(f"\nSaved as {folder}. Try:")
     for words in _next_commands(dataset, folder):
-        print(f"  {command('grash', *words)}")
+        show(f"  {command('grash', *words)}")
 
 
 def _next_commands(dataset: Dataset, folder: Path) -> Iterator[tuple[object, ...]]:
@@ -271,10 +271,10 @@ def _watching(request: _Request, device: str, checkpoint: Path | None) -> Iterat
         passed = int(progress.epoch / config.valid_every)
         if terminal or passed != validations:
             validations = passed
-            show(progress_line(progress, config.epochs, format_bytes(used_bytes(where))))
+            draw(progress_line(progress, config.epochs, format_bytes(used_bytes(where))))
 
     try:
-        with status_line(keep=True) as show:
+        with status_line(keep=True) as draw:
             yield None if request.quiet else watch
     except KeyboardInterrupt:
         step = None if checkpoint is None else checkpoint_step(checkpoint)

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grash.formatting import format_duration
+from grash.formatting import format_duration, printable
 from grash.report.optuna import OptunaView
 from grash.report.page import write_report
 from grash.report.summary import final_metrics, higher_than, mrr_text, n_entrants, read_state
@@ -75,7 +75,7 @@ class RunFiles:
 
     def _write_log(self, line: str) -> None:
         with (self.folder / LOG_FILE).open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')}  {line}\n")
+            file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')}  {printable(line)}\n")
 
     @contextmanager
     def _errors_logged(self, name: str) -> Iterator[None]:

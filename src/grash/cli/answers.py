@@ -1,0 +1,133 @@
+"""Files of questions, triples and answers: `predict --queries`, `score FILE`, and `-o answers.csv`.
+
+All have the columns head, relation, tail; answers also have asked (the predicted side), rank, score and known. A file
+that is written has a header with these names, and one that is read may have one.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from grash.cli.console import say
+from grash.errors import ConfigError, InputError, UnknownName
+from grash.files import atomic_file, check_absent, check_writable
+from grash.formatting import printable
+
+PARTS = ("head", "relation", "tail")
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+
+_T = TypeVar("_T")
+_SKIPPED_SHOWN = 20  # skipped lines that get their own message
+_BOM = b"\xef\xbb\xbf"
+
+
+def check_answers_file(path: Path | None, *, overwrite: bool) -> None:
+    """Raise an error, before anything is computed, if answers cannot be written to this file."""
+    if path is None:
+        return
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"-o {path}: the format is not clear. Give a name that ends in {', '.join(SUFFIXES)}.")
+    if not overwrite:
+        check_absent(path)
+    check_writable(path)
+
+
+def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path | None) -> None:
+    """Write rows to a file, in the format of its suffix, or to stdout with tabs; the first line names the columns."""
+    if path is None:
+        _write_text(columns, ([_short(value) for value in row] for row in rows), sys.stdout, "\t")
+        return
+    kind = path.suffix.lower()
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as text:
+        if kind == ".parquet":
+            import polars
+
+            polars.DataFrame(list(rows), schema=list(columns), orient="row").write_parquet(temporary)
+        elif kind == ".jsonl":
+            for row in rows:
+                text.write(json.dumps(dict(zip(columns, row)), ensure_ascii=False, allow_nan=False) + "\n")
+        else:
+            _write_text(columns, rows, text, "," if kind == ".csv" else "\t")
+    say(f"answers: {path}")
+
+
+def read_questions(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
+    """Return line number → head, relation and tail (or the first two, if that is a possible width).
+
+    Fields are separated by tabs, or by commas if no line has a tab. A first line that names the columns is a header;
+    other columns are then ignored.
+    """
+    from grash.data.readers.text import columns_by_name, split_line
+
+    try:
+        content = path.read_bytes().removeprefix(_BOM)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    rows: dict[int, list[str]] = {}
+    header: tuple[int, ...] = ()
+    separator, n_columns = "\t" if b"\t" in content else ",", 0
+    for number, line in enumerate(content.split(b"\n"), 1):
+        try:
+            fields = split_line(line.rstrip(b"\r").decode("utf-8"), ord(separator))
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}, line {number}: not UTF-8. Save the file as UTF-8.") from error
+        if fields in ([], [""]):
+            continue
+        if not rows and n_columns == 0:
+            names = fields if 2 not in widths or len(fields) != 2 else [*fields, "tail"]
+            if "?" not in fields and (columns := columns_by_name(names)) is not None:
+                header, n_columns = columns[: len(fields)], len(fields)
+                continue
+        if len(fields) == n_columns:
+            fields = [fields[column] for column in header]
+        if len(fields) not in widths or "" in fields:
+            empty = ", one of them empty" if "" in fields else ""
+            raise InputError(
+                f"{path}, line {number}: found {len(fields)} fields{empty}, expected {' or '.join(map(str, widths))}. "
+                f"Separate them by tabs, or by commas if no line has a tab."
+            )
+        rows[number] = fields
+    if not rows:
+        raise InputError(f"{path} is empty: give one question or triple per line.")
+    return rows
+
+
+def resolve_rows(
+    path: Path, rows: dict[int, list[str]], resolve: Callable[[list[str]], _T], skip_unknown: bool
+) -> tuple[list[list[str]], list[_T]]:
+    """Return the rows of a file and what they resolve to. Unknown names are an error, or their line is skipped."""
+    kept, found, n_skipped = [], [], 0
+    for number, row in rows.items():
+        try:
+            found.append(resolve(row))
+            kept.append(row)
+        except UnknownName as error:
+            if not skip_unknown:
+                hint = "--skip-unknown skips such lines."
+                raise InputError(f"{path}, line {number}: {error} {hint}") from error
+            n_skipped += 1
+            if n_skipped <= _SKIPPED_SHOWN:
+                say(f"{path}, line {number} is skipped: {error}")
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
+    if n_skipped > _SKIPPED_SHOWN:
+        say(f"{n_skipped:,} of {len(rows):,} lines of {path} were skipped because of unknown names.")
+    return kept, found
+
+
+def _write_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], text: IO[str], separator: str) -> None:
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    writer.writerow(columns)
+    terminal = text.isatty()
+    for row in rows:
+        values = [str(value).lower() if isinstance(value, bool) else value for value in row]
+        writer.writerow([printable(v) if terminal and isinstance(v, str) else v for v in values])
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value
