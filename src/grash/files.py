@@ -29,6 +29,7 @@ CHECKSUMS_FILE = "checksums.json"
 
 _CHECKSUMS_SCHEMA, _CHECKSUMS_VERSION = "grash-checksums", 1
 _CHECKSUM_BLOCK = 64 << 20  # bytes that one thread reads at a time
+_large_checksums: dict[tuple[int, int, int, int], str] = {}  # by device, inode, size and time of the last change
 _STALE_SECONDS = 3600.0  # without a write: a temporary folder of another machine is abandoned
 
 
@@ -123,17 +124,15 @@ def _checksum(path: Path) -> str:
     CRC-32 finds every error of up to 32 consecutive bits. It finds damage; it does not stop an attacker.
     """
     found = path.stat()
-    if found.st_size <= _CHECKSUM_BLOCK:
-        return _checksum_of_blocks([_crc(path, 0)], found.st_size)
-    return _checksum_in_threads(path, found.st_size, found.st_mtime_ns, found.st_ino)
-
-
-@functools.lru_cache(maxsize=256)
-def _checksum_in_threads(path: Path, n_bytes: int, modified: int, inode: int) -> str:
-    """Compute the checksum of a large file once, as long as `modified` and `inode` stay the same."""
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:  # zlib releases the GIL
-        blocks = list(pool.map(functools.partial(_crc, path), range(0, n_bytes, _CHECKSUM_BLOCK)))
-    return _checksum_of_blocks(blocks, n_bytes)
+    n_bytes = found.st_size
+    if n_bytes <= _CHECKSUM_BLOCK:
+        return _checksum_of_blocks([_crc(path, 0)], n_bytes)
+    same = found.st_dev, found.st_ino, n_bytes, found.st_mtime_ns  # a file keeps these when its folder is renamed
+    if same not in _large_checksums:
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:  # zlib releases the GIL
+            blocks = list(pool.map(functools.partial(_crc, path), range(0, n_bytes, _CHECKSUM_BLOCK)))
+        _large_checksums[same] = _checksum_of_blocks(blocks, n_bytes)
+    return _large_checksums[same]
 
 
 def _checksum_of_blocks(blocks: list[int], n_bytes: int) -> str:
