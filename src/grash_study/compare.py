@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from grash.errors import ConfigError
 from grash.files import atomic_file
-from grash_study.methods import TPE_STARTUP, Method, Trace
+from grash_study.methods import Method, Trace
 from grash_study.pages import Page, Rows, Series, Value, bar_plot, line_plot, with_interval, write_page
 from grash_study.recorded import Recorded
 from grash_study.statistics import LEARNS, RESAMPLES, spearman
@@ -217,51 +217,7 @@ _RAW = (
     "of_its_best", "of_its_best_low", "of_its_best_high", "gain", "gain_low", "gain_high", "better", "worse",
     "best_left", "milliseconds", "different_picks",
 )  # fmt: skip
-_PENALTIES = "penalties are those of the table's trainings, scaled with the graph except in the `paper` space"
-_NOTES = f"""\
-- *Test MRR*: of the pick, trained in full, mean over seeds. *Of its best*: that over the best configuration that the
-  method started with. *Gain*: minus the reference's. *Better, worse*: shares of the seeds.
-- A dash instead of numbers: the budget pays for no training of the method.
-- *Different picks*: how many configurations were picked over all seeds.
-- *Best left*: the best configuration that is left at each round or stage, over the best that it started with; where it
-  falls, the best was lost.
-- The last two rows train all n of the reference in full. The best by test MRR profits from noise of the test triples,
-  and no search can have it; the best by validation is what choosing without any reduction gives.
-- All methods start with random draws from the pool, GraSH's default too: it shows nothing of `--proposals portfolio`.
-- TPE makes its first {TPE_STARTUP} runs at random, as Optuna does: up to that budget, *TPE* is random search.
-- Methods that propose choose among members of the pool instead of the whole space, which limits them.
-- *KGTuner-style* and *AutoNE-style* are not the published methods: their subgraphs are cut along the core order instead
-  of by random walks, and their models are Optuna's TPE and a Gaussian process of scikit-learn.
-- A method that sees much of the pool can hardly miss its best: 20 full runs are a large part of 128 configurations.
-- Subgraphs are cut along the core order. A table cannot judge whole k-cores (`--preset paper`), walks, warm starts and
-  budgets in scores, nor noise, since each training was made once. The final training of the pick is outside the budget
-  of all. In every row, also the default's, {_PENALTIES}."""
-_PAPER = (
-    "Rows *paper's rules, core order (…)* have the rounds of the paper (no guard rails, carry-over or trend), but on a "
-    "table graphs are cut along the core order instead of into whole k-cores, and negatives and the validation split "
-    f"are the default's; {_PENALTIES}."
-)
-_LEGEND = (
-    (("n =",), "*n*: configurations of the first round (default: 64)."),
-    (("η =",), "*η*: the best 1/η advance (default: 4)."),
-    (("trend",), "*trend*: that part of a trial's rise, from half of its epochs to all, is added to its score (1/2)."),
-    (("guard rail",), "*guard rails*: the least entities, validation triples and epochs of a round; *at … entities*: "
-                      "another least; *never take the whole graph*: not even if that least is most of it."),
-    (("carry-over",), "*carry-over*: the unused budget of a round is added to the next."),
-    (("variant",), "*variant*: what is reduced; epochs, the graph, or both (`combined`, the default)."),
-    (("portfolio",), "*portfolio*: the members nearest to the portfolio's proposals, instead of random ones."),
-    (("second wave",), "*second wave of 1/4*: that share of the first round's configurations is not drawn but proposed "
-                       "by TPE from the others' scores; *in eights*: eight at a time; *epoch*: with that variant."),
-    (("rungs",), "*rungs*: rounds that the search does not have, here with its rules; the rows below change it."),
-    (("ties",), "*ties*: those within so many standard errors of the last survivor advance too, up to twice as many."),
-    (("g = f^",), "*g = f^x*: a fidelity f takes f^x of the graph and the rest from the epochs; 0 is epochs only, 1/2 "
-                  "is `combined`."),
-    (("cold", "continued"), "*cold, continued*: survivors start again in the next round, or continue from their "
-                            "weights and pay for the increment."),
-    (("in epochs",), "*… in epochs*: these rounds reduce epochs only, the others both."),
-    (("shares",), "*shares a:b:c*: how the budget is divided among the rounds (default: equally)."),
-    (("rounds of",), "*rounds of …*: trials of each round (default: 64, 16, 4)."),
-)  # fmt: skip
+_EXPLAINED = "docs/reference/methods.md explains methods, rows and columns, and what a table cannot judge."
 
 
 def write_methods_page(
@@ -281,15 +237,13 @@ def write_methods_page(
         + _caveat(str(bench.n), found.seeds),
         *found.notes,
         _numbers(found),
-        *_explained([found], kind),
         *([(f"{name}-curves", _curves(found), "Test MRR of the incumbent by cost")] if kind == "methods" else []),
         (f"{name}-gains", _gains(found), "Gain in test MRR over the reference"),
         "## How well the rounds of the default search predict",
         f"Spearman's ρ between a round's scores and the best validation of the full trainings, over the whole pool and "
         f"over those that learn (test MRR above {LEARNS}), and with the test MRR. What diverges scores 0.",
         _rounds(found),
-        "## How to read it",
-        _NOTES,
+        _EXPLAINED,
     )
     _write_seeds(found, Path(folder) / f"{name}.parquet")
     return write_page(page, folder)
@@ -322,7 +276,7 @@ def write_overview(
         Rows(("method", *pools, "mean gain"), tuple(rows)),
         f"The last two rows train all n configurations of **{first.reference}** in full; the very last profits from "
         f"noise of the test triples.",
-        *_explained(several, kind),
+        _EXPLAINED,
     )
     return write_page(page, folder)
 
@@ -333,22 +287,10 @@ def pool_name(bench: Recorded) -> str:
     return f"{pool}-e{meta['epochs']:g}-s{meta['seed']}"
 
 
-def legend(names: Iterable[str]) -> str:
-    """Return a line for every term in names of changes; nothing if they have none."""
-    found = " ".join(names)
-    return "\n".join(f"- {line}" for terms, line in _LEGEND if any(term in found for term in terms))
-
-
 def curve_points(found: Comparison, row: Row) -> tuple[tuple[float, float, None, None], ...]:
     """Return the line of a method: from where all seeds have an incumbent to where every seed has its pick."""
     before = [(float(c), float(v)) for c, v in zip(found.costs, row.curve) if not math.isnan(v) and c < row.most]
     return tuple((c, v, None, None) for c, v in [*before, (row.most, row.mrr)])
-
-
-def _explained(several: Sequence[Comparison], kind: Kind) -> list[str]:
-    names = [r.name for found in several for r in found.rows]
-    found = [_PAPER] if any(name.startswith("paper's rules") for name in names) else []
-    return [*found, *([text] if kind != "methods" and (text := legend(names)) else [])]
 
 
 def _caveat(n: str, seeds: int) -> str:
