@@ -1,6 +1,7 @@
 """Fit the prior in src/grash/search/portfolio.json to its winners and to published tuning trials:
 
     python tools/fit_prior.py FOLDER
+    python tools/fit_prior.py FOLDER --without-families    # src/grash_study/priors.json, for `grash study confirm`
 
 FOLDER contains fb15k-237.csv and wnrr.csv, the 2 × 1,075 training runs of Ruffinelli et al. (ICLR 2020). The best tenth
 of each model and dataset by validation MRR counts as good. Winners and trials have the same total weight. For numbers
@@ -21,6 +22,7 @@ import numpy as np
 
 from grash.files import atomic_file
 from grash.search.proposals import all_winners, good_winners
+from grash_study.confirm import PRIORS, family_of
 
 PORTFOLIO = Path(__file__).parents[1] / "src" / "grash" / "search" / "portfolio.json"
 GOOD_SHARE = 0.1
@@ -63,17 +65,24 @@ Row = tuple[float, dict[str, Any]]  # weight, values
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--without-families", action="store_true")
+    given = parser.parse_args()
+    if given.without_families:
+        families = sorted({family_of(w["dataset"]) for w in all_winners()})
+        lines = [f"  {json.dumps(f)}: {json.dumps(fit(given.folder, without=f))}" for f in families]
+        PRIORS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        return
     content = json.loads(PORTFOLIO.read_text(encoding="utf-8"))
-    content["prior"] = fit(parser.parse_args().folder)
+    content["prior"] = fit(given.folder)
     with atomic_file(PORTFOLIO) as aside:
         aside.write_text(text_of(content), encoding="utf-8")
 
 
-def fit(folder: Path) -> dict[str, Any]:
-    """Return the prior by model and setting: quantiles or weights."""
-    trials = good_trials(folder)
+def fit(folder: Path, *, without: str = "") -> dict[str, Any]:
+    """Return the prior by model and setting: quantiles or weights. without: a family of graphs to leave out."""
+    trials = good_trials(folder, without)
     winners: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for winner in good_winners():
+    for winner in (w for w in good_winners() if family_of(w["dataset"]) != without):
         winners[winner["model"]].append(weighted(dict(winner["values"]), winner))
     prior = {}
     for model, sources in SOURCES.items():
@@ -83,9 +92,9 @@ def fit(folder: Path) -> dict[str, Any]:
     return prior
 
 
-def good_trials(folder: Path) -> dict[str, list[dict[str, Any]]]:
+def good_trials(folder: Path, without: str = "") -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for stem, dataset in DATASETS.items():
+    for stem, dataset in ((s, d) for s, d in DATASETS.items() if family_of(d) != without):
         sizes = next(w for w in all_winners() if w["dataset"] == dataset)
         by_model = defaultdict(list)
         with (folder / f"{stem}.csv").open(newline="", encoding="utf-8") as file:

@@ -257,7 +257,11 @@ def confirm(
     epochs: Annotated[float, typer.Option("--epochs", "-e", help="E: epochs of a full training.")] = 100.0,
     seeds: Annotated[int, typer.Option("--seeds", help="Searches of each: seeds 0, 1, …")] = 3,
     presets: Annotated[
-        str, typer.Option("--presets", help="Presets to search as they are, with commas; none: ''.")
+        str,
+        typer.Option(
+            "--presets",
+            help="Presets, with commas; none: ''. NAME-without-family: without winners of the graph's family.",
+        ),
     ] = "default,paper",
     candidates: Annotated[
         list[str] | None,
@@ -283,13 +287,13 @@ def confirm(
     from functools import partial
 
     from grash.api.search import Search
-    from grash_study.confirm import plan_wanted, run_wanted, store_of, wanted_searches
+    from grash_study.confirm import plan_wanted, preset_candidate, run_wanted, store_of, wanted_searches
     from grash_study.confirm_page import confirm_page
 
     names, candidates, common, fixed = _models(models), candidates or [], common or [], fixed or []
     _check_running(running)
     dataset = _load(source, reading, tested=True)
-    columns = [*_presets(presets), *(read_candidate(text) for text in candidates)]
+    columns = [*map(preset_candidate, _listed(presets)), *(read_candidate(text) for text in candidates)]
     shared = {"dim": dim, "max_epochs": epochs, **_settings(common, fixed)}
     wanted = wanted_searches(dataset, columns, models=names, seeds=seeds, common=shared)
     store, open_search = store_of(running["store"], dataset), partial(Search, source=source)
@@ -406,12 +410,6 @@ def read_candidate(text: str) -> Candidate:
     preset = [parse_assignment(part)[1] for part in parts if part.startswith("preset=")]
     others = [part for part in parts if not part.startswith("preset=")]
     return Candidate(name, str(preset[-1]) if preset else "default", _settings(others, []), ", ".join(others))
-
-
-def _presets(names: str) -> list[Candidate]:
-    from grash_study.confirm import Candidate
-
-    return [Candidate(name, name) for name in _listed(names)]
 
 
 def _settings(search: list[str], fixed: list[str]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from grash.engines.memory import choose_device
 from grash.errors import ConfigError, SearchFailed
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
-from grash.search.proposals import make_configurations, space_for
+from grash.search.proposals import all_winners, make_configurations, propose, space_for
+from grash.search.schedule import fitting_trials
 from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space import as_dict
 from grash.search.trial import MACHINE_FAULTS
@@ -36,6 +37,12 @@ OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, device
 _SET_BY_STUDY = ("models", "seed", "final_train")
 _BEFORE = {**old_names(BEFORE_THEY_EXISTED), "storage": "float32"}
 _DIGITS = 6  # of numbers in an identity: the last bits of a draw differ between machines
+PRIORS = Path(__file__).with_name("priors.json")  # by family of graphs: fitted by tools/fit_prior.py without it
+WITHOUT_FAMILY = "-without-family"  # the end of a preset's name
+_FAMILIES = {  # graphs that share entities and relations, by the start of their name
+    "freebase": ("fb13", "fb15k", "freebase"), "wikidata": ("codex", "wikidata"),
+    "wordnet": ("wn11", "wn18", "wordnet"), "yago": ("yago",),
+}  # fmt: skip
 _SIMILAR = ("models", "dim", "max_epochs", "budget")  # the time of a search depends on these most
 
 
@@ -47,6 +54,7 @@ class Candidate:
     preset: str = "default"
     settings: dict[str, Any] = field(default_factory=dict)  # on top of the preset; a space file has been read
     text: str = ""  # the settings as they were given
+    without_family: bool = False  # published winners and prior of the graph's own family are left out
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ def wanted_searches(
     for key in (k for given in (common, *(c.settings for c in candidates)) for k in given):
         if ALIASES.get(key, key) in _SET_BY_STUDY:
             raise ConfigError(f"{key} is set by this study for its searches: give --models and --seeds.")
-    isolated = SearchGraphs(dataset, make_settings({})).valid_pairs_isolated
+    graphs = SearchGraphs(dataset, make_settings({}))
     found = []
     for seed in range(seeds):
         for model in models:
@@ -85,11 +93,49 @@ def wanted_searches(
                 fixed = {**common.get("fixed", {}), **candidate.settings.get("fixed", {})}
                 own = {"fixed": fixed, "models": (model,), "seed": seed, "final_train": True}
                 settings = make_settings({**common, **candidate.settings, **own}, preset=candidate.preset)
-                if not isolated:  # the setting changes nothing on this graph
+                if not graphs.valid_pairs_isolated:  # the setting changes nothing on this graph
                     settings = settings.model_copy(update={"last_round_holdout": "random"})
+                if candidate.without_family:
+                    settings = without_family(settings, graphs)
                 name = f"{model} seed={seed} {identity(settings, dataset.n_entities)}"
                 found.append(Wanted(candidate, model, seed, settings, name))
     return found
+
+
+def preset_candidate(name: str) -> Candidate:
+    """Return the candidate of a preset, e.g. default, or of default-without-family."""
+    preset = name.removesuffix(WITHOUT_FAMILY)
+    text = "" if preset == name else "without published winners and prior of the graph's family"
+    return Candidate(name, preset, text=text, without_family=preset != name)
+
+
+def without_family(settings: SearchSettings, graphs: SearchGraphs) -> SearchSettings:
+    """Return settings whose configurations come from a portfolio without the graph's own family.
+
+    They are given as `initial`, in the same order and number. Nothing changes if the portfolio has none of the family.
+    """
+    family, model = family_of(graphs.dataset.name), settings.models[0]
+    winners = [w for w in all_winners() if family_of(w["dataset"]) != family]
+    if settings.proposals != "portfolio" or len(winners) == len(all_winners()):
+        return settings
+    portfolio = {"winners": winners, "prior": json.loads(PRIORS.read_text(encoding="utf-8"))[family]}
+    space, n = space_for(settings, model, graphs.n_entities), fitting_trials(settings, graphs)
+    proposed = propose(
+        space, "portfolio", n, seed=settings.seed, model=model, n_entities=graphs.n_entities, portfolio=portfolio
+    )
+    given = [{"values": {**p.values, "model": model}, "origin": p.origin} for p in proposed]
+    return settings.model_copy(update={"initial": (*settings.initial, *given)[:n]})
+
+
+def family_of(dataset: str) -> str:
+    """Return the family that a graph shares entities and relations with, or its own name."""
+    name = plain_name(dataset)
+    return next((f for f, starts in _FAMILIES.items() if name.startswith(starts)), name)
+
+
+def plain_name(dataset: str) -> str:
+    """Return the same name for FB15k-237 and fb15k_237."""
+    return "".join(c for c in dataset.lower() if c.isalnum())
 
 
 def identity(settings: SearchSettings, n_entities: int) -> str:

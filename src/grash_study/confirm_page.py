@@ -11,7 +11,7 @@ from typing import Any
 from grash.search.proposals import all_winners
 from grash.search.settings import SearchSettings
 from grash.training.config import TrainConfig
-from grash_study.confirm import Candidate, Wanted
+from grash_study.confirm import Candidate, Wanted, family_of, plain_name
 from grash_study.pages import INDEX, Bar, Page, Rows, Value, bar_plot, with_interval
 from grash_study.statistics import mean_interval
 from grash_study.store import TESTED, Store
@@ -128,7 +128,7 @@ def _summary(columns: Sequence[Column]) -> Rows:
 
 def _known_sentence(dataset: str, columns: Sequence[Column]) -> list[str]:
     """Return a sentence on what was known of this graph before the searches."""
-    picks = [known_before(r["origin"], dataset) for c in columns for r in c.records.values()]
+    picks = [_known(c, r, dataset) for c in columns for r in c.records.values()]
     found = [
         f"{picks.count(kind)} of these {len(picks)} picks are {text}" for kind, text in _KNOWN.items() if kind in picks
     ]
@@ -138,6 +138,12 @@ def _known_sentence(dataset: str, columns: Sequence[Column]) -> list[str]:
         f"What was known before: {'; '.join(found)}. A candidate with `proposals=sobol` or `proposals=random` shows "
         f"what a search finds without that."
     ]
+
+
+def _known(column: Column, record: dict[str, Any], dataset: str) -> str:
+    """A candidate without the graph's family has a prior that knows nothing of it."""
+    known = known_before(record["origin"], dataset)
+    return "prior" if column.candidate.without_family and known.startswith("prior") else known
 
 
 def _differences(columns: Sequence[Column]) -> Rows:
@@ -189,7 +195,7 @@ def _every(dataset: str, columns: Sequence[Column]) -> Rows:
             rows.append((*head, *(None,) * 8) if r is None else (
                 *head, r["test"]["mrr"], r["test"]["hits@10"], "–" if r["valid"] is None else r["valid"],
                 _best_epoch(r, c.settings.max_epochs), r["spent"], r["seconds"], r["final_seconds"],
-                known_before(r["origin"], dataset) or "–",
+                _known(c, r, dataset) or "–",
             ))  # fmt: skip
     return Rows(headings, tuple(rows))
 
@@ -329,34 +335,22 @@ GOALS: dict[str, dict[str, float]] = {  # test MRR of one default search at B = 
 
 def figures(dataset: str, model: str) -> tuple[Figure, ...]:
     """Return what is reported for a graph, by its name in any spelling."""
-    return PUBLISHED.get(_plain(dataset), {}).get(model, ())
+    return PUBLISHED.get(plain_name(dataset), {}).get(model, ())
 
 
 def goal(dataset: str, model: str) -> float | None:
     """Return the test MRR that a default search should reach there."""
-    return GOALS.get(_plain(dataset), {}).get(model)
+    return GOALS.get(plain_name(dataset), {}).get(model)
 
 
 def known_before(origin: str, dataset: str) -> str:
     """Return what was known of this graph in a pick before the search, by the pick's origin; "" for nothing."""
-    here, family = _plain(dataset), family_of(dataset)
+    here, family = plain_name(dataset), family_of(dataset)
     if origin.startswith("portfolio:"):
-        if here and here in _plain(origin):
+        of = next((w["dataset"] for w in all_winners() if origin == f"portfolio:{w['name']}"), "")
+        if plain_name(of) == here:
             return "winner of this graph"
-        return "winner of a sibling" if family != here and family in _plain(origin) else "winner of another graph"
+        return "winner of a sibling" if family_of(of) == family else "winner of another graph"
     if origin != "prior":
         return ""
-    fitted = {_plain(w["dataset"]) for w in all_winners()}
-    near = here in fitted or (family != here and any(name.startswith(family) for name in fitted))
-    return "prior, fitted here too" if near else "prior"
-
-
-def family_of(dataset: str) -> str:
-    """Return what a graph shares its entities and relations with: CoDEx comes in three sizes."""
-    name = _plain(dataset)
-    return "codex" if name in ("codexs", "codexm", "codexl") else name
-
-
-def _plain(name: str) -> str:
-    """Return FB15k-237 and fb15k_237 alike."""
-    return "".join(c for c in name.lower() if c.isalnum())
+    return "prior, fitted here too" if any(family_of(w["dataset"]) == family for w in all_winners()) else "prior"

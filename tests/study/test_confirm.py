@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import signal
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -12,13 +16,17 @@ from grash.api.search import Search
 from grash.errors import ConfigError, GrashError, SearchFailed
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
+from grash.search.proposals import all_winners, make_configurations
 from grash.search.trial import Round, TrialResult
 from grash_study import confirm
 from grash_study.confirm import (
+    PRIORS,
     Candidate,
+    family_of,
     identity,
     opened,
     plan_wanted,
+    preset_candidate,
     run_wanted,
     store_of,
     wanted_searches,
@@ -30,6 +38,8 @@ from grash_study.store import merge_stores
 from study.small_study import SPACE, small_graph
 
 COMMON = {"dim": 4, "max_epochs": 8.0, "n_trials": 4, "eta": 2, "space": SPACE, "proposals": "random"}
+ROOT = Path(__file__).parents[2]
+TRIALS = ROOT.parent / "shared" / "datasets" / "tuning-trials"
 HERE = partial(Search, engine="sequential")
 TWO = (Candidate("default"), Candidate("sobol", settings={"proposals": "sobol"}, text="proposals=sobol"))
 
@@ -316,3 +326,73 @@ def test_what_was_known_of_a_graph_before_is_told_by_the_origin_of_a_pick():
     assert known_before("prior", "FB15k-237") == known_before("prior", "codex-s") == "prior, fitted here too"
     assert known_before("prior", "small") == "prior" and known_before("uniform", "codex-s") == ""
     assert known_before("portfolio:libkge-wn18rr-complex", "codex-s") == "winner of another graph"
+
+
+def named(name: str, **changes):
+    """The searches of default and default-without-family on a graph of this name."""
+    data = replace(small_graph(), name=name)
+    common = {"dim": 64, "max_epochs": 50.0, "n_trials": 32, "guard_rails": False, **changes}
+    two = [preset_candidate(n) for n in ("default", "default-without-family")]
+    return wanted_searches(data, two, models=("complex",), seeds=1, common=common)
+
+
+@pytest.mark.parametrize(
+    ("graph", "family"),
+    [("FB15k-237", ("fb15k-237", "freebase")), ("wn18rr", ("wn18rr",)), ("CoDEx-S", ("codex", "wikidata"))],
+)
+def test_a_candidate_without_its_family_knows_no_winner_of_it(graph, family):
+    default, without = (make_configurations(one.settings, 60, 32) for one in named(graph))
+    kinds = [[c.origin.partition(":")[0] for c in drawn] for drawn in (default, without)]
+    assert kinds[0] == kinds[1] and kinds[0].count("prior") == 16
+    for kind, differ in (("uniform", False), ("prior", True)):
+        values = [[c.values for c in drawn if c.origin == kind] for drawn in (default, without)]
+        assert (values[0] != values[1]) == differ
+    winners = [[c.origin for c in drawn if c.origin.startswith("portfolio:")] for drawn in (default, without)]
+    assert any(name in origin for origin in winners[0] for name in family)
+    assert winners[1] and not any(name in origin for origin in winners[1] for name in family)
+
+
+def test_a_graph_without_published_winners_loses_nothing():
+    default, without = named("debian-10")
+    assert default.name == without.name and default.settings == without.settings
+    fixed = named("FB15k-237", proposals="sobol")
+    assert fixed[0].name == fixed[1].name
+
+
+def test_a_search_without_its_family_is_another_search_with_as_many_trials(tmp_path):
+    one, other = named("FB15k-237", max_epochs=8.0, n_trials=4, eta=2, dim=4)
+    assert one.name != other.name and other.candidate.preset == "default" and len(other.settings.initial) == 4
+    data = replace(small_graph(), name="FB15k-237")
+    store = store_of(tmp_path, data)
+    assert run_wanted(data, [other], store, HERE, device="cpu")
+    record = store.searches[other.name]
+    assert [r["trials"] for r in record["rounds"]] == [4, 2] and "fb15k" not in record["origin"]
+    store.add_search({**record, "origin": "prior"})
+    text = write_page(confirm_page([one, other], store, label="x", command="grash"), tmp_path).read_text()
+    assert "| default-without-family | default | without published winners and prior of the graph's family |" in text
+    assert (
+        "1 of these 1 picks are drawn from the prior, which is fitted to published trials and winners of other" in text
+    )
+
+
+def test_families_share_entities_and_relations():
+    assert family_of("FB15k") == family_of("fb15k_237") == family_of("Freebase") == "freebase"
+    assert family_of("CoDEx-M") == family_of("Wikidata5M") and family_of("WN18RR") == family_of("wn18")
+    assert family_of("YAGO3-10") == "yago" and family_of("small") == "small"
+    assert set(json.loads(PRIORS.read_text(encoding="utf-8"))) == {family_of(w["dataset"]) for w in all_winners()}
+
+
+@pytest.mark.skipif(not TRIALS.exists(), reason="the tuning trials are not here")
+def test_priors_without_a_family_are_those_of_the_tool():
+    spec = importlib.util.spec_from_file_location("fit_prior", ROOT / "tools" / "fit_prior.py")
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    stored = json.loads(PRIORS.read_text(encoding="utf-8"))
+    for family in ("freebase", "wikidata"):
+        fitted = tool.fit(TRIALS, without=family)
+        assert fitted.keys() == stored[family].keys()
+        for model, shapes in stored[family].items():
+            assert fitted[model].keys() == shapes.keys() and fitted[model]["init"] == json.loads(
+                json.dumps(shapes["init"])
+            )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,18 +136,19 @@ def given_proposals(settings: SearchSettings, n_entities: int) -> list[tuple[str
 
 
 def propose(
-    space: Space, method: str, count: int, *, seed: int, model: str, start: int = 0, n_entities: int | None = None
-) -> list[Proposal]:
+    space: Space, method: str, count: int, *, seed: int, model: str, start: int = 0, n_entities: int | None = None,
+    portfolio: Mapping[str, Any] | None = None,
+) -> list[Proposal]:  # fmt: skip
     """Return the proposals number start … start + count − 1 of this space, seed and model.
 
-    n_entities: of the dataset; winners on graphs of similar size come first.
+    n_entities: of the dataset; winners on graphs of similar size come first. portfolio: instead of portfolio.json.
     """
     if method == "random":
         return [Proposal(space.configuration(row), "random") for row in space.points(seed, count, start=start)]
     if method == "sobol":
         return [Proposal(space.configuration(row), "sobol") for row in _sobol(space, seed, start + count)[start:]]
     if method == "portfolio":
-        return _portfolio(space, start + count, seed, model, n_entities)[start:]
+        return _portfolio(space, start + count, seed, model, n_entities, portfolio or read_portfolio())[start:]
     raise ConfigError(f"proposals={method!r} is not known: give random, sobol or portfolio.")
 
 
@@ -164,16 +165,22 @@ def _sobol(space: Space, seed: int, count: int) -> NDArray[np.float64]:
     return drawn[:, [names.index(name) for name in space.searched]]
 
 
-def _portfolio(space: Space, count: int, seed: int, model: str, n_entities: int | None) -> list[Proposal]:
-    published = iter([Proposal(v, f"portfolio:{name}") for name, v in winners_in(space, model, n_entities).items()])
+def _portfolio(
+    space: Space, count: int, seed: int, model: str, n_entities: int | None, portfolio: Mapping[str, Any]
+) -> list[Proposal]:
+    fitting = winners_in(space, model, n_entities, portfolio["winners"])
+    published = iter([Proposal(v, f"portfolio:{name}") for name, v in fitting.items()])
     uniform = iter([Proposal(space.configuration(row), "uniform") for row in space.points(seed, count)])
-    prior = iter([Proposal(v, "prior") for v in from_prior(space, model, space.points(seed, count, stream="prior"))])
+    points = space.points(seed, count, stream="prior")
+    prior = iter([Proposal(v, "prior") for v in from_prior(space, model, points, portfolio["prior"])])
     winners = (proposal for source in (published, prior) for proposal in source)  # the prior when there are no more
     sources = {"winner": winners, "uniform": uniform, "prior": prior}
     return [next(sources[(_FIRST if i < len(_FIRST) else _THEN)[i % len(_THEN)]]) for i in range(count)]
 
 
-def winners_in(space: Space, model: str, n_entities: int | None = None) -> dict[str, dict[str, Any]]:
+def winners_in(
+    space: Space, model: str, n_entities: int | None = None, winners: Sequence[dict[str, Any]] | None = None
+) -> dict[str, dict[str, Any]]:
     """Return the winners of a model that fit the space, by name; those of datasets of similar size come first.
 
     Values outside the space are replaced by the nearest ones inside where that makes sense; other winners, and those
@@ -186,7 +193,7 @@ def winners_in(space: Space, model: str, n_entities: int | None = None) -> dict[
         return models.index(winner["model"]), ratio
 
     found: dict[str, dict[str, Any]] = {}
-    for winner in sorted((w for w in good_winners() if w["model"] in models), key=distance):
+    for winner in sorted((w for w in good_winners(winners) if w["model"] in models), key=distance):
         with suppress(ConfigError):
             fitted = _fit(space, winner)
             if fitted not in found.values():
@@ -194,9 +201,11 @@ def winners_in(space: Space, model: str, n_entities: int | None = None) -> dict[
     return found
 
 
-def from_prior(space: Space, model: str, points: NDArray[np.float64]) -> list[dict[str, Any]]:
+def from_prior(
+    space: Space, model: str, points: NDArray[np.float64], prior: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Return the configurations of a model's prior at (count, D) points; parameters without a prior are uniform."""
-    priors = read_portfolio()["prior"].get(_PRIOR_OF.get(model, model), {})
+    priors = (read_portfolio()["prior"] if prior is None else prior).get(_PRIOR_OF.get(model, model), {})
     return [_configuration(space, priors, dict(zip(space.searched, map(float, row)))) for row in points]
 
 
@@ -205,13 +214,14 @@ def all_winners() -> list[dict[str, Any]]:
     return list(read_portfolio()["winners"])
 
 
-def good_winners() -> list[dict[str, Any]]:
+def good_winners(winners: Sequence[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
     """Return the winners without those that are far below others of the same model and dataset."""
+    winners = all_winners() if winners is None else winners
     best: dict[tuple[str, str], float] = {}
-    for w in all_winners():
+    for w in winners:
         key = (w["model"], w["dataset"])
         best[key] = max(best.get(key, 0.0), w["test_mrr"])
-    return [w for w in all_winners() if w["test_mrr"] >= GOOD_SHARE * best[w["model"], w["dataset"]]]
+    return [w for w in winners if w["test_mrr"] >= GOOD_SHARE * best[w["model"], w["dataset"]]]
 
 
 @functools.cache
