@@ -34,7 +34,6 @@ def test_a_heavy_import_is_noticed():
     "words",
     [
         ["--help"],
-        ["--version"],
         ["train", "--help"],
         ["datasets"],
         ["predict", "--help"],

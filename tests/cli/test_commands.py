@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import runpy
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from grash import __version__ as grash_version
+from grash import train as train_in_python
 from grash.cli.app import app
 from grash.cli.settings import setting_rows
 from grash.cli.train import progress_line
@@ -79,6 +82,42 @@ def test_training_shows_plan_metrics_and_commands_that_work(folder):
 
     for line in proposed:
         assert grash(*shlex.split(line)[1:]).code == 0, line
+
+
+def test_a_training_that_stops_early_prints_where_and_why(folder, tmp_path):
+    words = (
+        "train",
+        folder / "rings.tsv",
+        "--dim",
+        4,
+        "--epochs",
+        40,
+        "--lr",
+        1e-9,
+        "--valid-every",
+        1,
+        "--patience",
+        2,
+    )
+    ran = grash(*words, "--device", "cpu", "-o", tmp_path / "m", "--json")
+    assert ran.code == 0, ran.err
+    sentence = "training stopped at epoch 3 of 40: no better validation since epoch 1 (valid MRR "
+    assert sentence in ran.err and "patience 2" in ran.err
+    assert sentence in json.loads(ran.out)["stopped_early"]
+    ran = grash(*words[:-2], "--patience", 40, "--device", "cpu", "-o", tmp_path / "n", "--json")
+    assert "stopped at" not in ran.err and json.loads(ran.out)["stopped_early"] is None
+
+
+def test_a_model_that_is_not_trained_yet_says_what_to_do(tmp_path):
+    def interrupt(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_in_python("world", dim=8, epochs=9, device="cpu", out=tmp_path / "m", watch=interrupt)
+    ran = grash("predict", tmp_path / "m", "--head", "person 1", "--relation", "next")
+    assert ran.code == 2 and "its training was interrupted: run the same grash train command again" in ran.err
+    ran = grash("predict", tmp_path / "none", "--head", "person 1", "--relation", "next")
+    assert ran.code == 2 and "is not a model folder" in ran.err
 
 
 def test_stdout_has_only_json(folder):
@@ -263,7 +302,10 @@ def test_neighbors_export_models_settings_datasets(folder, tmp_path):
 
 
 def test_the_version_and_no_command_at_all():
-    assert grash("--version").out.startswith("grash 0")
+    lines = grash("--version").out.splitlines()
+    assert lines[0] == f"grash {grash_version}" and lines[1].startswith(f"Python {platform.python_version()}")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    assert lines[2:] == [f"torch {torch.__version__}", f"device {device}"]
     ran = grash()
     assert ran.code == 2 and "Commands:" in ran.out
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,6 +24,7 @@ from grash.cli.search import _print_result
 from grash.search.ledger import SearchState, read_ledger
 from grash.training.loop import Progress
 from report.runs import MISHAPS, RISING, write_run
+from small_graph import grash, rings, write_tsv
 
 
 @pytest.fixture
@@ -224,3 +230,35 @@ def test_a_final_training_that_stopped_early_prints_it(
     shown = capsys.readouterr().out
     sentence = f"final training stopped at epoch 7 of {n_epochs}: no better validation since epoch 2 (valid MRR 0.3000)"
     assert (sentence in shown.splitlines()) is said and ("final training" in shown) is said
+
+
+def test_a_stopped_search_leaves_its_best_configuration_and_how_to_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after the first trial: best.yaml can be trained, and `predict` on the folder prints what to do."""
+
+    @contextmanager
+    def interrupting(quiet: bool = False) -> Iterator[Any]:
+        def watch(state: SearchState, progress: Any, devices: Any) -> None:
+            if not state.stopped and sum(len(r.results) for r in state.rounds) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        yield watch
+
+    monkeypatch.setattr("grash.cli.search.live_display", interrupting)
+    write_tsv(rings(), tmp_path / "rings.tsv")
+    run = tmp_path / "run"
+    size = ("-n", 4, "--epochs", 2, "--dim", 4, "--no-guard-rails", "--proposals", "random")
+    words = ("search", tmp_path / "rings.tsv", "-o", run, *size, "--engine", "sequential", "--device", "cpu", "-q")
+    ran = grash(*words)
+    assert ran.code == 130, ran.err
+    train = f"grash train {tmp_path / 'rings.tsv'} --config {run / 'best.yaml'}"
+    assert f"Train it with: {train}" in ran.err and "Best so far: configuration" in ran.err
+    assert f"Train the best so far with: {train}" in grash("status", run).out
+    for folder in (run, run / "model"):
+        asked = grash("predict", folder, "--head", "person 1", "--relation", "next")
+        assert asked.code == 2 and f"{run} is a search that has not trained its model." in asked.err
+        assert f"grash resume {run}, or train its best configuration so far" in asked.err
+    trained = grash(*train.split()[1:], "-o", tmp_path / "m", "--device", "cpu", "-q")
+    assert trained.code == 0 and (tmp_path / "m" / "model.json").is_file()
+    assert (run / "best.yaml").read_text().startswith("# Best configuration so far, when it was stopped, of run.")

@@ -87,6 +87,7 @@ class Model:
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto") -> Model:
         """Load the model of a folder that `save` or `grash train` wrote."""
+        _check_trained(Path(folder))
         stored = read_model(Path(folder), device=choose_device(device))
         try:
             config = make_config(stored.config)
@@ -109,7 +110,7 @@ class Model:
     ) -> list[Path]:
         """Write the embeddings, splits or configuration for other programs; return the files written.
 
-        grash.export has the formats. dataset, with pykeen and libkge: the graph as that tool knows it.
+        The formats are those of `grash export`. dataset, with pykeen and libkge: the graph as that tool knows it.
         """
         return export_model(
             self.kge, self.dataset, self.config, folder, format, dataset_there=dataset, overwrite=overwrite
@@ -320,6 +321,24 @@ class Model:
         if new_only:
             order = order[~known[order]]
         return [Prediction(self.relation_name(r), r, float(scores[r]), bool(known[r])) for r in order[:k].tolist()]
+
+
+def _check_trained(folder: Path) -> None:
+    """Raise InputError with what to do if this is the folder of a search or training that has not ended yet."""
+    if (folder / "model.json").is_file() or (folder / "model" / "model.json").is_file():
+        return
+    run = folder if folder.name != "model" else folder.parent
+    if (run / "search.yaml").is_file():
+        best = run / "best.yaml"
+        train = f", or train its best configuration so far: grash train GRAPH --config {best}" if best.is_file() else ""
+        raise InputError(
+            f"{run} is a search that has not trained its model. Continue it with: grash resume {run}{train}."
+        )
+    if folder.with_name(f"{folder.name}.checkpoint").is_dir():
+        raise InputError(
+            f"{folder} has no model yet, since its training was interrupted: run the same grash train command again to "
+            f"finish it."
+        )
 
 
 def _find(name: Name | None, i: int | None, vocabulary: Vocabulary | None, count: int, part: str) -> int | None:

@@ -8,6 +8,7 @@ A traceback means a defect of grash (or GRASH_DEBUG=1, or --debug).
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -49,7 +50,9 @@ import_module("grash_study.cli").add_to(app)  # a package beside the product, wi
 @app.callback()
 def grash(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the versions of grash, Python and torch, and the device.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
 ) -> None:
     """Tune, train, evaluate and query knowledge graph embeddings.
@@ -68,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     global_options = list(takewhile(lambda a: a.startswith("-"), arguments))
     if "--version" in global_options:
-        print(f"grash {__version__}")
+        print(_versions())
         return 0
     debug = "--debug" in global_options or os.environ.get("GRASH_DEBUG", "0") not in ("", "0")
     try:
@@ -87,6 +90,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         return _explain(error)
+
+
+def _versions() -> str:
+    """Return the versions that a report of a defect needs, and the device that `auto` chooses."""
+    lines = [f"grash {__version__}", f"Python {platform.python_version()} on {platform.platform()}"]
+    try:
+        import torch
+
+        cuda = torch.cuda.is_available()
+        lines += [f"torch {torch.__version__}", f"device {torch.cuda.get_device_name() if cuda else 'cpu'}"]
+    except Exception as error:  # also a broken installation, whose versions are of interest
+        lines.append(f"torch cannot be imported: {error}")
+    return "\n".join(lines)
 
 
 def _explain(error: Exception) -> int:

@@ -13,13 +13,12 @@ from grash.cli import options
 from grash.cli.console import as_json, command, say, show, show_log, table
 from grash.cli.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
+from grash.cli.train import early_stop
 from grash.errors import ConfigError
 from grash.formatting import format_duration
 
 if TYPE_CHECKING:
     from grash.api.search import Search, SearchResult
-    from grash.search.trial import TrialResult
-    from grash.training.config import TrainConfig
 
 STOPPED = 7  # exit code of a search that --max-seconds stopped; `grash resume` continues it
 
@@ -229,7 +228,7 @@ def _make_search(
 def _run(
     made: Search, max_seconds: float | None, quiet: bool, json: bool, extend: dict[str, Any] | None = None
 ) -> None:
-    from grash.report.summary import stop_reason, summarize
+    from grash.report.summary import mrr_text, stop_reason, summarize
 
     if not quiet:
         say(f"run folder: {made.folder}")
@@ -240,6 +239,10 @@ def _run(
     if result.state.stopped:
         say(f"The search has stopped. {stop_reason(result.state)}")
         say(f"Continue with: {command('grash', 'resume', made.folder)}")
+        if (made.folder / "best.yaml").is_file() and (best := result.state.incumbent()) is not None:
+            say(f"Best so far: configuration {best.number}, {mrr_text(best.mrr, best.interval)} in round {best.round}.")
+            source = made.source or made.folder / "dataset"
+            say(f"Train it with: {command('grash', 'train', source, '--config', made.folder / 'best.yaml')}")
         raise typer.Exit(130 if result.state.stopped == "interrupted" else STOPPED)
     if not json:
         _print_result(result)
@@ -254,8 +257,9 @@ def _print_result(result: SearchResult) -> None:
     shown = config.model_dump(exclude_defaults=True, exclude={"epochs", "valid_every", "patience", "seed", "variation"})
     show("  " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
     show(f"cost {state.spent:.4g} of {state.budget:g} full runs in {format_duration(state.seconds)}")
-    if state.final is not None and (early := _early_stop(state.final, config)):
-        show(early)
+    final = state.final
+    if final is not None and final.status == "ok" and (early := early_stop(final.history, config)):
+        show(f"final {early}")
     if state.final is not None and state.final.evaluation:
         both, (low, high) = state.final.evaluation["both"], state.final.evaluation["mrr_interval"]
         hits = f"Hits@1 {both['hits@1']:.3f}  Hits@10 {both['hits@10']:.3f}"
@@ -264,20 +268,6 @@ def _print_result(result: SearchResult) -> None:
     if (result.folder / "model").is_dir():
         query = command("grash", "predict", result.folder / "model", "--head", "NAME", "--relation", "NAME")
         say(f"query the model: {query}")
-
-
-def _early_stop(final: TrialResult, config: TrainConfig) -> str:
-    """Return where a final training stopped before its planned epochs because of its patience; else nothing."""
-    if final.status != "ok" or config.patience is None or not final.history:
-        return ""
-    best, last = max(final.history, key=lambda v: v["mrr"]), final.history[-1]
-    waited = sum(v["step"] > best["step"] for v in final.history)
-    if waited < config.patience or round(last["epoch"], 2) >= round(config.epochs, 2):
-        return ""
-    return (
-        f"final training stopped at epoch {last['epoch']:.4g} of {config.epochs:g}: no better validation since epoch "
-        f"{best['epoch']:.4g} (valid MRR {best['mrr']:.4f})"
-    )
 
 
 def _print_status(summary: dict[str, Any], run: Path) -> None:
@@ -296,6 +286,10 @@ def _print_status(summary: dict[str, Any], run: Path) -> None:
         show("\nThe process that ran the search is gone. No finished trial is lost.")
     if summary["status"] in ("stopped", "interrupted"):
         show(f"Continue with: {command('grash', 'resume', run)}")
+        if (Path(run) / "best.yaml").is_file():
+            source = summary["dataset"].get("source") or Path(run) / "dataset"
+            words = ("grash", "train", source, "--config", Path(run) / "best.yaml")
+            show(f"Train the best so far with: {command(*words)}")
     elif summary["winner"] and summary["winner"]["test"]:
         show(f"Model: {Path(run) / 'model'}. Configuration: {Path(run) / 'best.yaml'}.")
 

@@ -225,14 +225,17 @@ def _print_result(
 ) -> None:
     """Print the best validation, the test metrics and commands to try; or everything as JSON."""
     best = max(history, key=lambda v: v["mrr"], default=None)
-    dataset = request.dataset
+    dataset, early = request.dataset, early_stop(history, request.config)
+    if early:
+        say(f"{early}, patience {request.config.patience}")
     if not request.quiet:
         score = "" if best is None else f"; best valid MRR {best['mrr']:.4f} at epoch {best['epoch']:g}"
         say(f"done in {format_duration(seconds)}{score}")
     if request.json:
         about = {"name": dataset.name, "fingerprint": dataset.fingerprint}
         run = {"model_folder": str(folder), "dataset": about, "config": request.config.model_dump()}
-        found = {"best_validation": best, "history": history, "evaluation": evaluation or None}
+        found: dict[str, Any] = {"best_validation": best, "history": history, "evaluation": evaluation or None}
+        found["stopped_early"] = early or None
         as_json({**run, **found, "seconds": seconds})
         return
     from grash.cli.query import show_evaluation
@@ -242,6 +245,18 @@ def _print_result(
     show(f"\nSaved as {folder}. Try:")
     for words in _next_commands(dataset, folder):
         show(f"  {command('grash', *words)}")
+
+
+def early_stop(history: list[dict[str, Any]], config: TrainConfig) -> str:
+    """Return where and why a training stopped before its planned epochs; nothing if it did not."""
+    if config.patience is None or not history:
+        return ""
+    best, last = max(history, key=lambda v: v["mrr"]), history[-1]
+    waited = sum(v["step"] > best["step"] for v in history)
+    if waited < config.patience or round(last["epoch"], 2) >= round(config.epochs, 2):
+        return ""
+    since = f"no better validation since epoch {best['epoch']:.4g} (valid MRR {best['mrr']:.4f})"
+    return f"training stopped at epoch {last['epoch']:.4g} of {config.epochs:g}: {since}"
 
 
 def _next_commands(dataset: Dataset, folder: Path) -> Iterator[tuple[object, ...]]:

@@ -82,6 +82,8 @@ class Driver:
                     self._run_trials([self.make_trial(action.round, n) for n in action.numbers])
                 if self.stopping and not self._is_over():
                     self._record("search_stopped", reason=self.stopping)
+                    if self.state.winner is None and (best := self.state.incumbent()) is not None:
+                        self._write_best(best.number, "Best configuration so far, when it was stopped,")
         except KeyboardInterrupt:
             if self._watch_error is None:
                 raise
@@ -268,7 +270,7 @@ class Driver:
 
     def _record_decision(self, event: str, **fields: Any) -> None:
         if event == "winner_chosen":
-            self._write_best(fields["number"])
+            self._write_best(fields["number"], "Winner")
         self._record(event, **fields)
         if event in ("round_closed", "search_finished"):
             self.folder.tidy(self.state)
@@ -280,9 +282,9 @@ class Driver:
         if self._watch_error is None:
             self.watch(self.state, self.progress, self.engine.devices)
 
-    def _write_best(self, number: int) -> None:
+    def _write_best(self, number: int, what: str) -> None:
         config = make_config(self.state.configurations[number].values)
-        head = f"# Winner of {self.folder.path.name}. Train it with: grash train GRAPH --config {BEST_FILE}\n"
+        head = f"# {what} of {self.folder.path.name}. Train it with: grash train GRAPH --config {BEST_FILE}\n"
         with atomic_file(self.folder.path / BEST_FILE) as temporary:
             temporary.write_text(head + yaml.safe_dump(config.model_dump(), sort_keys=False), encoding="utf-8")
 
