@@ -14,8 +14,8 @@ import torch
 
 from engines.searches import SPACE, bare, essence, shifts, small_search, state_of
 from engines.storm import Life, storm
+from engines.test_local_trial import quiet, task
 from engines.test_processes import decisions, trials
-from engines.test_trial import quiet, task
 from grash.api import search as api_search
 from grash.engines import local as trial_module
 from grash.engines import trainer as run_module
