@@ -19,10 +19,11 @@ from typing import Any
 from unittest import mock
 
 from grash.engines.driver import Driver
+from grash.files import write_checksums
 from grash.search.halving import simulate
 from grash.search.ledger import SearchState
 from grash.search.run_folder import SEARCH_FILE, RunFolder
-from grash.search.schedule import Shape, cost_of, fitting_trials, round_sizes
+from grash.search.schedule import Shape, cost_of, fitting_trials, planned_sizes
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Configuration, Status, Trial, TrialResult
 from grash.training.loop import Progress
@@ -34,7 +35,7 @@ SPACE = {"lr": {"type": "float", "low": 0.01, "high": 1.0, "log": True}, "negati
 
 def quick_settings(**changes: Any) -> SearchSettings:
     """Settings of a search whose configurations are made fast."""
-    return make_settings({"space": SPACE, "proposals": "random", "dim": 4, **changes})
+    return make_settings({"space": SPACE, "proposals": "random", "dim": 4, "finalists": 0, **changes})
 
 
 def drawn_score(round_number: int, number: int) -> float:
@@ -93,7 +94,7 @@ def decide(
     without kept states, trials that would go on begin anew. validations: of a trial, none by default."""
     if state is None:
         state = SearchState()
-        sizes = round_sizes(fitting_trials(settings, graphs), settings.eta)
+        sizes = planned_sizes(fitting_trials(settings, graphs), settings, graphs)
         state.apply(
             {"event": "search_started", "settings": settings.model_dump(mode="json"), "dataset": {}, "sizes": sizes,
              "budget": settings.budget, "at": ""}
@@ -113,7 +114,10 @@ def decide(
         status: Status = statuses[attempt] if attempt < len(statuses) else "ok"
         result = _result(state, settings, graphs, number, n, status, part_seen, score, kept)
         if validations is not None:
-            result = replace(result, history=[{"mrr": v} for v in validations(number, n)])
+            marks = validations(number, n)
+            epochs = state.rounds[number - 1].plan.epochs
+            history = [{"epoch": (i + 1) / len(marks) * epochs, "mrr": v} for i, v in enumerate(marks)]
+            result = replace(result, history=history)
         return replace(result, attempt=attempt + 1)
 
     return simulate(state, settings, graphs, run_trials)
@@ -130,6 +134,7 @@ def _result(
     positives = positives if status == "ok" else int(positives * part_seen) if status == "diverged" else 0
     cost = cost_of(positives, settings, graphs.n_train) * Fraction(state.configurations[number].relative_cost)
     mrr = score(round_number, number) if status == "ok" else None
+    cost = Fraction(0) if plan.compares_finalists else cost
     return TrialResult(round_number, number, 1, status, mrr=mrr, positives=positives, cost=float(cost), message=status)
 
 
@@ -195,10 +200,11 @@ class TableEngine:
             place = self.folder / trial.folder / "state"
             place.mkdir(parents=True, exist_ok=True)
             (place / "state.json").write_text(str(whole))
+            write_checksums(place)
         if trial.final:
             return replace(ended, evaluation={})
         cost = cost_of(positives, self.graphs.settings, self.graphs.n_train) * Fraction(trial.relative_cost)
-        return replace(ended, cost=float(cost))
+        return replace(ended, cost=float(cost) if trial.billed else 0.0)
 
 
 def run_search(

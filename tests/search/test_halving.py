@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -21,7 +21,7 @@ from grash.errors import SearchFailed
 from grash.search.halving import next_action
 from grash.search.ledger import SearchState, select_best
 from grash.search.run_folder import BEST_FILE
-from grash.search.schedule import cost_of, plan_round, round_budgets, round_sizes
+from grash.search.schedule import cost_of, plan_round, planned_sizes, round_budgets, round_sizes
 from grash.search.settings import make_settings
 from grash.search.trial import Round, TrialResult
 from grash.training.config import read_config
@@ -49,15 +49,19 @@ def small(**changes: Any) -> tuple[Any, NumberGraphs]:
     return settings, NumberGraphs(settings)
 
 
+def trended(trend: float) -> Callable[[TrialResult], float]:
+    return lambda r: r.mrr + trend * r.rise
+
+
 def ended(number: int, mrr: float | None, *, cost: float = 1.0, status: Any = "ok", scores: float = 0.0) -> TrialResult:
     return TrialResult(1, number, 1, status, mrr=mrr, cost=cost, scores=scores)
 
 
 def test_ties_go_to_the_cheaper_then_to_the_lower_number() -> None:
     results = [ended(4, 0.5), ended(1, 0.5), ended(3, 0.5, cost=0.5), ended(2, 0.6), ended(0, 0.4)]
-    assert select_best(results, 5, 0.5) == [2, 3, 1, 4, 0]
-    assert select_best(results, 2, 0.5) == [2, 3] and select_best(results, 0, 0.5) == []
-    assert select_best([ended(0, 0.5, scores=9.0), ended(1, 0.5, scores=1.0)], 1, 0.5) == [1]
+    assert select_best(results, 5, trended(0.5)) == [2, 3, 1, 4, 0]
+    assert select_best(results, 2, trended(0.5)) == [2, 3] and select_best(results, 0, trended(0.5)) == []
+    assert select_best([ended(0, 0.5, scores=9.0), ended(1, 0.5, scores=1.0)], 1, trended(0.5)) == [1]
 
 
 def test_what_is_still_rising_goes_before_what_is_not() -> None:
@@ -65,8 +69,8 @@ def test_what_is_still_rising_goes_before_what_is_not() -> None:
         return replace(ended(number, max(values)), history=[{"mrr": v} for v in values])
 
     results = [seen(0, 0.30, 0.30), seen(1, 0.20, 0.28), seen(2, 0.31, 0.25), seen(3, 0.299), seen(4, 0.1, 0.2, 0.298)]
-    assert select_best(results, 5, 0.0) == [2, 0, 3, 4, 1]
-    assert select_best(results, 5, 0.5) == [4, 1, 2, 0, 3]  # .347, .32, .31, .30, .299
+    assert select_best(results, 5, trended(0.0)) == [2, 0, 3, 4, 1]
+    assert select_best(results, 5, trended(0.5)) == [4, 1, 2, 0, 3]  # .347, .32, .31, .30, .299
 
 
 def test_a_search_that_was_recorded_before_there_was_a_trend_has_none() -> None:
@@ -79,13 +83,13 @@ def test_a_search_that_was_recorded_before_there_was_a_trend_has_none() -> None:
 
 def test_trials_without_a_score_have_no_place() -> None:
     results = [ended(0, None, status="diverged"), ended(1, 0.0), ended(2, None, status="killed")]
-    assert select_best(results, 3, 0.5) == [1]
+    assert select_best(results, 3, trended(0.5)) == [1]
 
 
 @given(st.permutations(range(8)), st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=8, max_size=8))
 def test_the_best_do_not_depend_on_the_order_of_results(order: list[int], scores: list[float]) -> None:
     results = [ended(n, scores[n], cost=n % 2) for n in range(8)]
-    assert select_best([results[i] for i in order], 4, 0.5) == select_best(results, 4, 0.5)
+    assert select_best([results[i] for i in order], 4, trended(0.5)) == select_best(results, 4, trended(0.5))
 
 
 def test_the_best_of_each_round_enter_the_next_and_the_best_of_the_last_wins() -> None:
@@ -276,3 +280,76 @@ def test_deciding_changes_nothing() -> None:
 
 def test_scores_are_the_same_whenever_they_are_asked_for() -> None:
     assert drawn_score(1, 2) == drawn_score(1, 2) != drawn_score(2, 1)
+
+
+# Finalists: the best of the last round are compared on the full graph (decision 0043).
+
+
+def last_rounds(last: dict[int, float], full: dict[int, float], at_quarter: dict[int, float]) -> SearchState:
+    """A state whose last round of halving and finalists' round have ended with these MRRs."""
+    settings, graphs = small(finalists=4, trend=0.0)
+    plan = plan_round(1, Fraction(1, 4), Fraction(1), len(last), settings, graphs)
+    state = SearchState(sizes=[len(last), 4], configurations={n: None for n in last})  # type: ignore[misc]
+    state.apply(
+        {"event": "round_opened", "plan": {**plan.to_json(), "before_finalists": True, "positives": 4 * plan.n_train}}
+    )
+    finalists = replace(plan, number=2, compares_finalists=True, whole=True, positives=plan.n_train)
+    for n, mrr in last.items():
+        history = [{"epoch": 1.0, "mrr": at_quarter[n]}, {"epoch": 2.0, "mrr": mrr}, {"epoch": 4.0, "mrr": mrr}]
+        state.apply({"event": "trial_ended", "result": replace(ended(n, mrr), history=history).to_json()})
+    state.apply({"event": "round_opened", "plan": finalists.to_json()})
+    for n, mrr in full.items():
+        state.apply({"event": "trial_ended", "result": replace(ended(n, mrr), round=2).to_json()})
+    return state
+
+
+def test_finalists_are_those_close_to_the_best_score() -> None:
+    state = last_rounds({0: 0.40, 1: 0.39, 2: 0.385, 3: 0.38, 4: 0.3}, {}, dict.fromkeys(range(5), 0.2))
+    assert state.entrants(2) == [0, 1, 2]  # within 4 %
+    state.sizes[1] = 2
+    assert state.entrants(2) == [0, 1]
+
+
+def test_a_finalist_that_is_behind_only_on_the_full_graph_loses() -> None:
+    """Configuration 0 leads on the subgraph, and falls behind on the full graph after the same epochs."""
+    state = last_rounds({0: 0.322, 1: 0.321, 2: 0.320}, {0: 0.20, 1: 0.24, 2: 0.23}, {0: 0.25, 1: 0.25, 2: 0.25})
+    assert state.rounds[1].best(3) == [1, 2, 0]
+
+
+def test_a_finalist_that_starts_slowly_on_both_graphs_keeps_its_lead() -> None:
+    state = last_rounds({0: 0.33, 1: 0.32}, {0: 0.10, 1: 0.25}, {0: 0.10, 1: 0.25})
+    assert state.rounds[1].best(1) == [0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_search_compares_finalists_outside_its_budget(fails: bool) -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
+    state = decide(settings, graphs, score=lambda r, n: 0.5 - 0.001 * n if r < 3 else 0.1 + 0.01 * n,
+                   faults={(3, n): ["diverged"] for n in range(4)} if fails else None,
+                   validations=lambda r, n: [0.2, 0.3, 0.4, 0.5][: 4 if r == 2 else 1])  # fmt: skip
+    assert state.sizes == [16, 4, 4] and state.rounds[2].plan.whole
+    assert state.rounds[2].plan.epochs == pytest.approx(state.rounds[1].plan.epochs / 4)
+    assert state.winner == (0 if fails else 3)
+    within = [past for past in state.rounds if not past.plan.compares_finalists]
+    assert sum(past.cost for past in within) <= settings.budget
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"variant": "epoch"}, {"warm_start": "weights"}, {"finalists": 0}, {"finalists": 1}, {"budget": 20.0}],
+)
+def test_finalists_are_not_compared_where_that_tells_nothing(changes: dict[str, Any]) -> None:
+    settings, graphs = small(**{"finalists": 4, **changes})
+    assert planned_sizes(8, settings, graphs) == [8, 4, 2]
+    assert planned_sizes(8, *small(finalists=4)) == [8, 4, 2, 2]
+    assert planned_sizes(8, settings, replace(graphs, n_valid=999)) == [8, 4, 2]
+
+
+def test_an_extension_leaves_the_finalists_out_of_its_budget(tmp_path: Path) -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, final_train=False)
+    state, _ = run_search(tmp_path / "run", graphs)
+    assert state.sizes == [16, 4, 4]
+    extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20})
+    assert extended.sizes == [20, 5, 4] and extended.finished
+    whole = [past.plan.compares_finalists for past in extended.rounds]
+    assert whole == [False, False, True] and extended.winner in extended.rounds[2].results

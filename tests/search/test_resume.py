@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from grash.errors import SearchFailed
+from grash.files import write_checksums
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.run_folder import BEST_FILE
 from grash.training.config import read_config
@@ -62,6 +63,7 @@ def relived(cut: Path, lines: list[bytes]) -> SearchState:
                 place = cut / f"round-{number}" / f"cfg-{n:04}" / "state"
                 place.mkdir(parents=True)
                 (place / "state.json").write_text(str(past.plan.positives))
+                write_checksums(place)
     return state
 
 

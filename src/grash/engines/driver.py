@@ -33,7 +33,7 @@ from grash.search.halving import RunTrials, advance
 from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState
 from grash.search.proposals import make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
-from grash.search.schedule import fitting_trials, plan_extension, round_config, round_sizes
+from grash.search.schedule import fitting_trials, plan_extension, planned_sizes, round_config
 from grash.search.trial import MACHINE_FAULTS, Engine, Trial, TrialResult
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 # Receives the state, the progress of running trials by (round, number), and the engine's devices.
 Watch = Callable[[SearchState, dict[tuple[int, int], Progress], Sequence[str]], None]
 FIXED_LENGTH_SCHEDULES = ("cosine", "linear", "plateau")  # depend on the length of a run, so it cannot be continued
+_KEPT_BYTES = 2 << 30  # of a finalist's tables and optimizer state; a larger one trains again from its start
 _PAUSE = 0.05  # seconds before the second attempt at a trial; doubled for every further one
 _interrupts: ContextVar[list[int] | None] = ContextVar("interrupts", default=None)  # for `reraise_interrupts`
 
@@ -122,7 +123,7 @@ class Driver:
                 "n_valid": len(dataset.valid),
                 "n_test": len(dataset.test),
             },
-            sizes=round_sizes(n_trials, self.settings.eta),
+            sizes=planned_sizes(n_trials, self.settings, self.graphs),
             budget=self.settings.budget,
             versions={"grash": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
@@ -146,6 +147,7 @@ class Driver:
         config = round_config(full, plan, self.settings)
         warm = self.settings.warm_start != "off"
         keeps_state = self.settings.variant == "epoch" or warm
+        finalists = plan.compares_finalists
         saved = self.folder.trial(number - 1, configuration) / "state"
         has_saved = number > 1 and (saved / "state.json").is_file()
         continues = keeps_state and has_saved and (warm or full.schedule not in FIXED_LENGTH_SCHEDULES)
@@ -162,7 +164,9 @@ class Driver:
             continues=str(saved.relative_to(self.folder.path)) if continues else None,
             epochs_before=self.state.rounds[number - 2].plan.epochs if continues and not warm else 0.0,
             warm=warm,
-            keep=keeps_state and number < len(self.state.sizes),
+            keep=_is_small(full, plan.n_entities) if finalists else keeps_state and number < len(self.state.sizes),
+            billed=not finalists,
+            placement=self.placement if finalists else "auto",
         )
 
     def record_start(self, trial: Trial, device: str) -> None:
@@ -229,7 +233,21 @@ class Driver:
     def _final_trial(self, number: int) -> Trial:
         config, data = make_config(self.state.configurations[number].values), self.graphs.dataset
         sizes = data.n_entities, data.n_relations, len(data.train), len(data.valid)
-        return self._trial(0, number, config, sizes, fractions=(), final=True, placement=self.placement)
+        return self._trial(
+            0, number, config, sizes, fractions=(), billed=False, final=True, placement=self.placement,
+            **self._saved_finalist(number, config),
+        )  # fmt: skip
+
+    def _saved_finalist(self, number: int, config: TrainConfig) -> dict[str, Any]:
+        """Return the fields with which the final training continues from the winner's state among the finalists."""
+        last = self.state.rounds[-1].plan if self.state.rounds else None
+        saved = self.folder.trial(len(self.state.rounds), number) / "state"
+        if last is None or not last.compares_finalists or not (saved / "state.json").is_file():
+            return {}
+        if config.schedule in FIXED_LENGTH_SCHEDULES:
+            return {}
+        verify_folder(saved)
+        return {"continues": str(saved.relative_to(self.folder.path)), "epochs_before": last.epochs}
 
     def _trial(
         self, number: int, configuration: int, config: TrainConfig, sizes: tuple[int, int, int, int], **fields: Any
@@ -329,3 +347,8 @@ def reraise_interrupts() -> Iterator[None]:
         _interrupts.reset(token)
     if received:
         raise KeyboardInterrupt
+
+
+def _is_small(config: TrainConfig, n_entities: int) -> bool:
+    """Return whether a training's state is small enough to keep on disk: float32 rows, up to three per entity."""
+    return n_entities * config.dim * 12 <= _KEPT_BYTES

@@ -212,7 +212,7 @@ class TrialRunner:
         positives = max(0, round(epoch * len(data.train)) - round(trial.epochs_before * len(data.train)))
         cost = float(cost_of(positives, self.settings, self.graphs.n_train)) * trial.relative_cost
         scores = positives * score_count(make_config(trial.config), data.n_entities)
-        return trial.result(status, positives=positives, cost=0.0 if trial.final else cost, scores=scores)
+        return trial.result(status, positives=positives, cost=cost if trial.billed else 0.0, scores=scores)
 
     def _failure(self, trial: Trial, error: Exception) -> TrialResult:
         if isinstance(error, Diverged):

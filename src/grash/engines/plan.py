@@ -128,7 +128,7 @@ def _plan_rounds(
     def run_trials(number: int, configurations: Sequence[int]) -> list[TrialResult]:
         return [TrialResult(number, n, 1, "ok", mrr=0.5, positives=0) for n in configurations]
 
-    state = simulate(new_state(settings, configurations), settings, graphs, run_trials)
+    state = simulate(new_state(settings, configurations, graphs), settings, graphs, run_trials)
     keeps_state = settings.variant == "epoch" or settings.warm_start != "off"
     planned = []
     for past in state.rounds:
@@ -139,7 +139,8 @@ def _plan_rounds(
         before = state.rounds[plan.number - 2].plan.positives if plan.continues else 0
         this = _plan_round(plan, data, configs, len(entrants), plan.positives - before, settings.threads, probe)
         billed = plan.cost * sum(c.relative_cost for c in configurations if c.number in entrants)
-        is_saved = keeps_state and plan.number < len(state.sizes)
+        billed = 0.0 if plan.compares_finalists else billed
+        is_saved = keeps_state and plan.number < len(state.sizes) or plan.compares_finalists
         planned.append(replace(this, billed=billed, disk_bytes=this.disk_bytes if is_saved else 0))
     return tuple(planned)
 

@@ -42,7 +42,7 @@ def _row(planned: PlannedRound, n_train: int) -> tuple[str, ...]:
         f"{planned.steps:,}", "–" if p.k is None else str(p.k), f"{p.n_entities:,}", f"{p.n_relations:,}",
         f"{p.n_train:,}", f"{p.n_train / n_train:.4f} of {p.graph_fraction:.4f}", f"{p.n_valid:,}",
         f"{planned.negatives[0]}–{planned.negatives[1]}",
-        f"{planned.billed:.4g}" if p.number else "outside",
+        f"{planned.billed:.4g}" if planned.billed else "outside",
         "–" if planned.seconds is None else f"{planned.seconds:,.0f}",
         format_bytes(planned.n_bytes), format_bytes(planned.disk_bytes),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
     propose n configurations
     for each round: fix its graph and its epochs, run all its trials, keep the best 1/η
+    compare the finalists briefly on the full graph
     train the winner in full
 
 `next_action` is a pure function of the state. A search that was killed therefore resumes from its ledger alone, and
@@ -18,7 +19,7 @@ from typing import Any
 
 from grash.search.ledger import Event, SearchState
 from grash.search.proposals import make_configurations
-from grash.search.schedule import Graphs, plan_next_round, round_sizes
+from grash.search.schedule import Graphs, plan_next_round, planned_sizes, round_sizes
 from grash.search.settings import SearchSettings
 from grash.search.trial import Configuration, TrialResult
 
@@ -46,8 +47,9 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
         missing = tuple(n for n in entrants if n not in current.results)
         if missing:
             return RunTrials(number, missing)
-        n_survivors = state.sizes[number] if number < len(state.sizes) else 1
-        survivors = current.best(n_survivors, entrants)
+        survivors = state.survivors(number, entrants)
+        if current.plan.compares_finalists and not survivors:
+            break  # all of them failed: the last round decides
         if not survivors:
             return _finish(state, failed=_why_all_failed(number, current.results.values()))
         if current.survivors != survivors:
@@ -97,10 +99,17 @@ def simulate(
     return state
 
 
-def new_state(settings: SearchSettings, configurations: Sequence[Configuration]) -> SearchState:
-    """Return the state of a search, for `simulate`, that has proposed these configurations and run nothing."""
+def new_state(
+    settings: SearchSettings, configurations: Sequence[Configuration], graphs: Graphs | None = None
+) -> SearchState:
+    """Return the state of a search, for `simulate`, that has proposed these configurations and run nothing.
+
+    graphs: to compare finalists on the full graph too, if the search does so.
+    """
     return SearchState(
-        sizes=round_sizes(len(configurations), settings.eta),
+        sizes=round_sizes(len(configurations), settings.eta)
+        if graphs is None
+        else planned_sizes(len(configurations), settings, graphs),
         planned_trials=len(configurations),
         budget=settings.budget,
         max_retries=settings.max_retries,

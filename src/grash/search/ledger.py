@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from grash.search.trial import MACHINE_FAULTS, Configuration, Round, TrialResult
 
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
+FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision 0043)
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
 _NOT_SYNCED = ("trial_started",)
 Event = dict[str, Any]
@@ -134,6 +135,7 @@ class RoundState:
     attempts: dict[int, list[TrialResult]] = field(default_factory=dict)  # by configuration: every attempt
     running: dict[int, Event] = field(default_factory=dict)  # by configuration: its `trial_started`
     survivors: list[int] | None = None  # best first; None while the round is open
+    before: RoundState | None = field(default=None, repr=False)  # of the finalists' round: the last round of halving
 
     @property
     def cost(self) -> float:
@@ -143,10 +145,29 @@ class RoundState:
     def seconds(self) -> float:
         return sum(r.seconds for attempts in self.attempts.values() for r in attempts)
 
+    def score(self, result: TrialResult) -> float:
+        """Return what ranks a trial: its MRR plus `trend` times its last rise (docs/decisions/0033).
+
+        Of a finalist: its score in the last round times how its MRR on the full graph compares with that on the
+        last round's graph after the same number of epochs, so a slow start counts on neither side (decision 0043).
+        """
+        mrr = result.mrr or 0.0
+        if self.before is None or result.number not in self.before.results:
+            return mrr + self.plan.trend * result.rise
+        earlier = self.before.results[result.number]
+        then = earlier.mrr_at(self.plan.epochs)
+        return self.before.score(earlier) * mrr / then if then else mrr
+
     def best(self, count: int, among: Iterable[int] | None = None) -> list[int]:
         """Return the best configurations, best first; `among` restricts to some that all have a result."""
         results = self.results.values() if among is None else [self.results[n] for n in among]
-        return select_best(results, count, self.plan.trend)
+        return select_best(results, count, self.score)
+
+    def finalists(self, count: int, among: Iterable[int]) -> list[int]:
+        """Return the best configurations whose scores are close enough to the best that either may win."""
+        best = self.best(count, among)
+        scores = {n: self.score(self.results[n]) for n in best}
+        return [n for n in best if scores[n] >= (1 - FINALIST_MARGIN) * scores[best[0]]]
 
 
 @dataclass
@@ -188,7 +209,13 @@ class SearchState:
         """Return the configurations that enter a round, best of the round before first."""
         if number == 1:
             return sorted(self.configurations)[: self.sizes[0]]
-        return self.rounds[number - 2].best(self.sizes[number - 1], self.entrants(number - 1))
+        return self.survivors(number - 1, self.entrants(number - 1))
+
+    def survivors(self, number: int, entrants: list[int]) -> list[int]:
+        """Return the configurations that advance from a round whose trials have all ended, best first."""
+        past = self.rounds[number - 1]
+        n_survivors = self.sizes[number] if number < len(self.sizes) else 1
+        return (past.finalists if past.plan.before_finalists else past.best)(n_survivors, entrants)
 
     def incumbent(self) -> TrialResult | None:
         """Return the best trial of the highest round that has one."""
@@ -223,7 +250,8 @@ class SearchState:
             self.configurations[content["number"]] = Configuration(**content)
 
     def _on_round_opened(self, event: Event) -> None:
-        self.rounds.append(RoundState(Round.from_json(event["plan"])))
+        plan = Round.from_json(event["plan"])
+        self.rounds.append(RoundState(plan, before=self.rounds[-1] if plan.compares_finalists else None))
 
     def _on_trial_started(self, event: Event) -> None:
         self.stopped = ""
@@ -292,15 +320,10 @@ class SearchState:
             past.running = {}
 
 
-def select_best(results: Iterable[TrialResult], count: int, trend: float) -> list[int]:
+def select_best(results: Iterable[TrialResult], count: int, score: Callable[[TrialResult], float]) -> list[int]:
     """Return the configurations of the `count` best results, best first.
 
-    The score is the MRR plus `trend` times its last rise (docs/decisions/0033). Ties go to the cheaper trial, then to
-    the one that computed fewer scores, then to the lower number.
+    Ties go to the cheaper trial, then to the one that computed fewer scores, then to the lower number.
     """
-    keys = [
-        (-(r.mrr + trend * r.rise), r.cost, r.scores, r.number)
-        for r in results
-        if r.mrr is not None and r.status == "ok"
-    ]
+    keys = [(-score(r), r.cost, r.scores, r.number) for r in results if r.mrr is not None and r.status == "ok"]
     return [key[-1] for key in sorted(keys)[:count]]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -71,6 +71,22 @@ def round_sizes(n_trials: int, eta: int) -> list[int]:
     return sizes
 
 
+def planned_sizes(n_trials: int, settings: SearchSettings, graphs: Graphs) -> list[int]:
+    """Return the number of trials of each round, with that of the finalists, if there is one, at the end.
+
+    Finalists are compared if the last round has a subgraph (on the full graph it is such a comparison itself) and the
+    dataset has enough validation triples to tell them apart.
+    """
+    sizes = round_sizes(n_trials, settings.eta)
+    if settings.finalists < 2 or not sizes or settings.variant == "epoch" or settings.warm_start != "off":
+        return sizes
+    fidelity = fidelity_of(settings.full_budget / len(sizes), [1.0] * sizes[-1])
+    fraction, _ = _graph_fraction(fidelity, settings, graphs)
+    if graphs.shape((fraction,)).whole or graphs.shape((1.0,)).n_valid < MIN_VALID:
+        return sizes
+    return [*sizes, min(settings.finalists, sizes[-1])]
+
+
 def fitting_trials(settings: SearchSettings, graphs: Graphs) -> int:
     """Return the number of trials of the first round: `n_trials`, or fewer if the guard rails require it.
 
@@ -90,13 +106,30 @@ def plan_next_round(state: SearchState, settings: SearchSettings, graphs: Graphs
     """Return the plan of the first round that is not open yet: its budget, and the fidelity which that pays for."""
     number = len(state.rounds) + 1
     sizes = round_sizes(state.planned_trials, settings.eta)  # an extension keeps the fidelities as they were planned
+    if number > len(sizes):
+        return _plan_finalists(state, settings, graphs)
     budgets, fidelity = round_budgets(state, settings, graphs), Fraction(0)
     for i, budget in enumerate(budgets):  # all rounds again: their recorded fidelities are floats, these are exact
         costs = [state.configurations[n].relative_cost for n in state.entrants(i + 1)]
         affordable = fidelity_of(budget * len(costs) / sizes[i], costs)
         fidelity = max(fidelity, min(affordable, _next_round_fidelity(budgets[0], costs, sizes[i + 1 :])))
     previous = [past.plan for past in state.rounds]
-    return plan_round(number, fidelity, budgets[-1], sizes[number - 1], settings, graphs, previous)
+    plan = plan_round(number, fidelity, budgets[-1], sizes[number - 1], settings, graphs, previous)
+    return replace(plan, before_finalists=number == len(sizes) < len(state.sizes))
+
+
+def _plan_finalists(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:
+    """Return the round on the full graph, with the epochs after which the last round was validated first."""
+    last, shape = state.rounds[-1].plan, graphs.shape((1.0,))
+    positives = max(1, round(last.epochs / last.n_validations * shape.n_train))
+    cost = float(cost_of(positives, settings, graphs.n_train))
+    return Round(
+        number=last.number + 1, n_trials=state.sizes[-1], share=0.0, fidelity=cost, graph_fraction=1.0,
+        epoch_fraction=positives / shape.n_train / settings.max_epochs, fractions=(), whole=True, k=None,
+        n_entities=shape.n_entities, n_relations=shape.n_relations, n_train=shape.n_train, n_valid=shape.n_valid,
+        entity_share=1.0, positives=positives, continues=False, cost=cost, compares_finalists=True,
+        notes=("finalists are compared on the full graph, outside the budget; the winner's training continues",),
+    )  # fmt: skip
 
 
 def round_budgets(state: SearchState, settings: SearchSettings, graphs: Graphs) -> list[Fraction]:
@@ -204,14 +237,14 @@ def cost_of(positives: int, settings: SearchSettings, n_train: int) -> Fraction:
 def round_config(full: TrainConfig, plan: Round, settings: SearchSettings) -> TrainConfig:
     """Return the training of a configuration at the fidelity of a round.
 
-    It has the round's epochs, is validated after half and after all of them, and never stops early. Negatives scale
+    It has the round's epochs, is validated at equal distances and at its end, and never stops early. Negatives scale
     with the entities, penalties with the triples (decision 0037), unless isolated pairs are held out (0039).
     """
     share = plan.graph_fraction if plan.triple_share is None else plan.triple_share
     penalty_scale = 1.0 if plan.whole or plan.isolated or not settings.scaled_penalties else min(1.0, share)
     return full.changed(
         epochs=plan.epochs,
-        valid_every=plan.epochs / 2,
+        valid_every=plan.epochs / plan.n_validations,
         patience=None,
         negatives_head=scaled_negatives(full.negatives_head, plan, settings.negatives_floor),
         negatives_tail=scaled_negatives(full.negatives_tail, plan, settings.negatives_floor),
@@ -293,22 +326,24 @@ def plan_extension(
     relative_costs: of all configurations, the new ones included (default: 1 each).
     """
     _check(state, settings, n_trials, budget)
-    fidelities = [Fraction(past.plan.fidelity) for past in state.rounds]
+    halving = [past.plan for past in state.rounds if not past.plan.compares_finalists]
+    fidelities, before = [Fraction(plan.fidelity) for plan in halving], state.sizes[: len(halving)]
     largest_first = sorted((Fraction(c) for c in relative_costs), reverse=True)
     costs = largest_first or [Fraction(1)] * (n_trials or state.sizes[0])
     if n_trials is not None:
         wanted = round_sizes(n_trials, settings.eta)
-        sizes = [max(n, wanted[i] if i < len(wanted) else 2) for i, n in enumerate(state.sizes)]
+        sizes = [max(n, wanted[i] if i < len(wanted) else 2) for i, n in enumerate(before)]
     else:
         added = Fraction(str(budget)) - Fraction(str(state.budget))
-        sizes = _more_survivors(state.sizes, fidelities, added, costs)
-        if sizes == state.sizes:
+        sizes = _more_survivors(before, fidelities, added, costs)
+        if sizes == before:
             raise ConfigError(
                 f"--budget {budget:g} pays for no further trial in a later round: give more, or give --n-trials for "
                 f"more configurations in the first round."
             )
-    total = float(Fraction(str(state.budget)) + _largest_cost(sizes, state.sizes, fidelities, costs))
-    return {"sizes": sizes, "budget": total, "settings": {"n_trials": sizes[0], "budget": total}}
+    total = float(Fraction(str(state.budget)) + _largest_cost(sizes, before, fidelities, costs))
+    finalists = [min(settings.finalists, sizes[-1])] if len(before) < len(state.sizes) else []
+    return {"sizes": sizes + finalists, "budget": total, "settings": {"n_trials": sizes[0], "budget": total}}
 
 
 def _check(state: SearchState, settings: SearchSettings, n_trials: int | None, budget: float | None) -> None:

@@ -55,6 +55,13 @@ class SearchSettings(BaseModel):
     )
     budget_unit: BudgetUnit = Field("triples", description="Unit: training triples seen, or scores computed.")
     warm_start: WarmStart = Field("off", description="Copy the embeddings of survivors to the next round (weights).")
+    finalists: int = Field(
+        4,
+        ge=0,
+        le=1000,
+        description="At most this many configurations of the last round are compared on the full graph before the "
+        "final training (0: none).",
+    )
     final_train: bool = Field(True, description="Train the winner on the full graph.")
     threads: int = Field(1, ge=1, description="CPU threads of a trial; results on a CPU depend on it.")
     final_threads: int | None = Field(None, ge=1, description="CPU threads of the final training (as `threads`).")
@@ -105,6 +112,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "trend": 0.0,
         "scaled_penalties": False,
         "last_round_holdout": "random",
+        "finalists": 0,
     },
 }
 PRESETS["paper-text"] = {**PRESETS["paper"], "degree": "triples", "negatives_floor": 0.0}

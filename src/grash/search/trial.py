@@ -65,10 +65,17 @@ class Round(_Record):
     trend: float = 0.0  # weight of the rise of the MRR in a trial's score
     triple_share: float | None = None  # n_train relative to the full graph, where it is not graph_fraction
     isolated: bool = False  # it holds out only triples that are the one link of their entity pair (decision 0039)
+    before_finalists: bool = False  # the last round of halving, if the best are then compared on the full graph
+    compares_finalists: bool = False  # on the full graph, outside the budget (decision 0043)
 
     @property
     def epochs(self) -> float:
         return self.positives / self.n_train
+
+    @property
+    def n_validations(self) -> int:
+        """Validations of a trial, evenly spaced, the last one at its end."""
+        return 1 if self.compares_finalists else 4 if self.before_finalists else 2
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ class Trial(_Record):
     n_bytes: int = 0  # estimated memory on the device
     placement: str = "auto"  # of the entity embeddings, for a trial that is trained alone
     work_share: float = 1.0  # factor on the memory for ranking; halved after running out of memory
+    billed: bool = True  # in the budget; the finalists' round and the final training are not
     final: bool = False
 
     @property
@@ -124,9 +132,16 @@ class TrialResult(_Record):
 
     @property
     def rise(self) -> float:
-        """Increase of the MRR from the second to last validation of this round to the last; 0 if it fell."""
-        last = [float(v["mrr"]) for v in self.history[-2:]]
-        return max(0.0, last[1] - last[0]) if len(last) == 2 else 0.0
+        """Increase of the MRR over the second half of this round; 0 if it fell or there is one validation."""
+        if len(self.history) < 2:
+            return 0.0
+        middle, last = self.history[len(self.history) // 2 - 1], self.history[-1]
+        return max(0.0, float(last["mrr"]) - float(middle["mrr"]))
+
+    def mrr_at(self, epochs: float) -> float | None:
+        """Return the MRR of the validation nearest to this number of epochs; None if there was none."""
+        nearest = min(self.history, key=lambda v: abs(v["epoch"] - epochs), default=None)
+        return None if nearest is None else float(nearest["mrr"])
 
 
 class Engine(Protocol):

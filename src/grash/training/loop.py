@@ -267,13 +267,14 @@ def train_step(
 def next_stop(training: Training) -> int | None:
     """Return the step of the next validation or of the end; None when the training is over.
 
-    A validation that was due when a training was interrupted is still due when it resumes."""
+    A validation that was due when a training was interrupted is still due when it resumes; one that was due before the
+    state of an earlier round is not."""
     state, n_steps, patience = training.state, training.batches.plan.n_steps, training.config.patience
     if patience is not None and state.validations_since_best >= patience:
         return None
     if training.validate is None:
         return n_steps if state.step < n_steps else None
-    last = state.history[-1].step if state.history else 0
+    last = state.history[-1].step if state.history else max(0, training.initial_step - 1)
     return next_validation(last, training.batches, training.config, training.valid_at) if last < n_steps else None
 
 

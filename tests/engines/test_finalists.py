@@ -1,0 +1,75 @@
+"""The finalists' round of real searches: on the full graph, outside the budget, resumed and continued exactly."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import grash
+from engines.searches import essence, shifts, small_search, state_of
+from grash.api.search import Search
+from grash.search import schedule
+from grash.training import loop
+from grash.training.config import make_config
+
+FINALISTS: dict[str, Any] = {"finalists": 4, "n_trials": 9, "eta": 3}
+
+
+@pytest.fixture(autouse=True)
+def few_valid_triples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "MIN_VALID", 10)
+    monkeypatch.setattr(loop, "_REPORT_SECONDS", -1.0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "MIN_VALID", 10)
+        small_search(folder, **FINALISTS).run()
+    return folder
+
+
+def test_finalists_train_on_the_full_graph_and_the_winner_continues(whole: Path) -> None:
+    state = state_of(whole)
+    halving, finalists = state.rounds[:-1], state.rounds[-1]
+    assert state.sizes == [9, 3, 3] and finalists.plan.compares_finalists and finalists.plan.whole
+    assert finalists.plan.n_train == len(shifts().train) and not halving[-1].plan.whole
+    assert [len(r.history) for r in halving[-1].results.values()] == [4, 4, 4]
+    assert state.spent == pytest.approx(sum(past.cost for past in halving)) and state.spent <= state.budget
+    assert state.winner == finalists.best(1)[0]
+    assert state.final is not None and state.final.history[0]["epoch"] >= finalists.plan.epochs - 0.5
+
+
+def test_the_final_model_is_that_of_an_uninterrupted_training(whole: Path) -> None:
+    state = state_of(whole)
+    assert state.winner is not None
+    config = make_config(state.configurations[state.winner].values)
+    alone = grash.train(shifts(), config, device="cpu", threads=1)
+    assert torch.equal(grash.Model.load(whole, device="cpu").kge.entity, alone.kge.entity)
+
+
+@pytest.mark.parametrize("stop_in", [2, 3, 0])
+def test_a_search_stopped_around_the_finalists_resumes_to_the_same_end(
+    whole: Path, tmp_path: Path, stop_in: int
+) -> None:
+    def watch(state: Any, progress: Any, devices: Any) -> None:
+        if any(number == stop_in for number, _ in progress):
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        small_search(tmp_path / "run", **FINALISTS).run(watch=watch)
+    assert not state_of(tmp_path / "run").finished
+    Search.open(tmp_path / "run", engine="sequential", device="cpu").run()
+    assert essence(tmp_path / "run") == essence(whole)
+
+
+@pytest.mark.slow
+def test_workers_find_the_same_finalists(whole: Path, tmp_path: Path) -> None:
+    small_search(tmp_path / "run", **FINALISTS, engine="processes", workers=2).run()
+    found, expected = essence(tmp_path / "run"), essence(whole)
+    assert found["winner"] == expected["winner"] and found["results"] == expected["results"]
