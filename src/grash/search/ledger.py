@@ -156,7 +156,7 @@ class RoundState:
             return mrr + self.plan.trend * result.rise
         earlier = self.before.results[result.number]
         then = earlier.mrr_at(self.plan.epochs)
-        return self.before.score(earlier) * mrr / then if then else mrr
+        return self.before.score(earlier) * (mrr / then if then else 1.0)
 
     def best(self, count: int, among: Iterable[int] | None = None) -> list[int]:
         """Return the best configurations, best first; `among` restricts to some that all have a result."""

@@ -1,0 +1,87 @@
+"""Compare rules that choose among the finalists of a search, on the published tables (decision 0043).
+
+    python benchmarks/check_finalists.py [TABLE.parquet ...]
+
+2,000 searches per table: 64 of its configurations on 1/8, 1/4 and 1/2 of the graph and of the epochs, the best quarter
+advances. Then each rule picks one of the four finalists; printed are the test MRR of its full training relative to the
+best finalist's (mean and 2 % quantile, over all tables) and what the rule costs, in full trainings.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+Scores = NDArray[np.float64]
+TABLES = Path(__file__).parents[1] / "docs" / "results" / "tables"
+SHARES = (0.0441941738, 0.125, 0.25)  # of the epochs, on the full graph
+MARGINS = (0.02, 0.04, 1.0)  # relative to the best score of the last round; 1: all four
+N_SEARCHES = 2000
+
+
+class Table:
+    """Validation and test MRRs (n,) of a pool, by graph fraction and epoch fraction."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows = pl.read_parquet(path).filter(pl.col("number") >= 0)
+        self.isolated_column = next(name for name in ("isolated", "apart") if name in self.rows.columns)
+        self.n = self.rows["number"].n_unique()
+
+    def mrr(self, graph: float, epochs: float, *, isolated: bool = False, test: bool = False) -> Scores:
+        near = (pl.col("graph_fraction") - graph).abs() < 1e-6
+        near &= (pl.col("epoch_fraction") - epochs).abs() < 1e-6
+        chosen = self.rows.filter(near & (pl.col(self.isolated_column) == isolated))
+        chosen = chosen.unique("number", keep="last", maintain_order=True).sort("number")
+        return chosen["test_mrr" if test else "valid_mrr"].fill_nan(0.0).to_numpy()
+
+    @property
+    def has_isolated(self) -> bool:
+        return len(self.mrr(0.5, 0.5, isolated=True)) == self.n
+
+
+def best(members: list[int], scores: Scores, count: int) -> list[int]:
+    return [members[i] for i in np.argsort(-scores[members], kind="stable")[:count]]
+
+
+def compare(table: Table) -> dict[str, list[tuple[float, float]]]:
+    """Return (share of the best finalist's test MRR, cost) of every search, by rule."""
+    isolated = table.has_isolated
+    first, second, last = table.mrr(0.125, 0.125), table.mrr(0.25, 0.25), table.mrr(0.5, 0.5, isolated=isolated)
+    truth = table.mrr(1.0, 1.0, test=True)
+    full = {e: table.mrr(1.0, e) for e in SHARES}
+    half = {e: table.mrr(0.5, e, isolated=isolated) for e in SHARES}
+    rng, found = np.random.default_rng(1), dict[str, list[tuple[float, float]]]()
+    for _ in range(N_SEARCHES):
+        entered = list(rng.permutation(table.n)[:64])
+        finalists = best(best(best(entered, first, 16), second, 4), last, 4)
+        top = truth[finalists].max()
+        found.setdefault("winner of the last round", []).append((truth[finalists[0]] / top, 0.0))
+        for e in SHARES:
+            pick = best(finalists, full[e], 1)[0]
+            found.setdefault(f"highest MRR after {e:.3f}", []).append((truth[pick] / top, 3 * e))
+            ratio = last * full[e] / np.maximum(half[e], 1e-3)
+            for margin in MARGINS:
+                close = [i for i in finalists if last[i] >= (1 - margin) * last[finalists[0]]]
+                cost = (len(close) - 1) * e
+                pick = best(close, ratio, 1)[0]
+                found.setdefault(f"ratio after {e:.3f}, within {margin:.0%}", []).append((truth[pick] / top, cost))
+    return found
+
+
+def main(paths: list[Path]) -> None:
+    tables = [compare(Table(path)) for path in paths]
+    print("tables:", ", ".join(path.stem for path in paths))
+    for rule in tables[0]:
+        shares = [np.array([share for share, _ in table[rule]]) for table in tables]
+        quantile = np.mean([np.quantile(s, 0.02) for s in shares])
+        cost = np.mean([c for table in tables for _, c in table[rule]])
+        each = " ".join(f"{s.mean():.4f}" for s in shares)
+        print(f"{rule:32} {each}  mean {np.mean([s.mean() for s in shares]):.4f}  2 % {quantile:.4f}  cost {cost:.2f}")
+
+
+if __name__ == "__main__":
+    main([Path(argument) for argument in sys.argv[1:]] or sorted(TABLES.glob("*.parquet")))
