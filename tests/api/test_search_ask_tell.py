@@ -108,7 +108,7 @@ def test_scores_that_are_none_and_scores_told_twice_are_refused(tmp_path: Path) 
 def test_the_trials_of_the_last_round_hold_out_isolated_pairs(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(SearchGraphs, "valid_pairs_isolated", True)
     monkeypatch.setattr(schedule, "MIN_VALID", 5)
-    search, lies = small_search(tmp_path / "run", final_train=False), set()
+    search, lies = small_search(tmp_path / "run", final_train=False, finalists=0), set()
     while (trial := search.ask()) is not None:
         data = trial.dataset
         lies.add((trial.round, pairs_are_isolated(data.valid, data.train, data.n_entities)))

@@ -75,7 +75,7 @@ def planned_sizes(n_trials: int, settings: SearchSettings, graphs: Graphs) -> li
     """Return the number of trials of each round, with that of the finalists, if there is one, at the end.
 
     Finalists are compared if the last round has a subgraph (on the full graph it is such a comparison itself) and the
-    dataset has enough validation triples to tell them apart.
+    dataset has enough validation triples to compare them.
     """
     sizes = round_sizes(n_trials, settings.eta)
     if settings.finalists < 2 or not sizes or settings.variant == "epoch" or settings.warm_start != "off":
