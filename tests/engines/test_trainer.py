@@ -14,7 +14,14 @@ import torch
 from engines.planted import circle, classes, grid
 from grash.data.dataset import Dataset
 from grash.engines import memory as device_module
-from grash.engines.memory import _container_free, choose_device, free_bytes, plan_memory, used_bytes
+from grash.engines.memory import (
+    _container_free,
+    _warn_about_unused_gpu,
+    choose_device,
+    free_bytes,
+    plan_memory,
+    used_bytes,
+)
 from grash.engines.trainer import TrainingData, Validator, run_training, run_trainings
 from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.evaluate import evaluate
@@ -156,6 +163,19 @@ def test_an_unknown_device_is_named(name: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="device="):
         choose_device(name)
+
+
+@pytest.mark.parametrize(("found", "kind"), [("torch.backends.mps", "Apple"), ("torch.xpu", "Intel")])
+def test_a_gpu_that_is_not_used_is_named_once(
+    found: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(f"{found}.is_available", lambda: True)
+    _warn_about_unused_gpu.cache_clear()
+    assert choose_device("auto") == choose_device("auto") == torch.device("cpu")
+    [record] = caplog.records
+    assert "The CPU is used" in record.getMessage() and kind in record.getMessage()
+    _warn_about_unused_gpu.cache_clear()
 
 
 def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

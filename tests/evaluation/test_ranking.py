@@ -238,15 +238,15 @@ def test_ranking_on_a_cpu_needs_two_score_tiles() -> None:
 
 def test_reasons_against_the_counting_kernels_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the device is cpu, not cuda" in why_not(torch.zeros(1, 4))
-    assert any("wider than 1024" in reason for reason in why_not(torch.zeros(1, 1025)))
+    assert any("wider than 2048" in reason for reason in why_not(torch.zeros(1, 2049)))
     monkeypatch.setenv("GRASH_KERNELS", "triton")
     assert not use_kernels(torch.zeros(1, 4))  # required on CUDA devices only
-    wide = torch.zeros(1, 1025)
+    wide = torch.zeros(1, 2049)
 
     class Elsewhere:
         device, shape, dtype = torch.device("cuda"), wide.shape, wide.dtype
 
-    with pytest.raises(ConfigError, match="rows of 1025 floats"):
+    with pytest.raises(ConfigError, match="rows of 2049 floats"):
         use_kernels(Elsewhere())  # type: ignore[arg-type]
 
 

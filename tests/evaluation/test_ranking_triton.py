@@ -53,6 +53,8 @@ for name, norm, dim in [("complex", 1, 6), ("distmult", 1, 5), ("cp", 1, 10), ("
         model = model_of(name, 150, dim, 1, norm=norm, values=values, reciprocal=values == "ties")
         test, train = graph(20, 150, 2, 2), graph(300, 150, 2, 3)
         agree(model, test, train, test)
+for name in ("distmult", "transe"):
+    agree(model_of(name, 20, 2047, 1), graph(3, 20, 2, 2), graph(30, 20, 2, 3))
 """,
     "queries of several triples": """
 for name in ("complex", "transe", "rotate"):

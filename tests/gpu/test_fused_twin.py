@@ -205,7 +205,17 @@ def test_distances_are_as_exact_where_products_are_coarse(model):
     check(TOLERANCES["float32"], *on_device(settings_of(model, {"precision": "bf16"})))
 
 
-@pytest.mark.parametrize("model,dim", [("complex", 128), ("transe l1", 512), ("transe l2", 512), ("rotate", 400)])
+@pytest.mark.parametrize("dim", [600, 1024, 2000])
+@pytest.mark.parametrize("model", ["complex", "distmult"])
+def test_wide_rows_in_bf16_stay_near_their_float64_twin(model, dim):
+    variant = {"dim": dim, "precision": "bf16", **DROPOUT, "penalty": "l3", "penalty_entity": 0.05}
+    check(TOLERANCES["bf16"], *on_device(settings_of(model, variant)))
+
+
+@pytest.mark.parametrize(
+    "model,dim",
+    [("complex", 128), ("transe l1", 512), ("transe l2", 512), ("rotate", 400), ("transe l1", 2048), ("rotate", 2000)],
+)
 def test_wide_rows_equal_their_float64_twin(model, dim):
     check(WIDE if dim > 128 else TOLERANCES["float32"], *on_device(settings_of(model, {"dim": dim})))
 

@@ -67,7 +67,7 @@ def test_the_kernels_rank_like_the_reference(variant, values, monkeypatch):
         assert same(*both_ways(model, monkeypatch))
 
 
-@pytest.mark.parametrize("dim", [1, 5, 127, 128, 257, 1023])
+@pytest.mark.parametrize("dim", [1, 5, 127, 128, 257, 1023, 2047])
 @pytest.mark.parametrize(
     "variant", [("distmult", 1), ("transe", 1), ("transe", 2)], ids=["distmult", "transe-1", "transe-2"]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -23,6 +25,8 @@ from grash.training.initial import STORAGE_DTYPES
 from grash.training.optimizers import state_bytes
 from grash.training.placement import Placement, check_placement
 
+log = logging.getLogger(__name__)
+
 USABLE_SHARE = 0.9  # of free memory that trainings are planned for
 _KNOWN_ANSWERS = 8  # per validation triple, as a first guess
 
@@ -30,7 +34,10 @@ _KNOWN_ANSWERS = 8  # per validation triple, as a first guess
 def choose_device(name: str = "auto") -> torch.device:
     """Return the device of a name: `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:i`."""
     if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda", 0)
+        _warn_about_unused_gpu()
+        return torch.device("cpu")
     if name == "cpu":
         return torch.device("cpu")
     kind, _, index = name.partition(":")
@@ -40,6 +47,14 @@ def choose_device(name: str = "auto") -> torch.device:
     if int(index or 0) >= count:
         raise ConfigError(f"device={name!r} does not exist: this machine has {count} CUDA devices. Give auto or cpu.")
     return torch.device("cuda", int(index or 0))
+
+
+@functools.cache
+def _warn_about_unused_gpu() -> None:
+    """Log once that the CPU is used although there is a GPU of Apple (mps) or Intel (xpu)."""
+    for kind, found in (("Apple (mps)", torch.backends.mps.is_available()), ("Intel (xpu)", torch.xpu.is_available())):
+        if found:
+            log.warning("The CPU is used: grash runs on NVIDIA GPUs only, and this machine has a GPU of %s.", kind)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -153,7 +168,7 @@ def plan_memory(
         tables, optimizer, entities, state = tables + entities, optimizer + state, 0, 0
     fused = all(uses_fused_step(c, device) for c in configs)
     if fused:
-        step = work_bytes(configs, n_entities, n_relations)
+        step = work_bytes(configs, n_entities, n_relations, device)
     else:
         step = max(_step_bytes(c, n_entities, relations, width, device) for c in configs)
     n_filtered = _KNOWN_ANSWERS * n_valid if n_filtered is None else n_filtered

@@ -160,7 +160,7 @@ def _compiled_first(data: TrainingData, trainings: Sequence[Training], parts: li
     fused = [part for part in parts if uses_fused_step(trainings[part[0]].config, data.device)]
     if not fused:
         return parts
-    missing = compile_stacks([[trainings[i].config for i in part] for part in fused], *data.sizes)
+    missing = compile_stacks([[trainings[i].config for i in part] for part in fused], *data.sizes, data.device)
     waiting = {part[0] for part, kernels in zip(fused, missing) if kernels}
     return sorted(parts, key=lambda part: part[0] in waiting)
 

@@ -10,8 +10,6 @@ same way.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grash.errors import ConfigError, Diverged
+from grash.errors import Diverged
 from grash.kernels.bf16_rows import to_float32
-from grash.kernels.device import use_torch_threads
+from grash.kernels.device import use_torch_threads, use_triton, why_no_triton
 from grash.kernels.pair_scores import Pair, pair_scores, row_scores
 
 OUT_OF_RANGE = "The model's scores leave the range of float32, so they cannot be ranked: train the model again."
-MAX_WIDTH = 1024  # floats of a row that the kernels support
+MAX_WIDTH = 2048  # floats of a row that the kernels support
 # absolute error of float32 near its smallest number: of a product, of a square under a root
 LOST: dict[Pair, float] = {"dot": 1e-30, "l1": 1e-30, "l2": 1e-12, "modulus": 1e-12}
 _UNIT = 2.0**-24  # half a unit in the last place of 1, float32
@@ -75,11 +73,7 @@ class TruthIndex:
 
 def why_not(candidates: Tensor) -> list[str]:
     """Return the reasons why the kernels of `count_above_triton` cannot serve these candidates (E, W)."""
-    reasons = []
-    if candidates.device.type != "cuda":
-        reasons.append(f"the device is {candidates.device.type}, not cuda")
-    if importlib.util.find_spec("triton") is None:
-        reasons.append("Triton is not installed")
+    reasons = why_no_triton(candidates.device)
     if candidates.shape[1] > MAX_WIDTH:
         reasons.append(f"rows of {candidates.shape[1]} floats are wider than {MAX_WIDTH}")
     if candidates.dtype not in (torch.float32, torch.bfloat16):
@@ -89,11 +83,7 @@ def why_not(candidates: Tensor) -> list[str]:
 
 def use_kernels(candidates: Tensor) -> bool:
     """Whether the kernels count. GRASH_KERNELS=reference forbids them; GRASH_KERNELS=triton requires them on CUDA."""
-    choice = os.environ.get("GRASH_KERNELS", "")
-    reasons = why_not(candidates)
-    if choice == "triton" and reasons and candidates.device.type == "cuda":
-        raise ConfigError(f"GRASH_KERNELS=triton, but the counting kernels cannot be used: {'; '.join(reasons)}.")
-    return choice != "reference" and not reasons
+    return use_triton(why_not(candidates), candidates.device, what="the counting kernels")
 
 
 def count_above(

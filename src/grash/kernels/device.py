@@ -1,15 +1,65 @@
-"""Settings of a device: the current GPU, the precision of matrix products, and the number of threads."""
+"""Devices: the GPU behind one, whether Triton's kernels run on it, the precision of products, the number of threads."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import numba
 import torch
 from numba import config as numba_config
+
+from grash.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Card:
+    """What kernels need to know about a GPU. The default is the one on which they were tuned."""
+
+    name: str = "NVIDIA H200"
+    capability: tuple[int, int] = (9, 0)
+    shared_bytes: int = 232_448  # shared memory that a program may use
+    multiprocessors: int = 132
+
+
+@functools.cache
+def card_of(device: torch.device) -> Card:
+    """Return the GPU of a CUDA device; for any other device, which can only simulate kernels, the default."""
+    if device.type != "cuda":
+        return Card()
+    found = torch.cuda.get_device_properties(device)
+    shared = getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)  # ROCm has only the latter
+    return Card(found.name, (found.major, found.minor), shared, found.multi_processor_count)
+
+
+def why_no_triton(device: torch.device) -> list[str]:
+    """Return the reasons why Triton's kernels cannot run on this device."""
+    reasons = []
+    if device.type != "cuda":
+        reasons.append(f"the device is {device.type}, not cuda")
+    elif torch.version.hip is not None:
+        reasons.append("the GPU uses ROCm, for which the kernels were not tested")
+    if importlib.util.find_spec("triton") is None:
+        reasons.append("Triton is not installed")
+    return reasons
+
+
+def use_triton(reasons: Sequence[str], device: torch.device, *, what: str) -> bool:
+    """Return whether Triton's kernels run: if there is no reason against it, unless GRASH_KERNELS=reference.
+
+    GRASH_KERNELS=triton raises ConfigError on a GPU on which `what` cannot run.
+    """
+    choice = os.environ.get("GRASH_KERNELS", "")
+    if choice not in ("", "reference", "triton"):
+        raise ConfigError(f"GRASH_KERNELS={choice!r} is unknown: give reference or triton, or leave it unset.")
+    if choice == "triton" and reasons and device.type == "cuda":
+        raise ConfigError(f"GRASH_KERNELS=triton, but {what} cannot run: {'; '.join(reasons)}.")
+    return choice != "reference" and not reasons
 
 
 def set_current_device(device: torch.device) -> None:

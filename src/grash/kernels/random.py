@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import math
-import os
 from collections.abc import Sequence
 
 import numba
@@ -19,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grash.errors import ConfigError
+from grash.kernels.device import use_triton, why_no_triton
 
 _GOLDEN = 0x9E3779B9
 _M1, _M2 = 0x7FEB352D, 0x846CA68B
@@ -53,7 +51,7 @@ def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tens
         flat = np.ascontiguousarray(places.reshape(-1).numpy(), dtype=np.int64)
         moved = _permute_loop(flat, n, radix, np.array(keys, dtype=np.uint32), inverse)
         return torch.from_numpy(moved).reshape(places.shape)
-    if _use_triton(places.device):
+    if _on_triton(places.device):
         from grash.kernels import random_triton
 
         return random_triton.permuted(places, n, radix, key, inverse=inverse)
@@ -77,7 +75,7 @@ def permuted_rows(n_rows: int, count: int, n: int, key: int, device: torch.devic
     if device.type == "cpu":
         rows = _permute_rows_loop(places.numpy(), n, radix, keys.to(torch.int64).numpy().astype(np.uint32))
         return torch.from_numpy(rows)
-    if _use_triton(device):
+    if _on_triton(device):
         from grash.kernels import random_triton
 
         return random_triton.permuted_rows(n_rows, count, n, radix, key, device)
@@ -94,7 +92,7 @@ def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
     if rows.device.type == "cpu":
         bits = _bits_loop(np.ascontiguousarray(rows.numpy(), dtype=np.int64), width, k1, k2)
         return torch.from_numpy(bits)
-    if _use_triton(rows.device):
+    if _on_triton(rows.device):
         from grash.kernels import random_triton
 
         return random_triton.random_bits(rows, width, key)
@@ -137,7 +135,7 @@ def keep_mask(rows: Tensor, width: int, rate: float, key: int) -> Tensor:
         places = np.ascontiguousarray(rows.numpy(), dtype=np.int64)
         k1, k2 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
         return torch.from_numpy(_mask_loop(places, width, k1, k2, threshold, np.float32(scale)))
-    if _use_triton(rows.device):
+    if _on_triton(rows.device):
         from grash.kernels import random_triton
 
         return random_triton.keep_mask(rows, width, threshold, scale, key)
@@ -181,19 +179,8 @@ class BatchSampler:
         return torch.from_numpy(columns.T), torch.from_numpy(rows), sides
 
 
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
-def _use_triton(device: torch.device) -> bool:
-    """Whether to use Triton: on CUDA where it is installed, unless GRASH_KERNELS=reference."""
-    choice = os.environ.get("GRASH_KERNELS", "")
-    if choice not in ("", "reference", "triton"):
-        raise ConfigError(f"GRASH_KERNELS={choice!r} is unknown: give reference or triton, or leave it unset.")
-    if choice == "triton" and not _has_triton():
-        raise ConfigError("GRASH_KERNELS=triton, but Triton is not installed: install it, or leave it unset.")
-    return device.type == "cuda" and choice != "reference" and _has_triton()
+def _on_triton(device: torch.device) -> bool:
+    return use_triton(why_no_triton(device), device, what="the kernels of random numbers")
 
 
 @functools.lru_cache(maxsize=8)  # a step needs the keys of its negatives twice

@@ -24,6 +24,7 @@ then share one block of candidates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from grash.kernels.device import Card
 from grash.kernels.pair_scores import Pair
 
 Compose = Literal["product", "complex", "sum", "rotation"]
@@ -46,6 +48,42 @@ NARROW = 256  # floats of a padded row up to which dot products need no matrix o
 PRODUCT_CHUNK = 4096  # candidates of a part of `query_products`
 MOST_WEIGHED = 1 << 19  # entities up to which 1vsAll stores its weights: 2 GiB for 1,024 positives
 PENALTIES = {"none": 0, "l1": 1, "l2": 2, "l3": 3, "n3": 4}
+WIDEST = 2048  # most floats of a row
+
+# Tiles of dot products by padded width: rows that stay, rows that pass, warps, stages. Each is for GPUs with at least
+# the shared memory (KiB) above it: a Hopper; an A100, and a B200, whose products also need tensor memory; RTX 30, 40,
+# 50 and L4. tests/kernels/test_cards.py compiles each for these GPUs: all fit, and all but the Hopper's spill nothing.
+# Wide rows in bf16 use them only if weights cannot be stored (`StepShape.by_products`).
+Tile = tuple[int, int, int, int]
+_SHARED_KIB = (227, 163, 99)
+_TILES: dict[Products, dict[int, tuple[Tile | None, Tile | None, Tile | None]]] = {
+    "bf16": {
+        128: ((64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3)),
+        256: ((64, 64, 8, 3), (64, 64, 8, 3), (64, 64, 8, 2)),
+        512: ((64, 32, 8, 2), (64, 32, 8, 2), (32, 32, 8, 2)),
+        1024: ((32, 16, 8, 2), (32, 16, 8, 2), (32, 16, 8, 2)),
+        2048: ((16, 16, 8, 2), (16, 16, 8, 2), None),
+    },
+    "tf32": {
+        128: ((128, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
+        256: ((128, 32, 8, 2), (64, 32, 8, 2), (32, 32, 8, 2)),
+        512: ((64, 16, 8, 2), (16, 16, 8, 2), (16, 16, 8, 2)),
+    },
+    "tf32x3": {128: ((128, 32, 8, 2), (32, 16, 8, 2), (32, 16, 8, 2))},
+}
+
+
+def dot_tile(products: Products, padded: int, card: Card) -> Tile | None:
+    """Return the tile of dot products of rows of `padded` floats on this GPU; None if none fits."""
+    fitting = [i for i, shared in enumerate(_SHARED_KIB) if card.shared_bytes >= 1024 * shared]
+    columns = [i for i in fitting if i > 0 or card.capability[0] == 9]
+    return next((tiles[columns[0]] for width, tiles in _TILES[products].items() if columns and padded <= width), None)
+
+
+def widest_dot(products: Products, card: Card) -> int:
+    """Return the most floats of a row for which this GPU can compute dot products; 0 if it cannot."""
+    widths = [width for width in _TILES[products] if dot_tile(products, width, card)]
+    return WIDEST if widths and products == "bf16" else max(widths, default=0)  # by matrix products, of any width
 
 
 @dataclass(frozen=True)
@@ -68,6 +106,7 @@ class StepShape:
     predicted: int = 0  # number of relations to predict; 0: relations are not predicted
     adversarial: bool = False  # some trial uses the self-adversarial loss
     bf16: bool = False  # entities are stored in bf16
+    card: Card = Card()
 
     @property
     def rows(self) -> int:
@@ -93,9 +132,20 @@ class StepShape:
         return 2 * self.padded_half
 
     @property
-    def wide(self) -> bool:
-        """Whether a program processes fewer rows at once, to keep them in registers."""
-        return self.padded > 256
+    def wide(self) -> int:
+        """The factor by which a program processes fewer rows at once, to keep them in registers."""
+        return max(1, self.padded // 256)
+
+    @property
+    def dot_tile(self) -> dict[str, int]:
+        """The tile of dot products: BLOCK_M rows stay, BLOCK_N rows pass. It does not depend on the trials."""
+        if self._tile is None:
+            raise ValueError(f"{self.card.name} has no tile for {self.products} products of {self.padded} floats")
+        return dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), self._tile))
+
+    @property
+    def _tile(self) -> Tile | None:
+        return dot_tile(self.products, self.padded, self.card)
 
     @property
     def width(self) -> int:
@@ -125,7 +175,7 @@ class StepShape:
     @property
     def by_products(self) -> bool:
         """Whether the weights of the candidates are stored (`step_products_triton`); the same for every stack."""
-        fits = not self.one_vs_all or self.n_entities <= MOST_WEIGHED
+        fits = not self.one_vs_all or self.n_entities <= MOST_WEIGHED or not self._tile
         return self.pair == "dot" and self.products == "bf16" and self.padded > NARROW and fits
 
     @property
@@ -141,11 +191,12 @@ class StepShape:
     def chunks(self, negatives: tuple[int, int]) -> int:
         """Return the candidates per program for a trial, which must not depend on other trials.
 
-        About 128 programs share a step of one trial (an H200 has 132 multiprocessors); relations are extra.
+        About as many programs as the GPU has multiprocessors share a step of one trial (of the powers of 2 the nearest:
+        128 of an H200 with 132); relations are extra.
         """
         if self.by_products:
             return PRODUCT_CHUNK
-        together = max(1, 128 * TILE // self.rows)
+        together = max(1, 2 ** round(math.log2(self.card.multiprocessors)) * TILE // self.rows)
         return max(self.chunk, _up(-(-sum(negatives) // together), 64 if self.pair == "dot" else TILE))
 
     @property

@@ -30,7 +30,7 @@ from grash.kernels.step_rows_triton import (
     store_halves,
 )
 
-ROWS, DRAWN = 8, 32  # positives and candidates of a program; half as many if rows are wide
+ROWS, DRAWN = 8, 32  # positives and candidates of a program; fewer if rows are wide
 _SORTED, _AGAINST = 8, 256
 _NO_ID: tl.constexpr = tl.constexpr(NO_ID)
 
@@ -48,7 +48,7 @@ def draw(
     if train.dtype != torch.int32 or not train.is_contiguous():
         raise ValueError(f"train is {train.dtype} with strides {train.stride()}: give a contiguous int32 tensor.")
     shape = space.shape
-    rows, drawn = (ROWS // 2, DRAWN // 2) if shape.wide else (ROWS, DRAWN)
+    rows, drawn = max(1, ROWS // shape.wide), max(1, DRAWN // shape.wide)
     grid = (shape.rows // rows + shape.candidates // drawn, shape.trials)
     across = (space.queries_across, space.block_across) if shape.pair != "dot" else (space.queries, space.block)
     launch(

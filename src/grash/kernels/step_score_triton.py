@@ -48,7 +48,7 @@ _WEIGHED = 32
 
 def score_dot(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     """Fill maxima, sums, costs (T, S, splits, B) and partial (T, S, splits, B, P); advance the step counter."""
-    shape, tile = space.shape, tiles(space)
+    shape, tile = space.shape, space.shape.dot_tile
     launch(
         _score_dot, (shape.rows // tile["BLOCK_M"], shape.sides * space.splits, shape.trials),
         space.clock, trials, factors, space.truths, space.positive, space.queries, space.block,
@@ -61,7 +61,7 @@ def score_dot(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
 
 def candidate_gradient_dot(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     """Fill candidate_gradients (T, 1, N, P), not yet divided by the number of positives."""
-    shape, tile = space.shape, tiles(space)
+    shape, tile = space.shape, space.shape.dot_tile
     launch(
         _candidate_gradient_dot, (shape.candidates // tile["BLOCK_M"], shape.trials),
         trials, factors, space.truths, space.normalizer, space.queries, space.block, space.candidate_gradients,
@@ -69,19 +69,6 @@ def candidate_gradient_dot(space: StepSpace, trials: Tensor, factors: Tensor) ->
         BATCH=shape.rows, SIDES=shape.sides, SHARED=shape.shared, P=shape.padded, ADVERSARIAL=shape.adversarial,
         PRECISION=_precision(space), **tile,
     )  # fmt: skip
-
-
-def tiles(space: StepSpace) -> dict[str, int]:
-    """Return the tile: BLOCK_M rows stay, BLOCK_N rows pass. It must not depend on the number of trials."""
-    shape = space.shape
-    wide = shape.padded > 128
-    if shape.products == "bf16":
-        short = 32 if shape.wide else 64
-        return {"BLOCK_M": 64, "BLOCK_N": short, "num_warps": 8 if wide else 4, "num_stages": 2 if shape.wide else 3}
-    if shape.wide:
-        return {"BLOCK_M": 64, "BLOCK_N": 16, "num_warps": 8, "num_stages": 2}
-    short = 32 if wide or shape.products == "tf32x3" else 64
-    return {"BLOCK_M": 128, "BLOCK_N": short, "num_warps": 8, "num_stages": 2}
 
 
 def _precision(space: StepSpace) -> str:

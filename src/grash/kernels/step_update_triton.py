@@ -35,7 +35,7 @@ from grash.kernels.step_rows_triton import (
     store_halves,
 )
 
-ROWS = 8  # positives of a program of `triple_gradients`; half as many if rows are wide
+ROWS = 8  # positives of a program of `triple_gradients`; fewer if rows are wide
 LINES, _SUMMED = 4, 1024  # rows of a program of the updates; losses added at once
 _PI: tl.constexpr = tl.constexpr(3.141592653589793)
 _WINDOW: tl.constexpr = tl.constexpr(WINDOW)
@@ -49,7 +49,7 @@ def triple_gradients(
     For narrow dot products also the normalizers (T, S, B): logarithms in base 2, ∞ where there is no positive.
     """
     shape = space.shape
-    rows = ROWS // 2 if shape.wide else ROWS
+    rows = max(1, ROWS // shape.wide)
     merged = shape.pair != "dot" or shape.by_products
     known = space.side_losses if merged else space.normalizer
     launch(
@@ -230,7 +230,7 @@ def update_entities(
         space.entity_gradients, space.candidate_gradients, shape.batch, table.shape[1], eps, shape.first_tail,
         shape.candidates, BATCH=shape.rows, BATCH_PARTS=shape.batch_parts, SHARED=shape.shared,
         DIM=shape.dim, HALF=shape.half, PAD=shape.padded_half, DROPOUT=shape.dropout, ROWWISE=shape.rowwise,
-        BF16=shape.bf16, LINES=LINES, AT_ONCE=8, num_warps=2 if shape.wide else 1, **EXACT,
+        BF16=shape.bf16, LINES=LINES, AT_ONCE=8, num_warps=shape.wide, **EXACT,
     )  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def update_relations(
         shape.batch, table.shape[1], eps, shape.first_relation, shape.candidates,
         BATCH=shape.rows, LINES=lines, BY_ID=by_id, PREDICTED=shape.sides == 3, BATCH_PARTS=shape.batch_parts,
         WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half, ROWWISE=shape.rowwise,
-        WRAP=shape.compose == "rotation", AT_ONCE=32 if shape.wide else 64, SUMMED=_SUMMED, num_warps=8,
+        WRAP=shape.compose == "rotation", AT_ONCE=64 // shape.wide, SUMMED=_SUMMED, num_warps=8,
         **EXACT,
     )  # fmt: skip
 

@@ -8,19 +8,29 @@ graph, seed and batch size, tables of the same shape, and everything that `_shap
 
 from __future__ import annotations
 
-import importlib.util
-import os
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grash.errors import ConfigError
 from grash.kernels.compile_ahead import dry_run
+from grash.kernels.device import card_of, use_triton, why_no_triton
 from grash.kernels.pair_scores import Pair
 from grash.kernels.random import key_of
-from grash.kernels.step import PENALTIES, WINDOW, Compose, Products, StepShape, StepSpace, dry_run_step, launch_step
+from grash.kernels.step import (
+    PENALTIES,
+    WIDEST,
+    WINDOW,
+    Compose,
+    Products,
+    StepShape,
+    StepSpace,
+    dry_run_step,
+    launch_step,
+    widest_dot,
+)
 from grash.models.base import Side
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, state_tensors
@@ -29,10 +39,13 @@ from grash.training.initial import STORAGE_DTYPES
 from grash.training.losses import complex_rows
 from grash.training.optimizers import ADAGRAD_EPS, rate_at, rounding_key
 
+log = logging.getLogger(__name__)
+
 _COMPOSE: dict[str, Compose] = {"complex": "complex", "distmult": "product", "transe": "sum", "rotate": "rotation"}
 _PRODUCTS: dict[str, Products] = {"float32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
 Counts = tuple[int, int, int]
 _GRAPH_STEPS = 8  # steps of the longer of the two CUDA graphs
+_CPU = torch.device("cpu")
 
 
 class FusedSteps:
@@ -58,9 +71,8 @@ class FusedSteps:
     def _allocate(self) -> None:
         """Allocate work space and settings of the present trials; CUDA graphs are captured when they are needed."""
         states, configs, device = self.states, self.configs, self.batches.device
-        self.shape, counts, chunks, splits = _shape(
-            configs, self.batches.n_entities, self.batches.n_relations, dropout=self.dropout
-        )
+        sizes = self.batches.n_entities, self.batches.n_relations
+        self.shape, counts, chunks, splits = _shape(configs, *sizes, device, dropout=self.dropout)
         self.dropout = self.shape.dropout  # stays set when trials with dropout leave: no recompilation
         self.space = StepSpace(self.shape, splits, device)
         self.tables = _stacked([(s.model.entity, s.model.relation) for s in states])
@@ -141,21 +153,27 @@ class FusedSteps:
 
     def _capture(self, length: int) -> None:
         if not self.graphs:
-            with dry_run():  # compiles the kernels of a step in parallel
-                self._launch()
-            # a first launch loads the kernels: it runs a step after the end, without positives
-            plan, now = self.batches.plan, self.space.clock.clone()
-            self.space.clock.fill_(-(-plan.total // plan.n_examples) * plan.steps_per_epoch)
-            self._launch()
-            self.space.clock.copy_(now)
+            self.load_kernels()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(length):
                 self._launch()
         self.graphs[length] = graph
 
+    def load_kernels(self) -> None:
+        """Compile and load the kernels of a step, without changing anything."""
+        with dry_run():  # compiles them in parallel
+            self._launch()
+        # the first launch loads them: it runs a step after the end, without positives
+        plan, now = self.batches.plan, self.space.clock.clone()
+        self.space.clock.fill_(-(-plan.total // plan.n_examples) * plan.steps_per_epoch)
+        self._launch()
+        self.space.clock.copy_(now)
 
-def compile_stacks(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_relations: int) -> list[int]:
+
+def compile_stacks(
+    stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_relations: int, device: torch.device = _CPU
+) -> list[int]:
     """Start to compile, in other threads, the kernels of these stacks' steps and validations, in this order.
 
     Return how many kernels of each stack are not in memory yet. The fused step must apply to all of them."""
@@ -165,7 +183,7 @@ def compile_stacks(stacks: Sequence[Sequence[TrainConfig]], n_entities: int, n_r
     with dry_run() as uncompiled:
         for configs in stacks:
             before = len(uncompiled)
-            shape, _, _, splits = _shape(configs, n_entities, n_relations)
+            shape, _, _, splits = _shape(configs, n_entities, n_relations, device)
             dry_run_step(shape, splits)
             dry_run_count(shape.dim, shape.pair, STORAGE_DTYPES[configs[0].storage])
             missing.append(len(uncompiled) - before)
@@ -177,15 +195,15 @@ def _steady(config: TrainConfig, epoch: float) -> bool:
     return config.schedule not in ("cosine", "linear") and epoch >= config.warmup_epochs
 
 
-def work_bytes(configs: Sequence[TrainConfig], n_entities: int, n_relations: int) -> int:
+def work_bytes(configs: Sequence[TrainConfig], n_entities: int, n_relations: int, device: torch.device = _CPU) -> int:
     """Return the bytes on the device for everything except tables, optimizer state and triples."""
-    shape, _, _, splits = _shape(configs, n_entities, n_relations)
+    shape, _, _, splits = _shape(configs, n_entities, n_relations, device)
     space = StepSpace(shape, splits, torch.device("meta"))
     return sum({id(t): t.nbytes for t in vars(space).values() if isinstance(t, Tensor)}.values())
 
 
 def _shape(
-    configs: Sequence[TrainConfig], n_entities: int, n_relations: int, *, dropout: bool = False
+    configs: Sequence[TrainConfig], n_entities: int, n_relations: int, device: torch.device, *, dropout: bool = False
 ) -> tuple[StepShape, list[Counts], list[int], int]:
     """Return the stack's shape, each trial's counts and candidates per program, and the most programs of a side.
 
@@ -210,6 +228,7 @@ def _shape(
         predicted=max(c[2] for c in counts),
         adversarial=any(c.loss == "self_adversarial" for c in configs),
         bf16=first.storage == "bf16",
+        card=card_of(device),
     )
     chunks = [shape.chunks(c[:2]) for c in counts]
     return shape, counts, chunks, max(-(-n // chunk) for c, chunk in zip(counts, chunks) for n in c)
@@ -265,9 +284,8 @@ def _integers(values: Any, device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.int64).to(torch.int32).to(device)
 
 
-_OLDEST = (9, 0)  # lowest compute capability that was tested
-_WIDEST = 512  # floats of a row whose tiles fit into a multiprocessor
-_WIDEST_FLOAT32 = 128  # where three tf32 products make one
+_OLDEST, _OLDEST_DOT = (7, 5), (8, 0)  # lowest compute capabilities; Triton's dot products use matrix units from 8.0 on
+_broken: dict[tuple[Any, ...], str] = {}  # kernels that could not be compiled or loaded, and why
 _COVERED: dict[str, tuple[Any, ...]] = {
     "model": tuple(_COMPOSE),
     "training": ("negative_sampling", "1vsall"),
@@ -283,17 +301,15 @@ _COVERED: dict[str, tuple[Any, ...]] = {
 
 def why_not(config: TrainConfig, device: torch.device) -> list[str]:
     """Return the reasons why the fused step does not cover this configuration on this device; empty if it does."""
-    reasons = []
-    if device.type != "cuda":
-        reasons.append(f"the device is {device.type}, not cuda")
-    elif torch.cuda.get_device_capability(device) < _OLDEST:
-        reasons.append(f"its compute capability is below {'.'.join(map(str, _OLDEST))}")
-    if importlib.util.find_spec("triton") is None:
-        reasons.append("Triton is not installed")
-    multiplies = config.model in ("complex", "distmult")
-    widest = _WIDEST_FLOAT32 if multiplies and config.precision == "float32" else _WIDEST
-    if config.dim % 2 or config.dim > widest:
-        reasons.append(f"dim={config.dim} is not an even number up to {widest} (precision={config.precision})")
+    reasons = why_no_triton(device)
+    card, multiplies = card_of(device), config.model in ("complex", "distmult")
+    if (card.capability < (_OLDEST_DOT if multiplies else _OLDEST)) and not reasons:
+        oldest = ".".join(map(str, _OLDEST_DOT if multiplies else _OLDEST))
+        reasons.append(f"{card.name} has a compute capability below {oldest}")
+    elif (widest := widest_dot(_PRODUCTS[config.precision], card) if multiplies else WIDEST) < config.dim:
+        reasons.append(f"dim={config.dim} is above {widest}, the most of {card.name} (precision={config.precision})")
+    if config.dim % 2:
+        reasons.append(f"dim={config.dim} is not even")
     for name, covered in _COVERED.items():
         if getattr(config, name) not in covered:
             reasons.append(f"{name}={getattr(config, name)} is not {' or '.join(map(str, covered))}")
@@ -303,6 +319,8 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
         reasons.append("relation_prediction is above 0 with model=rotate")
     if config.penalty != "none" and not config.penalty_weighted:
         reasons.append("penalty_weighted is false")
+    if (broken := _broken.get(_kernels_of(config, device))) is not None:
+        reasons.append(broken)
     return reasons
 
 
@@ -310,11 +328,38 @@ def uses_fused_step(config: TrainConfig, device: torch.device) -> bool:
     """Return whether the fused step runs: where `why_not` is empty, unless GRASH_KERNELS=reference.
 
     GRASH_KERNELS=triton raises ConfigError on a GPU where it does not apply."""
-    choice = os.environ.get("GRASH_KERNELS", "")
-    reasons = why_not(config, device)
-    if choice == "triton" and reasons and device.type == "cuda":
-        raise ConfigError(f"GRASH_KERNELS=triton, but the fused step does not apply: {'; '.join(reasons)}.")
-    return choice != "reference" and not reasons
+    return use_triton(why_not(config, device), device, what="the fused step")
+
+
+def load_fused_steps(
+    states: Sequence[TrainState], batches: Batches, configs: Sequence[TrainConfig]
+) -> FusedSteps | None:
+    """Return fused steps whose kernels are loaded; None, with a warning, if a kernel does not compile or fit.
+
+    `why_not` then names the reason, and GRASH_KERNELS=triton raises ConfigError."""
+    steps, device = FusedSteps(states, batches, configs), batches.device
+    try:
+        steps.load_kernels()
+    except Exception as error:
+        if not _is_kernel_error(error):
+            raise
+        name, cause = card_of(device).name, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        log.warning("The unfused implementation is used, which is slower: the kernels failed on %s (%s)", name, cause)
+        _broken.update({_kernels_of(config, device): f"its kernels failed on {name} ({cause})" for config in configs})
+        uses_fused_step(configs[0], device)
+        return None
+    return steps
+
+
+def _kernels_of(config: TrainConfig, device: torch.device) -> tuple[Any, ...]:
+    return card_of(device).name, config.model, config.norm, config.dim, config.precision, config.storage
+
+
+def _is_kernel_error(error: Exception) -> bool:
+    """Return whether Triton could not compile, load or launch a kernel."""
+    from triton.errors import TritonError
+
+    return isinstance(error, TritonError) or "Triton Error" in str(error)
 
 
 _ROWS_AT_ONCE = 1 << 16  # copied at a time while two slabs are exchanged

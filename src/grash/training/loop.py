@@ -31,7 +31,7 @@ from grash.models import KgeModel
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, Validation, checkpoint_step
 from grash.training.config import TrainConfig
-from grash.training.fused import FusedSteps, swap_remove, uses_fused_step
+from grash.training.fused import load_fused_steps, swap_remove, uses_fused_step
 from grash.training.gradients import StepGradients, step_gradients
 from grash.training.optimizers import rate_at
 
@@ -226,9 +226,10 @@ def _keep(training: Training) -> None:
 def steps_for(trainings: Sequence[Training]) -> Steps:
     """Return the fused steps where they apply to all trainings, else the unfused ones."""
     configs, batches = [t.config for t in trainings], trainings[0].batches
+    steps = None
     if all(uses_fused_step(config, batches.device) for config in configs):
-        return FusedSteps([t.state for t in trainings], batches, configs)
-    return UnfusedSteps(trainings)
+        steps = load_fused_steps([t.state for t in trainings], batches, configs)
+    return steps or UnfusedSteps(trainings)
 
 
 class UnfusedSteps:
