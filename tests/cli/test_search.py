@@ -21,6 +21,7 @@ from grash.api.search import SearchResult
 from grash.cli import live, main
 from grash.cli.live import draw_search, live_display
 from grash.cli.search import _print_result
+from grash.report import charts
 from grash.search.ledger import SearchState, read_ledger
 from grash.training.loop import Progress
 from report.runs import MISHAPS, RISING, write_run
@@ -262,3 +263,33 @@ def test_a_stopped_search_leaves_its_best_configuration_and_how_to_use_it(
     trained = grash(*train.split()[1:], "-o", tmp_path / "m", "--device", "cpu", "-q")
     assert trained.code == 0 and (tmp_path / "m" / "model.json").is_file()
     assert (run / "best.yaml").read_text().startswith("# Best configuration so far, when it was stopped, of run.")
+
+
+@pytest.mark.parametrize("broken", ["funnel", "slices"])
+def test_a_broken_chart_is_named_and_the_rest_of_the_report_is_written(
+    run: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fail(*_: object) -> str:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(charts, broken, fail)
+    ran = grash("report", run)
+    assert ran.code == 0 and ran.out.strip() == str(run / "report.html")
+    assert f"warning: The chart '{broken}' of the report cannot be drawn (ZeroDivisionError('a defect'))." in ran.err
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert page.count("This chart could not be drawn") == 1
+    assert page.count('<figure class="chart"') == 6 and "All trials" in page and page.rstrip().endswith("</html>")
+
+
+def test_a_broken_chart_does_not_stop_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(charts, "finalists", fail)
+    write_tsv(rings(), tmp_path / "rings.tsv")
+    size = ("-n", 2, "--epochs", 2, "--dim", 4, "--no-guard-rails", "--proposals", "random")
+    words = ("search", tmp_path / "rings.tsv", "-o", tmp_path / "run", *size, "--device", "cpu", "-q")
+    ran = grash(*words, "--engine", "sequential")
+    assert ran.code == 0 and "winner: configuration" in ran.out
+    assert ran.err.count("ZeroDivisionError('a defect')") == 1 and (tmp_path / "run" / "model").is_dir()
+    assert "could not be drawn" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import threading
+import warnings
 from pathlib import Path
 
 import pytest
 
+from grash.report.optuna import dashboard_server
 from grash.report.page import write_report
+from report.runs import MISHAPS, write_run
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
@@ -20,13 +24,17 @@ pytestmark = [
 ]
 
 
-def opened(page: Path, place: Path) -> tuple[str, list[str]]:
-    """The document once its script has run, and what was said on the console."""
+# HTML that would leave a mark on the document; without a slash, so that a folder can have this name
+HOSTILE = "<img src=x onerror=document.documentElement.dataset.hacked=1>"
+
+
+def opened(page: Path | str, place: Path) -> tuple[str, list[str]]:
+    """Return the document once its script has run, and the messages on the console."""
     assert CHROMIUM is not None
     words = [
         CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
         "--window-size=1280,2000", "--virtual-time-budget=4000", "--enable-logging=stderr",
-        f"--user-data-dir={place}", "--dump-dom", page.as_uri(),
+        f"--user-data-dir={place}", "--dump-dom", page if isinstance(page, str) else page.as_uri(),
     ]  # fmt: skip
     ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
     return ran.stdout, [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
@@ -53,6 +61,46 @@ def test_an_error_on_the_console_would_be_seen(tmp_path: Path) -> None:
     assert any("undefinedFunction" in line for line in console)
 
 
+def is_hacked(document: str) -> bool:
+    return re.search(r"<html[^>]*data-hacked", document) is not None
+
+
+def test_names_in_the_report_stay_text(tmp_path: Path) -> None:
+    control = tmp_path / "control.html"
+    control.write_text(f"<!doctype html><body>{HOSTILE}</body>")
+    assert is_hacked(opened(control, tmp_path / "profile")[0])
+    folder = tmp_path / HOSTILE
+    write_run(folder, n_trials=16, name=HOSTILE, faults=MISHAPS)
+    probed = tmp_path / "report.html"
+    page = write_report(folder).read_text(encoding="utf-8")
+    probed.write_text(page.replace("</body>", f"{TIPS}</body>"), encoding="utf-8")
+    document, console = opened(probed, tmp_path / "profile")
+    assert console == [] and not is_hacked(document) and "<img" not in document
+    assert document.count("&lt;img src=x") > 4  # title, heading, commands, dataset
+    assert re.search(r'id="tip"[^>]*>configuration', document)
+
+
+def test_names_in_the_dashboard_stay_text(tmp_path: Path) -> None:
+    pytest.importorskip("optuna_dashboard", reason="optuna-dashboard is an extra")
+    folder = tmp_path / HOSTILE
+    write_run(folder, n_trials=4, name=HOSTILE)
+    with warnings.catch_warnings(), dashboard_server(folder, 0) as server:
+        warnings.simplefilter("ignore")
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            for path in ("dashboard", "dashboard/studies/0", "dashboard/studies/0/trials"):
+                document, _ = opened(f"http://127.0.0.1:{server.server_port}/{path}", tmp_path / "profile")
+                assert "&lt;img src=x" in document and not is_hacked(document), path
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+# Shows the tooltip of every mark.
+TIPS = """<script>
+for (const mark of document.querySelectorAll(".mark")) mark.dispatchEvent(new PointerEvent("pointermove", {bubbles: true}));
+</script>"""
 # Counts what is really drawn (marks with a size), sorts the table by a click, looks for sideways scrolling.
 PROBE = """<script>
 const said = [];
