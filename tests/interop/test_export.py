@@ -291,6 +291,8 @@ def test_pykeen_loads_the_file_from_any_folder(tmp_path, monkeypatch):
     finally:
         logging.disable(logging.NOTSET)
     assert set(result.training.entity_to_id) == {f"person {i}" for i in range(12)}
+    ran = grash("export", "../c.yaml", "--format", "pykeen", "-o", "q", "--dataset", "../not/here")
+    assert ran.code == 2 and "There is no folder ../not/here" in ran.err
     (tmp_path / "splits" / "valid.txt").unlink()
     ran = grash("export", "../c.yaml", "--format", "pykeen", "-o", "q", "--dataset", "../splits")
     assert ran.code == 2 and "valid.txt is missing, which PyKEEN reads" in ran.err

@@ -83,6 +83,8 @@ def whole(name: str, value: float, tool: str, left_out: list[str]) -> int:
 
 def _graph(config: TrainConfig, dataset: str) -> dict[str, Any]:
     found: dict[str, Any] = {"dataset": _DATASETS.get(dataset, dataset)}
+    if "/" in dataset and not Path(dataset).is_dir():
+        raise InputError(f"There is no folder {dataset}: give a folder of splits, or the name of a dataset of PyKEEN.")
     if Path(dataset).is_dir():
         files = {split: Path(dataset).resolve() / name for split, name in _SPLITS.items()}  # read from any folder
         for path in files.values():
