@@ -16,7 +16,7 @@ import typer
 
 from grash.cli.console import command, say, show_log
 from grash.cli.console import table as show_table
-from grash.cli.options import READING, Options, Source, option_name, parse_assignment, with_options
+from grash.cli.options import READING, Options, Source, parse_assignment, with_options
 from grash.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from grash_study.searches import SearchOfPool
     from grash_study.store import Cell
 
+_NOT_SHOWN = ("--device", "--max-seconds", "--batch", "--plan", "--page")  # a page does not depend on these
 UNFINISHED = 7  # exit code of a study that --max-seconds ended; the same command continues it
 
 
@@ -83,6 +84,7 @@ def check_extra() -> None:
 
 
 def transfer(
+    context: typer.Context,
     source: Source,
     n: N = 30,
     techniques: Annotated[
@@ -96,11 +98,11 @@ def transfer(
     chosen = check_reductions(techniques)
     study = Study(source, n, **given)
     finished = study.run(transfer_cells(n, reductions=chosen))
-    shown = study.command("transfer", "--techniques", ",".join(chosen))
-    study.finish(finished, lambda: transfer_page(study.store, n, command=shown, reductions=chosen))
+    study.finish(finished, lambda: transfer_page(study.store, n, command=shown_command(context), reductions=chosen))
 
 
 def variants(
+    context: typer.Context,
     source: Source,
     n: N = 64,
     models: Annotated[
@@ -135,14 +137,11 @@ def variants(
         finished &= study.run(everything if setup.full else pick_cells(study.store, searches, DEFAULT))
         found.append((setup, study.store))
         study.store.release()
-    picks = ("--large-dim", large, "--full" if full else "--picks")
-    shown = _study_command(
-        "variants", source, n, pooled, running, reading, "--models", models, "--preset", preset, *picks
-    )
-    study.finish(finished, lambda: variants_page(found, n=n, preset=preset, command=shown))
+    study.finish(finished, lambda: variants_page(found, n=n, preset=preset, command=shown_command(context)))
 
 
 def resources(
+    context: typer.Context,
     source: Source,
     n: N = 64,
     preset: Preset = "paper",
@@ -161,12 +160,18 @@ def resources(
     finished = study.search(searches)
     if finished and together:
         finished = time_first_rounds(study.graphs, searches, study.store, **study.limits(), say=_show)
-    timed = "--together" if together else "--no-together"
-    shown = study.command("resources", "--preset", preset, "--variants", which, timed)
+    shown = shown_command(context)
     study.finish(finished, lambda: resources_page(study.store, searches, command=shown, together=together))
 
 
-def rounds(source: Source, n: N = 64, preset: Preset = "paper", which: Which = "graph,combined", **given: Any) -> None:
+def rounds(
+    context: typer.Context,
+    source: Source,
+    n: N = 64,
+    preset: Preset = "paper",
+    which: Which = "graph,combined",
+    **given: Any,
+) -> None:
     """Compare numbers of rounds: η = 2, 4, 8 and n at B = 3, and one round at B = 1 (Tab. 4)."""
     from grash_study.variants import pick_cells, round_searches, rounds_page
 
@@ -174,8 +179,7 @@ def rounds(source: Source, n: N = 64, preset: Preset = "paper", which: Which = "
     searches = round_searches(which.split(","), n=n, preset=preset)
     finished = study.search(searches)
     finished &= study.run(pick_cells(study.store, searches))
-    shown = study.command("rounds", "--preset", preset, "--variants", which)
-    study.finish(finished, lambda: rounds_page(study.store, searches, command=shown))
+    study.finish(finished, lambda: rounds_page(study.store, searches, command=shown_command(context)))
 
 
 def table(
@@ -206,6 +210,7 @@ def table(
 
 
 def methods(
+    context: typer.Context,
     tables: Annotated[list[Path], typer.Argument(help="Tables, from grash study table.", show_default=False)],
     seeds: Annotated[int, typer.Option("--seeds", help="Searches per method and table.")] = 1000,
     budget: Annotated[float, typer.Option("--budget", "-B", help="B: cost of a search in full runs.")] = 3.0,
@@ -234,9 +239,7 @@ def methods(
     kind: Kind = "sweep" if sweep else "settings" if settings is not None else "methods"
     label = None if settings is None else settings.stem
     chosen = read_methods(settings) if settings is not None else SWEEP if sweep else METHODS
-    given: list[object] = ["--sweep"] if sweep else ["--settings", settings] if settings is not None else []
-    given += ["--out", out] if out != RUNNING["out"][1] else []
-    shown = command("grash", "study", "methods", *tables, "--seeds", seeds, "--budget", f"{budget:g}", *given)
+    shown = shown_command(context)
     several = []
     for path in tables:
         bench = Recorded(Table.load(path))
@@ -249,6 +252,7 @@ def methods(
 
 
 def confirm(
+    context: typer.Context,
     source: Source,
     models: Annotated[
         str, typer.Option("--models", "-m", help="Models, with commas; each is searched by itself.")
@@ -304,14 +308,12 @@ def confirm(
     finished = not running["plan"] and run_wanted(
         dataset, wanted, store, open_search, device=device, max_seconds=left, say=_show
     )
-    given: list[object] = ["--models", models, "--dim", dim, "--epochs", f"{epochs:g}", "--seeds", seeds]
-    given += ["--presets", presets]
-    for option, texts in (("--candidate", candidates), ("--search", common), ("--set", fixed)):
-        given += [word for text in texts for word in (option, text)]
-    given += ["--label", label] if label else []
-    shown = command("grash", "study", "confirm", source, *given, *_running_words(running, reading))
     usual = [*_listed(presets), *(["candidates"] if candidates else []), *map(_short, [*common, *fixed])]
-    _finish(running, finished, lambda: confirm_page(wanted, store, label=label or "-".join(usual), command=shown))
+    _finish(
+        running,
+        finished,
+        lambda: confirm_page(wanted, store, label=label or "-".join(usual), command=shown_command(context)),
+    )
 
 
 def merge(
@@ -349,9 +351,8 @@ class Study:
 
         check_batch(running["batch"])
         _check_running(running)
-        self.source, self.reading = source if isinstance(source, str) else source.name, reading
         dataset = _load(source, reading, tested=tested) if isinstance(source, str) else source
-        self.running, self.pooled, self._clock = running, pooled, Clock(running)
+        self.running, self._clock = running, Clock(running)
         self.pool = _pool(dataset, n, pooled)
         self.graphs = StudyGraphs(self.pool)
         self.store = self.pool.store(running["store"])
@@ -385,10 +386,6 @@ class Study:
         if self._plans():
             _show(plan_searches(self.graphs, searches, self.store, device=self.running["device"]))
         return not self.running["plan"] and run_searches(self.graphs, searches, self.store, **self.limits(), say=_show)
-
-    def command(self, verb: str, *more: object) -> str:
-        """Return the command that makes the page again from the same store."""
-        return _study_command(verb, self.source, self.pool.n, self.pooled, self.running, self.reading, *more)
 
     def finish(self, finished: bool, page: Any) -> None:
         _finish(self.running, finished, page)
@@ -434,25 +431,21 @@ def _short(text: str) -> str:
     return f"{name}.{Path(value).stem if name == 'space' else value}"
 
 
-def _study_command(
-    verb: str, source: str, n: int, pooled: dict[str, Any], running: dict[str, Any], reading: dict[str, Any],
-    *more: object,
-) -> str:  # fmt: skip
-    """Return a command with all options that its page depends on."""
-    given: list[object] = [w for name in POOL if name != "fixed" for w in (f"--{name}", _plain(pooled[name]))]
-    given += [word for text in pooled.get("fixed", []) for word in ("--set", text)]
-    return command("grash", "study", verb, source, "--n", n, *given, *_running_words(running, reading), *more)
-
-
-def _running_words(running: dict[str, Any], reading: dict[str, Any]) -> list[object]:
-    """Return the options for reading the source and for folders that are not the default."""
-    given: list[object] = []
-    for name, value in reading.items():
-        option = option_name(READING, name)
-        flag = option if value else option.replace("--", "--no-", 1)
-        given += [flag] if isinstance(value, bool) else [option, _plain(value)]
-    folders = [name for name in ("store", "out") if running[name] != RUNNING[name][1]]
-    return given + [word for name in folders for word in (f"--{name}", running[name])]
+def shown_command(context: typer.Context) -> str:
+    """Return the command with all options that its page depends on."""
+    words: list[object] = []
+    for parameter in context.command.params:
+        value, option = context.params[str(parameter.name)], parameter.opts[0]
+        several = value if isinstance(value, list | tuple) else [value]
+        if value is None or option in _NOT_SHOWN or (isinstance(value, Path) and value == parameter.default):
+            continue
+        if parameter.param_type_name == "argument":
+            words += several
+        elif isinstance(value, bool):
+            words += [option] if value else parameter.secondary_opts[:1]
+        else:
+            words += [w for v in several for w in (option, f"{v:g}" if isinstance(v, float) else v)]
+    return command("grash", "study", context.command.name, *words)
 
 
 def _check_running(running: dict[str, Any]) -> None:
@@ -531,7 +524,3 @@ def _show_comparison(found: Comparison) -> None:
     ]  # fmt: skip
     columns = ("method", ">cost", ">test MRR", ">95 %", ">of its best", ">gain", ">95 %")
     show_table(columns, rows, title=f"{found.bench.name}, {found.seeds:,} seeds, B = {found.budget:g}")
-
-
-def _plain(value: Any) -> Any:
-    return f"{value:g}" if isinstance(value, float) else value

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 
 from grash.errors import ConfigError
-from grash_study.cli import methods as methods_verb
 from grash_study.compare import anytime, compare, curve_points, write_methods_page, write_overview
 from grash_study.methods import METHODS, Method, Trace, Tracker
 from grash_study.recorded import Recorded
 from grash_study.sweep import SWEEP, read_methods
+from small_graph import grash
 from study.synthetic import make_table
 
 FEW = (Method("default", "grash"), Method("random", "random"), Method("eta 2", "grash", {"eta": 2}))
@@ -151,12 +151,12 @@ def test_every_row_of_the_sweep_is_explained():
 
 
 @pytest.mark.parametrize("what", ["methods", "sweep", "settings"])
-def test_the_verb_reads_a_table_and_writes_its_page(what, tmp_path, capsys):
+def test_the_command_reads_a_table_and_writes_its_page(what, tmp_path):
     file, mine = tmp_path / "drawn.parquet", tmp_path / "mine.yaml"
     make_table(n=20, correlation=0.7).save(file)
     mine.write_text("- {name: two, eta: 2}\n")
-    methods_verb([file], 3, 3.0, what == "sweep", mine if what == "settings" else None, tmp_path / "out")
-    said = capsys.readouterr()
+    more = {"methods": [], "sweep": ["--sweep"], "settings": ["--settings", mine]}[what]
+    said = grash("study", "methods", file, "--seeds", 3, *more, "-o", tmp_path / "out")
     assert "drawn, 3 seeds, B = 3" in said.out
     assert len(list((tmp_path / "out").glob("*.md"))) == 1
     assert ("\ntwo " in said.out) == (what == "settings")
@@ -178,8 +178,8 @@ def test_several_tables_get_an_overview(tmp_path):
 
 
 def test_two_ways_to_say_what_is_compared_are_one_too_many(tmp_path):
-    with pytest.raises(ConfigError, match="give one of them"):
-        methods_verb([], 3, 3.0, True, tmp_path / "mine.yaml", tmp_path)
+    ran = grash("study", "methods", "t.parquet", "--sweep", "--settings", tmp_path / "mine.yaml")
+    assert ran.code == 2 and "give one of them" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -208,18 +208,19 @@ def test_files_of_settings_have_pages_of_their_own(tmp_path):
     table.save(tmp_path / "t.parquet")
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text("- {name: fewer, n_trials: 8}\n")
-        methods_verb([tmp_path / "t.parquet"], 3, 3.0, False, tmp_path / f"{name}.yaml", tmp_path / "out")
+        words = ["--seeds", 3, "--settings", tmp_path / f"{name}.yaml", "-o", tmp_path / "out"]
+        assert grash("study", "methods", tmp_path / "t.parquet", *words).code == 0
     names = {p.stem for p in (tmp_path / "out").glob("*.md")}
     assert names == {f"settings-{name}-drawn-complex-d8-own-e100-s0" for name in ("one", "two")}
     page = tmp_path / "out" / "settings-one-drawn-complex-d8-own-e100-s0.md"
     assert page.read_text().startswith("# The default search and the settings of `one` on drawn\n")
 
 
-def test_rows_that_a_table_has_too_few_for_are_left_out_with_a_word(tmp_path, capsys):
+def test_rows_that_a_table_has_too_few_for_are_left_out_with_a_word(tmp_path):
     make_table(n=16).save(tmp_path / "t.parquet")
     (tmp_path / "mine.yaml").write_text("- {name: more, n_trials: 500}\n")
-    methods_verb([tmp_path / "t.parquet"], 2, 3.0, False, tmp_path / "mine.yaml", tmp_path / "out")
-    said = capsys.readouterr().err
+    words = ["--seeds", 2, "--settings", tmp_path / "mine.yaml", "-o", tmp_path / "out"]
+    said = grash("study", "methods", tmp_path / "t.parquet", *words).err
     assert "more is left out: it starts with 500 configurations, and the table has 16." in said
 
 
