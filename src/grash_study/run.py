@@ -17,6 +17,7 @@ import torch
 from grash.data.known_answers import KnownAnswers
 from grash.engines.local import lost_context
 from grash.engines.memory import choose_device, is_memory_error
+from grash.engines.plan import probe_step, probe_validation
 from grash.engines.trainer import TrainingData, run_trainings
 from grash.errors import ConfigError, Diverged, GrashError, InputError
 from grash.evaluation.metrics import metrics_of
@@ -33,7 +34,6 @@ from grash_study.pool import Pool, StudyGraphs, config_on
 from grash_study.store import MARKS, TESTED, Cell, Entry, EntryStatus, Store, Technique, merged_marks
 
 BATCH = 64
-_PROBE_STEPS = 20
 _CORES = ("core-order", "k-core")
 _MIN_BATCH = 4  # configurations that are worth a batch when time is short or the speed is unknown
 Group = tuple[Technique, float, tuple[float, ...]]
@@ -184,9 +184,12 @@ class Pace:
         for graph, numbers, upto in (ordered[0], ordered[len(ordered) // 2], ordered[-1]):
             configs = [config_on(graph, pool, n, upto) for n in numbers]
             typical = sorted(configs, key=lambda c: score_count(c, graph.dataset.n_entities))[len(configs) // 2]
+            typical = typical.changed(init="xavier_normal", lr=1e-3)  # it cannot diverge
             n_train = len(graph.dataset.train)
             if n_train not in known:
-                seconds = _probe(GraphTrainer(graph, device=str(device)), typical)
+                data = GraphTrainer(graph, device=str(device)).training_data
+                n_steps = BatchPlan(n_train, typical.batch_size, typical.epochs).n_steps
+                seconds = n_steps * probe_step(data, [typical]) + len(MARKS) * probe_validation(data, typical)
                 known[n_train] = seconds / (typical.epochs * n_train)
         return Pace(tuple(sorted(known.items())))
 
@@ -297,20 +300,6 @@ class GraphTrainer:
 def device_name(device: torch.device) -> str:
     """Return the name of the GPU, or cpu."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def _probe(trainer: GraphTrainer, config: TrainConfig) -> float:
-    """Return the seconds of one training, from two short ones: the first loads and compiles for the second."""
-    n_train = len(trainer.graph.dataset.train)
-    epochs = min(config.epochs, _PROBE_STEPS * config.batch_size / n_train)
-    short = config.changed(epochs=epochs, valid_every=epochs, init="xavier_normal", lr=1e-3)  # it cannot diverge
-    trainer.train([short], [epochs])
-    start = time.monotonic()
-    trained = trainer.train([short], [epochs])[0]
-    seconds, valid = time.monotonic() - start, trained.valid_seconds
-    if trained.error is not None:
-        raise trained.error
-    return max(0.0, seconds - valid) * config.epochs / epochs + valid * len(MARKS)
 
 
 def _n_fitting(count: int, expected: float | None, left: float, *, probed: bool) -> int:
