@@ -58,7 +58,7 @@ with mock.patch("os.fsync"):
     "encode": """
 import itertools
 import bench_encode
-source = str(bench_encode.generate(place, 1_000_000, 250_000))
+source = str(bench_encode.generate(place, 4_000_000, 1_000_000))
 folders = (place / f"out-{n}" for n in itertools.count())
 program = compile(bench_encode.VARIANTS["grash prepare"], "prepare", "exec")
 least(lambda: exec(program, {"source": source, "out": str(next(folders))}), 3)
@@ -66,9 +66,9 @@ least(lambda: exec(program, {"source": source, "out": str(next(folders))}), 3)
     "cores": """
 import numpy as np
 import bench_cores
-bench_cores.generate(place / "train.npy", 2_000_000, 500_000)
+bench_cores.generate(place / "train.npy", 4_000_000, 1_000_000)
 train = np.load(place / "train.npy")
-least(lambda: bench_cores.peel(train, 500_000, "triples"), 5)
+least(lambda: bench_cores.peel(train, 1_000_000, "triples"), 5)
 """,
 }
 
