@@ -61,6 +61,8 @@ def map_array(path: Path, dtype: DTypeLike, shape: tuple[int | None, ...]) -> ND
 
 def open_array(path: Path) -> NDArray:
     """Return the array of a .npy file, memory-mapped read-only. Raises OSError, or ValueError with a reason."""
+    if path.exists() and not path.is_file():  # a pipe would wait forever
+        raise ValueError("it is not a regular file")
     with path.open("rb") as file:
         if file.read(6) != b"\x93NUMPY":
             raise ValueError("its first bytes are not those of a .npy file")

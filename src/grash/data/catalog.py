@@ -131,6 +131,8 @@ def download(
                 else:
                     _link_or_copy(path, temporary / path.name)
         _log.info("%s is complete; %s can be deleted.", target, cache)
+    if not target.is_dir():
+        raise InputError(f"{target} is not a folder. Move it away, or give another folder with --folder.")
     content = sorted(target.iterdir())
     return content[0] if len(content) == 1 and content[0].is_file() else target
 
@@ -293,6 +295,8 @@ def _is_http(url: str) -> bool:
 
 def _problem(path: Path, file: RemoteFile) -> str | None:
     """Return why a file is not what the catalog describes, or None; one checksum is enough."""
+    if not path.is_file():
+        return "it is not a regular file"
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return f"it has {size:,} bytes, expected {file.size:,}"

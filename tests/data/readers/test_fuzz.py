@@ -11,6 +11,7 @@ import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from data.readers.fuzz import fuzz
 from grash.data.dataset import Dataset
 from grash.data.load import load_dataset
 from grash.data.readers.source import FORMATS
@@ -127,3 +128,10 @@ def test_a_flipped_byte_in_an_array(tmp_path, array, data):
     path = tmp_path / "g.npy"
     path.write_bytes(raw)
     only_a_dataset_or_a_sentence(path)
+
+
+@pytest.mark.slow
+def test_mutated_files_are_read_as_plain_readers_read_them_or_refused():
+    outcomes, findings = fuzz(1500, seed=7)
+    assert findings == []
+    assert outcomes["compared"] > 300 and outcomes["refused"] > 300, outcomes

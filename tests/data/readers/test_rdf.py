@@ -89,3 +89,9 @@ def test_a_truncated_archive_is_told_from_a_syntax_error(tmp_path):
     (tmp_path / "g.nt.gz").write_bytes(gzip.compress((NT * 500).encode())[:-20])
     with pytest.raises(InputError, match="truncated or damaged gzip file"):
         load_dataset(tmp_path / "g.nt.gz")
+
+
+def test_an_iri_that_looks_like_a_blank_node_or_a_literal_is_another_name(tmp_path):
+    (tmp_path / "g.nt").write_text('<_:a> <a:r> _:a .\n_:a <a:r> <a:b> .\n<_:a> <a:r> "_:a" .\n')
+    dataset = load_dataset(tmp_path / "g.nt", n_valid=0, n_test=0, literals="keep")
+    assert list(dataset.entities) == ["<_:a>", "_:a", "a:b", '"_:a"']

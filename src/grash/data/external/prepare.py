@@ -8,7 +8,6 @@ command resumes from the last commit of the reading, or from the step it was in.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from grash.data.dataset import DATASET_FILE, SPLITS, Dataset
 from grash.data.external.names import SpillReader, merge_generations
 from grash.data.external.spill import MANIFEST, Spill, map_rows
 from grash.data.readers import dictionaries, tables
-from grash.data.readers.source import Layout, SourceOptions, dataset_name, open_source
+from grash.data.readers.source import Layout, SourceOptions, dataset_name, machine_bytes, open_source
 from grash.data.split import HELD_OUT, split_off
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError, OutputError
@@ -249,17 +248,6 @@ def check_limit(layout: Layout, limit: int) -> None:
     if likely > limit:
         message = "%s can only be read at once, which may take %s, more than the limit of %s. %s."
         _log.warning(message, what, format_bytes(likely), format_bytes(limit), advice)
-
-
-def machine_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory of the machine, or of the container (cgroup 2, then 1) if it has less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            return min(total, int((root / name).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return total
 
 
 def _can_read_in_parts(layout: Layout) -> bool:

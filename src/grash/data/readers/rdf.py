@@ -6,6 +6,7 @@ Graph names are ignored.
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 from grash.data.arrays import Triples
 from grash.data.readers.source import SourceOptions, SourceStream, open_source
-from grash.data.readers.text import concatenate_blocks
+from grash.data.readers.text import MAX_LINE, concatenate_blocks
 from grash.data.vocabulary import Encoder
 from grash.errors import InputError
 
@@ -50,15 +51,43 @@ def _parse(stream: SourceStream, rdf_format: str) -> Iterator[Any]:
 
     title = _TITLES[rdf_format]
     try:
+        source = cast(Any, _TaggedStream(stream) if rdf_format == "rdfxml" else stream)
         # lenient: real dumps have IRIs with forbidden characters, which still work as names
-        yield from parse(cast(Any, stream), format=getattr(RdfFormat, RDF_FORMATS[rdf_format]), lenient=True)
+        yield from parse(source, format=getattr(RdfFormat, RDF_FORMATS[rdf_format]), lenient=True)
     except SyntaxError as error:
+        if stream.error is not None:
+            raise stream.error from error
         location = f"{stream.path}, line {error.lineno:,}" if error.lineno else f"{stream.path}"
-        raise InputError(f"{location}: this is not {title} ({error.msg}).") from error
+        raise InputError(f"{location}: this is not {title} ({_short(error.msg)}).") from error
     except (OSError, ValueError) as error:
         if stream.error is not None:
             raise stream.error from error
-        raise InputError(f"{stream.path} cannot be read as {title} ({error}).") from error
+        raise InputError(f"{stream.path} cannot be read as {title} ({_short(error)}).") from error
+
+
+def _short(reason: object) -> str:
+    """Return a reason without the content of a file that is no text."""
+    return "".join(c if c.isprintable() else "�" for c in str(reason)[:200])
+
+
+class _TaggedStream(io.RawIOBase):
+    """A stream of XML that fails where no tag ends for too long, since the parser keeps all text between tags."""
+
+    def __init__(self, stream: SourceStream) -> None:
+        self._stream, self._n_bytes = stream, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._stream.read(size)
+        at = data.rfind(b">")
+        self._n_bytes = self._n_bytes + len(data) if at < 0 else len(data) - at
+        if self._n_bytes > MAX_LINE:
+            reason = f"no tag ends within {MAX_LINE >> 20} MiB. This is not RDF/XML"
+            self._stream.error = InputError(f"{self._stream.path}: {reason}.")
+            raise self._stream.error
+        return data
 
 
 def _names(
@@ -77,7 +106,7 @@ def _names(
     for quad in quads:
         subject, target = quad.subject, quad.object
         if isinstance(target, NamedNode):
-            tail = target.value
+            tail = _iri(target.value)
         elif isinstance(target, BlankNode):
             tail = blank(target)
         elif isinstance(target, Literal) and keep_literals:
@@ -85,5 +114,10 @@ def _names(
         else:
             notes["literals_skipped" if isinstance(target, Literal) else "nested_triples_skipped"] += 1
             continue
-        head = subject.value if isinstance(subject, NamedNode) else blank(subject)
-        yield head or "<>", quad.predicate.value or "<>", tail or "<>"
+        head = _iri(subject.value) if isinstance(subject, NamedNode) else blank(subject)
+        yield head, _iri(quad.predicate.value), tail
+
+
+def _iri(value: str) -> str:
+    """Return the name of an IRI; one that looks like another kind of name, or is empty, keeps its brackets."""
+    return value if value and not value.startswith(("_:", '"')) else f"<{value}>"

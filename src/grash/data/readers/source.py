@@ -364,6 +364,17 @@ class SourceStream(io.RawIOBase):
         return f"{self.path} is a truncated or damaged {self.compression} file ({reason}). Copy or download it again."
 
 
+def machine_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the memory of the machine, or of the container (cgroup 2, then 1) if it has less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            return min(total, int((root / name).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return total
+
+
 @contextmanager
 def open_source(path: Path) -> Iterator[SourceStream]:
     """Yield a stream of the decompressed bytes. Raises InputError for an unreadable file or an archive of files."""
@@ -423,7 +434,7 @@ class _ZstdFile(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         while not self._ready:
             if not self._raw:
-                self._raw = self._file.read(1 << 18)
+                self._raw = self._file.read(1 << 12)  # at most 128 MiB of content
             if not self._raw and self._frame is None:
                 return 0
             if not self._raw:

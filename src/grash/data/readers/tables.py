@@ -13,23 +13,26 @@ from numpy.typing import NDArray
 
 from grash.data.arrays import Triples, in_blocks, open_array
 from grash.data.dataset import MAX_ID, SPLITS
-from grash.data.readers.source import SourceOptions, parse_columns
+from grash.data.readers.source import SourceOptions, machine_bytes, parse_columns
 from grash.data.readers.text import Dialect, TextSource, columns_by_name, named_columns, read_triples
 from grash.data.vocabulary import Encoder
 from grash.errors import InputError
+from grash.formatting import format_bytes
 
 _ROWS = 1 << 18
+_BYTES_PER_ROW = 3 * 16  # of a polars table, for long or short names
 
 
 def read_parquet_file(path: Path, encoder: Encoder, options: SourceOptions) -> Triples:
     """Return the triples (n, 3) of a Parquet file with three columns of strings or integers, which are names."""
     import polars as pl
 
+    _check_size(path, _BYTES_PER_ROW * parquet_rows(path))
     with path.open("rb") as file:
         try:
             table = pl.read_parquet(file)
-        except (pl.exceptions.PolarsError, OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as Parquet: {_reason(error)}.") from error
+        except _damages() as error:
+            raise InputError(f"{path} cannot be read as Parquet: {_reason(error)}. It is damaged.") from error
         names = _triple_columns(path, table.columns, options)
         _check_columns(path, table, names)
         # the text scanner reads the table as quoted CSV: no Python object per name
@@ -44,8 +47,24 @@ def parquet_rows(path: Path) -> int:
 
     try:
         return int(pl.scan_parquet(path).select(pl.len()).collect().item())
-    except (pl.exceptions.PolarsError, OSError, ValueError):
+    except _damages():
         return 0
+
+
+def _damages() -> tuple[type[BaseException], ...]:
+    """Return what polars raises for a damaged file: also the panics of its reader, which are no Exception."""
+    import polars as pl
+
+    return pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, MemoryError
+
+
+def _check_size(path: Path, n_bytes: int) -> None:
+    """Raise InputError if a table that is read at once announces more than the memory of the machine."""
+    if n_bytes > machine_bytes():
+        raise InputError(
+            f"{path} announces {format_bytes(n_bytes)}, but the machine has {format_bytes(machine_bytes())} of memory. "
+            f"It is damaged, or has to be converted to text or .npy, which are read in parts."
+        )
 
 
 def read_npy_file(path: Path) -> Triples:
@@ -65,6 +84,7 @@ def open_ids(path: Path) -> NDArray[Any]:
 
 def read_npz_file(path: Path) -> dict[str, Triples]:
     """Return the triples (n, 3) of each split of a .npz file."""
+    _check_size(path, sum(n_bytes for n_bytes, _ in npz_sizes(path)))
     try:
         with path.open("rb") as file:
             if file.read(2) != b"PK":

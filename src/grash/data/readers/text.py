@@ -224,7 +224,8 @@ class BadLines:
         if kind is None and self.count:
             if not self.are_left_out:
                 raise InputError(self._message())
-            _log.warning("%s: %d lines were left out: %s.", self.path, self.count, self._shown(self._first))
+            verb = "line was" if self.count == 1 else "lines were"
+            _log.warning("%s: %d %s left out: %s.", self.path, self.count, verb, self._shown())
 
     def add(self, found: NDArray[np.int64], buffer: Bytes, first_line: int) -> None:
         """Add lines (n, 5): line counted from 0, why it is bad, with what, its first and last byte in the buffer."""
@@ -244,16 +245,19 @@ class BadLines:
             self._file = self._stack.enter_context(temporary.open("wb"))
         return self._file
 
-    def _shown(self, lines: list[tuple[int, str]]) -> str:
-        more = "; …" if self.count > len(self._first) else ""
-        return "; ".join(f"line {line:,}: {reason}" for line, reason in lines) + more
+    def _shown(self) -> str:
+        by_reason: dict[str, list[str]] = {}
+        for line, reason in self._first:
+            by_reason.setdefault(reason, []).append(f"{line:,}")
+        shown = [f"line{'s' * (len(n) > 1)} {', '.join(n)}: {reason}" for reason, n in by_reason.items()]
+        return "; ".join(shown) + ("; …" if self.count > len(self._first) else "")
 
     def _message(self) -> str:
         dialect, (line, reason) = self.dialect, self._first[0]
         how = f"separator{' guessed' if dialect.separator_guessed else ''}: {dialect.separator_name}"
         parts = [f"{self.path}, line {line:,}: {reason}{f' ({how})' if reason.startswith('found') else ''}."]
         if self.count > 1:
-            parts.append(f"In all, {self.count:,} lines cannot be read: {self._shown(self._first)}.")
+            parts.append(f"In all, {self.count:,} lines cannot be read: {self._shown()}.")
         if self.how == "list":
             parts.append(f"{self._list.resolve()} lists all of them.")
         advice = []
