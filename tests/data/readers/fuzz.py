@@ -67,6 +67,7 @@ class Seed:
     content: bytes
     separator: str | None = None  # of text, in the words of grash; None for other formats
     n_columns: int = 3
+    beside: tuple[tuple[str, bytes], ...] = ()  # other files of a folder; suffix is then the name of the train file
 
 
 class Finding(Exception):
@@ -139,9 +140,28 @@ def table_seeds() -> Iterator[Seed]:
         yield Seed(".parquet", out.getvalue())
 
 
+def folder_seeds() -> Iterator[Seed]:
+    """LibKGE, OpenKE and RotatE: ids or names, with dictionaries."""
+    names = {"entities": [f"e {i}ä" for i in range(12)], "relations": ["r0", "r,1"]}
+    rows = [(i * 5 % 12, i % 2, i * i % 12) for i in range(30)]
+    dictionary = {stem: "".join(f"{i}\t{name}\n" for i, name in enumerate(of)) for stem, of in names.items()}
+    files = (("entity_ids.del", dictionary["entities"]), ("relation_ids.del", dictionary["relations"]))
+    yield folder("train.del", "".join(f"{h}\t{r}\t{t}\n" for h, r, t in rows), files)
+    named = "".join(f"{names['entities'][h]}\t{names['relations'][r]}\t{names['entities'][t]}\n" for h, r, t in rows)
+    files = (("entities.dict", dictionary["entities"]), ("relations.dict", dictionary["relations"]))
+    yield folder("train.txt", named, files)
+    swapped = {stem: "".join(f"{name}\t{i}\n" for i, name in enumerate(of)) for stem, of in names.items()}
+    files = (("entity2id.txt", f"12\n{swapped['entities']}"), ("relation2id.txt", f"2\n{swapped['relations']}"))
+    yield folder("train2id.txt", "30\n" + "".join(f"{h} {t} {r}\n" for h, r, t in rows), files)
+
+
+def folder(train: str, content: str, beside: tuple[tuple[str, str], ...]) -> Seed:
+    return Seed(train, content.encode(), beside=tuple((name, text.encode()) for name, text in beside))
+
+
 @functools.cache
 def all_seeds() -> list[Seed]:
-    return [*text_seeds(), *text_seeds(), *rdf_seeds(), *rdf_seeds(), *table_seeds()]
+    return [*text_seeds(), *text_seeds(), *rdf_seeds(), *rdf_seeds(), *table_seeds(), *folder_seeds()]
 
 
 def mutate(content: bytes, rng: random.Random) -> bytes:
@@ -183,6 +203,11 @@ def run_case(seed: int, number: int, folder: Path) -> str:
             raw = mutate(raw, rng)
             content = b"" if raw[:2] else content  # damaged: there is no other reader
     path.write_bytes(raw)
+    if start.beside:
+        path.rename(folder / start.suffix)
+        for name, text in start.beside:
+            (folder / name).write_bytes(mutate(text, rng) if rng.random() < 0.3 else text)
+        path = folder
     options: dict[str, Any] = {"n_valid": 0, "n_test": 0, "duplicates": "keep"}
     if start.separator and rng.random() < 0.4:
         options["bad_lines"] = "skip"
@@ -208,6 +233,8 @@ def run_case(seed: int, number: int, folder: Path) -> str:
     found = named_triples(dataset)
     if not content:
         return "read"
+    if start.beside:
+        return check_folder(folder, start.suffix, content, found)
     if start.separator is not None:
         return check_text(start, content, dataset.provenance, found, options)
     if start.suffix in (".npy", ".npz"):
@@ -225,7 +252,7 @@ def named_triples(dataset: Any) -> list[Triple]:
 
 def check_refusal(start: Seed, content: bytes, options: dict[str, Any]) -> str:
     """A file that was not changed is read."""
-    if content == start.content and not {"columns", "header"} & set(options):
+    if content == start.content and not {"columns", "header"} & set(options) and not start.beside:
         raise Finding("an unchanged file was refused")
     return "refused"
 
@@ -275,6 +302,25 @@ def plain_records(text: str, separator: str | None) -> list[list[str]] | None:
     return [line.split(separator) for line in kept]
 
 
+def check_folder(folder: Path, train: str, content: bytes, found: list[Triple]) -> str:
+    """Compare with the lines split at tabs and spaces, for the three layouts of folder_seeds."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir()} | {train: content}  # not compressed
+    texts = {name: raw.decode("utf-8-sig") for name, raw in files.items()}
+    rows, tabs = ({name: plain_records(text, by) for name, text in texts.items()} for by in (None, "\t"))
+    if train == "train.txt":
+        wanted = [tuple(row) for row in tabs[train] or []]
+    elif train == "train.del":
+        names = [{int(i): name for i, name in tabs[f"{s}_ids.del"] or []} for s in ("entity", "relation", "entity")]
+        wanted = [tuple(of[int(i)] for of, i in zip(names, row)) for row in rows[train] or []]
+    else:
+        parts = [(tabs[f"{s}2id.txt"] or [])[1:] for s in ("entity", "relation")]
+        entities, relations = ({int(i): name for name, i in part} for part in parts)
+        wanted = [(entities[int(h)], relations[int(r)], entities[int(t)]) for h, t, r in (rows[train] or [])[1:]]
+    if wanted != found:
+        raise Finding(f"other triples: {[pair for pair in zip(wanted, found) if pair[0] != pair[1]][:3]}")
+    return "compared"
+
+
 def check_arrays(path: Path, found: list[Triple]) -> str:
     loaded = np.load(path, allow_pickle=False)
     names = getattr(loaded, "files", None)
@@ -322,8 +368,8 @@ def run_cases(seed: int, first: int, stop: int) -> None:
             folder.mkdir()
             try:
                 print(run_case(seed, number, folder), flush=True)
-            except Finding as finding:
-                print(f"FOUND {finding}".replace("\n", "\\n"), flush=True)
+            except Exception as finding:  # another reader that fails where grash does not is a finding too
+                print(f"FOUND {type(finding).__name__}: {finding}".replace("\n", "\\n"), flush=True)
 
 
 def fuzz(n: int, seed: int, first: int = 0) -> tuple[Counter[str], list[str]]:
