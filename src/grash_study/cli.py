@@ -186,8 +186,7 @@ def table(
     source: Source,
     n: N = 128,
     to: Annotated[
-        Path | None,
-        typer.Option("--to", help="File to write (default: OUT/tables/POOL.parquet).", show_default=False),
+        Path | None, typer.Option("--to", help="File to write (default: OUT/tables/POOL.parquet).", show_default=False)
     ] = None,
     **given: Any,
 ) -> None:

@@ -250,12 +250,7 @@ def write_methods_page(
 
 
 def write_overview(
-    several: Sequence[Comparison],
-    folder: Path,
-    *,
-    kind: Kind = "methods",
-    label: str | None = None,
-    command: str = "",
+    several: Sequence[Comparison], folder: Path, *, kind: Kind = "methods", label: str | None = None, command: str = ""
 ) -> Path:
     """Write one page over several tables: every method's gain on each, and its mean relative to the reference's MRR."""
     first = several[0]

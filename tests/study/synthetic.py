@@ -1,4 +1,4 @@
-"""Tables that nobody trained: qualities drawn, and scores at every fidelity that correlate with them as told.
+"""Tables that nobody trained: qualities drawn, and scores at every fidelity that correlate with them as asked.
 
 Configurations are real ones of the `paper` space, so that models of them have something to look at.
 """

@@ -255,7 +255,7 @@ def test_pages_say_what_trained_and_what_searched(bench, tmp_path):
         assert "computed on none (the trainings) and the CPU of the machine that wrote this page (the searches)" in line
 
 
-def test_rounds_on_a_smaller_graph_than_asked_are_told(tmp_path):
+def test_rounds_on_a_smaller_graph_than_asked_are_reported(tmp_path):
     def half(bench: Recorded, rng: np.random.Generator, budget: float) -> Trace:
         tracker = Tracker(bench, budget, first=[0, 1])
         tracker.run([0, 1], 0.5, 0.1)

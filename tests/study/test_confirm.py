@@ -60,7 +60,7 @@ def made_up(one, mrr: float, **more) -> dict:
     }  # fmt: skip
 
 
-def test_a_search_is_told_apart_by_what_it_does_and_not_by_its_name():
+def test_a_search_is_identified_by_what_it_does_and_not_by_its_name():
     one, renamed = wanted_of(TWO[0])[0], wanted_of(Candidate("ours"))[0]
     assert one.name == renamed.name and one.settings.final_train
     said_again = wanted_of(Candidate("budget", settings={"budget": 3.0}))[0]
@@ -76,7 +76,7 @@ def test_a_search_is_told_apart_by_what_it_does_and_not_by_its_name():
     assert len({w.name for w in wanted_of(*TWO, seeds=2, models=("complex", "transe"))}) == 8
 
 
-def test_a_setting_that_comes_later_leaves_older_records_if_it_says_what_was_before(monkeypatch):
+def test_a_new_setting_keeps_older_records_if_it_has_the_value_from_before(monkeypatch):
     settings = wanted_of(TWO[0])[0].settings
     without = settings.model_dump(mode="json")
     now = identity(settings, 60)
@@ -86,12 +86,12 @@ def test_a_setting_that_comes_later_leaves_older_records_if_it_says_what_was_bef
     assert identity(dearer, 60) != identity(settings, 60)
 
 
-def test_a_setting_that_changes_nothing_on_a_graph_tells_no_searches_apart(monkeypatch):
+def test_a_setting_that_changes_nothing_on_a_graph_makes_no_other_search(monkeypatch):
     two = [Candidate(how, settings={"last_round_holdout": how}) for how in ("random", "match_valid")]
     one, other = wanted_of(*two)
     assert (
         one.name == other.name and one.settings == other.settings
-    )  # so that a folder begun by one goes on by the other
+    )  # so the other resumes a folder that one has started
     monkeypatch.setattr(SearchGraphs, "valid_pairs_isolated", True)
     one, other = wanted_of(*two)
     assert one.name != other.name and [w.settings.last_round_holdout for w in (one, other)] == ["random", "match_valid"]
@@ -108,7 +108,7 @@ def test_searches_go_seed_by_seed_through_models_and_candidates():
 
 
 @pytest.mark.parametrize("settings", [{"seed": 3}, {"model": "transe"}, {"final_train": False}])
-def test_what_the_study_says_itself_is_refused_of_a_candidate(settings):
+def test_a_candidate_cannot_have_what_the_study_sets(settings):
     with pytest.raises(ConfigError, match="set by this study"):
         wanted_of(Candidate("x", settings=settings))
 
@@ -181,7 +181,7 @@ def test_an_interrupted_search_that_finishes_is_kept_and_the_next_not_begun(tmp_
     assert list(store.searches) == [wanted[0].name] and not search_folder(store, wanted[1].name).exists()
 
 
-def test_a_search_that_was_cut_off_waits_and_goes_on_with_its_trials(tmp_path):
+def test_a_search_that_was_cut_off_waits_and_is_resumed_with_its_trials(tmp_path):
     one, data = wanted_of(TWO[0])[0], small_graph()
     store = store_of(tmp_path, data)
 
@@ -294,7 +294,7 @@ def test_differences_are_taken_seed_by_seed_over_those_that_both_have(tmp_path):
     ElementTree.parse(tmp_path / "img" / f"{name}.svg")
 
 
-def test_a_page_of_nothing_says_so_and_has_no_plot(tmp_path):
+def test_a_page_without_results_has_no_plot(tmp_path):
     wanted = wanted_of(*TWO)
     page = confirm_page(wanted, store_of(tmp_path, small_graph()), label="x", command="grash")
     text = write_page(page, tmp_path).read_text()
@@ -322,7 +322,7 @@ def test_published_figures_and_goals_stand_beside_graphs_that_have_them(tmp_path
     assert "our goal of 0.470 is missed by 0.0100 ([why](overview.md))" in text and "| winner of a sibling |" in text
 
 
-def test_what_was_known_of_a_graph_before_is_told_by_the_origin_of_a_pick():
+def test_the_origin_of_a_pick_shows_what_was_known_of_a_graph():
     assert known_before("prior", "FB15k-237") == known_before("prior", "codex-s") == "prior, fitted here too"
     assert known_before("prior", "small") == "prior" and known_before("uniform", "codex-s") == ""
     assert known_before("portfolio:libkge-wn18rr-complex", "codex-s") == "winner of another graph"

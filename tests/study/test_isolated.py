@@ -18,7 +18,7 @@ from grash_study.table import Table, make_table, table_cells
 from study.small_study import made_up_for, small_pool, small_study
 from study.synthetic import make_table as drawn_table
 
-RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}
+GUARD_RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def deciding(monkeypatch):
     monkeypatch.setattr(schedule, "MIN_VALID", 5)
 
 
-def with_apart(**changes) -> Table:
+def with_isolated(**changes) -> Table:
     """Scores that say little, and beside them such of last rounds that are right; the same truth."""
     usual, right = (drawn_table(correlation=c, **changes) for c in (0.0, 1.0))
     small = [g for g, fraction in enumerate(right.graph_fractions) if fraction < ISOLATED_FROM]
@@ -40,9 +40,9 @@ def test_a_study_trains_on_the_graph_of_a_last_round_with_penalties_as_they_are(
     graphs, search_graphs = StudyGraphs(pool), SearchGraphs(pool.dataset, pool.settings)
     ours, theirs = graphs.graph("isolated", 0.4), search_graphs.subgraph((0.4,), True)
     assert (ours.dataset.train == theirs.dataset.train).all() and (ours.dataset.valid == theirs.dataset.valid).all()
-    chain = graphs.graph("core-order", 0.4)
-    assert {tuple(t) for t in ours.full_ids("valid")} != {tuple(t) for t in chain.full_ids("valid")}
-    assert config_on(ours, pool, 0, 0.5).penalty_entity == 0.5 > config_on(chain, pool, 0, 0.5).penalty_entity
+    core_order = graphs.graph("core-order", 0.4)
+    assert {tuple(t) for t in ours.full_ids("valid")} != {tuple(t) for t in core_order.full_ids("valid")}
+    assert config_on(ours, pool, 0, 0.5).penalty_entity == 0.5 > config_on(core_order, pool, 0, 0.5).penalty_entity
 
 
 def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(tmp_path, deciding, monkeypatch):
@@ -54,7 +54,7 @@ def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(t
     assert run_cells(
         graphs, [c for c in cells if c.number == 0 and c.fraction in (0.5, 1.0)], store, device="cpu"
     ).finished
-    made = make_table(store, graphs.pool, guard_rails=RAILS, cells=cells)
+    made = make_table(store, graphs.pool, guard_rails=GUARD_RAILS, cells=cells)
     assert made.graph_fractions == (0.5, 1.0) == made.isolated.graph_fractions
     assert (
         made.valid[0, -1, 0] != made.isolated.valid[0, -1, 0] and made.valid[1, -1, 0] == made.isolated.valid[1, -1, 0]
@@ -74,7 +74,7 @@ def test_a_table_with_last_rounds_is_the_same_after_being_written(tmp_path, deci
     store.add(
         made_up_for(c, 0.1 * (c.number + 1) * (2 if c.technique == "isolated" else 1)) for c in cells if c.number < 2
     )
-    table = make_table(store, graphs.pool, guard_rails=RAILS, cells=cells)
+    table = make_table(store, graphs.pool, guard_rails=GUARD_RAILS, cells=cells)
     table.save(tmp_path / "t.parquet")
     again = Table.load(tmp_path / "t.parquet")
     assert again.missing == again.missing_isolated == () and again.configurations == table.configurations
@@ -86,8 +86,8 @@ def test_a_table_with_last_rounds_is_the_same_after_being_written(tmp_path, deci
     assert again.isolated.score(0, 0.5, 1.0) == pytest.approx(2 * again.score(0, 0.5, 1.0))
 
 
-def test_only_the_last_round_is_decided_by_what_lies_apart():
-    bench = Recorded(with_apart(n=64))
+def test_only_the_last_round_is_decided_by_isolated_pairs():
+    bench = Recorded(with_isolated(n=64))
     settings = bench.settings("default", 3.0, ())
     plans = bench.planned(settings)
     assert [p.isolated for p in plans] == [False, False, True]
@@ -101,8 +101,8 @@ def test_only_the_last_round_is_decided_by_what_lies_apart():
     assert state.winner == max(entrants, key=lambda i: bench.truth[i])  # the last round is right here, others are not
 
 
-def test_the_laboratory_decides_as_the_search_does_with_and_without():
-    table = with_apart(n=200, diverged=0.2)
+def test_rungs_decides_as_the_search_does_with_and_without_isolated_pairs():
+    table = with_isolated(n=200, diverged=0.2)
     bench, usual = Recorded(table), Recorded(replace(table, isolated=None))
     picks = set()
     for seed in range(6):
@@ -118,7 +118,7 @@ def test_the_laboratory_decides_as_the_search_does_with_and_without():
 
 
 def test_hyperband_ends_in_the_last_round_of_a_search():
-    table = with_apart(n=200)
+    table = with_isolated(n=200)
     bench, hyperband = Recorded(table), Method("it", "hyperband")
     for seed in range(4):
         finalists = hyperband(bench, seed, 3.0).levels[-1]
@@ -129,7 +129,7 @@ def test_hyperband_ends_in_the_last_round_of_a_search():
 
 
 def test_what_last_rounds_lack_takes_no_part_or_is_said():
-    table = with_apart(n=40)
+    table = with_isolated(n=40)
     table.isolated.valid[0, -1, 7] = np.nan
     bench = Recorded(table)
     assert 7 not in bench.members and bench.n == 39 and bench.isolated.n == 39 and not bench.notes
@@ -139,9 +139,9 @@ def test_what_last_rounds_lack_takes_no_part_or_is_said():
     table.isolated.valid[:-1, -1, 5:] = np.nan  # the trainings of last rounds have just begun
     bench = Recorded(table)
     assert bench.n == 40 and bench.isolated is None and len(bench.notes) == 2
-    older = with_apart(n=8)
+    older = with_isolated(n=8)
     older.meta["planned_graphs"] = list(older.graph_fractions)
     assert "older than last rounds" in Recorded(older).notes[0]
-    lacking = replace(with_apart(n=8), isolated=None)
+    lacking = replace(with_isolated(n=8), isolated=None)
     lacking.meta["planned_isolated"] = [0.25, 0.5]
     assert "0.25, 0.5 as last rounds have them" in Recorded(lacking).notes[0]

@@ -1,4 +1,4 @@
-"""Every method on drawn tables: the laws they share, and what each does, worked by hand."""
+"""Every method on drawn tables: the rules they share, and what each does, worked by hand."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_second_wave_brings_better_configurations_into_the_first_round():
 
 @given(seed=st.integers(0, 1000), eta=st.integers(2, 8), n=st.integers(2, 64), epochs=st.sampled_from([20.0, 100.0]))
 @examples(max_examples=60)
-def test_the_laboratory_decides_as_the_search_does(seed, eta, n, epochs):
+def test_rungs_decides_as_the_search_does(seed, eta, n, epochs):
     bench = bench_of(n=64, correlation=0.6, seed=seed % 5, max_epochs=epochs)
     real = Method("real", "grash", {"eta": eta, "n_trials": n, "carry_over": False})(bench, seed, 3.0)
     mine = Method("mine", "rungs", {"eta": eta, "n": n, "carry_over": False})(bench, seed, 3.0)
@@ -144,7 +144,7 @@ def test_the_laboratory_decides_as_the_search_does(seed, eta, n, epochs):
     assert mine.pick == real.pick
 
 
-def test_the_laboratory_knows_the_epoch_variant_and_can_continue():
+def test_rungs_has_the_epoch_variant_and_can_continue():
     bench = bench_of(n=64, correlation=0.6)
     cold = Method("cold", "rungs", {"lean": 0.0})(bench, 0, 3.0)
     on = Method("on", "rungs", {"lean": 0.0, "continues": True})(bench, 0, 3.0)
@@ -153,7 +153,7 @@ def test_the_laboratory_knows_the_epoch_variant_and_can_continue():
     assert [len(level) for level in on.levels] == [64, 16, 4]
 
 
-def test_ties_go_on_together_and_the_round_after_pays_for_them():
+def test_ties_advance_together_and_the_next_round_pays_for_them():
     table = make_table(n=16)
     table.valid[:] = np.where(np.arange(16) < 8, 0.3, 0.1)[None, None]
     bench = Recorded(table)
@@ -173,7 +173,7 @@ def test_a_fidelity_is_split_into_graph_and_epochs(fidelity):
         assert g == pytest.approx(fidelity**lean)
 
 
-def test_the_rails_of_the_laboratory_move():
+def test_the_guard_rails_of_rungs_can_be_changed():
     bench = bench_of(n=4)
     g, e = rungs.split(bench, 1 / 64, least=rungs.smallest_graph(bench, 15_000))
     assert bench.shape((g,)).n_entities >= 14_990

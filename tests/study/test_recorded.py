@@ -48,7 +48,7 @@ def test_a_full_run_scores_the_best_of_all_its_validations_and_a_trial_the_bette
 
 
 @given(exponent=st.floats(-6, -1), e=st.floats(1 / 100, 1.0), seed=st.integers(0, 20))
-def test_between_two_graphs_the_curves_lie_between_those_of_both(exponent, e, seed):
+def test_curves_between_two_graphs_are_interpolated(exponent, e, seed):
     table, g = make_table(n=5, seed=seed, correlation=0.4), 2.0**exponent
     low, high = 2.0 ** math.floor(exponent), 2.0 ** math.ceil(exponent)
     share = exponent - math.floor(exponent)
@@ -76,7 +76,7 @@ def test_a_divergence_between_two_graphs_is_that_of_the_nearer_one():
     assert bench.scores(far, 0.5)[0] != bench.scores(1 / 32, 0.5)[0]
 
 
-def test_epochs_at_which_a_graph_was_not_validated_lie_on_a_line():
+def test_epochs_at_which_a_graph_was_not_validated_are_interpolated():
     table = make_table(n=3)
     table.valid[0, 5] = np.nan
     share = (EPOCHS[5] - EPOCHS[4]) / (EPOCHS[6] - EPOCHS[4])
@@ -205,7 +205,7 @@ def test_a_search_whose_trials_all_diverge_fails_in_words():
     assert "No trial of round 1 has a score (8 diverged)" in found.failed
 
 
-def test_the_rails_of_the_search_are_known_to_the_digit():
+def test_the_guard_rails_of_the_search_are_known_exactly():
     table = make_table()
     bench = Recorded(table)
     between = bench.smallest_fraction(min_entities(bench), MIN_VALID)
@@ -252,7 +252,7 @@ def test_the_refusal_names_what_the_table_was_trained_with(scaled):
 
 
 @pytest.mark.parametrize("preset", ["default", "paper", "paper-text"])
-def test_what_a_preset_says_of_trainings_is_not_refused(preset):
+def test_settings_of_trainings_in_a_preset_are_not_refused(preset):
     made = bench_of(n=8).settings(preset, 2.0, (("eta", 2), ("trend", 1.0), ("n_trials", 4), ("seed", 3)))
     assert (made.budget, made.eta, made.trend, made.n_trials, made.seed) == (2.0, 2, 1.0, 4, 3)
 

@@ -27,7 +27,7 @@ def test_a_search_on_a_table_predicts_the_search_on_its_graph(tmp_path):
         cells += cells_on("core-order", g, range(N), also=(e / 2, e)) if g < 1 else []
     run_cells(graphs, cells, store, device="cpu")
     bench = Recorded(make_table(store, graphs.pool, guard_rails=graphs.guard_rails()))
-    told = bench.search(range(N), bench.settings("default", 3.0, (("n_trials", N),)))
+    simulated = bench.search(range(N), bench.settings("default", 3.0, (("n_trials", N),)))
 
     settings = make_settings({
         "space": SPACE, "proposals": "random", "dim": 4, "max_epochs": 16.0, "n_trials": N, "final_train": False,
@@ -39,12 +39,12 @@ def test_a_search_on_a_table_predicts_the_search_on_its_graph(tmp_path):
         found = Driver(folder, own, engine).run()
 
     assert found.winner is not None
-    assert len(told.rounds) == len(found.rounds)
-    for one, other in zip(told.rounds, found.rounds):
+    assert len(simulated.rounds) == len(found.rounds)
+    for one, other in zip(simulated.rounds, found.rounds):
         for name in ("n_trials", "fidelity", "graph_fraction", "epoch_fraction", "whole", "share"):
             assert getattr(one.plan, name) == getattr(other.plan, name)
         assert one.plan.n_train == pytest.approx(other.plan.n_train, rel=0.02)  # a store rounds fractions
-    first, real = told.rounds[0].results, found.rounds[0].results
+    first, real = simulated.rounds[0].results, found.rounds[0].results
     for n in range(N):
         assert first[n].cost == pytest.approx(real[n].cost, rel=0.02)
         assert first[n].mrr == pytest.approx(real[n].mrr, abs=0.03)  # a trial's last step is cut short, a cell's is not

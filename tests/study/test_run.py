@@ -27,7 +27,7 @@ def test_every_technique_gives_a_graph_of_at_most_its_fraction_with_a_validation
     assert graphs.graph("whole", 1.0).dataset is graphs.pool.dataset
 
 
-def test_chain_graphs_are_those_of_a_search():
+def test_core_order_graphs_are_those_of_a_search():
     pool = small_pool()
     ours, theirs = (
         StudyGraphs(pool).graph("core-order", 0.4),
@@ -91,10 +91,12 @@ def test_what_is_there_is_not_trained_again_and_what_is_missing_is(tmp_path):
 def test_a_full_training_is_tested_and_a_subgraph_s_is_not(tmp_path):
     graphs, store = small_study(tmp_path)
     run_cells(graphs, [*cells_on("core-order", 0.5, [0]), *cells_on("whole", 1.0, [0])], store, device="cpu")
-    whole, chain = store.entry(0, "whole", 1.0), store.entry(0, "core-order", 0.5)
+    whole, core_order = store.entry(0, "whole", 1.0), store.entry(0, "core-order", 0.5)
     assert set(whole.test) == {"mrr", "hits@1", "hits@3", "hits@10"} and 0 < whole.test["mrr"] <= 1
-    assert chain.test is None and chain.n_entities < 60 and chain.n_train <= 300
-    assert chain.positives == 2 * chain.n_train and chain.model_bytes == 4 * 4 * (chain.n_entities + chain.n_relations)
+    assert core_order.test is None and core_order.n_entities < 60 and core_order.n_train <= 300
+    assert core_order.positives == 2 * core_order.n_train and core_order.model_bytes == 4 * 4 * (
+        core_order.n_entities + core_order.n_relations
+    )
 
 
 def test_batches_change_nothing(tmp_path):
@@ -152,7 +154,7 @@ def test_a_batch_that_would_take_too_long_is_not_begun(tmp_path):
     assert ran.done == 0 and ran.seconds < 60
 
 
-def test_the_plan_says_what_is_missing_and_how_long_it_takes(tmp_path):
+def test_the_plan_shows_what_is_missing_and_how_long_it_takes(tmp_path):
     graphs, store = small_study(tmp_path)
     cells = [*cells_on("core-order", 0.5, range(3)), *cells_on("whole", 1.0, range(3))]
     said = "\n".join(plan_cells(graphs, cells, store, device="cpu").lines)
@@ -214,7 +216,7 @@ def test_an_error_of_a_training_is_tried_once_more(tmp_path, monkeypatch):
     assert {e.status for e in store.entries.values()} == {"ok"}
 
 
-def test_training_and_validation_are_timed_apart(tmp_path):
+def test_training_and_validation_are_timed_separately(tmp_path):
     graphs, store = small_study(tmp_path)
     run_cells(graphs, cells_on("whole", 1.0, range(2)), store, device="cpu")
     for e in store.entries.values():

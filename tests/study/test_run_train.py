@@ -25,7 +25,7 @@ def trainer_and_configs(n: int = 3, fraction: float = 0.5):
 
 
 @given(st.integers(1, 200), st.integers(1, 50), st.floats(0.01, 5), st.floats(0, 6))
-def test_the_step_of_an_epoch_lies_within_the_run_and_has_seen_as_much(n, batch_size, epochs, epoch):
+def test_the_step_of_an_epoch_is_within_the_run_and_has_seen_as_much(n, batch_size, epochs, epoch):
     plan = Plan(n, batch_size, epochs)
     step = plan.steps_to(epoch)
     assert 1 <= step <= plan.n_steps

@@ -52,7 +52,7 @@ def counted(monkeypatch) -> list[SearchOfPool]:
     return ran
 
 
-def as_before(record: dict, *gone: str) -> dict:
+def as_older(record: dict, *gone: str) -> dict:
     """A record as it was written when these settings did not exist yet, and nothing said whether it was warmed."""
     settings = {k: v for k, v in record["settings"].items() if k not in gone}
     return {**{k: v for k, v in record.items() if k != "warmed"}, "settings": settings}
@@ -63,7 +63,7 @@ def test_a_search_whose_default_has_changed_is_run_again(tmp_path, monkeypatch):
     new, same = (SearchOfPool(preset, 4, (("variant", "graph"),)) for preset in ("default", "paper"))
     assert run_searches(graphs, [new, same], store, device="cpu")
     for one in (new, same):
-        store.add_search(as_before(store.searches[one.name], *BEFORE_THEY_EXISTED))
+        store.add_search(as_older(store.searches[one.name], *BEFORE_THEY_EXISTED))
     store.release()
     store, ran = graphs.pool.store(tmp_path), counted(monkeypatch)
     assert "1 of 2 searches" in plan_searches(graphs, [new, same], store, device="cpu")
@@ -93,7 +93,7 @@ def test_pages_show_no_search_and_no_timed_round_of_other_settings(tmp_path):
     said: list[str] = []
     assert resources.time_first_rounds(graphs, asked, store, device="cpu", say=said.append) and not said
     for record in list(store.searches.values()):
-        old = as_before(record, *BEFORE_THEY_EXISTED)
+        old = as_older(record, *BEFORE_THEY_EXISTED)
         store.add_search({k: v for k, v in old.items() if k != "settings"} if "at_a_time" in old else old)
     page = resources.resources_page(store, asked, command="grash")
     assert page.raw.rows == (("graph", *(None,) * 8),)
@@ -108,7 +108,7 @@ def test_a_search_without_time_is_not_kept(tmp_path):
     assert not run_searches(graphs, [asked], store, device="cpu", max_seconds=0.0) and not store.searches
 
 
-def test_a_search_that_was_cut_off_goes_on_with_its_trials_and_leaves_only_its_record(tmp_path, monkeypatch):
+def test_a_search_that_was_cut_off_is_resumed_with_its_trials_and_leaves_only_its_record(tmp_path, monkeypatch):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
     asked = SearchOfPool("paper", 4, (("variant", "epoch"), ("eta", 2)))
     place = search_folder(store, asked.name)
@@ -178,7 +178,7 @@ def test_a_command_that_is_interrupted_stops_with_130_and_trains_no_more(tmp_pat
     assert not kept.entries and len(kept.searches) == (when == "winner_chosen") and not (tmp_path / "o").exists()
 
 
-def test_a_search_of_other_settings_is_not_gone_on_with(tmp_path):
+def test_a_search_of_other_settings_is_not_resumed(tmp_path):
     graphs, store = small_study(tmp_path, n=4, **EPOCHS)
     one, other = (SearchOfPool("paper", 4, (("variant", "epoch"), ("eta", eta))) for eta in (2, 4))
     place = tmp_path / "place"

@@ -55,7 +55,7 @@ def test_perfect_order_has_an_interval_without_width_and_noise_a_wide_one():
     assert noise.low < noise.rho < noise.high and noise.high - noise.low > 0.3
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says():
+def test_the_interval_contains_the_truth_about_as_often_as_it_should():
     generator, held = np.random.default_rng(2), 0
     for i in range(100):
         x = generator.normal(size=60)
@@ -76,7 +76,7 @@ def test_an_interval_of_a_mean_needs_two_values():
     assert mean_interval([0.5, 0.5]) == (0.5, 0.5, 0.5)
 
 
-def test_intervals_of_normal_draws_hold_the_truth_as_often_as_they_say():
+def test_intervals_of_normal_draws_contain_the_truth_as_often_as_they_should():
     draws = np.random.default_rng(0).normal(size=(4000, 3))
     held = np.mean([low <= 0 <= high for _, low, high in (mean_interval(list(row)) for row in draws)])
     assert held == pytest.approx(0.95, abs=0.015)

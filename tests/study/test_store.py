@@ -84,7 +84,7 @@ def test_results_of_another_study_are_refused(tmp_path):
         other.store(tmp_path)
 
 
-def test_a_larger_pool_goes_on_with_the_store_of_a_smaller_one(tmp_path):
+def test_a_larger_pool_continues_the_store_of_a_smaller_one(tmp_path):
     _, store = small_study(tmp_path, n=3)
     store.add([made_up(2, "core-order", 0.5, 0.1)])
     graphs, again = small_study(tmp_path, n=5)
@@ -164,7 +164,7 @@ def test_no_file_is_made_before_there_is_a_result(tmp_path):
 
 
 @pytest.mark.parametrize("left", [b"", b"\n", b'{"kind": "stu', b'\n{"kind'])
-def test_what_a_kill_left_of_the_first_line_is_begun_anew(tmp_path, left):
+def test_an_incomplete_first_line_is_replaced(tmp_path, left):
     pool = small_pool()
     path = tmp_path / f"{pool.name}.jsonl"
     path.write_bytes(left)
@@ -179,7 +179,7 @@ def test_what_a_kill_left_of_the_first_line_is_begun_anew(tmp_path, left):
     assert merge_stores(tmp_path, tmp_path / "other") == {path.name: 0}
 
 
-def test_a_damaged_first_line_says_where_to_find_it(tmp_path):
+def test_the_error_of_a_damaged_first_line_explains_where_to_find_it(tmp_path):
     pool = small_pool()
     (tmp_path / f"{pool.name}.jsonl").write_text('{"kind": "cell"}\n')
     with pytest.raises(FormatError, match="take the first line from a copy"):

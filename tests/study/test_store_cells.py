@@ -29,9 +29,9 @@ def test_a_mark_survives_being_written_and_read(given_marks):
 
 
 def test_a_full_training_on_the_whole_graph_also_validates_regularly():
-    (whole,), (chain,) = cells_on("whole", 1.0, [0]), cells_on("core-order", 0.5, [0])
+    (whole,), (core_order,) = cells_on("whole", 1.0, [0]), cells_on("core-order", 0.5, [0])
     assert set(REGULAR) <= set(whole.marks) and set(MARKS) <= set(whole.marks)
-    assert chain.marks == MARKS
+    assert core_order.marks == MARKS
 
 
 def test_a_shorter_training_has_the_marks_up_to_its_end():

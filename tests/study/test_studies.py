@@ -64,7 +64,7 @@ def test_scores_that_are_the_truth_correlate_perfectly_and_noise_lowers_that(tmp
     assert noisy["epochs", 1 / 64] == pytest.approx(1) and noisy["triples", 1 / 64] < 0.95
 
 
-def test_what_was_not_run_is_said_so(tmp_path):
+def test_what_was_not_run_is_shown_as_such(tmp_path):
     _, store = small_study(tmp_path, n=6)
     store.add(made_up(i, "whole", 1.0, 0.1 * i) for i in range(6))
     page = transfer_page(store, 6, command="grash study transfer small")

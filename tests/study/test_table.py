@@ -1,4 +1,4 @@
-"""A table: what a store says, dense, interpolated where it may be, and the same after being written."""
+"""A table: what a store has, dense, interpolated where it may be, and the same after being written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grash_study.table import GRAPHS, Table, make_table, planned_fidelities, tab
 from grash_study.transfer import transfer_cells
 from study.small_study import made_up, made_up_for, small_study
 
-RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}
+GUARD_RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}
 
 
 def made(tmp_path, *, failed: bool = False) -> Table:
@@ -37,7 +37,7 @@ def made(tmp_path, *, failed: bool = False) -> Table:
         made_up(0, "whole", 1.0, 0.5), made_up(1, "whole", 1.0, 0.6), made_up(DEFAULT, "whole", 1.0, 0.9),
         made_up(0, "k-core", 0.5, 0.9),
     ])  # fmt: skip
-    return make_table(store, graphs.pool, guard_rails=RAILS)
+    return make_table(store, graphs.pool, guard_rails=GUARD_RAILS)
 
 
 def test_the_table_has_what_the_store_has(tmp_path):
@@ -49,7 +49,7 @@ def test_the_table_has_what_the_store_has(tmp_path):
     assert np.isinf(table.failed).all() and table.configurations[0]["dim"] == 4
 
 
-def test_epochs_that_a_graph_was_not_validated_at_lie_between_their_neighbors(tmp_path):
+def test_epochs_at_which_a_graph_was_not_validated_are_interpolated(tmp_path):
     table = made(tmp_path)
     assert not table.measured[1, 0] and table.valid[1, 0, 0] == pytest.approx(0.25)  # half way to 0.5 at e = 0.5
 
@@ -117,10 +117,10 @@ def test_graphs_on_which_another_study_trained_for_some_epochs_are_left_out(tmp_
     graphs, store = small_study(tmp_path, n=4)
 
     store.add(made_up_for(c, 0.1) for c in table_cells(graphs))
-    alone = make_table(store, graphs.pool, guard_rails=RAILS)
+    alone = make_table(store, graphs.pool, guard_rails=GUARD_RAILS)
     shorter = transfer_cells(4, reductions=("combined",), budgets=(0.3, 0.01, 1 / 64))
     store.add(made_up_for(c, 0.1) for c in shorter)
-    both = make_table(store, graphs.pool, guard_rails=RAILS)
+    both = make_table(store, graphs.pool, guard_rails=GUARD_RAILS)
     assert both.graph_fractions == alone.graph_fractions and both.epoch_fractions == alone.epoch_fractions
     assert Recorded(both).n == 4
 
@@ -128,7 +128,7 @@ def test_graphs_on_which_another_study_trained_for_some_epochs_are_left_out(tmp_
 def test_a_configuration_that_was_never_run_is_in_the_file_all_the_same(tmp_path):
     graphs, store = small_study(tmp_path, n=3)
     store.add(made_up(i, "whole", 1.0, 0.1) for i in (0, 2))
-    table = make_table(store, graphs.pool, guard_rails=RAILS)
+    table = make_table(store, graphs.pool, guard_rails=GUARD_RAILS)
     table.save(tmp_path / "t.parquet")
     again = Table.load(tmp_path / "t.parquet")
     assert again.configurations == table.configurations and np.isnan(again.test["mrr"]).tolist() == [False, True, False]
@@ -139,7 +139,7 @@ def test_a_store_without_full_trainings_makes_no_table(tmp_path):
     graphs, store = small_study(tmp_path)
     store.add([made_up(0, "core-order", 0.5, 0.1)])
     with pytest.raises(InputError, match="no training on the whole graph"):
-        make_table(store, graphs.pool, guard_rails=RAILS)
+        make_table(store, graphs.pool, guard_rails=GUARD_RAILS)
 
 
 def test_cells_of_a_table_are_the_whole_graph_halves_and_what_the_default_search_visits(tmp_path):
@@ -175,16 +175,18 @@ def test_a_table_knows_which_of_its_planned_graphs_it_lacks(tmp_path):
     cells = table_cells(graphs)
     fractions = sorted({c.fraction for c in cells})
     store.add(made_up_for(c, 0.1) for c in cells if c.fraction < 0.4 or c.fraction == 1)
-    table = make_table(store, graphs.pool, guard_rails=RAILS, cells=cells)
+    table = make_table(store, graphs.pool, guard_rails=GUARD_RAILS, cells=cells)
     table.save(tmp_path / "t.parquet")
     assert Table.load(tmp_path / "t.parquet").missing == tuple(g for g in fractions if 0.4 < g < 1)
-    assert make_table(store, graphs.pool, guard_rails=RAILS).missing == ()  # as tables of before, which know no plan
+    assert (
+        make_table(store, graphs.pool, guard_rails=GUARD_RAILS).missing == ()
+    )  # as tables of before, which know no plan
     store.add(made_up_for(c, 0.1) for c in cells)
-    assert make_table(store, graphs.pool, guard_rails=RAILS, cells=cells).missing == ()
+    assert make_table(store, graphs.pool, guard_rails=GUARD_RAILS, cells=cells).missing == ()
 
 
 @given(st.lists(st.floats(0.001, 1), min_size=2, max_size=6, unique=True), st.floats(0.001, 1))
-def test_scores_lie_between_those_of_the_curve(marks, epochs):
+def test_scores_are_between_those_of_the_curve(marks, epochs):
     marks = sorted(float(f"{m:.6g}") for m in {*marks, 1.0})
     values = [math.sin(5 * m) ** 2 for m in marks]
     table = Table(
