@@ -7,7 +7,7 @@ with the best validation MRR of the full trainings, as the paper does, and with 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any, Literal
@@ -137,8 +137,9 @@ def transfer_page(store: Store, n: int, *, command: str, reductions: Sequence[Re
         (name, _plot(found, "all", reductions), "ρ by budget, all configurations"),
         _matrix(found, "all", reductions),
     )
-    if REFERENCE in reductions and len(reductions) > 1:
-        page.add("## Difference to combined", _ABOUT_DIFFERENCES, _difference_rows(found, differ, reductions))
+    others = [r for r in reductions if r != REFERENCE]
+    if REFERENCE in reductions and others:
+        page.add("## Difference to combined", _ABOUT_DIFFERENCES, _by_budget(found, differ, others, _signed))
     page.add(
         f"## Those that learn (test MRR above {LEARNS})",
         (f"{name}-learning", _plot(found, "learning", reductions), "ρ, those that learn"),
@@ -211,24 +212,22 @@ def _plot(found: list[Found], which: str, reductions: Sequence[Reduction]) -> st
 
 def _matrix(found: list[Found], which: str, reductions: Sequence[Reduction]) -> Rows:
     """Return a row per technique: the number of configurations, and ρ at every budget."""
-    budgets = sorted({f.budget for f in found})
-    rows: list[tuple[Value, ...]] = []
-    for reduction in reductions:
-        mine = {f.budget: f for f in found if f.reduction == reduction}
-        cells = [_NO_GRAPH if mine[b].impossible else _rho_text(getattr(mine[b], which)) for b in budgets]
-        rows.append((_NAMES[reduction], max(getattr(f, which).n for f in mine.values()), *cells))
-    return Rows(("technique", "n", *(share_text(b) for b in budgets)), tuple(rows))
+    rhos = {(f.reduction, f.budget): getattr(f, which) for f in found}
+    return _by_budget(found, rhos, reductions, _rho_text)
 
 
-def _difference_rows(
-    found: list[Found], differ: dict[tuple[Reduction, float], Correlation], reductions: Sequence[Reduction]
+def _by_budget(
+    found: list[Found],
+    rhos: Mapping[tuple[Reduction, float], Correlation],
+    reductions: Sequence[Reduction],
+    text: Callable[[Correlation], str | None],
 ) -> Rows:
     budgets = sorted({f.budget for f in found})
+    impossible = {(f.reduction, f.budget) for f in found if f.impossible}
     rows: list[tuple[Value, ...]] = []
-    for reduction in (r for r in reductions if r != REFERENCE):
-        none = {f.budget for f in found if f.reduction == reduction and f.impossible}
-        cells = [_NO_GRAPH if b in none else _signed(differ[reduction, b]) for b in budgets]
-        rows.append((_NAMES[reduction], max(differ[reduction, b].n for b in budgets), *cells))
+    for r in reductions:
+        cells = [_NO_GRAPH if (r, b) in impossible else text(rhos[r, b]) for b in budgets]
+        rows.append((_NAMES[r], max(rhos[r, b].n for b in budgets), *cells))
     return Rows(("technique", "n", *(share_text(b) for b in budgets)), tuple(rows))
 
 
