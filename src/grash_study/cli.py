@@ -80,7 +80,7 @@ def check_extra() -> None:
     """Raise an error that names what to install, unless the packages of the extra `study` are there."""
     missing = [name for name in ("scipy", "sklearn", "matplotlib", "polars") if find_spec(name) is None]
     if missing:
-        raise InputError(f"grash study needs {', '.join(missing)}: pip install 'grash[study]'.")
+        raise InputError(f"grash study needs {', '.join(missing)}: pip install 'grash-kge[study]'.")
 
 
 def transfer(

@@ -152,7 +152,7 @@ def test_without_the_extra_a_study_prints_what_to_install(verb, monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     small_graph().save(tmp_path / "graph")
     ran = grash("study", verb, tmp_path / "graph")
-    assert ran.code == 2 and ran.err == "error: grash study needs scipy, polars: pip install 'grash[study]'.\n"
+    assert ran.code == 2 and ran.err == "error: grash study needs scipy, polars: pip install 'grash-kge[study]'.\n"
     assert grash("study", "--help").code == grash("study", verb, "--help").code == 0
     assert [p.name for p in tmp_path.iterdir()] == ["graph"]
 

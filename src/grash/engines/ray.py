@@ -311,7 +311,7 @@ def check_ray(device: str, workers: int | None, address: str | None) -> None:
         import ray  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            "engine='ray' needs Ray, which is not installed: pip install 'grash[ray]', here and on every node."
+            "engine='ray' needs Ray, which is not installed: pip install 'grash-kge[ray]', here and on every node."
         ) from error
 
 

@@ -101,7 +101,7 @@ def dashboard_server(run_folder: Path, port: int) -> Iterator[WSGIServer]:
     folder = Path(run_folder)
     state = read_state(folder)
     if find_spec("optuna_dashboard") is None or find_spec("optuna") is None:
-        raise InputError("The dashboard needs optuna-dashboard: pip install 'grash[dashboard]'.")
+        raise InputError("The dashboard needs optuna-dashboard: pip install 'grash-kge[dashboard]'.")
     OptunaView(folder).update(state)
     if not (folder / OPTUNA_FILE).is_file():
         raise InputError(f"{folder} has no trials to show yet: try again when the first round has started.")
