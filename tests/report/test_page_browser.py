@@ -99,7 +99,8 @@ def test_names_in_the_dashboard_stay_text(tmp_path: Path) -> None:
 
 # Shows the tooltip of every mark.
 TIPS = """<script>
-for (const mark of document.querySelectorAll(".mark")) mark.dispatchEvent(new PointerEvent("pointermove", {bubbles: true}));
+const moved = () => new PointerEvent("pointermove", {bubbles: true});
+for (const mark of document.querySelectorAll(".mark")) mark.dispatchEvent(moved());
 </script>"""
 # Counts what is really drawn (marks with a size), sorts the table by a click, looks for sideways scrolling.
 PROBE = """<script>

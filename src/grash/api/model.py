@@ -147,8 +147,8 @@ class Model:
         Give two parts by name, or by id (head_id, relation_id, tail_id). The ids of a graph without names are names.
         new_only: omit answers that the dataset (train, valid or test) has already.
         """
-        ids = {"head_id": head_id, "relation_id": relation_id, "tail_id": tail_id}
-        return self.predict_many([self.query(head, relation, tail, **ids)], k, new_only=new_only)[0]
+        query = self.query(head, relation, tail, head_id=head_id, relation_id=relation_id, tail_id=tail_id)
+        return self.predict_many([query], k, new_only=new_only)[0]
 
     @torch.no_grad()
     def predict_many(
@@ -233,19 +233,28 @@ class Model:
             return evaluate_own(self.kge, self.dataset, **options)
         if n := other.provenance.get("split_off", {}).get("got", {}).get(split):
             total = sum(len(other.split(name)) for name in SPLITS)
-            advice = "give its path instead of the Dataset to rank all of them"
+            advice = "give the path of their file to rank all of them"
             _log.warning(
                 "Only %d of the %d triples of %s are ranked, those split off: %s.", n, total, other.name, advice
             )
         return evaluate_other(self.kge, self.dataset, other, **options)
 
-    def query(self, head: Name | None, relation: Name | None, tail: Name | None, **ids: int | None) -> Query:
-        """Return the question by ids; exactly one part must be None. ids: head_id, relation_id, tail_id."""
+    def query(
+        self,
+        head: Name | None,
+        relation: Name | None,
+        tail: Name | None,
+        *,
+        head_id: int | None = None,
+        relation_id: int | None = None,
+        tail_id: int | None = None,
+    ) -> Query:
+        """Return the question by ids; exactly one part must be None."""
         data = self.dataset
         found = {
-            "head": _find(head, ids.get("head_id"), data.entities, data.n_entities, "head"),
-            "relation": _find(relation, ids.get("relation_id"), data.relations, data.n_relations, "relation"),
-            "tail": _find(tail, ids.get("tail_id"), data.entities, data.n_entities, "tail"),
+            "head": _find(head, head_id, data.entities, data.n_entities, "head"),
+            "relation": _find(relation, relation_id, data.relations, data.n_relations, "relation"),
+            "tail": _find(tail, tail_id, data.entities, data.n_entities, "tail"),
         }
         missing = [part for part, value in found.items() if value is None]
         if len(missing) != 1:
@@ -359,7 +368,8 @@ def _id_of(name: Name, vocabulary: Vocabulary | None, count: int, kind: str) -> 
         if isinstance(name, str) or vocabulary.find(str(name)) is not None:
             return vocabulary.id(str(name))
         keyword = "relation_id=" if kind == "relation" else "head_id=, tail_id= or entity_id="
-        raise UnknownName(kind, str(name), hint=f"To give an id instead of a name, use {keyword}.")
+        hint = f"Ids are given as {keyword}, and to `score` as an integer array (n, 3)."
+        raise UnknownName(kind, str(name), hint=hint)
     if isinstance(name, str) and not name.isdecimal():
         raise InputError(f"The dataset has no names, so {kind} {name!r} is unknown: give its id, 0 to {count - 1:,}.")
     if not 0 <= int(name) < count:
@@ -410,15 +420,18 @@ def load_split(source: str | Path, split: SplitName = "test", **reading: Any) ->
         files = split_files(path)
         if "train" not in files and len(files.get(split, [])) == 1:
             return replace(load_split(files[split][0][0], split, **reading), name=dataset_name(path))
+        if files and split not in files:
+            found = ", ".join(sorted(file.name for of_split in files.values() for file, _ in of_split))
+            raise InputError(f"{path} has no {split} file, only {found}: give a file of triples, or another --split.")
     if is_bundled(path) or (path / DATASET_FILE).is_file():
         return load_dataset(source, **reading)
-    found = load_dataset(source, **whole)
-    if path.is_file() and not len(found.split(split)):  # a file with several splits, as .npz, has its own
-        splits: dict[str, Any] = dict.fromkeys(SPLITS, found.train[:0])
-        return replace(found, **{**splits, split: found.train})
-    if not len(found.split(split)):
+    graph = load_dataset(source, **whole)
+    if path.is_file() and not len(graph.split(split)):  # a file with several splits, as .npz, has its own
+        splits: dict[str, Any] = dict.fromkeys(SPLITS, graph.train[:0])
+        return replace(graph, **{**splits, split: graph.train})
+    if not len(graph.split(split)):
         raise InputError(f"{source} has no {split} triples: give a file of triples, or a folder with a {split} file.")
-    return found
+    return graph
 
 
 def load_model(folder: str | Path, *, device: str = "auto") -> Model:

@@ -128,7 +128,7 @@ def predict(
 def score(
     model: ModelFolder,
     triples: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="File with lines of head, relation, tail.")
+        Path | None, typer.Argument(metavar="FILE", help="File with lines of head, relation, tail.")
     ] = None,
     head: Head = None,
     relation: Relation = None,
