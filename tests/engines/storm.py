@@ -237,7 +237,8 @@ class KillStorm:
     def _search(self, place: Path, engine: dict[str, Any], changes: dict[str, Any]) -> str:
         """Run one search through its lives; return what is wrong with it, or nothing."""
         kills = min(self.draw.randint(4, 24), self.kills - self.sent.total())
-        while not self._is_finished(place):
+        code = 1
+        while code or not self._is_finished(place):  # also after a kill behind the last event: its files are repaired
             before = self.sent.total()
             code = self._life(place, {**engine, **changes}, kills)
             kills -= self.sent.total() - before

@@ -23,6 +23,9 @@ from grash.cli import data, query, search, settings, train
 from grash.cli.console import say
 from grash.cli.train import has_other_ranks
 from grash.errors import ConfigError, GrashError, InputError, MemoryPlanError
+from grash.formatting import format_bytes
+
+_MIN_ADDRESS_SPACE = 5 << 28  # bytes; below 1.15 GiB libraries abort the process when they are loaded or first used
 
 
 class Commands(TyperGroup):
@@ -59,6 +62,12 @@ def grash(
 
     Try: grash search world
     """
+    limit = address_space()
+    if limit is not None and limit < _MIN_ADDRESS_SPACE:
+        raise MemoryPlanError(
+            f"The address space of this process is limited to {format_bytes(limit)} (ulimit -v), and torch and numba "
+            f"need {format_bytes(_MIN_ADDRESS_SPACE)} to start. Raise the limit."
+        )
     if has_other_ranks() and context.invoked_subcommand not in (None, "train"):
         raise ConfigError(
             f"grash {context.invoked_subcommand} runs in one process, but a launcher such as torchrun started several: "
@@ -112,6 +121,14 @@ def _explain(error: Exception) -> int:
         return error.exit_code
     if callable(getattr(error, "format_message", None)):  # a wrong command line, from typer or click
         return _explain_usage(error)
+    limit = address_space()
+    no_errno = isinstance(error, OSError) and error.errno is None  # a library that could not be loaded
+    if limit is not None and (no_errno or isinstance(error, ImportError | MemoryError | RuntimeError)):
+        say(
+            f"error: {str(error).rstrip('.') or type(error).__name__}. The address space is limited to "
+            f"{format_bytes(limit)} (ulimit -v), which may be too little. GRASH_DEBUG=1 shows where it failed."
+        )
+        return MemoryPlanError.exit_code
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         say("error: Out of memory. Try a smaller batch_size, fewer negatives or a smaller dim.")
         return MemoryPlanError.exit_code
@@ -120,6 +137,14 @@ def _explain(error: Exception) -> int:
         say(f"error: {where}{error.strerror or error}.")
         return InputError.exit_code
     raise error
+
+
+def address_space() -> int | None:
+    """Return the limit on the virtual memory of this process (`ulimit -v`), None without one."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _explain_usage(error: Exception) -> int:
