@@ -258,8 +258,8 @@ def _as_output_error(path: Path) -> Iterator[None]:
         yield
     except OutputError as error:  # of a file inside a folder: report the folder
         raise OutputError(path, error.reason) from error
-    except OSError as error:
-        raise OutputError(path, error.strerror or str(error)) from error
+    except OSError as error:  # NumPy's has no number: "1024 requested and 992 written"
+        raise OutputError(path, error.strerror or f"the disk may be full ({error})") from error
 
 
 def _umask() -> int:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from engines.searches import essence, events_of, state_of
+from grash.errors import OutputError
+from grash.files import atomic_file
+from grash.search.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--dim", "8", "--device", "cpu", "--epochs", "2")
@@ -58,3 +65,88 @@ class TestAddressSpace:
         ran = grash("train", "world", code=code, limits={resource.RLIMIT_AS: 4 << 30})
         assert ran.returncode == 3 and "Traceback" not in ran.stderr
         assert "The address space is limited to 4.0 GiB (ulimit -v), which may be too little." in ran.stderr
+
+
+JUMPING = """
+import datetime, itertools, time
+jumps = itertools.cycle([0, 86400 * 400, -86400 * 800, 3, -7200, 86400 * 365 * 40])
+real_time, real = time.time, datetime.datetime
+time.time = lambda: max(0.0, real_time() + next(jumps))
+class Jumping(real):
+    @classmethod
+    def now(cls, tz=None):
+        return real.now(tz) + datetime.timedelta(seconds=next(jumps))
+datetime.datetime = Jumping
+"""
+
+
+class TestClock:
+    """A wall clock that is set back and forth, at every reading: durations come from the monotonic clock."""
+
+    def test_a_search_and_its_continuation_do_not_depend_on_it(self, tmp_path: Path) -> None:
+        options = ("world", *TINY, "--n-trials", 4, "--engine", "sequential")
+        assert grash("search", *options, "--out", tmp_path / "a" / "run").returncode == 0
+        began = time.monotonic()
+        stopped = grash("search", *options, "--out", tmp_path / "b" / "run", "--max-seconds", 0, code=JUMPING)
+        assert stopped.returncode == 7, stopped.stderr
+        for verb in (("resume",), ("status",), ("status", "--json"), ("report",)):
+            ran = grash(*verb, tmp_path / "b" / "run", code=JUMPING)
+            assert ran.returncode == 0, ran.stderr
+        assert essence(tmp_path / "a" / "run") == essence(tmp_path / "b" / "run")
+        elapsed = [event["elapsed"] for event in events_of(tmp_path / "b" / "run")]
+        assert elapsed == sorted(elapsed) and elapsed[0] >= 0 and elapsed[-1] < time.monotonic() - began
+        for result in state_of(tmp_path / "b" / "run").rounds[0].results.values():
+            assert 0 < result.seconds < elapsed[-1]
+
+    def test_a_checkpoint_is_resumed_whatever_the_clock_shows(self, tmp_path: Path) -> None:
+        stop = """
+import signal
+from grash.training import loop
+real_step, calls = loop.train_step, itertools.count()
+loop.train_step = lambda *given: (next(calls) == 50 and signal.raise_signal(signal.SIGINT), real_step(*given))[1]
+"""
+        options = ("train", "world", "--dim", 8, "--epochs", 10, "--device", "cpu")
+        ran = grash(*options, "--out", tmp_path / "a")
+        assert ran.returncode == 0, ran.stderr
+        assert grash(*options, "--out", tmp_path / "b", code=JUMPING + stop).returncode == 130
+        assert (tmp_path / "b.checkpoint").is_dir()
+        ran = grash(*options, "--out", tmp_path / "b", code=JUMPING)
+        assert ran.returncode == 0, ran.stderr
+        name = "embeddings.safetensors"
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(os.system("unshare -rm true 2>/dev/null")), reason="a tmpfs cannot be mounted here")
+@pytest.mark.parametrize("command", ["prepare", "train", "search"])
+def test_a_disk_that_is_full_at_any_write_leaves_nothing_half_written(tmp_path: Path, command: str) -> None:
+    ran = subprocess.run(
+        ["unshare", "-rm", sys.executable, "-m", "engines.full_disk", str(tmp_path), command, "5"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1])["4"] >= 3
+
+
+def test_a_lock_that_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("grash.search.run_folder.os.write", full)
+    with (
+        pytest.raises(OutputError, match="run could not be written: No space left on device"),
+        RunFolder(tmp_path / "run"),
+    ):
+        pass
+
+
+def test_a_short_write_without_an_error_number_is_a_full_disk(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match=r"the disk may be full \(8 requested and 3 written\)"),
+        atomic_file(tmp_path / "f"),
+    ):
+        raise OSError("8 requested and 3 written")
+    assert not list(tmp_path.iterdir())

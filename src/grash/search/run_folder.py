@@ -54,9 +54,12 @@ class RunFolder:
             raise InputError(
                 f"{self.path} is in use by {holder}: wait for it, stop it, or give another folder."
             ) from error
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        lock.flush()
+        try:
+            lock.truncate(0)
+            os.write(lock.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except OSError as error:
+            lock.close()
+            raise OutputError(self.path, error.strerror or str(error)) from error
         self._lock = lock
         return self
 
