@@ -101,6 +101,9 @@ def _live(life: Life, run: Callable[[], Any], log: Path | None = None) -> None:
 
     code = 1
     try:
+        for number in (signal.SIGHUP, signal.SIGTERM):  # nohup and a shell's background jobs ignore some
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         if log is not None:
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(handle, 1)

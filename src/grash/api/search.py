@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,17 +157,17 @@ class Search:
                 timeout=self.trial_timeout, address=self.address,
             )  # fmt: skip
             files = RunFiles(self.folder, watch)
-            try:
+            with ExitStack() as stack:
+                stack.callback(files.write)
+                stack.callback(engine.close)
                 driver = Driver(
                     folder, self.graphs, engine, source=self.source, watch=files.watch, max_seconds=max_seconds,
                     placement=self.placement,
                 )  # fmt: skip
+                stack.callback(driver.close)
                 if extend:
                     driver.extend(**extend)
                 return SearchResult(self.folder, driver.run())
-            finally:
-                engine.close()
-                files.write()
 
     def ask(self) -> AskedTrial | None:
         """Return the next trial for your own trainer; None while others need their result first, or at the end."""
@@ -207,7 +209,7 @@ class Search:
         """Release the folder after `ask` and `tell`; the next `ask`, in any process, resumes the search."""
         if self._asking is not None:
             folder, driver = self._asking
-            driver.ledger.close()
+            driver.close()
             folder.__exit__()
             self._asking = None
 
@@ -242,6 +244,7 @@ class Search:
                 folder.__exit__()
                 raise
             self._asking = (folder, driver)
+            weakref.finalize(self, folder.__exit__)  # of a search that nobody closes
         return self._asking[1]
 
 

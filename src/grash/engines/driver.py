@@ -92,13 +92,16 @@ class Driver:
             then = "The search stops here. Continue it with `grash resume`."
             raise OutputError(self.folder.path, error.reason, then=then) from error
         finally:
-            self.engine.close()
-            self.ledger.close()
+            self.close()
         if self._watch_error is not None:
             raise self._watch_error from None
         if self.state.failed:
             raise SearchFailed(self.state.failed)
         return self.state
+
+    def close(self) -> None:
+        self.engine.close()
+        self.ledger.close()
 
     def begin(self) -> None:
         """Record the start of a new search, or that it is resumed."""

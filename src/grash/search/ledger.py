@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import weakref
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -41,6 +42,7 @@ class Ledger:
         self.events, self._sum = _read(self.path, repair=True) if self.path.exists() else ([], 0)
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            self.close = weakref.finalize(self, os.close, self._file)  # also of a search that nobody closes
             sync_folder(self.path.parent)
         except OSError as error:
             raise OutputError(self.path, error.strerror or str(error)) from error
@@ -64,9 +66,6 @@ class Ledger:
         self.events.append(entry)
         self._sum = total
         return entry
-
-    def close(self) -> None:
-        os.close(self._file)
 
 
 def read_ledger(path: Path, *, repair: bool = False) -> list[Event]:
