@@ -42,6 +42,7 @@ def grash(*arguments: object, code: str = "", limits: dict[int, int] | None = No
     )
 
 
+@pytest.mark.slow
 class TestAddressSpace:
     """`ulimit -v`: below 1.15 GiB libraries abort the process or raise what only a debugger explains."""
 
@@ -81,6 +82,7 @@ datetime.datetime = Jumping
 """
 
 
+@pytest.mark.slow
 class TestClock:
     """A wall clock that is set back and forth, at every reading: durations come from the monotonic clock."""
 
@@ -153,6 +155,7 @@ def test_a_short_write_without_an_error_number_is_a_full_disk(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 class TestLeaks:
     """What one process holds stays the same, however many searches it runs and however they end."""
 
