@@ -1,9 +1,10 @@
 """Settings for all tests: hypothesis without time limits (numba compiles on first use) and with the same examples in
-every run (set HYPOTHESIS_PROFILE=search for new ones), a fresh logger each."""
+every run (set HYPOTHESIS_PROFILE=search for new ones), no waiting for the disk, a fresh logger each."""
 
 import logging
 import os
 import signal
+from unittest import mock
 
 import pytest
 import torch
@@ -18,10 +19,17 @@ settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk():
+    """Tests lose no power, and waiting for the disk takes as long as computing a small search. Programs that a test
+    starts do wait."""
+    with mock.patch("os.fsync", os.fstat):  # also fails for a file that is not open
+        yield
+
+
 @pytest.fixture(autouse=True)
 def fresh_logger():
-    """The command line listens to the `grash` logger; nothing of that reaches a test, from another or from a fixture of
-    the session."""
+    """Undo what the command line did to the `grash` logger in another test or in a fixture of the session."""
     logger = logging.getLogger("grash")
     logger.handlers.clear()
     logger.setLevel(logging.NOTSET)
