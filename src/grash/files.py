@@ -205,7 +205,7 @@ def read_json(path: Path, *, schema: str, version: int) -> dict[str, Any]:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, or nested too deeply
         raise FormatError(f"{path} is damaged: it should contain the JSON of a {schema} ({error}).") from error
     return check_schema(content, path, schema=schema, version=version)
 

@@ -37,6 +37,7 @@ Metric = Literal["cosine", "euclidean", "dot"]
 METRICS: tuple[Metric, ...] = ("cosine", "euclidean", "dot")
 
 _log = logging.getLogger(__name__)
+_NOT_FINITE = "The model holds NaN or infinite numbers, so its scores have no order: train it again."
 _WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
 _QUERIES = 256  # asked together
 _TRIPLES = 1 << 16  # scored together
@@ -189,7 +190,10 @@ class Model:
             queries, seen = self.kge.queries(known, relations, side)
             rows = self.kge.candidate(self.kge.entity[answers], seen)
             scores.append(exact_scores(queries, rows, self.kge.pair).cpu().numpy())
-        return np.concatenate(scores) if scores else np.empty(0, np.float32)
+        found = np.concatenate(scores) if scores else np.empty(0, np.float32)
+        if not np.isfinite(found).all():
+            raise Diverged(_NOT_FINITE)
+        return found
 
     @torch.no_grad()
     def neighbors(
@@ -302,7 +306,7 @@ class Model:
         known = known_answers(self.dataset, ends, relations, side)
         queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), side)
         if not torch.isfinite(queries).all():
-            raise Diverged("The model holds NaN or infinite numbers, so its scores have no order: train it again.")
+            raise Diverged(_NOT_FINITE)
         skip_rows, skip_columns = _pairs(known) if new_only else (np.empty(0, np.int64),) * 2
         found = best_candidates(
             queries,

@@ -34,6 +34,7 @@ _BLOCK_BYTES = 64 << 20
 _TYPES = {
     torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", torch.int32: "I32", torch.int64: "I64",
 }  # fmt: skip
+_FLOATS = (torch.float32, torch.bfloat16, torch.float64)
 # a damaged folder may raise any of these
 _DAMAGE = (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError, UnknownName, ConfigError)
 
@@ -88,11 +89,15 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu") -> StoredMod
     verify_folder(folder)
     try:
         tables = safetensors.torch.load_file(folder / "embeddings.safetensors", device=str(device))
+        for name in ("entity", "relation"):
+            if tables[name].dtype not in _FLOATS:
+                raise ValueError(f"{name} has the type {tables[name].dtype}")
         model = model_class(record["model"])(
             tables["entity"], tables["relation"], reciprocal=record["reciprocal"], norm=record["norm"]
         )
         counts = (record["n_entities"], record["n_relations"], record["dim"])
-        config, evaluation, history = record["config"], record["evaluation"], record["history"]
+        config, evaluation = dict(record["config"]), dict(record["evaluation"])
+        history = [dict(validation) for validation in record["history"]]
         fingerprint = record["dataset"]["fingerprint"]
     except _DAMAGE as error:
         raise FormatError(f"{folder} is a damaged model folder ({error}): train or copy it again.") from error
