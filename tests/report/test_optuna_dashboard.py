@@ -55,5 +55,5 @@ def test_a_taken_port_and_a_missing_package_are_sentences(tmp_path: Path, monkey
     ):
         pass
     monkeypatch.setattr(dashboard, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'grash\[dashboard\]'"), dashboard_server(folder, 0):
+    with pytest.raises(InputError, match=r"pip install 'grash-kge\[dashboard\]'"), dashboard_server(folder, 0):
         pass

@@ -300,7 +300,10 @@ class _ParameterAxis:
         self.parameter, self.start = parameter, start
         if choices := parameter.choices:
             self.x = Scale(-0.5, len(choices) - 0.5, start, end)
-            self.ticks = [(float(i), _shortened(c, (end - start) / len(choices))) for i, c in enumerate(choices)]
+            most = max(3, int((end - start) / len(choices) / CHARACTER))
+            texts = [value_text(choice) for choice in choices]
+            shown = [text if len(text) <= most else f"{text[: most - 1]}…" for text in texts]
+            self.ticks = [(float(i), text) for i, text in enumerate(shown)]
             return
         low, high = parameter.low, parameter.high
         low, high = (low, high) if high > low else (low * 0.9, high * 1.1 or 1.0)
@@ -324,11 +327,6 @@ class _ParameterAxis:
         if self.parameter.off:
             drawn.append(label("off", self.start + 10, y.start + 17, cls="tick", text_anchor="middle"))
         return drawn
-
-
-def _shortened(value: Any, width: float) -> str:
-    text, length = value_text(value), max(3, int(width / CHARACTER))
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def tag(name: str, content: str = "", **attributes: Any) -> str:

@@ -11,6 +11,7 @@ to another search or contradicts the ledger (after an extension), it is rewritte
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -71,7 +72,8 @@ class OptunaView:
         if self._disabled or not state.configurations:
             return
         try:
-            with _locked(self.folder / _LOCK_FILE), quiet_optuna():
+            with (self.folder / _LOCK_FILE).open("a") as lock, quiet_optuna():
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one process writes at a time: the search, or `grash dashboard`
                 self._update(state)
         except Exception as error:
             self._disabled = True
@@ -329,16 +331,6 @@ def _end_times(path: Path) -> dict[tuple[int, int], datetime]:
             at = datetime.fromisoformat(event["at"].replace("Z", "+00:00"))
             times[event["result"]["round"], event["result"]["number"]] = at
     return times
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process write at a time: the search, or `grash dashboard`. The lock ends with its process."""
-    import fcntl
-
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class _QuietHandler(WSGIRequestHandler):

@@ -175,7 +175,11 @@ def _trial_columns(state: SearchState, parameters: list[SearchedParameter]) -> d
         return (len(state.rounds) + 1, "final") if row["round"] == FINAL else (row["round"], str(row["round"]))
 
     def parameter_cell(parameter: SearchedParameter) -> Cell:
-        return lambda row, values: (_sort_key(parameter, values), _parameter_text(parameter, values))
+        def cell(row: dict[str, Any], values: dict[str, Any]) -> tuple[Any, str]:
+            value = values[parameter.name] if parameter.applies_to(values) else ""
+            return int(value) if isinstance(value, bool) else value, _parameter_text(parameter, values)
+
+        return cell
 
     score = "{:.4f}".format
     return {
@@ -189,11 +193,6 @@ def _trial_columns(state: SearchState, parameters: list[SearchedParameter]) -> d
         "origin": column("origin"),
         **{parameter.label: parameter_cell(parameter) for parameter in parameters},
     }
-
-
-def _sort_key(parameter: SearchedParameter, values: dict[str, Any]) -> Any:
-    value = values[parameter.name] if parameter.applies_to(values) else ""
-    return int(value) if isinstance(value, bool) else value
 
 
 def _parameter_text(parameter: SearchedParameter, values: dict[str, Any]) -> str:

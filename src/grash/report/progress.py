@@ -147,9 +147,13 @@ class ProgressLines:
                     self._write(f"round {number}  {done}  configuration {n}  {score}")
         survivors = round_state.survivors
         if survivors and not self._closed[number]:
-            advance = "advances" if len(survivors) == 1 else "advance"
-            first = _first_text(round_state, survivors[0])
-            self._write(f"round {number} done: {len(survivors)} of {n_trials} {advance}; {first}")
+            advance = f"{len(survivors)} of {n_trials} {'advances' if len(survivors) == 1 else 'advance'}"
+            first = round_state.results[survivors[0]]
+            text, higher = f"configuration {first.number}, {_score_text(first)}", higher_than(round_state, first)
+            best = f"best: {text}"
+            if higher is not None:
+                best = f"first: {text}, still rising (configuration {higher.number} has {higher.mrr:.4f})"
+            self._write(f"round {number} done: {advance}; {best}")
         self._closed[number] = survivors is not None
 
 
@@ -161,16 +165,6 @@ def _resume_text(state: SearchState, done: int) -> str:
     if state.settings.get("final_train", True) and state.final is None:
         return "resumes with the final training"
     return "resumes: everything is trained, only the end is missing"
-
-
-def _first_text(round_state: RoundState, number: int) -> str:
-    """Return which configuration is first, and why if another one has a higher MRR."""
-    first = round_state.results[number]
-    higher = higher_than(round_state, first)
-    if higher is None:
-        return f"best: configuration {number}, {_score_text(first)}"
-    rising = f"still rising (configuration {higher.number} has {higher.mrr:.4f})"
-    return f"first: configuration {number}, {_score_text(first)}, {rising}"
 
 
 def _count_trials(count: int) -> str:
