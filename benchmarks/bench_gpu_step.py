@@ -244,8 +244,9 @@ def parts_of(fused: FusedSteps) -> dict[str, float]:
 
 
 def launches(fused: FusedSteps) -> dict[str, Callable[[], object]]:
-    """Return the launches of `step_triton.launch_step`, each by itself."""
+    """Return the launches of `step.launch_step`, each by itself."""
     from grash.kernels import step_draw_triton as drawing
+    from grash.kernels import step_products_triton as products
     from grash.kernels import step_score_triton as scoring
     from grash.kernels import step_update_triton as updating
 
@@ -255,7 +256,15 @@ def launches(fused: FusedSteps) -> dict[str, Callable[[], object]]:
         "draw": lambda: drawing.draw(space, plan, keys, trials, factors, fused.batches.train, *tables),
         "order": lambda: drawing.order(space),
     }
-    if fused.shape.pair == "dot":
+    if fused.shape.by_products:
+        calls |= {
+            "score": lambda: products.score_products(space, trials, factors),
+            "merge": lambda: products.merge_products(space, plan, trials, factors),
+            "weigh": lambda: products.weigh_products(space, trials),
+            "pulls": lambda: products.query_products(space, trials),
+            "spread": lambda: products.candidate_products(space, trials),
+        }
+    elif fused.shape.pair == "dot":
         calls |= {
             "score": lambda: scoring.score_dot(space, trials, factors),
             "spread": lambda: scoring.candidate_gradient_dot(space, trials, factors),

@@ -83,6 +83,7 @@ class FusedSteps:
         self.factors = torch.tensor([_floats_of(c) for c in configs], dtype=torch.float32, device=device)
         self.rates: list[float] = []  # in all entries of the window; empty while rates change
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.loaded = False
 
     def remove(self, indices: Sequence[int]) -> None:
         """Remove trials, from the last index to the first; each time the last trial's tables move to the free index."""
@@ -152,7 +153,7 @@ class FusedSteps:
             steps -= length
 
     def _capture(self, length: int) -> None:
-        if not self.graphs:
+        if not self.loaded:
             self.load_kernels()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -169,6 +170,7 @@ class FusedSteps:
         self.space.clock.fill_(-(-plan.total // plan.n_examples) * plan.steps_per_epoch)
         self._launch()
         self.space.clock.copy_(now)
+        self.loaded = True
 
 
 def compile_stacks(
@@ -303,10 +305,11 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
     """Return the reasons why the fused step does not cover this configuration on this device; empty if it does."""
     reasons = why_no_triton(device)
     card, multiplies = card_of(device), config.model in ("complex", "distmult")
-    if (card.capability < (_OLDEST_DOT if multiplies else _OLDEST)) and not reasons:
-        oldest = ".".join(map(str, _OLDEST_DOT if multiplies else _OLDEST))
-        reasons.append(f"{card.name} has a compute capability below {oldest}")
-    elif (widest := widest_dot(_PRODUCTS[config.precision], card) if multiplies else WIDEST) < config.dim:
+    oldest = _OLDEST_DOT if multiplies else _OLDEST
+    widest = widest_dot(_PRODUCTS[config.precision], card) if multiplies else WIDEST
+    if not reasons and card.capability < oldest:
+        reasons.append(f"{card.name} has a compute capability below {'.'.join(map(str, oldest))}")
+    elif config.dim > widest:
         reasons.append(f"dim={config.dim} is above {widest}, the most of {card.name} (precision={config.precision})")
     if config.dim % 2:
         reasons.append(f"dim={config.dim} is not even")
