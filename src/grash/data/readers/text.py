@@ -13,7 +13,7 @@ import csv
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -260,15 +260,13 @@ class BadLines:
             parts.append(f"In all, {self.count:,} lines cannot be read: {self._shown()}.")
         if self.how == "list":
             parts.append(f"{self._list.resolve()} lists all of them.")
-        advice = []
-        if self._widest and self.count >= self.n_good:
-            advice += ["Give the separator with --separator."] if dialect.separator_guessed else []
+        if self._widest and self.count >= self.n_good:  # most lines: the guesses are wrong, not the lines
+            parts += ["Give the separator with --separator."] if dialect.separator_guessed else []
             if self._widest > dialect.n_columns:
-                advice.append("Give the columns of head, relation and tail, by name or counted from 0, with --columns.")
+                parts.append("Give the columns of head, relation and tail, by name or counted from 0, with --columns.")
         if self.how is not None:
             lists = "" if self.how == "list" else ", or list them in a file with --bad-lines list"
-            advice.append(f"Correct the file, or leave such lines out with --bad-lines skip{lists}.")
-        parts += advice
+            parts.append(f"Correct the file, or leave such lines out with --bad-lines skip{lists}.")
         return " ".join(parts)
 
 
@@ -308,14 +306,16 @@ def read_triples(
     source: TextSource, dialect: Dialect, encode: Callable[[Fields], Triples], *, skip_lines: int = 0
 ) -> Triples:
     """Return the triples (n, 3) of a text source; `encode` turns each block of fields into ids."""
-    encoded = []
     with closing(source.triple_fields(dialect, skip_lines=skip_lines + dialect.header_lines)) as blocks:
-        for fields in blocks:
-            if fields.n_bad:
-                source.notes["bad_lines_skipped"] += fields.n_bad
-            if fields.n_rows:
-                encoded.append(encode(fields))
-    return concatenate_blocks(encoded)
+        return concatenate_blocks(encode(fields) for fields in _with_notes(blocks, source.notes) if fields.n_rows)
+
+
+def _with_notes(blocks: Iterable[Fields], notes: Counter[str]) -> Iterator[Fields]:
+    """Yield the same blocks, and count the lines they left out."""
+    for fields in blocks:
+        if fields.n_bad:
+            notes["bad_lines_skipped"] += fields.n_bad
+        yield fields
 
 
 def concatenate_blocks(blocks: Iterable[Triples]) -> Triples:
