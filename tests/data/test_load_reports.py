@@ -154,6 +154,14 @@ def test_a_header_of_other_words_is_no_triple(tmp_path: Path) -> None:
     assert grash("describe", tmp_path / "g.csv", "--header").code == 0
 
 
+def test_a_header_of_another_width_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "g.csv").write_text("id,user,action,item\n1,a,r,b\n2,b,r,c\n")
+    done = grash("describe", tmp_path / "g.csv", "--header")
+    assert done.code == 2 and "the header has 4 columns (id, user, action, item), expected 3. Choose three" in done.err
+    (tmp_path / "g.csv").write_text("user,action,item,\na,r,b\nb,r,c\n")
+    assert "the header has 4 columns" in grash("describe", tmp_path / "g.csv", "--header").err
+
+
 def test_skipped_literals_are_reported_by_prepare_and_describe(tmp_path: Path) -> None:
     path = tmp_path / "g.nt"
     path.write_text("<a:a> <a:r> <a:b> .\n<a:b> <a:r> <a:a> .\n" + '<a:a> <a:name> "Ann" .\n' * 3)

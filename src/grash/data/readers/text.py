@@ -365,6 +365,11 @@ def guess_dialect(
         if columns is not None and not is_order(columns):
             n_columns = len(first) if header else _usual_width(records)
             _check_columns_exist(path, positions, n_columns, Dialect(chosen, positions, n_columns))
+        elif header and first and len(first) != n_columns:
+            raise InputError(
+                f"{path}: the header has {len(first)} columns ({', '.join(first)[:200]}), expected 3. Choose three of "
+                f"them with --columns, by name or counted from 0."
+            )
     if header is None:
         header = _first_line_is_header(path, records, positions, n_columns)
     header_lines = 1 + sum(field.count("\n") for field in first) if header else 0
