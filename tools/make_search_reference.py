@@ -15,7 +15,6 @@ VALUES = {  # where the type is not specific enough
     "models": "names of models",
     "space": "default, paper, wide, or parameters",
     "initial": "configurations",
-    "final_threads": "whole number ≥ 1, or none",
     "fixed": "settings of a training",
 }
 
@@ -56,8 +55,9 @@ def values_of(name: str, field: Any) -> str:
         return ", ".join(get_args(kind))
     if kind is bool:
         return "true, false"
+    kind, none = (int, ", or none") if kind == int | None else (kind, "")
     bounds = [f"{sign} {getattr(m, s):g}" for m in field.metadata for s, sign in SIGNS.items() if hasattr(m, s)]
-    return " ".join([{int: "whole number", float: "number"}[kind], " and ".join(bounds)]).strip()
+    return " ".join([{int: "whole number", float: "number"}[kind], " and ".join(bounds)]) + none
 
 
 def word(value: Any) -> str:

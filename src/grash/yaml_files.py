@@ -1,36 +1,71 @@
-"""Read YAML files that a person wrote: settings, search spaces, configurations.
+"""YAML files: settings, search spaces, configurations.
 
-Only plain values are made (no tags, so no code runs). A file is refused with a sentence if it is too large, nested too
-deeply, grows by its aliases ("billion laughs"), or has a key twice.
+Reading makes only plain values (no tags, so no code runs). A file is refused with a sentence if it is too large, nested
+too deeply, grows by its aliases ("billion laughs"), or has a key twice. A file that grash writes ends with a comment
+line, the CRC-32 of what is before it, so that damage and edits are noticed.
 """
 
 from __future__ import annotations
 
+import logging
+import zlib
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from grash.errors import InputError
+from grash.errors import FormatError, InputError
+from grash.files import atomic_file
 
 MAX_BYTES = 4 << 20
+_CHECKSUM = b"# checksum: "
+_log = logging.getLogger(__name__)
 _MAX_VALUES = 200_000  # with every alias written out
 
 
-def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file."""
+def write_yaml(path: Path, content: dict[str, Any], *, comment: str = "") -> None:
+    """Write a YAML file with its checksum. comment: one line at its beginning."""
+    with atomic_file(path) as temporary:
+        text = (f"# {comment}\n" if comment else "") + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        temporary.write_bytes(with_checksum(text.encode()))
+
+
+def with_checksum(content: bytes) -> bytes:
+    """Return the content of a file with its checksum as the last line."""
+    return content + _CHECKSUM + b"%08x\n" % zlib.crc32(content)
+
+
+def read_yaml(path: Path, *, strict: bool = False) -> Any:
+    """Return the content of a YAML file.
+
+    If its checksum is wrong, it is used with a warning; with `strict`, a wrong or missing one is an error.
+    """
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise InputError(f"{path} is larger than {MAX_BYTES >> 20} MiB, too large for a file of settings.")
+        matches = matches_checksum(content)
+        if strict and not matches:
+            raise FormatError(
+                f"{path} was edited or is damaged: its content does not match its last line, the checksum. Undo the "
+                f"change, or restore a copy."
+            )
+        if matches is False:
+            _log.warning("%s was edited by hand: its content does not match its checksum. It is used as it is.", path)
         return parse_yaml(content.decode("utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}.") from error
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or an impossible date
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise InputError(f"{path} cannot be read as YAML: {reason}.".replace("..", ".")) from error
+
+
+def matches_checksum(content: bytes) -> bool | None:
+    """Return whether a file ends with the checksum of what is before it; None if it has no checksum."""
+    before, mark, _ = content.rpartition(_CHECKSUM)
+    return content == with_checksum(before) if mark else None
 
 
 def read_yaml_mapping(path: Path) -> dict[str, Any]:

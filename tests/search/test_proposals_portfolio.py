@@ -13,7 +13,8 @@ import pytest
 from grash.models import MODELS
 from grash.search import proposals as portfolio
 from grash.search.named_spaces import SPACES, space_of
-from grash.search.proposals import all_winners, from_prior, good_winners, winners_in
+from grash.search.proposals import all_winners, from_prior, good_winners, make_configurations, winners_in
+from grash.search.settings import make_settings
 from grash.search.space import make_space
 from grash.training.config import make_config
 
@@ -124,3 +125,16 @@ def test_the_shipped_prior_is_fitted_to_the_trials() -> None:
         shape, again = shapes["negatives_head"], fitted[model]["negatives_head"]
         assert again["quantiles"] == pytest.approx(shape["quantiles"], rel=1e-3, abs=1e-3)
         assert fitted[model]["init"] == shapes["init"]
+
+
+def test_a_space_of_unweighted_penalties_has_winners_too() -> None:
+    weighted, unweighted = space_of("default", "complex", 40_000), space_of("default", "complex", 40_000)
+    unweighted = unweighted.with_fixed({"penalty_weighted": False})
+    found = winners_in(unweighted, "complex", 40_000)
+    assert len(found) > 5 and all(unweighted.check(values) == values for values in found.values())
+    assert not any(values["penalty_weighted"] for values in found.values())
+    name = "kbc-wn18rr-complex"
+    penalties = [winners_in(space, "complex", 40_000)[name]["penalty_entity"] for space in (weighted, unweighted)]
+    assert penalties[1] == pytest.approx(penalties[0] / (40_943 / 2))
+    settings = make_settings({"fixed": {"penalty_weighted": False}, "n_trials": 16})
+    assert len(make_configurations(settings, 40_000, 16)) == 16

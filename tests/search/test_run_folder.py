@@ -14,7 +14,7 @@ import yaml
 
 from grash.api.search import Search
 from grash.data.dataset import Dataset
-from grash.errors import ConfigError, GrashError, InputError, OutputError
+from grash.errors import ConfigError, FormatError, GrashError, InputError, OutputError
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState
 from grash.search.run_folder import (
     BEST_FILE,
@@ -27,6 +27,7 @@ from grash.search.run_folder import (
     write_search,
 )
 from grash.training.config import read_config
+from grash.yaml_files import with_checksum
 from small_graph import rings
 from table_engine import NumberGraphs, quick_settings, run_search
 
@@ -135,15 +136,28 @@ def test_a_damaged_description_is_refused_in_a_sentence_and_left_alone(
 ) -> None:
     dataset = begun(tmp_path)
     path = tmp_path / SEARCH_FILE
-    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    path.write_bytes(with_checksum(change(text[: text.index("# checksum")]).encode()))
     before = path.read_bytes()
     with pytest.raises(GrashError, match=sentence):
         check_same(tmp_path, quick_settings(), dataset)
     assert path.read_bytes() == before
 
 
+def test_any_changed_bit_of_a_description_is_noticed(tmp_path: Path) -> None:
+    begun(tmp_path)
+    path = tmp_path / SEARCH_FILE
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
+        with pytest.raises(FormatError, match="search.yaml was edited or is damaged: .* restore a copy"):
+            read_search(tmp_path)
+    path.write_bytes(content)
+    assert read_search(tmp_path)["schema"] == "grash-search"
+
+
 def test_bytes_that_are_no_text_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / SEARCH_FILE).write_bytes(b"\xff\xfe\x00")
+    (tmp_path / SEARCH_FILE).write_bytes(with_checksum(b"\xff\xfe\x00"))
     with pytest.raises(InputError, match="cannot be read as YAML"):
         read_search(tmp_path)
 
@@ -235,3 +249,24 @@ def test_the_winner_is_written_as_a_configuration_that_can_be_trained(tmp_path: 
     assert best.model_dump() == state.configurations[state.winner].values and best.epochs == 50
     assert (best.valid_every, best.patience) == (2.5, 5)
     assert (tmp_path / LEDGER_FILE).is_file()
+
+
+def test_a_winner_that_was_edited_is_used_with_a_warning_and_restored_by_a_resumed_search(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    search = Search(rings(), out=tmp_path / "run", n_trials=2, max_epochs=1, dim=4, engine="sequential", device="cpu")
+    search.run()
+    path = tmp_path / "run" / BEST_FILE
+    written = path.read_bytes()
+    assert read_config(path).dim == 4 and "edited" not in caplog.text
+    path.write_bytes(written.replace(b"dim: 4\n", b"dim: 6\n"))
+    assert read_config(path).dim == 6
+    assert "best.yaml was edited by hand: its content does not match its checksum. It is used as it is." in caplog.text
+    caplog.clear()
+    Search.open(tmp_path / "run").run()
+    assert path.read_bytes() == written
+    assert "best.yaml was edited by hand: it is written again from the ledger." in caplog.text
+    caplog.clear()
+    path.unlink()
+    Search.open(tmp_path / "run").run()
+    assert path.read_bytes() == written and "edited" not in caplog.text

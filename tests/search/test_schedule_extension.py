@@ -56,7 +56,7 @@ def test_more_budget_buys_survivors_even_if_new_ones_push_old_ones_out() -> None
         ({"n_trials": 64}, "--n-trials 64 adds nothing: the search already has 64"),
         ({"n_trials": 3}, "--n-trials 3 adds nothing"),
         ({"budget": 3.0}, "--budget 3 adds nothing: the search already has 3"),
-        ({"budget": -1.0}, "--budget -1 adds nothing"),
+        ({"budget": -1.0}, "budget=-1.0 is not valid: give 1e-06 or more"),
         ({"budget": 3.01}, "--budget 3.01 pays for no further trial in a later round: give more"),
         ({}, "--extend needs either --n-trials or --budget"),
         ({"n_trials": 80, "budget": 5.0}, "--extend needs either --n-trials or --budget"),
@@ -181,3 +181,10 @@ def test_new_configurations_are_numbered_on(tmp_path: Path) -> None:
     )
     state.apply({"event": "configurations_proposed", "configurations": [Configuration(2, {}, "b").to_json()]})
     assert [c.origin for c in state.configurations.values()] == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("wanted", [{"n_trials": 10**9}, {"budget": 1e300}, {"budget": float("nan")}])
+def test_an_extension_stays_within_the_ranges_of_the_settings(wanted: dict[str, Any]) -> None:
+    settings, _, state = made()
+    with pytest.raises(ConfigError, match=r"(n_trials|budget)=.* is not valid: give"):
+        plan_extension(state, settings, **wanted)

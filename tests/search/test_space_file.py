@@ -140,3 +140,17 @@ def test_anything_becomes_a_space_or_a_sentence(content: Any) -> None:
 def test_a_scale_that_is_neither_true_nor_false_is_refused(log: Any) -> None:
     with pytest.raises(ConfigError, match="lr: log=.* is neither true nor false"):
         make_space({"lr": {"low": 0.001, "high": 1.0, "log": log}})
+
+
+EXTREMES = [0, -1, 2**63, 10**30, 10**400, 1e-320, 1e308, float("nan"), float("inf"), True, "abc", None, [1], {}]
+
+
+@pytest.mark.parametrize("key", ["low", "high", "off", "log", "choices", "value", "bounds", "when", "type"])
+@pytest.mark.parametrize("name", ["lr", "dim", "batch_size", "valid_every", "dropout_entity"])
+def test_an_extreme_value_in_a_space_is_a_sentence_or_a_space(name: str, key: str) -> None:
+    for value in [*EXTREMES, [[0] * 100_000], ["x" * 100_000], [2, 2**64], [1e-320, 1e308]]:
+        for entry in ({"low": 1, "high": 2, key: value}, {key: value}, value):
+            try:
+                make_space({name: entry}).verified()
+            except ConfigError as error:
+                assert "\n" not in str(error) and len(str(error)) < 500, str(error)[:200]

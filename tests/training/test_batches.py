@@ -227,3 +227,11 @@ def test_weighted_draws_without_replacement_follow_successive_draws() -> None:
     both = sum(p in ((0, 2), (2, 0)) for p in pairs) / 4000
     wanted = 5 / 13 * 3 / 8 + 3 / 13 * 5 / 10
     assert abs(both - wanted) < 5 * math.sqrt(wanted / 4000)
+
+
+@pytest.mark.parametrize("every", [1e-12, 1e-9, 1e-3])
+def test_validations_more_often_than_steps_come_after_every_step(every: float) -> None:
+    config = make_config({"dim": 4, "training": "1vsall", "batch_size": 7, "epochs": 2.5, "valid_every": every})
+    batches = Batches(random_triples(0, 60, 20, 3), 20, 3, config, CPU)
+    steps = [next_validation(step, batches, config) for step in range(batches.plan.n_steps)]
+    assert steps == list(range(1, batches.plan.n_steps + 1))

@@ -20,7 +20,7 @@ from grash.training.config import TrainConfig, make_config, read_config
         ({"epoch": 3}, r"'epoch' is not a setting. Did you mean epochs"),
         ({"batchsize": 3}, r"Did you mean batch_size"),
         ({"zzzz": 3}, r"'zzzz' is not a setting. `grash settings` lists them all"),
-        ({3: 3}, r"3 is not a setting"),
+        ({3: 3}, r"'3' is not a setting"),
         ({"lr": 0}, r"lr=0 is not valid: .*greater than 0"),
         ({"lr": "fast"}, r"lr='fast' is not valid"),
         ({"lr": float("nan")}, r"lr=nan is not valid"),
@@ -127,3 +127,14 @@ def test_any_values_become_settings_or_a_sentence(values: dict[str, Any]) -> Non
     except (ConfigError, UnknownName):
         return
     assert make_config(config.model_dump()) == config
+
+
+def test_the_record_itself_raises_sentences() -> None:
+    with pytest.raises(ConfigError, match=r"^lr=-1 is not valid: give a number greater than 0\.$"):
+        TrainConfig(lr=-1)
+    with pytest.raises(ConfigError, match=r"^'learning_rate' is not a setting\. `grash settings` lists them all\.$"):
+        TrainConfig(learning_rate=1)
+    with pytest.raises(ConfigError, match=r"^patience=True is not valid: give a number\.$"):
+        TrainConfig(patience=True)
+    with pytest.raises(ConfigError, match=r"^dim=\[0, 0, 0, .*\.\.\. is not valid: give a whole number\.$"):
+        TrainConfig.model_validate({"dim": [0] * 1000})

@@ -92,10 +92,13 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """Return (name, value) of a --set option, name=value; the value is read as YAML."""
     import yaml
 
+    from grash.yaml_files import parse_yaml
+
     name, equals, value = text.partition("=")
+    text = text if len(text) <= 80 else f"{text[:77]}..."
     if not equals or not name:
         raise ConfigError(f"--set {text} is not a setting: give name=value, e.g. --set margin=9.")
     try:
-        return name.strip().replace("-", "_"), yaml.safe_load(value)
-    except yaml.YAMLError as error:
+        return name.strip().replace("-", "_"), parse_yaml(value)
+    except (ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"--set {text}: the value cannot be read. Give name=value, e.g. --set margin=9.") from error

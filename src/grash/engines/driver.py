@@ -22,12 +22,11 @@ from types import FrameType
 from typing import Any
 
 import torch
-import yaml
 
 from grash import __version__
 from grash.engines.memory import plan_memory
 from grash.errors import OutputError, SearchFailed
-from grash.files import atomic_file, verify_folder
+from grash.files import verify_folder
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials, advance
 from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState
@@ -37,6 +36,7 @@ from grash.search.schedule import fitting_trials, plan_extension, planned_sizes,
 from grash.search.trial import MACHINE_FAULTS, Engine, Trial, TrialResult
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress
+from grash.yaml_files import matches_checksum, write_yaml
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +108,8 @@ class Driver:
         if self.ledger.events:
             self._record("search_resumed", host=socket.gethostname(), pid=os.getpid())
             self.folder.tidy(self.state)
+            if self.state.winner is not None:
+                self._restore_best(self.state.winner)
             return
         dataset = self.graphs.dataset
         n_trials = fitting_trials(self.settings, self.graphs)
@@ -303,11 +305,17 @@ class Driver:
         if self._watch_error is None:
             self.watch(self.state, self.progress, self.engine.devices)
 
+    def _restore_best(self, number: int) -> None:
+        """Write best.yaml again if it was edited or deleted: it follows from the ledger."""
+        path = self.folder.path / BEST_FILE
+        if path.is_file() and not matches_checksum(path.read_bytes()):
+            log.warning("%s was edited by hand: it is written again from the ledger.", path)
+        self._write_best(number, "Winner")
+
     def _write_best(self, number: int, what: str) -> None:
-        config = make_config(self.state.configurations[number].values)
-        head = f"# {what} of {self.folder.path.name}. Train it with: grash train GRAPH --config {BEST_FILE}\n"
-        with atomic_file(self.folder.path / BEST_FILE) as temporary:
-            temporary.write_text(head + yaml.safe_dump(config.model_dump(), sort_keys=False), encoding="utf-8")
+        path = self.folder.path / BEST_FILE
+        comment = f"{what} of {path.parent.name}. Train it with: grash train GRAPH --config {BEST_FILE}"
+        write_yaml(path, make_config(self.state.configurations[number].values).model_dump(), comment=comment)
 
     @contextmanager
     def _handle_interrupts(self) -> Iterator[None]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -30,6 +29,7 @@ from grash.kernels.bf16_rows import to_float32
 from grash.models.base import KgeModel
 from grash.models.store import SCHEMA, VERSION
 from grash.training.config import TrainConfig, make_config, read_config
+from grash.yaml_files import read_yaml
 
 Format = Literal["npy", "word2vec", "parquet", "splits", "pykeen", "libkge"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -267,7 +267,6 @@ def _one_word(name: str) -> str:
 def _searched_graph(run: Path) -> str | None:
     """Return the name of the graph in search.yaml."""
     try:
-        content = yaml.safe_load((run / "search.yaml").read_text(encoding="utf-8"))
-        return str(content["dataset"]["name"])
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        return str(read_yaml(run / "search.yaml")["dataset"]["name"])
+    except (InputError, KeyError, TypeError):
         return None

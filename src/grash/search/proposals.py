@@ -257,16 +257,17 @@ def _nearest(parameter: Parameter, value: Any) -> Any:
 def _comparable(space: Space, winner: Mapping[str, Any]) -> dict[str, Any]:
     """Return a winner's values with its penalty in the scale of the space, or none if both weights become 0."""
     values = dict(winner["values"])
-    weighted = space.parameters.get("penalty_weighted")
-    if weighted is not None and not weighted.contains(values.get("penalty_weighted", True)):
+    if values.get("penalty", "none") == "none":
+        return values
+    weighted, was = space.parameters.get("penalty_weighted"), values.get("penalty_weighted", True)
+    if weighted is not None and not weighted.contains(was):
         # Unweighted, a step penalizes each of E rows once; weighted, a row occurs 2B/E times in a batch, over B.
-        values["penalty_entity"] *= winner["n_entities"] / 2
-        values["penalty_relation"] *= winner["n_relations"]
-        values["penalty_weighted"] = True
-    if values.get("penalty", "none") != "none":
-        sides = [(space.parameters.get(name), values[name]) for name in ("penalty_entity", "penalty_relation")]
-        if all(parameter is not None and parameter.is_off(parameter.nearest(weight)) for parameter, weight in sides):
-            values["penalty"] = "none"
+        for name, factor in (("penalty_entity", winner["n_entities"] / 2), ("penalty_relation", winner["n_relations"])):
+            values[name] *= 1 / factor if was else factor
+        values["penalty_weighted"] = not was
+    sides = [(space.parameters.get(name), values[name]) for name in ("penalty_entity", "penalty_relation")]
+    if all(parameter is not None and parameter.is_off(parameter.nearest(weight)) for parameter, weight in sides):
+        values["penalty"] = "none"
     return values
 
 

@@ -18,15 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from grash import __version__
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.errors import ConfigError, FormatError, InputError, OutputError
-from grash.files import atomic_file, check_schema
+from grash.files import check_schema
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.settings import SearchSettings, make_settings
-from grash.yaml_files import read_yaml
+from grash.yaml_files import read_yaml, write_yaml
 
 SCHEMA, VERSION = "grash-search", 1
 SEARCH_FILE, BEST_FILE, LOCK_FILE = "search.yaml", "best.yaml", ".lock"
@@ -135,8 +133,7 @@ def write_search(folder: Path, settings: SearchSettings, dataset: Dataset, sourc
         "dataset": {"name": dataset.name, "source": source, "folder": encoded, "fingerprint": dataset.fingerprint},
         "settings": settings.model_dump(mode="json"),
     }
-    with atomic_file(folder / SEARCH_FILE) as temporary:
-        temporary.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_yaml(folder / SEARCH_FILE, content)
 
 
 def read_search(folder: Path) -> dict[str, Any]:
@@ -145,7 +142,7 @@ def read_search(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         why = f"it has no {SEARCH_FILE}" if Path(folder).exists() else "it does not exist"
         raise InputError(f"{folder} is not the run folder of a search: {why}.")
-    content = check_schema(read_yaml(path), path, schema=SCHEMA, version=VERSION)
+    content = check_schema(read_yaml(path, strict=True), path, schema=SCHEMA, version=VERSION)
     dataset, settings = content.get("dataset"), content.get("settings")
     entries = {"name", "source", "folder", "fingerprint"}
     if not isinstance(settings, dict) or not isinstance(dataset, dict) or not entries <= dataset.keys():

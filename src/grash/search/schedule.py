@@ -12,6 +12,7 @@ New trials can displace survivors of before, so the budget grows by the most tha
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 
 from grash.errors import ConfigError
 from grash.search.ledger import SearchState
-from grash.search.settings import SearchSettings
+from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
 
@@ -96,10 +97,12 @@ def fitting_trials(settings: SearchSettings, graphs: Graphs) -> int:
         return settings.n_trials
     smallest = Fraction(least_fraction(graphs, min_entities(graphs), MIN_VALID))
     one_epoch = min(Fraction(1), smallest / settings.full_epochs)  # on the smallest graph that they allow
-    for n in range(settings.n_trials, 1, -1):
-        if min(Fraction(1), settings.full_budget / len(round_sizes(n, settings.eta)) / n) >= one_epoch:
-            return max(n, len(settings.initial))
-    return settings.n_trials
+
+    def too_many(n: int) -> bool:
+        return min(Fraction(1), settings.full_budget / len(round_sizes(n, settings.eta)) / n) < one_epoch
+
+    n_fitting = 1 + bisect_left(range(2, settings.n_trials + 1), True, key=too_many)
+    return max(n_fitting, len(settings.initial)) if n_fitting > 1 else settings.n_trials
 
 
 def plan_next_round(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:
@@ -357,6 +360,7 @@ def _check(state: SearchState, settings: SearchSettings, n_trials: int | None, b
         raise ConfigError("--extend needs a search whose rounds are all open: run `grash resume` first.")
     if (n_trials is None) == (budget is None):
         raise ConfigError("--extend needs either --n-trials or --budget, larger than before.")
+    make_settings({"n_trials": n_trials} if budget is None else {"budget": budget})  # checks its range
     if n_trials is not None and n_trials <= state.sizes[0]:
         raise ConfigError(f"--n-trials {n_trials} adds nothing: the search already has {state.sizes[0]}.")
     if budget is not None and Fraction(str(budget)) <= Fraction(str(state.budget)):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from grash.errors import ConfigError, UnknownName, did_you_mean
 from grash.models import model_class
 from grash.reduction.cores import Degree
 from grash.reduction.subgraph import Reduction
-from grash.training.config import need_of
+from grash.training.config import MAX_SEED, Settings
 
 Variant = Literal["combined", "graph", "epoch"]
 Proposals = Literal["random", "sobol", "portfolio"]
@@ -22,21 +22,19 @@ BudgetUnit = Literal["triples", "scores"]
 WarmStart = Literal["off", "weights"]
 
 
-class SearchSettings(BaseModel):
-    """Settings of a search; frozen and JSON-able. The letters n, η, B and E are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+class SearchSettings(Settings):
+    """Settings of a search. The letters n, η, B and E are the paper's."""
 
     models: tuple[str, ...] = Field(("complex",), min_length=1, description="Models, which share rounds and budget.")
-    dim: int = Field(128, ge=1, description="Embedding dimension: floats per entity.")
-    max_epochs: float = Field(100.0, gt=0, description="E: epochs of a full training.")
-    budget: float = Field(3.0, gt=0, description="B: cost of the search, in full trainings.")
-    n_trials: int = Field(64, ge=1, description="n: number of configurations in the first round.")
-    eta: int = Field(4, ge=2, description="η: the best 1/η of the configurations advance to the next round.")
+    dim: int = Field(128, ge=1, le=65_536, description="Embedding dimension: floats per entity.")
+    max_epochs: float = Field(100.0, ge=1e-6, le=1e6, description="E: epochs of a full training.")
+    budget: float = Field(3.0, ge=1e-6, le=1e6, description="B: cost of the search, in full trainings.")
+    n_trials: int = Field(64, ge=1, le=5_000, description="n: number of configurations in the first round.")
+    eta: int = Field(4, ge=2, le=10_000, description="η: the best 1/η of the configurations advance to the next round.")
     variant: Variant = Field("combined", description="What early rounds reduce: graph, epoch, or both (combined).")
     space: str | dict[str, Any] = Field("default", description="default, paper, wide, or a mapping of parameters.")
     proposals: Proposals = Field("portfolio", description="How the configurations of the first round are chosen.")
-    seed: int = Field(0, ge=0, description="Seed of every random choice.")
+    seed: int = Field(0, ge=0, le=MAX_SEED, description="Seed of every random choice.")
     reduction: Reduction = Field("core-order", description="Cut subgraphs along the core order, or as whole k-cores.")
     degree: Degree = Field("neighbors", description="What an entity's degree counts: distinct neighbors, or triples.")
     guarded_split: bool = Field(True, description="Leave every entity and relation of a subgraph a training triple.")
@@ -48,7 +46,7 @@ class SearchSettings(BaseModel):
     negatives_floor: float = Field(0.0, ge=0, le=1, description="Smallest factor on the negatives of a subgraph.")
     guard_rails: bool = Field(True, description="Keep subgraphs and epochs large enough to compare configurations.")
     carry_over: bool = Field(True, description="Add the unused budget of a round to the next one.")
-    trend: float = Field(0.5, ge=0, description="Weight of the last rise in MRR in a trial's score.")
+    trend: float = Field(0.5, ge=0, le=1000, description="Weight of the last rise in MRR in a trial's score.")
     scaled_penalties: bool = Field(
         True,
         description="Multiply penalties by the round's share of the triples, except where isolated pairs are held out.",
@@ -63,9 +61,11 @@ class SearchSettings(BaseModel):
         "final training (0: none).",
     )
     final_train: bool = Field(True, description="Train the winner on the full graph.")
-    threads: int = Field(1, ge=1, description="CPU threads of a trial; results on a CPU depend on it.")
-    final_threads: int | None = Field(None, ge=1, description="CPU threads of the final training (as `threads`).")
-    max_retries: int = Field(2, ge=0, description="Retries of a trial that ran out of memory or was killed.")
+    threads: int = Field(1, ge=1, le=1024, description="CPU threads of a trial; results on a CPU depend on it.")
+    final_threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads of the final training (as `threads`)."
+    )
+    max_retries: int = Field(2, ge=0, le=100, description="Retries of a trial that ran out of memory or was killed.")
     initial: tuple[dict[str, Any], ...] = Field((), description="Configurations of the user: values and origin.")
     fixed: dict[str, Any] = Field(default_factory=dict, description="Training settings that are not searched.")
 
@@ -137,9 +137,4 @@ def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchS
         if name == "warm_start" and value is False:  # how YAML reads a bare `off`
             value = "off"
         chosen[name] = value
-    try:
-        return SearchSettings(**chosen)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"][:1]))
-        raise ConfigError(f"{name}={first['input']!r} is not valid: {need_of(first)}.") from error
+    return SearchSettings(**chosen)

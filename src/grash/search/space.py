@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from grash.errors import ConfigError, did_you_mean
 from grash.kernels.random import key_of
-from grash.training.config import TrainConfig, make_config
+from grash.training.config import TrainConfig, make_config, shown
 from grash.yaml_files import read_yaml
 
 Kind = Literal["float", "int", "choice", "fixed"]
@@ -158,10 +158,10 @@ class Parameter:
         for i, value in enumerate(self.values):
             if isinstance(value, dict | list | tuple | set):
                 raise ConfigError(
-                    f"{self.name}: {value!r} is not a single value: give strings, numbers, true or false."
+                    f"{self.name}: {shown(value)} is not a single value: give strings, numbers, true or false."
                 )
             if any(same_value(value, other) for other in self.values[:i]):
-                raise ConfigError(f"{self.name}: {value!r} is listed twice: list it once.")
+                raise ConfigError(f"{self.name}: {shown(value)} is listed twice: list it once.")
 
 
 def same_value(a: Any, b: Any) -> bool:
@@ -326,7 +326,7 @@ def _parameters(content: Any) -> dict[str, Parameter]:
 
 def _name_of(entry: Any) -> str:
     if not isinstance(entry, Mapping) or "name" not in entry:
-        raise ConfigError(f"{entry!r} is not a parameter: in a list, each one needs a `name`.")
+        raise ConfigError(f"{shown(entry)} is not a parameter: in a list, each one needs a `name`.")
     return str(entry["name"])
 
 
@@ -334,7 +334,7 @@ def make_parameter(name: str, entry: Any) -> Parameter:
     """Return a parameter from its entry; a plain value is fixed."""
     if not isinstance(entry, Mapping):
         if isinstance(entry, list):
-            raise ConfigError(f"{name}: {entry!r} is not a parameter: write {{type: categorical, choices: […]}}.")
+            raise ConfigError(f"{name}: {shown(entry)} is not a parameter: write {{type: categorical, choices: […]}}.")
         return Parameter(name, "fixed", values=(entry,))
     entry = {_SYNONYMS.get(key, str(key)): value for key, value in entry.items()}
     kind = _kind_of(name, entry)
@@ -345,7 +345,7 @@ def make_parameter(name: str, entry: Any) -> Parameter:
     if kind in ("choice", "bool"):
         choices = [False, True] if kind == "bool" else _needed(name, entry, "choices")
         if not isinstance(choices, list):
-            raise ConfigError(f"{name}: choices={choices!r} must be a list.")
+            raise ConfigError(f"{name}: choices={shown(choices)} must be a list.")
         return Parameter(name, "choice", values=tuple(choices), when=when)
     return _range(name, kind, entry, when)
 
@@ -368,7 +368,7 @@ def _check_name(name: str, parameter: Parameter) -> None:
         raise ConfigError(f"{name} is set by the search and cannot be in its space: remove it.")
     if name not in TrainConfig.model_fields:
         meant = did_you_mean(name, TrainConfig.model_fields, " `grash settings` lists them all.")
-        raise ConfigError(f"{name!r} is not a setting of a training.{meant}")
+        raise ConfigError(f"{shown(name)} is not a setting of a training.{meant}")
     if name == "model" and parameter.kind != "fixed":
         raise ConfigError("A space has one model: give several to the search (--model complex,rotate).")
 
@@ -377,7 +377,9 @@ def _check_conditions(parameter: Parameter, parameters: Mapping[str, Parameter])
     for other, wanted in parameter.when:
         if other not in parameters:
             meant = did_you_mean(other, parameters, " Add it, or remove the condition.")
-            raise ConfigError(f"{parameter.name}: its condition names {other!r}, which the space does not have.{meant}")
+            raise ConfigError(
+                f"{parameter.name}: its condition names {shown(other)}, which the space does not have.{meant}"
+            )
         parent = parameters[other]
         for value in wanted:
             if parent.kind != "fixed" and not parent.contains(value):  # it may have been fixed later
@@ -391,7 +393,7 @@ def _kind_of(name: str, entry: Mapping[str, Any]) -> str:
     if given is None:
         given = "choice" if "choices" in entry else "fixed" if "value" in entry else "range"
     if str(given).lower() not in _TYPES:
-        raise ConfigError(f"{name}: type={given!r} is not known: give float, int, categorical, bool or fixed.")
+        raise ConfigError(f"{name}: type={shown(given)} is not known: give float, int, categorical, bool or fixed.")
     kind = _TYPES[str(given).lower()]
     if kind != "range":
         return kind
@@ -404,20 +406,20 @@ def _check_keys(name: str, entry: Mapping[str, Any]) -> None:
         if key in ("step", "q"):
             raise ConfigError(f"{name}: steps ({key}) are not supported: list the values as choices.")
         if key not in _KEYS and key not in _IGNORED:
-            raise ConfigError(f"{name}: {key!r} is not known.{did_you_mean(key, _KEYS)}")
+            raise ConfigError(f"{name}: {shown(key)} is not known.{did_you_mean(key, _KEYS)}")
 
 
 def _range(name: str, kind: str, entry: Mapping[str, Any], when: Any) -> Parameter:
     if "bounds" in entry:
         bounds = entry["bounds"]
         if not isinstance(bounds, list) or len(bounds) != 2:
-            raise ConfigError(f"{name}: bounds={bounds!r} must be two numbers, [low, high].")
+            raise ConfigError(f"{name}: bounds={shown(bounds)} must be two numbers, [low, high].")
         low, high = (_number(name, "bounds", b) for b in bounds)
     else:
         low, high = (_number(name, key, _needed(name, entry, key)) for key in ("low", "high"))
     scale = entry.get("log", entry.get("scale", False))
     if scale not in (True, False, "log", "linear") or isinstance(scale, int | float) and not isinstance(scale, bool):
-        raise ConfigError(f"{name}: log={scale!r} is neither true nor false.")
+        raise ConfigError(f"{name}: log={shown(scale)} is neither true nor false.")
     log = scale in (True, "log")
     off = _number(name, "off", entry.get("off", 0.0))
     if name in NEGATIVE_IS_ZERO and low < 0 < high and not off:
@@ -431,8 +433,8 @@ def _number(name: str, key: str, value: Any) -> float:
         if isinstance(value, bool):
             raise ValueError
         number = float(value)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{name}: {key}={value!r} is not a number.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{name}: {key}={shown(value)} is not a number.") from None
     return int(number) if math.isfinite(number) and number == int(number) and not isinstance(value, float) else number
 
 
@@ -446,7 +448,7 @@ def _conditions(name: str, given: Any) -> tuple[tuple[str, tuple[Any, ...]], ...
     if given is None:
         return ()
     if not isinstance(given, Mapping) or not given:
-        raise ConfigError(f"{name}: when={given!r} must name a parameter and its values, {{penalty: [l2, l3]}}.")
+        raise ConfigError(f"{name}: when={shown(given)} must name a parameter and its values, {{penalty: [l2, l3]}}.")
     return tuple(
         (str(n), tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else (v,)) for n, v in given.items()
     )

@@ -3,11 +3,11 @@ option, a line of a YAML file and a field here use the same name (docs/reference
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from grash.errors import ConfigError, did_you_mean
 from grash.kernels.random import key_at, key_of
@@ -23,22 +23,64 @@ Sampling = Literal["uniform", "frequency"]
 Schedule = Literal["constant", "warmup", "plateau", "cosine", "linear"]
 
 
-class TrainConfig(BaseModel):
-    """All hyperparameters of a training; frozen, equal by value, JSON-able."""
+MAX_SEED = 2**63 - 1
+
+
+class Settings(BaseModel):
+    """A frozen record of settings, equal by value and JSON-able. A wrong name or value is a ConfigError."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = first["loc"][0]
+            if first["type"] == "extra_forbidden":
+                meant = did_you_mean(name, type(self).model_fields, " `grash settings` lists them all.")
+                raise ConfigError(f"{name!r} is not a setting.{meant}") from None
+            sentence = _NEEDS.get(first["type"], first["msg"]).format(**first.get("ctx", {}))
+            raise ConfigError(f"{name}={shown(first['input'])} is not valid: {sentence}.") from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false as numbers, which Python would count as 1 and 0."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float, int | None):
+            raise PydanticCustomError("bool_as_number", "give a number")
+        return value
+
+
+def shown(value: Any) -> str:
+    """Return a value for an error message, shortened."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more than 4,300 digits
+        text = "a number with thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+class TrainConfig(Settings):
+    """All hyperparameters of a training."""
+
     model: str = Field("complex", description="Score function.")
-    dim: int = Field(128, ge=1, description="Floats per entity embedding; a complex number counts as two.")
+    dim: int = Field(128, ge=1, le=65_536, description="Floats per entity embedding; a complex number counts as two.")
     norm: Literal[1, 2] = Field(1, description="Norm of the distance in TransE and RotatE.")
     reciprocal: bool = Field(False, description="Predict heads as tails of an inverse relation with its own embedding.")
 
     training: Training = Field(
         "negative_sampling", description="Sampled negatives, all entities per triple (1vsall), or all answers (kvsall)."
     )
-    batch_size: int = Field(1024, ge=1, description="Positive triples per step; with kvsall, questions per step.")
-    negatives_head: int = Field(500, ge=0, description="Corrupted heads per positive; 0 does not train that side.")
-    negatives_tail: int = Field(500, ge=0, description="Corrupted tails per positive; 0 does not train that side.")
+    batch_size: int = Field(
+        1024, ge=1, le=10_000_000, description="Positive triples per step; with kvsall, questions per step."
+    )
+    negatives_head: int = Field(
+        500, ge=0, le=10_000_000, description="Corrupted heads per positive; 0 does not train that side."
+    )
+    negatives_tail: int = Field(
+        500, ge=0, le=10_000_000, description="Corrupted tails per positive; 0 does not train that side."
+    )
     negatives_shared: bool = Field(True, description="Share one set of negatives among all positives of a batch.")
     negatives_replacement: bool = Field(False, description="Sample negatives with replacement.")
     negatives_sampling: Sampling = Field("uniform", description="Sample entities equally, or by frequency in train.")
@@ -48,36 +90,46 @@ class TrainConfig(BaseModel):
     )
 
     loss: Loss = Field("softmax", description="Loss function.")
-    offset: float = Field(0.0, description="Added to every score in the bce loss.")
-    margin: float = Field(1.0, ge=0, description="Margin of the margin loss; γ of self_adversarial.")
-    temperature: float = Field(1.0, ge=0, description="Temperature α of the negatives' weights in self_adversarial.")
-    relation_prediction: float = Field(0.0, ge=0, description="Weight of the auxiliary loss that predicts relations.")
+    offset: float = Field(0.0, ge=-1e6, le=1e6, description="Added to every score in the bce loss.")
+    margin: float = Field(1.0, ge=0, le=1e6, description="Margin of the margin loss; γ of self_adversarial.")
+    temperature: float = Field(
+        1.0, ge=0, le=1e6, description="Temperature α of the negatives' weights in self_adversarial."
+    )
+    relation_prediction: float = Field(
+        0.0, ge=0, le=1e6, description="Weight of the auxiliary loss that predicts relations."
+    )
 
     penalty: Penalty = Field("none", description="Regularization penalty.")
-    penalty_entity: float = Field(0.0, ge=0, description="Weight of the penalty on entities.")
-    penalty_relation: float = Field(0.0, ge=0, description="Weight of the penalty on relations.")
+    penalty_entity: float = Field(0.0, ge=0, le=1e6, description="Weight of the penalty on entities.")
+    penalty_relation: float = Field(0.0, ge=0, le=1e6, description="Weight of the penalty on relations.")
     penalty_weighted: bool = Field(True, description="Penalize what the batch uses, as often; else all, in every step.")
     dropout_entity: float = Field(0.0, ge=0, lt=1, description="Dropout rate of entity embeddings.")
     dropout_relation: float = Field(0.0, ge=0, lt=1, description="Dropout rate of relation embeddings.")
 
     init: Init = Field("xavier_normal", description="Distribution of initial embeddings; RotatE's phases are uniform.")
-    init_std: float = Field(0.01, gt=0, description="Standard deviation of the normal init.")
-    init_low: float = Field(-0.1, description="Lower bound of the uniform init.")
-    init_high: float = Field(0.1, description="Upper bound of the uniform init.")
+    init_std: float = Field(0.01, gt=0, le=1e6, description="Standard deviation of the normal init.")
+    init_low: float = Field(-0.1, ge=-1e6, le=1e6, description="Lower bound of the uniform init.")
+    init_high: float = Field(0.1, ge=-1e6, le=1e6, description="Upper bound of the uniform init.")
 
     optimizer: Optimizer = Field(
         "adagrad",
         description="Optimizer; row_adagrad keeps one sum per row, lazy_adam updates only the rows of a step.",
     )
-    lr: float = Field(0.1, gt=0, description="Learning rate.")
+    lr: float = Field(0.1, gt=0, le=1e6, description="Learning rate.")
     schedule: Schedule = Field("constant", description="Schedule of the learning rate.")
     schedule_factor: float = Field(0.95, gt=0, lt=1, description="Factor of the learning rate at a plateau.")
-    schedule_patience: int = Field(5, ge=0, description="Validations without a gain before a plateau is assumed.")
-    warmup_epochs: float = Field(0.0, ge=0, description="Epochs in which the rate rises from 0, with any schedule.")
+    schedule_patience: int = Field(
+        5, ge=0, le=1_000_000, description="Validations without a gain before a plateau is assumed."
+    )
+    warmup_epochs: float = Field(
+        0.0, ge=0, le=1e6, description="Epochs in which the rate rises from 0, with any schedule."
+    )
 
-    epochs: float = Field(100.0, gt=0, description="Passes over the training triples; may be a fraction.")
-    valid_every: float = Field(5.0, gt=0, description="Epochs between validations.")
-    patience: int | None = Field(10, ge=1, description="Validations without a better MRR before training stops.")
+    epochs: float = Field(100.0, ge=1e-12, le=1e6, description="Passes over the training triples; may be a fraction.")
+    valid_every: float = Field(5.0, ge=1e-12, le=1e6, description="Epochs between validations.")
+    patience: int | None = Field(
+        10, ge=1, le=1_000_000, description="Validations without a better MRR before training stops."
+    )
     precision: Literal["float32", "tf32", "bf16"] = Field(
         "bf16",
         description="Precision of the inputs of matrix products in training on a GPU. Sums and ranking are always "
@@ -88,9 +140,9 @@ class TrainConfig(BaseModel):
         description="Data type of stored entity embeddings; bf16 halves their memory and rounds updates "
         "stochastically. Relations and optimizer state are float32.",
     )
-    seed: int = Field(0, ge=0, description="Random seed of the whole training.")
+    seed: int = Field(0, ge=0, le=MAX_SEED, description="Random seed of the whole training.")
     variation: int = Field(
-        0, ge=0, description="Varies initial embeddings and dropout for the same seed; a search sets it."
+        0, ge=0, le=MAX_SEED, description="Varies initial embeddings and dropout for the same seed; a search sets it."
     )
 
     @model_validator(mode="after")
@@ -138,30 +190,18 @@ class TrainConfig(BaseModel):
 
 
 def make_config(values: dict[str, Any], *, source: str = "") -> TrainConfig:
-    """Return a TrainConfig; errors name the wrong entry and suggest similar names. source: the file, for errors."""
-    where = f"{source}: " if source else ""
-    for key in values:
-        if key not in TrainConfig.model_fields:
-            meant = did_you_mean(key, TrainConfig.model_fields, " `grash settings` lists them all.")
-            raise ConfigError(f"{where}{key!r} is not a setting.{meant}")
+    """Return a TrainConfig; errors name the source, e.g. the file."""
     try:
-        return TrainConfig(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        given = first.get("input")
-        raise ConfigError(f"{where}{key}={given!r} is not valid: {need_of(first)}.") from error
+        return TrainConfig(**{str(name): value for name, value in values.items()})
+    except ConfigError as error:
+        if not source:
+            raise
+        raise ConfigError(f"{source}: {error}") from None
 
 
 def read_config(path: Path) -> TrainConfig:
     """Read a TrainConfig from a YAML file of `name: value` lines."""
     return make_config(read_yaml_mapping(path), source=str(path))
-
-
-def need_of(error: Mapping[str, Any]) -> str:
-    """Return what a setting needs, given pydantic's record of the error."""
-    sentence = _NEEDS.get(error["type"])
-    return str(error["msg"]) if sentence is None else sentence.format(**error.get("ctx", {}))
 
 
 _NEEDS = {

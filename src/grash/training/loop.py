@@ -285,7 +285,8 @@ def next_validation(step: int, batches: Batches, config: TrainConfig, valid_at: 
     if valid_at:
         return min((due for epoch in valid_at if (due := plan.steps_to(epoch)) > step), default=plan.n_steps)
     every = config.valid_every * plan.n_examples
-    number = int(plan.examples_before(step) / every)
+    before = plan.examples_before(step)
+    number = max(int(before / every), int((before + 0.5) / every) - 1)  # fewer round to at most `before`
     while True:
         number += 1
         due = plan.steps_at(min(round(number * every), plan.total))

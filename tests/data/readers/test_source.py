@@ -166,7 +166,7 @@ def test_a_folder_of_arrays(tmp_path, named_ids):
         ({"entity_ids__del": "0\ta\n2\tb\n"}, "entity_ids.del has 2 ids, expected each of 0 to 1 once: 1 is missing"),
         ({"entity_ids__del": "0\ta\n0\tb\n"}, "entity_ids.del has 2 ids, .* 0 is given twice"),
         ({"entity_ids__del": "0\ta\n1\n"}, "entity_ids.del, line 2: found 1 column, expected 2"),
-        ({"dataset__yaml": "a: [b\n"}, "dataset.yaml is not YAML"),
+        ({"dataset__yaml": "a: [b\n"}, "dataset.yaml cannot be read as YAML"),
     ],
 )
 def test_a_libkge_folder_that_contradicts_itself(tmp_path, files, sentence):

@@ -231,19 +231,14 @@ def _dictionary_layout(kind: LayoutKind, folder: Path, names: dict[str, str]) ->
 
 def _libkge_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a dataset.yaml by dotted key; keys may be nested or dotted in the file."""
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_bytes())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not YAML ({str(error).splitlines()[0]}).") from error
+    from grash.yaml_files import read_yaml
 
     def dotted(value: Any, prefix: str) -> Iterable[tuple[str, Any]]:
         if not isinstance(value, dict):
             return [(prefix[:-1], value)]
         return [pair for key, inner in value.items() for pair in dotted(inner, f"{prefix}{key}.")]
 
-    return dict(dotted(content, ""))
+    return dict(dotted(read_yaml(path), ""))
 
 
 def _split_folder(folder: Path, file_format: Format | None) -> Layout:
