@@ -231,7 +231,11 @@ def test_a_checkpoint_of_another_run_is_not_touched(graph, tmp_path):
     sentence = refused("train", graph, "-o", tmp_path / "m", *LONG, "--lr", 0.3)
     assert "lr: 0.1 there, 0.3 now" in sentence and "--restart" in sentence
     assert "threads=0" in refused("train", graph, "-o", tmp_path / "m", *LONG, "--threads", 0, "--restart")
-    for words, code in ((("--placement", "there"), 2), (("--dim", 10**12), 3), (("--test-sample", 0), 2)):
+    for words, code in (
+        (("--placement", "there"), 2),
+        (("--model", "rescal", "--dim", 10**6), 3),
+        (("--test-sample", 0), 2),
+    ):
         refused("train", graph, "-o", tmp_path / "m", *LONG, *words, "--restart", code=code)
     assert content(tmp_path / "m.checkpoint") == before
 

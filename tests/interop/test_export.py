@@ -17,6 +17,7 @@ from grash.interop.pykeen import config_to_pykeen, pykeen_dataset
 from grash.models import MODELS
 from grash.search.run_folder import SCHEMA, VERSION
 from grash.training.config import TrainConfig, make_config
+from grash.yaml_files import write_yaml
 from small_graph import grash, model_of, rings, write_tsv
 
 TINY = {"dim": 4, "batch_size": 16, "negatives_head": 3, "negatives_tail": 2, "epochs": 1, "valid_every": 1}
@@ -255,7 +256,7 @@ def test_splits_are_written_of_a_run_without_a_model_and_of_any_graph(tmp_path):
     rings().save(tmp_path / "run" / "dataset")
     record = {"name": "rings", "source": "", "folder": "dataset", "fingerprint": rings().fingerprint}
     content = {"schema": SCHEMA, "version": VERSION, "dataset": record, "settings": {}}
-    (tmp_path / "run" / "search.yaml").write_text(yaml.safe_dump(content))
+    write_yaml(tmp_path / "run" / "search.yaml", content)
     (tmp_path / "run" / "best.yaml").write_text(yaml.safe_dump(config_of().model_dump()))
     model_of(rings()).save(tmp_path / "m")
     advised = grash("export", tmp_path / "run", "-o", tmp_path / "p", "--format", "pykeen").err

@@ -26,7 +26,7 @@ class SearchSettings(Settings):
     """Settings of a search. The letters n, η, B and E are the paper's."""
 
     models: tuple[str, ...] = Field(("complex",), min_length=1, description="Models, which share rounds and budget.")
-    dim: int = Field(128, ge=1, le=65_536, description="Embedding dimension: floats per entity.")
+    dim: int = Field(128, ge=1, le=1_000_000, description="Embedding dimension: floats per entity.")
     max_epochs: float = Field(100.0, ge=1e-6, le=1e6, description="E: epochs of a full training.")
     budget: float = Field(3.0, ge=1e-6, le=1e6, description="B: cost of the search, in full trainings.")
     n_trials: int = Field(64, ge=1, le=5_000, description="n: number of configurations in the first round.")

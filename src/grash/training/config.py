@@ -65,7 +65,9 @@ class TrainConfig(Settings):
     """All hyperparameters of a training."""
 
     model: str = Field("complex", description="Score function.")
-    dim: int = Field(128, ge=1, le=65_536, description="Floats per entity embedding; a complex number counts as two.")
+    dim: int = Field(
+        128, ge=1, le=1_000_000, description="Floats per entity embedding; a complex number counts as two."
+    )
     norm: Literal[1, 2] = Field(1, description="Norm of the distance in TransE and RotatE.")
     reciprocal: bool = Field(False, description="Predict heads as tails of an inverse relation with its own embedding.")
 
@@ -107,7 +109,7 @@ class TrainConfig(Settings):
     dropout_relation: float = Field(0.0, ge=0, lt=1, description="Dropout rate of relation embeddings.")
 
     init: Init = Field("xavier_normal", description="Distribution of initial embeddings; RotatE's phases are uniform.")
-    init_std: float = Field(0.01, gt=0, le=1e6, description="Standard deviation of the normal init.")
+    init_std: float = Field(0.01, gt=0, le=1e30, description="Standard deviation of the normal init.")
     init_low: float = Field(-0.1, ge=-1e6, le=1e6, description="Lower bound of the uniform init.")
     init_high: float = Field(0.1, ge=-1e6, le=1e6, description="Upper bound of the uniform init.")
 
@@ -115,7 +117,7 @@ class TrainConfig(Settings):
         "adagrad",
         description="Optimizer; row_adagrad keeps one sum per row, lazy_adam updates only the rows of a step.",
     )
-    lr: float = Field(0.1, gt=0, le=1e6, description="Learning rate.")
+    lr: float = Field(0.1, gt=0, le=1e30, description="Learning rate.")
     schedule: Schedule = Field("constant", description="Schedule of the learning rate.")
     schedule_factor: float = Field(0.95, gt=0, lt=1, description="Factor of the learning rate at a plateau.")
     schedule_patience: int = Field(
