@@ -44,9 +44,14 @@ def why_no_triton(device: torch.device) -> list[str]:
         reasons.append(f"the device is {device.type}, not cuda")
     elif torch.version.hip is not None:
         reasons.append("the GPU uses ROCm, for which the kernels were not tested")
-    if importlib.util.find_spec("triton") is None:
+    if not _has_triton():
         reasons.append("Triton is not installed")
     return reasons
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def use_triton(reasons: Sequence[str], device: torch.device, *, what: str) -> bool:
