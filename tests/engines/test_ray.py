@@ -253,7 +253,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_a_missing_ray_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"engine='ray' needs Ray, .* pip install 'grash\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"engine='ray' needs Ray, .* pip install 'grash-kge\[ray\]'"):
         small_search(tmp_path / "run", engine="ray").run()
     assert not (tmp_path / "run").exists()
 
