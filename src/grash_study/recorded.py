@@ -170,7 +170,8 @@ class Recorded:
                 cost = float(cost_of(positives, settings, self.n_train))
                 result = TrialResult(number, i, 1, "diverged", positives=positives, cost=cost, message="diverged")
                 if not diverged:
-                    history = [{"mrr": score - rises[member]}, {"mrr": score}]
+                    marks = ((plan.epochs / 2, score - rises[member]), (plan.epochs, score))
+                    history = [{"epoch": epoch, "mrr": mrr} for epoch, mrr in marks]
                     result = replace(result, status="ok", mrr=score, history=history, message="")
                 results.append(result)
             return results
@@ -229,7 +230,8 @@ class Recorded:
         return make_settings({**known, **own})
 
     def _make_settings(self, preset: str, budget: float, changes: tuple[tuple[str, Any], ...]) -> SearchSettings:
-        own = {name: getattr(self._trained, name) for name in ("models", "dim", "max_epochs", "final_train")}
+        names = ("models", "dim", "max_epochs", "final_train", "finalists")  # simulated without finalists
+        own = {name: getattr(self._trained, name) for name in names}
         n_trials = min(self.n, int(SearchSettings.model_fields["n_trials"].default))
         return make_settings({**own, "budget": budget, "n_trials": n_trials, **dict(changes)}, preset=preset)
 

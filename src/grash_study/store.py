@@ -39,6 +39,7 @@ OLD_VALUES = {
 }  # fmt: skip
 BEFORE_THEY_EXISTED = {  # values of settings that older records do not name
     "trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_round_holdout": "random",
+    "finalists": 0,
 }  # fmt: skip
 _PACKED = ".xz"
 _MAY_DIFFER = ("grash",)  # entries of the first line: results of an older version still count

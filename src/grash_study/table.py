@@ -204,7 +204,7 @@ def planned_fidelities(graphs: StudyGraphs) -> list[tuple[float, float]]:
         {
             "models": theirs.models, "dim": theirs.dim, "max_epochs": theirs.max_epochs, "seed": theirs.seed,
             "space": theirs.space, "fixed": theirs.fixed, "n_trials": n_trials, "proposals": "random",
-            "final_train": False,
+            "final_train": False, "finalists": 0,
         }
     )  # fmt: skip
     search = SearchGraphs(graphs.pool.dataset, settings)
