@@ -37,7 +37,7 @@ from pathlib import Path
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
-from grash.kernels import compile_ahead, count_above_triton
+from grash.kernels import compile_ahead, count_above_triton, random_triton
 from grash.kernels import step_products_triton as products, step_score_triton as scoring
 from grash.kernels.device import Card
 from grash.kernels.step import FLOATS, INTS, StepShape, StepSpace, dot_tile, dry_run_step
@@ -63,10 +63,12 @@ def measure(what, launches):
     compile_ahead._compiling.clear()
     assert begun, what
     for future in begun:
-        kernel = future.result()
-        found.append({"arch": active.arch, "what": what, "kernel": kernel.metadata.name,
-                      "shared": kernel.metadata.shared, "tensor_memory": getattr(kernel.metadata, "tmem_size", 0) or 0,
-                      "stack": stack_bytes(kernel.asm["cubin"])})
+        note(what, future.result())
+
+def note(what, kernel):
+    about = kernel.metadata
+    found.append({"arch": active.arch, "what": what, "kernel": about.name, "shared": about.shared,
+                  "tensor_memory": getattr(about, "tmem_size", 0) or 0, "stack": stack_bytes(kernel.asm["cubin"])})
 
 def shape_of(card, **changes):
     values = {"trials": 2, "batch": 1024, "n_entities": 10_000, "n_relations": 50, "dim": 128, "negatives": (500, 500),
@@ -99,6 +101,10 @@ for arch, values in json.loads(sys.argv[1]).items():
     for adversarial in (False, True):
         shape = shape_of(card, dim=2048, products="bf16", adversarial=adversarial)
         measure(f"stored weights, adversarial={adversarial}", lambda: stored_weights(shape))
+    numbers = torch.empty(300, dtype=torch.int64, device=meta)
+    for by_row in (False, True):
+        sizes = {"INVERSE": False, "BY_ROW": by_row, "BLOCK": 256, "grid": (2,)}
+        note("permutation", random_triton._permute.warmup(numbers, numbers, 300, 30, 14_541, 121, 5, -7, **sizes))
     for pair in ("dot", "modulus"):
         measure(f"ranking by {pair}", lambda: count_above_triton.dry_run_count(2048, pair))
     if active.arch in (80, 120):
