@@ -266,6 +266,12 @@ def check_text(start: Seed, content: bytes, provenance: dict[str, Any], found: l
     if usual and n_usual >= 0.7 * len(usual) and read_as["separator"] != start.separator:
         raise Finding(f"separated by {start.separator} before, read as {read_as}")
     records = plain_records(text, SEPARATORS[read_as["separator"]])
+    if (
+        records is None
+        and read_as["header"]
+        and plain_records(text.partition("\n")[2], SEPARATORS[read_as["separator"]])
+    ):
+        return "read"  # a wrong quote in the header, of which only the words matter
     if records is None:  # the csv module refuses it; grash left out the bad lines
         if options.get("bad_lines") != "skip" or not provenance.get("bad_lines_skipped"):
             raise Finding("the csv module refuses the quotes of this file")
@@ -295,7 +301,7 @@ def plain_records(text: str, separator: str | None) -> list[list[str]] | None:
         except csv.Error:
             return None
         records = [[field.replace("\ue000", "\r") for field in record] for record in records]
-        return [r for r in records if len(r) > 1 or (r and r[0].strip(" \t"))]
+        return [r for r in records if len(r) > 1 or r == [""] or (r and r[0].strip(" \t"))]  # "" is no blank line
     kept = [line.removesuffix("\r") for line in lines if line.removesuffix("\r").strip(" \t")]
     if separator is None:
         return [[f for f in line.replace("\t", " ").split(" ") if f] for line in kept]
@@ -350,8 +356,8 @@ def check_rdf(suffix: str, content: bytes, found: list[Triple]) -> str:
     mine = {tuple(re.sub(r"^<(_:.*)>$", r"\1", name) for name in row) for row in mine}  # an IRI like a blank node
     # white space is not allowed in IRIs, and the two keep it differently
     wanted, mine = ({tuple(re.sub(r"\s+", " ", name) for name in row) for row in rows} for rows in (wanted, mine))
-    if any(set(' <>"') & set(name) for row in wanted for name in row):
-        return "read"  # rdflib takes what lies between the first < and the last > for an IRI
+    if any(set(' <>"') & set(name) or name.startswith("file:") for row in wanted for name in row):
+        return "read"  # rdflib takes all between the first < and the last > for an IRI, and completes relative ones
     if wanted != mine:
         raise Finding(f"rdflib has {sorted(wanted - mine)[:3]}, grash has {sorted(mine - wanted)[:3]}")
     return "compared"
