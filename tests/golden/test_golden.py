@@ -18,12 +18,13 @@ def found(tmp_path_factory):
 @pytest.mark.slow
 def test_metrics_are_those_on_record(found):
     for kind in ("searches", "trainings"):
-        for name, expected in EXPECTED[kind].items():
+        for name, expected in EXPECTED[0][kind].items():
             assert found[kind][name]["mrr"] == pytest.approx(expected["mrr"], abs=0.01), name
 
 
 @pytest.mark.slow
 def test_every_bit_is_as_on_record(found):
-    if arithmetic() != EXPECTED["arithmetic"]:
-        pytest.skip("The golden bits come from another kind of CPU, or another version of torch or NumPy.")
-    assert found == EXPECTED
+    same = [entry for entry in EXPECTED if entry["arithmetic"] == arithmetic()]
+    if not same:
+        pytest.skip("The golden bits come from other kinds of CPUs, or another version of torch or NumPy.")
+    assert found == same[0]
