@@ -29,11 +29,12 @@ from grash.data.load import prepare
 prepare(source, out)
 """
 GRASH_ENCODE = """
+from collections import Counter
 from pathlib import Path
 from grash.data.vocabulary import Encoder
 from grash.data.readers.source import SourceOptions
 from grash.data.readers.text import read_text_file
-read_text_file(Path(source), Encoder(), SourceOptions())
+read_text_file(Path(source), Encoder(), SourceOptions(), Counter())
 """
 POLARS_READ = """
 import numpy as np
