@@ -47,6 +47,7 @@ _LAST = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ONE = np.uint64(1)
 _EMPTY = np.uint64(0)
 _BITS_PER_BYTE = np.uint64(8)
 _WORD_BITS = np.uint64(64)
@@ -314,10 +315,8 @@ def hash_name(buffer: Bytes, start: Integer, length: Integer) -> Any:
     for at in range(start, start + (length & ~7), 8):
         h = (h ^ word_at(buffer, at)) * _STEP
         h ^= h >> _HALF
-    last = np.uint64(0)  # 0 to 7 bytes after the whole words
-    if length & 7:
-        last = word_at(buffer, start + (length & ~7)) & _ALL >> (_WORD_BITS - np.uint64(length & 7) * _BITS_PER_BYTE)
-    h = (h ^ last) * _STEP
+    last = (_ONE << (np.uint64(length & 7) * _BITS_PER_BYTE)) - _ONE  # the 0 to 7 bytes after the whole words
+    h = (h ^ (word_at(buffer, start + (length & ~7)) & last)) * _STEP
     h ^= h >> _HALF
     h *= _LAST
     return h >> _HALF
