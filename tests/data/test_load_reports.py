@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from grash.data.load import load_dataset
@@ -118,6 +119,13 @@ def test_a_source_larger_than_memory_leaves_out_the_same_lines(
     wanted = load_dataset("g.csv", bad_lines="skip", n_valid=n_valid)
     assert wanted.provenance["bad_lines_skipped"] == 30
     check_same(large(Path("g.csv"), Path("out"), bad_lines="skip", n_valid=n_valid), wanted)
+
+
+def test_a_split_of_ids_beside_a_split_of_names_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("a\tlikes\tb\nb\tlikes\tc\n")
+    np.save(tmp_path / "valid.npy", np.zeros((1, 3), np.int32))
+    with pytest.raises(InputError, match=r"valid\.npy is of the format npy, which cannot be mixed with text: give"):
+        load_dataset(tmp_path)
 
 
 def test_bad_lines_are_for_text(tmp_path: Path) -> None:

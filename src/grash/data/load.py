@@ -172,8 +172,13 @@ def _read_names(layout: Layout, options: SourceOptions) -> _Graph:
                 splits[split] = read_rdf_file(path, file_format, encoder, options, notes)
             elif file_format == "parquet":
                 splits[split] = tables.read_parquet_file(path, encoder, options)
-            else:
+            elif file_format == "text":
                 splits[split] = read_text_file(path, encoder, options, notes)
+            else:
+                raise InputError(
+                    f"{path} is of the format {file_format}, which cannot be mixed with {layout.formats['train']}: give "
+                    f"the splits in one format."
+                )
     log_skipped_literals(notes)
     return _named_graph(splits, encoder, dict(notes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,18 @@ def test_under_a_limit_compressed_text_is_read_in_parts_unless_it_is_small(tmp_p
     assert must_read_in_parts(packed, usable, strict=True)
     assert not must_read_in_parts(packed, usable, strict=False)
     assert must_read_in_parts(small, usable, strict=True, started=True)
+
+
+def test_a_format_is_read_in_parts_only_if_it_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text(lines())
+    np.save(tmp_path / "valid.npy", np.zeros((2, 3), np.int32))
+    mixed = recognize(tmp_path)
+    assert mixed.formats == {"train": "text", "valid": "npy"}
+    new = replace(recognize(tmp_path / "train.txt"), formats={"train": "a new format"})  # type: ignore[dict-item]
+    for layout in (mixed, new):
+        assert not must_read_in_parts(layout, 0, strict=True, started=True)
+    assert must_read_in_parts(recognize(tmp_path / "train.txt"), 0, strict=True)
+    assert must_read_in_parts(recognize(tmp_path / "valid.npy"), 0, strict=True)
 
 
 def libkge_folder(folder: Path) -> Path:

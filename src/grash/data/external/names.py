@@ -30,6 +30,7 @@ from grash.data.readers.text import TextSource
 from grash.data.vocabulary import Encoder, HashedFields, Interner, VocabularyWriter, concatenate_names
 from grash.files import atomic_file
 
+FORMATS = ("text", *RDF_FORMATS)  # that `SpillReader` can read
 Block = tuple[Callable[[Encoder], Triples], int, int, int]  # function that returns ids; next_byte, next_line, n_bad
 
 COMMIT_ROWS = 1 << 23  # between two commits: some seconds of work
@@ -85,6 +86,7 @@ class SpillReader:
         state, path, file_format = self.spill.state, self.layout.files[split], self.layout.formats[split]
         if file_format in RDF_FORMATS:
             return _rdf_blocks(stream, file_format, self.options, notes, state.next_byte)
+        assert file_format == "text", f"{path} is {file_format}, which is not in FORMATS"
         return _text_blocks(stream, path, self.options, state)
 
     def _begin_generation(self) -> None:

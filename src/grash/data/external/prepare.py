@@ -20,7 +20,7 @@ import numpy as np
 from grash.data import load
 from grash.data.arrays import ArrayWriter, Mask, Triples, in_blocks, open_array, release_pages, select_rows
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset
-from grash.data.external.names import SpillReader, merge_generations
+from grash.data.external.names import FORMATS, SpillReader, merge_generations
 from grash.data.external.spill import MANIFEST, Spill, map_rows
 from grash.data.readers import dictionaries, tables
 from grash.data.readers.source import Layout, SourceOptions, dataset_name, machine_bytes, open_source
@@ -45,6 +45,7 @@ _EXPANSION = 8  # likely ratio of uncompressed to compressed size
 _MAX_EXPANSION = 1032  # of gzip; other formats reach less with text
 _SAMPLE = 1 << 16
 _NAMES = ("entities", "relations")
+_READ_IN_PARTS = {"file": {*FORMATS, "npy"}, "splits": {*FORMATS}, "arrays": {"npy"}}  # formats by kind of layout
 _log = logging.getLogger(__name__)
 
 
@@ -251,9 +252,7 @@ def check_limit(layout: Layout, limit: int) -> None:
 
 
 def _can_read_in_parts(layout: Layout) -> bool:
-    if layout.kind not in ("file", "splits", "arrays"):
-        return False
-    return not {"parquet", "npz"} & set(layout.formats.values())
+    return {*layout.formats.values()} <= _READ_IN_PARTS.get(layout.kind, set()) and bool(layout.formats)
 
 
 def _estimate(layout: Layout, role: str, strict: bool) -> int:
