@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import cycle, product
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,8 +14,9 @@ from grash.errors import ConfigError
 from grash.kernels.random import key_at, key_of
 from grash.models import MODELS, KgeModel
 from grash.training.batches import Batch, Batches
-from grash.training.config import TrainConfig, make_config
+from grash.training.config import Penalty, TrainConfig, make_config
 from grash.training.gradients import Gradient, step_gradients
+from grash.training.losses import POWERS
 from oracles import random_triples, relative_distance, step_loss
 
 VARIANTS = ["complex", "cp", "distmult", "rescal", "rotate-1", "rotate-2", "transe-1", "transe-2"]
@@ -122,6 +123,20 @@ def test_every_combination_equals_autograd(variant: str, training: str, loss: st
         assert tried == 0
     else:
         assert tried >= 36, tried
+
+
+def test_every_penalty_of_the_settings_is_computed_and_compared() -> None:
+    assert {*get_args(Penalty)} == {*POWERS} == {penalty for penalty, _ in PENALTIES}
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_a_penalty_that_is_only_a_name_is_an_error(training: str) -> None:
+    config = make_config(TRAININGS[training] | {"dim": 4, "batch_size": 5, "penalty_entity": 0.1})
+    batches = Batches(random_triples(0, 7, 5, 2), 5, 2, config, CPU)
+    batch: Any = batches.questions(0) if training == "kvsall" else batches.positives(0)
+    unknown = config.model_copy(update={"penalty": "l4"})
+    with pytest.raises(KeyError, match="l4"):
+        step_gradients(random_model(config, 5, 2, 0, torch.float32), batch, unknown, 0)
 
 
 @st.composite

@@ -297,7 +297,7 @@ _COVERED: dict[str, tuple[Any, ...]] = {
     "negatives_sampling": ("uniform",),
     "negatives_filtered": (False,),
     "optimizer": ("adagrad", "row_adagrad"),
-    "penalty": ("none", "l1", "l2", "l3", "n3"),
+    "penalty": tuple(PENALTIES),
 }
 
 

@@ -250,10 +250,9 @@ def _compare(model: KgeModel, config: TrainConfig, step: StepGradients, asked: _
         for_truth = add_row_gradients(for_queries, queries, truth, for_positive, model.pair)
         asked.answer.add(model.candidate_gradient(for_truth, seen))
     if config.penalty == "dura":
-        weight = config.penalty_entity / size
-        step.loss = step.loss + weight * (queries.square().sum() + truth.square().sum())
-        for_queries = for_queries + 2 * weight * queries
-        asked.answer.add(model.candidate_gradient(2 * weight * truth, seen))
+        dura_queries, dura_truth = add_dura(config, step, queries, truth, size)
+        for_queries = for_queries + dura_queries
+        asked.answer.add(model.candidate_gradient(dura_truth, seen))
     for_known, for_relation = model.query_gradient(for_queries, asked.known.values, asked.relation.values, seen)
     asked.known.add(for_known)
     asked.relation.add(for_relation)
@@ -382,7 +381,7 @@ class PenalizedRows(Protocol):
 
 def penalizes_rows(config: TrainConfig) -> bool:
     """Return whether the rows of a batch are penalized (dura penalizes queries and answers instead)."""
-    return config.penalty_weighted and config.penalty in POWERS
+    return POWERS[config.penalty] is not None and config.penalty_weighted
 
 
 def penalize_rows(
@@ -399,6 +398,15 @@ def penalize_rows(
         value, gradient = power_penalty(rows.raw, weight, config.penalty, moduli=moduli, counts=counts)
         step.loss = step.loss + value
         rows.add_raw(gradient)
+
+
+def add_dura(
+    config: TrainConfig, step: StepGradients, queries: Tensor, truth: Tensor, size: int
+) -> tuple[Tensor, Tensor]:
+    """Add DURA, the squares of queries and true answers (n, D), divided by `size`; return the gradients of both."""
+    weight = config.penalty_entity / size
+    step.loss = step.loss + weight * (queries.square().sum() + truth.square().sum())
+    return 2 * weight * queries, 2 * weight * truth
 
 
 def penalize_tables(model: KgeModel, config: TrainConfig, step: StepGradients, *, relations_count: bool = True) -> None:

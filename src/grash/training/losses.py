@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grash.kernels.softmax_loss import LossAndGradients, softmax_loss
-from grash.training.config import TrainConfig
+from grash.training.config import Penalty, TrainConfig
 
 
 def side_loss(
@@ -89,16 +89,19 @@ def label_divergence(log_probabilities: Tensor, target: Tensor) -> tuple[Tensor,
     return loss, log_probabilities.exp() - target
 
 
-POWERS = {"l1": 1, "l2": 2, "l3": 3, "n3": 3}  # of the penalties on single rows; dura is in `gradients.py`
+POWERS: dict[Penalty, int | None] = {  # of the penalties on rows; None: none, or not on rows (`add_dura`)
+    "none": None, "l1": 1, "l2": 2, "l3": 3, "n3": 3, "dura": None,
+}  # fmt: skip
 
 
 def power_penalty(
-    rows: Tensor, weight: float, kind: str, *, moduli: bool, counts: Tensor | None = None
+    rows: Tensor, weight: float, kind: Penalty, *, moduli: bool, counts: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """rows (n, D) → (w/p)·Σ |x|^p as a scalar, and its gradient (n, D); row i counts counts[i] times.
 
     With `moduli`, n3 is (w/3)·Σ |z|³ over complex moduli. A penalty of the batch's rows has w = weight / B."""
     p = POWERS[kind]
+    assert p is not None, f"{kind} is no penalty on rows"
     if kind == "n3" and moduli:
         half = rows.shape[-1] // 2
         size = (rows[..., :half].square() + rows[..., half:].square()).sqrt()

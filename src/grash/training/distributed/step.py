@@ -35,6 +35,7 @@ from grash.training.distributed.communication import RowExchange, Shard, double_
 from grash.training.gradients import (
     Gradient,
     StepGradients,
+    add_dura,
     penalize_rows,
     penalize_tables,
     penalizes_rows,
@@ -184,10 +185,10 @@ def _pass_back(
     if side.scored is not side.answer:
         side.answer.add_raw(side.scored.gradient)
     if config.penalty == "dura":
-        weight, truth = config.penalty_entity / size, model.candidate(side.answer.values, side.seen)
-        step.loss = step.loss + weight * (side.queries.square().sum() + truth.square().sum())
-        for_queries = for_queries + 2 * weight * side.queries
-        side.answer.add(model.candidate_gradient(2 * weight * truth, side.seen))
+        truth = model.candidate(side.answer.values, side.seen)
+        dura_queries, dura_truth = add_dura(config, step, side.queries, truth, size)
+        for_queries = for_queries + dura_queries
+        side.answer.add(model.candidate_gradient(dura_truth, side.seen))
     for_known, for_relation = model.query_gradient(for_queries, side.known.values, side.relation.values, side.seen)
     side.known.add(for_known)
     side.relation.add(for_relation)
