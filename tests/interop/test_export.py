@@ -127,6 +127,12 @@ def test_what_pykeen_cannot_say_is_listed(settings, said):
     assert content["metadata"]["not_carried_over"] == left_out and content["pipeline"]["dataset"] == "nations"
 
 
+def test_a_model_that_pykeen_has_not_is_refused(monkeypatch):
+    monkeypatch.setitem(MODELS, "simple", MODELS["distmult"])
+    with pytest.raises(ConfigError, match="model=simple cannot be exported as a configuration of PyKEEN, only complex"):
+        config_to_pykeen(config_of(model="simple"), "nations")
+
+
 def test_a_configuration_that_pykeen_shares_leaves_little_out():
     config = config_of(
         model="distmult", training="1vsall", reciprocal=True, init="normal", optimizer="adam", loss="softmax"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grash import __version__
-from grash.errors import InputError
+from grash.errors import ConfigError, InputError
 from grash.training.config import TrainConfig
 
 _MODELS = {
@@ -37,6 +37,11 @@ def config_to_pykeen(config: TrainConfig, dataset: str) -> tuple[dict[str, Any],
     dataset: a name that PyKEEN knows, or a folder with train.txt, valid.txt and test.txt (three columns, tabs), whose
     absolute paths are written.
     """
+    if config.model not in _MODELS:
+        raise ConfigError(
+            f"model={config.model} cannot be exported as a configuration of PyKEEN, only {', '.join(_MODELS)} can: "
+            f"export its embeddings (npy, word2vec or parquet)."
+        )
     left_out: list[str] = []
     pipeline = _graph(config, dataset)
     pipeline |= {"model": _MODELS[config.model], "model_kwargs": _model(config, left_out)}
