@@ -73,3 +73,24 @@ def test_workers_find_the_same_finalists(whole: Path, tmp_path: Path) -> None:
     small_search(tmp_path / "run", **FINALISTS, engine="processes", workers=2).run()
     found, expected = essence(tmp_path / "run"), essence(whole)
     assert found["winner"] == expected["winner"] and found["results"] == expected["results"]
+
+
+def test_the_estimate_of_seconds_counts_the_validations_of_each_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grash.engines.plan.probe_validation", lambda data, config: 1.0)
+    monkeypatch.setattr("grash.engines.plan._probe_steps", lambda data, configs: 0.0)
+    plan = small_search(tmp_path / "run", **FINALISTS).plan()
+    assert [(r.n_trials, r.seconds) for r in plan.rounds] == [(9, 9 * 2.0), (3, 3 * 4.0), (3, 3 * 1.0)]
+    assert plan.final is not None and plan.final.seconds == 20.0
+
+
+def test_an_outside_trainer_is_asked_for_no_finalists(tmp_path: Path) -> None:
+    """Their comparison needs validations during the last round, which `tell` does not take."""
+    search = small_search(tmp_path / "run", **FINALISTS)
+    while (trial := search.ask()) is not None:
+        assert trial.config.valid_every == trial.config.epochs / 2
+        search.tell(trial, 0.1 + 0.01 * trial.number)
+    search.close()
+    state = search.result.state
+    assert state.sizes == [9, 3] and state.finished and state.spent <= state.budget

@@ -231,7 +231,7 @@ class Search:
 
     def _asking_driver(self) -> Driver:
         if self._asking is None:
-            self.settings = self.settings.model_copy(update={"final_train": False})
+            self.settings = self.settings.model_copy(update={"final_train": False, "finalists": 0})
             self._graphs = None  # they depend on the settings
             self._check_plan()
             folder = RunFolder(self.folder).__enter__()

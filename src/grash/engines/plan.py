@@ -23,7 +23,7 @@ from grash.evaluation.ranking import Ranker
 from grash.kernels.device import matmul_precision
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
-from grash.search.proposals import make_configurations, score_count
+from grash.search.proposals import FINAL_VALIDATIONS, make_configurations, score_count
 from grash.search.schedule import fitting_trials, round_config
 from grash.search.trial import Configuration, Round, TrialResult
 from grash.training.checkpoint import TrainState
@@ -35,7 +35,6 @@ from grash.training.placement import Placement
 
 _PROBE_SECONDS = 0.5
 _PROBE_TRIPLES = 200  # ranked on a CPU
-_ROUND_VALIDATIONS, _FINAL_VALIDATIONS = 2, 20  # per training, for the estimate of seconds
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def _plan_round(
     seconds = None
     if probe:
         torch.set_num_threads(threads)
-        n_validations = n * (_FINAL_VALIDATIONS if final else _ROUND_VALIDATIONS)
+        n_validations = n * (FINAL_VALIDATIONS if final else plan.n_validations)
         seconds = n_validations * probe_validation(data, typical) + steps * _probe_steps(data, entering)
     return PlannedRound(
         plan,
