@@ -92,7 +92,10 @@ def transfer(
     ] = "triples,walk,kgtuner,k-core,core-order,epochs,combined",
     **given: Any,
 ) -> None:
-    """Measure which reductions predict full training, by technique and budget (paper, Fig. 3, Tab. 1)."""
+    """Measure how well reductions predict full training (Figure 3).
+
+    Reports rank correlations by technique and budget, and what each costs (paper, Figure 3 and Table 1).
+    """
     from grash_study.transfer import check_reductions, transfer_cells, transfer_page
 
     chosen = check_reductions(techniques)
@@ -118,7 +121,10 @@ def variants(
     running: dict[str, Any],
     reading: dict[str, Any],
 ) -> None:
-    """Compare what searches pick by reducing epochs, the graph or both, model by model (Tab. 2)."""
+    """Compare reducing epochs, the graph or both (Table 2).
+
+    Runs a search of each kind with each model, and trains what they pick in full.
+    """
     from grash_study.pool import DEFAULT
     from grash_study.store import cells_on
     from grash_study.variants import pick_cells, setups, variant_searches, variants_page
@@ -151,7 +157,10 @@ def resources(
     ] = True,
     **given: Any,
 ) -> None:
-    """Measure seconds, peak memory and model size per round and variant, and more trials at a time (Tab. 3)."""
+    """Measure seconds and memory per round (Table 3).
+
+    Also measures the size of the models, and the first round with several trials at a time.
+    """
     from grash_study.resources import resources_page, time_first_rounds
     from grash_study.variants import variant_searches
 
@@ -172,7 +181,10 @@ def rounds(
     which: Which = "graph,combined",
     **given: Any,
 ) -> None:
-    """Compare numbers of rounds: η = 2, 4, 8 and n at B = 3, and one round at B = 1 (Tab. 4)."""
+    """Compare numbers of rounds (Table 4).
+
+    Runs searches with η = 2, 4, 8 and n at B = 3, and one round at B = 1.
+    """
     from grash_study.variants import pick_cells, round_searches, rounds_page
 
     study = Study(source, n, **given)
@@ -190,7 +202,10 @@ def table(
     ] = None,
     **given: Any,
 ) -> None:
-    """Make a table: a pool of configurations at every fidelity, with curves, costs and failures."""
+    """Train a pool of configurations at every fidelity.
+
+    Writes a table with curves, costs and failures, on which grash study methods simulates searches.
+    """
     from grash_study.table import make_table, table_cells
 
     study = Study(source, n, **given)
@@ -222,7 +237,7 @@ def methods(
     ] = None,
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder of pages and plots.")] = RUNNING["out"][1],
 ) -> None:
-    """Compare search methods on tables: what they pick at equal cost, with intervals.
+    """Compare what search methods pick at equal cost, on tables.
 
     A file for --settings is a list: - {name: more survivors, eta: 3} or - {name: ties, run: rungs, ties: 2}.
     """
@@ -282,7 +297,9 @@ def confirm(
     running: dict[str, Any],
     reading: dict[str, Any],
 ) -> None:
-    """Run real searches, train their picks in full and test them: several seeds each, candidates side by side.
+    """Run real searches with several seeds.
+
+    Trains what they pick in full, tests it, and compares presets and candidates.
 
     --candidate "sobol: proposals=sobol" --candidate "rich: n_trials=128, space=rich.yaml, preset=default": settings of
     a search, or of a training (then fixed as by --set), on top of preset=NAME.
@@ -319,7 +336,7 @@ def merge(
     into: Annotated[Path, typer.Argument(help="The store to add results to.", show_default=False)],
     others: Annotated[list[Path], typer.Argument(help="Stores of the same studies.", show_default=False)],
 ) -> None:
-    """Add the results of other stores, e.g. from another machine, to a store."""
+    """Add the results of other stores to a store."""
     from grash_study.store import merge_stores
 
     for name, count in merge_stores(into, *others).items():

@@ -129,7 +129,7 @@ def test_a_question_needs_exactly_two_parts():
         model.predict(head="person 1")
     with pytest.raises(InputError, match="all three are given"):
         model.predict("person 1", "next", "person 2")
-    with pytest.raises(InputError, match="give 1 or more"):
+    with pytest.raises(InputError, match="k=0 is not valid: give a whole number, 1 or more"):
         model.predict("person 1", "next", k=0)
 
 
@@ -323,9 +323,9 @@ def test_no_tile_of_scores_is_larger_than_planned(monkeypatch):
 @pytest.mark.parametrize("k", [2.5, 0, True, "3", None])
 def test_a_count_that_is_none_is_refused(k):
     model = model_of(rings())
-    with pytest.raises(InputError, match="answers were asked for: give 1 or more"):
+    with pytest.raises(InputError, match="is not valid: give a whole number, 1 or more"):
         model.predict(head="person 1", relation="next", k=k)
-    with pytest.raises(InputError, match="neighbors were asked for: give 1 or more"):
+    with pytest.raises(InputError, match="is not valid: give a whole number, 1 or more"):
         model.neighbors("person 1", k=k)
 
 

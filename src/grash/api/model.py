@@ -160,7 +160,7 @@ class Model:
         new_only: bool = False,
     ) -> list[list[Prediction]]:
         """Call `predict` for each (head, relation, tail) of names, one of them None, or each `Query` of ids."""
-        _check_count(k, "answers")
+        _check_count(k)
         questions = [q if isinstance(q, Query) else self.query(*_three(q, i)) for i, q in enumerate(queries)]
         answers: list[list[Prediction]] = [[] for _ in questions]
         for side in ("head", "tail"):
@@ -205,7 +205,7 @@ class Model:
         """
         if metric not in METRICS:
             raise ConfigError(f"metric={metric!r} is unknown: give {', '.join(METRICS)}.")
-        _check_count(k, "neighbors")
+        _check_count(k)
         center = _find(entity, entity_id, self.dataset.entities, self.dataset.n_entities, "entity")
         if center is None:
             raise InputError("No entity is given: give entity= or entity_id=.")
@@ -284,7 +284,7 @@ class Model:
         if isinstance(triples, np.ndarray) and np.issubdtype(triples.dtype, np.integer):
             sizes = (self.dataset.n_entities, self.dataset.n_relations, self.dataset.n_entities)
             if triples.ndim != 2 or triples.shape[1] != 3:
-                raise InputError(f"triples have the shape {triples.shape}, and (n, 3) is needed.")
+                raise InputError(f"triples have the shape {triples.shape}, expected (n, 3).")
             outside = (triples < 0) | (triples >= np.array(sizes))
             if outside.any():
                 row, column = np.argwhere(outside)[0]
@@ -381,9 +381,9 @@ def _id_of(name: Name, vocabulary: Vocabulary | None, count: int, kind: str) -> 
     return int(name)
 
 
-def _check_count(k: object, what: str) -> None:
+def _check_count(k: object) -> None:
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k={k!r} {what} were asked for: give 1 or more, a whole number.")
+        raise InputError(f"k={k!r} is not valid: give a whole number, 1 or more.")
 
 
 def _three(row: Any, number: int) -> tuple[Any, Any, Any]:

@@ -108,7 +108,7 @@ def reduce(
     *,
     reading: dict[str, Any],
 ) -> None:
-    """Write a smaller graph, on which configurations rank as on the full one.
+    """Write a smaller graph to compare configurations on.
 
     Entities with few neighbors are removed until the train split is small enough. The result is an encoded dataset
     with the same names and its own valid split (20 %, at most 5,000 triples).

@@ -15,8 +15,9 @@ from grash.errors import ConfigError
 Options = dict[str, tuple[Any, Any, Any]]  # {name: (type, default, typer.Option)}
 
 SOURCE = "A graph: a file, a folder with train/valid/test files, an encoded dataset, or 'world', the bundled one."
+MODEL = "A model folder, or the run folder of a finished search."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE, show_default=False)]
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, from grash search.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no plan and no progress.")]
@@ -36,12 +37,18 @@ def optional(kind: Any, help: str, *names: str, metavar: str | None = None) -> t
 READING: Options = {
     "separator": optional(str, "tab, comma, semicolon, space, whitespace, or one character (default: guessed)."),
     "header": optional(bool, "Whether the first line names the columns (default: guessed)."),
-    "columns": optional(str, "Order of the columns, e.g. htr; or places (0,2,1) or names of head,relation,tail."),
+    "columns": optional(
+        str, "Order of the columns, e.g. htr; or the columns of head, relation, tail by position (0,2,1) or name."
+    ),
     "bad_lines": optional(str, "Lines of text that are not triples: error (default), skip, or list them in a file."),
     "literals": optional(str, "RDF triples with a literal as object: skip (default) or keep."),
     "duplicates": optional(str, "Repeated triples in train: drop (default) or keep."),
-    "valid_fraction": optional(float, "Fraction split off for valid if missing (default: 0.05, at most 10,000)."),
-    "test_fraction": optional(float, "Fraction split off for test if missing (default: 0.05, at most 10,000)."),
+    "valid_fraction": optional(
+        float, "Fraction of train to use as valid if there is no valid split (default: 0.05, at most 10,000 triples)."
+    ),
+    "test_fraction": optional(
+        float, "Fraction of train to use as test if there is no test split (default: 0.05, at most 10,000 triples)."
+    ),
     "n_valid": optional(int, "Number of triples split off for valid."),
     "n_test": optional(int, "Number of triples split off for test."),
     "seed": optional(int, "Seed of that split (default: 0).", "--split-seed"),

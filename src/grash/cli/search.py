@@ -90,8 +90,9 @@ def search(
 ) -> None:
     """Search hyperparameters, then train and test the winner.
 
-    By default, a search costs as much as three training runs. Ctrl-C finishes the running trials and stops; a second
-    Ctrl-C saves them and stops at once. The same command, or grash resume, continues the search.
+    By default, the rounds cost as much as three full training runs. Comparing the finalists and training the winner
+    come on top. Ctrl-C finishes the running trials and stops; a second Ctrl-C saves them and stops at once. The same
+    command, or grash resume, continues the search.
     """
     from grash.api.search import Search
 

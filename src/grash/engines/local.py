@@ -232,7 +232,7 @@ class TrialRunner:
 
 
 class LocalEngine:
-    """With `stacked`, takes trials until memory is full, and no more until all of them have ended."""
+    """Runs trials in this process: one at a time, or with `stacked` as many together as fit into memory."""
 
     def __init__(self, runner: TrialRunner, *, stacked: bool = False) -> None:
         self.runner = runner

@@ -173,7 +173,7 @@ def difference(round_state: RoundState) -> str:
         else:
             text += ", and its interval is below the winner's." if lead >= 0 else "."
     if (higher := higher_than(round_state, first)) is not None:
-        rise = f"the score adds {plan.trend:g} of the rise between the last two validations (`trend`)."
+        rise = f"the score adds {plan.trend:g} of the rise over the second half of the round (`trend`)."
         text += f" Configuration {first.number} ranks before configuration {higher.number} ({higher.mrr:.4f}) "
         text += f"because its MRR was still rising: {rise}"
     return text

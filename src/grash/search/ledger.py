@@ -145,7 +145,7 @@ class RoundState:
         return sum(r.seconds for attempts in self.attempts.values() for r in attempts)
 
     def score(self, result: TrialResult) -> float:
-        """Return what ranks a trial: its MRR plus `trend` times its last rise (docs/decisions/0033).
+        """Return what ranks a trial: its MRR plus `trend` times its rise (docs/decisions/0033).
 
         Of a finalist: its score in the last round times how its MRR on the full graph compares with that on the
         last round's graph after the same number of epochs, so a slow start counts on neither side (decision 0043).

@@ -40,13 +40,20 @@ class SearchSettings(Settings):
     guarded_split: bool = Field(True, description="Leave every entity and relation of a subgraph a training triple.")
     last_round_holdout: Literal["random", "match_valid"] = Field(
         "match_valid",
-        description="Validation triples of the last round's subgraph: random ones, or (match_valid) isolated pairs, "
-        "which no other triple links, if the dataset's valid split has only such.",
+        description="How the last round holds out validation triples: random, or match_valid (isolated pairs if the "
+        "valid split has only those).",
     )
-    negatives_floor: float = Field(0.0, ge=0, le=1, description="Smallest factor on the negatives of a subgraph.")
+    negatives_floor: float = Field(
+        0.0, ge=0, le=1, description="Lower bound of the factor that scales the number of negatives on a subgraph."
+    )
     guard_rails: bool = Field(True, description="Keep subgraphs and epochs large enough to compare configurations.")
     carry_over: bool = Field(True, description="Add the unused budget of a round to the next one.")
-    trend: float = Field(0.5, ge=0, le=1000, description="Weight of the last rise in MRR in a trial's score.")
+    trend: float = Field(
+        0.5,
+        ge=0,
+        le=1000,
+        description="Weight of a trial's rise in MRR over the second half of a round, added to its score.",
+    )
     scaled_penalties: bool = Field(
         True,
         description="Multiply penalties by the round's share of the triples, except where isolated pairs are held out.",

@@ -104,7 +104,10 @@ class TrainConfig(Settings):
     penalty: Penalty = Field("none", description="Regularization penalty.")
     penalty_entity: float = Field(0.0, ge=0, le=1e6, description="Weight of the penalty on entities.")
     penalty_relation: float = Field(0.0, ge=0, le=1e6, description="Weight of the penalty on relations.")
-    penalty_weighted: bool = Field(True, description="Penalize what the batch uses, as often; else all, in every step.")
+    penalty_weighted: bool = Field(
+        True,
+        description="Penalize only the rows of the batch, by how often they occur; false: all rows in every step.",
+    )
     dropout_entity: float = Field(0.0, ge=0, lt=1, description="Dropout rate of entity embeddings.")
     dropout_relation: float = Field(0.0, ge=0, lt=1, description="Dropout rate of relation embeddings.")
 
