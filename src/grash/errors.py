@@ -11,12 +11,17 @@
     └── SearchFailed        a search in which every trial failed
 
 The command line prints the message and exits with the error's `exit_code`. A traceback means a bug in grash.
+UNFINISHED and INTERRUPTED are the exit codes of commands that were stopped without an error.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+
+UNFINISHED = 7  # exit code of a search or study that --max-seconds stopped; it can be continued
+INTERRUPTED = 130  # exit code of a command that Ctrl-C stopped
+_MEMORY_MESSAGES = ("allocate memory", "out of memory", "ALLOC_FAILED")
 
 
 def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:
@@ -70,3 +75,10 @@ class Diverged(GrashError):
 
 class SearchFailed(GrashError):
     exit_code = 6
+
+
+def is_memory_error(error: Exception) -> bool:
+    """Return whether memory ran out. torch and CUDA libraries raise RuntimeErrors for it, known by their text only."""
+    if isinstance(error, RuntimeError):
+        return any(message in str(error) for message in _MEMORY_MESSAGES)
+    return isinstance(error, MemoryError | MemoryPlanError)

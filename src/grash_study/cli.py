@@ -17,7 +17,7 @@ import typer
 from grash.cli.console import command, say, show_log
 from grash.cli.console import table as show_table
 from grash.cli.options import READING, Options, Source, parse_assignment, with_options
-from grash.errors import ConfigError, InputError
+from grash.errors import UNFINISHED, ConfigError, InputError
 
 if TYPE_CHECKING:
     from grash.data.dataset import Dataset
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from grash_study.store import Cell
 
 _NOT_SHOWN = ("--device", "--max-seconds", "--batch", "--plan", "--page")  # a page does not depend on these
-UNFINISHED = 7  # exit code of a study that --max-seconds ended; the same command continues it
 
 
 def _option(kind: Any, default: Any, *names: str, help: str) -> tuple[Any, Any, Any]:

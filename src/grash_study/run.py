@@ -16,10 +16,10 @@ import torch
 
 from grash.data.known_answers import KnownAnswers
 from grash.engines.local import lost_context
-from grash.engines.memory import choose_device, is_memory_error
+from grash.engines.memory import choose_device
 from grash.engines.plan import probe_step, probe_validation
 from grash.engines.trainer import TrainingData, run_trainings
-from grash.errors import ConfigError, Diverged, GrashError, InputError
+from grash.errors import ConfigError, Diverged, GrashError, InputError, is_memory_error
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes

@@ -421,3 +421,17 @@ def test_an_interrupted_command_prints_it(verb: str, monkeypatch: pytest.MonkeyP
     assert ran.err == (
         "Interrupted. Run the same command again to continue.\n" if verb == "prepare" else "Interrupted.\n"
     )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDA driver error: out of memory")],
+    ids=["host", "torch", "driver"],
+)
+def test_running_out_of_memory_is_no_defect(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_out(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("grash.api.dataset.load_dataset", run_out)
+    ran = grash("describe", "world")
+    assert ran.code == 3 and ran.err.startswith("error: Out of memory. Try a smaller batch_size")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
@@ -20,9 +20,10 @@ from rich.console import Console
 from grash.api.search import SearchResult
 from grash.cli import live, main
 from grash.cli.live import draw_search, live_display
-from grash.cli.search import _print_result
+from grash.cli.search import _STOP_CODES, _print_result
 from grash.report import charts
-from grash.search.ledger import SearchState, read_ledger
+from grash.report.summary import _STOPPED_BY
+from grash.search.ledger import SearchState, StopReason, read_ledger
 from grash.training.loop import Progress
 from report.runs import MISHAPS, RISING, write_run
 from small_graph import grash, rings, write_tsv
@@ -293,3 +294,8 @@ def test_a_broken_chart_does_not_stop_a_search(tmp_path: Path, monkeypatch: pyte
     assert ran.code == 0 and "winner: configuration" in ran.out
     assert ran.err.count("ZeroDivisionError('a defect')") == 1 and (tmp_path / "run" / "model").is_dir()
     assert "could not be drawn" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_every_reason_of_a_stop_has_an_exit_code_and_a_sentence() -> None:
+    assert {*_STOP_CODES} == {*_STOPPED_BY} == {*get_args(StopReason)}
+    assert _STOP_CODES == {"interrupted": 130, "max_seconds": 7}

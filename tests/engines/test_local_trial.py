@@ -12,9 +12,8 @@ import torch
 from engines.searches import bare, shifts
 from grash.engines import local as trial_module
 from grash.engines.local import LocalEngine, TrialRunner
-from grash.engines.memory import is_memory_error
 from grash.engines.trainer import run_training
-from grash.errors import Diverged, GrashError, MemoryPlanError, OutputError
+from grash.errors import Diverged, GrashError, MemoryPlanError, OutputError, is_memory_error
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.search.graphs import SearchGraphs

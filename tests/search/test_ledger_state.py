@@ -63,9 +63,9 @@ def test_a_trial_runs_from_its_start_to_its_end() -> None:
 def test_nothing_runs_after_a_stop_or_a_restart(event: dict[str, Any]) -> None:
     state = at(OPEN, started(1), {"event": "trial_started", "round": 0, "number": 1, "attempt": 1}, event)
     assert state.rounds[0].running == {} and state.final_running is None
-    assert state.stopped == event.get("reason", "")
+    assert state.stopped == event.get("reason")
     state.apply(started(1))
-    assert state.stopped == ""
+    assert state.stopped is None
 
 
 @pytest.mark.parametrize("status", MACHINE_FAULTS)

@@ -22,7 +22,7 @@ from grash import __version__
 from grash.cli import data, query, search, settings, train
 from grash.cli.console import say
 from grash.cli.train import has_other_ranks
-from grash.errors import ConfigError, GrashError, InputError, MemoryPlanError
+from grash.errors import INTERRUPTED, ConfigError, GrashError, InputError, MemoryPlanError, is_memory_error
 from grash.formatting import format_bytes
 
 _MIN_ADDRESS_SPACE = 5 << 28  # bytes; below 1.15 GiB libraries abort the process when they are loaded or first used
@@ -37,7 +37,7 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             hint = " Run the same command again to continue." if ctx.invoked_subcommand == "prepare" else ""
             say(f"Interrupted.{hint}")
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except (KeyboardInterrupt, typer.Abort):  # before or after the command itself
         say("Interrupted.")
-        return 130
+        return INTERRUPTED
     except typer.Exit as leave:
         return leave.exit_code
     except Exception as error:
@@ -129,7 +129,7 @@ def _explain(error: Exception) -> int:
             f"{format_bytes(limit)} (ulimit -v), which may be too little. GRASH_DEBUG=1 shows where it failed."
         )
         return MemoryPlanError.exit_code
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if is_memory_error(error):
         say("error: Out of memory. Try a smaller batch_size, fewer negatives or a smaller dim.")
         return MemoryPlanError.exit_code
     if isinstance(error, OSError):

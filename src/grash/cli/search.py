@@ -14,14 +14,14 @@ from grash.cli.console import as_json, command, say, show, show_log, table
 from grash.cli.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
 from grash.cli.train import early_stop
-from grash.errors import ConfigError
+from grash.errors import INTERRUPTED, UNFINISHED, ConfigError
 from grash.formatting import format_duration
 
 if TYPE_CHECKING:
     from grash.api.search import Search, SearchResult
+    from grash.search.ledger import StopReason
 
-STOPPED = 7  # exit code of a search that --max-seconds stopped; `grash resume` continues it
-
+_STOP_CODES: dict[StopReason, int] = {"interrupted": INTERRUPTED, "max_seconds": UNFINISHED}
 _SETTINGS = {
     "config": optional(Path, "YAML file of settings, or a GraSH search file of LibKGE.", "--config", "-c"),
     "preset": optional(str, "default, paper or paper-text (default: default)."),
@@ -244,7 +244,7 @@ def _run(
             say(f"Best so far: configuration {best.number}, {mrr_text(best.mrr, best.interval)} in round {best.round}.")
             source = made.source or made.folder / "dataset"
             say(f"Train it with: {command('grash', 'train', source, '--config', made.folder / 'best.yaml')}")
-        raise typer.Exit(130 if result.state.stopped == "interrupted" else STOPPED)
+        raise typer.Exit(_STOP_CODES[result.state.stopped])
     if not json:
         _print_result(result)
 

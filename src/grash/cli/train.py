@@ -21,7 +21,7 @@ import typer
 from grash.cli import options
 from grash.cli.console import as_json, command, say, show, show_log, status_line
 from grash.cli.options import READING, Device, Json, Overwrite, Quiet, Source, Threads, optional, parse_assignment
-from grash.errors import ConfigError, GrashError
+from grash.errors import INTERRUPTED, ConfigError, GrashError
 from grash.formatting import format_bytes, format_duration, format_number
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def _watching(request: _Request, device: str, checkpoint: Path | None) -> Iterat
             say(f"Interrupted. {checkpoint} has the checkpoint of step {step:,}; run the same command again to resume.")
         elif checkpoint is not None:
             say("Interrupted before the first checkpoint: nothing was written.")
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def progress_line(progress: Progress, epochs: float, memory: str) -> str:

@@ -176,8 +176,8 @@ def _read_names(layout: Layout, options: SourceOptions) -> _Graph:
                 splits[split] = read_text_file(path, encoder, options, notes)
             else:
                 raise InputError(
-                    f"{path} is of the format {file_format}, which cannot be mixed with {layout.formats['train']}: give "
-                    f"the splits in one format."
+                    f"{path} is of the format {file_format}, which cannot be mixed with {layout.formats['train']}: "
+                    f"give the splits in one format."
                 )
     log_skipped_literals(notes)
     return _named_graph(splits, encoder, dict(notes))

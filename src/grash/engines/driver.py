@@ -29,7 +29,7 @@ from grash.errors import OutputError, SearchFailed
 from grash.files import verify_folder
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials, advance
-from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState
+from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState, StopReason
 from grash.search.proposals import make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
 from grash.search.schedule import fitting_trials, plan_extension, planned_sizes, round_config
@@ -70,7 +70,8 @@ class Driver:
         self.before, self.began = self.state.seconds, time.monotonic()
         self.deadline = None if max_seconds is None else self.began + max_seconds
         self.progress: dict[tuple[int, int], Progress] = {}
-        self.stopping, self.in_final_training = "", False
+        self.stopping: StopReason | None = None
+        self.in_final_training = False
         self._watch_error: Exception | None = None
 
     def run(self) -> SearchState:

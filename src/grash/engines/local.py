@@ -26,9 +26,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from grash.engines.memory import choose_device, fits, is_memory_error
+from grash.engines.memory import choose_device, fits
 from grash.engines.trainer import Ended, TrainingData, can_stack, run_trainings, set_threads, stack_key
-from grash.errors import Diverged, FormatError, GrashError, OutputError
+from grash.errors import Diverged, FormatError, GrashError, OutputError, is_memory_error
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import default_work_bytes
 from grash.files import verify_folder

@@ -243,13 +243,6 @@ def fits(plan: MemoryPlan, device: torch.device) -> bool:
     return plan.on_device(device) <= USABLE_SHARE * free_bytes(device)
 
 
-def is_memory_error(error: Exception) -> bool:
-    """Return whether memory ran out. torch and CUDA libraries raise RuntimeError for it, known by its text only."""
-    known = (MemoryError, MemoryPlanError, torch.OutOfMemoryError)
-    messages = ("allocate memory", "out of memory", "ALLOC_FAILED")
-    return isinstance(error, known) or (isinstance(error, RuntimeError) and any(m in str(error) for m in messages))
-
-
 def free_disk(folder: Path) -> int:
     """Return the free bytes of the disk on which the folder is or would be."""
     path = folder.absolute()

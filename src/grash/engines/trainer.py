@@ -26,10 +26,9 @@ from grash.engines.memory import (
     choose_placement,
     fits,
     free_disk,
-    is_memory_error,
     plan_memory,
 )
-from grash.errors import ConfigError, InputError, OutputError
+from grash.errors import ConfigError, InputError, OutputError, is_memory_error
 from grash.evaluation.evaluate import sample_triples
 from grash.evaluation.metrics import mrr, mrr_interval
 from grash.evaluation.ranking import Ranker, Ranks

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from grash.errors import InputError
-from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
+from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, StopReason, read_ledger
 from grash.search.trial import Configuration, TrialResult
 
 FINAL = 0  # number of the "round" of the final training, as in the ledger
 _LOCK_FILE = ".lock"  # as in search/run_folder.py, whose import would make `grash status` slow
-_STOPPED_BY = {"interrupted": "It was interrupted.", "max_seconds": "The time given by --max-seconds is over."}
+_STOPPED_BY: dict[StopReason, str] = {
+    "interrupted": "It was interrupted.",
+    "max_seconds": "The time given by --max-seconds is over.",
+}
 
 
 def read_state(run_folder: Path) -> SearchState:
@@ -87,7 +90,7 @@ def status_of(state: SearchState) -> str:
 
 def stop_reason(state: SearchState) -> str:
     """Return a sentence on why the search stopped before its end; empty if it did not."""
-    return _STOPPED_BY.get(state.stopped, state.stopped)
+    return "" if state.stopped is None else _STOPPED_BY.get(state.stopped, state.stopped)
 
 
 def n_entrants(state: SearchState, number: int) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grash.errors import FormatError, InputError, OutputError
 from grash.files import check_schema, sync_folder
@@ -31,6 +31,7 @@ FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
 _NOT_SYNCED = ("trial_started",)
 Event = dict[str, Any]
+StopReason = Literal["interrupted", "max_seconds"]
 _log = logging.getLogger(__name__)
 
 
@@ -186,7 +187,7 @@ class SearchState:
     final_running: Event | None = None  # `trial_started` of the final training
     finished: bool = False
     failed: str = ""  # why the search ended without a winner or a model
-    stopped: str = ""  # why it stopped before its end
+    stopped: StopReason | None = None  # why it stopped before its end
     started_at: str = ""
     seconds: float = 0.0  # that all drivers have run so far
     max_retries: int = 2
@@ -253,7 +254,7 @@ class SearchState:
         self.rounds.append(RoundState(plan, before=self.rounds[-1] if plan.compares_finalists else None))
 
     def _on_trial_started(self, event: Event) -> None:
-        self.stopped = ""
+        self.stopped = None
         if event["round"] == 0:
             self.final_running = event
         else:
@@ -286,7 +287,7 @@ class SearchState:
         self.winner = event["number"]
 
     def _on_search_finished(self, event: Event) -> None:
-        self.finished, self.failed, self.stopped = True, event.get("failed", ""), ""
+        self.finished, self.failed, self.stopped = True, event.get("failed", ""), None
 
     def _on_search_stopped(self, event: Event) -> None:
         self.stopped = event["reason"]
@@ -294,7 +295,7 @@ class SearchState:
 
     def _on_search_resumed(self, event: Event) -> None:
         """Continue; a search that failed forgets its machine faults, so those trials run again."""
-        self.stopped = ""
+        self.stopped = None
         self._clear_running()
         if not self.failed:
             return
