@@ -8,7 +8,8 @@
     ├── MemoryPlanError     the request does not fit into memory
     ├── OutputError         a file that could not be written (full disk, no permission)
     ├── Diverged            the loss became NaN, infinite or exploded
-    └── SearchFailed        a search in which every trial failed
+    ├── SearchFailed        a search in which every trial failed
+    └── RankLost            another rank of a training ended or cannot be reached; the message names this one
 
 The command line prints the message and exits with the error's `exit_code`. A traceback means a bug in grash.
 UNFINISHED and INTERRUPTED are the exit codes of commands that were stopped without an error.
@@ -75,6 +76,10 @@ class Diverged(GrashError):
 
 class SearchFailed(GrashError):
     exit_code = 6
+
+
+class RankLost(GrashError):
+    exit_code = 8
 
 
 def is_memory_error(error: Exception) -> bool:

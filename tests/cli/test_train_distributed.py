@@ -84,6 +84,8 @@ def test_every_rank_says_what_is_wrong_with_its_number(
         assert (
             ran.code == 2 and f"error: rank {rank}: --placement host is only for a training in one process" in ran.err
         )
+        ran = grash("train", str(tmp_path / "absent"), *SMALL)
+        assert ran.code == 2 and f"error: rank {rank}: There is no file or folder" in ran.err
 
 
 def test_only_trainings_are_launched_as_several(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from grash import __version__
 from grash.cli import data, query, search, settings, train
 from grash.cli.console import say
 from grash.cli.train import has_other_ranks
-from grash.errors import INTERRUPTED, ConfigError, GrashError, InputError, MemoryPlanError, is_memory_error
+from grash.errors import INTERRUPTED, ConfigError, GrashError, InputError, MemoryPlanError, RankLost, is_memory_error
 from grash.formatting import format_bytes
 
 _MIN_ADDRESS_SPACE = 5 << 28  # bytes; below 1.15 GiB libraries abort the process when they are loaded or first used
@@ -117,7 +117,9 @@ def _versions() -> str:
 def _explain(error: Exception) -> int:
     """Print the message of an expected error and return its exit code; raise all others, since they are defects."""
     if isinstance(error, GrashError):
-        say(f"error: {error}")
+        # every rank prints its error, since the first one to end ends the others
+        rank = f"rank {os.environ['RANK']}: " if has_other_ranks() and not isinstance(error, RankLost) else ""
+        say(f"error: {rank}{error}")
         return error.exit_code
     if callable(getattr(error, "format_message", None)):  # a wrong command line, from typer or click
         return _explain_usage(error)

@@ -21,7 +21,7 @@ import typer
 from grash.cli import options
 from grash.cli.console import as_json, command, say, show, show_log, status_line
 from grash.cli.options import READING, Device, Json, Overwrite, Quiet, Source, Threads, optional, parse_assignment
-from grash.errors import INTERRUPTED, ConfigError, GrashError
+from grash.errors import INTERRUPTED, ConfigError
 from grash.formatting import format_bytes, format_duration, format_number
 
 if TYPE_CHECKING:
@@ -168,26 +168,17 @@ def _train_here(request: _Request) -> None:
 def _train_rank(request: _Request) -> None:
     """Train as one rank of several."""
     from grash.engines.distributed import join_group
-    from grash.training.distributed.communication import RankLost
 
-    rank = os.environ["RANK"]
-    if rank != "0":
+    if os.environ["RANK"] != "0":
         logging.getLogger("grash").setLevel(logging.ERROR)
         request = replace(request, quiet=True)
-    try:
-        if request.placement not in ("auto", "device"):
-            raise ConfigError(
-                f"--placement {request.placement} is only for a training in one process: leave it out, and start more "
-                f"ranks if the embeddings do not fit."
-            )
-        with join_group(request.device) as (group, device):
-            _train_joined(request, group, device)
-    except RankLost:
-        raise  # its message names the rank
-    except GrashError as error:  # every rank prints its error, since the first one to end ends the others
-        if has_other_ranks():
-            error.args = (f"rank {rank}: {error}",)
-        raise
+    if request.placement not in ("auto", "device"):
+        raise ConfigError(
+            f"--placement {request.placement} is only for a training in one process: leave it out, and start more "
+            f"ranks if the embeddings do not fit."
+        )
+    with join_group(request.device) as (group, device):
+        _train_joined(request, group, device)
 
 
 def _train_joined(request: _Request, group: ProcessGroup, device: torch.device) -> None:

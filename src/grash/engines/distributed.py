@@ -28,7 +28,7 @@ from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
 from grash.engines.memory import check_memory, choose_device, free_disk, plan_memory
 from grash.engines.trainer import TrainingData, checkpoint_fits, has_checkpoint, run_identity, warn_no_checkpoint
-from grash.errors import ConfigError, InputError
+from grash.errors import ConfigError, InputError, RankLost
 from grash.evaluation.distributed import DistributedRanker, evaluate_distributed
 from grash.evaluation.evaluate import check_sample, sample_triples
 from grash.evaluation.metrics import mrr
@@ -38,7 +38,7 @@ from grash.models.store import check_model_folder
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
 from grash.training.distributed.checkpoint import check_shared, fresh_shard, load_shard, save_model_shard, save_shard
-from grash.training.distributed.communication import ProcessGroup, RankLost, Shard, TorchProcessGroup
+from grash.training.distributed.communication import ProcessGroup, Shard, TorchProcessGroup
 from grash.training.distributed.loop import train_distributed
 from grash.training.loop import Progress, Training
 

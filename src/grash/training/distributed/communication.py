@@ -15,13 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grash.errors import GrashError
-
-
-class RankLost(GrashError):
-    """Another rank ended or cannot be reached."""
-
-    exit_code = 8
+from grash.errors import RankLost
 
 
 def double_on_cpu(values: Tensor) -> Tensor:
