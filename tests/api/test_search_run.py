@@ -57,6 +57,12 @@ def test_a_search_is_opened_and_goes_on(tmp_path: Path, finished: SearchResult) 
     assert essence(tmp_path / "run") == essence(finished.folder)
 
 
+def test_a_search_is_opened_with_its_own_settings_only(tmp_path: Path) -> None:
+    small_search(tmp_path / "run").run(max_seconds=0)
+    with pytest.raises(ConfigError, match="run is a run folder with its own settings: leave out eta, n_trials"):
+        Search.open(tmp_path / "run", engine="sequential", eta=3, n_trials=99)
+
+
 def test_a_search_can_be_extended_and_mistakes_leave_no_engine_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

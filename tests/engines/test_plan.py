@@ -10,10 +10,15 @@ import pytest
 import torch
 
 from engines.searches import shifts, small_search
-from grash.engines.plan import choose_implementation, largest_stack, probe_step, probe_validation
+from grash.engines.plan import (
+    choose_implementation,
+    implementation_sentence,
+    largest_stack,
+    probe_step,
+    probe_validation,
+)
 from grash.engines.trainer import TrainingData
 from grash.evaluation.ranking import Ranker, Ranks
-from grash.report.plan import implementation_sentence
 from grash.training.config import TrainConfig, make_config
 from grash.training.fused import work_bytes
 

@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 
 _RUN_FIELDS = ("epochs", "valid_every", "patience", "seed", "variation", "precision", "storage")  # of no configuration
 
+_OPEN_OPTIONS = ("engine", "device", "workers", "trial_timeout", "address", "placement")
+
 
 class Search:
     """A search over a graph. All of its state is in its folder: the same call, or `Search.open`, resumes it."""
@@ -105,10 +107,11 @@ class Search:
     @classmethod
     def open(cls, folder: str | Path, **options: Any) -> Search:
         """Return the search of a run folder; options: engine, device, workers, trial_timeout, address, placement."""
-        settings = read_settings(Path(folder))
-        search = cls(read_dataset(Path(folder)), out=folder, **options)
-        search.settings, search.source = settings, read_search(Path(folder))["dataset"]["source"]
-        return search
+        if refused := [name for name in options if name not in _OPEN_OPTIONS]:
+            raise ConfigError(f"{folder} is a run folder with its own settings: leave out {', '.join(refused)}.")
+        settings = read_settings(Path(folder)).model_dump(mode="json")
+        source = read_search(Path(folder))["dataset"]["source"]
+        return cls(read_dataset(Path(folder)), out=folder, source=source, **options, **settings)
 
     @property
     def graphs(self) -> SearchGraphs:
@@ -135,7 +138,7 @@ class Search:
         with restore_threads():
             plan = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
         self._planned = True
-        return _PrintablePlan(**vars(plan))
+        return plan
 
     def run(
         self, *, watch: Watch | None = None, max_seconds: float | None = None, extend: Mapping[str, Any] | None = None
@@ -311,16 +314,6 @@ class AskedTrial:
     @property
     def number(self) -> int:
         return self.trial.number
-
-
-@dataclass(frozen=True)
-class _PrintablePlan(SearchPlan):
-    """A plan that prints as a table."""
-
-    def __str__(self) -> str:
-        from grash.report.plan import plan_table
-
-        return plan_table(self)
 
 
 def resolved_space(given: Any) -> Any:

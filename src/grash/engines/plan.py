@@ -20,6 +20,7 @@ from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData, stacks
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
+from grash.formatting import format_bytes
 from grash.kernels.device import matmul_precision
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
@@ -33,6 +34,10 @@ from grash.training.initial import initial_model
 from grash.training.loop import Training, steps_for
 from grash.training.placement import Placement
 
+_HEADINGS = (
+    "round", "trials", "fidelity", "epochs", "steps", "k", "entities", "relations", "train", "of target", "valid",
+    "negatives", "cost", "seconds", "memory", "disk",
+)  # fmt: skip
 _PROBE_SECONDS = 0.5
 _PROBE_TRIPLES = 200  # ranked on a CPU
 
@@ -65,7 +70,7 @@ class PlannedRound:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """All rounds and the final training; `grash.report.plan` formats it."""
+    """All rounds and the final training; it prints as a table."""
 
     rounds: tuple[PlannedRound, ...]
     final: PlannedRound | None
@@ -83,6 +88,9 @@ class SearchPlan:
     def seconds(self) -> float | None:
         parts = [r.seconds for r in self.all_rounds]
         return None if any(p is None for p in parts) else sum(p for p in parts if p is not None)
+
+    def __str__(self) -> str:
+        return _plan_table(self)
 
 
 def plan_search(
@@ -284,6 +292,53 @@ def _reasons(config: TrainConfig, device: torch.device) -> list[str]:
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _plan_table(plan: SearchPlan) -> str:
+    """Return the table of rounds, followed by notes."""
+    rows = [_HEADINGS, *(_row(planned, plan.n_train) for planned in plan.all_rounds)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+    unspent = max(0.0, plan.budget - plan.billed)
+    lines.append(f"billed: {plan.billed:.4g} of {plan.budget:g} full runs, {unspent:.4g} unspent")
+    if plan.seconds is not None:
+        lines.append(f"about {plan.seconds:,.0f} s of computing, one trial after another, measured by a probe")
+    lines += _implementation_lines(plan)
+    lines += [f"round {planned.plan.number}: {note}" for planned in plan.rounds for note in planned.plan.notes]
+    return "\n".join([*lines, *plan.notes])
+
+
+def implementation_sentence(choice: Implementation) -> str:
+    parts = []
+    if choice.fused:
+        parts.append(f"{choice.fused} use the fused step, {choice.stack_size} together")
+    if choice.unfused:
+        why = "; ".join(f"{reason} ({count})" for reason, count in choice.reasons)
+        parts.append(f"{choice.unfused} use the unfused implementation: {why}")
+    return ", ".join(parts)
+
+
+def _row(planned: PlannedRound, n_train: int) -> tuple[str, ...]:
+    p = planned.plan
+    return (
+        str(p.number or "final"), f"{planned.n_trials:,}", f"{p.fidelity:.4g}", f"{p.epochs:.3g}",
+        f"{planned.steps:,}", "–" if p.k is None else str(p.k), f"{p.n_entities:,}", f"{p.n_relations:,}",
+        f"{p.n_train:,}", f"{p.n_train / n_train:.4f} of {p.graph_fraction:.4f}", f"{p.n_valid:,}",
+        f"{planned.negatives[0]}–{planned.negatives[1]}",
+        f"{planned.billed:.4g}" if planned.billed else "outside",
+        "–" if planned.seconds is None else f"{planned.seconds:,.0f}",
+        format_bytes(planned.n_bytes), format_bytes(planned.disk_bytes),
+    )  # fmt: skip
+
+
+def _implementation_lines(plan: SearchPlan) -> list[str]:
+    """Return whether trials use the fused step; one line if none does, for the same reasons."""
+    choices = [planned.implementation for planned in plan.all_rounds]
+    reasons = {tuple(reason for reason, _ in choice.reasons) for choice in choices}
+    if len(reasons) == 1 and not any(choice.fused for choice in choices):
+        return [f"all trials use the unfused implementation: {'; '.join(*reasons)}"]
+    names = [f"round {planned.plan.number}" if planned.plan.number else "final" for planned in plan.all_rounds]
+    return [f"{name}: {implementation_sentence(choice)}" for name, choice in zip(names, choices)]
 
 
 def _by_implementation(

@@ -44,25 +44,31 @@ class SearchGraphs:
             )
         self.dataset, self.settings, self.cache = dataset, settings, cache
         self.n_entities, self.n_train = dataset.n_entities, len(dataset.train)
+        self._peeling: Peeling | None = None
+        self._order: CoreOrder | None = None
         self._subgraph = lru_cache(maxsize=2)(self._make_subgraph)
 
-    @cached_property
+    @property
     def peeling(self) -> Peeling:
-        return cached_peeling(self.dataset, self.settings.degree, self.cache)
+        if self._peeling is None:
+            self._peeling = cached_peeling(self.dataset, self.settings.degree, self.cache)
+        return self._peeling
 
-    @cached_property
+    @property
     def order(self) -> CoreOrder:
-        return core_order(self.dataset, self.peeling)
+        if self._order is None:
+            self._order = core_order(self.dataset, self.peeling)
+        return self._order
 
     def share_cores(self, other: SearchGraphs) -> None:
         """Use the peel order of another search on the same dataset, with the same `degree`."""
-        self.peeling, self.order = other.peeling, other.order
+        self._peeling, self._order = other.peeling, other.order
 
     def keep_cores(self, path: Path | None) -> None:
         """Keep the peel order in this file from now on."""
         self.cache = path
-        if path is not None and "peeling" in vars(self) and not path.exists():
-            save_peeling(self.dataset, self.peeling, path)
+        if path is not None and self._peeling is not None and not path.exists():
+            save_peeling(self.dataset, self._peeling, path)
 
     @cached_property
     def split_seed(self) -> int:
