@@ -176,7 +176,8 @@ class Recorded:
                 results.append(result)
             return results
 
-        state = new_state(settings, [Configuration(i, {}, "table") for i in range(len(numbers))])
+        configurations = [Configuration(i, {}, "table") for i in range(len(numbers))]
+        state = new_state(settings, configurations, round_sizes(len(numbers), settings.eta))
         return simulate(state, settings, self, run_trials)
 
     def _scores(self, g: float, e: float) -> Scores:

@@ -25,7 +25,7 @@ from grash.kernels.device import matmul_precision
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
 from grash.search.proposals import FINAL_VALIDATIONS, make_configurations, score_count
-from grash.search.schedule import fitting_trials, round_config
+from grash.search.schedule import fitting_trials, planned_sizes, round_config
 from grash.search.trial import Configuration, Round, TrialResult
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
@@ -132,10 +132,11 @@ def _plan_rounds(
     """Plan the rounds of a search in which every trial has the same score; ties promote the first in number."""
     settings = graphs.settings
 
-    def run_trials(number: int, configurations: Sequence[int]) -> list[TrialResult]:
-        return [TrialResult(number, n, 1, "ok", mrr=0.5, positives=0) for n in configurations]
+    def run_trials(round_number: int, numbers: Sequence[int]) -> list[TrialResult]:
+        return [TrialResult(round_number, number, 1, "ok", mrr=0.5, positives=0) for number in numbers]
 
-    state = simulate(new_state(settings, configurations, graphs), settings, graphs, run_trials)
+    sizes = planned_sizes(len(configurations), settings, graphs)
+    state = simulate(new_state(settings, configurations, sizes), settings, graphs, run_trials)
     keeps_state = settings.variant == "epoch" or settings.warm_start != "off"
     planned = []
     for past in state.rounds:

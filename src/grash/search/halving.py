@@ -19,7 +19,7 @@ from typing import Any
 
 from grash.search.ledger import Event, SearchState
 from grash.search.proposals import make_configurations
-from grash.search.schedule import Graphs, plan_next_round, planned_sizes, round_sizes
+from grash.search.schedule import Graphs, plan_next_round
 from grash.search.settings import SearchSettings
 from grash.search.trial import Configuration, TrialResult
 
@@ -40,20 +40,20 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
         new = [c.to_json() for c in proposed if c.number not in state.configurations]
         return {"event": "configurations_proposed", "configurations": new}
     entrants = sorted(state.configurations)[:n_trials]
-    for number in range(1, len(state.sizes) + 1):
-        if number > len(state.rounds):
+    for round_number in range(1, len(state.sizes) + 1):
+        if round_number > len(state.rounds):
             return {"event": "round_opened", "plan": plan_next_round(state, settings, graphs).to_json()}
-        current = state.rounds[number - 1]
-        missing = tuple(n for n in entrants if n not in current.results)
+        current = state.rounds[round_number - 1]
+        missing = tuple(number for number in entrants if number not in current.results)
         if missing:
-            return RunTrials(number, missing)
-        survivors = state.survivors(number, entrants)
-        if current.plan.compares_finalists and not survivors:
-            break  # all of them failed: the last round decides
+            return RunTrials(round_number, missing)
+        survivors = state.survivors(round_number, entrants)
         if not survivors:
-            return _finish(state, failed=_why_all_failed(number, current.results.values()))
+            if current.plan.compares_finalists:
+                break  # all finalists failed: the best of the last round wins
+            return _finish(state, failed=_why_all_failed(round_number, current.results.values()))
         if current.survivors != survivors:
-            return {"event": "round_closed", "round": number, "survivors": survivors}
+            return {"event": "round_closed", "round": round_number, "survivors": survivors}
         entrants = survivors
     winner, final = entrants[0], state.final
     if state.winner != winner:  # none yet, or an extension has found a better one
@@ -99,17 +99,13 @@ def simulate(
     return state
 
 
-def new_state(
-    settings: SearchSettings, configurations: Sequence[Configuration], graphs: Graphs | None = None
-) -> SearchState:
+def new_state(settings: SearchSettings, configurations: Sequence[Configuration], sizes: list[int]) -> SearchState:
     """Return the state of a search, for `simulate`, that has proposed these configurations and run nothing.
 
-    graphs: to compare finalists on the full graph too, if the search does so.
+    sizes: number of trials of each round, from `planned_sizes`; from `round_sizes`, finalists are not compared.
     """
     return SearchState(
-        sizes=round_sizes(len(configurations), settings.eta)
-        if graphs is None
-        else planned_sizes(len(configurations), settings, graphs),
+        sizes=sizes,
         planned_trials=len(configurations),
         budget=settings.budget,
         max_retries=settings.max_retries,
@@ -122,8 +118,8 @@ def _finish(state: SearchState, *, failed: str) -> Event | None:
     return None if state.finished and state.failed == failed else {"event": "search_finished", "failed": failed}
 
 
-def _why_all_failed(number: int, results: Collection[TrialResult]) -> str:
+def _why_all_failed(round_number: int, results: Collection[TrialResult]) -> str:
     counts = Counter(result.status for result in results).most_common()
     first = next((r.message for r in results if r.message), "")
     listed = ", ".join(f"{count} {status}" for status, count in counts)
-    return f"No trial of round {number} has a score ({listed}). First message: {first}"
+    return f"No trial of round {round_number} has a score ({listed}). First message: {first}"
