@@ -67,7 +67,7 @@ def test_a_folder_in_use_is_refused_and_free_again_afterwards(tmp_path: Path) ->
     first.close()
     with pytest.raises(ConfigError, match="other settings"):
         small_search(tmp_path / "run", final_train=False, seed=3).ask()
-    assert small_search(tmp_path / "run", final_train=False).run().state.finished
+    assert small_search(tmp_path / "run", final_train=False, finalists=0).run().state.finished  # as `ask` has it
 
 
 def test_a_disk_that_is_full_at_the_first_line_is_what_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
