@@ -17,6 +17,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 PAGE = 4096
@@ -25,7 +26,8 @@ COMMANDS = {
     "train": ["train", "GRAPH", "--dim", "8", "--epochs", "2", "--valid-every", "1", "--device", "cpu", "--out"],
     "search": [
         "search", "GRAPH", "--dim", "8", "--epochs", "2", "--n-trials", "4", "--eta", "2", "--variant", "epoch",
-        "--engine", "sequential", "--device", "cpu", "--out",
+        "--engine", "sequential", "--device", "cpu", "--quiet", "--set", "batch_size=512",
+        "--set", "training=negative_sampling", "--set", "negatives_head=5", "--set", "negatives_tail=5", "--out",
     ],
     "prepare": ["prepare", "GRAPH", "--out"],
 }  # fmt: skip
@@ -33,8 +35,13 @@ _NOT_COMPARED = ("report.html", "optuna.log", ".optuna.log.lock", "log.txt", ".l
 
 
 def main(mount: Path, command: str, step: int) -> None:
-    from engines.searches import shifts
+    from engines.searches import shifts, small_search
     from grash.training import loop
+
+    # Every run needs these. Training would start numba's threads, which do not survive a fork.
+    small_search(Path(tempfile.mkdtemp()) / "run").plan(probe=False)
+    for name in ("grash.cli.app", "grash.report.progress", "grash.api.training", "jinja2"):
+        import_module(name)
 
     (loop.train_stack.__kwdefaults__ or {})["save_every_seconds"] = 0.0
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", str(mount)], check=True)

@@ -53,8 +53,8 @@ class TestAddressSpace:
         assert "The address space of this process is limited to" in ran.stderr and "Raise the limit." in ran.stderr
 
     def test_enough_of_it_is_no_fault(self, tmp_path: Path) -> None:
-        ran = grash("search", "world", *TINY, "--n-trials", 2, "--engine", "sequential", "--out", tmp_path / "run",
-                    limits={resource.RLIMIT_AS: 2 << 30})  # fmt: skip
+        options = ("world", *TINY, "--n-trials", 2, "--engine", "sequential", "--quiet", "--out", tmp_path / "run")
+        ran = grash("search", *options, limits={resource.RLIMIT_AS: 2 << 30})
         assert ran.returncode == 0, ran.stderr
 
     def test_a_plan_that_does_not_fit_into_it_is_refused(self, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ class TestClock:
     """A wall clock that is set back and forth, at every reading: durations come from the monotonic clock."""
 
     def test_a_search_and_its_continuation_do_not_depend_on_it(self, tmp_path: Path) -> None:
-        options = ("world", *TINY, "--n-trials", 4, "--engine", "sequential")
+        options = ("world", *TINY, "--n-trials", 4, "--engine", "sequential", "--quiet")
         assert grash("search", *options, "--out", tmp_path / "a" / "run").returncode == 0
         began = time.monotonic()
         stopped = grash("search", *options, "--out", tmp_path / "b" / "run", "--max-seconds", 0, code=JUMPING)
