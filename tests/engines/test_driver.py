@@ -187,8 +187,11 @@ def test_the_first_interrupt_lets_the_running_trial_end(
 
 
 @pytest.mark.slow
-def test_the_second_interrupt_stops_at_once_and_what_was_done_is_saved(tmp_path: Path) -> None:
+def test_the_second_interrupt_stops_at_once_and_what_was_done_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Longer trials, interrupted twice at a heartbeat of the second one."""
+    monkeypatch.setattr(loop, "_REPORT_SECONDS", -1.0)
     long = {"max_epochs": 60, "n_trials": 3, "eta": 3, "fixed": {"batch_size": 96, "negatives_head": 10}}
     small_search(tmp_path / "a" / "run", **long).run()
 
