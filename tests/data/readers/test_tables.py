@@ -130,6 +130,14 @@ def test_python_objects_are_never_loaded(tmp_path):
         load_dataset(tmp_path / "g.npz")
 
 
+def test_the_error_for_a_damaged_archive_does_not_quote_its_bytes(tmp_path):
+    content = io.BytesIO()
+    np.savez(content, train=IDS)
+    (tmp_path / "g.npz").write_bytes(content.getvalue().replace(b"train.npy", b"\x00\x1brai.npy", 1))
+    with pytest.raises(InputError, match=r"g.npz cannot be read as a .npz archive: it is damaged\.$"):
+        load_dataset(tmp_path / "g.npz")
+
+
 def test_truncated_arrays(tmp_path):
     content = io.BytesIO()
     np.savez(content, train=IDS)

@@ -13,6 +13,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from grash.data.load import load_dataset
 from grash.data.readers import text
 from grash.data.readers.source import SourceOptions
 from grash.data.readers.text import TextSource, guess_dialect, read_text_file, read_triples
@@ -133,6 +134,29 @@ def test_names_with_spaces_between_tabs_are_not_taken_apart_to_get_three_columns
     ):
         read("Bob Fry\tDan\nAnn Lee\tBob\n")
     assert read("Bob knows\tDan\n", separator="whitespace") == [("Bob", "knows", "Dan")]
+
+
+TWO_WAYS = "Ann Lee,r0,Bob\tr\tb\nC,r1,D\ts\te\n"
+
+
+def test_two_separators_that_fit_equally_well_are_asked_about():
+    reading = r"tabs \(Ann Lee,r0,Bob \| r \| b\), commas \(Ann Lee \| r0 \| Bob\tr\tb\)"
+    with pytest.raises(InputError, match=rf"three columns with more than one separator: {reading}. Give the right one"):
+        read(TWO_WAYS)
+    assert read(TWO_WAYS, separator="tab")[0] == ("Ann Lee,r0,Bob", "r", "b")
+
+
+@pytest.mark.parametrize(("name", "head"), [("g.csv", "Ann Lee"), ("g.csv.gz", "Ann Lee"), ("g.tsv", "Ann Lee,r0,Bob")])
+def test_of_two_separators_that_fit_equally_well_the_suffix_chooses(tmp_path, name, head):
+    content = TWO_WAYS.encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert load_dataset(tmp_path / name, n_valid=0, n_test=0).entities.name(0) == head
+
+
+def test_only_spaces_and_tabs_separate_fields_by_white_space():
+    """Python's split() also divides at a return or a form feed, so this header had three columns and the lines too."""
+    with pytest.raises(InputError, match="line 1: found 2 columns, expected 3"):
+        read("head\rrelation tail\na r b\nb s c\n")
 
 
 def test_quoted_fields_over_several_lines_count_as_the_columns_they_are():

@@ -141,6 +141,8 @@ def _reason(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if "allow_pickle" in text or "Python objects" in text:
         return "it contains Python objects, which are not loaded"
+    if isinstance(error, zipfile.BadZipFile):  # its messages quote bytes of the file
+        return "it is damaged"
     return text.splitlines()[0].rstrip(".")
 
 

@@ -34,6 +34,7 @@ from grash.data.readers.source import (
     open_source,
     parse_columns,
     parse_separator,
+    without_compression_suffix,
 )
 from grash.data.vocabulary import SLACK, Bytes, Encoder, HashedFields, hashed_fields
 from grash.errors import InputError
@@ -352,7 +353,7 @@ def guess_dialect(
     chosen, lines = parse_separator(separator), _first_lines(sample)
     guessed = chosen is None
     if chosen is None:
-        chosen = _guess_separator(lines, header, wanted if by_name else None, columns is None)
+        chosen = _guess_separator(path, lines, header, wanted if by_name else None, columns is None)
     records = _split_lines(lines, chosen)
     first = records[0] if records else []
     n_columns = 3
@@ -446,7 +447,7 @@ def split_line(line: str, separator: int) -> list[str]:
 def _split_lines(lines: list[str], separator: int) -> list[list[str]]:
     """Return the fields of each record. A line that cannot be read is split at the separators."""
     if separator == WHITESPACE:
-        return [line.split() for line in lines]
+        return [[field for field in line.replace("\t", " ").split(" ") if field] for line in lines]
     if separator not in _QUOTED or not any('"' in line for line in lines):
         return [line.split(chr(separator)) for line in lines]
     records: list[list[str]] = []
@@ -472,14 +473,16 @@ def _first_lines(sample: bytes) -> list[str]:
 
 
 def _guess_separator(
-    lines: list[str], header: bool | None, names: Sequence[int | str] | None, any_columns: bool
+    path: Path, lines: list[str], header: bool | None, names: Sequence[int | str] | None, any_columns: bool
 ) -> int:
     """Return the separator with which most lines have the same number of columns, three or more.
 
-    One with which the first line names the columns comes first. Of equal ones, three columns and tabs are preferred.
-    Spaces inside names look like separators; if every line has tabs, spaces are not used.
+    One with which the first line names the columns comes first. Of equal ones, three columns are preferred, then the
+    separator of the file's suffix; if two still divide every line into three columns, the user is asked. Spaces inside
+    names look like separators; if every line has tabs, spaces are not used.
     """
     best, best_score = None, (0.0, False, False)
+    divide_all = []
     all_tabs = all(_has_single_tabs(line) for line in lines)
     for separator in _CANDIDATES:
         records = _split_lines(lines, separator)
@@ -491,15 +494,31 @@ def _guess_separator(
                 any_columns and width > 3 and columns_by_name(first)
             ):
                 return separator
+        if share == 1 and width == 3 and separator != WHITESPACE:
+            divide_all.append(separator)
         score = (share, all_tabs and separator == 9, width == 3)
         if width >= 3 and score > best_score:
             best, best_score = separator, score
+    if len(divide_all) > 1:
+        return _separator_of_suffix(path, lines[0], divide_all)
     if best == WHITESPACE and all_tabs:
         return 9
     if best is not None:
         return best
     text = "\n".join(lines)
     return next((s for s in _CANDIDATES if s > 0 and chr(s) in text), WHITESPACE if " " in text else 9)
+
+
+def _separator_of_suffix(path: Path, line: str, separators: list[int]) -> int:
+    """Return the one of several possible separators that a file's suffix names. Raises InputError if it names none."""
+    usual = {".tsv": (9,), ".csv": (44, 59)}.get(Path(without_compression_suffix(path.name)).suffix.lower(), ())
+    if found := [separator for separator in usual if separator in separators]:
+        return found[0]
+    readings = (f"{_SEPARATOR_NAMES[s]} ({' | '.join(split_line(line, s))})" for s in separators)
+    raise InputError(
+        f"{path}: every line has three columns with more than one separator: {', '.join(readings)}. Give the right one "
+        f"with --separator."
+    )
 
 
 def _usual_width(records: list[list[str]]) -> int:
