@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from engines.searches import shifts, small_search
+from grash.engines.choose import trials_at_once
 from grash.engines.plan import (
     choose_implementation,
     implementation_sentence,
@@ -41,13 +44,31 @@ def config_of(number: int, **values: Any) -> TrainConfig:
     return make_config({**start, "variation": number, **values})
 
 
-def test_a_cpu_has_one_path_and_says_so_in_one_line(tmp_path: Path) -> None:
+def test_a_plan_fits_a_terminal_and_ends_with_the_time_it_takes(tmp_path: Path) -> None:
+    plan = small_search(tmp_path / "run").plan()
+    heading, *rows = str(plan).splitlines()
+    assert heading.split() == ["round", "trials", "entities", "triples", "epochs", "cost", "time"]
+    assert all(len(line) <= 80 for line in (heading, *rows))
+    assert re.fullmatch(r"about [\d.]+ s here: (\d trials at a time|one trial after another).*", rows[-1])
+    plan = replace(plan, at_once=2)
+    assert plan.seconds is not None and plan.wall_seconds is not None and plan.wall_seconds < plan.seconds
+    assert "2 trials at a time" in str(plan)
+
+
+def test_a_plan_on_a_machine_without_cuda_does_not_mention_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     plan = small_search(tmp_path / "run").plan(probe=False)
     for planned in plan.rounds:
         choice = planned.implementation
         assert (choice.fused, choice.unfused, choice.stack_size) == (0, planned.n_trials, 1)
-    [line] = [line for line in str(plan).splitlines() if "unfused" in line]
-    assert line.startswith("all trials use the unfused implementation: the device is cpu, not cuda")
+    for text in (str(plan), plan.details()):
+        assert "cuda" not in text.lower() and "fused" not in text and " here: " not in text
+
+
+def test_trials_run_at_the_same_time_only_in_worker_processes() -> None:
+    assert trials_at_once("auto", "cpu", 3, threads=1) == 3
+    assert trials_at_once("sequential", "cpu", 3, threads=1) == 1
+    assert trials_at_once("ray", "auto", None, threads=1) == 1
 
 
 def test_reasons_are_counted(served: None) -> None:
@@ -101,7 +122,7 @@ def test_a_plan_with_kernels_names_the_stacks_of_each_round(
     tmp_path: Path, served: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search = small_search(tmp_path / "run", final_train=False)
-    lines = str(search.plan(probe=False)).splitlines()
+    lines = search.plan(probe=False).details().splitlines()
     assert "round 1: 6 use the fused step, 6 together" in lines
     monkeypatch.setattr("grash.engines.plan._PROBE_SECONDS", 0.01)
     assert search.plan().seconds

@@ -21,7 +21,7 @@ from typing import Any
 from grash.api.model import Model
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.data.load import Source, as_dataset
-from grash.engines.choose import check_engine, choose_engine
+from grash.engines.choose import check_engine, choose_engine, trials_at_once
 from grash.engines.driver import Driver, Watch
 from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.plan import SearchPlan, plan_search
@@ -135,8 +135,11 @@ class Search:
         """Return every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
         device = "auto" if self.engine == "ray" else self.device.split(",")[0]  # a cluster's GPUs are elsewhere
         check_folder(self.folder, self.settings, self.dataset)
+        at_once = trials_at_once(self.engine, self.device, self.workers, threads=self.settings.threads)
         with restore_threads():
-            plan = plan_search(self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder)
+            plan = plan_search(
+                self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder, at_once=at_once
+            )
         self._planned = True
         return plan
 

@@ -67,7 +67,7 @@ _COMPARED = ("run", "dataset", "model", ">n", ">E", "status", ">valid MRR", ">te
 
 def add_to(app: typer.Typer) -> None:
     app.command()(options.with_options(search, asked=_SETTINGS, engine=_ENGINE, reading=READING))
-    placing = {name: _ENGINE[name] for name in ("device", "placement")}
+    placing = {name: _ENGINE[name] for name in ("engine", "device", "workers", "placement")}
     app.command()(options.with_options(plan, asked=_SETTINGS, engine=placing, reading=READING))
     app.command()(options.with_options(resume, engine=_ENGINE))
     for each in (status, report, dashboard):
@@ -119,19 +119,22 @@ def plan(
     source: Source,
     out: Out = None,
     probe: Annotated[bool, typer.Option("--probe/--no-probe", help="Measure seconds on this machine.")] = True,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show fidelity, steps, negatives, memory, disk and all notes.")
+    ] = False,
     json: Json = False,
     *,
     asked: dict[str, Any],
     engine: dict[str, Any],
     reading: dict[str, Any],
 ) -> None:
-    """Show the rounds of a search and their cost; run nothing."""
+    """Show the rounds of a search, their cost and the time they take here; train nothing."""
     show_log()
     found = _make_search(source, out, asked, engine, reading).plan(probe=probe)
     if json:
-        as_json(asdict(found) | {"seconds": found.seconds})
+        as_json(asdict(found) | {"seconds": found.seconds, "wall_seconds": found.wall_seconds})
     else:
-        show(found)
+        show(found.details() if verbose else found)
 
 
 def resume(

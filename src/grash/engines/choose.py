@@ -40,9 +40,7 @@ def choose_engine(
             folder, address=address, device=device, threads=threads, final_threads=final_threads, workers=workers,
             timeout=timeout,
         )  # fmt: skip
-    if name == "auto":
-        one_gpu = len(set(devices)) == 1 and devices[0] != "cpu" and workers is None
-        name = "stacked" if one_gpu else "sequential" if len(devices) == 1 else "processes"
+    name = _resolve(name, devices, workers)
     if name == "stacked" and len(set(devices)) > 1:
         raise ConfigError(
             f"engine=stacked uses one device, but {', '.join(sorted(set(devices)))} were given: name one."
@@ -50,6 +48,22 @@ def choose_engine(
     if name == "processes":
         return ProcessEngine(folder, devices, timeout=timeout)
     return LocalEngine(TrialRunner(graphs, folder, device=devices[0], timeout=timeout), stacked=name == "stacked")
+
+
+def trials_at_once(name: str, device: str, workers: int | None, *, threads: int) -> int:
+    """Return how many trials run at the same time; a stack, and a cluster of unknown size, count as one."""
+    if name == "ray":
+        return workers or 1
+    devices = check_engine(name, device, workers, threads=threads)
+    return len(devices) if _resolve(name, devices, workers) == "processes" else 1
+
+
+def _resolve(name: str, devices: list[str], workers: int | None) -> str:
+    """Return the engine that `auto` is."""
+    if name != "auto":
+        return name
+    one_gpu = len(set(devices)) == 1 and devices[0] != "cpu" and workers is None
+    return "stacked" if one_gpu else "sequential" if len(devices) == 1 else "processes"
 
 
 def check_engine(name: str, device: str, workers: int | None, *, threads: int, address: str | None = None) -> list[str]:

@@ -20,7 +20,7 @@ from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData, stacks
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
-from grash.formatting import format_bytes
+from grash.formatting import format_bytes, format_duration
 from grash.kernels.device import matmul_precision
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
@@ -34,7 +34,8 @@ from grash.training.initial import initial_model
 from grash.training.loop import Training, steps_for
 from grash.training.placement import Placement
 
-_HEADINGS = (
+_HEADINGS = ("round", "trials", "entities", "triples", "epochs", "cost", "time")
+_DETAILED_HEADINGS = (
     "round", "trials", "fidelity", "epochs", "steps", "k", "entities", "relations", "train", "of target", "valid",
     "negatives", "cost", "seconds", "memory", "disk",
 )  # fmt: skip
@@ -70,7 +71,7 @@ class PlannedRound:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """All rounds and the final training; it prints as a table."""
+    """All rounds and the final training; it prints as a table of 80 characters, and `details` has the rest."""
 
     rounds: tuple[PlannedRound, ...]
     final: PlannedRound | None
@@ -78,6 +79,7 @@ class SearchPlan:
     billed: float
     n_train: int  # of the full graph
     notes: tuple[str, ...]
+    at_once: int = 1  # trials that run at the same time, except those of a stack
 
     @property
     def all_rounds(self) -> tuple[PlannedRound, ...]:
@@ -86,11 +88,25 @@ class SearchPlan:
 
     @property
     def seconds(self) -> float | None:
+        """Seconds of computing, one trial after another; None without a probe."""
         parts = [r.seconds for r in self.all_rounds]
         return None if any(p is None for p in parts) else sum(p for p in parts if p is not None)
 
+    @property
+    def wall_seconds(self) -> float | None:
+        """Expected seconds from start to end, with as many trials at the same time as there are workers."""
+        parts = [_wall_seconds(r, self.at_once) for r in self.all_rounds]
+        return None if any(p is None for p in parts) else sum(p for p in parts if p is not None)
+
     def __str__(self) -> str:
-        return _plan_table(self)
+        return "\n".join([*_table(_HEADINGS, [_row(r, self.at_once) for r in self.all_rounds]), *_summary_lines(self)])
+
+    def details(self) -> str:
+        """Return a wide table with fidelity, steps, negatives, memory and disk, followed by all notes."""
+        rows = [_detailed_row(r, self.n_train) for r in self.all_rounds]
+        notes = [f"round {r.plan.number}: {note}" for r in self.rounds for note in r.plan.notes]
+        lines = [*_table(_DETAILED_HEADINGS, rows), _cost_line(self), *_implementation_lines(self), *notes]
+        return "\n".join([*lines, *self.notes, *_time_line(self)])
 
 
 def plan_search(
@@ -100,11 +116,12 @@ def plan_search(
     probe: bool = True,
     placement: str = "auto",
     folder: Path | None = None,
+    at_once: int = 1,
 ) -> SearchPlan:
     """Return the plan if no trial fails.
 
     placement: where the final model's entities are stored. folder: where temporary files may be created (default: the
-    working directory).
+    working directory). at_once: trials that run at the same time.
     """
     settings, on = graphs.settings, choose_device(device)
     n_trials = fitting_trials(settings, graphs)
@@ -123,7 +140,7 @@ def plan_search(
     if settings.final_train:
         final, note = _plan_final(graphs, configurations, on, probe, placement, folder or Path.cwd())
         notes += note
-    return SearchPlan(rounds, final, settings.budget, billed, graphs.n_train, tuple(notes))
+    return SearchPlan(rounds, final, settings.budget, billed, graphs.n_train, tuple(notes), at_once)
 
 
 def _plan_rounds(
@@ -295,18 +312,45 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _plan_table(plan: SearchPlan) -> str:
-    """Return the table of rounds, followed by notes."""
-    rows = [_HEADINGS, *(_row(planned, plan.n_train) for planned in plan.all_rounds)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a table, aligned to the right."""
+    widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in (headings, *rows)]
+
+
+def _summary_lines(plan: SearchPlan) -> list[str]:
+    """Return what a reader of the short table needs to know: cost, notes, wall-clock time."""
+    enlarged = [str(r.plan.number) for r in plan.rounds if r.plan.notes]
+    rounds = f"round{'s' if len(enlarged) > 1 else ''} {', '.join(enlarged)}"
+    notes = [f"guard rails changed {rounds}; --verbose shows how"] if enlarged else []
+    return [_cost_line(plan), *notes, *plan.notes, *_time_line(plan)]
+
+
+def _cost_line(plan: SearchPlan) -> str:
+    """Return what the rounds cost, and what comes on top of them."""
+    finalists = ["comparing finalists"] * any(r.plan.compares_finalists for r in plan.rounds)
+    on_top = ", ".join(finalists + ["final training"] * (plan.final is not None))
     unspent = max(0.0, plan.budget - plan.billed)
-    lines.append(f"billed: {plan.billed:.4g} of {plan.budget:g} full runs, {unspent:.4g} unspent")
-    if plan.seconds is not None:
-        lines.append(f"about {plan.seconds:,.0f} s of computing, one trial after another, measured by a probe")
-    lines += _implementation_lines(plan)
-    lines += [f"round {planned.plan.number}: {note}" for planned in plan.rounds for note in planned.plan.notes]
-    return "\n".join([*lines, *plan.notes])
+    left = f", {unspent:.2g} unspent" if unspent >= 0.005 * plan.budget else ""
+    return f"cost: {plan.billed:.3g} of {plan.budget:g} full runs{left}" + (f"; on top: {on_top}" if on_top else "")
+
+
+def _time_line(plan: SearchPlan) -> list[str]:
+    """Return the expected wall-clock time as one line; nothing without a probe."""
+    if plan.wall_seconds is None:
+        return []
+    trials = f"{plan.at_once} trials at a time" if plan.at_once > 1 else "one trial after another"
+    if any(r.implementation.stack_size > 1 for r in plan.rounds):
+        trials = "trials stacked on each GPU"
+    final = ", then the final training" if plan.final is not None else ""
+    return [f"about {format_duration(plan.wall_seconds)} here: {trials}{final}"]
+
+
+def _wall_seconds(planned: PlannedRound, at_once: int) -> float | None:
+    """Return the time of a round whose trials fill the workers again and again."""
+    if planned.seconds is None:
+        return None
+    return planned.seconds * -(-planned.n_trials // at_once) / planned.n_trials
 
 
 def implementation_sentence(choice: Implementation) -> str:
@@ -319,22 +363,33 @@ def implementation_sentence(choice: Implementation) -> str:
     return ", ".join(parts)
 
 
-def _row(planned: PlannedRound, n_train: int) -> tuple[str, ...]:
+def _row(planned: PlannedRound, at_once: int) -> tuple[str, ...]:
+    plan, seconds = planned.plan, _wall_seconds(planned, at_once)
+    return (
+        str(plan.number or "final"), f"{planned.n_trials:,}", f"{plan.n_entities:,}", f"{plan.n_train:,}",
+        f"{plan.epochs:.3g}", f"{planned.billed:.3g}" if planned.billed else "on top",
+        "–" if seconds is None else format_duration(seconds),
+    )  # fmt: skip
+
+
+def _detailed_row(planned: PlannedRound, n_train: int) -> tuple[str, ...]:
     p = planned.plan
     return (
         str(p.number or "final"), f"{planned.n_trials:,}", f"{p.fidelity:.4g}", f"{p.epochs:.3g}",
         f"{planned.steps:,}", "–" if p.k is None else str(p.k), f"{p.n_entities:,}", f"{p.n_relations:,}",
         f"{p.n_train:,}", f"{p.n_train / n_train:.4f} of {p.graph_fraction:.4f}", f"{p.n_valid:,}",
         f"{planned.negatives[0]}–{planned.negatives[1]}",
-        f"{planned.billed:.4g}" if planned.billed else "outside",
+        f"{planned.billed:.4g}" if planned.billed else "on top",
         "–" if planned.seconds is None else f"{planned.seconds:,.0f}",
         format_bytes(planned.n_bytes), format_bytes(planned.disk_bytes),
     )  # fmt: skip
 
 
 def _implementation_lines(plan: SearchPlan) -> list[str]:
-    """Return whether trials use the fused step; one line if none does, for the same reasons."""
+    """Return whether trials use the fused step; one line if none does, for the same reasons, and none without CUDA."""
     choices = [planned.implementation for planned in plan.all_rounds]
+    if not torch.cuda.is_available() and not any(choice.fused for choice in choices):
+        return []
     reasons = {tuple(reason for reason, _ in choice.reasons) for choice in choices}
     if len(reasons) == 1 and not any(choice.fused for choice in choices):
         return [f"all trials use the unfused implementation: {'; '.join(*reasons)}"]
