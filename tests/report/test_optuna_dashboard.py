@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import urllib.request
 import warnings
@@ -11,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from grash.errors import InputError
-from grash.report import optuna as dashboard
 from grash.report.optuna import dashboard_server
 from report.runs import write_run
 
@@ -54,6 +54,6 @@ def test_a_taken_port_and_a_missing_package_are_sentences(tmp_path: Path, monkey
         dashboard_server(folder, server.server_port),
     ):
         pass
-    monkeypatch.setattr(dashboard, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
     with pytest.raises(InputError, match=r"pip install 'grash-kge\[dashboard\]'"), dashboard_server(folder, 0):
         pass

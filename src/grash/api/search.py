@@ -27,6 +27,7 @@ from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.plan import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
 from grash.kernels.device import restore_threads
+from grash.optional import optional_import
 from grash.report.progress import RunFiles
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
@@ -291,8 +292,7 @@ class SearchResult:
 
     def trials_dataframe(self) -> Any:
         """Return the same as a polars data frame; `.to_pandas()` converts it."""
-        import polars
-
+        polars = optional_import("polars", extra="parquet", purpose="A data frame of trials")
         return polars.DataFrame(self.trials(), infer_schema_length=None)
 
     def report(self) -> Path:

@@ -17,6 +17,7 @@ from grash.cli.console import say
 from grash.errors import ConfigError, InputError, UnknownName
 from grash.files import atomic_file, check_absent, check_writable
 from grash.formatting import printable
+from grash.optional import optional_import
 
 PARTS = ("head", "relation", "tail")
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -35,6 +36,8 @@ def check_answers_file(path: Path | None, *, overwrite: bool) -> None:
     if not overwrite:
         check_absent(path)
     check_writable(path)
+    if path.suffix.lower() == ".parquet":
+        _polars(path)
 
 
 def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path | None) -> None:
@@ -45,15 +48,17 @@ def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: P
     kind = path.suffix.lower()
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as text:
         if kind == ".parquet":
-            import polars
-
-            polars.DataFrame(list(rows), schema=list(columns), orient="row").write_parquet(temporary)
+            _polars(path).DataFrame(list(rows), schema=list(columns), orient="row").write_parquet(temporary)
         elif kind == ".jsonl":
             for row in rows:
                 text.write(json.dumps(dict(zip(columns, row)), ensure_ascii=False, allow_nan=False) + "\n")
         else:
             _write_text(columns, rows, text, "," if kind == ".csv" else "\t")
     say(f"answers: {path}")
+
+
+def _polars(path: Path) -> Any:
+    return optional_import("polars", extra="parquet", purpose=f"Writing {path}")
 
 
 def read_questions(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:

@@ -29,6 +29,7 @@ from grash.engines.memory import USABLE_SHARE, MemoryPlan, plan_memory
 from grash.engines.processes import Report, Watchdog, read_ended, run_trial
 from grash.errors import ConfigError, GrashError
 from grash.formatting import format_bytes
+from grash.optional import optional_import
 from grash.search.run_folder import LOCK_FILE, read_dataset
 from grash.search.trial import Status, Trial, TrialResult
 from grash.training.config import make_config
@@ -307,12 +308,7 @@ def check_ray(device: str, workers: int | None, address: str | None) -> None:
             f"address={address!r} is the address of a Ray client. The driver of a search writes to the run folder "
             f"that the nodes use: start it on a node of the cluster, with HOST:6379 or auto."
         )
-    try:
-        import ray  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "engine='ray' needs Ray, which is not installed: pip install 'grash-kge[ray]', here and on every node."
-        ) from error
+    optional_import("ray", extra="ray", purpose="engine='ray'")  # on every node
 
 
 def connect(address: str | None) -> tuple[Any, bool]:

@@ -28,6 +28,7 @@ from grash.interop.pykeen import config_to_pykeen, pykeen_dataset
 from grash.kernels.bf16_rows import to_float32
 from grash.models.base import KgeModel
 from grash.models.store import SCHEMA, VERSION
+from grash.optional import optional_import
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.yaml_files import read_yaml
 
@@ -183,19 +184,18 @@ def _write_word2vec(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
 
 
 def _write_parquet(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
-    import polars
-    from polars.io.plugins import register_io_source
-
+    polars = optional_import("polars", extra="parquet", purpose="An export as Parquet")
+    plugins = optional_import("polars.io.plugins", extra="parquet", purpose="An export as Parquet")
     schema: dict[str, Any] = {"id": polars.Int32, "name": polars.String, "embedding": polars.List(polars.Float32)}
     for stem, table, names in _tables(kge, dataset):
 
-        def frames(*_: Any, table: Tensor = table, names: Callable[[int], str] = names) -> Iterator[polars.DataFrame]:
+        def frames(*_: Any, table: Tensor = table, names: Callable[[int], str] = names) -> Iterator[Any]:
             for start, block in _blocks(table):
                 ids = np.arange(start, start + len(block), dtype=np.int32)
                 rows = polars.Series(block).cast(polars.List(polars.Float32))
                 yield polars.DataFrame({"id": ids, "name": [names(int(i)) for i in ids], "embedding": rows})
 
-        register_io_source(frames, schema=schema).sink_parquet(folder / f"{stem}.parquet")
+        plugins.register_io_source(frames, schema=schema).sink_parquet(folder / f"{stem}.parquet")
 
 
 def _write_splits(dataset: Dataset, folder: Path) -> None:

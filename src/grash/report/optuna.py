@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from grash.errors import InputError
 from grash.files import atomic_file
+from grash.optional import optional_import
 from grash.report.importance import OptunaParameters, quiet_optuna, searched_parameters
 from grash.report.summary import ranked, read_state
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
@@ -78,7 +77,7 @@ class OptunaView:
         except Exception as error:
             self._disabled = True
             if isinstance(error, ImportError):
-                _log.info("Optuna is not installed, so %s is not written: pip install optuna.", self.path)
+                _log.info("%s is not written: it needs Optuna (pip install 'grash-kge[dashboard]').", self.path)
                 return
             _log.warning("%s is no longer updated (%s). The search continues.", self.path, error)
             _log.debug("Writing %s failed.", self.path, exc_info=True)
@@ -102,8 +101,7 @@ def dashboard_server(run_folder: Path, port: int) -> Iterator[WSGIServer]:
     """Yield a server of optuna-dashboard, bound to this machine only and not yet serving. Updates optuna.log first."""
     folder = Path(run_folder)
     state = read_state(folder)
-    if find_spec("optuna_dashboard") is None or find_spec("optuna") is None:
-        raise InputError("The dashboard needs optuna-dashboard: pip install 'grash-kge[dashboard]'.")
+    optuna_dashboard = optional_import("optuna_dashboard", extra="dashboard", purpose="The dashboard")
     OptunaView(folder).update(state)
     if not (folder / OPTUNA_FILE).is_file():
         raise InputError(f"{folder} has no trials to show yet: try again when the first round has started.")
@@ -111,7 +109,6 @@ def dashboard_server(run_folder: Path, port: int) -> Iterator[WSGIServer]:
     from optuna import load_study
     from optuna.storages import JournalStorage, journal
 
-    optuna_dashboard = import_module("optuna_dashboard")
     storage = JournalStorage(journal.JournalFileBackend(str(folder / OPTUNA_FILE)))
     overview = load_study(study_name=f"{folder.resolve().name}/overview", storage=storage)
     optuna_dashboard.save_note(overview, _dashboard_note(state))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from grash import __version__
-from grash.errors import InputError
 from grash.files import atomic_file
 from grash.formatting import format_duration, format_number
 from grash.report import charts
@@ -81,10 +80,8 @@ def _render(
 
 
 def _template() -> Any:
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError as error:
-        raise InputError("The report needs jinja2, which is not installed: pip install jinja2.") from error
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "template"), undefined=StrictUndefined, autoescape=True,
         trim_blocks=True, lstrip_blocks=True,

@@ -18,6 +18,7 @@ from grash.data.readers.text import Dialect, TextSource, columns_by_name, named_
 from grash.data.vocabulary import Encoder
 from grash.errors import InputError
 from grash.formatting import format_bytes
+from grash.optional import optional_import
 
 _ROWS = 1 << 18
 _BYTES_PER_ROW = 3 * 16  # of a polars table, for long or short names
@@ -25,16 +26,15 @@ _BYTES_PER_ROW = 3 * 16  # of a polars table, for long or short names
 
 def read_parquet_file(path: Path, encoder: Encoder, options: SourceOptions) -> Triples:
     """Return the triples (n, 3) of a Parquet file with three columns of strings or integers, which are names."""
-    import polars as pl
-
+    pl = _polars(path)
     _check_size(path, _BYTES_PER_ROW * parquet_rows(path))
     with path.open("rb") as file:
         try:
             table = pl.read_parquet(file)
-        except _damages() as error:
+        except _damages(pl) as error:
             raise InputError(f"{path} cannot be read as Parquet: {_reason(error)}. It is damaged.") from error
         names = _triple_columns(path, table.columns, options)
-        _check_columns(path, table, names)
+        _check_columns(path, table, names, pl)
         # the text scanner reads the table as quoted CSV: no Python object per name
         csv = Dialect(ord(","), columns=(0, 1, 2), n_columns=3)
         source = TextSource(_CsvStream(table.select(names)), path)
@@ -43,18 +43,19 @@ def read_parquet_file(path: Path, encoder: Encoder, options: SourceOptions) -> T
 
 def parquet_rows(path: Path) -> int:
     """Return the number of rows of a Parquet file, 0 if it is damaged."""
-    import polars as pl
-
+    pl = _polars(path)
     try:
         return int(pl.scan_parquet(path).select(pl.len()).collect().item())
-    except _damages():
+    except _damages(pl):
         return 0
 
 
-def _damages() -> tuple[type[BaseException], ...]:
-    """Return what polars raises for a damaged file: also the panics of its reader, which are no Exception."""
-    import polars as pl
+def _polars(path: Path) -> Any:
+    return optional_import("polars", extra="parquet", purpose=f"Reading {path}")
 
+
+def _damages(pl: Any) -> tuple[type[BaseException], ...]:
+    """Return what polars raises for a damaged file: also the panics of its reader, which are no Exception."""
     return pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, MemoryError
 
 
@@ -161,9 +162,7 @@ def _triple_columns(path: Path, columns: list[str], options: SourceOptions) -> l
     return [columns[p] for p in positions]
 
 
-def _check_columns(path: Path, table: Any, names: list[str]) -> None:
-    import polars as pl
-
+def _check_columns(path: Path, table: Any, names: list[str], pl: Any) -> None:
     for name in names:
         column = table[name]
         if not (column.dtype in (pl.String, pl.Categorical) or column.dtype.is_integer()):
