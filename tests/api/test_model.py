@@ -349,3 +349,48 @@ def test_a_truth_value_is_no_id():
         model.predict(head=True, relation="next")
     with pytest.raises(InputError, match="False is no relation"):
         model.predict(head="person 1", relation=False)
+
+
+TYPED = [("Lima", "rdf:type", "City"), ("Rome", "rdf:type", "City"), ("Peru", "rdf:type", "Country"),
+         ("Lima", "capital_of", "Peru"), ("Rome", "near", "Lima"), ("Oslo", "near", "Rome")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("new_only", [False, True])
+def test_filtered_answers_are_the_answers_without_the_others(name, new_only):
+    model = model_of(rings(), name, integers=True)
+    asked = [("person 3", "next", None), (None, "two on", "person 5"), ("person 1", "next", None)]
+    full = model.predict_many(asked, 12, new_only=new_only)
+    among = [f"person {i}" for i in (7, 2, 9, 4)]
+    found = model.predict_many(asked, 12, new_only=new_only, candidates=among)
+    assert found == [[a for a in answers if a.name in among] for answers in full]
+    liked = model.predict_many(asked, 3, new_only=new_only, like_known=True)
+    for (_, relation, tail), answers, chosen in zip(asked, full, liked):
+        side = "head" if tail else "tail"
+        seen = set(model.seen_entities(model.relation_id(relation), side).tolist())
+        assert chosen == [a for a in answers if a.id in seen][:3]
+    both = model.predict_many(asked, 12, candidates=np.array([9, 2]), like_known=True)
+    assert all({a.id for a in answers} <= {2, 9} for answers in both)
+
+
+def test_an_answer_type_selects_the_entities_with_this_type():
+    graph = grash.from_triples(TYPED, valid=[], test=[])
+    model = model_of(graph)
+    assert {a.name for a in model.predict(head="Oslo", relation="near", answer_type="City")} == {"Lima", "Rome"}
+    assert [a.name for a in model.predict("Oslo", "near", answer_type="Peru", type_relation="capital_of")] == ["Lima"]
+    assert model.predict("Oslo", "near", answer_type="Country", candidates=["Lima"]) == []
+
+
+def test_filters_that_make_no_sense_are_sentences():
+    model = model_of(rings())
+    with pytest.raises(InputError, match="no relation is called rdf:type"):
+        model.predict("person 1", "next", answer_type="person 2")
+    with pytest.raises(InputError, match="A type relation is given, but no answer type"):
+        model.predict("person 1", "next", type_relation="next")
+    with pytest.raises(InputError, match="A question for a relation has no candidates"):
+        model.predict(head="person 1", tail="person 2", candidates=["person 3"])
+    with pytest.raises(InputError, match="There is no entity id 12"):
+        model.predict("person 1", "next", candidates=np.array([3, 12]))
+    with pytest.raises(UnknownName, match="Did you mean 'person 1'"):
+        model.predict("person 1", "next", candidates=["person1"])
+    assert len(model.predict(head="person 1", tail="person 2", like_known=True)) == 3

@@ -180,3 +180,28 @@ def test_only_the_console_and_files_of_answers_print() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert found == []
+
+
+def test_candidates_are_read_from_a_file_and_unknown_ones_have_a_line_number(tmp_path):
+    folder, names = tmp_path / "model", tmp_path / "names.txt"
+    model_of(rings()).save(folder)
+    names.write_text("person 4\r\n\nperson 2\n")
+    ran = run("predict", folder, "--head", "person 1", "--relation", "next", "--candidates", names, "--json")
+    assert {a["name"] for a in json.loads(ran.out)["answers"]} == {"person 2", "person 4"}
+    names.write_text("person 4\nperson4\n")
+    ran = run("predict", folder, "--head", "person 1", "--relation", "next", "--candidates", names)
+    assert ran.code == 2 and "line 2: There is no entity named 'person4'. Did you mean 'person 4'" in ran.err
+    ran = run(
+        "predict", folder, "--head", "person 1", "--relation", "next", "--candidates", names, "--skip-unknown", "--json"
+    )
+    assert [a["name"] for a in json.loads(ran.out)["answers"]] == ["person 4"]
+    names.write_text("")
+    ran = run("predict", folder, "--head", "person 1", "--relation", "next", "--candidates", names)
+    assert ran.code == 2 and "is empty: give one entity per line" in ran.err
+
+
+def test_like_known_metrics_have_their_own_table(tmp_path):
+    folder = tmp_path / "model"
+    model_of(rings()).save(folder)
+    ran = run("evaluate", folder, "--like-known")
+    assert ran.code == 0 and "mrr@like_known" in ran.out and "was not seen there" in ran.out

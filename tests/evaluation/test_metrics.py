@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -176,3 +177,16 @@ def test_resampled_means_are_those_of_numpy(n, resamples, seed):
     found = resampled_means(values, draws)
     assert found.shape == (resamples,)
     np.testing.assert_allclose(found, [values[chosen].mean() for chosen in draws], rtol=1e-13)
+
+
+def test_metrics_among_like_known_candidates_stand_beside_the_usual_ones() -> None:
+    dataset, entity = six()
+    usual, typed = evaluate(model_of(entity), dataset), evaluate(model_of(entity), dataset, like_known=True)
+    assert replace(typed, like_known=None) == usual and usual.like_known is None
+    assert typed.like_known is not None and typed.like_known.both.n == usual.both.n
+    assert typed.like_known.both.mrr >= usual.both.mrr
+    # heads 4 and 3 of relation 0, its tail 0, and the tail 5 of relation 1 are not in train there
+    assert typed.like_known.n_outside == 4
+    content = typed.to_dict()
+    assert "mrr@like_known" in content["like_known"]["both"] and "mrr@like_known" not in content["both"]
+    assert "like_known" not in usual.to_dict()

@@ -20,6 +20,7 @@ from grash.evaluation.ranking import (
     default_work_bytes,
     plan_tiles,
     rank_against_sample,
+    rank_among,
     ranking_bytes,
 )
 from grash.kernels.count_above import use_kernels, why_not
@@ -301,3 +302,29 @@ def test_an_empty_split_of_an_offloaded_model_has_no_ranks(tmp_path: Path) -> No
     here, there = same_model_twice("complex", 1, 6, tmp_path)
     ranker = Ranker(np.empty((0, 3), np.int32), KnownAnswers.of(graph(9, 151, 1), n_relations=2), 151, CPU)
     assert equal(ranker.rank(here), ranker.rank(there))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_ranks_among_candidates_are_those_of_a_full_sort(name, reciprocal):
+    generator = np.random.default_rng(3)
+    n_entities, n_relations = 30, 4
+    triples = generator.integers(0, (n_entities, n_relations, n_entities), (60, 3)).astype(np.int32)
+    sizes = (n_entities, n_relations * (2 if reciprocal else 1))
+    widths = (4, MODELS[name].relation_width(4))
+    draw = generator.standard_normal if name == "rotate" else lambda s: generator.integers(-2, 3, s)
+    tables = [torch.from_numpy(np.asarray(draw(s), np.float32)) for s in zip(sizes, widths)]
+    model = MODELS[name](*tables, reciprocal=reciprocal)
+    known = KnownAnswers.of(triples, n_relations=n_relations)
+    chosen = {(r, s): np.flatnonzero(generator.random(n_entities) < r / 3) for r in range(4) for s in ("head", "tail")}
+    ranks = rank_among(model, triples[:40], known, lambda r, s: chosen[r, s], device=torch.device("cpu"))
+    facts = {tuple(t) for t in triples.tolist()}
+    for side, column in (("head", 0), ("tail", 2)):
+        for i, triple in enumerate(triples[:40].tolist()):
+            others = [[*triple[:column], int(e), *triple[column + 1 :]] for e in chosen[triple[1], side]]
+            others = [t for t in others if tuple(t) not in facts]
+            truth, *scores = model.score(torch.tensor([triple, *others]), side=side).tolist()
+            of_side = getattr(ranks, side)
+            assert of_side.others[i] == len(others)
+            assert of_side.above[i] == sum(s > truth for s in scores)
+            assert of_side.ties[i] == sum(s == truth for s in scores)

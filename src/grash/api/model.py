@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grash.data.candidates import Ids, SeenEntities, common_entities, entities_of_type, find_type_relation
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset, SplitName
 from grash.data.known_answers import known_answers, known_relations
 from grash.data.load import Source, is_bundled, load_dataset
@@ -139,6 +141,10 @@ class Model:
         *,
         k: int = 10,
         new_only: bool = False,
+        like_known: bool = False,
+        answer_type: Name | None = None,
+        type_relation: Name | None = None,
+        candidates: Iterable[Name] | NDArray[Any] | None = None,
         head_id: int | None = None,
         relation_id: int | None = None,
         tail_id: int | None = None,
@@ -147,9 +153,15 @@ class Model:
 
         Give two parts by name, or by id (head_id, relation_id, tail_id). The ids of a graph without names are names.
         new_only: omit answers that the dataset (train, valid or test) has already.
+        like_known: only entities seen on that side of the relation in train. answer_type: only entities of this type,
+        i.e. with a triple (entity, type_relation, answer_type) in train; type_relation is found by its name if it is
+        called rdf:type, P31, instance_of or the like. candidates: only these entities, names or an array of ids.
         """
         query = self.query(head, relation, tail, head_id=head_id, relation_id=relation_id, tail_id=tail_id)
-        return self.predict_many([query], k, new_only=new_only)[0]
+        filters: dict[str, Any] = {"like_known": like_known, "answer_type": answer_type}
+        return self.predict_many(
+            [query], k, new_only=new_only, **filters, type_relation=type_relation, candidates=candidates
+        )[0]
 
     @torch.no_grad()
     def predict_many(
@@ -158,22 +170,61 @@ class Model:
         k: int = 10,
         *,
         new_only: bool = False,
+        like_known: bool = False,
+        answer_type: Name | None = None,
+        type_relation: Name | None = None,
+        candidates: Iterable[Name] | NDArray[Any] | None = None,
     ) -> list[list[Prediction]]:
         """Call `predict` for each (head, relation, tail) of names, one of them None, or each `Query` of ids."""
         _check_count(k)
         questions = [q if isinstance(q, Query) else self.query(*_three(q, i)) for i, q in enumerate(queries)]
+        allowed = self.allowed_entities(answer_type, type_relation, candidates)
+        if allowed is not None and any(q.asked == "relation" for q in questions):
+            raise InputError("A question for a relation has no candidates or answer type: these are about entities.")
         answers: list[list[Prediction]] = [[] for _ in questions]
-        for side in ("head", "tail"):
-            chosen = [i for i, q in enumerate(questions) if q.asked == side]
+        for side, chosen in _groups(questions, like_known):
+            among = allowed
+            if like_known:
+                among = common_entities(allowed, self.seen_entities(int(questions[chosen[0]].relation or 0), side))
             for start in range(0, len(chosen), _QUERIES):
                 part = chosen[start : start + _QUERIES]
-                found = self._best_entities([questions[i] for i in part], side, k, new_only)
+                found = self._best_entities([questions[i] for i in part], side, k, new_only, among)
                 for i, predictions in zip(part, found):
                     answers[i] = predictions
         for i, question in enumerate(questions):
             if question.asked == "relation":
                 answers[i] = self._best_relations(question, k, new_only)
         return answers
+
+    @cached_property
+    def seen_entities(self) -> SeenEntities:
+        """Call it with a relation id and a side to get the ids of the entities seen there in train."""
+        return SeenEntities(self.dataset)
+
+    def allowed_entities(
+        self,
+        answer_type: Name | None = None,
+        type_relation: Name | None = None,
+        candidates: Iterable[Name] | NDArray[Any] | None = None,
+    ) -> Ids | None:
+        """Return the ids of the entities that may be answers, ascending; None if all may. See `predict`."""
+        allowed = None
+        if candidates is not None:
+            allowed = np.unique(self._entity_ids(candidates))
+        if answer_type is None:
+            if type_relation is not None:
+                raise InputError("A type relation is given, but no answer type: give answer_type= (--answer-type).")
+            return allowed
+        if type_relation is not None:
+            relation = self.relation_id(type_relation)
+        elif (found := find_type_relation(self.dataset)) is not None:
+            relation = found
+        else:
+            raise InputError(
+                "An answer type is given, but no relation is called rdf:type, P31, instance_of or the like: name the "
+                "relation from an entity to its type with type_relation= (--type-relation)."
+            )
+        return common_entities(allowed, entities_of_type(self.dataset, relation, self.entity_id(answer_type)))
 
     @torch.no_grad()
     def score(self, triples: Iterable[Sequence[Name]] | NDArray[Any], *, side: Side = "tail") -> NDArray[np.float32]:
@@ -297,30 +348,51 @@ class Model:
         rows = [(self.entity_id(h), self.relation_id(r), self.entity_id(t)) for h, r, t in named]
         return np.array(rows, np.int64).reshape(-1, 3)
 
+    def _entity_ids(self, entities: Iterable[Name] | NDArray[Any]) -> Ids:
+        """Return the ids of names, or an array of ids as it is."""
+        if not isinstance(entities, np.ndarray) or not np.issubdtype(entities.dtype, np.integer):
+            return np.array([self.entity_id(name) for name in entities], np.int64)
+        outside = entities[(entities < 0) | (entities >= self.dataset.n_entities)]
+        if len(outside):
+            raise InputError(
+                f"There is no entity id {outside[0]}: ids from 0 to {self.dataset.n_entities - 1:,} exist."
+            )
+        return entities.astype(np.int64)
+
     def _on_device(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.kge.entity.device)
 
-    def _best_entities(self, questions: list[Query], side: Side, k: int, new_only: bool) -> list[list[Prediction]]:
+    def _best_entities(
+        self, questions: list[Query], side: Side, k: int, new_only: bool, among: Ids | None
+    ) -> list[list[Prediction]]:
         relations = np.array([q.relation for q in questions], np.int64)
         ends = np.array([q.head if side == "tail" else q.tail for q in questions], np.int64)
         known = known_answers(self.dataset, ends, relations, side)
         queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), side)
         if not torch.isfinite(queries).all():
             raise Diverged(_NOT_FINITE)
-        skip_rows, skip_columns = _pairs(known) if new_only else (np.empty(0, np.int64),) * 2
-        found = best_candidates(
+        skipped = [k if among is None else _places(among, k) for k in known] if new_only else []
+        skip_rows, skip_columns = _pairs(skipped)
+        chosen = None if among is None else self._on_device(among)
+
+        def rows(start: int, stop: int) -> torch.Tensor:
+            part = self.kge.entity[start:stop] if chosen is None else self.kge.entity[chosen[start:stop]]
+            return self.kge.candidate(to_float32(part), seen)
+
+        row, place, score = best_candidates(
             queries,
-            lambda start, stop: self.kge.candidate(to_float32(self.kge.entity[start:stop]), seen),
-            self.kge.n_entities,
+            rows,
+            self.kge.n_entities if among is None else len(among),
             k,
             self.kge.pair,
             skip_rows=self._on_device(skip_rows),
             skip_columns=self._on_device(skip_columns),
             tile=_tile(len(questions), queries.shape[1]),
         )
+        ids = place if chosen is None else chosen[place]
         answers: list[list[Prediction]] = [[] for _ in questions]
-        for row, i, score in zip(*(x.tolist() for x in found)):
-            answers[row].append(Prediction(self.entity_name(i), i, score, _holds(known[row], i)))
+        for i, entity, value in zip(row.tolist(), ids.tolist(), score.tolist()):
+            answers[i].append(Prediction(self.entity_name(entity), entity, value, _holds(known[i], entity)))
         return answers
 
     def _best_relations(self, question: Query, k: int, new_only: bool) -> list[Prediction]:
@@ -399,9 +471,23 @@ def _tile(n_queries: int, width: int) -> int:
     return max(1024, _WORK_BYTES // (4 * max(n_queries, width)))
 
 
+def _groups(questions: list[Query], by_relation: bool) -> list[tuple[Side, list[int]]]:
+    """Return the places of questions for entities that have the same candidates: same side, and same relation."""
+    groups: dict[tuple[Side, int | None], list[int]] = {}
+    for i, question in enumerate(questions):
+        if question.asked != "relation":
+            groups.setdefault((question.asked, question.relation if by_relation else None), []).append(i)
+    return [(side, places) for (side, _), places in groups.items()]
+
+
+def _places(among: Ids, answers: Ids) -> Ids:
+    """Return where answers are in `among`, both ascending; leaves out those that are not there."""
+    return np.flatnonzero(np.isin(among, answers, assume_unique=True))
+
+
 def _pairs(answers: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(row, answer) of all answers, by ascending answer."""
-    rows = np.repeat(np.arange(len(answers)), [len(a) for a in answers])
+    rows = np.repeat(np.arange(len(answers)), np.array([len(a) for a in answers], np.int64))
     columns = np.concatenate(answers) if answers else np.empty(0, np.int64)
     order = np.argsort(columns, kind="stable")
     return rows[order], columns[order]

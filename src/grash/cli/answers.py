@@ -1,7 +1,8 @@
-"""Files of questions, triples and answers: `predict --queries`, `score FILE`, and `-o answers.csv`.
+"""Files of questions, triples, candidates and answers: `predict --queries`, `score FILE`, `-o answers.csv`.
 
-All have the columns head, relation, tail; answers also have asked (the predicted side), rank, score and known. A file
-that is written has a header with these names, and one that is read may have one.
+Candidates are names, one per line. All others have the columns head, relation, tail; answers also have asked (the
+predicted side), rank, score and known. A file that is written has a header with these names, and one that is read may
+have one.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from grash.cli.console import say
 from grash.errors import ConfigError, InputError, UnknownName
 from grash.files import atomic_file, check_absent, check_writable
 from grash.formatting import printable
 from grash.optional import optional_import
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 PARTS = ("head", "relation", "tail")
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -100,6 +105,23 @@ def read_questions(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
     if not rows:
         raise InputError(f"{path} is empty: give one question or triple per line.")
     return rows
+
+
+def read_candidates(path: Path, entity_id: Callable[[str], int], skip_unknown: bool) -> NDArray[np.int64]:
+    """Return the ids of the entities in a file, one name per line."""
+    import numpy as np
+
+    try:
+        lines = path.read_bytes().removeprefix(_BOM).decode("utf-8").split("\n")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8. Save the file as UTF-8.") from error
+    names = {number: [name] for number, line in enumerate(lines, 1) if (name := line.rstrip("\r"))}
+    if not names:
+        raise InputError(f"{path} is empty: give one entity per line.")
+    _, ids = resolve_rows(path, names, lambda row: entity_id(row[0]), skip_unknown)
+    return np.array(ids, np.int64)
 
 
 def resolve_rows(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from grash.cli.answers import PARTS, check_answers_file, read_questions, resolve_rows, write_answers
+from grash.cli.answers import PARTS, check_answers_file, read_candidates, read_questions, resolve_rows, write_answers
 from grash.cli.console import as_json, command, say, show, show_log, table
 from grash.cli.options import READING, Device, Json, ModelFolder, Overwrite, Threads, TopK, option_name, with_options
 from grash.errors import ConfigError, InputError
@@ -46,6 +46,9 @@ def evaluate(
     candidates: Annotated[
         int | None, typer.Option(min=1, help="Rank among that many random entities; metrics are e.g. mrr@1000neg.")
     ] = None,
+    like_known: Annotated[
+        bool, typer.Option("--like-known", help="Also rank among entities seen on that side of the relation in train.")
+    ] = False,
     unseen: Annotated[
         Literal["keep", "drop"], typer.Option(help="Triples with an entity or relation not seen in training.")
     ] = "keep",
@@ -70,7 +73,7 @@ def evaluate(
     loaded = _load(model, device, threads)
     other = None if dataset is None else load_split(dataset, split, **reading)
     options: dict[str, Any] = {"split": split, "sample": sample, "candidates": candidates, "unseen": unseen}
-    result = loaded.evaluate(other, seed=seed, **options).to_dict()
+    result = loaded.evaluate(other, seed=seed, like_known=like_known, **options).to_dict()
     own = loaded.dataset.name
     filtered_by = [own] if other is None else [own, str(dataset)]
     if json:
@@ -89,6 +92,14 @@ def predict(
     ] = None,
     top_k: TopK = 10,
     new_only: Annotated[bool, typer.Option("--new-only", help="Leave out answers that are in the graph.")] = False,
+    like_known: Annotated[
+        bool, typer.Option("--like-known", help="Only entities seen on that side of the relation in train.")
+    ] = False,
+    answer_type: Annotated[str | None, typer.Option(help="Only entities with this type.")] = None,
+    type_relation: Annotated[
+        str | None, typer.Option(help="Relation from an entity to its type (default: rdf:type or the like).")
+    ] = None,
+    candidates: Annotated[Path | None, typer.Option(help="Only the entities in this file, one name per line.")] = None,
     skip_unknown: SkipUnknown = False,
     out: AnswersFile = None,
     overwrite: Overwrite = False,
@@ -107,12 +118,15 @@ def predict(
     if queries is not None and any(part is not None for part in given):
         raise InputError("Give either --queries or --head, --relation and --tail, not both.")
     check_answers_file(out, overwrite=overwrite)
-    loaded = _load(model, device, threads, skip_unknown and queries is None)
+    loaded = _load(model, device, threads, skip_unknown and queries is None and candidates is None)
+    filters: dict[str, Any] = {"new_only": new_only, "like_known": like_known}
+    filters |= {"answer_type": answer_type, "type_relation": type_relation}
+    filters["candidates"] = None if candidates is None else read_candidates(candidates, loaded.entity_id, skip_unknown)
     if queries is not None:
-        rows, predicted = _predict_file(loaded, queries, top_k, new_only, skip_unknown)
+        rows, predicted = _predict_file(loaded, queries, top_k, skip_unknown, filters)
     else:
         rows = [["?" if part is None else part for part in given]]
-        predicted = [loaded.predict(*given, k=top_k, new_only=new_only)]
+        predicted = [loaded.predict(*given, k=top_k, **filters)]
     if json:
         for row, answers in zip(rows, predicted):
             parts = {name: None if part == "?" else part for name, part in zip(PARTS, row)}
@@ -243,6 +257,12 @@ def show_evaluation(
     sides = {"both": "head and tail", "head": "head", "tail": "tail"}
     table(("predicted", *columns), [(text, *values(result[side])) for side, text in sides.items()])
     show(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
+    if typed := result.get("like_known"):
+        columns_typed = tuple(f"{name}@like_known" for name in columns)
+        rows = [[text, *(float(typed[s][f"{name}@like_known"]) for name in _METRICS)] for s, text in sides.items()]
+        show("\nAmong the entities seen on that side of the relation in train, and the true answer:\n")
+        table(("predicted", *columns_typed), rows)
+        show(f"\nThe true answer of {typed['n_outside']:,} of {typed['both']['n']:,} questions was not seen there.")
     groups = [("per_cardinality", "kind of relation")] + ([("per_relation", "relation")] if per_relation else [])
     for key, heading in groups:
         if result[key]:
@@ -277,11 +297,11 @@ def _load(folder: Path, device: str, threads: int | None, skips_nothing: bool = 
 
 
 def _predict_file(
-    model: Model, path: Path, top_k: int, new_only: bool, skip_unknown: bool
+    model: Model, path: Path, top_k: int, skip_unknown: bool, filters: dict[str, Any]
 ) -> tuple[list[list[str]], list[list[Prediction]]]:
     given = {n: [*row, "?"][:3] for n, row in read_questions(path, (2, 3)).items()}
     rows, questions = resolve_rows(path, given, lambda row: _question(model, row), skip_unknown)
-    return rows, model.predict_many(questions, top_k, new_only=new_only)
+    return rows, model.predict_many(questions, top_k, **filters)
 
 
 def _answer_rows(rows: list[list[str]], predicted: list[list[Prediction]]) -> Iterator[tuple[Any, ...]]:

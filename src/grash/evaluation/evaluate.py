@@ -14,12 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grash.data.arrays import TripleSet, in_blocks
+from grash.data.candidates import SeenEntities
 from grash.data.dataset import Dataset, SplitName
 from grash.data.known_answers import KnownAnswers
 from grash.data.profile import CARDINALITIES, relation_cardinalities
 from grash.errors import InputError
-from grash.evaluation.metrics import Evaluation, metrics_by_group, metrics_of, mrr_bounds, mrr_interval
-from grash.evaluation.ranking import Ranker, Ranks, rank_against_sample
+from grash.evaluation.metrics import (
+    Evaluation,
+    like_known_metrics,
+    metrics_by_group,
+    metrics_of,
+    mrr_bounds,
+    mrr_interval,
+)
+from grash.evaluation.ranking import Ranker, Ranks, rank_against_sample, rank_among
 from grash.models import KgeModel
 
 Split = Literal["valid", "test"]
@@ -32,14 +40,15 @@ _BLOCK = 1 << 20  # triples of train looked up at a time
 
 def evaluate(
     model: KgeModel, dataset: Dataset, *, split: Split = "test", sample: int | None = None,
-    candidates: int | None = None, unseen: Unseen = "keep", detail: bool = True, seed: int = 0,
-    work_bytes: int | None = None,
+    candidates: int | None = None, like_known: bool = False, unseen: Unseen = "keep", detail: bool = True,
+    seed: int = 0, work_bytes: int | None = None,
 ) -> Evaluation:  # fmt: skip
     """Rank the triples of a split on both sides, filtered, and return the metrics.
 
     The filter holds train, valid and the split itself, so test answers never influence a validation number.
     sample: size of a seeded sample of the triples. candidates: rank among that many drawn entities instead of all; the
-    metrics then have other names. unseen: triples with an entity or relation not seen in training are ranked with
+    metrics then have other names. like_known: also rank among the entities seen on that side of the relation in train,
+    in `Evaluation.like_known`. unseen: triples with an entity or relation not seen in training are ranked with
     untrained rows ("keep") or left out ("drop"); their number is reported either way.
     """
     if split not in ("valid", "test"):
@@ -61,10 +70,14 @@ def evaluate(
         ranks = Ranker(triples, known, dataset.n_entities, device).rank(model, work_bytes=work_bytes)
     else:
         ranks = rank_against_sample(model, triples, known, n_candidates=candidates, seed=seed, device=device)
-    return evaluation_of(
+    result = evaluation_of(
         ranks, dataset, split=split, unseen=unseen, n_unseen=n_unseen, filter=names, candidates=candidates,
         detail=detail, seed=seed,
     )  # fmt: skip
+    if not like_known:
+        return result
+    seen = SeenEntities(dataset)
+    return replace(result, like_known=like_known_metrics(rank_among(model, triples, known, seen, device=device), seen))
 
 
 def evaluation_of(

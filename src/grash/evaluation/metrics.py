@@ -20,7 +20,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from grash.data.candidates import Candidates
 from grash.evaluation.ranking import Ranks, SideRanks
+from grash.models.base import SIDES
 
 HITS = (1, 3, 10, 100)
 _RESAMPLES = 1000
@@ -43,6 +45,22 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class LikeKnownMetrics:
+    """Metrics of ranks among the entities seen on that side of the relation in train; the truth is always included."""
+
+    both: Metrics
+    head: Metrics
+    tail: Metrics
+    n_outside: int  # questions whose true answer was not seen on that side
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON; the names of the metrics end in @like_known."""
+        sides = {name: getattr(self, name).to_dict() for name in ("both", "head", "tail")}
+        named = {s: {k if k == "n" else f"{k}@like_known": v for k, v in m.items()} for s, m in sides.items()}
+        return {**named, "n_outside": self.n_outside}
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The result of `grash evaluate`: the metrics, and what was measured."""
 
@@ -62,6 +80,7 @@ class Evaluation:
     per_relation: dict[str, Metrics] = field(default_factory=dict)
     per_cardinality: dict[str, Metrics] = field(default_factory=dict)
     n_trained: int = 0  # triples of another dataset's split that the model was trained on
+    like_known: LikeKnownMetrics | None = None  # if asked for
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON; metrics among n drawn candidates have n in their names (mrr@1000neg)."""
@@ -70,6 +89,9 @@ class Evaluation:
             content[name] = self._named(getattr(self, name).to_dict())
         for name in ("per_relation", "per_cardinality"):
             content[name] = {k: self._named(m.to_dict()) for k, m in getattr(self, name).items()}
+        del content["like_known"]
+        if self.like_known is not None:
+            content["like_known"] = self.like_known.to_dict()
         return self._named(content)
 
     def _named(self, content: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +115,18 @@ def metrics_of(*sides: SideRanks, chosen: NDArray[Any] | None = None) -> Metrics
         mr=float(np.mean(ranks)),
         amri=float(1 - (ranks - 1).sum() / expected) if expected else 1.0,
         hits={k: float(np.mean(ranks <= k)) for k in HITS},
+    )
+
+
+def like_known_metrics(ranks: Ranks, candidates: Candidates) -> LikeKnownMetrics:
+    """Return the metrics of `rank_among`, and how many true answers were not among the candidates."""
+    n_outside = 0
+    for relation in np.unique(ranks.triples[:, 1]).tolist():
+        triples = ranks.triples[ranks.triples[:, 1] == relation]
+        for side, column in zip(SIDES, (0, 2)):
+            n_outside += int((~np.isin(triples[:, column], candidates(relation, side))).sum())
+    return LikeKnownMetrics(
+        metrics_of(ranks.head, ranks.tail), metrics_of(ranks.head), metrics_of(ranks.tail), n_outside
     )
 
 

@@ -21,8 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grash.data.candidates import Candidates
 from grash.data.known_answers import KnownAnswers, expand
 from grash.errors import Diverged
+from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import (
     OUT_OF_RANGE,
     CountBatch,
@@ -257,6 +259,52 @@ def _sampled_counts(model: KgeModel, side_queries: SideQueries, first: int, draw
     return torch.stack([above, ties, valid.sum(1)])
 
 
+@torch.no_grad()
+def rank_among(
+    model: KgeModel, triples: NDArray[np.int32], known: KnownAnswers, candidates: Candidates, *, device: torch.device
+) -> Ranks:
+    """Rank among the candidates of each relation and side, without known answers; the truth is always a candidate.
+
+    These ranks are not comparable with ranks among all entities; their metrics have other names.
+    """
+    set_current_device(device)
+    if not is_finite(model):
+        raise Diverged(NOT_FINITE)
+    sides = {}
+    for side in SIDES:
+        queries = SideQueries(triples, known, side, device, model.n_entities)
+        counts = np.zeros((3, len(triples)), np.int64)
+        for relation in np.unique(triples[:, 1]).tolist():
+            rows = np.flatnonzero(triples[:, 1] == relation)
+            counts[:, rows] = _counts_among(model, queries, rows, candidates(relation, side))
+        sides[side] = SideRanks(*counts)
+    return Ranks(np.ascontiguousarray(triples), head=sides["head"], tail=sides["tail"])
+
+
+def _counts_among(
+    model: KgeModel, side: SideQueries, rows: NDArray[np.int64], ids: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return (3, B), above, ties and others, of some rows among the entities `ids`, ascending."""
+    entity = model.entity[torch.from_numpy(ids).to(side.device)]
+    _, seen = model.asked(side.relations[:0], side.side)
+    table = model.candidate(to_float32(entity), seen)
+    largest = largest_row(table, model.pair)
+    batch, tile = plan_tiles(len(rows), max(1, len(ids)), default_work_bytes(side.device))
+    found = []
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
+        places, truth = side.places_among(part, ids)
+        chosen = torch.from_numpy(part).to(side.device)
+        queries, _ = side.embed(model, chosen)
+        exact = exact_scores(queries, model.candidate(to_float32(model.entity[side.answers[chosen]]), seen), model.pair)
+        counted = CountBatch.of(queries, torch.from_numpy(truth).to(side.device), exact, places)
+        count_above(counted, table, model.pair, tile=tile, largest=largest)
+        left_out = places.last - places.first
+        others = len(ids) - left_out - ((truth >= 0) & ~side.truth_known[part])
+        found.append(np.concatenate([counted.counts.cpu().numpy(), others[None]]))
+    return np.concatenate(found, 1)
+
+
 @dataclass(frozen=True, eq=False)
 class DistinctQueries:
     """The Q distinct queries in the form of the counting kernels, int32 on the device."""
@@ -306,6 +354,20 @@ class SideQueries:
         """Return the filter of the rows first … last − 1; it may contain the truth, which is never counted."""
         return FilterRuns(self.first[first:last], self.last[first:last], self.filtered)
 
+    def places_among(self, rows: NDArray[np.int64], ids: NDArray[np.int64]) -> tuple[FilterRuns, NDArray[np.int64]]:
+        """Return the filter of some rows as places in `ids`, ascending, and where their truths are (−1: nowhere)."""
+        numbers, of_row = np.unique(self.numbers[rows], return_inverse=True)
+        runs = {int(n): (self.first[r], self.last[r]) for n, r in zip(self.numbers[rows], rows)}
+        parts = [_places(ids, self.filtered[slice(*runs[int(n)])]) for n in numbers]
+        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        last = ends[of_row]
+        first = last - np.array([len(part) for part in parts], np.int64)[of_row]
+        filtered = np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int32)
+        truth = self.truth[rows]
+        place = np.minimum(np.searchsorted(ids, truth), max(0, len(ids) - 1))
+        inside = ids[place] == truth if len(ids) else np.zeros(len(rows), bool)
+        return FilterRuns(first, last, filtered), np.where(inside, place, -1)
+
     def is_known(self, first: int, drawn: Tensor) -> Tensor:
         """drawn (B, n) entities for the rows from `first` on → (B, n): whether they are known answers."""
         numbers = self.numbers[first : first + len(drawn), None]
@@ -344,6 +406,14 @@ def _distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     return places[order], rank[numbers]
+
+
+def _places(ids: NDArray[np.int64], wanted: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return where wanted entities are in `ids`, both ascending; leaves out those that are not there."""
+    place = np.searchsorted(ids, wanted)
+    inside = place < len(ids)
+    inside[inside] = ids[place[inside]] == wanted[inside]
+    return place[inside]
 
 
 def _contains(ascending: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
