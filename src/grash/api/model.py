@@ -534,7 +534,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model or a model folder, on its own dataset or, matched by names, on another (see `Model.evaluate`).
 
-    options: split, sample, candidates, unseen, detail, seed, work_bytes, as in `grash.evaluation.evaluate`.
+    options: split, sample, candidates, like_known, unseen, detail, seed, work_bytes, as in
+    `grash.evaluation.evaluate`.
     """
     loaded = model if isinstance(model, Model) else load_model(model, device=device)
     return loaded.evaluate(dataset, **options)
