@@ -3,7 +3,7 @@
     python benchmarks/check_penalties.py GRAPH --epochs 300 --recipes 0.005 0.01 0.05 0.05:4 [--batches 1024 256] …
 
 A recipe is λ or λ:w, as the authors of N3 and of relation prediction count them: the penalty is 6λ on entities and 3λ
-on relations, and the weight of relation prediction is 2w. 1vsAll, reciprocal relations, Adagrad. Each line is a round
+on relations, and the weight of relation prediction is w. 1vsAll, reciprocal relations, Adagrad. Each line is a round
 of the default search (its graph, its epochs) with the score of each recipe: the better of the validations at half time
 and at the end. The last line is the full training, with its best validation and the test MRR. `--rounds 1 2` chooses
 lines; 0 is the full training.
@@ -85,7 +85,7 @@ def config_of(args: argparse.Namespace, recipe: str, batch: int, epochs: float, 
     return TrainConfig(
         model="complex", dim=args.dim, training="1vsall", reciprocal=True, batch_size=batch, lr=args.lr, init="normal",
         init_std=1e-3, penalty="n3", penalty_entity=6 * float(weight), penalty_relation=3 * float(weight),
-        relation_prediction=2 * float(relation or 0), epochs=epochs, valid_every=every, patience=5,
+        relation_prediction=float(relation or 0), epochs=epochs, valid_every=every, patience=5,
     )  # fmt: skip
 
 

@@ -104,8 +104,11 @@ def _positives_loss(
         if config.penalty == "dura":
             total = total + config.penalty_entity * _dura(config, given, rel, answer, side) / size
     if config.relation_prediction:
-        every = score(config.model, config.norm, head[:, None], relation[None, :n_relations], tail[:, None])
-        total = total + config.relation_prediction * F.cross_entropy(every, relations)
+        for inverse in range(2 if config.reciprocal else 1):
+            first, second = (tail, head) if inverse else (head, tail)
+            every = score(config.model, config.norm, first[:, None], relation[None], second[:, None])
+            asked = F.cross_entropy(every, relations + inverse * n_relations)
+            total = total + config.relation_prediction * asked
     if config.penalty in ("l1", "l2", "l3", "n3") and config.penalty_weighted:
         entities = torch.cat([entity[heads], entity[tails]])
         total = total + config.penalty_entity * _size(entities, config, "entity") / size

@@ -164,7 +164,7 @@ def check(tolerance: float, *given: object, **named: object) -> None:
 
 def settings_of(model: str, variant: Settings) -> TrainConfig:
     values = BASE | MODELS[model] | variant
-    if "rotate" in model:
+    if "rotate" in model or ("transe" in model and values.get("reciprocal")):
         values["relation_prediction"] = 0.0  # which is not served
     return TrainConfig(**values)
 

@@ -85,6 +85,8 @@ CASES: dict[str, list[dict[str, object]]] = {
          "dropout_relation": 0.1, "optimizer": "row_adagrad", "relation_prediction": 1.0},
         {"relation_prediction": 0.5, "dropout_entity": 0.2, "reciprocal": True, "negatives_head": 3,
          "negatives_tail": 0, "penalty": "l1", "penalty_relation": 0.1},
+        {"relation_prediction": 0.5, "reciprocal": True, "training": "1vsall", "n_relations": 150, "penalty": "n3",
+         "penalty_entity": 0.1, "penalty_relation": 0.1, "lr": 0.001},
         {"loss": "self_adversarial", "margin": 0.3, "temperature": 2.0, "negatives_head": 1, "negatives_tail": 9},
         {"negatives_head": 0, "negatives_tail": 9, "dropout_entity": 0.2, "reciprocal": True, "penalty": "l2",
          "penalty_relation": 0.1},
@@ -108,6 +110,7 @@ STORED: list[dict[str, object]] = [
     {"reciprocal": True, "dropout_entity": 0.2, "penalty": "n3", "penalty_entity": 0.1},
     {"training": "1vsall", "penalty": "l3", "penalty_entity": 0.1, "relation_prediction": 0.5},
     {"training": "1vsall", "model": "distmult", "reciprocal": True, "dropout_entity": 0.3, "optimizer": "row_adagrad"},
+    {"training": "1vsall", "reciprocal": True, "penalty": "n3", "penalty_entity": 0.1, "relation_prediction": 0.5},
     {"loss": "self_adversarial", "margin": 0.3, "temperature": 2.0, "negatives_head": 0},
 ]
 AT_THE_EDGES: list[tuple[str, dict[str, object]]] = [

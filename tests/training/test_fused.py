@@ -113,6 +113,8 @@ def test_uncovered_settings_are_named():
     assert "relation_prediction is above 0 with model=rotate" in why_not(
         TrainConfig(model="rotate", relation_prediction=1.0), CPU
     )
+    both_ways = TrainConfig(model="transe", relation_prediction=1.0, reciprocal=True)
+    assert "relation_prediction is above 0 with model=transe and reciprocal" in why_not(both_ways, CPU)
 
 
 def test_forcing_the_kernels_does_not_affect_a_cpu(monkeypatch):

@@ -271,10 +271,7 @@ def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int
         rows += n_entities  # all entities in float32
     relation_rows = 2 * batch * width + (relations * width if config.relation_prediction else 0)
     if config.relation_prediction:
-        n_candidates = relations // 2 if config.reciprocal else relations
-        scores += 4 * batch * n_candidates + (
-            prediction_tiles(batch, n_candidates, width) if config.model == "rotate" else 0
-        )
+        scores += 4 * batch * relations + (prediction_tiles(batch, relations, width) if config.model == "rotate" else 0)
     tables = torch.empty(0, dim), torch.empty(0, width)
     pair = model_class(config.model)(*tables, reciprocal=config.reciprocal, norm=config.norm).pair
     floats = scores + (3 + dropout) * rows * dim + 6 * batch * dim + 4 * relation_rows

@@ -19,7 +19,7 @@ a stack. The unfused implementation (`training/gradients`, `training/optimizers`
 Letters: T trials; B positives, padded to full tiles; N candidates of all sides, each side padded (heads, then tails,
 then relations if they are predicted); S sides; D floats per entity; P the padded D: two halves, each filled with zeros
 to a power of two. In 1vsAll the candidates are all entities in the order of their ids. Without dropout heads and tails
-then share one block of candidates.
+then share one block of candidates. So do relations and their inverses, if both are predicted (with reciprocals).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class StepShape:
     rowwise: bool
     products: Products = "tf32"
     one_vs_all: bool = False
-    predicted: int = 0  # number of relations to predict; 0: relations are not predicted
+    predicted: int = 0  # rows of the relations to predict; 0: relations are not predicted
     adversarial: bool = False  # some trial uses the self-adversarial loss
     bf16: bool = False  # entities are stored in bf16
     card: Card = Card()
@@ -115,8 +115,8 @@ class StepShape:
 
     @property
     def sides(self) -> int:
-        """S: heads, tails, and relations if they are predicted."""
-        return 3 if self.predicted else 2
+        """S: heads, tails, and relations if they are predicted (with reciprocals in both directions)."""
+        return 2 + (0 if not self.predicted else 2 if self.reciprocal else 1)
 
     @property
     def half(self) -> int:
@@ -221,7 +221,7 @@ class StepSpace:
         self.ids = make(2, 2 * b, dtype=integer)  # entities: heads, tails; relations: r, inverse r
         self.order, self.start, self.count = (make(2, 2 * b, dtype=integer) for _ in range(3))
         self.positions = make(2, 2 * b, dtype=integer)  # of heads and tails among candidate heads and tails
-        self.truths = make(3, b, dtype=integer)  # positions of the true heads, tails, relations
+        self.truths = make(4, b, dtype=integer)  # positions of the true heads, tails, relations, inverse relations
         self.negatives, self.other_positions, self.seen = (make(n, dtype=integer) for _ in range(3))
         self.queries = make(t, s, b, p, dtype=product)
         self.block = make(t, n, p, dtype=product)  # rows of the candidates

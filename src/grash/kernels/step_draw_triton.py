@@ -110,7 +110,7 @@ def _draw(  # type: ignore[no-untyped-def]
                 first, trial, step, keys, trials, factors, entity, negatives, other_positions, block, block_across,
                 n_entities, radix, first_tail, candidates, DIM, HALF, PAD, PAIR, DROPOUT, ONE_VS_ALL, DRAWN,
             )  # fmt: skip
-        elif SIDES == 3:
+        elif SIDES > 2:
             j = first + tl.arange(0, DRAWN)
             live = j - first_relation < tl.load(trials + 2)
             re, im = load_halves(relation, j - first_relation, live, WIDTH, HALF, PAD)
@@ -142,6 +142,7 @@ def _draw_positives(  # type: ignore[no-untyped-def]
         tl.store(ids + 2 * BATCH + row, tl.where(live, relations, _NO_ID))
         tl.store(ids + 3 * BATCH + row, tl.where(live & (inverse != relations), inverse, _NO_ID))
         tl.store(truths + 2 * BATCH + row, tl.where(live, relations, _NO_ID))
+        tl.store(truths + 3 * BATCH + row, tl.where(live, inverse, _NO_ID))
         _find_positions(
             tile, step, first, last, plan, keys, train, positions, truths, seen, batch, n_entities, radix,
             train_radix, low, high, first_tail, first_relation, BATCH, ONE_VS_ALL, ROWS,
@@ -151,7 +152,7 @@ def _draw_positives(  # type: ignore[no-untyped-def]
     tr, ti = load_halves(entity, tails, live, DIM, HALF, PAD)
     rr, ri = load_halves(relation, relations, live, WIDTH, HALF, PAD)
     br, bi = load_halves(relation, inverse, live, WIDTH, HALF, PAD)
-    raw_rr, raw_ri = rr, ri
+    raw_rr, raw_ri, raw_br, raw_bi = rr, ri, br, bi
     ahr, ahi, atr, ati = hr, hi, tr, ti  # the true answers, as they are scored
     if DROPOUT:
         m0, m1, m2, m3, m4, m5, m6, m7 = batch_masks(row, step, trials, factors, HALF, PAD, RECIPROCAL)
@@ -168,10 +169,14 @@ def _draw_positives(  # type: ignore[no-untyped-def]
     qr, qi = compose(hr, hi, rr, ri, COMPOSE, False)
     tl.store(positive + BATCH, pair_score(qr, qi, atr, ati, PAIR))
     _store_queries(queries, queries_across, trial * SIDES + 1, row, qr, qi, BATCH, PAD, PAIR)
-    if SIDES == 3:  # query for the relation: t·conj(h), or t − h
+    if SIDES > 2:  # query for the relation: t·conj(h), or t − h
         qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
         tl.store(positive + 2 * BATCH, pair_score(qr, qi, raw_rr, raw_ri, PAIR))
         _store_queries(queries, queries_across, trial * SIDES + 2, row, qr, qi, BATCH, PAD, PAIR)
+    if SIDES == 4:  # query for the inverse relation
+        qr, qi = compose(hr, hi, tr, ti, COMPOSE, True)
+        tl.store(positive + 3 * BATCH, pair_score(qr, qi, raw_br, raw_bi, PAIR))
+        _store_queries(queries, queries_across, trial * SIDES + 3, row, qr, qi, BATCH, PAD, PAIR)
 
 
 @triton.jit

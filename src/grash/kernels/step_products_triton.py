@@ -29,8 +29,10 @@ from grash.kernels.step_rows_triton import (
     batch_bounds,
     first_candidate,
     initial_maximum,
+    load_count,
     normalize,
     side_at,
+    side_queries,
     softplus,
 )
 
@@ -116,7 +118,7 @@ def _score_products(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     advance_clock(clock)
     side, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    n, tiles = tl.load(trials + trial * PER_TRIAL + side), width // SIZE
+    n, tiles = load_count(trials + trial * PER_TRIAL, side), width // SIZE
     group = tl.program_id(0) // (_GROUPED * tiles)
     together = tl.minimum(BATCH // SIZE - group * _GROUPED, _GROUPED)
     inside = tl.program_id(0) % (_GROUPED * tiles)
@@ -159,7 +161,7 @@ def _merge_products(  # type: ignore[no-untyped-def]
     live = (row < batch) & (first + row < last)
     factors += trial * FACTORS
     at = trial * SIDES + side
-    n = tl.load(trials + trial * PER_TRIAL + side)
+    n = load_count(trials + trial * PER_TRIAL, side)
     used = tl.cdiv(n, SIZE)
     truth = tl.load(positive + at * BATCH + row)
     own, _, gamma, alone = initial_maximum(truth, side, factors, ADVERSARIAL)
@@ -190,7 +192,7 @@ def _weigh_products(  # type: ignore[no-untyped-def]
     side, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     tiles = width // SIZE
     tile = tl.program_id(0) % tiles
-    if tile * SIZE < tl.load(trials + trial * PER_TRIAL + side):
+    if tile * SIZE < load_count(trials + trial * PER_TRIAL, side):
         row, place = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS), tile * SIZE + tl.arange(0, SIZE)
         at = trial * SIDES + side
         factor = tl.exp2(tl.load(maxima + (at * tiles + tile) * BATCH + row) - tl.load(normalizer + at * BATCH + row))
@@ -206,7 +208,7 @@ def _query_products(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     side, split, trial = tl.program_id(1) // splits, tl.program_id(1) % splits, tl.program_id(2).to(tl.int64)
     begin = split * CHUNK  # not loaded: the compiler has to see that it is a multiple of INNER
-    left = tl.load(trials + trial * PER_TRIAL + side) - begin
+    left = load_count(trials + trial * PER_TRIAL, side) - begin
     if left > 0:
         row = tl.program_id(0) // (P // COLUMNS) * SIZE + tl.arange(0, SIZE)
         column, k = tl.program_id(0) % (P // COLUMNS) * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, INNER)
@@ -235,7 +237,8 @@ def _candidate_products(  # type: ignore[no-untyped-def]
         place = start + tl.arange(0, SIZE)
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         at = (trial * SIDES + side) * BATCH
-        total = _weighted_queries(at, BATCH, weights, queries, place, column, width, P, SIZE, COLUMNS, INNER)
+        asked = side_queries(side, BATCH, SIDES)
+        total = _weighted_queries(at, asked, weights, queries, place, column, width, P, SIZE, COLUMNS, INNER)
         if SHARED:  # heads have the same candidates; summed separately, as if they were others
             n = tl.where(side == 1, BATCH, 0)
             at = trial * SIDES * BATCH

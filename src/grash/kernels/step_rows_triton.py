@@ -4,7 +4,8 @@ A block of rows is two blocks (n, PAD), its first and second half (for complex n
 padded with zeros. A row of phases is half as long and has no second half.
     compose  product known·relation; complex the same for complex numbers; sum known + relation; rotation by phases
     BACK     query for the head: relation conjugated, subtracted or rotated backward (product: no change)
-A side is 0 (heads), 1 (tails) or 2 (relations, always with the softmax loss). Exponents are in base 2. Losses:
+A side is 0 (heads), 1 (tails), 2 or 3 (relations and inverse relations among the same candidates, always with the
+softmax loss). Exponents are in base 2. Losses:
     softmax            log Σ exp(score) − positive, with the positive among the scores
     self-adversarial   softplus(−γ − positive) + Σ w·softplus(γ + score), w = softmax(α·score) without the positive
 """
@@ -203,13 +204,27 @@ def batch_bounds(plan, step, batch):  # type: ignore[no-untyped-def]
 @triton.jit
 def first_candidate(side, first_tail, first_relation):  # type: ignore[no-untyped-def]
     """Return where the candidates of a side start."""
-    return tl.where(side == 2, first_relation, side * first_tail)
+    return tl.where(side >= 2, first_relation, side * first_tail)
+
+
+@triton.jit
+def load_count(trials, side):  # type: ignore[no-untyped-def]
+    """Return the number of candidates of a side; both directions of relations have the same."""
+    return tl.load(trials + tl.minimum(side, 2))
 
 
 @triton.jit
 def side_at(place, first_tail, first_relation):  # type: ignore[no-untyped-def]
-    """Return the side of the candidate at this position."""
+    """Return the side of the candidate at this position; the first, if it is one of two sides."""
     return tl.where(place >= first_relation, 2, tl.where(place >= first_tail, 1, 0))
+
+
+@triton.jit
+def side_queries(side, BATCH: tl.constexpr, SIDES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return how many queries are compared with the candidates that start at `first_candidate(side)`."""
+    if SIDES == 4:  # those of inverse relations follow
+        return tl.where(side == 2, 2 * BATCH, BATCH)
+    return BATCH
 
 
 @triton.jit
@@ -217,7 +232,8 @@ def program_part(trials, splits):  # type: ignore[no-untyped-def]
     """Return (trial, side, split, begin, end): the candidates of a program with ids (tile, side and split, trial)."""
     part, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     side, split = part // splits, part % splits
-    n, chunk = tl.load(trials + trial * PER_TRIAL + side), tl.load(trials + trial * PER_TRIAL + 3)
+    trials += trial * PER_TRIAL
+    n, chunk = load_count(trials, side), tl.load(trials + 3)
     return trial, side, split, split * chunk, tl.minimum(split * chunk + chunk, n)
 
 
@@ -266,7 +282,7 @@ def merge_parts(  # type: ignore[no-untyped-def]
     """
     truth = tl.load(positive + at * BATCH + row)
     top, _, gamma, alone = initial_maximum(truth, side, factors, ADVERSARIAL)
-    n = tl.load(trials + side)
+    n = load_count(trials, side)
     used = tl.cdiv(n, tl.load(trials + 3))
     here = at * splits * BATCH + row
     own = top

@@ -36,6 +36,7 @@ from grash.kernels.step_rows_triton import (
     merge_parts,
     program_part,
     side_at,
+    side_queries,
     softplus,
 )
 
@@ -140,8 +141,8 @@ def _candidate_gradient_dot(  # type: ignore[no-untyped-def]
         )
         at = trial * SIDES * BATCH
         mine = _gradient_from(
-            side * BATCH, side * BATCH + BATCH, e, place, alone, alpha, gamma, truths, normalizer + at,
-            queries + at * P, P, ADVERSARIAL, PRECISION, BLOCK_M, BLOCK_N,
+            side * BATCH, side * BATCH + side_queries(side, BATCH, SIDES), e, place, alone, alpha, gamma, truths,
+            normalizer + at, queries + at * P, P, ADVERSARIAL, PRECISION, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         if SHARED:  # heads have the same candidates; summed separately, as if they were others
             mine += _gradient_from(

@@ -28,6 +28,7 @@ from grash.kernels.step_rows_triton import (
     candidate_mask,
     compose,
     compose_gradient,
+    load_count,
     load_halves,
     merge_parts,
     pair_gradient,
@@ -121,13 +122,21 @@ def _triple_gradients(  # type: ignore[no-untyped-def]
         ghr, ghi, gtr, gti = fhr + ghr, fhi + ghi, gtr + ftr, gti + fti
     elif DROPOUT:
         fhr, fhi, ftr, fti = fhr * n0, fhi * n1, ftr * n2, fti * n3
-    if SIDES == 3:  # query for the relation, with rows before dropout
+    if SIDES > 2:  # query for the relation, with its row before dropout
         qr, qi = compose(tr, ti, hr, hi, COMPOSE, True)
         ur, ui, frr, fri, more_loss = _side_gradients(
             2, trial, row, live, share * tl.load(factors + 4), trials, factors, positive, maxima, sums, costs, partial,
             known, for_positive, splits, qr, qi, raw_rr, raw_ri, BATCH, SIDES, PAD, PAIR, ADVERSARIAL, MERGED,
         )  # fmt: skip
         more_tr, more_ti, more_hr, more_hi = compose_gradient(ur, ui, tr, ti, hr, hi, COMPOSE, True)
+        ghr, ghi, gtr, gti, loss = ghr + more_hr, ghi + more_hi, gtr + more_tr, gti + more_ti, loss + more_loss
+    if SIDES == 4:  # query for the inverse relation
+        qr, qi = compose(hr, hi, tr, ti, COMPOSE, True)
+        ur, ui, fbr, fbi, more_loss = _side_gradients(
+            3, trial, row, live, share * tl.load(factors + 4), trials, factors, positive, maxima, sums, costs, partial,
+            known, for_positive, splits, qr, qi, raw_br, raw_bi, BATCH, SIDES, PAD, PAIR, ADVERSARIAL, MERGED,
+        )  # fmt: skip
+        more_hr, more_hi, more_tr, more_ti = compose_gradient(ur, ui, hr, hi, tr, ti, COMPOSE, True)
         ghr, ghi, gtr, gti, loss = ghr + more_hr, ghi + more_hi, gtr + more_tr, gti + more_ti, loss + more_loss
     if not RECIPROCAL:
         grr, gri = grr + gbr, gri + gbi
@@ -136,8 +145,10 @@ def _triple_gradients(  # type: ignore[no-untyped-def]
         grr, gri, gbr, gbi = grr * m4, gri * m5, gbr * m6, gbi * m7
     if ONE_VS_ALL:
         ghr, ghi, gtr, gti = ghr + fhr, ghi + fhi, gtr + ftr, gti + fti
-    if SIDES == 3:
+    if SIDES > 2:
         grr, gri = grr + frr, gri + fri
+    if SIDES == 4:
+        gbr, gbi = gbr + fbr, gbi + fbi
 
     kind, weight = tl.load(trials + 8), tl.load(factors + 2) * share
     if kind > 0:
@@ -174,7 +185,7 @@ def _side_gradients(  # type: ignore[no-untyped-def]
     MERGED: tl.constexpr,
 ):  # fmt: skip
     """Return the gradients of a side's queries and answers (four blocks) and the loss, summing parts in order."""
-    used = tl.cdiv(tl.load(trials + side), tl.load(trials + 3))
+    used = tl.cdiv(load_count(trials, side), tl.load(trials + 3))
     at = trial * SIDES + side
     ur, ui = tl.zeros_like(qr), tl.zeros_like(qi)
     if not MERGED:
@@ -243,13 +254,13 @@ def update_relations(
     """
     shape = space.shape
     lines = shape.rows * (2 if shape.reciprocal else 1)
-    by_id = table.shape[1] <= lines or shape.sides == 3
+    by_id = table.shape[1] <= lines or shape.predicted > 0
     launch(
         _update_relations, ((table.shape[1] if by_id else lines) + 1, shape.trials),
         space.clock, plan, trials, factors, space.rates, table, squares, space.ids, space.order, space.start,
         space.count, space.relation_gradients, space.candidate_gradients, space.row_losses, space.losses,
         shape.batch, table.shape[1], eps, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, LINES=lines, BY_ID=by_id, PREDICTED=shape.sides == 3, BATCH_PARTS=shape.batch_parts,
+        BATCH=shape.rows, LINES=lines, BY_ID=by_id, PREDICTED=shape.predicted > 0, BATCH_PARTS=shape.batch_parts,
         WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half, ROWWISE=shape.rowwise,
         WRAP=shape.compose == "rotation", AT_ONCE=64 // shape.wide, SUMMED=_SUMMED, num_warps=8,
         **EXACT,

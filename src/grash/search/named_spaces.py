@@ -131,7 +131,7 @@ def _dot_losses(n_entities: int | None) -> dict[str, Any]:
     return {
         "training": both if small else "negative_sampling",
         "loss": "softmax",
-        "relation_prediction": {"type": "float", "low": 0.05, "high": 8.0, "log": True, "off": 0.5},
+        "relation_prediction": {"type": "float", "low": 0.025, "high": 4.0, "log": True, "off": 0.5},
     }
 
 

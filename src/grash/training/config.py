@@ -98,7 +98,10 @@ class TrainConfig(Settings):
         1.0, ge=0, le=1e6, description="Temperature α of the negatives' weights in self_adversarial."
     )
     relation_prediction: float = Field(
-        0.0, ge=0, le=1e6, description="Weight of the auxiliary loss that predicts relations."
+        0.0,
+        ge=0,
+        le=1e6,
+        description="Weight of the auxiliary loss that predicts relations (with reciprocal in both directions).",
     )
 
     penalty: Penalty = Field("none", description="Regularization penalty.")

@@ -237,11 +237,12 @@ def _shape(
 
 
 def _counts(config: TrainConfig, n_entities: int, n_relations: int) -> Counts:
-    """Return the numbers of candidate heads, tails and relations."""
+    """Return the numbers of candidate heads, tails and relations (with reciprocals also their inverses)."""
     heads, tails = config.negatives_head, config.negatives_tail
     if config.training == "1vsall":
         heads = tails = n_entities
-    return min(heads, n_entities), min(tails, n_entities), n_relations if config.relation_prediction else 0
+    relations = n_relations * (2 if config.reciprocal else 1) if config.relation_prediction else 0
+    return min(heads, n_entities), min(tails, n_entities), relations
 
 
 def _stacked(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -320,6 +321,8 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
         reasons.append(f"training=1vsall with a distance model ({config.model}) needs a score for every entity")
     if config.relation_prediction and config.model == "rotate":
         reasons.append("relation_prediction is above 0 with model=rotate")
+    if config.relation_prediction and config.model == "transe" and config.reciprocal:
+        reasons.append("relation_prediction is above 0 with model=transe and reciprocal")
     if config.penalty != "none" and not config.penalty_weighted:
         reasons.append("penalty_weighted is false")
     if (broken := _broken.get(_kernels_of(config, device))) is not None:

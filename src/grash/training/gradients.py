@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from grash.training.batches import Batch, Negatives, Questions
 from grash.training.config import TrainConfig
 from grash.training.losses import POWERS, complex_rows, label_loss, power_penalty, side_loss
 
+_Rows = TypeVar("_Rows")
 _ENDS: tuple[Side, Side] = ("tail", "head")  # in the order of `both_queries`
 
 
@@ -313,24 +314,31 @@ class _SampledNegatives:
 def _predict_relations(
     model: KgeModel, config: TrainConfig, step: StepGradients, head: StepRows, tail: StepRows, relations: Tensor
 ) -> None:
-    loss, *given = relation_loss(
-        model, head.values, tail.values, relations, config.relation_prediction / len(relations)
-    )
-    step.loss = step.loss + loss
-    for_head, for_tail, for_relations = model.relation_scores_gradient(*given)
-    head.add(for_head)
-    tail.add(for_tail)
-    if model.reciprocal:
-        for_relations = torch.cat([for_relations, torch.zeros_like(for_relations)])
-    step.relation.add(None, for_relations)
+    weight = config.relation_prediction / len(relations)
+    for first, second, ids in relation_questions(model, head, tail, relations):
+        loss, *given = relation_loss(model, first.values, second.values, ids, weight)
+        step.loss = step.loss + loss
+        for_first, for_second, for_relations = model.relation_scores_gradient(*given)
+        first.add(for_first)
+        second.add(for_second)
+        step.relation.add(None, for_relations)
+
+
+def relation_questions(
+    model: KgeModel, head: _Rows, tail: _Rows, relations: Tensor
+) -> list[tuple[_Rows, _Rows, Tensor]]:
+    """Return (first entities, second entities, true relations): (h, ?, t), and with reciprocals also (t, ?, h)."""
+    asked = [(head, tail, relations)]
+    return [*asked, (tail, head, relations + model.n_relations)] if model.reciprocal else asked
 
 
 def relation_loss(
     model: KgeModel, head: Tensor, tail: Tensor, relations: Tensor, weight: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the weighted cross-entropy of the true relations (B,) among all, given rows (B, D) of heads and tails
-    (Chen et al., 2021), and the arguments of `model.relation_scores_gradient`. Relations have no dropout here."""
-    table = model.relation[: model.n_relations]
+    """Return the weighted cross-entropy of the true relations (B,) among all rows, those of inverse relations included,
+    given rows (B, D) of heads and tails (Chen et al., 2021), and the arguments of `model.relation_scores_gradient`.
+    Relations have no dropout here."""
+    table = model.relation
     scores = model.relation_scores(head, tail, table)
     logs = torch.log_softmax(scores, 1)
     rows = torch.arange(len(relations), device=scores.device)

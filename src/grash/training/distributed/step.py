@@ -40,6 +40,7 @@ from grash.training.gradients import (
     penalize_tables,
     penalizes_rows,
     relation_loss,
+    relation_questions,
 )
 from grash.training.losses import label_bce, label_divergence, margin, scaled_scores, smooth_labels
 
@@ -205,14 +206,13 @@ def _predict_relations(
 ) -> None:
     """Add the loss of the slice's true relations; every rank stores all relations, so only sums are exchanged."""
     weight, own = config.relation_prediction / len(relations), shard.group.own_slice(len(relations))
-    loss, *given = relation_loss(model, head.values, tail.values, relations[own], weight)
-    step.loss = step.loss + loss
-    for_head, for_tail, for_relations = model.relation_scores_gradient(*(double_on_cpu(x) for x in given))
-    head.add(for_head.to(head.raw.dtype))
-    tail.add(for_tail.to(tail.raw.dtype))
-    dense = torch.zeros_like(model.relation)
-    dense[: len(for_relations)] = shard.group.all_reduce(for_relations)
-    step.relation.add(None, dense)
+    for first, second, ids in relation_questions(model, head, tail, relations[own]):
+        loss, *given = relation_loss(model, first.values, second.values, ids, weight)
+        step.loss = step.loss + loss
+        for_first, for_second, for_relations = model.relation_scores_gradient(*(double_on_cpu(x) for x in given))
+        first.add(for_first.to(first.raw.dtype))
+        second.add(for_second.to(second.raw.dtype))
+        step.relation.add(None, shard.group.all_reduce(for_relations).to(model.relation.dtype))
 
 
 def _questions(
