@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from grash.api.search import Search, SearchResult
     from grash.api.training import train
     from grash.data.dataset import Dataset
+    from grash.search.callbacks import Callback, RunningSearch
     from grash.training.config import TrainConfig
 
 _NAMES = {
@@ -26,15 +27,18 @@ _NAMES = {
     "grash.api.search": ("Search", "SearchResult"),
     "grash.api.training": ("train",),
     "grash.data.dataset": ("Dataset",),
+    "grash.search.callbacks": ("Callback", "RunningSearch"),
     "grash.training.config": ("TrainConfig",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
+    "Callback",
     "Dataset",
     "GrashError",
     "Model",
     "Prediction",
+    "RunningSearch",
     "Search",
     "SearchResult",
     "TrainConfig",

@@ -13,6 +13,7 @@ from engines.searches import SPACE, essence, events_of, small_search
 from grash.api.search import Search, SearchResult
 from grash.errors import ConfigError, SearchFailed
 from grash.kernels.device import use_torch_threads
+from grash.search.callbacks import OnChange
 
 
 def test_several_models_share_the_rounds(tmp_path: Path) -> None:
@@ -96,7 +97,9 @@ def test_a_final_training_that_a_machine_failed_is_tried_again_on_resume(
 
 def test_the_watcher_hears_of_every_change(tmp_path: Path) -> None:
     seen: list[int] = []
-    small_search(tmp_path / "run", n_trials=3).run(watch=lambda state, *rest: seen.append(len(state.rounds)))
+    small_search(tmp_path / "run", n_trials=3).run(
+        callbacks=[OnChange(lambda state, *rest: seen.append(len(state.rounds)))]
+    )
     assert seen == sorted(seen) and len(seen) >= len(events_of(tmp_path / "run"))
 
 
@@ -108,7 +111,7 @@ def test_what_a_watcher_raises_stops_the_search_and_is_no_failure_of_a_trial(tmp
 
     options: dict[str, Any] = {"engine": engine, "max_epochs": 120, "n_trials": 2, "final_train": False}
     with pytest.raises(KeyError, match="a slip in somebody's own function") as caught:
-        small_search(tmp_path / "run", **options).run(watch=slips)
+        small_search(tmp_path / "run", **options).run(callbacks=[OnChange(slips)])
     assert caught.traceback[-1].name == "slips", "where it happened is shown"
     assert not any(e["event"] in ("trial_ended", "search_finished") for e in events_of(tmp_path / "run"))
     state = small_search(tmp_path / "run", **options).run().state

@@ -13,6 +13,7 @@ import pytest
 from engines.searches import VIEWS, essence, small_search, state_of
 from grash.api.search import Search
 from grash.errors import GrashError
+from grash.search.callbacks import OnChange
 from grash.training import loop
 
 WARM: dict[str, Any] = {"warm_start": "weights"}
@@ -27,7 +28,7 @@ def stopped(folder: Path, **changes: Any) -> None:
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):
-        small_search(folder, **changes).run(watch=watch)
+        small_search(folder, **changes).run(callbacks=[OnChange(watch)])
     assert not state_of(folder).finished
 
 

@@ -21,6 +21,7 @@ from grash.engines import local as trial_module
 from grash.engines.driver import Driver, reraise_interrupts
 from grash.engines.trainer import run_trainings
 from grash.errors import OutputError, SearchFailed
+from grash.search.callbacks import OnChange
 from grash.search.ledger import SearchState
 from grash.search.trial import Trial
 from grash.training import loop
@@ -179,7 +180,7 @@ def test_the_first_interrupt_lets_the_running_trial_end(
 
     sent: list[bool] = []
     handler = signal.getsignal(number)
-    state = small_search(tmp_path / "run").run(watch=watch).state
+    state = small_search(tmp_path / "run").run(callbacks=[OnChange(watch)]).state
     assert state.stopped == "interrupted" and sorted(state.rounds[0].results) == [0, 1, 2]
     assert events_of(tmp_path / "run")[-1]["event"] == "search_stopped" and signal.getsignal(number) is handler
     assert small_search(tmp_path / "run").run().state.finished
@@ -202,7 +203,7 @@ def test_the_second_interrupt_stops_at_once_and_what_was_done_is_saved(
 
     sent: list[Any] = []
     folder = tmp_path / "b" / "run"
-    state = small_search(folder, **long).run(watch=watch).state
+    state = small_search(folder, **long).run(callbacks=[OnChange(watch)]).state
     assert len(sent) == 2 and state.stopped == "interrupted" and sorted(state.rounds[0].results) == [0]
     assert sent[1].step < sent[1].n_steps
     assert (folder / "round-1" / "cfg-0001" / "checkpoint" / "state.json").is_file()
@@ -226,7 +227,7 @@ def test_one_interrupt_stops_the_final_training_at_once(
     sent: list[bool] = []
     small_search(tmp_path / "a" / "run", **long).run()
     folder = tmp_path / "b" / "run"
-    state = small_search(folder, **long).run(watch=watch).state
+    state = small_search(folder, **long).run(callbacks=[OnChange(watch)]).state
     assert sent and state.stopped == "interrupted" and state.winner is not None and state.final is None
     assert list(folder.glob("final/*/checkpoint/state.json"))
     assert "The final training saves a checkpoint and stops" in caplog.text and "Running trials" not in caplog.text
@@ -258,7 +259,7 @@ def test_an_interrupt_in_the_very_last_trial_lets_the_search_finish(tmp_path: Pa
             os.kill(os.getpid(), signal.SIGINT)
 
     sent: list[bool] = []
-    state = small_search(tmp_path / "run", final_train=False).run(watch=watch).state
+    state = small_search(tmp_path / "run", final_train=False).run(callbacks=[OnChange(watch)]).state
     assert sent and state.finished and not state.stopped and state.winner is not None
 
 
@@ -276,7 +277,7 @@ def test_an_interrupt_is_passed_on_once_the_search_has_stopped_or_finished(
 
     sent: list[bool] = []
     with pytest.raises(KeyboardInterrupt), reraise_interrupts():
-        state = small_search(tmp_path / "run", final_train=False).run(watch=watch).state
+        state = small_search(tmp_path / "run", final_train=False).run(callbacks=[OnChange(watch)]).state
         assert state.finished == (place == "the last one")
     with reraise_interrupts():  # the next one is not told of it
         assert small_search(tmp_path / "run", final_train=False).run().state.finished
@@ -319,7 +320,7 @@ def test_weights_of_dropped_trials_go_at_the_barrier(tmp_path: Path) -> None:
             there = sorted(p.name for p in tmp_path.glob(f"run/round-{len(state.rounds) - 1}/*"))
             kept.setdefault(len(state.rounds), there)
 
-    state = small_search(tmp_path / "run", variant="epoch").run(watch=watch).state
+    state = small_search(tmp_path / "run", variant="epoch").run(callbacks=[OnChange(watch)]).state
     names = [[f"cfg-{n:04}" for n in sorted(past.survivors or [])] for past in state.rounds]
     assert kept == {1: [], 2: names[0], 3: names[1]}
     assert not list(tmp_path.glob("run/round-*"))
@@ -332,7 +333,7 @@ def test_without_continuation_no_trial_writes_weights(tmp_path: Path, variant: s
     def watch(*given: Any) -> None:
         seen.update(p.name for p in tmp_path.glob("run/round-*/**/*"))
 
-    small_search(tmp_path / "run", variant=variant, final_train=False).run(watch=watch)
+    small_search(tmp_path / "run", variant=variant, final_train=False).run(callbacks=[OnChange(watch)])
     assert seen == set()
 
 
@@ -420,6 +421,6 @@ def test_a_watch_error_that_an_engine_took_for_an_interrupt_is_raised_at_the_end
     monkeypatch.setattr(Driver, "_on_progress", stop_first)
     monkeypatch.setattr(loop, "train_step", slowly(loop.train_step))
     with pytest.raises(LookupError, match="a mistake of the watcher") as caught:
-        small_search(tmp_path / "run", max_epochs=8).run(watch=watch)
-    assert len(calls) == 1 and caught.value.__suppress_context__
+        small_search(tmp_path / "run", max_epochs=8).run(callbacks=[OnChange(watch)])
+    assert len(calls) == 2 and caught.value.__suppress_context__  # once more at the end
     assert state_of(tmp_path / "run").stopped == "interrupted"

@@ -17,6 +17,7 @@ import pytest
 from engines.searches import essence, events_of, small_search, state_of
 from grash.errors import ConfigError, OutputError
 from grash.files import atomic_file
+from grash.search.callbacks import OnChange
 from grash.search.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,7 +180,7 @@ class TestLeaks:
                 small_search(tmp_path / "run", n_trials=2).run(extend={"n_trials": 1})
             errors.append(caught)  # an error that is kept keeps the frames in which it was raised
             with pytest.raises(LookupError) as other:
-                small_search(tmp_path / "watched", n_trials=2).run(watch=failing)
+                small_search(tmp_path / "watched", n_trials=2).run(callbacks=[OnChange(failing)])
             errors.append(other)
             asked = small_search(tmp_path / f"asked-{i}", n_trials=2)
             assert asked.ask() is not None

@@ -13,6 +13,7 @@ import grash
 from engines.searches import essence, shifts, small_search, state_of
 from grash.api.search import Search
 from grash.search import schedule
+from grash.search.callbacks import OnChange
 from grash.training import loop
 from grash.training.config import make_config
 
@@ -62,7 +63,7 @@ def test_a_search_stopped_around_the_finalists_resumes_to_the_same_end(
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):
-        small_search(tmp_path / "run", **FINALISTS).run(watch=watch)
+        small_search(tmp_path / "run", **FINALISTS).run(callbacks=[OnChange(watch)])
     assert not state_of(tmp_path / "run").finished
     Search.open(tmp_path / "run", engine="sequential", device="cpu").run()
     assert essence(tmp_path / "run") == essence(whole)

@@ -25,6 +25,7 @@ from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.processes import ProcessEngine
 from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.errors import ConfigError, Diverged
+from grash.search.callbacks import OnChange
 from grash.search.graphs import SearchGraphs
 from grash.search.settings import make_settings
 from grash.search.trial import TrialResult
@@ -277,7 +278,7 @@ def test_two_interrupts_save_the_stack_and_the_search_goes_on(tmp_path: Path) ->
                 sent.append(1)
                 os.kill(os.getpid(), signal.SIGINT)
 
-    state = small_search(tmp_path / "run", engine="stacked", **long).run(watch=watch).state
+    state = small_search(tmp_path / "run", engine="stacked", **long).run(callbacks=[OnChange(watch)]).state
     assert state.stopped == "interrupted" and not state.rounds[0].results
     assert len(list(tmp_path.glob("run/round-1/*/checkpoint/state.json"))) == 3
     small_search(tmp_path / "run", engine="stacked", **long).run()

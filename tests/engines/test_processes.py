@@ -22,6 +22,7 @@ from grash.engines.choose import choose_engine, worker_devices
 from grash.engines.local import LocalEngine
 from grash.engines.processes import ProcessEngine
 from grash.errors import ConfigError, GrashError, OutputError
+from grash.search.callbacks import OnChange
 from grash.search.ledger import SearchState
 from grash.search.trial import Trial
 
@@ -133,7 +134,7 @@ def test_a_killed_worker_is_replaced_and_its_trial_tried_again(
             os.kill(worker_of(engine, number), signal.SIGINT)
 
     search = small_search(tmp_path / "run", engine="processes", workers=2, max_retries=1, **LONG)
-    past = search.run(watch=at_heartbeats(engines, act)).state.rounds[0]
+    past = search.run(callbacks=[OnChange(at_heartbeats(engines, act))]).state.rounds[0]
     statuses = {n: [r.status for r in tries] for n, tries in past.attempts.items()}
     assert statuses == {0: ["killed", "ok"], 1: ["killed", "killed"], 2: ["ok"]}
     assert past.results[1].mrr is None and "worker ended unexpectedly (exit code -9)" in past.results[1].message
@@ -152,7 +153,7 @@ def test_interrupted_twice_workers_save_and_stop(tmp_path: Path, sequential: Any
 
     sent: list[int] = []
     options: dict[str, Any] = {"engine": "processes", "workers": 2, **LONG}
-    state = small_search(tmp_path / "run", **options).run(watch=at_heartbeats(engines, act)).state
+    state = small_search(tmp_path / "run", **options).run(callbacks=[OnChange(at_heartbeats(engines, act))]).state
     assert state.stopped == "interrupted" and sent[0] not in state.rounds[0].results
     assert list(tmp_path.glob(f"run/round-1/cfg-000{sent[0]}/checkpoint/state.json"))
     small_search(tmp_path / "run", **options).run()
@@ -175,7 +176,7 @@ def test_a_worker_that_hangs_is_ended_after_the_time_limit(
 
     heard = at_heartbeats(engines, act)
     options: dict[str, Any] = {"engine": "processes", "workers": 1, "trial_timeout": 100.0, **LONG, "n_trials": 2}
-    past = small_search(tmp_path / "run", **options).run(watch=watch).state.rounds[0]
+    past = small_search(tmp_path / "run", **options).run(callbacks=[OnChange(watch)]).state.rounds[0]
     assert past.results[0].status == "timeout" and "reported nothing" in past.results[0].message
     assert past.results[1].status == "ok" and [len(tries) for tries in past.attempts.values()] == [1, 1]
 
@@ -241,7 +242,7 @@ def test_a_worker_that_hangs_before_its_first_heartbeat_is_ended_and_its_trial_t
             monkeypatch.setattr(processes, "_START", begin)
 
     changes: dict[str, Any] = {"n_trials": 2, "final_train": False, "engine": "processes", "workers": 1}
-    past = small_search(tmp_path / "run", **changes).run(watch=watch).state.rounds[0]
+    past = small_search(tmp_path / "run", **changes).run(callbacks=[OnChange(watch)]).state.rounds[0]
     assert [[r.status for r in tries] for tries in past.attempts.values()] == [["killed", "ok"], ["ok"]]
     assert "its training had not started" in past.attempts[0][0].message
 

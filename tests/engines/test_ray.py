@@ -27,6 +27,7 @@ from grash.engines.trainer import run_training
 from grash.errors import ConfigError, GrashError, InputError
 from grash.evaluation.evaluate import evaluate
 from grash.models.store import load_model
+from grash.search.callbacks import OnChange
 from grash.search.ledger import SearchState
 from grash.search.trial import Trial
 from grash.training.config import make_config
@@ -124,7 +125,7 @@ class TestOnThreeNodes:
                 os.kill(os.getpid(), signal.SIGINT)
                 os.kill(os.getpid(), signal.SIGINT)
 
-        state = on(cluster, tmp_path / "run", **LONG).run(watch=once_heard(0, act)).state
+        state = on(cluster, tmp_path / "run", **LONG).run(callbacks=[OnChange(once_heard(0, act))]).state
         [killed] = state.rounds[0].attempts[0]
         assert killed.status == "killed" and "ended unexpectedly: The actor" in killed.message
         assert state.stopped == "interrupted"
@@ -208,7 +209,7 @@ class TestOnThreeNodes:
 
         # survivors go on from states on disk; trials last as long as it takes to notice that the node is gone
         changes = {**LONG, "n_trials": 8, "eta": 2, "variant": "epoch", "max_epochs": 400}
-        past = on(cluster, tmp_path / "run", **changes).run(watch=kill_node).state.rounds
+        past = on(cluster, tmp_path / "run", **changes).run(callbacks=[OnChange(kill_node)]).state.rounds
         statuses = Counter(r.status for tries in past[0].attempts.values() for r in tries)
         assert statuses["ok"] == 8 and statuses["killed"] >= 1
         assert essence(tmp_path / "run") == essence(sequential(**changes))

@@ -9,6 +9,7 @@ import pytest
 
 from grash.report import charts, progress
 from grash.report.progress import RunFiles
+from grash.search.callbacks import RunningSearch, report_event
 from grash.search.ledger import SearchState, read_ledger
 from report.runs import write_run
 
@@ -16,9 +17,10 @@ from report.runs import write_run
 def replay(folder: Path, files: RunFiles) -> SearchState:
     """Show the files every state of the search in a folder."""
     state = SearchState()
+    search = RunningSearch(folder, state, ("cpu",))
     for event in read_ledger(folder / "ledger.jsonl"):
         state.apply(event)
-        files.watch(state, {}, ("cpu",))
+        report_event([files], search, event)
     return state
 
 
@@ -63,12 +65,3 @@ def test_a_broken_report_does_not_hide_the_error_of_the_search(tmp_path: Path, m
             raise ValueError("the real error")
         finally:
             RunFiles(tmp_path).write()
-
-
-def test_an_error_of_the_callers_watch_is_raised(tmp_path: Path) -> None:
-    def refuse(*_: object) -> None:
-        raise ValueError("stop")
-
-    write_run(tmp_path, n_trials=4)
-    with pytest.raises(ValueError, match="stop"):
-        replay(tmp_path, RunFiles(tmp_path, refuse))

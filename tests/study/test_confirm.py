@@ -14,6 +14,7 @@ import pytest
 
 from grash.api.search import Search
 from grash.errors import ConfigError, GrashError, SearchFailed
+from grash.search.callbacks import OnChange
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
 from grash.search.proposals import all_winners, make_configurations
@@ -168,7 +169,7 @@ def interrupted(when):
                 if not pressed and when(state):
                     pressed.append(signal.raise_signal(signal.SIGINT))
 
-            return super().run(watch=watch, **more)
+            return super().run(callbacks=[OnChange(watch)], **more)
 
     return partial(Interrupted, engine="sequential")
 

@@ -22,13 +22,14 @@ from grash.api.model import Model
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.data.load import Source, as_dataset
 from grash.engines.choose import check_engine, choose_engine, trials_at_once
-from grash.engines.driver import Driver, Watch
+from grash.engines.driver import Driver
 from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.plan import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
 from grash.kernels.device import restore_threads
 from grash.optional import optional_import
 from grash.report.progress import RunFiles
+from grash.search.callbacks import Callback
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.proposals import given_proposals
@@ -145,12 +146,16 @@ class Search:
         return plan
 
     def run(
-        self, *, watch: Watch | None = None, max_seconds: float | None = None, extend: Mapping[str, Any] | None = None
+        self,
+        *,
+        callbacks: Iterable[Callback] = (),
+        max_seconds: float | None = None,
+        extend: Mapping[str, Any] | None = None,
     ) -> SearchResult:
         """Run the search to its end, or resume it.
 
-        extend: n_trials or budget, larger than before. An error that `watch` raises stops the search and is raised
-        here; the next `run` resumes it.
+        callbacks: called while it runs (`grash.Callback`). An error that one raises stops the search and is raised
+        here; the next `run` resumes it. extend: n_trials or budget, larger than before.
         """
         if max_seconds is not None and not max_seconds >= 0:
             raise ConfigError(f"max_seconds={max_seconds}: give 0 or more seconds.")
@@ -163,13 +168,13 @@ class Search:
                 self.engine, self.graphs, self.folder, device=self.device, workers=self.workers,
                 timeout=self.trial_timeout, address=self.address,
             )  # fmt: skip
-            files = RunFiles(self.folder, watch)
+            files = RunFiles(self.folder)
             with ExitStack() as stack:
                 stack.callback(files.write)
                 stack.callback(engine.close)
                 driver = Driver(
-                    folder, self.graphs, engine, source=self.source, watch=files.watch, max_seconds=max_seconds,
-                    placement=self.placement,
+                    folder, self.graphs, engine, source=self.source, callbacks=(files, *callbacks),
+                    max_seconds=max_seconds, placement=self.placement,
                 )  # fmt: skip
                 stack.callback(driver.close)
                 if extend:

@@ -233,11 +233,12 @@ def _run(
     made: Search, max_seconds: float | None, quiet: bool, json: bool, extend: dict[str, Any] | None = None
 ) -> None:
     from grash.report.summary import mrr_text, stop_reason, summarize
+    from grash.search.callbacks import OnChange
 
     if not quiet:
         say(f"run folder: {made.folder}")
     with live_display(quiet) as watch:
-        result = made.run(watch=watch, max_seconds=max_seconds, extend=extend)
+        result = made.run(callbacks=[OnChange(watch)], max_seconds=max_seconds, extend=extend)
     if json:
         as_json(summarize(result.state, datetime.now(timezone.utc)))
     if result.state.stopped:

@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -27,6 +27,7 @@ from grash import __version__
 from grash.engines.memory import plan_memory
 from grash.errors import OutputError, SearchFailed
 from grash.files import verify_folder
+from grash.search.callbacks import Callback, RunningSearch, report_event
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials, advance
 from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState, StopReason
@@ -40,8 +41,6 @@ from grash.yaml_files import matches_checksum, write_yaml
 
 log = logging.getLogger(__name__)
 
-# Receives the state, the progress of running trials by (round, number), and the engine's devices.
-Watch = Callable[[SearchState, dict[tuple[int, int], Progress], Sequence[str]], None]
 FIXED_LENGTH_SCHEDULES = ("cosine", "linear", "plateau")  # depend on the length of a run, so it cannot be continued
 _KEPT_BYTES = 2 << 30  # of a finalist's tables and optimizer state; a larger one trains again from its start
 _PAUSE = 0.05  # seconds before the second attempt at a trial; doubled for every further one
@@ -58,21 +57,21 @@ class Driver:
         engine: Engine,
         *,
         source: str = "",
-        watch: Watch | None = None,
+        callbacks: Sequence[Callback] = (),
         max_seconds: float | None = None,
         placement: str = "auto",
     ) -> None:
         self.folder, self.graphs, self.settings, self.engine = folder, graphs, graphs.settings, engine
         self.source, self.placement = source, placement
-        self.watch = watch or (lambda state, progress, devices: None)
+        self.callbacks = callbacks
         self.ledger = Ledger(folder.path)
         self.state = SearchState.replay(self.ledger.events)
         self.before, self.began = self.state.seconds, time.monotonic()
         self.deadline = None if max_seconds is None else self.began + max_seconds
-        self.progress: dict[tuple[int, int], Progress] = {}
+        self.search = RunningSearch(folder.path, self.state, engine.devices)
         self.stopping: StopReason | None = None
         self.in_final_training = False
-        self._watch_error: Exception | None = None
+        self._callback_error: Exception | None = None
 
     def run(self) -> SearchState:
         """Run to the end, or until the search is stopped; then `state.stopped` is the reason."""
@@ -87,15 +86,16 @@ class Driver:
                     if self.state.winner is None and (best := self.state.incumbent()) is not None:
                         self._write_best(best.number, "Best configuration so far, when it was stopped,")
         except KeyboardInterrupt:
-            if self._watch_error is None:
+            if self._callback_error is None:
                 raise
         except OutputError as error:
             then = "The search stops here. Continue it with `grash resume`."
             raise OutputError(self.folder.path, error.reason, then=then) from error
         finally:
             self.close()
-        if self._watch_error is not None:
-            raise self._watch_error from None
+            self._report_end()
+        if self._callback_error is not None:
+            raise self._callback_error from None
         if self.state.failed:
             raise SearchFailed(self.state.failed)
         return self.state
@@ -180,7 +180,7 @@ class Driver:
 
     def record_result(self, result: TrialResult) -> None:
         """Record how a trial ended and remove its checkpoint, unless the machine failed: the next attempt needs it."""
-        self.progress.pop((result.round, result.number), None)
+        self.search.progress.pop((result.round, result.number), None)
         self._record("trial_ended", result=result.to_json())
         if result.status not in MACHINE_FAULTS:
             self.folder.remove_checkpoint(result.round, result.number)
@@ -276,15 +276,24 @@ class Driver:
         return len(self.state.rounds) == len(self.state.sizes) and self.advance() is None
 
     def _on_progress(self, trial: Trial, progress: Progress) -> None:
-        self.progress[trial.round, trial.number] = progress
+        self.search.progress[trial.round, trial.number] = progress
         self._must_stop()
-        if self._watch_error is None:
+        if self._callback_error is None:
             try:
-                self.watch(self.state, self.progress, self.engine.devices)
+                for callback in self.callbacks:
+                    callback.on_progress(self.search, trial.round, trial.number, progress)
             except Exception as error:
                 # Inside a training it would be the trial's error. It ends trainings as Ctrl-C does; `run` raises it.
-                self._watch_error = error
+                self._callback_error = error
                 raise KeyboardInterrupt from error
+
+    def _report_end(self) -> None:
+        """Call `on_end` of every callback. `run` raises the first error, unless it raises another one already."""
+        for callback in self.callbacks:
+            try:
+                callback.on_end(self.search)
+            except Exception as error:
+                self._callback_error = self._callback_error or error
 
     def _must_stop(self) -> bool:
         if self.deadline is not None and time.monotonic() > self.deadline and not self.stopping:
@@ -302,9 +311,10 @@ class Driver:
     def _record(self, event: str, **fields: Any) -> None:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         elapsed = round(self.before + time.monotonic() - self.began, 3)
-        self.state.apply(self.ledger.write(event, at=at, elapsed=elapsed, **fields))
-        if self._watch_error is None:
-            self.watch(self.state, self.progress, self.engine.devices)
+        entry = self.ledger.write(event, at=at, elapsed=elapsed, **fields)
+        self.state.apply(entry)
+        if self._callback_error is None:
+            report_event(self.callbacks, self.search, entry)
 
     def _restore_best(self, number: int) -> None:
         """Write best.yaml again if it was edited or deleted: it follows from the ledger."""

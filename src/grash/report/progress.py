@@ -18,6 +18,7 @@ from grash.formatting import format_duration, printable
 from grash.report.optuna import OptunaView
 from grash.report.page import write_report
 from grash.report.summary import final_metrics, higher_than, mrr_text, n_entrants, read_state
+from grash.search.callbacks import Callback, RunningSearch
 from grash.search.ledger import RoundState, SearchState
 from grash.search.trial import TrialResult
 from grash.training.loop import Progress
@@ -25,39 +26,36 @@ from grash.training.loop import Progress
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grash.engines.driver import Watch
-
 LOG_FILE = "log.txt"
 _EVERY_SECONDS = 15.0  # between two updates of optuna.log within a round
 _log = logging.getLogger(__name__)
 
 
-class RunFiles:
+class RunFiles(Callback):
     """Keeps report.html, optuna.log and log.txt of a run folder up to date while its search runs.
 
     The ledger has all results, so an error here is logged once and never stops the search.
     """
 
-    def __init__(self, folder: Path, watch: Watch | None = None) -> None:
-        """watch: also called with every state; what it raises stops the search."""
-        self.folder, self._watch, self._optuna = Path(folder), watch, OptunaView(folder)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._optuna = Path(folder), OptunaView(folder)
         self._lines = ProgressLines(self._write_log, report_finished=False)
         self._failed: set[str] = set()
-        self._n_closed, self._updated = 0, time.monotonic()
+        self._updated = time.monotonic()
 
-    def watch(self, state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str]) -> None:
-        """Update the files: log.txt at once, optuna.log every 15 seconds, the report after each round."""
-        if self._watch is not None:
-            self._watch(state, heartbeats, devices)
+    def on_change(self, search: RunningSearch) -> None:
+        """Update log.txt at once, optuna.log every 15 seconds."""
         with self._errors_logged(LOG_FILE):
-            self._lines.watch(state, heartbeats, devices)
-        n_closed = sum(r.survivors is not None for r in state.rounds)
-        if n_closed == self._n_closed and time.monotonic() - self._updated < _EVERY_SECONDS:
-            return
-        self._optuna.update(state)
-        if n_closed != self._n_closed:
-            self._write_report()
-        self._n_closed, self._updated = n_closed, time.monotonic()
+            self._lines.watch(search.state, search.progress, search.devices)
+        if time.monotonic() - self._updated >= _EVERY_SECONDS:
+            self._optuna.update(search.state)
+            self._updated = time.monotonic()
+
+    def on_round_end(self, search: RunningSearch, round: int) -> None:
+        """Update every file."""
+        self._updated = -_EVERY_SECONDS
+        self.on_change(search)
+        self._write_report()
 
     def write(self) -> None:
         """Write report.html and optuna.log from the ledger, if there is one."""
