@@ -1,4 +1,4 @@
-"""What happens in a search, for whoever wants to know: live views, files, trackers, your own code.
+"""Callbacks of a search: live views, files, trackers and your own code receive what happens in it.
 
 `grash.engines.driver` calls every callback after each event of the ledger. `docs/how-to/track-a-search.md` shows some.
 """
