@@ -13,6 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grash.api.explain import (
+    Explanation,
+    Reason,
+    TypeShare,
+    find_reasons,
+    surroundings,
+    type_shares,
+)
 from grash.data.candidates import Ids, SeenEntities, common_entities, entities_of_type, find_type_relation
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset, SplitName
 from grash.data.known_answers import known_answers, known_relations
@@ -273,6 +281,34 @@ class Model:
             skip_rows=torch.zeros_like(own), skip_columns=own, tile=_tile(1, table.shape[1]),
         )  # fmt: skip
         return [Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist())]
+
+    @torch.no_grad()
+    def explain(self, head: Name, relation: Name, tail: Name, *, k: int = 10) -> Explanation:
+        """Return up to k reasons for a triple, whether the dataset has it or not, and statistics of its relation.
+
+        Reasons are short paths between head and tail in train, and similar triples of the same relation. Each has its
+        support: how far the score of the triple falls when one gradient step lowers the score of the reason by 1.
+        """
+        _check_count(k)
+        row = self._ids([(head, relation, tail)])
+        triple, train = (int(row[0, 0]), int(row[0, 1]), int(row[0, 2])), self.dataset.train
+        near = surroundings(train, triple)
+        found = find_reasons(self.kge, train, triple, near, k)
+        types: list[TypeShare] = []
+        if (by := find_type_relation(self.dataset)) is not None:
+            types = [TypeShare(side, self.entity_name(i), n) for side, i, n in type_shares(train, triple, by)]
+        return Explanation(
+            *self._names(triple),
+            score=float(self.score(row)[0]),
+            known=bool(known_relations(self.dataset, triple[0], triple[2])[triple[1]]),
+            reasons=tuple(
+                Reason(f.kind, tuple(self._names(step) for step in f.triples), f.support, f.n_alike) for f in found
+            ),
+            statistics=replace(near.statistics, types=tuple(types)),
+        )
+
+    def _names(self, triple: tuple[int, int, int]) -> tuple[str, str, str]:
+        return self.entity_name(triple[0]), self.relation_name(triple[1]), self.entity_name(triple[2])
 
     def evaluate(self, dataset: Source | None = None, **options: Any) -> Evaluation:
         """Rank a split of the model's own dataset, or of another one whose names are matched with the model's.

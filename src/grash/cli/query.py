@@ -1,4 +1,4 @@
-"""grash evaluate, predict, score, neighbors and export: use a trained model."""
+"""grash evaluate, predict, explain, score, neighbors and export: use a trained model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXPORTED = "A model folder; for settings also a YAML file or a run folder, for 
 def add_to(app: typer.Typer) -> None:
     reading = {name: READING[name] for name in ("separator", "header", "columns", "literals", "format")}
     app.command()(with_options(evaluate, reading=reading))
-    for verb in (predict, score, neighbors, export):
+    for verb in (predict, explain, score, neighbors, export):
         app.command()(verb)
 
 
@@ -137,6 +137,43 @@ def predict(
         table(("rank", "answer", ">score", "known"), [(i, a.name, a.score, a.known) for i, a in ranked])
     if out is not None or (queries is not None and not json):
         write_answers((*PARTS, "asked", "rank", "score", "known"), _answer_rows(rows, predicted), out)
+
+
+def explain(
+    model: ModelFolder,
+    head: Annotated[str, typer.Option(help="Name of the head.")],
+    relation: Annotated[str, typer.Option(help="Name of the relation.")],
+    tail: Annotated[str, typer.Option(help="Name of the tail.")],
+    top_k: TopK = 10,
+    device: Device = "auto",
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Show the reasons for an answer: paths and similar triples of the graph.
+
+    The support of a reason is how far the score of the answer falls when one gradient step lowers the score of the
+    reason by 1. Of the paths with the same relations, the best is shown.
+    """
+    found = _load(model, device, threads).explain(head, relation, tail, k=top_k)
+    if json:
+        as_json(found.to_dict())
+        return
+    show(f"{found.head} · {found.relation} · {found.tail}: score {found.score:.4g}{', known' if found.known else ''}\n")
+    rows = []
+    for i, reason in enumerate(found.reasons, 1):
+        steps = "; ".join(" · ".join(step) for step in reason.triples)
+        more = f" (and {reason.n_alike - 1:,} more such paths)" if reason.n_alike > 1 else ""
+        rows.append((i, reason.kind, reason.support, f"{steps}{more}"))
+    table((">", "kind", ">support", "known triples"), rows)
+    about = found.statistics
+    show(
+        f"\n{found.relation} has {about.n_triples:,} triples in train, with {about.n_heads:,} heads and "
+        f"{about.n_tails:,} tails. {found.head} is the head of {about.head_seen:,} of them, "
+        f"{found.tail} the tail of {about.tail_seen:,}."
+    )
+    for of in about.types:
+        name = found.head if of.side == "head" else found.tail
+        show(f"{name} has the type {of.type}, as {of.share:.0%} of the {of.side}s of {found.relation}.")
 
 
 def score(
