@@ -66,13 +66,13 @@ Which = Annotated[str, typer.Option("--variants", help="Some of epoch, graph and
 def add_to(app: typer.Typer) -> None:
     """Add the group `grash study`."""
     about = "Run the paper's experiments and compare search methods."
-    study = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help=about)
+    study = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=about)
     for verb in (transfer, variants, resources, rounds, table):
         study.command()(with_options(verb, pooled=POOL, running=RUNNING, reading=READING))
     study.command()(methods)
     study.command()(with_options(confirm, running=SEARCHING, reading=READING))
     study.command()(merge)
-    app.add_typer(study, name="study")
+    app.add_typer(study, name="study", rich_help_panel="More")
 
 
 def check_extra() -> None:

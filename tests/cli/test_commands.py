@@ -307,7 +307,7 @@ def test_the_version_and_no_command_at_all():
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     assert lines[2:] == [f"torch {torch.__version__}", f"device {device}"]
     ran = grash()
-    assert ran.code == 2 and "Commands:" in ran.out
+    assert ran.code == 2 and "─ Search ─" in ran.out
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -228,10 +229,31 @@ def test_a_final_training_that_stopped_early_prints_it(
     history = [{"step": 7 * i, "epoch": float(i), "loss": 1.0, "mrr": mrr, "lr": 0.1} for i, mrr in enumerate(mrrs, 1)]
     state.configurations[state.winner] = made
     state.finals[state.winner] = [replace(state.final, history=history)]
-    _print_result(SearchResult(tmp_path, state))
+    _print_result(SearchResult(tmp_path, state), rings())
     shown = capsys.readouterr().out
-    sentence = f"final training stopped at epoch 7 of {n_epochs}: no better validation since epoch 2 (valid MRR 0.3000)"
-    assert (sentence in shown.splitlines()) is said and ("final training" in shown) is said
+    sentence = f"training stopped at epoch 7 of {n_epochs}: no better validation since epoch 2 (valid MRR 0.3000)"
+    assert (sentence in " ".join(shown.split())) is said and ("stopped" in shown) is said
+
+
+def test_a_search_of_several_models_prints_the_best_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, n_trials=16, models="complex,rotate,transe")
+    state = SearchState.replay(read_ledger(tmp_path / "ledger.jsonl"))
+    _print_result(SearchResult(tmp_path, state), rings())
+    table = capsys.readouterr().out.partition("best of each model")[2].splitlines()[2:5]
+    assert {line.split()[0] for line in table} == {"complex", "rotate", "transe"}
+    assert table[0].split()[1] == str(state.winner)
+
+
+def test_a_search_ends_with_its_baseline_relations_and_two_questions_that_can_be_asked(tmp_path: Path) -> None:
+    source = write_tsv(rings(), tmp_path / "rings.tsv")
+    settings = ("-n", 2, "--epochs", 2, "--dim", 4, "--engine", "sequential", "--set", "batch_size=8", "-q")
+    ran = grash("search", source, "-o", tmp_path / "run", "--n-valid", 4, "--n-test", 4, *settings)
+    assert ran.code == 0 and "baseline MRR 0." in ran.out and "relation  questions     MRR" in ran.out
+    asked = [line.split(maxsplit=1)[1] for line in ran.err.splitlines() if line.startswith("  grash predict")]
+    assert len(asked) == 2
+    for words in asked:
+        answered = grash(*shlex.split(words), "-k", 3)
+        assert answered.code == 0 and answered.out.split()[0] == "rank"
 
 
 def test_a_stopped_search_leaves_its_best_configuration_and_how_to_use_it(

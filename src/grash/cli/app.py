@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from grash import __version__
 from grash.cli import data, query, search, settings, train
 from grash.cli.console import say
+from grash.cli.options import suggest_options
 from grash.cli.train import has_other_ranks
 from grash.errors import INTERRUPTED, ConfigError, GrashError, InputError, MemoryPlanError, RankLost, is_memory_error
 from grash.formatting import format_bytes
@@ -41,8 +42,7 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    name="grash", cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    name="grash", cls=Commands, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )  # fmt: skip
 for group in (data, search, train, query, settings):
@@ -156,5 +156,9 @@ def _explain_usage(error: Exception) -> int:
         print(context.get_help())
         return 2
     path = context.command_path if context is not None else "grash"
+    if context is not None and (tried := getattr(error, "option_name", None)) and message.startswith("No such option"):
+        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+        found = suggest_options(str(tried), known)
+        message = f"No such option: {tried}." + (f" Did you mean {' or '.join(found)}?" if found else "")
     say(f"error: {message if message.endswith(('.', '?')) else message + '.'} See {path} --help.")
     return 2

@@ -6,6 +6,7 @@ import json
 import logging
 import shlex
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     with console.capture() as captured:
         console.print(drawn)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def wrapped(text: str, *, indent: str = "") -> str:
+    """Return a paragraph in lines that fit a terminal of 80 characters."""
+    return textwrap.fill(
+        text, 80, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def show_log(*, verbose: bool = False) -> None:

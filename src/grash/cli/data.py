@@ -28,11 +28,11 @@ _RELATIONS_SHOWN = 25
 
 def add_to(app: typer.Typer) -> None:
     for verb in (prepare, describe, reduce):
-        app.command()(with_options(verb, reading=READING))
-    datasets = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+        app.command(rich_help_panel="Graphs")(with_options(verb, reading=READING))
+    datasets = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
     datasets.callback()(list_datasets)
     datasets.command("get")(get_dataset)
-    app.add_typer(datasets, name="datasets")
+    app.add_typer(datasets, name="datasets", rich_help_panel="Graphs")
 
 
 def prepare(
@@ -66,7 +66,7 @@ def prepare(
         return
     show(f"{folder}: {dataset!r}")
     show(f"Next: {command('grash', 'describe', folder)}")
-    show(f"      {command('grash', 'train', folder)}")
+    show(f"      {command('grash', 'search', folder)}")
 
 
 def describe(source: Source, json: Json = False, *, reading: dict[str, Any]) -> None:

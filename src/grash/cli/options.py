@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable
@@ -12,6 +13,10 @@ import typer
 
 from grash.errors import ConfigError
 
+# Panels of the help; the key is a group of `with_options`.
+PANELS = {
+    "asked": "Search", "settings": "Training", "engine": "Where it runs", "reading": "How the graph is read",
+}  # fmt: skip
 Options = dict[str, tuple[Any, Any, Any]]  # {name: (type, default, typer.Option)}
 
 SOURCE = "A graph: a file, a folder with train/valid/test files, an encoded dataset, or 'world', the bundled one."
@@ -80,12 +85,58 @@ def with_options(command: Callable[..., Any], **groups: Options) -> Callable[...
             switch = f"{plain}/--no{plain[1:]}" if kind == bool | None else plain
             if not option.param_decls and option.default is ...:
                 option.param_decls = (switch,)
+            option.rich_help_panel = option.rich_help_panel or PANELS.get(group)
             annotation: Any = Annotated[kind, option]
             parameters.append(inspect.Parameter(f"{group}_{name}", keyword, default=default, annotation=annotation))
     with_groups.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_groups.__annotations__ = {p.name: p.annotation for p in parameters}
     del with_groups.__wrapped__
     return with_groups
+
+
+# What people call an option → our options with that meaning; a command has some of them.
+_MEANINGS = {
+    "minutes hours seconds duration time-limit timeout max-time budget-seconds wall-time": "--time --max-seconds",
+    "batch batchsize bs": "--batch-size",
+    "learning-rate learningrate rate alpha": "--lr",
+    "trials num-trials configs configurations num-samples samples": "--n-trials",
+    "dimension dimensions embedding-dim embedding-size hidden rank": "--dim",
+    "iterations num-epochs max-epochs epoch": "--epochs",
+    "gpu gpus cuda cpu accelerator": "--device",
+    "jobs n-jobs parallel num-workers processes concurrency": "--workers",
+    "output output-dir outdir dir save save-to run-dir to": "--out",
+    "subject source-entity start": "--head",
+    "object target target-entity end": "--tail",
+    "predicate property edge rel": "--relation",
+    "top topk limit max-results num": "--top-k",
+    "sep delimiter delim": "--separator",
+    "regularization regularizer weight-decay l2 l3 n3": "--penalty --penalty-weight",
+    "early-stopping stop-after": "--patience",
+    "random-state random-seed": "--seed",
+    "num-negatives negative-samples": "--negatives",
+    "force replace clobber": "--overwrite",
+    "silent": "--quiet",
+    "debug details long": "--verbose",
+    "file input questions": "--queries",
+    "validation-fraction val-fraction valid-split": "--valid-fraction",
+    "settings yaml configuration": "--config",
+}
+
+
+def suggest_options(tried: str, known: list[str]) -> list[str]:
+    """Return options of a command that an unknown one may mean: by meaning first, else by similar letters.
+
+    A setting of a training that is no option of the command is suggested as --set NAME=VALUE.
+    """
+    word = tried.lstrip("-").replace("_", "-").lower()
+    meant = [name for words, names in _MEANINGS.items() if word in words.split() for name in names.split()]
+    found = [name for name in (f"--{word}", *meant) if name in known]
+    if not found and "--set" in known:
+        from grash.training.config import TrainConfig
+
+        fields = [name.lstrip("-").replace("-", "_") for name in (word, *meant)]
+        found = [f"--set {name}=VALUE" for name in fields if name in TrainConfig.model_fields]
+    return found if found or meant else difflib.get_close_matches(f"--{word}", known, n=2, cutoff=0.7)
 
 
 def option_name(options: Options, name: str) -> str:

@@ -13,6 +13,7 @@ from grash.cli.answers import PARTS, check_answers_file, read_candidates, read_q
 from grash.cli.console import as_json, command, say, show, show_log, table
 from grash.cli.options import READING, Device, Json, ModelFolder, Overwrite, Threads, TopK, option_name, with_options
 from grash.errors import ConfigError, InputError
+from grash.report.meaning import baseline_text
 
 if TYPE_CHECKING:
     from grash.api.model import Model, Prediction, Query
@@ -31,9 +32,9 @@ _EXPORTED = "A model folder; for settings also a YAML file or a run folder, for 
 
 def add_to(app: typer.Typer) -> None:
     reading = {name: READING[name] for name in ("separator", "header", "columns", "literals", "format")}
-    app.command()(with_options(evaluate, reading=reading))
+    app.command(rich_help_panel="Models")(with_options(evaluate, reading=reading))
     for verb in (predict, explain, score, neighbors, export):
-        app.command()(verb)
+        app.command(rich_help_panel="Models")(verb)
 
 
 def evaluate(
@@ -300,6 +301,8 @@ def show_evaluation(
         show("\nAmong the entities seen on that side of the relation in train, and the true answer:\n")
         table(("predicted", *columns_typed), rows)
         show(f"\nThe true answer of {typed['n_outside']:,} of {typed['both']['n']:,} questions was not seen there.")
+    if baseline := baseline_text(result):
+        show(f"{baseline[0].upper()}{baseline[1:]}.")
     groups = [("per_cardinality", "kind of relation")] + ([("per_relation", "relation")] if per_relation else [])
     for key, heading in groups:
         if result[key]:

@@ -10,16 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grash.cli import options
-from grash.cli.console import as_json, command, say, show, show_log, table
+from grash.cli.console import as_json, command, say, show, show_log, table, wrapped
 from grash.cli.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
-from grash.cli.train import early_stop
 from grash.errors import INTERRUPTED, UNFINISHED, ConfigError
 from grash.formatting import format_duration
+from grash.report.meaning import (
+    FILTERS,
+    baseline_text,
+    best_per_model,
+    early_stop,
+    questions,
+    relation_rows,
+    settings_text,
+)
+from grash.report.summary import is_abandoned, mrr_text, read_evaluation, read_state, stop_reason, summarize
 
 if TYPE_CHECKING:
     from grash.api.search import Search, SearchResult
+    from grash.data.dataset import Dataset
     from grash.search.ledger import StopReason
+    from grash.search.trial import TrialResult
 
 _STOP_CODES: dict[StopReason, int] = {"interrupted": INTERRUPTED, "max_seconds": UNFINISHED}
 _SETTINGS = {
@@ -52,6 +63,9 @@ _SETTINGS = {
         list[str], "A training setting that is not searched. Repeatable.", "--set", metavar="NAME=VALUE"
     ),
 }  # fmt: skip
+_COMMON = ("config", "preset", "models", "dim", "max_epochs", "budget", "n_trials", "space", "seed")
+for _name in _SETTINGS.keys() - set(_COMMON):
+    _SETTINGS[_name][2].rich_help_panel = "Search, in detail"
 _ENGINE = {
     "engine": optional(str, "auto, sequential, processes, stacked or ray (default: auto)."),
     "device": optional(str, "auto, cpu, cuda or cuda:N; several with commas (default: auto)."),
@@ -62,16 +76,18 @@ _ENGINE = {
 }
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder (default: runs/DATASET-MODEL-search).")]
 MaxSeconds = Annotated[float | None, typer.Option(help="Stop after that time; grash resume continues.")]
+_RELATIONS_SHOWN = 8
 _COMPARED = ("run", "dataset", "model", ">n", ">E", "status", ">valid MRR", ">test MRR", ">cost", ">time")
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(options.with_options(search, asked=_SETTINGS, engine=_ENGINE, reading=READING))
+    panel: Any = {"rich_help_panel": "Search"}
+    app.command(**panel)(options.with_options(search, asked=_SETTINGS, engine=_ENGINE, reading=READING))
     placing = {name: _ENGINE[name] for name in ("engine", "device", "workers", "placement")}
-    app.command()(options.with_options(plan, asked=_SETTINGS, engine=placing, reading=READING))
-    app.command()(options.with_options(resume, engine=_ENGINE))
+    app.command(**panel)(options.with_options(plan, asked=_SETTINGS, engine=placing, reading=READING))
+    app.command(**panel)(options.with_options(resume, engine=_ENGINE))
     for each in (status, report, dashboard):
-        app.command()(each)
+        app.command(**panel)(each)
 
 
 def search(
@@ -161,8 +177,6 @@ def status(
     For several run folders, print a table with one row each. The command only reads, so it can be used at any time,
     on any machine that sees the folder.
     """
-    from grash.report.summary import is_abandoned, read_state, summarize
-
     show_log()
     found = [summarize(read_state(run), datetime.now(timezone.utc), alive=not is_abandoned(run)) for run in runs]
     if json:
@@ -232,7 +246,6 @@ def _make_search(
 def _run(
     made: Search, max_seconds: float | None, quiet: bool, json: bool, extend: dict[str, Any] | None = None
 ) -> None:
-    from grash.report.summary import mrr_text, stop_reason, summarize
     from grash.search.callbacks import OnChange
 
     if not quiet:
@@ -250,29 +263,55 @@ def _run(
             say(f"Train it with: {command('grash', 'train', source, '--config', made.folder / 'best.yaml')}")
         raise typer.Exit(_STOP_CODES[result.state.stopped])
     if not json:
-        _print_result(result)
+        _print_result(result, made.dataset)
 
 
-def _print_result(result: SearchResult) -> None:
-    state, best, config = result.state, result.state.incumbent(), result.best_config
+def _print_result(result: SearchResult, dataset: Dataset) -> None:
+    state, best = result.state, result.state.incumbent()
     if state.winner is not None:
-        show(f"winner: configuration {state.winner} ({state.configurations[state.winner].origin})")
+        made = state.configurations[state.winner]
+        show(f"winner: configuration {state.winner} ({made.values['model']}, {made.origin})")
+        show(wrapped(settings_text(made.values), indent="  "))
     if best is not None and best.interval is not None:
         show(f"  valid MRR {best.mrr:.4f} [{best.interval[0]:.3f}, {best.interval[1]:.3f}] in round {best.round}")
-    shown = config.model_dump(exclude_defaults=True, exclude={"epochs", "valid_every", "patience", "seed", "variation"})
-    show("  " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
     show(f"cost {state.spent:.4g} of {state.budget:g} full runs in {format_duration(state.seconds)}")
-    final = state.final
-    if final is not None and final.status == "ok" and (early := early_stop(final.history, config)):
-        show(f"final {early}")
-    if state.final is not None and state.final.evaluation:
-        both, (low, high) = state.final.evaluation["both"], state.final.evaluation["mrr_interval"]
-        hits = f"Hits@1 {both['hits@1']:.3f}  Hits@10 {both['hits@10']:.3f}"
-        show(f"test MRR {both['mrr']:.4f} [{low:.3f}, {high:.3f}]  {hits}")
+    if len(state.settings.get("models", [])) > 1:
+        show("\nbest of each model (MRRs of different rounds cannot be compared)")
+        table(("model", ">configuration", ">round", ">MRR"), [tuple(e.values()) for e in best_per_model(state)])
+        show()
+    if state.final is not None and state.final.status == "ok":
+        _print_final(result, state.final)
     say(f"report: {result.folder / 'report.html'}")
     if (result.folder / "model").is_dir():
-        query = command("grash", "predict", result.folder / "model", "--head", "NAME", "--relation", "NAME")
-        say(f"query the model: {query}")
+        say("ask the model:")
+        for question in questions(dataset):
+            words = [word for part, name in question.items() for word in (f"--{part}", name)]
+            say(f"  {command('grash', 'predict', result.folder, *words)}")
+
+
+def _print_final(result: SearchResult, final: TrialResult) -> None:
+    """Print what the final training and its test mean."""
+    if final.mrr is not None:
+        show(f"final training: valid MRR {final.mrr:.4f}")
+    if early := early_stop(final.history, result.best_config):
+        show(wrapped(early))
+    if not final.evaluation:
+        return
+    both, (low, high) = final.evaluation["both"], final.evaluation["mrr_interval"]
+    hits = f"Hits@1 {both['hits@1']:.3f}  Hits@10 {both['hits@10']:.3f}"
+    show(f"test MRR {both['mrr']:.4f} [{low:.3f}, {high:.3f}]  {hits}")
+    if baseline := baseline_text(final.evaluation):
+        show(baseline)
+    rows = relation_rows(read_evaluation(result.folder))
+    if len(rows) > 1:
+        show()
+        table(("relation", ">questions", ">MRR", ">Hits@10", ">baseline MRR"), rows[:_RELATIONS_SHOWN])
+        if len(rows) > _RELATIONS_SHOWN:
+            more = command("grash", "evaluate", result.folder, "--per-relation")
+            show(f"… and {len(rows) - _RELATIONS_SHOWN:,} more: {more}")
+        show()
+    if final.mrr is not None and both["mrr"] > final.mrr:
+        show(wrapped(FILTERS))
 
 
 def _print_status(summary: dict[str, Any], run: Path) -> None:
@@ -281,6 +320,9 @@ def _print_status(summary: dict[str, Any], run: Path) -> None:
     show()
     for line in summary_lines(summary):
         show(line)
+    found = summary["winner"] or summary["incumbent"]
+    if found is not None:
+        show(f"settings\n{wrapped(settings_text(found['values']), indent=' ' * 8)}")
     for failure in summary["failures"]:
         message = failure["message"].splitlines()[0] if failure["message"] else ""
         first = f"first: configuration {failure['configuration']}: {message}"

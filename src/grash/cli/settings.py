@@ -17,8 +17,8 @@ _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(models)
-    app.command()(settings)
+    app.command(rich_help_panel="More")(models)
+    app.command(rich_help_panel="More")(settings)
 
 
 def models(json: Json = False) -> None:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grash.cli import options
-from grash.cli.console import as_json, command, say, show, show_log, status_line
+from grash.cli.console import as_json, command, say, show, show_log, status_line, wrapped
 from grash.cli.options import READING, Device, Json, Overwrite, Quiet, Source, Threads, optional, parse_assignment
 from grash.errors import INTERRUPTED, ConfigError
 from grash.formatting import format_bytes, format_duration, format_number
+from grash.report.meaning import FILTERS, early_stop, questions
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +77,7 @@ class _Request:
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(options.with_options(train, settings=_SETTINGS, reading=READING))
+    app.command(rich_help_panel="Models")(options.with_options(train, settings=_SETTINGS, reading=READING))
 
 
 def train(
@@ -218,7 +219,7 @@ def _print_result(
     best = max(history, key=lambda v: v["mrr"], default=None)
     dataset, early = request.dataset, early_stop(history, request.config)
     if early:
-        say(f"{early}, patience {request.config.patience}")
+        say(f"{early}, patience {request.config.patience}. Train longer with a larger --patience.")
     if not request.quiet:
         score = "" if best is None else f"; best valid MRR {best['mrr']:.4f} at epoch {best['epoch']:g}"
         say(f"done in {format_duration(seconds)}{score}")
@@ -233,31 +234,21 @@ def _print_result(
 
     if evaluation:
         show_evaluation(evaluation, source=dataset.name, filtered_by=[dataset.name])
+        if best is not None and evaluation.get("both", {}).get("mrr", 0.0) > best["mrr"]:
+            show(f"\n{wrapped(FILTERS)}")
     show(f"\nSaved as {folder}. Try:")
     for words in _next_commands(dataset, folder):
         show(f"  {command('grash', *words)}")
 
 
-def early_stop(history: list[dict[str, Any]], config: TrainConfig) -> str:
-    """Return where and why a training stopped before its planned epochs; nothing if it did not."""
-    if config.patience is None or not history:
-        return ""
-    best, last = max(history, key=lambda v: v["mrr"]), history[-1]
-    waited = sum(v["step"] > best["step"] for v in history)
-    if waited < config.patience or round(last["epoch"], 2) >= round(config.epochs, 2):
-        return ""
-    since = f"no better validation since epoch {best['epoch']:.4g} (valid MRR {best['mrr']:.4f})"
-    return f"training stopped at epoch {last['epoch']:.4g} of {config.epochs:g}: {since}"
-
-
 def _next_commands(dataset: Dataset, folder: Path) -> Iterator[tuple[object, ...]]:
-    """Yield commands that query the model, with names from the first triple of test."""
-    triples = next(split for split in (dataset.test, dataset.valid, dataset.train) if len(split))
-    kinds = (dataset.entities, dataset.relations, dataset.entities)
-    head, relation, tail = (str(i) if names is None else names.name(int(i)) for i, names in zip(triples[0], kinds))
-    yield "predict", folder, "--head", head, "--relation", relation
-    yield "predict", folder, "--relation", relation, "--tail", tail, "--new-only"
-    yield "neighbors", folder, head
+    """Yield commands that query the model, with names from test."""
+    asked = questions(dataset)
+    for question in asked:
+        new = ("--new-only",) if "tail" in question else ()
+        yield "predict", folder, *(word for part, name in question.items() for word in (f"--{part}", name)), *new
+    if asked:
+        yield "neighbors", folder, asked[0]["head"]
     if len(dataset.test):
         yield "evaluate", folder, "--per-relation"
 

@@ -46,6 +46,7 @@ from grash.training.loop import Progress, Training
 
 log = logging.getLogger(__name__)
 Report = Callable[[Trial, Progress], None]
+_PER_RELATION = ("per_relation", "baseline_per_relation")  # a graph can have many: only in model.json
 _LOST_CONTEXT = ("CUDA error", "Triton Error [CUDA]", "CUDA driver error", "CUBLAS_STATUS", "cuDNN error")
 
 
@@ -204,7 +205,7 @@ class TrialRunner:
         found = evaluate(state.model, dataset, seed=config.seed).to_dict() if len(dataset.test) else {}
         stored = StoredModel(state.model, dataset, config.model_dump(), evaluation=found, history=history)
         save_model(stored, self.folder / "model", overwrite=True)
-        return replace(result, evaluation={k: v for k, v in found.items() if k != "per_relation"})
+        return replace(result, evaluation={k: v for k, v in found.items() if k not in _PER_RELATION})
 
     def _billed(self, trial: Trial, status: Status, epoch: float) -> TrialResult:
         """Return a result with the cost up to this epoch, without the epochs of the round that it continues."""

@@ -7,6 +7,8 @@ equals the count of one process.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -78,4 +80,5 @@ def evaluate_distributed(
     names: tuple[SplitName, ...] = ("train", "valid", "test")
     known = KnownAnswers.of(*(dataset.split(n) for n in names), n_relations=dataset.n_relations, asked=triples)
     ranks = DistributedRanker(triples, known, shard, group, model.entity.device).rank(model)
-    return evaluation_of(ranks, dataset, split="test", unseen="keep", n_unseen=n_unseen, filter=names, seed=seed)
+    about: dict[str, Any] = {"n_unseen": n_unseen, "filter": names, "known": known}
+    return evaluation_of(ranks, dataset, split="test", unseen="keep", **about, seed=seed)

@@ -19,6 +19,7 @@ from grash.data.dataset import Dataset, SplitName
 from grash.data.known_answers import KnownAnswers
 from grash.data.profile import CARDINALITIES, relation_cardinalities
 from grash.errors import InputError
+from grash.evaluation.baseline import frequency_ranks
 from grash.evaluation.metrics import (
     Evaluation,
     like_known_metrics,
@@ -72,7 +73,7 @@ def evaluate(
         ranks = rank_against_sample(model, triples, known, n_candidates=candidates, seed=seed, device=device)
     result = evaluation_of(
         ranks, dataset, split=split, unseen=unseen, n_unseen=n_unseen, filter=names, candidates=candidates,
-        detail=detail, seed=seed,
+        known=known if detail else None, seed=seed,
     )  # fmt: skip
     if not like_known:
         return result
@@ -82,9 +83,9 @@ def evaluate(
 
 def evaluation_of(
     ranks: Ranks, dataset: Dataset, *, split: Split, unseen: Unseen, n_unseen: int, filter: tuple[SplitName, ...],
-    candidates: int | None = None, detail: bool = True, seed: int,
+    candidates: int | None = None, known: KnownAnswers | None, seed: int,
 ) -> Evaluation:  # fmt: skip
-    """Compute the metrics of ranks; with `detail`, also per relation and cardinality.
+    """Compute the metrics of ranks; with the known answers, also per relation and cardinality, and a baseline.
 
     n_unseen: number of unseen triples. filter: splits whose triples were left out as known answers. seed: seed of the
     bootstrap interval.
@@ -96,16 +97,21 @@ def evaluation_of(
         n_triples=len(ranks.triples), n_triples_in_split=len(dataset.split(split)), unseen=unseen, n_unseen=n_unseen,
         filter=filter, candidates=candidates,
     )  # fmt: skip
-    if not detail:
+    if known is None:
         return result
     relations, ids = ranks.triples[:, 1], range(dataset.n_relations)
     cardinalities = relation_cardinalities(dataset.train, dataset.n_relations)[relations]
     names = [str(i) for i in ids] if dataset.relations is None else dataset.relations.names(ids)
-    return replace(
+    result = replace(
         result,
         per_relation=metrics_by_group(ranks, relations, names),
         per_cardinality=metrics_by_group(ranks, cardinalities, list(CARDINALITIES)),
     )
+    if candidates is not None:  # the baseline is ranked against all entities
+        return result
+    frequent = frequency_ranks(ranks.triples, dataset.train, known, n_entities=dataset.n_entities)
+    by_relation = {name: m.mrr for name, m in metrics_by_group(frequent, relations, names).items()}
+    return replace(result, baseline=metrics_of(frequent.head, frequent.tail), baseline_per_relation=by_relation)
 
 
 def select_triples(

@@ -81,12 +81,15 @@ class Evaluation:
     per_cardinality: dict[str, Metrics] = field(default_factory=dict)
     n_trained: int = 0  # triples of another dataset's split that the model was trained on
     like_known: LikeKnownMetrics | None = None  # if asked for
+    baseline: Metrics | None = None  # of the most frequent answers of each relation, on the same questions
+    baseline_per_relation: dict[str, float] = field(default_factory=dict)  # its MRRs
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON; metrics among n drawn candidates have n in their names (mrr@1000neg)."""
         content = asdict(self)
         for name in ("both", "head", "tail"):
             content[name] = self._named(getattr(self, name).to_dict())
+        content["baseline"] = None if self.baseline is None else self.baseline.to_dict()
         for name in ("per_relation", "per_cardinality"):
             content[name] = {k: self._named(m.to_dict()) for k, m in getattr(self, name).items()}
         del content["like_known"]

@@ -7,6 +7,7 @@ report (`page.py`) and `SearchResult.trials()` only format what this module retu
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 import socket
 from datetime import datetime, timedelta, timezone
@@ -35,6 +36,15 @@ def read_state(run_folder: Path) -> SearchState:
     if not events:
         raise InputError(f"{path} is empty: the search has not started.")
     return SearchState.replay(events)
+
+
+def read_evaluation(run_folder: Path) -> dict[str, Any]:
+    """Return the whole test evaluation of the trained winner, with all relations; empty if there is none."""
+    path = Path(run_folder) / "model" / "model.json"
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))["evaluation"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def is_abandoned(run_folder: Path) -> bool:

@@ -1,0 +1,88 @@
+"""What a result means, in sentences and rows that the command line and the report share.
+
+Everything is a function of an evaluation as a dictionary (`Evaluation.to_dict`), a history of validations, or the
+state of a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from grash.search.ledger import SearchState
+
+if TYPE_CHECKING:
+    from grash.data.dataset import Dataset
+    from grash.training.config import TrainConfig
+
+RUN_FIELDS = ("epochs", "valid_every", "patience", "seed", "variation")  # of no configuration
+FILTERS = (
+    "Test is filtered by train, valid and test, valid only by train and valid, so that test triples influence no "
+    "choice. The test MRR is therefore often higher."
+)
+
+
+def early_stop(history: list[dict[str, Any]], config: TrainConfig) -> str:
+    """Return where and why a training stopped before its planned epochs; nothing if it did not."""
+    if config.patience is None or not history:
+        return ""
+    best, last = max(history, key=lambda v: v["mrr"]), history[-1]
+    waited = sum(v["step"] > best["step"] for v in history)
+    if waited < config.patience or round(last["epoch"], 2) >= round(config.epochs, 2):
+        return ""
+    since = f"no better validation since epoch {best['epoch']:.4g} (valid MRR {best['mrr']:.4f})"
+    return f"training stopped at epoch {last['epoch']:.4g} of {config.epochs:g}: {since}"
+
+
+def baseline_text(evaluation: Mapping[str, Any]) -> str:
+    """Return the MRR of the most frequent answers; nothing if the evaluation has no baseline."""
+    baseline = evaluation.get("baseline")
+    if not baseline:
+        return ""
+    return f"baseline MRR {baseline['mrr']:.4f}: the most frequent answers of each relation, without a model"
+
+
+def relation_rows(evaluation: Mapping[str, Any]) -> list[tuple[str, int, float, float, float | None]]:
+    """Return relation, questions, MRR, Hits@10 and the baseline's MRR, relations with the most questions first."""
+    baseline = evaluation.get("baseline_per_relation", {})
+    rows = [
+        (name, int(m["n"]), float(m["mrr"]), float(m["hits@10"]), baseline.get(name))
+        for name, m in evaluation.get("per_relation", {}).items()
+        if "mrr" in m
+    ]
+    return sorted(rows, key=lambda row: -row[1])
+
+
+def best_per_model(state: SearchState) -> list[dict[str, Any]]:
+    """Return the best configuration of each model in the highest round that the model reached, best model first."""
+    found: list[dict[str, Any]] = []
+    for past in reversed(state.rounds):
+        for number in past.best(len(past.results)):
+            model, result = state.configurations[number].values.get("model"), past.results[number]
+            if all(entry["model"] != model for entry in found):
+                found.append({"model": model, "configuration": number, "round": past.plan.number, "mrr": result.mrr})
+    return found
+
+
+def settings_text(values: Mapping[str, Any]) -> str:
+    """Return the settings of a configuration that are not the defaults, e.g. "lr=0.1, reciprocal=True"."""
+    from grash.training.config import make_config
+
+    changed = make_config(dict(values)).model_dump(exclude_defaults=True, exclude=set(RUN_FIELDS))
+    return ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in changed.items())
+
+
+def questions(dataset: Dataset) -> list[dict[str, str]]:
+    """Return two questions to ask the model, with names of test triples: one for a tail, one for a head."""
+    triples = next((split for split in (dataset.test, dataset.valid, dataset.train) if len(split)), None)
+    if triples is None:
+        return []
+    first = triples[0]
+    second = next((row for row in triples[1:] if row[1] != first[1]), triples[-1])  # about another relation
+    (head, relation, _), (_, other, tail) = (_names(dataset, row) for row in (first, second))
+    return [{"head": head, "relation": relation}, {"relation": other, "tail": tail}]
+
+
+def _names(dataset: Dataset, triple: Iterable[int]) -> tuple[str, ...]:
+    kinds = (dataset.entities, dataset.relations, dataset.entities)
+    return tuple(str(i) if names is None else names.name(int(i)) for i, names in zip(triple, kinds))

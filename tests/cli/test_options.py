@@ -1,0 +1,61 @@
+"""Options: what an unknown one may mean, panels of the help, completion in a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from grash.cli.options import suggest_options
+from small_graph import grash
+
+SEARCH = ["--time", "--max-seconds", "--epochs", "--n-trials", "--device", "--out", "--set", "--dim"]
+
+
+@pytest.mark.parametrize(
+    ("tried", "expected"),
+    [
+        ("--minutes", ["--time", "--max-seconds"]),
+        ("--trials", ["--n-trials"]),
+        ("--gpu", ["--device"]),
+        ("--output", ["--out"]),
+        ("--embedding_dim", ["--dim"]),
+        ("--batch", ["--set batch_size=VALUE"]),
+        ("--learning-rate", ["--set lr=VALUE"]),
+        ("--label-smoothing", ["--set label_smoothing=VALUE"]),
+        ("--epocs", ["--epochs"]),
+        ("--subject", []),  # a search asks for no head
+        ("--xyzzy", []),
+    ],
+)
+def test_an_unknown_option_is_understood_by_its_meaning(tried: str, expected: list[str]) -> None:
+    assert suggest_options(tried, SEARCH) == expected
+
+
+def test_the_error_names_the_option_that_was_meant() -> None:
+    ran = grash("train", "world", "--learning-rate", "1")
+    assert ran.code == 2 and ran.err == (
+        "error: No such option: --learning-rate. Did you mean --lr? See grash train --help.\n"
+    )
+
+
+def test_help_is_grouped_in_panels_and_plain_in_a_pipe() -> None:
+    ran = grash("--help")
+    assert re.findall(r"╭─ ([\w ]+) ─", ran.out) == ["Options", "Graphs", "Search", "Models", "More"]
+    panels = re.findall(r"╭─ ([\w, ]+) ─", grash("search", "--help").out)
+    assert panels == ["Arguments", "Options", "Search", "Search, in detail", "Where it runs", "How the graph is read"]
+    assert "\x1b" not in ran.out
+
+
+@pytest.mark.slow
+def test_a_shell_completes_commands_and_options() -> None:
+    code = "import sys\nfrom grash.cli import main\nsys.exit(main())"
+    for typed, expected in (("grash pr", "predict"), ("grash search world --n-t", "--n-trials")):
+        words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_GRASH_COMPLETE": "complete_bash"}
+        ran = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **words}, check=True
+        )
+        assert expected in ran.stdout.split()
