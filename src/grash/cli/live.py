@@ -1,4 +1,4 @@
-"""A search while it runs: one table that is redrawn in a terminal, a line per change of state elsewhere."""
+"""A search while it runs: bars that are redrawn in a terminal, a line per change of state elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from grash.cli.console import say
-from grash.formatting import format_duration, printable
+from grash.formatting import format_duration, format_number, printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROUND_COLUMNS = ("round", "entities", "triples", "epochs", "done", "run", "wait", "fail", "best MRR", "cost")
 _REDRAW_SECONDS = 0.25
+_BAR_WIDTH = 14
 _MOST_LINES = 4  # trials of one round on one device with their own line; more share one
 
 
@@ -31,7 +32,7 @@ _MOST_LINES = 4  # trials of one round on one device with their own line; more s
 def live_display(quiet: bool = False) -> Iterator[Watch]:
     """Yield `watch(state, progress, devices)`, to be called whenever something may have changed; calls are cheap.
 
-    In a terminal, a table is redrawn at the bottom and messages appear above it; elsewhere, lines are printed.
+    In a terminal, the display is redrawn at the bottom and messages appear above it; elsewhere, lines are printed.
     """
     if quiet:
         yield lambda state, progress, devices: None
@@ -63,15 +64,18 @@ def live_display(quiet: bool = False) -> Iterator[Watch]:
 
 
 def draw_search(state: SearchState, progress: TrialProgress, devices: Sequence[str], *, now: datetime) -> Group:
-    """Return the whole display: the table of rounds, the summary, and what runs on each device."""
+    """Return the whole display: a bar for the search and for each round, the best so far, what runs on each device."""
     from rich.console import Group
     from rich.text import Text
 
     from grash.report.summary import summarize
 
     summary = summarize(state, now)
-    lines = [*summary_lines(summary), *_device_lines(state, progress, devices)]
-    return Group(_rounds_table(summary), *(Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines))
+    lines = [line for line in summary_lines(summary) if not line.startswith(("budget", "time"))]
+    best = [Text(printable(line), no_wrap=True, overflow="ellipsis", style="bold green") for line in lines]
+    title = Text(printable(_title(summary)), "bold", no_wrap=True, overflow="ellipsis")
+    running = _running_table(list(_running_groups(state, progress, devices)))
+    return Group(title, _rounds_table(state, summary, progress), *best, running)
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
@@ -104,46 +108,102 @@ def round_cells(entry: dict[str, Any]) -> list[str]:
     return [str(entry["number"]), *sizes, *counts, mrr, f"{entry['cost']:.3g}"]
 
 
-def _rounds_table(summary: dict[str, Any]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+def _title(summary: dict[str, Any]) -> str:
+    left = "" if summary["seconds_left"] is None else f", about {format_duration(summary['seconds_left'])} left"
+    name = f"{summary['dataset'].get('name', '')}, {', '.join(summary['models'])}"
+    return f"{name}: {summary['status']}, {format_duration(summary['seconds'])}{left}"
 
-    title = f"{summary['dataset'].get('name', '')}  {', '.join(summary['models'])}  {summary['status']}"
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, title=Text(printable(title), "bold"), title_justify="left")
-    for column in ROUND_COLUMNS:
-        drawn.add_column(column, justify="right", no_wrap=True)
+
+def _rounds_table(state: SearchState, summary: dict[str, Any], progress: TrialProgress) -> Table:
+    """Return a row with a progress bar for each round and the final training, and one for the whole budget."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("round", "entities", "triples", "epochs", "MRR"):
+        drawn.add_column(name, justify="left" if name == "round" else "right", no_wrap=True)
+    drawn.add_column("", width=_BAR_WIDTH)
+    drawn.add_column("trials", no_wrap=True)
     for entry in summary["rounds"]:
-        drawn.add_row(*round_cells(entry))
+        sizes, mrr = _sizes(entry["plan"]), round_cells(entry)[-2]
+        ended, total = entry["done"] + entry["failed"], entry["trials"]
+        half_done = sum(share for (number, _), share in _shares(progress).items() if number == entry["number"])
+        failed = f", {entry['failed']} failed" if entry["failed"] else ""
+        bar = ProgressBar(total=max(1, total), completed=min(total, ended + half_done), width=_BAR_WIDTH)
+        drawn.add_row(str(entry["number"]), *sizes, mrr, bar, f"{ended}/{total}{failed}")
+    if state.settings.get("final_train", True):
+        done = 1.0 if state.final is not None else sum(s for (number, _), s in _shares(progress).items() if not number)
+        sizes, mrr = _sizes({**state.dataset, "epochs": state.settings.get("max_epochs", 0.0)}), "–"
+        if state.final is not None and state.final.mrr is not None:
+            mrr = f"{state.final.mrr:.4f}"
+        ended = f"{int(state.final is not None)}/1"
+        drawn.add_row("final", *sizes, mrr, ProgressBar(total=1, completed=done, width=_BAR_WIDTH), ended)
+    spent, planned = summary["budget"]["spent"], summary["budget"]["planned"]
+    bar = ProgressBar(total=planned or 1.0, completed=planned if state.finished else spent, width=_BAR_WIDTH)
+    drawn.add_row("cost", "", "", "", "", bar, f"{spent:.3g} of {planned:g} runs")
     return drawn
 
 
-def _device_lines(state: SearchState, progress: TrialProgress, devices: Sequence[str]) -> Iterator[str]:
-    """Yield what runs on each device and its progress, or that the device is idle."""
+def _sizes(plan: dict[str, Any] | None) -> list[str]:
+    """Return entities, triples and epochs; of large graphs with three digits."""
+    if plan is None:
+        return ["–"] * 3
+    counts = [plan.get(name, 0) for name in ("n_entities", "n_train")]
+    return [*(f"{n:,}" if n < 1_000_000 else format_number(n) for n in counts), f"{plan['epochs']:.3g}"]
+
+
+def _running_table(groups: list[tuple[str, str, list[Progress | None]]]) -> Table:
+    """Return a row for each trial, or group of trials, that runs on a device."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(4):
+        drawn.add_column(no_wrap=True)
+    for device, what, reports in groups:
+        known = [report for report in reports if report is not None and report.n_steps]
+        done = sum(report.step / report.n_steps for report in known) / len(known) if known else 0.0
+        bar = ProgressBar(total=1, completed=done, width=10) if reports else ""
+        drawn.add_row(Text(printable(device), "cyan"), what, bar, _progress_text(known))
+    return drawn
+
+
+def _running_groups(
+    state: SearchState, progress: TrialProgress, devices: Sequence[str]
+) -> Iterator[tuple[str, str, list[Progress | None]]]:
+    """Yield (device, what runs there, its progress reports); an idle device has no reports."""
     running: list[dict[str, Any]] = [event for r in state.rounds for event in r.running.values()]
     running += [state.final_running] if state.final_running is not None else []
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for event in running:
         groups.setdefault((event.get("device", ""), event["round"]), []).append(event)
     for (device, number), events in groups.items():
-        where = f"round {number}" if number else "final training"
+        where = f"round {number}" if number else "final"
         reports = [progress.get((number, event["number"])) for event in events]
         if len(events) <= _MOST_LINES:
             for event, report in zip(events, reports):
-                yield f"{device:<7} configuration {event['number']} in {where}{_progress_text([report])}"
+                yield device, f"configuration {event['number']}, {where}", [report]
         else:
-            yield f"{device:<7} {len(events)} trials of {where}{_progress_text(reports)}"
+            yield device, f"{len(events)} trials of {where}", reports
+    if state.finished:
+        return
+    begun = groups or any(r.results for r in state.rounds)
     for device in dict.fromkeys(devices):
         if device not in {busy for busy, _ in groups}:
-            yield f"{device:<7} idle"
+            yield device, "idle" if begun else "starting", []
 
 
-def _progress_text(reports: Sequence[Progress | None]) -> str:
+def _shares(progress: TrialProgress) -> dict[tuple[int, int], float]:
+    """Return the share of each running trial that is done."""
+    return {trial: report.step / report.n_steps for trial, report in progress.items() if report.n_steps}
+
+
+def _progress_text(known: Sequence[Progress]) -> str:
     """Return the mean progress of trials, their best score, and the longest time left."""
-    known = [report for report in reports if report is not None and report.n_steps]
     if not known:
         return ""
     done = sum(report.step / report.n_steps for report in known) / len(known)
     scores = [report.best_mrr for report in known if report.best_mrr is not None]
     score = f"  MRR {max(scores):.4f}" if scores else ""
-    return f"  {done:4.0%}{score}  {format_duration(max(report.seconds_left for report in known))} left"
+    return f"{done:4.0%}{score}  {format_duration(max(report.seconds_left for report in known))} left"
