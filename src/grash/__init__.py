@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from grash.api.search import Search, SearchResult
     from grash.api.training import train
     from grash.data.dataset import Dataset
+    from grash.report.trackers import tracker
     from grash.search.callbacks import Callback, RunningSearch
     from grash.training.config import TrainConfig
 
@@ -27,6 +28,7 @@ _NAMES = {
     "grash.api.search": ("Search", "SearchResult"),
     "grash.api.training": ("train",),
     "grash.data.dataset": ("Dataset",),
+    "grash.report.trackers": ("tracker",),
     "grash.search.callbacks": ("Callback", "RunningSearch"),
     "grash.training.config": ("TrainConfig",),
 }
@@ -49,6 +51,7 @@ __all__ = [
     "load_dataset",
     "load_model",
     "prepare",
+    "tracker",
     "train",
 ]
 

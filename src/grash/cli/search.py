@@ -29,6 +29,7 @@ from grash.report.summary import is_abandoned, mrr_text, read_evaluation, read_s
 if TYPE_CHECKING:
     from grash.api.search import Search, SearchResult
     from grash.data.dataset import Dataset
+    from grash.search.callbacks import Callback
     from grash.search.ledger import StopReason
     from grash.search.trial import TrialResult
 
@@ -75,6 +76,12 @@ _ENGINE = {
     "trial_timeout": optional(float, "Abort a trial after that many seconds."),
 }
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder (default: runs/DATASET-MODEL-search).")]
+Trackers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tracker", metavar="KIND[:PLACE]", help="Send the search to mlflow:URI, wandb:PROJECT or tensorboard:FOLDER."
+    ),
+]
 MaxSeconds = Annotated[float | None, typer.Option(help="Stop after that time; grash resume continues.")]
 _RELATIONS_SHOWN = 8
 _COMPARED = ("run", "dataset", "model", ">n", ">E", "status", ">valid MRR", ">test MRR", ">cost", ">time")
@@ -97,6 +104,7 @@ def search(
     extend: Annotated[
         bool, typer.Option("--extend", help="Add to an existing search: give a larger --n-trials or --budget.")
     ] = False,
+    tracker: Trackers = None,
     quiet: Quiet = False,
     json: Json = False,
     *,
@@ -113,6 +121,7 @@ def search(
     from grash.api.search import Search
 
     show_log()
+    trackers = _make_trackers(tracker)
     if (Path(source) / "search.yaml").is_file():
         more: dict[str, Any] = {name: asked.pop(name) for name in ("n_trials", "budget") if extend and name in asked}
         if extend and not more:
@@ -121,14 +130,14 @@ def search(
         refused += ["--out"] if out is not None else []
         if refused:
             raise ConfigError(f"{source} is a run folder with its own settings: leave out {', '.join(refused)}.")
-        _run(Search.open(source, **engine), max_seconds, quiet, json, extend=more or None)
+        _run(Search.open(source, **engine), max_seconds, quiet, json, trackers, extend=more or None)
         return
     if extend:
         raise ConfigError(f"--extend needs a run folder, and {source} is none: give the folder of the search.")
     made = _make_search(source, out, asked, engine, reading)
     if not quiet and not made.begun:
         show(made.plan())
-    _run(made, max_seconds, quiet, json)
+    _run(made, max_seconds, quiet, json, trackers)
 
 
 def plan(
@@ -156,6 +165,7 @@ def plan(
 def resume(
     folder: RunFolder,
     max_seconds: MaxSeconds = None,
+    tracker: Trackers = None,
     quiet: Quiet = False,
     json: Json = False,
     *,
@@ -165,7 +175,8 @@ def resume(
     from grash.api.search import Search
 
     show_log()
-    _run(Search.open(folder, **engine), max_seconds, quiet, json)
+    trackers = _make_trackers(tracker)
+    _run(Search.open(folder, **engine), max_seconds, quiet, json, trackers)
 
 
 def status(
@@ -222,6 +233,15 @@ def dashboard(
         server.serve_forever()
 
 
+def _make_trackers(targets: list[str] | None) -> list[Callback]:
+    """Return the callbacks of --tracker; an unknown or missing library is an error before anything runs."""
+    if not targets:
+        return []
+    from grash.report.trackers import tracker
+
+    return [tracker(target) for target in targets]
+
+
 def _make_search(
     source: str, out: Path | None, asked: dict[str, Any], engine: dict[str, Any], reading: dict[str, Any]
 ) -> Search:
@@ -244,14 +264,19 @@ def _make_search(
 
 
 def _run(
-    made: Search, max_seconds: float | None, quiet: bool, json: bool, extend: dict[str, Any] | None = None
+    made: Search,
+    max_seconds: float | None,
+    quiet: bool,
+    json: bool,
+    trackers: list[Callback],
+    extend: dict[str, Any] | None = None,
 ) -> None:
     from grash.search.callbacks import OnChange
 
     if not quiet:
         say(f"run folder: {made.folder}")
     with live_display(quiet) as watch:
-        result = made.run(callbacks=[OnChange(watch)], max_seconds=max_seconds, extend=extend)
+        result = made.run(callbacks=[OnChange(watch), *trackers], max_seconds=max_seconds, extend=extend)
     if json:
         as_json(summarize(result.state, datetime.now(timezone.utc)))
     if result.state.stopped:
