@@ -44,7 +44,7 @@ def schemas() -> dict[str, int]:
 
 def test_the_page_of_files_names_every_schema_and_version() -> None:
     page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
-    assert len(schemas()) == 8
+    assert len(schemas()) == 9
     for schema, version in schemas().items():
         assert re.search(rf"`{schema}` \| {version} \|", page), f"{schema} {version} is missing"
 

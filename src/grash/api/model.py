@@ -29,16 +29,17 @@ from grash.data.readers.source import dataset_name, split_files
 from grash.data.vocabulary import Vocabulary
 from grash.engines.memory import choose_device
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
+from grash.evaluation.calibration import Calibration, Reliability, calibrate, measure
 from grash.evaluation.evaluate import evaluate as evaluate_own
 from grash.evaluation.evaluate import evaluate_other
 from grash.evaluation.metrics import Evaluation
 from grash.interop.export import Format, export_model
 from grash.kernels.bf16_rows import to_float32
-from grash.kernels.count_above import best_candidates, exact_scores
-from grash.kernels.pair_scores import Pair
+from grash.kernels.count_above import LogSums, best_candidates, exact_scores
+from grash.kernels.pair_scores import Pair, pair_scores
 from grash.models import KgeModel
 from grash.models.base import Side
-from grash.models.store import StoredModel, save_model
+from grash.models.store import StoredModel, model_folder, replace_calibration, save_model
 from grash.models.store import load_model as read_model
 from grash.training.config import TrainConfig, make_config
 
@@ -48,6 +49,7 @@ METRICS: tuple[Metric, ...] = ("cosine", "euclidean", "dot")
 
 _log = logging.getLogger(__name__)
 _NOT_FINITE = "The model holds NaN or infinite numbers, so its scores have no order: train it again."
+_NOT_CALIBRATED = "The model is not calibrated, so it has no probabilities: call calibrate(), or run grash calibrate."
 _WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
 _QUERIES = 256  # asked together
 _TRIPLES = 1 << 16  # scored together
@@ -55,12 +57,16 @@ _TRIPLES = 1 << 16  # scored together
 
 @dataclass(frozen=True)
 class Prediction:
-    """An answer: the entity or relation, its score, and whether the dataset has the triple."""
+    """An answer: the entity or relation, its score, and whether the dataset has the triple.
+
+    probability: how often held-out answers like this one were right; None if the model is not calibrated.
+    """
 
     name: str
     id: int
     score: float
     known: bool = False
+    probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,8 @@ class Model:
     """A trained model with its dataset.
 
     kge: the tables and score functions; config: TrainConfig; history: the validations as dicts; evaluation: the
-    Evaluation of the test split as a dict, empty if there was none.
+    Evaluation of the test split as a dict, empty if there was none; calibration: how scores become probabilities,
+    None if the model is not calibrated.
     """
 
     def __init__(
@@ -91,9 +98,11 @@ class Model:
         *,
         evaluation: dict[str, Any] | None = None,
         history: Iterable[dict[str, Any]] = (),
+        calibration: Calibration | None = None,
     ) -> None:
         self.kge, self.dataset, self.config = kge, dataset, config
         self.evaluation, self.history = dict(evaluation or {}), list(history)
+        self.calibration = calibration
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto") -> Model:
@@ -104,11 +113,21 @@ class Model:
             config = make_config(stored.config)
         except (ConfigError, UnknownName, TypeError) as error:
             raise FormatError(f"{folder} is a damaged model folder. Its config: {error}") from error
-        return cls(stored.model, stored.dataset, config, evaluation=stored.evaluation, history=stored.history)
+        try:
+            calibration = None if stored.calibration is None else Calibration.from_dict(stored.calibration)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FormatError(
+                f"{folder} has a damaged calibration.json ({error}): write it again with grash calibrate."
+            ) from error
+        found: dict[str, Any] = {"evaluation": stored.evaluation, "history": stored.history}
+        return cls(stored.model, stored.dataset, config, **found, calibration=calibration)
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write the model folder, completely or not at all."""
-        stored = StoredModel(self.kge, self.dataset, self.config.model_dump(), self.evaluation, self.history)
+        calibration = None if self.calibration is None else self.calibration.to_dict()
+        stored = StoredModel(
+            self.kge, self.dataset, self.config.model_dump(), self.evaluation, self.history, calibration
+        )
         save_model(stored, Path(folder), overwrite=overwrite)
 
     def export(
@@ -252,6 +271,48 @@ class Model:
         found = np.concatenate(scores) if scores else np.empty(0, np.float32)
         if not np.isfinite(found).all():
             raise Diverged(_NOT_FINITE)
+        return found
+
+    def calibrate(self, *, sample: int | None = None, seed: int = 0) -> Calibration | None:
+        """Learn on valid how often answers with such scores are right, and return it; None with too little data.
+
+        Afterwards `predict` returns probabilities, and `save` stores the calibration. sample: at most that many
+        questions per side (default: 5,000).
+        """
+        self.calibration = calibrate(self.kge, self.dataset, sample=sample, seed=seed)
+        return self.calibration
+
+    def measure_calibration(
+        self, split: Literal["valid", "test"] = "test", *, sample: int | None = None, seed: int = 0
+    ) -> tuple[Reliability, Reliability]:
+        """Return how probabilities matched the first and the first ten answers to held-out questions of a split."""
+        if self.calibration is None:
+            raise InputError(_NOT_CALIBRATED)
+        return measure(self.calibration, self.kge, self.dataset, split=split, sample=sample, seed=seed)
+
+    @torch.no_grad()
+    def probability(
+        self, triples: Iterable[Sequence[Name]] | NDArray[Any], *, side: Side = "tail"
+    ) -> NDArray[np.float64]:
+        """Return (n,): how often held-out answers like these were right, with `side` as the answer.
+
+        triples: as for `score`. Every distinct question is compared with all entities, so this takes as long as
+        ranking does. InputError if the model is not calibrated.
+        """
+        if self.calibration is None:
+            raise InputError(_NOT_CALIBRATED)
+        ids, end, answer = self._ids(triples), *((0, 2) if side == "tail" else (2, 0))
+        scores = self.score(ids, side=side).astype(np.float64)
+        asked, question = np.unique(ids[:, [end, 1]], axis=0, return_inverse=True)
+        found = np.empty(len(ids))
+        for start in range(0, len(asked), _QUERIES):
+            ends, relations = (np.ascontiguousarray(column) for column in asked[start : start + _QUERIES].T)
+            known = known_answers(self.dataset, ends, relations, side)
+            sums = self._log_sums(ends, relations, side, known)
+            rows = np.flatnonzero((question >= start) & (question < start + _QUERIES))
+            of = question[rows] - start
+            is_known = np.array([_holds(known[q], i) for q, i in zip(of.tolist(), ids[rows, answer].tolist())], bool)
+            found[rows] = self._probabilities(scores[rows], sums[of], is_known, ids[rows, 1], side)
         return found
 
     @torch.no_grad()
@@ -410,6 +471,7 @@ class Model:
         skipped = [k if among is None else _places(among, k) for k in known] if new_only else []
         skip_rows, skip_columns = _pairs(skipped)
         chosen = None if among is None else self._on_device(among)
+        sums = None if self.calibration is None else self._new_sums(known, self.calibration.temperature)
 
         def rows(start: int, stop: int) -> torch.Tensor:
             part = self.kge.entity[start:stop] if chosen is None else self.kge.entity[chosen[start:stop]]
@@ -424,12 +486,52 @@ class Model:
             skip_rows=self._on_device(skip_rows),
             skip_columns=self._on_device(skip_columns),
             tile=_tile(len(questions), queries.shape[1]),
+            sums=sums if among is None else None,
         )
         ids = place if chosen is None else chosen[place]
+        found = list(zip(row.tolist(), ids.tolist(), score.tolist()))
+        is_known = [_holds(known[i], entity) for i, entity, _ in found]
+        probable: list[float | None] = [None] * len(found)
+        if sums is not None:
+            log_sums = sums.values[0].cpu().numpy()
+            if among is not None:  # the share of an answer is that among all entities
+                log_sums = self._log_sums(ends, relations, side, known)
+            of, values = row.cpu().numpy(), score.cpu().numpy().astype(np.float64)
+            probable = self._probabilities(values, log_sums[of], np.array(is_known, bool), relations[of], side).tolist()
         answers: list[list[Prediction]] = [[] for _ in questions]
-        for i, entity, value in zip(row.tolist(), ids.tolist(), score.tolist()):
-            answers[i].append(Prediction(self.entity_name(entity), entity, value, _holds(known[i], entity)))
+        for (i, entity, value), known_one, p in zip(found, is_known, probable):
+            answers[i].append(Prediction(self.entity_name(entity), entity, value, known_one, p))
         return answers
+
+    def _new_sums(self, known: list[NDArray[np.int64]], temperature: float) -> LogSums:
+        rows, columns = _pairs(known)
+        return LogSums(len(known), (temperature,), self._on_device(rows), self._on_device(columns))
+
+    def _log_sums(
+        self, ends: NDArray[np.int64], relations: NDArray[np.int64], side: Side, known: list[NDArray[np.int64]]
+    ) -> NDArray[np.float64]:
+        """Return (B,): `LogSums` of questions over all entities without the known answers."""
+        assert self.calibration is not None
+        sums = self._new_sums(known, self.calibration.temperature)
+        queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), side)
+        tile = _tile(len(ends), queries.shape[1])
+        for start in range(0, self.kge.n_entities, tile):
+            rows = self.kge.candidate(to_float32(self.kge.entity[start : start + tile]), seen)
+            sums.add(pair_scores(queries, rows, self.kge.pair), start)
+        return sums.values[0].cpu().numpy()
+
+    def _probabilities(
+        self,
+        scores: NDArray[np.float64],
+        log_sums: NDArray[np.float64],
+        is_known: NDArray[np.bool_],
+        relations: NDArray[np.int64],
+        side: Side,
+    ) -> NDArray[np.float64]:
+        """Return probabilities (n,) of answers; a known one is judged as if it alone were not known."""
+        assert self.calibration is not None
+        own = np.where(is_known, scores / self.calibration.temperature, -np.inf)
+        return self.calibration.probabilities(scores, np.logaddexp(log_sums, own), relations, side)
 
     def _best_relations(self, question: Query, k: int, new_only: bool) -> list[Prediction]:
         n = self.dataset.n_relations
@@ -441,7 +543,12 @@ class Model:
         order = np.lexsort((np.arange(n), -scores))
         if new_only:
             order = order[~known[order]]
-        return [Prediction(self.relation_name(r), r, float(scores[r]), bool(known[r])) for r in order[:k].tolist()]
+        order = order[:k]
+        probable = [None] * len(order) if self.calibration is None else self.probability(triples[order]).tolist()
+        return [
+            Prediction(self.relation_name(r), r, float(scores[r]), bool(known[r]), p)
+            for r, p in zip(order.tolist(), probable)
+        ]
 
 
 def _check_trained(folder: Path) -> None:
@@ -563,6 +670,13 @@ def load_split(source: str | Path, split: SplitName = "test", **reading: Any) ->
 def load_model(folder: str | Path, *, device: str = "auto") -> Model:
     """Load the model of a folder that `train` or `Model.save` wrote."""
     return Model.load(folder, device=device)
+
+
+def store_calibration(model: Model, folder: str | Path) -> None:
+    """Write the calibration of a model to the folder that it was loaded from."""
+    if model.calibration is None:
+        raise InputError(_NOT_CALIBRATED)
+    replace_calibration(model_folder(Path(folder)), model.calibration.to_dict())
 
 
 def evaluate(

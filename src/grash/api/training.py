@@ -38,18 +38,20 @@ def train(
     watch: Callable[[Progress], None] | None = None,
     overwrite: bool = False,
     evaluate: bool = True,
+    calibrate: bool = True,
     valid_sample: int | None = None,
     test_sample: int | None = None,
     placement: str = "auto",
     **settings: Any,
 ) -> Model:
-    """Train a model and return the one of the best validation, evaluated on test (if it has triples) and saved to
-    `out` (if given).
+    """Train a model and return the one of the best validation, evaluated on test (if it has triples), calibrated on
+    valid and saved to `out` (if given).
 
     config: a TrainConfig, a mapping or a YAML file; `settings` change its fields. checkpoint: folder to resume from and
     to save to. With `out` it is beside that folder by default, and removed when the model is saved. On Ctrl-C the
     checkpoint is saved after the current step, and the same call resumes from it. watch: receives the progress.
-    placement: where the entities are stored (auto, device, host or disk); results do not depend on it.
+    evaluate, calibrate: whether to test and to calibrate at the end. placement: where the entities are stored (auto,
+    device, host or disk); results do not depend on it.
     """
     data = as_dataset(dataset)
     chosen = configure(config, **settings)
@@ -64,6 +66,8 @@ def train(
     model = Model(state.model, data, chosen, history=[asdict(v) for v in state.history])
     if evaluate and len(data.test):
         model.evaluation = model.evaluate(sample=test_sample, seed=chosen.seed).to_dict()
+    if calibrate:
+        model.calibrate(sample=valid_sample, seed=chosen.seed)
     if folder is not None:
         model.save(folder, overwrite=overwrite)
         if checkpoint is None and saved is not None:

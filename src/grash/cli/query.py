@@ -1,4 +1,4 @@
-"""grash evaluate, predict, explain, score, neighbors and export: use a trained model."""
+"""grash evaluate, calibrate, predict, explain, score, neighbors and export: use a trained model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EXPORTED = "A model folder; for settings also a YAML file or a run folder, for 
 def add_to(app: typer.Typer) -> None:
     reading = {name: READING[name] for name in ("separator", "header", "columns", "literals", "format")}
     app.command(rich_help_panel="Models")(with_options(evaluate, reading=reading))
-    for verb in (predict, explain, score, neighbors, export):
+    for verb in (calibrate, predict, explain, score, neighbors, export):
         app.command(rich_help_panel="Models")(verb)
 
 
@@ -81,6 +81,59 @@ def evaluate(
         as_json({**result, "source": str(dataset or own), "filter_sources": filtered_by})
     else:
         show_evaluation(result, per_relation=per_relation, source=str(dataset or own), filtered_by=filtered_by)
+
+
+def calibrate(
+    model: ModelFolder,
+    sample: Annotated[int | None, typer.Option(min=1, help="Questions per side (default: 5000).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of the cross-fitting.")] = 0,
+    device: Device = "auto",
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Learn on valid how often answers with such scores are right, and store it with the model.
+
+    Afterwards predict and score show probabilities. Training does this by default. The table compares probabilities
+    with the share of answers that were right: on valid cross-fitted, on test with the stored calibration.
+    """
+    from grash.api.model import store_calibration
+    from grash.evaluation.calibration import N_BINS
+
+    loaded = _load(model, device, threads)
+    calibration = loaded.calibrate(sample=sample, seed=seed)
+    if calibration is None:
+        raise InputError(
+            f"{model} cannot be calibrated: valid of {loaded.dataset.name} has {len(loaded.dataset.valid):,} triples, "
+            f"with too few right or wrong answers."
+        )
+    store_calibration(loaded, model)
+    measured = {"valid": (calibration.first, calibration.answers)}
+    if len(loaded.dataset.test):
+        measured["test"] = loaded.measure_calibration(sample=sample, seed=seed)
+    if json:
+        parts = {split: dict(zip(("first", "answers"), both)) for split, both in measured.items()}
+        found = {s: {name: {**asdict(r), "ece": r.ece} for name, r in both.items()} for s, both in parts.items()}
+        as_json({"n_questions": calibration.n_questions, "temperature": calibration.temperature, "reliability": found})
+        return
+    show(f"\nFirst answers of held-out questions of {loaded.dataset.name}:\n")
+    head = [f"{split}: {what}" for split in measured for what in ("questions", "right")]
+    bins = [f"{10 * i} to {10 * i + 10} %" for i in range(N_BINS)]
+    rows = [
+        (
+            text,
+            *(v for first, _ in measured.values() for v in (first.counts[i], _share(first.counts[i], first.right[i]))),
+        )
+        for i, text in enumerate(bins)
+    ]
+    table(("probability", *(f">{name}" for name in head)), rows)
+    show()
+    for split, (first, answers) in measured.items():
+        how = "cross-fitted" if split == "valid" else "not used to calibrate"
+        show(f"{split} ({how}): expected calibration error {first.ece:.3f}, of the first ten answers {answers.ece:.3f}")
+
+
+def _share(n: int, right: float) -> str:
+    return f"{right:.0%}".replace("%", " %") if n else ""
 
 
 def predict(
@@ -134,10 +187,10 @@ def predict(
             content = {**parts, "answers": [asdict(a) for a in answers]}
             as_json(content, indent=2 if queries is None else None)
     elif queries is None and out is None:
-        ranked = enumerate(predicted[0], 1)
-        table(("rank", "answer", ">score", "known"), [(i, a.name, a.score, a.known) for i, a in ranked])
+        _show_answers(loaded, predicted[0])
     if out is not None or (queries is not None and not json):
-        write_answers((*PARTS, "asked", "rank", "score", "known"), _answer_rows(rows, predicted), out)
+        columns = (*PARTS, "asked", "rank", "score", "known", *_probability_column(loaded))
+        write_answers(columns, _answer_rows(loaded, rows, predicted), out)
 
 
 def explain(
@@ -185,6 +238,9 @@ def score(
     head: Head = None,
     relation: Relation = None,
     tail: Tail = None,
+    probability: Annotated[
+        bool, typer.Option("--probability/--no-probability", help="Also compute probabilities, which takes longer.")
+    ] = True,
     skip_unknown: SkipUnknown = False,
     out: AnswersFile = None,
     overwrite: Overwrite = False,
@@ -195,7 +251,8 @@ def score(
     """Score the triples of a file, or one triple.
 
     A higher score is more plausible. The columns of a file are separated by tabs, or by commas if no line has a tab; it
-    can have a header. The output has the columns head, relation, tail, score.
+    can have a header. The output has the columns head, relation, tail, score, and probability if the model is
+    calibrated: how often held-out answers like this tail were right.
     """
     import numpy as np
 
@@ -209,11 +266,13 @@ def score(
     else:
         lines = read_questions(triples, (3,))
         rows, ids = resolve_rows(triples, lines, lambda row: _triple_ids(loaded, row), skip_unknown)
-    scores = loaded.score(np.array(ids).reshape(-1, 3)).tolist()
+    found = {"score": loaded.score(np.array(ids).reshape(-1, 3)).tolist()}
+    if probability and loaded.calibration is not None:
+        found["probability"] = loaded.probability(np.array(ids).reshape(-1, 3)).tolist()
     if json:
-        as_json([{**dict(zip(PARTS, row)), "score": value} for row, value in zip(rows, scores)])
+        as_json([dict(zip((*PARTS, *found), (*row, *values))) for row, *values in zip(rows, *found.values())])
     if out is not None or not json:
-        write_answers((*PARTS, "score"), ((*row, value) for row, value in zip(rows, scores)), out)
+        write_answers((*PARTS, *found), ((*row, *values) for row, *values in zip(rows, *found.values())), out)
 
 
 def neighbors(
@@ -344,12 +403,37 @@ def _predict_file(
     return rows, model.predict_many(questions, top_k, **filters)
 
 
-def _answer_rows(rows: list[list[str]], predicted: list[list[Prediction]]) -> Iterator[tuple[Any, ...]]:
+def _show_answers(model: Model, answers: list[Prediction]) -> None:
+    """Print a table, and what the probability of the first new answer means."""
+    if model.calibration is None:
+        ranked = enumerate(answers, 1)
+        table(("rank", "answer", ">score", "known"), [(i, a.name, a.score, a.known) for i, a in ranked])
+        return
+    rows = [(i, a.name, a.score, percent(a.probability), a.known) for i, a in enumerate(answers, 1)]
+    table(("rank", "answer", ">score", ">probability", "known"), rows)
+    first = next((a.probability for a in answers if not a.known), None)
+    if first is not None:
+        say(f"\n{model.calibration.meaning(first)}")
+
+
+def percent(probability: float | None) -> str:
+    """Return a probability as it is shown, "83 %" or "0.4 %"; empty for None."""
+    if probability is None:
+        return ""
+    return f"{probability:.0%}".replace("%", " %") if probability >= 0.095 else f"{probability * 100:.2g} %"
+
+
+def _probability_column(model: Model) -> tuple[str, ...]:
+    return () if model.calibration is None else ("probability",)
+
+
+def _answer_rows(model: Model, rows: list[list[str]], predicted: list[list[Prediction]]) -> Iterator[tuple[Any, ...]]:
     for row, answers in zip(rows, predicted):
         asked = row.index("?")
         for rank, answer in enumerate(answers, 1):
             triple = [*row[:asked], answer.name, *row[asked + 1 :]]
-            yield (*triple, PARTS[asked], rank, answer.score, answer.known)
+            values = (*triple, PARTS[asked], rank, answer.score, answer.known)
+            yield values if model.calibration is None else (*values, answer.probability)
 
 
 def _question(model: Model, row: list[str]) -> Query:

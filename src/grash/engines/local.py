@@ -29,6 +29,7 @@ from torch import Tensor
 from grash.engines.memory import choose_device, fits
 from grash.engines.trainer import Ended, TrainingData, can_stack, run_trainings, set_threads, stack_key
 from grash.errors import Diverged, FormatError, GrashError, OutputError, is_memory_error
+from grash.evaluation.calibration import calibrate
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import default_work_bytes
 from grash.files import verify_folder
@@ -203,7 +204,11 @@ class TrialRunner:
             return result
         dataset = graph.dataset
         found = evaluate(state.model, dataset, seed=config.seed).to_dict() if len(dataset.test) else {}
-        stored = StoredModel(state.model, dataset, config.model_dump(), evaluation=found, history=history)
+        calibration = calibrate(state.model, dataset, seed=config.seed)
+        stored = StoredModel(
+            state.model, dataset, config.model_dump(), evaluation=found, history=history,
+            calibration=None if calibration is None else calibration.to_dict(),
+        )  # fmt: skip
         save_model(stored, self.folder / "model", overwrite=True)
         return replace(result, evaluation={k: v for k, v in found.items() if k not in _PER_RELATION})
 

@@ -5,12 +5,12 @@ fast product gives scores with a known error bound, and candidates clearly above
 from it. The few within the bound are decided by the exact score: the float32 nearest to the sum in float64.
 `count_above` is the reference for any device, with loops for a CPU. On CUDA, where `use_kernels` returns True, the
 kernels of `count_above_triton` count all queries in few launches. `best_candidates`, for predictions, decides in the
-same way.
+same way. `LogSums` sums exp(score) over the same tiles, for probabilities, with the fast scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -195,6 +195,32 @@ def _exact_pairs(queries: Tensor, candidates: Tensor, rows: Tensor, columns: Ten
     return torch.cat(scores) if scores else queries.new_empty(0)
 
 
+class LogSums:
+    """log Σ exp(score / temperature) of each query over its candidates, without those that are left out.
+
+    Candidate skip_columns[j] is left out for query skip_rows[j]; skip_columns ascends. `values` (T, B) has a row for
+    each of T temperatures. The scores are those of the fast product, which suffice for probabilities.
+    """
+
+    def __init__(self, n_queries: int, temperatures: Sequence[float], skip_rows: Tensor, skip_columns: Tensor) -> None:
+        self.temperatures, self.skip_rows, self.skip_columns = temperatures, skip_rows, skip_columns
+        shape = len(temperatures), n_queries
+        self.values = torch.full(shape, -torch.inf, dtype=torch.float64, device=skip_rows.device)
+
+    def add(self, scores: Tensor, start: int) -> None:
+        """Add a tile of scores (B, n) of the candidates from `start` on. The tile is the same afterwards."""
+        ends = torch.tensor([start, start + scores.shape[1]], device=scores.device)
+        first, last = torch.searchsorted(self.skip_columns, ends).tolist()
+        places = self.skip_rows[first:last], self.skip_columns[first:last] - start
+        kept = scores[places]
+        scores[places] = -torch.inf
+        largest = scores.amax(1, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
+        for value, temperature in zip(self.values, self.temperatures):
+            part = ((scores - largest) / temperature).exp_().sum(1).log_() + largest.squeeze(1) / temperature
+            torch.logaddexp(value, part.double(), out=value)
+        scores[places] = kept
+
+
 def best_candidates(
     queries: Tensor,
     rows: Callable[[int, int], Tensor],
@@ -205,11 +231,13 @@ def best_candidates(
     skip_rows: Tensor,
     skip_columns: Tensor,
     tile: int,
+    sums: LogSums | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """queries (B, W) → (row, id, score), each (m,): by ascending row, then by descending score, at most k per row.
 
     rows(start, stop) returns candidates (stop − start, W). Candidate skip_columns[j] is left out for query
-    skip_rows[j]; skip_columns ascends. `tile` candidates are scored at a time: B × tile floats of work space.
+    skip_rows[j]; skip_columns ascends. `tile` candidates are scored at a time: B × tile floats of work space. `sums`
+    receives the scores of all candidates.
     """
     device = queries.device
     empty = torch.empty(0, dtype=torch.int64, device=device)
@@ -218,6 +246,8 @@ def best_candidates(
         stop = min(start + tile, n_candidates)
         candidates = rows(start, stop)
         scores = pair_scores(queries, candidates, pair)
+        if sums is not None:
+            sums.add(scores, start)
         first, last = torch.searchsorted(skip_columns, torch.tensor([start, stop], device=device)).tolist()
         scores[skip_rows[first:last], skip_columns[first:last] - start] = -torch.inf
         slack = error_bound(queries, largest_row(candidates, pair), pair)

@@ -2,7 +2,8 @@
 
     model.json               schema, version, the model with its config and evaluation
     embeddings.safetensors   entity (E, D), relation (R or 2R, width)
-    checksums.json           checksums of both, compared when the model is loaded
+    calibration.json         how scores become probabilities; absent if the model is not calibrated
+    checksums.json           checksums of these, compared when the model is loaded
     dataset/                 the encoded dataset: names and known triples
 
 `write_tensors` and `read_tensors`, which checkpoints use too, handle tables as large as the memory: they write and read
@@ -12,6 +13,8 @@ in blocks, where the writer of the safetensors library needs every tensor as one
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +28,12 @@ from torch import Tensor
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
-from grash.files import atomic_folder, check_replaceable, read_json, verify_folder, write_json
+from grash.files import CHECKSUMS_FILE, atomic_folder, check_replaceable, read_json, verify_folder, write_json
 from grash.kernels.host_rows import cpu_view, row_blocks
 from grash.models import KgeModel, model_class
 
 SCHEMA, VERSION = "grash-model", 1
+CALIBRATION_FILE = "calibration.json"
 _BLOCK_BYTES = 64 << 20
 _TYPES = {
     torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", torch.int32: "I32", torch.int64: "I64",
@@ -48,6 +52,7 @@ class StoredModel:
     config: dict[str, Any]
     evaluation: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    calibration: dict[str, Any] | None = None
 
 
 def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) -> None:
@@ -60,6 +65,29 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
         stored.dataset.save(temporary / "dataset")
         about = {"config": stored.config, "evaluation": stored.evaluation, "history": stored.history}
         write_record(temporary, model, stored.dataset, about)
+        if stored.calibration is not None:
+            write_json(temporary / CALIBRATION_FILE, stored.calibration)
+
+
+def replace_calibration(folder: Path, calibration: dict[str, Any]) -> None:
+    """Write the calibration of a stored model. The folder is replaced as a whole; its large files are linked."""
+    verify_folder(folder)
+    with atomic_folder(folder, overwrite=True, checksums=True) as temporary:
+        shutil.copytree(
+            folder, temporary, copy_function=_link, dirs_exist_ok=True,
+            ignore=shutil.ignore_patterns(CALIBRATION_FILE, CHECKSUMS_FILE),
+        )  # fmt: skip
+        for file in (folder / "dataset").glob(CHECKSUMS_FILE):
+            _link(file, temporary / "dataset" / file.name)
+        write_json(temporary / CALIBRATION_FILE, calibration)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    """Give the file a second name, or copy it where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def check_model_folder(folder: Path, *, overwrite: bool) -> None:
@@ -80,9 +108,7 @@ def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[st
 
 def load_model(folder: Path, *, device: torch.device | str = "cpu") -> StoredModel:
     """Load the model of a folder, or of the run folder of a search, after comparing its files with their checksums."""
-    folder = Path(folder)
-    if not (folder / "model.json").is_file() and (folder / "model" / "model.json").is_file():
-        folder = folder / "model"
+    folder = model_folder(folder)
     if not (folder / "model.json").is_file():
         raise InputError(f"{folder} is not a model folder: it has no model.json.")
     record = read_json(folder / "model.json", schema=SCHEMA, version=VERSION)
@@ -110,7 +136,16 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu") -> StoredMod
     of_tables, of_dataset = (model.n_entities, model.n_relations), (dataset.n_entities, dataset.n_relations)
     if counts != (*of_tables, model.dim) or of_tables != of_dataset:
         raise FormatError(f"{folder} is a damaged model folder: its tables, names and model.json differ in size.")
-    return StoredModel(model, dataset, config, evaluation, history)
+    path = folder / CALIBRATION_FILE
+    calibration = read_json(path, schema="grash-calibration", version=1) if path.is_file() else None
+    return StoredModel(model, dataset, config, evaluation, history, calibration)
+
+
+def model_folder(folder: Path) -> Path:
+    """Return the model folder in a run folder, or the folder itself."""
+    folder = Path(folder)
+    inside = folder / "model"
+    return inside if not (folder / "model.json").is_file() and (inside / "model.json").is_file() else folder
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:

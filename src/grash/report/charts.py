@@ -21,6 +21,7 @@ from grash.search.trial import TrialResult
 
 if TYPE_CHECKING:
     from grash.data.dataset import Dataset
+    from grash.evaluation.calibration import Reliability
     from grash.reduction.subgraph import CoreOrder
 
 CHARACTER = 6.6  # px; an upper estimate of the width of one character at 12 px
@@ -196,6 +197,24 @@ def importance_bars(shares: dict[str, float], width: int) -> str | None:
         drawn.append(bar(left, y, x(share) - left, 18, "plain", data_tip=f"{name}: {share:.3f}"))
         drawn.append(label(f"{share:.2f}", x(share) + 6, y + 14, cls="value"))
     return drawing(drawn, width, row * len(shown) + 8, "Importance of each parameter")
+
+
+def reliability(found: Reliability | None, width: int) -> str | None:
+    """Draw the share of right first answers against their probability, in ten bins; dots grow with their number."""
+    if found is None or not found.n:
+        return None
+    x, y = Scale(0.0, 1.0, 44, width - 16), Scale(0.0, 1.0, 292, 14)
+    percents = [(i / 5, f"{20 * i} %") for i in range(6)]
+    drawn = frame(x, y, xs=percents, ys=percents)
+    drawn.append(path([(x(0), y(0)), (x(1), y(1))], "guide"))
+    drawn.append(label("probability of the first answer", x.end, 328, cls="tick", text_anchor="end"))
+    drawn.append(label("right", x.start + 6, 14, cls="tick"))
+    filled = [(n, mean, right) for n, mean, right in zip(found.counts, found.means, found.right) if n]
+    drawn.append(path([(x(mean), y(right)) for _, mean, right in filled], "curve winner"))
+    for n, mean, right in filled:
+        tip = f"{n:,} questions\nprobability {100 * mean:.0f} % on average\n{100 * right:.0f} % were right"
+        drawn.append(dot(x(mean), y(right), 3 + 7 * math.sqrt(n / max(found.counts)), "winner solid", data_tip=tip))
+    return drawing(drawn, width, 334, "Share of right first answers against their probability")
 
 
 def slices(state: SearchState, parameters: list[SearchedParameter], width: int) -> str | None:

@@ -11,16 +11,20 @@ import shlex
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grash import __version__
-from grash.files import atomic_file
+from grash.files import atomic_file, read_json
 from grash.formatting import format_duration, format_number
 from grash.report import charts
 from grash.report.importance import SearchedParameter, importances, round_correlations, searched_parameters, value_text
 from grash.report.summary import FINAL, difference, is_abandoned, ranked, read_state, summarize, trial_rows
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 
+if TYPE_CHECKING:
+    from grash.evaluation.calibration import Calibration
+
+CALIBRATION_FILE = "calibration.json"
 REPORT_FILE = "report.html"
 _WIDE, _HALF, _NARROW = 950, 462, 346  # px: the page, half of it, a phone
 _ENOUGH = 32  # trials with a score; importances of fewer are only a hint
@@ -52,6 +56,7 @@ def _render(
     about = [(name, _setting_text(value)) for name, value in state.dataset.items()]
     about += [("started", state.started_at), ("status", summary["status"])]
     scored = sum(r.mrr is not None for r in state.rounds[0].results.values()) if state.rounds else 0
+    calibration = _attempt("calibration", lambda: _calibration(Path(folder)), warned) or None
     found = [f"{text} from round {i} to {i + 1}" for i, text in enumerate(round_correlations(state), 1) if text]
     return str(
         _template().render(
@@ -67,7 +72,8 @@ def _render(
             model=f"{folder}/model",
             best_file=f"{folder}/best.yaml",
             source=str(state.dataset.get("source") or state.dataset.get("name", "GRAPH")),
-            charts=_charts(state, parameters, shares or {}, warned),
+            charts=_charts(state, parameters, shares or {}, calibration, warned),
+            calibration=calibration,
             scored=scored,
             few=scored < _ENOUGH,
             notes=[f"Round {r.plan.number}: {note}" for r in state.rounds for note in r.plan.notes],
@@ -109,8 +115,22 @@ def _best(state: SearchState, parameters: list[SearchedParameter]) -> dict[str, 
     }
 
 
+def _calibration(folder: Path) -> Calibration | None:
+    """Return the calibration of the trained model in a run folder, if there is one."""
+    path = folder / "model" / CALIBRATION_FILE
+    if not path.is_file():
+        return None
+    from grash.evaluation.calibration import SCHEMA, VERSION, Calibration
+
+    return Calibration.from_dict(read_json(path, schema=SCHEMA, version=VERSION))
+
+
 def _charts(
-    state: SearchState, parameters: list[SearchedParameter], shares: dict[str, float], warned: set[str]
+    state: SearchState,
+    parameters: list[SearchedParameter],
+    shares: dict[str, float],
+    calibration: Calibration | None,
+    warned: set[str],
 ) -> dict[str, Any]:
     """Return every chart, wide and narrow: scaled down to a phone, the text of a wide one is too small.
 
@@ -127,6 +147,10 @@ def _charts(
         "cost": (lambda width: charts.cost_against_time(state, width), _HALF),
         "slices": (lambda width: charts.slices(state, by_importance, width), _WIDE),
         "curves": (lambda width: charts.learning_curves(state, width), _WIDE),
+        "reliability": (
+            lambda width: charts.reliability(None if calibration is None else calibration.first, width),
+            _HALF,
+        ),
     }
     found: dict[str, Any] = {}
     for name, (draw, width) in drawn.items():

@@ -1,0 +1,362 @@
+"""Probabilities of answers: how often held-out answers like this one were right.
+
+`calibrate` asks the questions of a split, valid by default, and looks at the first ten answers of each. Every known
+answer of another split is left out, so what is neither in the split nor known counts as wrong (docs/decisions/0067).
+A logistic regression then turns two numbers into a probability: the score of the answer, and its share in a softmax
+over all candidates. Each side of each relation has its own weights, drawn towards those of all relations where there
+is little data. `Reliability` compares probabilities with what was right; that of a `Calibration` is cross-fitted: the
+weights that judge a question were fitted without it.
+
+Letters: n answers, B questions, E entities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from grash.data.dataset import SPLITS, Dataset
+from grash.data.known_answers import KnownAnswers
+from grash.errors import Diverged, InputError
+from grash.evaluation.evaluate import Split
+from grash.evaluation.ranking import NOT_FINITE, default_work_bytes
+from grash.kernels.bf16_rows import to_float32
+from grash.kernels.count_above import LogSums, best_candidates
+from grash.models import KgeModel
+from grash.models.base import SIDES, Side
+
+SCHEMA, VERSION = "grash-calibration", 1
+N_BINS = 10  # of equal width, for the reliability and its error
+N_ANSWERS = 10  # per question
+MIN_QUESTIONS = 20  # fewer held-out questions do not give a probability
+
+_MAX_QUESTIONS = 5_000  # per side
+_FEW = 250  # questions per side that the temperature is chosen with
+_QUESTIONS = 256  # asked together
+_FOLDS = 5
+_RIDGE = 1.0  # draws the weights of a relation to those of all relations
+_NEWTON_STEPS = 25
+_LIMIT = 1e-6  # a share stays this far from 1
+_TEMPERATURES = tuple(round(2.0 ** (i / 2), 4) for i in range(-6, 7))
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Probabilities against what was right, in ten bins of equal width."""
+
+    counts: tuple[int, ...]  # answers per bin
+    means: tuple[float, ...]  # their mean probability
+    right: tuple[float, ...]  # the share of them that was right
+
+    @classmethod
+    def of(cls, probabilities: Floats, right: NDArray[np.bool_]) -> Reliability:
+        """probabilities (n,), right (n,) → the bins."""
+        bins = np.minimum((probabilities * N_BINS).astype(np.int64), N_BINS - 1)
+        counts = np.bincount(bins, minlength=N_BINS)
+        sums = (np.bincount(bins, weights=values, minlength=N_BINS) for values in (probabilities, right))
+        means, shares = ((total / np.maximum(counts, 1)).tolist() for total in sums)
+        return cls(tuple(counts.tolist()), tuple(means), tuple(shares))
+
+    @property
+    def n(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error: the mean distance of probability and share right, weighted by answers."""
+        gaps = (n * abs(mean - right) for n, mean, right in zip(self.counts, self.means, self.right))
+        return sum(gaps) / max(1, self.n)
+
+    def around(self, probability: float) -> tuple[int, float]:
+        """Return the number of answers in the bin of a probability, and the share of them that was right."""
+        i = min(int(probability * N_BINS), N_BINS - 1)
+        return self.counts[i], self.right[i]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the logistic regression."""
+
+    bias: float
+    share: float  # of a quarter of the logit of the softmax share
+    score: float  # of the standardized score
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How scores of a model become probabilities, and how well these matched held-out answers."""
+
+    split: str  # that was asked
+    n_questions: int
+    temperature: float  # of the softmax
+    score_mean: float  # scores are standardized with these two
+    score_std: float
+    weights: Weights  # of all relations together
+    of_relation: dict[str, Weights]  # of "tail 5", the side asked and the id of a relation
+    first: Reliability  # of the first answers, cross-fitted
+    answers: Reliability  # of the first ten answers, cross-fitted
+
+    def probabilities(self, scores: Floats, log_sums: Floats, relations: NDArray[np.integer], side: Side) -> Floats:
+        """Return the probabilities (n,) of answers with these scores (n,) to questions of these relations (n,).
+
+        log_sums (n,): `LogSums` of the question with `temperature`, which includes the answer itself.
+        """
+        used, places = np.unique(relations, return_inverse=True)
+        rows = [self.of_relation.get(f"{side} {r}", self.weights) for r in used.tolist()]
+        weights = np.array([_row(w) for w in rows]).reshape(-1, 3)[places]
+        return _logistic((self._features(scores, log_sums) * weights).sum(1))
+
+    def _features(self, scores: Floats, log_sums: Floats) -> Floats:
+        return _features(scores, log_sums, self.temperature, self.score_mean, self.score_std)
+
+    def meaning(self, probability: float) -> str:
+        """Return a sentence: how many first answers of such a probability were right."""
+        n, right = self.first.around(probability)
+        low = min(int(probability * N_BINS), N_BINS - 1) * 100 // N_BINS
+        such = f"a first answer of {low} to {low + 100 // N_BINS} %"
+        if n < MIN_QUESTIONS:
+            return f"Only {n} of {self.first.n:,} held-out questions had {such}, too few to check it."
+        return f"Of {n:,} held-out questions with {such}, {100 * right:.0f} % were right."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON."""
+        errors = {"ece_first": self.first.ece, "ece_answers": self.answers.ece}
+        return {"schema": SCHEMA, "version": VERSION, **errors, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Calibration:
+        """Return the record that `to_dict` wrote; ValueError, TypeError or KeyError if it is damaged."""
+        numbers = {name: float(content[name]) for name in ("temperature", "score_mean", "score_std")}
+        if not all(np.isfinite(v) for v in numbers.values()) or min(numbers["temperature"], numbers["score_std"]) <= 0:
+            raise ValueError(f"temperature and score_std must be above 0: {numbers}")
+        return cls(
+            split=str(content["split"]),
+            n_questions=int(content["n_questions"]),
+            **numbers,
+            weights=_weights(content["weights"]),
+            of_relation={str(key): _weights(value) for key, value in content["of_relation"].items()},
+            first=_reliability(content["first"]),
+            answers=_reliability(content["answers"]),
+        )
+
+
+@torch.no_grad()
+def calibrate(
+    model: KgeModel, dataset: Dataset, *, split: Split = "valid", sample: int | None = None, seed: int = 0
+) -> Calibration | None:
+    """Return the calibration of a model on the questions of a split; None if too few are held out or were right.
+
+    sample: at most that many questions per side (default: 5,000), drawn with `seed`.
+    """
+    few = held_out_answers(model, dataset, split, sample=min(sample or _FEW, _FEW), seed=seed)
+    if few.n_questions < MIN_QUESTIONS or min(few.right.sum(), (~few.right).sum()) < MIN_QUESTIONS:
+        return None
+    temperature = _temperature(few)
+    held = held_out_answers(model, dataset, split, sample=sample, seed=seed, temperatures=(temperature,))
+    mean, std = _scale(held)
+    most = std / (4 * temperature)
+    features = _features(held.scores, held.log_sums_at(temperature), temperature, mean, std)
+    everywhere, by_group = _fit(features, held.right, held.groups, most)
+    fold = np.random.default_rng(seed).integers(0, _FOLDS, held.n_questions)[held.questions]
+    crossed = np.empty(len(features))
+    for i in range(_FOLDS):
+        others = fold != i
+        fitted = _fit(features[others], held.right[others], held.groups[others], most)
+        crossed[~others] = _judge(fitted, features[~others], held.groups[~others])
+    names = {group: f"{SIDES[group % 2]} {group // 2}" for group in by_group}
+    return Calibration(
+        split=split, n_questions=held.n_questions, temperature=temperature, score_mean=mean, score_std=std,
+        weights=Weights(*everywhere.tolist()),
+        of_relation={names[group]: Weights(*weights.tolist()) for group, weights in by_group.items()},
+        first=Reliability.of(crossed[held.is_first], held.right[held.is_first]),
+        answers=Reliability.of(crossed, held.right),
+    )  # fmt: skip
+
+
+def measure(
+    calibration: Calibration, model: KgeModel, dataset: Dataset, *, split: Split = "test", sample: int | None = None,
+    seed: int = 0,
+) -> tuple[Reliability, Reliability]:  # fmt: skip
+    """Return the reliability of the first and of the first ten answers on a split that the calibration did not see."""
+    held = held_out_answers(model, dataset, split, sample=sample, seed=seed, temperatures=(calibration.temperature,))
+    found = np.empty(len(held.scores))
+    for i, side in enumerate(SIDES):
+        rows = held.groups % 2 == i
+        found[rows] = calibration.probabilities(
+            held.scores[rows], held.log_sums_at(calibration.temperature)[rows], held.groups[rows] // 2, side
+        )
+    return Reliability.of(found[held.is_first], held.right[held.is_first]), Reliability.of(found, held.right)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutAnswers:
+    """The first ten answers of held-out questions, both sides, with what was right."""
+
+    scores: Floats  # (n,)
+    right: NDArray[np.bool_]  # (n,) whether the answer is in the split
+    is_first: NDArray[np.bool_]  # (n,) whether it is the best answer of its question
+    groups: NDArray[np.int64]  # (n,) relation · 2 + side
+    questions: NDArray[np.int64]  # (n,) number of its question
+    log_sums: Floats  # (temperatures, questions)
+    temperatures: tuple[float, ...]
+    n_questions: int
+
+    def log_sums_at(self, temperature: float) -> Floats:
+        """Return (n,) the log-sums of the answers' questions."""
+        return self.log_sums[self.temperatures.index(temperature)][self.questions]
+
+
+def held_out_answers(
+    model: KgeModel, dataset: Dataset, split: Split, *, sample: int | None, seed: int,
+    temperatures: tuple[float, ...] = _TEMPERATURES,
+) -> HeldOutAnswers:  # fmt: skip
+    """Ask the distinct questions of a split; known answers of the other splits are left out."""
+    if split not in ("valid", "test"):
+        raise InputError(f"split={split!r} cannot be asked: give valid or test.")
+    if sample is not None and sample < 1:
+        raise InputError(f"sample={sample}: give 1 or more questions.")
+    triples = dataset.split(split)
+    others = [dataset.split(name) for name in SPLITS if name != split]
+    known = KnownAnswers.of(*others, n_relations=dataset.n_relations, asked=triples)
+    held = KnownAnswers.of(triples, n_relations=dataset.n_relations)
+    parts: list[tuple[NDArray[Any], ...]] = []
+    sums, n_questions = [np.empty((len(temperatures), 0))], 0
+    for i, side in enumerate(SIDES):
+        ends, relations = _questions(triples, side, sample or _MAX_QUESTIONS, seed)
+        for start in range(0, len(ends), _QUESTIONS):
+            asked = ends[start : start + _QUESTIONS], relations[start : start + _QUESTIONS]
+            rows, ids, scores, found = _ask(model, *asked, side, known.of_side(side).pairs(*asked), temperatures)
+            true_rows, true_ids = held.of_side(side).pairs(*asked)
+            right = np.isin(rows * dataset.n_entities + ids, true_rows * dataset.n_entities + true_ids)
+            first = np.append(True, rows[1:] != rows[:-1])[: len(rows)]
+            parts.append((scores, right, first, asked[1][rows] * 2 + i, rows + n_questions))
+            sums.append(found)
+            n_questions += len(asked[0])
+    parts = parts or [(np.empty(0), *(np.empty(0, kind) for kind in (bool, bool, np.int64, np.int64)))]
+    scores, right, is_first, groups, questions = (np.concatenate(column) for column in zip(*parts))
+    return HeldOutAnswers(
+        scores, right, is_first, groups, questions, np.concatenate(sums, 1), temperatures, n_questions
+    )
+
+
+def _questions(
+    triples: NDArray[np.int32], side: Side, sample: int, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the known ends (B,) and relations (B,) of the distinct questions that ask for `side`, or a sample."""
+    distinct = np.unique(triples[:, [0 if side == "tail" else 2, 1]].astype(np.int64), axis=0)
+    if len(distinct) > sample:
+        distinct = distinct[np.sort(np.random.default_rng(seed).choice(len(distinct), sample, replace=False))]
+    return np.ascontiguousarray(distinct[:, 0]), np.ascontiguousarray(distinct[:, 1])
+
+
+def _ask(
+    model: KgeModel, ends: NDArray[np.int64], relations: NDArray[np.int64], side: Side,
+    known: tuple[NDArray[np.int64], NDArray[np.int32]], temperatures: tuple[float, ...],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:  # fmt: skip
+    """Return row, id and score of the best answers, and the log-sums (temperatures, B) of the questions."""
+    device = model.entity.device
+    order = np.argsort(known[1], kind="stable")
+    ids = [ends, relations, known[0][order], known[1][order].astype(np.int64)]
+    end, relation, skip_rows, skip_columns = (torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in ids)
+    queries, seen = model.queries(end, relation, side)
+    if not torch.isfinite(queries).all():
+        raise Diverged(NOT_FINITE)
+    sums = LogSums(len(ends), temperatures, skip_rows, skip_columns)
+    found = best_candidates(
+        queries, lambda start, stop: model.candidate(to_float32(model.entity[start:stop]), seen), model.n_entities,
+        N_ANSWERS, model.pair, skip_rows=skip_rows, skip_columns=skip_columns, sums=sums,
+        tile=max(1024, default_work_bytes(device) // (4 * max(len(ends), queries.shape[1]))),
+    )  # fmt: skip
+    row, answer, score = (x.cpu().numpy() for x in found)
+    return row, answer, score.astype(np.float64), sums.values.cpu().numpy()
+
+
+def _temperature(held: HeldOutAnswers) -> float:
+    """Return the temperature with which one regression for all relations has the largest likelihood."""
+    mean, std = _scale(held)
+    losses = []
+    for temperature in held.temperatures:
+        features = _features(held.scores, held.log_sums_at(temperature), temperature, mean, std)
+        found = _logistic(features @ _regression(features, held.right, np.zeros(3), 1.0, std / (4 * temperature)))
+        losses.append(-np.log(np.where(held.right, found, 1 - found)).mean())
+    return held.temperatures[int(np.argmin(losses))]
+
+
+def _scale(held: HeldOutAnswers) -> tuple[float, float]:
+    return float(held.scores.mean()), float(held.scores.std()) or 1.0
+
+
+def _features(scores: Floats, log_sums: Floats, temperature: float, mean: float, std: float) -> Floats:
+    """Return (n, 3): one, a quarter of the logit of the softmax share, the standardized score."""
+    log_share = np.minimum(scores / temperature - log_sums, 0)
+    logit = log_share - np.log1p(-np.minimum(np.exp(log_share), 1 - _LIMIT))
+    return np.stack([np.ones(len(scores)), logit / 4, (scores - mean) / std], 1)
+
+
+def _fit(
+    features: Floats, right: NDArray[np.bool_], groups: NDArray[np.int64], most: float
+) -> tuple[Floats, dict[int, Floats]]:
+    """Return the weights (3,) of all answers, and those of each group, drawn towards them."""
+    everywhere = _regression(features, right, np.zeros(3), 1.0, most)
+    order = np.argsort(groups, kind="stable")
+    found, starts = np.unique(groups[order], return_index=True)
+    parts = zip(found.tolist(), np.split(order, starts[1:]))
+    return everywhere, {g: _regression(features[rows], right[rows], everywhere, _RIDGE, most) for g, rows in parts}
+
+
+def _regression(features: Floats, right: NDArray[np.bool_], prior: Floats, ridge: float, most: float) -> Floats:
+    """Return weights (3,) of a logistic regression, by Newton's method.
+
+    The weight of the score may be negative: a question with high scores everywhere is then less certain. It stays
+    above −`most` times the weight of the share, so that a better answer to a question never has a lower probability.
+    """
+    weights = prior.copy()
+    for _ in range(_NEWTON_STEPS):
+        p = _logistic(features @ weights)
+        gradient = features.T @ (p - right) + ridge * (weights - prior)
+        curvature = (features * (p * (1 - p))[:, None]).T @ features + ridge * np.eye(3)
+        step = np.linalg.solve(curvature, gradient)
+        weights = weights - step
+        weights[1] = max(weights[1], 0.0)
+        weights[2] = max(weights[2], -most * weights[1])
+        if np.abs(step).max() < 1e-8:
+            break
+    return weights
+
+
+def _judge(fitted: tuple[Floats, dict[int, Floats]], features: Floats, groups: NDArray[np.int64]) -> Floats:
+    everywhere, by_group = fitted
+    weights = np.array([by_group.get(group, everywhere) for group in groups.tolist()]).reshape(-1, 3)
+    return _logistic((features * weights).sum(1))
+
+
+def _logistic(x: Floats) -> Floats:
+    return 1 / (1 + np.exp(-np.clip(x, -30, 30)))
+
+
+def _row(weights: Weights) -> tuple[float, float, float]:
+    return weights.bias, weights.share, weights.score
+
+
+def _weights(content: dict[str, Any]) -> Weights:
+    values = [float(content[name]) for name in ("bias", "share", "score")]
+    if not np.isfinite(values).all():
+        raise ValueError(f"weights are not finite: {content}")
+    return Weights(*values)
+
+
+def _reliability(content: dict[str, Any]) -> Reliability:
+    def column(name: str, kind: type) -> Iterator[Any]:
+        values = content[name]
+        if len(values) != N_BINS:
+            raise ValueError(f"{name} has {len(values)} bins, expected {N_BINS}")
+        return (kind(value) for value in values)
+
+    return Reliability(tuple(column("counts", int)), tuple(column("means", float)), tuple(column("right", float)))

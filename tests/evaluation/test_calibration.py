@@ -1,0 +1,143 @@
+"""Probabilities: worked by hand, against a slow softmax, and on a planted graph."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import grash
+from grash.errors import FormatError, InputError
+from grash.evaluation.calibration import Calibration, Reliability, Weights, calibrate, held_out_answers
+from grash.files import write_checksums
+from grash.kernels.count_above import LogSums
+from small_graph import model_of, rings
+
+EVEN = Reliability((0,) * 10, (0.0,) * 10, (0.0,) * 10)
+
+
+@pytest.fixture(scope="module")
+def world():
+    return grash.train("world", model="complex", dim=32, epochs=6, valid_every=3)
+
+
+def test_the_error_is_the_weighted_distance_of_probability_and_share():
+    found = Reliability.of(np.array([0.12, 0.14, 0.85, 1.0]), np.array([True, False, True, True]))
+    assert found.counts == (0, 2, 0, 0, 0, 0, 0, 0, 1, 1)
+    assert found.right[1] == 0.5 and found.means[1] == pytest.approx(0.13)
+    assert found.ece == pytest.approx((2 * 0.37 + 0.15 + 0) / 4)
+    assert found.around(0.11) == (2, 0.5) and found.around(1.0) == (1, 1.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 30), st.integers(1, 31), st.floats(0.1, 10), st.integers(0, 2**32 - 1))
+def test_sums_over_tiles_are_those_of_a_loop(n_queries, n, tile, temperature, seed):
+    generator = np.random.default_rng(seed)
+    scores = torch.from_numpy(generator.normal(scale=20, size=(n_queries, n)).astype(np.float32))
+    skips = sorted(
+        {(int(generator.integers(n_queries)), int(generator.integers(n))) for _ in range(n)}, key=lambda p: p[1]
+    )
+    columns = [torch.tensor([pair[i] for pair in skips], dtype=torch.int64) for i in (0, 1)]
+    sums, before = LogSums(n_queries, (temperature, 1.0), *columns), scores.clone()
+    for start in range(0, n, tile):
+        sums.add(scores[:, start : start + tile], start)
+    assert torch.equal(scores, before)
+    for i in range(n_queries):
+        kept = [float(before[i, j]) for j in range(n) if (i, j) not in set(skips)]
+        expected = np.logaddexp.reduce(np.array(kept) / temperature) if kept else -np.inf
+        assert float(sums.values[0, i]) == pytest.approx(expected, rel=1e-5, abs=1e-4)
+
+
+def test_held_out_answers_are_those_of_a_plain_loop():
+    dataset = rings()
+    model = model_of(dataset)
+    found = held_out_answers(model.kge, dataset, "valid", sample=None, seed=0, temperatures=(1.0,))
+    known = {tuple(row) for row in np.concatenate([dataset.train, dataset.test]).tolist()}
+    held = {tuple(row) for row in dataset.valid.tolist()}
+    expected = []
+    for side, end, answer in (("head", 2, 0), ("tail", 0, 2)):
+        for question in sorted({(row[end], row[1]) for row in held}):
+            triples = [[0, question[1], 0] for _ in range(dataset.n_entities)]
+            for i, row in enumerate(triples):
+                row[end], row[answer] = question[0], i
+            scores = model.score(np.array(triples), side=side)
+            kept = [i for i in range(dataset.n_entities) if tuple(triples[i]) not in known]
+            order = sorted(kept, key=lambda i, scores=scores: (-scores[i], i))[:10]
+            expected += [(float(scores[i]), tuple(triples[i]) in held, i == order[0]) for i in order]
+    assert list(zip(found.scores.tolist(), found.right.tolist(), found.is_first.tolist())) == expected
+
+
+def test_a_record_survives_json(world):
+    assert Calibration.from_dict(json.loads(json.dumps(world.calibration.to_dict()))) == world.calibration
+
+
+def test_probabilities_match_what_was_right(world):
+    first, answers = world.measure_calibration()
+    assert first.ece < 0.09 and answers.ece < 0.03  # 800 questions: .03 would be luck
+    assert world.calibration.first.ece < 0.09
+
+
+def test_a_better_answer_never_has_a_lower_probability(world):
+    for new_only in (False, True):
+        for side in ({"tail": None}, {"head": None}):
+            name = "United Kingdom"
+            query = {"head": name, "relation": "neighbour_of", "tail": name} | side
+            found = [a.probability for a in world.predict(**query, k=300, new_only=new_only) if not a.known]
+            assert found == sorted(found, reverse=True)
+
+
+def test_predict_and_probability_agree(world):
+    answers = world.predict(head="Peru", relation="speaks", k=5)
+    found = world.probability([("Peru", "speaks", a.name) for a in answers])
+    assert found == pytest.approx([a.probability for a in answers], abs=1e-6)
+    typed = {a.name: a.probability for a in world.predict(head="Peru", relation="speaks", k=5, like_known=True)}
+    shared = [a for a in answers if a.name in typed]
+    assert shared and [typed[a.name] for a in shared] == pytest.approx([a.probability for a in shared], abs=1e-6)
+
+
+def test_relations_have_the_probability_of_their_triple(world):
+    answers = world.predict(head="Peru", tail="Spanish", k=3)
+    found = world.probability([("Peru", a.name, "Spanish") for a in answers])
+    assert [a.probability for a in answers] == pytest.approx(found.tolist(), abs=1e-9)
+
+
+def test_a_model_that_is_not_calibrated_has_no_probability():
+    dataset = rings()
+    model = model_of(dataset)
+    assert model.calibration is None
+    assert all(a.probability is None for a in model.predict(head_id=0, relation_id=0))
+    with pytest.raises(InputError, match="not calibrated"):
+        model.probability(np.zeros((1, 3), int))
+
+
+def test_too_few_held_out_answers_give_no_calibration():
+    dataset = rings()
+    few = grash.data.dataset.Dataset(
+        dataset.train, dataset.valid[:2], dataset.test, dataset.n_entities, dataset.n_relations
+    )
+    assert calibrate(model_of(few).kge, few) is None
+
+
+def test_a_calibration_is_stored_with_the_model(world, tmp_path):
+    world.save(tmp_path / "m")
+    assert grash.load_model(tmp_path / "m").calibration == world.calibration
+    path = tmp_path / "m" / "calibration.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"temperature": 0}))
+    with pytest.raises(FormatError, match="does not match its checksum"):
+        grash.load_model(tmp_path / "m")
+    write_checksums(tmp_path / "m")
+    with pytest.raises(FormatError, match="damaged calibration.json"):
+        grash.load_model(tmp_path / "m")
+
+
+def test_the_sentence_names_how_many_were_right():
+    counts, right = (0,) * 8 + (40, 5), (0.0,) * 8 + (0.83, 1.0)
+    weights = Weights(0.0, 1.0, 0.0)
+    found = Calibration("valid", 45, 1.0, 0.0, 1.0, weights, {}, Reliability(counts, right, right), EVEN)
+    assert found.meaning(0.84) == "Of 40 held-out questions with a first answer of 80 to 90 %, 83 % were right."
+    assert "Only 5 of 45" in found.meaning(0.95)
