@@ -28,7 +28,7 @@ def triples_of(path: Path, **options) -> list[tuple[str, str, str]]:
         'u,p,"one; two; three"\r\nw,p,"say ""a; b; c"""\r\n',
         '\ufeff"u","p","tab\tand; semicolon, comma"\n"w","p","two\nlines; here; too"\n',
         "u,p,one; two; three\nw,p,ok; fine; too\nx,p,y\nz,p,y\n",
-        "u\tp\tone, two, three; four | five\nw\tp\ta, b, c\n",
+        "u\tp\tone, two, three; four | five\nw\tp\ta, b, c, d\n",
         'a;p;"x, y, z"\nb;p;"x; y, z"\n',
     ],
 )

@@ -263,7 +263,7 @@ def check_text(start: Seed, content: bytes, provenance: dict[str, Any], found: l
     assert start.separator is not None
     usual = plain_records(text, SEPARATORS[start.separator])
     n_usual = sum(len(record) == start.n_columns for record in usual or [])
-    if usual and n_usual >= 0.7 * len(usual) and read_as["separator"] != start.separator:
+    if usual and len(usual) > 1 and n_usual >= 0.7 * len(usual) and read_as["separator"] != start.separator:
         raise Finding(f"separated by {start.separator} before, read as {read_as}")
     records = plain_records(text, SEPARATORS[read_as["separator"]])
     if (

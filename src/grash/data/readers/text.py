@@ -477,9 +477,9 @@ def _guess_separator(
 ) -> int:
     """Return the separator with which most lines have the same number of columns, three or more.
 
-    One with which the first line names the columns comes first. Of equal ones, three columns are preferred, then the
-    separator of the file's suffix; if two still divide every line into three columns, the user is asked. Spaces inside
-    names look like separators; if every line has tabs, spaces are not used.
+    One with which the first line names the columns comes first. Of equal ones, three columns are preferred. If two
+    divide every line into three columns, it is tabs, which are rare in names; in a .csv file, or without tabs, the user
+    is asked. Spaces inside names look like separators; if every line has tabs, spaces are not used.
     """
     best, best_score = None, (0.0, False, False)
     divide_all = []
@@ -500,7 +500,7 @@ def _guess_separator(
         if width >= 3 and score > best_score:
             best, best_score = separator, score
     if len(divide_all) > 1:
-        return _separator_of_suffix(path, lines[0], divide_all)
+        return _one_of_separators(path, lines[0], divide_all)
     if best == WHITESPACE and all_tabs:
         return 9
     if best is not None:
@@ -509,11 +509,10 @@ def _guess_separator(
     return next((s for s in _CANDIDATES if s > 0 and chr(s) in text), WHITESPACE if " " in text else 9)
 
 
-def _separator_of_suffix(path: Path, line: str, separators: list[int]) -> int:
-    """Return the one of several possible separators that a file's suffix names. Raises InputError if it names none."""
-    usual = {".tsv": (9,), ".csv": (44, 59)}.get(Path(without_compression_suffix(path.name)).suffix.lower(), ())
-    if found := [separator for separator in usual if separator in separators]:
-        return found[0]
+def _one_of_separators(path: Path, line: str, separators: list[int]) -> int:
+    """Return the one of several possible separators that is likely. Raises InputError if none is."""
+    if 9 in separators and Path(without_compression_suffix(path.name)).suffix.lower() != ".csv":
+        return 9
     readings = (f"{_SEPARATOR_NAMES[s]} ({' | '.join(split_line(line, s))})" for s in separators)
     raise InputError(
         f"{path}: every line has three columns with more than one separator: {', '.join(readings)}. Give the right one "
