@@ -494,7 +494,8 @@ def _guess_separator(
                 any_columns and width > 3 and columns_by_name(first)
             ):
                 return separator
-        if share == 1 and width == 3 and separator != WHITESPACE:
+        cuts_quotes = any(field.count('"') % 2 for record in records for field in record)
+        if share == 1 and width == 3 and separator != WHITESPACE and not cuts_quotes:
             divide_all.append(separator)
         score = (share, all_tabs and separator == 9, width == 3)
         if width >= 3 and score > best_score:
