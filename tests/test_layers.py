@@ -7,7 +7,7 @@ SRC = Path(__file__).parents[1] / "src" / "grash"
 
 # A layer imports only from the layers before it, and freely within itself.
 LAYERS = [
-    ("errors", "files", "formatting", "optional", "yaml_files"),
+    ("errors", "files", "formatting", "keywords", "optional", "yaml_files"),
     ("kernels",),
     ("data",),
     ("reduction",),

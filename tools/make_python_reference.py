@@ -78,9 +78,19 @@ def of_function(name: str, function: Callable[..., Any]) -> str:
 def signature_of(function: Any) -> inspect.Signature:
     """Return the signature of a function or class; a name of a Literal becomes the Literal."""
     names = vars(sys.modules[function.__module__])
-    found = inspect.signature(function)
+    found = _written_signature(function)
     spelled = [p.replace(annotation=spell(p.annotation, names)) for p in found.parameters.values()]
     return found.replace(parameters=spelled, return_annotation=spell(found.return_annotation, names))
+
+
+def _written_signature(function: Any) -> inspect.Signature:
+    """Return the signature as it is written, with **settings instead of the names that `with_keywords` lists."""
+    listed = vars(function).pop("__signature__", None) if inspect.isfunction(function) else None
+    try:
+        return inspect.signature(function)
+    finally:
+        if listed is not None:
+            function.__signature__ = listed
 
 
 def spell(annotation: Any, names: dict[str, Any]) -> str:
@@ -110,7 +120,7 @@ def parameters(name: str, signature: inspect.Signature) -> list[str]:
 def written(p: inspect.Parameter) -> str:
     """Return a parameter with its type and default."""
     stars = "**" if p.kind is p.VAR_KEYWORD else ""
-    kind = "" if p.annotation in ("", "Any") else f": {p.annotation}"
+    kind = "" if p.annotation in ("", "Any") or p.kind is p.VAR_KEYWORD else f": {p.annotation}"
     default = "" if p.default is p.empty else f"{' = ' if kind else '='}{str_of(p.default)}"
     return f"{stars}{p.name}{kind}{default}"
 

@@ -80,6 +80,11 @@ def test_the_reference_of_a_search_is_up_to_date() -> None:
         assert f"`{name}`" in page, name
 
 
+def test_the_keywords_are_those_of_the_records() -> None:
+    made = tool("make_keywords")
+    assert made.written() == made.FILE.read_text(encoding="utf-8"), "run tools/make_keywords.py"
+
+
 def test_the_signatures_of_the_python_page_are_up_to_date() -> None:
     page, made = (REFERENCE / "python.md").read_text(encoding="utf-8"), tool("make_python_reference")
     assert made.filled(page) == page, "run tools/make_python_reference.py"

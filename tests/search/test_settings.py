@@ -9,6 +9,7 @@ import pytest
 
 from grash.errors import ConfigError, GrashError, UnknownName
 from grash.search.settings import PRESETS, SearchSettings, make_settings
+from grash.training.config import make_config
 
 
 def test_the_defaults_are_the_papers_numbers() -> None:
@@ -96,3 +97,20 @@ def test_every_wrong_value_of_every_setting_is_an_error_of_ours() -> None:
                 make_settings({name: value})
             except GrashError as error:
                 assert str(error).endswith(("?", ".")), error
+
+
+def test_models_are_named_in_any_case_and_settings_by_their_usual_names() -> None:
+    assert make_settings({"model": "ComplEx, RotatE"}).models == ("complex", "rotate")
+    config = make_config({"model": "DistMult", "learning_rate": 0.5, "embedding_dim": 32})
+    assert (config.model, config.lr, config.dim) == ("distmult", 0.5, 32)
+    with pytest.raises(ConfigError, match="lr is given twice, also as learning_rate"):
+        make_config({"lr": 0.1, "learning_rate": 0.5})
+    with pytest.raises(ConfigError, match=r"'learning_rate' is a setting of a training run.*fixed=\{'lr': …\}"):
+        make_settings({"learning_rate": 0.5})
+
+
+def test_a_model_that_does_not_exist_is_not_guessed_as_another() -> None:
+    with pytest.raises(UnknownName, match="There is no model named 'Conv'. Models:"):
+        make_settings({"model": "Conv"})
+    with pytest.raises(UnknownName, match="Did you mean 'complex'"):
+        make_settings({"model": "Complx"})

@@ -16,7 +16,7 @@ from grash.training.config import TrainConfig, make_config, read_config
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"learning_rate": 0.1}, r"'learning_rate' is not a setting"),
+        ({"learningrate": 0.1}, r"'learningrate' is not a setting"),
         ({"epoch": 3}, r"'epoch' is not a setting. Did you mean epochs"),
         ({"batchsize": 3}, r"Did you mean batch_size"),
         ({"zzzz": 3}, r"'zzzz' is not a setting. `grash settings` lists them all"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from grash.data import profile as profiles
 from grash.data.dataset import Dataset
@@ -13,12 +12,12 @@ from grash.search.run_folder import SEARCH_FILE, read_dataset
 __all__ = ["describe", "find_dataset", "from_triples", "load_dataset", "prepare"]
 
 
-def describe(dataset: Source, **options: Any) -> profiles.Profile:
+def describe(dataset: Source, *, threshold: float = profiles.THRESHOLD) -> profiles.Profile:
     """Return the profile of a graph: counts, degrees, kinds of relations, and problems of the data.
 
-    options: threshold, as in `grash.data.profile`.
+    threshold: two relations are near-duplicates if that share of both overlaps.
     """
-    return profiles.describe(as_dataset(dataset), **options)
+    return profiles.describe(as_dataset(dataset), threshold=threshold)
 
 
 def find_dataset(source: str | Path) -> Dataset:

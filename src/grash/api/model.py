@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -37,11 +37,15 @@ from grash.interop.export import Format, export_model
 from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import LogSums, best_candidates, exact_scores
 from grash.kernels.pair_scores import Pair, pair_scores
+from grash.keywords import EvaluateKeywords, with_keywords
 from grash.models import KgeModel
 from grash.models.base import Side
 from grash.models.store import StoredModel, model_folder, replace_calibration, save_model
 from grash.models.store import load_model as read_model
 from grash.training.config import TrainConfig, make_config
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Name = str | int  # of an entity or relation; an integer is the name "5", or the id of a graph without names
 Metric = Literal["cosine", "euclidean", "dot"]
@@ -371,7 +375,8 @@ class Model:
     def _names(self, triple: tuple[int, int, int]) -> tuple[str, str, str]:
         return self.entity_name(triple[0]), self.relation_name(triple[1]), self.entity_name(triple[2])
 
-    def evaluate(self, dataset: Source | None = None, **options: Any) -> Evaluation:
+    @with_keywords(EvaluateKeywords)
+    def evaluate(self, dataset: Source | None = None, **options: Unpack[EvaluateKeywords]) -> Evaluation:
         """Rank a split of the model's own dataset, or of another one whose names are matched with the model's.
 
         dataset: a Dataset, or a path. A file is the test set as a whole; a folder can have just a test file. Nothing is
@@ -679,8 +684,13 @@ def store_calibration(model: Model, folder: str | Path) -> None:
     replace_calibration(model_folder(Path(folder)), model.calibration.to_dict())
 
 
+@with_keywords(EvaluateKeywords)
 def evaluate(
-    model: Model | str | Path, dataset: Source | None = None, *, device: str = "auto", **options: Any
+    model: Model | str | Path,
+    dataset: Source | None = None,
+    *,
+    device: str = "auto",
+    **options: Unpack[EvaluateKeywords],
 ) -> Evaluation:
     """Evaluate a model or a model folder, on its own dataset or, matched by names, on another (see `Model.evaluate`).
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grash.api.model import Model
 from grash.data.dataset import DATASET_FILE, Dataset
@@ -27,6 +27,7 @@ from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.plan import SearchPlan, plan_search
 from grash.errors import ConfigError, InputError
 from grash.kernels.device import restore_threads
+from grash.keywords import OpenKeywords, SearchKeywords, with_keywords
 from grash.optional import optional_import
 from grash.report.progress import RunFiles
 from grash.search.callbacks import Callback
@@ -51,6 +52,9 @@ from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.placement import PLACEMENTS
 from grash.yaml_files import read_yaml, read_yaml_mapping
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 log = logging.getLogger(__name__)
 
 _RUN_FIELDS = ("epochs", "valid_every", "patience", "seed", "variation", "precision", "storage")  # of no configuration
@@ -61,6 +65,7 @@ _OPEN_OPTIONS = ("engine", "device", "workers", "trial_timeout", "address", "pla
 class Search:
     """A search over a graph. All of its state is in its folder: the same call, or `Search.open`, resumes it."""
 
+    @with_keywords(SearchKeywords)
     def __init__(
         self,
         dataset: Source,
@@ -76,7 +81,7 @@ class Search:
         trial_timeout: float | None = None,
         address: str | None = None,
         placement: str = "auto",
-        **settings: Any,
+        **settings: Unpack[SearchKeywords],
     ) -> None:
         """settings: see `grash.search.settings.SearchSettings` (model, budget, n_trials, eta, variant, space, …).
 
@@ -107,7 +112,8 @@ class Search:
         self._planned = False
 
     @classmethod
-    def open(cls, folder: str | Path, **options: Any) -> Search:
+    @with_keywords(OpenKeywords)
+    def open(cls, folder: str | Path, **options: Unpack[OpenKeywords]) -> Search:
         """Return the search of a run folder; options: engine, device, workers, trial_timeout, address, placement."""
         if refused := [name for name in options if name not in _OPEN_OPTIONS]:
             raise ConfigError(f"{folder} is a run folder with its own settings: leave out {', '.join(refused)}.")

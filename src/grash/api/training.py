@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grash.api.model import Model
 from grash.data.dataset import Dataset
@@ -19,14 +19,19 @@ from grash.data.load import Source, as_dataset
 from grash.engines.trainer import run_identity, run_training
 from grash.evaluation.evaluate import check_sample
 from grash.files import check_writable, repair_folder
+from grash.keywords import TrainKeywords, with_keywords
 from grash.models.store import check_model_folder
 from grash.training.checkpoint import checkpoint_belongs_to
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.loop import Progress
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Settings = TrainConfig | Mapping[str, Any] | str | Path
 
 
+@with_keywords(TrainKeywords)
 def train(
     dataset: Source,
     config: Settings | None = None,
@@ -42,7 +47,7 @@ def train(
     valid_sample: int | None = None,
     test_sample: int | None = None,
     placement: str = "auto",
-    **settings: Any,
+    **settings: Unpack[TrainKeywords],
 ) -> Model:
     """Train a model and return the one of the best validation, evaluated on test (if it has triples), calibrated on
     valid and saved to `out` (if given).
@@ -82,7 +87,7 @@ def check_output(folder: Path, *, overwrite: bool, test_sample: int | None) -> N
     check_writable(folder)
 
 
-def configure(config: Settings | None = None, **settings: Any) -> TrainConfig:
+def configure(config: Settings | None = None, **settings: Unpack[TrainKeywords]) -> TrainConfig:
     """Return the TrainConfig of a mapping, a YAML file or another TrainConfig, changed by `settings`."""
     if config is None:
         return make_config(settings)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,10 @@ from grash.data.split import HELD_OUT, split_off
 from grash.data.vocabulary import Encoder, Interner, Vocabulary
 from grash.errors import ConfigError, InputError
 from grash.files import check_absent, repair_folder
+from grash.keywords import ReadKeywords, SplitKeywords, with_keywords
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 BUNDLED = {"world": Path(__file__).parent / "bundled" / "world.tsv"}
 Watch = Callable[[str, float, int], None]  # receives the current step, its share done, and the triples so far
@@ -46,7 +50,8 @@ def as_dataset(source: Source) -> Dataset:
     return source if isinstance(source, Dataset) else load_dataset(source)
 
 
-def load_dataset(source: Path | str, options: SourceOptions | None = None, **changes: Any) -> Dataset:
+@with_keywords(ReadKeywords)
+def load_dataset(source: Path | str, options: SourceOptions | None = None, **changes: Unpack[ReadKeywords]) -> Dataset:
     """Return the dataset of a source: an encoded folder is memory-mapped, "world" is bundled, all else is read."""
     options = SourceOptions.of(options, changes)
     path = _path(source)
@@ -61,8 +66,15 @@ def load_dataset(source: Path | str, options: SourceOptions | None = None, **cha
     return Dataset.load(path)
 
 
+@with_keywords(SplitKeywords)
 def from_triples(
-    train: Any, valid: Any = None, test: Any = None, *, name: str = "unnamed", ids: bool = False, **options: Any
+    train: Any,
+    valid: Any = None,
+    test: Any = None,
+    *,
+    name: str = "unnamed",
+    ids: bool = False,
+    **options: Unpack[SplitKeywords],
 ) -> Dataset:
     """Return the dataset of triples in memory, as `load_dataset` does for the same triples in a file.
 
@@ -86,6 +98,7 @@ def from_triples(
     return _make_dataset(graph, chosen, name, {"source": "triples in memory", "layout": "memory", "files": {}})
 
 
+@with_keywords(ReadKeywords)
 def prepare(
     source: Path | str,
     out: Path,
@@ -94,7 +107,7 @@ def prepare(
     overwrite: bool = False,
     memory: str | int | None = None,
     watch: Watch | None = None,
-    **changes: Any,
+    **changes: Unpack[ReadKeywords],
 ) -> Dataset:
     """Encode a source into the folder `out` and return the dataset, memory-mapped.
 

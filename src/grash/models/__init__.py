@@ -16,9 +16,15 @@ from grash.models.transe import TransE
 MODELS: dict[str, type[KgeModel]] = {m.name: m for m in (ComplEx, CP, DistMult, Rescal, RotatE, TransE)}
 
 
+def model_name(given: str) -> str:
+    """Return the name of a model that is given in any case, e.g. ComplEx, or raise UnknownName with similar names."""
+    name = str(given).strip().lower()
+    if name not in MODELS:
+        close = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.6)
+        raise UnknownName("model", str(given), close, hint=f"Models: {', '.join(MODELS)}.")
+    return name
+
+
 def model_class(name: str) -> type[KgeModel]:
     """Return the class of a model, or raise UnknownName with similar names."""
-    if name not in MODELS:
-        close = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.5)
-        raise UnknownName("model", name, close, hint=f"Models: {', '.join(MODELS)}.")
-    return MODELS[name]
+    return MODELS[model_name(name)]

@@ -11,10 +11,11 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from grash.errors import ConfigError, UnknownName, did_you_mean
-from grash.models import model_class
+from grash.models import model_name
 from grash.reduction.cores import Degree
 from grash.reduction.subgraph import Reduction
-from grash.training.config import MAX_SEED, Settings
+from grash.training.config import ALIASES as TRAIN_ALIASES
+from grash.training.config import MAX_SEED, Settings, TrainConfig, by_setting
 
 Variant = Literal["combined", "graph", "epoch"]
 Proposals = Literal["random", "sobol", "portfolio"]
@@ -79,8 +80,7 @@ class SearchSettings(Settings):
     @field_validator("models")
     @classmethod
     def _known_models(cls, models: tuple[str, ...]) -> tuple[str, ...]:
-        for name in models:
-            model_class(name)
+        models = tuple(model_name(name) for name in models)
         if len(set(models)) < len(models):
             raise ConfigError(f"models={','.join(models)} names a model twice: give each once.")
         return models
@@ -135,13 +135,23 @@ def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchS
     if preset not in PRESETS:
         raise UnknownName("preset", preset, hint=f"Presets: {', '.join(PRESETS)}.")
     chosen: dict[str, Any] = dict(PRESETS[preset])
-    for key, value in values.items():
-        name = ALIASES.get(key, key)
+    for name, value in by_setting(values, ALIASES).items():
         if name not in SearchSettings.model_fields:
-            raise ConfigError(f"{key!r} is not a setting of a search.{did_you_mean(key, SearchSettings.model_fields)}")
+            raise ConfigError(_unknown_setting(name))
         if name == "models" and isinstance(value, str):
             value = tuple(value.split(","))
         if name == "warm_start" and value is False:  # how YAML reads a bare `off`
             value = "off"
         chosen[name] = value
     return SearchSettings(**chosen)
+
+
+def _unknown_setting(name: str) -> str:
+    """Return the sentence for a setting that does not exist; one of a training run can be fixed for all trials."""
+    trained = TRAIN_ALIASES.get(name, name)
+    if trained in TrainConfig.model_fields:
+        return (
+            f"{name!r} is a setting of a training run, not of a search: to use one value in all trials, give "
+            f"fixed={{{trained!r}: …}} (--set {trained}=…); by default, the search chooses it."
+        )
+    return f"{name!r} is not a setting of a search.{did_you_mean(name, SearchSettings.model_fields)}"

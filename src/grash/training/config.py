@@ -3,6 +3,7 @@ option, a line of a YAML file and a field here use the same name (docs/reference
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from grash.errors import ConfigError, did_you_mean
 from grash.kernels.random import key_at, key_of
-from grash.models import model_class
+from grash.models import model_class, model_name
 from grash.yaml_files import read_yaml_mapping
 
 Training = Literal["negative_sampling", "1vsall", "kvsall"]
@@ -153,6 +154,11 @@ class TrainConfig(Settings):
         0, ge=0, le=MAX_SEED, description="Varies initial embeddings and dropout for the same seed; a search sets it."
     )
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _known_model(cls, name: Any) -> Any:
+        return model_name(name) if isinstance(name, str) else name
+
     @model_validator(mode="after")
     def _check_combinations(self) -> TrainConfig:
         model_class(self.model).check_dim(self.dim)
@@ -197,14 +203,28 @@ class TrainConfig(Settings):
         return make_config({**self.model_dump(), **changes})
 
 
-def make_config(values: dict[str, Any], *, source: str = "") -> TrainConfig:
+ALIASES = {"learning_rate": "lr", "embedding_dim": "dim", "num_epochs": "epochs", "n_epochs": "epochs"}
+
+
+def make_config(values: Mapping[str, Any], *, source: str = "") -> TrainConfig:
     """Return a TrainConfig; errors name the source, e.g. the file."""
     try:
-        return TrainConfig(**{str(name): value for name, value in values.items()})
+        return TrainConfig(**by_setting(values, ALIASES))
     except ConfigError as error:
         if not source:
             raise
         raise ConfigError(f"{source}: {error}") from None
+
+
+def by_setting(values: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values by the names of their settings; other names of a setting are replaced."""
+    found: dict[str, Any] = {}
+    for given, value in values.items():
+        name = aliases.get(str(given), str(given))
+        if name in found:
+            raise ConfigError(f"{name} is given twice, also as {given}: give it once.")
+        found[name] = value
+    return found
 
 
 def read_config(path: Path) -> TrainConfig:

@@ -14,7 +14,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -86,7 +86,7 @@ class SourceOptions:
             raise ConfigError(f"seed={self.seed} is negative. Give 0 or more.")
 
     @classmethod
-    def of(cls, options: SourceOptions | None, changes: dict[str, Any]) -> SourceOptions:
+    def of(cls, options: SourceOptions | None, changes: Mapping[str, Any]) -> SourceOptions:
         """Return the options with changes by keyword. Raises ConfigError for an unknown keyword."""
         known = [f.name for f in fields(cls)]
         for name in changes:
