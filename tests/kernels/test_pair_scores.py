@@ -144,3 +144,13 @@ def test_the_reference_of_distances_takes_the_bytes_planned_for_a_gpu(
     assert planned <= max(forward.most, backward.most) <= planned + small
     assert P.tile_bytes(256, n, 64, pair, torch.device("cpu")) == 0
     assert P.tile_bytes(256, n, 64, "dot", torch.device("cuda")) == P.tile_bytes(0, n, 64, pair, q.device) == 0
+
+
+def test_padded_products_equal_the_plain_ones_and_reuse_their_padding() -> None:
+    q, c, upstream = drawn((7, 13, 12), torch.float32)
+    scores = P._padded_product(q, c, 51)
+    assert scores.stride() == (64, 1) and torch.allclose(scores, q @ c.T, atol=1e-5)
+    for gradient in (upstream, scores.copy_(upstream)):
+        for_queries, for_candidates = P._padded_gradients(q, c, gradient, 51)
+        assert torch.allclose(for_queries, upstream @ c, atol=1e-5)
+        assert torch.allclose(for_candidates, upstream.T @ q, atol=1e-5)

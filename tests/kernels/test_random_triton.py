@@ -23,6 +23,14 @@ strided = torch.stack([rows, rows], 1)[:, 0]
 assert torch.equal(fast.random_bits(strided, 70, key), reference.random_bits(rows, 70, key))
 mask = fast.keep_mask(rows, 70, round(0.3 * 2**32), 1 / 0.7, key)
 assert torch.equal(mask, reference.keep_mask(rows, 70, 0.3, key))
+for key in (5, 2**64 - 3):
+    stored = torch.tensor([key - 2**64 if key >= 2**63 else key])
+    assert reference.key_value(stored) == key
+    assert torch.equal(fast.random_bits(rows, 70, stored), reference.random_bits(rows, 70, key))
+    found = fast.permuted(places, 14541, 121, stored, inverse=False)
+    assert torch.equal(found, reference.permuted(places, 14541, key))
+    found = fast.permuted_rows(5, 30, 14541, 121, stored, cpu)
+    assert torch.equal(found, reference.permuted_rows(5, 30, 14541, key, cpu))
 """
 
 

@@ -64,7 +64,8 @@ def move(kind: str, table: torch.Tensor, state: dict[str, torch.Tensor], gradien
     elif kind == "row_adagrad":
         row_update.row_adagrad_rows(table, state["squares"], ids, rows, 0.1, ADAGRAD_EPS)
     elif kind == "lazy_adam":
-        row_update.adam_rows(table, state["first"], state["second"], ids, rows, 0.1, BETAS, ADAM_EPS, step)
+        rates = TableOptimizer("lazy_adam", table).rates(0.1, step)
+        row_update.adam_rows(table, state["first"], state["second"], ids, rows, rates, BETAS, ADAM_EPS)
     else:
         row_update.sgd_rows(table, ids, rows, 0.1)
 

@@ -20,6 +20,7 @@ from grash.kernels.pair_scores import tile_bytes
 from grash.models import model_class
 from grash.models.rotate import prediction_tiles
 from grash.training.batches import needs_index
+from grash.training.captured import uses_captured_step
 from grash.training.config import TrainConfig
 from grash.training.fused import uses_fused_step, work_bytes
 from grash.training.initial import STORAGE_DTYPES
@@ -89,7 +90,7 @@ class MemoryPlan:
     step: int  # work space of a step
     ranking: int  # work space of a validation
     best_tables: int  # copy of the best weights, in host memory or on disk
-    step_stays: bool = False  # the work space of a step stays allocated while ranking, as the fused step's does
+    step_stays: bool = False  # the work space of a step stays allocated while ranking, as that of a CUDA graph does
     building: int = 0  # a model that is built and then moved into its stack, before there is a work space
     placement: Placement = field(default_factory=Placement)
     entities: int = 0  # entity table, where the placement stores it
@@ -180,7 +181,7 @@ def plan_memory(
         step=step,
         ranking=ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, offloaded=placement.offloaded),
         best_tables=n_trainings * best,
-        step_stays=fused,
+        step_stays=fused or uses_captured_step(config, device),
         building=tables + optimizer if n_trainings > 1 else 0,
         placement=placement,
         entities=entities,

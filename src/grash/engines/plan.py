@@ -27,6 +27,7 @@ from grash.search.halving import new_state, simulate
 from grash.search.proposals import FINAL_VALIDATIONS, make_configurations, score_count
 from grash.search.schedule import fitting_trials, planned_sizes, round_config
 from grash.search.trial import Configuration, Round, TrialResult
+from grash.training.captured import uses_captured_step
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
 from grash.training.fused import stack_states, uses_fused_step, why_not
@@ -49,6 +50,7 @@ class Implementation:
 
     fused: int  # trials that the fused step can train
     unfused: int
+    captured: int  # of the unfused, those whose steps are replayed from a CUDA graph
     reasons: tuple[tuple[str, int], ...]  # why not, with the number of trials
     stack_size: int  # trials that are trained together at most
     n_bytes: int  # of the largest stack
@@ -237,7 +239,8 @@ def choose_implementation(data: TrainingData, configs: Sequence[TrainConfig]) ->
     largest = [largest_stack(data, fused)] if fused else []
     n_bytes = max(data.plan_memory(stack).device for stack in [*largest, *([c] for c in unfused)])
     stack_size = len(largest[0]) if largest else 1
-    return Implementation(len(fused), len(unfused), tuple(reasons.most_common()), stack_size, n_bytes)
+    captured = sum(uses_captured_step(config, data.device) for config in unfused)
+    return Implementation(len(fused), len(unfused), captured, tuple(reasons.most_common()), stack_size, n_bytes)
 
 
 def _probe_steps(data: TrainingData, configs: Sequence[TrainConfig]) -> float:
@@ -359,7 +362,8 @@ def implementation_sentence(choice: Implementation) -> str:
         parts.append(f"{choice.fused} use the fused step, {choice.stack_size} together")
     if choice.unfused:
         why = "; ".join(f"{reason} ({count})" for reason, count in choice.reasons)
-        parts.append(f"{choice.unfused} use the unfused implementation: {why}")
+        captured = f" ({choice.captured} from a CUDA graph)" if choice.captured else ""
+        parts.append(f"{choice.unfused} use the unfused implementation{captured}: {why}")
     return ", ".join(parts)
 
 
@@ -391,7 +395,7 @@ def _implementation_lines(plan: SearchPlan) -> list[str]:
     if not torch.cuda.is_available() and not any(choice.fused for choice in choices):
         return []
     reasons = {tuple(reason for reason, _ in choice.reasons) for choice in choices}
-    if len(reasons) == 1 and not any(choice.fused for choice in choices):
+    if len(reasons) == 1 and not any(choice.fused or choice.captured for choice in choices):
         return [f"all trials use the unfused implementation: {'; '.join(*reasons)}"]
     names = [f"round {planned.plan.number}" if planned.plan.number else "final" for planned in plan.all_rounds]
     return [f"{name}: {implementation_sentence(choice)}" for name, choice in zip(names, choices)]

@@ -23,6 +23,7 @@ from typing import Literal
 import numba
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from grash.kernels.device import use_torch_threads
@@ -30,15 +31,18 @@ from grash.kernels.device import use_torch_threads
 Pair = Literal["dot", "l1", "l2", "modulus"]
 
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+_ALIGNED = 64  # columns to whose multiples scores are padded on a GPU
+_LEAST_PADDED = 512
 _TILE = 1 << 24  # elements of (B, n, W) that the reference of distances builds at once
-_TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 2, "modulus": 4.25}  # tiles of this size in memory at a time
+_TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 2, "modulus": 3.5}  # tiles of this size in memory at a time
 
 
 def pair_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
     """Score every query with every candidate: (B, W), (N, W) → (B, N)."""
     _match_width(queries, candidates)
     if pair == "dot":
-        return queries @ candidates.T
+        pad = _padding(queries, len(candidates))
+        return _padded_product(queries, candidates, pad) if pad else queries @ candidates.T
     if pair == "l2":
         return _l2_scores(queries, candidates)
     if not use_loops(queries):
@@ -58,6 +62,8 @@ def pair_gradients(
     scores, upstream: (B, N); scores from `pair_scores` (entries masked to −∞ have upstream 0).
     """
     if pair == "dot":
+        if pad := _padding(queries, len(candidates)):
+            return _padded_gradients(queries, candidates, upstream, pad)
         return _product(upstream, candidates), upstream.T @ queries
     if pair == "l2":
         return _l2_gradients(queries, candidates, scores, upstream)
@@ -168,7 +174,7 @@ def _l2_scores(queries: Tensor, candidates: Tensor) -> Tensor:
 
 
 def _l2_gradients(queries: Tensor, candidates: Tensor, scores: Tensor, upstream: Tensor) -> tuple[Tensor, Tensor]:
-    weights = torch.where(scores < 0, upstream / scores, 0)  # −upstream / distance; −∞ has upstream 0
+    weights = (upstream / scores).masked_fill_(~(scores < 0), 0)  # −upstream / distance; −∞ has upstream 0
     for_queries = weights.sum(1)[:, None] * queries - weights @ candidates
     for_candidates = weights.sum(0)[:, None] * candidates - weights.T @ queries
     return for_queries, for_candidates
@@ -189,11 +195,11 @@ def _direction(difference: Tensor, pair: Pair) -> Tensor:
         return difference.sign()
     if pair == "l2":
         length = difference.square().sum(-1, keepdim=True).sqrt()
-        return torch.where(length > 0, difference / length, 0)
+        return (difference / length).masked_fill_(~(length > 0), 0)
     real, imaginary = difference.chunk(2, -1)
     modulus = (real.square() + imaginary.square()).sqrt()
     modulus = torch.cat([modulus, modulus], -1)
-    return torch.where(modulus > 0, difference / modulus, 0)
+    return (difference / modulus).masked_fill_(~(modulus > 0), 0)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -204,6 +210,31 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     if _ONEDNN is None or a.device.type != "cpu" or a.dtype != torch.float32 or not (a.numel() and b.numel()):
         return a @ b
     return _ONEDNN(a, b.T, None, "none", [], "")
+
+
+def _padding(queries: Tensor, n: int) -> int:
+    """Return by how many columns to pad n scores on a GPU: a matrix whose rows are not aligned to 16 bytes is
+    multiplied three times more slowly (14,541 entities on an H200)."""
+    return -n % _ALIGNED if queries.is_cuda and n >= _LEAST_PADDED and n % 4 and not queries.requires_grad else 0
+
+
+def _padded_product(queries: Tensor, candidates: Tensor, pad: int) -> Tensor:
+    """Return queries @ candidates.T, whose rows are followed by `pad` zeros."""
+    n = len(candidates)
+    out = queries.new_empty(len(queries), n + pad)
+    out[:, n:].zero_()
+    torch.mm(queries, candidates.T, out=out[:, :n])
+    return out[:, :n]
+
+
+def _padded_gradients(queries: Tensor, candidates: Tensor, upstream: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+    """`pair_gradients` of dot products. upstream: often what `_padded_product` returned, overwritten."""
+    rows, n = upstream.shape
+    if upstream.stride() == (n + pad, 1):
+        whole = upstream.as_strided((rows, n + pad), (n + pad, 1))
+    else:
+        whole = F.pad(upstream, (0, pad))
+    return whole @ F.pad(candidates, (0, 0, 0, pad)), (whole.T @ queries)[:n]
 
 
 def _match_width(queries: Tensor, candidates: Tensor) -> None:

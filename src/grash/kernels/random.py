@@ -24,6 +24,8 @@ _M1, _M2 = 0x7FEB352D, 0x846CA68B
 _ROUNDS = 8
 _CHUNK = 1 << 24  # elements mixed at once by the reference
 
+Key = int | Tensor  # 64 bits, or a tensor (1,) of int64 that holds them: a captured CUDA graph reads keys from memory
+
 
 def key_of(*parts: object) -> int:
     """Return a 64-bit key for a named stream, e.g. key_of(seed, "negatives", step)."""
@@ -38,7 +40,12 @@ def key_at(key: int, index: int) -> int:
     return (_mix_int(low ^ _mix_int(high ^ _GOLDEN)) << 32) | high
 
 
-def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tensor:
+def key_value(key: Key) -> int:
+    """Return the bits of a key; waits for the device if it is in memory there."""
+    return key if isinstance(key, int) else int(key) & 0xFFFFFFFFFFFFFFFF
+
+
+def permuted(places: Tensor, n: int, key: Key, *, inverse: bool = False) -> Tensor:
     """Return π(places), where π is the permutation of range(n) given by `key`; with `inverse`, π⁻¹.
 
     places: integer tensor of any shape with values in range(n) → int64 of the same shape. The first N places give N
@@ -46,15 +53,15 @@ def permuted(places: Tensor, n: int, key: int, *, inverse: bool = False) -> Tens
     Feistel network over radix² ≥ n values, repeated while the result is outside range(n).
     """
     radix = math.isqrt(max(n - 1, 0)) + 1
-    keys = _round_keys(key)
-    if places.device.type == "cpu":
-        flat = np.ascontiguousarray(places.reshape(-1).numpy(), dtype=np.int64)
-        moved = _permute_loop(flat, n, radix, np.array(keys, dtype=np.uint32), inverse)
-        return torch.from_numpy(moved).reshape(places.shape)
     if _on_triton(places.device):
         from grash.kernels import random_triton
 
         return random_triton.permuted(places, n, radix, key, inverse=inverse)
+    keys = _round_keys(key_value(key))
+    if places.device.type == "cpu":
+        flat = np.ascontiguousarray(places.reshape(-1).numpy(), dtype=np.int64)
+        moved = _permute_loop(flat, n, radix, np.array(keys, dtype=np.uint32), inverse)
+        return torch.from_numpy(moved).reshape(places.shape)
     return permuted_reference(places.to(torch.int64), n, radix, keys, inverse=inverse)
 
 
@@ -67,35 +74,36 @@ def permuted_reference(x: Tensor, n: int, radix: int, keys: Sequence[int | Tenso
     return result
 
 
-def permuted_rows(n_rows: int, count: int, n: int, key: int, device: torch.device) -> Tensor:
+def permuted_rows(n_rows: int, count: int, n: int, key: Key, device: torch.device) -> Tensor:
     """Return (n_rows, count) int64: `count` distinct values of range(n) per row, each row by its own permutation."""
     radix = math.isqrt(max(n - 1, 0)) + 1
-    keys = _row_round_keys(n_rows, key, torch.device("cpu"))
-    places = torch.arange(count, device=device)
-    if device.type == "cpu":
-        rows = _permute_rows_loop(places.numpy(), n, radix, keys.to(torch.int64).numpy().astype(np.uint32))
-        return torch.from_numpy(rows)
     if _on_triton(device):
         from grash.kernels import random_triton
 
         return random_triton.permuted_rows(n_rows, count, n, radix, key, device)
+    keys = _row_round_keys(n_rows, key_value(key), torch.device("cpu"))
+    places = torch.arange(count, device=device)
+    if device.type == "cpu":
+        rows = _permute_rows_loop(places.numpy(), n, radix, keys.to(torch.int64).numpy().astype(np.uint32))
+        return torch.from_numpy(rows)
     columns = [keys[:, i : i + 1].to(device) for i in range(_ROUNDS)]
     return permuted_reference(places[None, :].expand(n_rows, -1), n, radix, columns)
 
 
-def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
+def random_bits(rows: Tensor, width: int, key: Key) -> Tensor:
     """Return 32 random bits for each (row, column): rows (n,) integers → (n, width) int32, to be read as unsigned.
 
     Entry (i, j) depends only on key, rows[i] and j.
     """
-    k1, k2 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
-    if rows.device.type == "cpu":
-        bits = _bits_loop(np.ascontiguousarray(rows.numpy(), dtype=np.int64), width, k1, k2)
-        return torch.from_numpy(bits)
     if _on_triton(rows.device):
         from grash.kernels import random_triton
 
         return random_triton.random_bits(rows, width, key)
+    value = key_value(key)
+    k1, k2 = value & 0xFFFFFFFF, value >> 32
+    if rows.device.type == "cpu":
+        bits = _bits_loop(np.ascontiguousarray(rows.numpy(), dtype=np.int64), width, k1, k2)
+        return torch.from_numpy(bits)
     out = torch.empty((len(rows), width), dtype=torch.int32, device=rows.device)
     step = max(1, _CHUNK // max(width, 1))
     for i in range(0, len(rows), step):
@@ -114,7 +122,7 @@ def bits_reference(rows: Tensor, width: int, k1: int, k2: int) -> Tensor:
     return bits.to(torch.int32)  # wraps: the low 32 bits
 
 
-def uniform(rows: Tensor, width: int, key: int) -> Tensor:
+def uniform(rows: Tensor, width: int, key: Key) -> Tensor:
     """Return uniform floats in (0, 1) for each (row, column): (n, width) float32, odd multiples of 2⁻²⁴."""
     bits = random_bits(rows, width, key)
     return (((bits >> 9) & 0x7FFFFF).to(torch.float32) + 0.5) * 2.0**-23
@@ -127,13 +135,13 @@ def normal(rows: Tensor, width: int, key: int) -> Tensor:
     return torch.sqrt(-2.0 * torch.log(u1)) * torch.cos((2.0 * math.pi) * u2)
 
 
-def keep_mask(rows: Tensor, width: int, rate: float, key: int) -> Tensor:
+def keep_mask(rows: Tensor, width: int, rate: float, key: Key) -> Tensor:
     """Return dropout factors, 0 with probability `rate`, else 1 / (1 − rate): rows (n,) → (n, width) float32."""
     threshold = min(round(rate * 2**32), 2**32 - 1)
     scale = 1.0 / (1.0 - rate)
     if rows.device.type == "cpu":
-        places = np.ascontiguousarray(rows.numpy(), dtype=np.int64)
-        k1, k2 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
+        places, value = np.ascontiguousarray(rows.numpy(), dtype=np.int64), key_value(key)
+        k1, k2 = value & 0xFFFFFFFF, value >> 32
         return torch.from_numpy(_mask_loop(places, width, k1, k2, threshold, np.float32(scale)))
     if _on_triton(rows.device):
         from grash.kernels import random_triton
@@ -180,7 +188,7 @@ class BatchSampler:
 
 
 def _on_triton(device: torch.device) -> bool:
-    return use_triton(why_no_triton(device), device, what="the kernels of random numbers")
+    return device.type != "cpu" and use_triton(why_no_triton(device), device, what="the kernels of random numbers")
 
 
 @functools.lru_cache(maxsize=8)  # a step needs the keys of its negatives twice

@@ -2,7 +2,8 @@
 
 The functions serve kernels that must not wait for the host: the key of a step comes from a counter in device memory. A
 key is two uint32, low and high; each may be a scalar or a block. The kernels receive keys as two signed 32-bit scalars,
-so that a new key compiles nothing. The reference form of a permutation would be hundreds of small kernels.
+so that a new key compiles nothing, or load them from device memory. The reference form of a permutation would be
+hundreds of small kernels.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grash.kernels.random import Key
+
 GOLDEN: tl.constexpr = tl.constexpr(0x9E3779B9)
 _M1: tl.constexpr = tl.constexpr(0x7FEB352D)
 _M2: tl.constexpr = tl.constexpr(0x846CA68B)
@@ -19,14 +22,14 @@ _ROUNDS: tl.constexpr = tl.constexpr(8)
 _BLOCK = 256
 
 
-def permuted(places: Tensor, n: int, radix: int, key: int, *, inverse: bool) -> Tensor:
+def permuted(places: Tensor, n: int, radix: int, key: Key, *, inverse: bool) -> Tensor:
     flat = places.reshape(-1).to(torch.int64).contiguous()  # a column of triples is strided
     out = torch.empty_like(flat)
     _launch_permute(flat, out, 1, n, radix, key, inverse=inverse)
     return out.reshape(places.shape)
 
 
-def permuted_rows(n_rows: int, count: int, n: int, radix: int, key: int, device: torch.device) -> Tensor:
+def permuted_rows(n_rows: int, count: int, n: int, radix: int, key: Key, device: torch.device) -> Tensor:
     out = torch.empty((n_rows, count), dtype=torch.int64, device=device)
     _launch_permute(out, out, count, n, radix, key, by_row=True)
     return out
@@ -38,7 +41,7 @@ def _launch_permute(
     count: int,
     n: int,
     radix: int,
-    key: int,
+    key: Key,
     *,
     inverse: bool = False,
     by_row: bool = False,
@@ -46,31 +49,37 @@ def _launch_permute(
     if out.numel():
         grid = (triton.cdiv(out.numel(), _BLOCK),)
         sizes = out.numel(), count, n, radix
-        _permute[grid](places, out, *sizes, *_halves(key), INVERSE=inverse, BY_ROW=by_row, BLOCK=_BLOCK)
+        low, high, stored = _parts(key, out)
+        _permute[grid](places, out, *sizes, low, high, stored, STORED=stored is not out, INVERSE=inverse,
+                       BY_ROW=by_row, BLOCK=_BLOCK)  # fmt: skip
 
 
-def random_bits(rows: Tensor, width: int, key: int) -> Tensor:
+def random_bits(rows: Tensor, width: int, key: Key) -> Tensor:
     out = torch.empty((len(rows), width), dtype=torch.int32, device=rows.device)
     _launch_bits(rows, out, width, key, 0, 0.0, mask=False)
     return out
 
 
-def keep_mask(rows: Tensor, width: int, threshold: int, scale: float, key: int) -> Tensor:
+def keep_mask(rows: Tensor, width: int, threshold: int, scale: float, key: Key) -> Tensor:
     out = torch.empty((len(rows), width), dtype=torch.float32, device=rows.device)
     _launch_bits(rows, out, width, key, threshold, scale, mask=True)
     return out
 
 
-def _launch_bits(rows: Tensor, out: Tensor, width: int, key: int, threshold: int, scale: float, *, mask: bool) -> None:
+def _launch_bits(rows: Tensor, out: Tensor, width: int, key: Key, threshold: int, scale: float, *, mask: bool) -> None:
     if out.numel():
         block = min(triton.next_power_of_2(width), 1024)
         grid = (len(rows), triton.cdiv(width, block))
-        _bits[grid](rows.to(torch.int64).contiguous(), out, width, *_halves(key), _signed(threshold), scale,
-                    MASK=mask, BLOCK=block)  # fmt: skip
+        low, high, stored = _parts(key, out)
+        _bits[grid](rows.to(torch.int64).contiguous(), out, width, low, high, stored, _signed(threshold), scale,
+                    STORED=stored is not out, MASK=mask, BLOCK=block)  # fmt: skip
 
 
-def _halves(key: int) -> tuple[int, int]:
-    return _signed(key & 0xFFFFFFFF), _signed((key >> 32) & 0xFFFFFFFF)
+def _parts(key: Key, other: Tensor) -> tuple[int, int, Tensor]:
+    """Return a key as two scalars and, if it is in memory, as a tensor of int32; otherwise `other`."""
+    if isinstance(key, Tensor):
+        return 0, 0, key.view(torch.int32)
+    return _signed(key & 0xFFFFFFFF), _signed((key >> 32) & 0xFFFFFFFF), other
 
 
 def _signed(x: int) -> int:
@@ -163,11 +172,14 @@ def _feistel(x, radix, low, high, INVERSE: tl.constexpr, BY_ROW: tl.constexpr, r
 
 @triton.jit(do_not_specialize=["total", "count", "n", "radix", "low", "high"])
 def _permute(  # type: ignore[no-untyped-def]
-    places, out, total, count, n, radix, low, high, INVERSE: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr
-):
+    places, out, total, count, n, radix, low, high, key,
+    STORED: tl.constexpr, INVERSE: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = at < total
     low, high, radix, n = low.to(tl.uint32), high.to(tl.uint32), radix.to(tl.uint32), n.to(tl.uint32)
+    if STORED:
+        low, high = load_key(key, 0)
     if BY_ROW:
         x = (at % count).to(tl.uint32)
     else:
@@ -177,13 +189,18 @@ def _permute(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["width", "low", "high", "threshold"])
-def _bits(rows, out, width, low, high, threshold, scale, MASK: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _bits(  # type: ignore[no-untyped-def]
+    rows, out, width, low, high, key, threshold, scale, STORED: tl.constexpr, MASK: tl.constexpr, BLOCK: tl.constexpr
+):
+    low, high = low.to(tl.uint32), high.to(tl.uint32)
+    if STORED:
+        low, high = load_key(key, 0)
     line = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(rows + line)
     first = (row & 0xFFFFFFFF).to(tl.uint32)
-    a = mix(first ^ low.to(tl.uint32))
-    b = mix((first * GOLDEN).to(tl.uint32) ^ (row >> 32).to(tl.uint32) ^ high.to(tl.uint32))
+    a = mix(first ^ low)
+    b = mix((first * GOLDEN).to(tl.uint32) ^ (row >> 32).to(tl.uint32) ^ high)
     bits = mix(mix((a + column.to(tl.uint32) * GOLDEN).to(tl.uint32)) ^ b)
     if MASK:
         value = tl.where(bits >= threshold.to(tl.uint32), scale, 0.0)

@@ -16,9 +16,16 @@ import torch
 from torch import Tensor
 
 from grash.kernels.bf16_rows import is_bf16, round_stochastically, to_float32
-from grash.kernels.device import use_torch_threads
+from grash.kernels.device import use_torch_threads, use_triton, why_no_triton
 
 _CHUNKS = 16
+
+
+def runs_on_triton(table: Tensor) -> bool:
+    """Return whether `row_update_triton` updates this table."""
+    if table.device.type == "cpu" or table.dtype != torch.float32 or not table.is_contiguous():
+        return False
+    return use_triton(why_no_triton(table.device), table.device, what="the kernels of row updates")
 
 
 def summed_rows(ids: Sequence[Tensor], rows: Sequence[Tensor], scratch: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -119,19 +126,20 @@ def adam_rows(
     second: Tensor,
     ids: Tensor,
     rows: Tensor,
-    lr: float,
+    rates: tuple[float, float],
     betas: tuple[float, float],
     eps: float,
-    step: int,
     key: int = 0,
 ) -> None:
-    """Apply lazy Adam: only rows of the step are updated and decay; `step` counts from 1."""
+    """Apply lazy Adam: only rows of the step are updated and decay.
+
+    rates: after t steps, the learning rate divided by 1 − β₁ᵗ, and √(1 − β₂ᵗ)."""
     m = first.index_select(0, ids).lerp_(rows, 1 - betas[0])
     v = second.index_select(0, ids).mul_(betas[1]).addcmul_(rows, rows, value=1 - betas[1])
     first.index_copy_(0, ids, m)
     second.index_copy_(0, ids, v)
-    size = v.sqrt_().div_((1 - betas[1] ** step) ** 0.5).add_(eps)
-    moved = to_float32(table.index_select(0, ids)).addcdiv_(m, size, value=-lr / (1 - betas[0] ** step))
+    size = v.sqrt_().div_(rates[1]).add_(eps)
+    moved = to_float32(table.index_select(0, ids)).addcdiv_(m, size, value=-rates[0])
     _put(table, ids, moved, key)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grash.kernels.device import use_torch_threads
+from grash.kernels.device import use_torch_threads, use_triton, why_no_triton
 
 LossAndGradients = tuple[Tensor, Tensor, Tensor]  # loss, gradients (B,) of positives and (B, N) of negatives
 
@@ -27,6 +27,10 @@ def softmax_loss(
 
     With `overwrite`, the gradient may overwrite `negative`, which halves the bytes in the cache.
     """
+    if runs_on_triton(positive):
+        from grash.kernels import softmax_loss_triton
+
+        return softmax_loss_triton.softmax_loss(positive, negative, scale=scale, overwrite=overwrite)
     if positive.device.type != "cpu" or positive.dtype != torch.float32:
         return softmax_loss_reference(positive, negative, scale=scale)
     use_torch_threads()
@@ -37,6 +41,13 @@ def softmax_loss(
     arrays = [x.numpy() for x in (positive, for_positive, for_negative)]
     loss = _softmax_loop(*arrays, np.float32(scale))  # type: ignore[call-arg]
     return torch.from_numpy(np.array(loss, np.float32)), for_positive, for_negative
+
+
+def runs_on_triton(scores: Tensor) -> bool:
+    """Return whether `softmax_loss_triton` computes the losses of these scores."""
+    if scores.device.type == "cpu" or scores.dtype != torch.float32:
+        return False
+    return use_triton(why_no_triton(scores.device), scores.device, what="the kernels of losses")
 
 
 def mask_scores(scores: Tensor, rows: Tensor, columns: Tensor, kept: Tensor) -> None:

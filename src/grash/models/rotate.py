@@ -56,7 +56,7 @@ class RotatE(KgeModel):
             moduli = _moduli(squares, along, across, phases)
             length = moduli if self.norm == 1 else -scores[:, part, None]
             # score = −Σ moduli or −√Σ moduli²; either way d score / d modulus² = −1 / (2·length)
-            weight = torch.where(length > 0, upstream[:, part, None] / length, 0).expand_as(moduli)
+            weight = (upstream[:, part, None] / length).masked_fill_(~(length > 0), 0).expand_as(moduli)
             cos, sin = phases.cos(), phases.sin()
             g_squares -= 0.5 * weight.sum(1)
             g_along += (weight * cos).sum(1)

@@ -8,7 +8,9 @@ batch of any step can be made at any time on any device, and a resumed run sees 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.data.known_answers import AnswerIndex, KnownAnswers, expand
-from grash.kernels.random import BatchSampler, key_at, key_of, permuted, permuted_rows, uniform
+from grash.kernels.random import BatchSampler, Key, key_at, key_of, key_value, permuted, permuted_rows, uniform
 from grash.models.base import SIDES, Side
 from grash.training.config import TrainConfig
 
@@ -41,7 +43,7 @@ class Negatives:
         else:
             assert self.real is not None
             pairs = (self.rows, self.columns)
-            scores[pairs] = torch.where(self.real, scores[pairs], -torch.inf)
+            scores[pairs] = scores[pairs].masked_fill_(~self.real, -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,17 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Draw:
+    """The numbers that decide the batch of a step. In a captured CUDA graph (`captured`), all but the size are tensors
+    (1,) of int64 in device memory."""
+
+    size: int
+    first: int | Tensor  # position in the order of the epoch
+    order: Key  # of that order
+    negatives: Mapping[Side, Key]
+
+
+@dataclass(frozen=True)
 class Questions:
     """A KvsAll batch of one side: known (B,), relations (B,), and the true (rows[k], answers[k])."""
 
@@ -61,6 +74,24 @@ class Questions:
     relations: Tensor
     rows: Tensor
     answers: Tensor
+
+
+@dataclass(frozen=True)
+class QuestionRuns:
+    """The same, where question i has the answers[first[i] : first[i] + count[i]]: no size depends on the answers."""
+
+    side: Side
+    known: Tensor
+    relations: Tensor
+    first: Tensor
+    count: Tensor
+    answers: Tensor
+
+    def as_pairs(self) -> Questions:
+        """Return them as pairs; waits for the device."""
+        runs = (part.cpu().numpy() for part in (self.first, self.count, self.answers))
+        rows, answers = (torch.from_numpy(part).to(self.known.device, torch.int64) for part in expand(*runs))
+        return Questions(self.side, self.known, self.relations, rows, answers)
 
 
 class Plan:
@@ -140,20 +171,28 @@ class Batches:
         self._at_once = self._draw_at_once() if device.type == "cpu" else None
         self._weights = _cumulative_counts(train, n_entities) if config.negatives_sampling == "frequency" else None
 
-    def positives(self, step: int) -> Batch:
+    def draw_of(self, step: int) -> Draw:
+        """Return what decides the batch of a step."""
+        epoch, first, last = self.plan.positions(step)
+        negatives = {side: key_at(self._negatives_keys[side], step) for side in self._counts}
+        return Draw(last - first, first, key_at(self._order_key, epoch), negatives)
+
+    def positives(self, step: int | Draw) -> Batch:
         """Return the batch of a step of negative sampling or 1vsAll."""
-        if self._at_once is not None:
+        if self._at_once is not None and isinstance(step, int):
             triples, rows, drawn = self._at_once.draw(step, *self.plan.positions(step))
             return Batch(triples, {s: Negatives(ids, rows, *at) for s, (ids, *at) in zip(self._counts, drawn)})
-        triples = self.train[self._places(step)].to(torch.int64)
+        draw = self.draw_of(step) if isinstance(step, int) else step
+        triples = self.train[self._places(draw)].to(torch.int64)
         if self.config.training == "1vsall":
             return Batch(triples, {})
-        return Batch(triples, {s: self._negatives(triples, s, n, step) for s, n in self._counts.items()})
+        negatives = {s: self._negatives(triples, s, n, draw.negatives[s]) for s, n in self._counts.items()}
+        return Batch(triples, negatives)
 
     def questions(self, step: int) -> list[Questions]:
         """Return the batch of a step of KvsAll, by side; with reciprocals everything is a question for tails."""
         assert self.known is not None
-        places = self._places(step).cpu().numpy()
+        places = self._places(self.draw_of(step)).cpu().numpy()
         n_tail = len(self.known.tail)
         groups: list[tuple[Side, AnswerIndex, NDArray[np.int64]]] = [
             ("tail", self.known.tail, places[places < n_tail]),
@@ -164,6 +203,29 @@ class Batches:
             parts = [("tail", _joined_lookups(parts, self.n_relations))]
         return [Questions(side, *(self._tensor(a) for a in arrays)) for side, arrays in parts]
 
+    def question_runs(self, draw: Draw) -> QuestionRuns:
+        """Return `questions` with reciprocals, looked up on the device."""
+        columns, answers, n_tail = self._index_on_device
+        places = self._places(draw)
+        places = places[torch.argsort((places >= n_tail).to(torch.int8), stable=True)]
+        known, relations, first, count = (column[places] for column in columns)
+        return QuestionRuns("tail", known, relations, first, count, answers)
+
+    @cached_property
+    def _index_on_device(self) -> tuple[list[Tensor], Tensor, int]:
+        """Known entity, relation, first answer and number of answers of every question (each (q,)); all answers; and
+        how many questions are for tails. Those for heads follow, as questions for tails of the inverse relations."""
+        assert self.known is not None
+        tail, head = self.known.tail, self.known.head
+        columns = [
+            np.concatenate([tail.keys // self.n_relations, head.keys // self.n_relations]),
+            np.concatenate([tail.keys % self.n_relations, head.keys % self.n_relations + self.n_relations]),
+            np.concatenate([tail.starts[:-1], head.starts[:-1] + len(tail.answers)]),
+            np.concatenate([np.diff(tail.starts), np.diff(head.starts)]),
+        ]
+        answers = torch.from_numpy(np.concatenate([tail.answers, head.answers])).to(self.device)
+        return [self._tensor(column) for column in columns], answers, len(tail)
+
     def _draw_at_once(self) -> BatchSampler | None:
         """On a CPU, draw positives and the default kind of negatives in one loop; equals `_negatives`."""
         config, keys = self.config, self._negatives_keys
@@ -173,13 +235,11 @@ class Batches:
         sides = [(keys[s], min(n, self.n_entities), 0 if s == "head" else 2) for s, n in self._counts.items()]
         return BatchSampler(self.train, self._order_key, self.n_entities, sides)
 
-    def _places(self, step: int) -> Tensor:
-        epoch, first, last = self.plan.positions(step)
-        places = torch.arange(first, last, device=self.device)
-        return permuted(places, self.plan.n_examples, key_at(self._order_key, epoch))
+    def _places(self, draw: Draw) -> Tensor:
+        places = torch.arange(draw.size, device=self.device) + draw.first
+        return permuted(places, self.plan.n_examples, draw.order)
 
-    def _negatives(self, triples: Tensor, side: Side, count: int, step: int) -> Negatives:
-        key = key_at(self._negatives_keys[side], step)
+    def _negatives(self, triples: Tensor, side: Side, count: int, key: Key) -> Negatives:
         answers = triples[:, 0 if side == "head" else 2].contiguous()
         rows = torch.arange(len(triples), device=self.device)
         if self.config.negatives_filtered:
@@ -199,12 +259,12 @@ class Batches:
             return Negatives(ids, rows, columns.clamp_max(count - 1), columns >= count)
         return _masked_shared(self._draw(1, count, key, distinct)[0], rows, answers)
 
-    def _draw(self, n_rows: int, count: int, key: int, distinct: bool) -> Tensor:
+    def _draw(self, n_rows: int, count: int, key: Key, distinct: bool) -> Tensor:
         """Return entity ids (n_rows, count), distinct within a row if wanted."""
         if distinct and self._weights is None:
             return permuted_rows(n_rows, count, self.n_entities, key, self.device)
         if distinct:
-            return torch.stack([self._draw_weighted(count, key_at(key, row)) for row in range(n_rows)])
+            return torch.stack([self._draw_weighted(count, key_at(key_value(key), row)) for row in range(n_rows)])
         point = _fine_uniform(n_rows, count, key, self.device)
         if self._weights is None:
             return (point * self.n_entities).to(torch.int64)
@@ -276,7 +336,7 @@ def _masked_own(ids: Tensor, rows: Tensor, answers: Tensor, n_entities: int) -> 
     return Negatives(ids, blocked=wanted[place] == keys)
 
 
-def _fine_uniform(n_rows: int, count: int, key: int, device: torch.device) -> Tensor:
+def _fine_uniform(n_rows: int, count: int, key: Key, device: torch.device) -> Tensor:
     """Return doubles (n_rows, count), uniform in [0, 1) with 46 random bits, enough for any number of entities.
 
     In every row, a smaller count is a prefix of a larger one."""

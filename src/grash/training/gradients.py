@@ -20,15 +20,16 @@ from torch import Tensor
 from grash.kernels.bf16_rows import gather_float32, is_bf16, to_float32
 from grash.kernels.complex_product import TripleBatch, both_gradients, both_queries
 from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
-from grash.kernels.random import keep_mask, key_at
-from grash.kernels.softmax_loss import mask_scores
+from grash.kernels.random import Key, keep_mask, key_at
+from grash.kernels.softmax_loss import mask_scores, runs_on_triton
 from grash.models.base import KgeModel, Side
 from grash.models.complex import ComplEx
-from grash.training.batches import Batch, Negatives, Questions
+from grash.training.batches import Batch, Negatives, QuestionRuns, Questions
 from grash.training.config import TrainConfig
 from grash.training.losses import POWERS, complex_rows, label_loss, power_penalty, side_loss
 
 _Rows = TypeVar("_Rows")
+DROPOUT_KEYS = 6  # masks of a step with different keys
 _ENDS: tuple[Side, Side] = ("tail", "head")  # in the order of `both_queries`
 
 
@@ -66,7 +67,7 @@ class StepRows:
 
     by_place: whether every occurrence of a row has its own dropout mask, or every id has one."""
 
-    def __init__(self, table: Tensor, ids: Tensor | None, rate: float, key: int, *, by_place: bool = True) -> None:
+    def __init__(self, table: Tensor, ids: Tensor | None, rate: float, key: Key, *, by_place: bool = True) -> None:
         self.table, self.ids, self.rate, self.key, self.by_place = table, ids, rate, key, by_place
         self.gradient: Tensor | None = None
         self.raw_gradient: Tensor | None = None
@@ -106,22 +107,33 @@ class StepRows:
             into.add(self.ids, total)
 
 
-def step_gradients(model: KgeModel, batch: Batch | list[Questions], config: TrainConfig, key: int) -> StepGradients:
-    """Return the loss and gradients of a step. key: the step's random key, for dropout."""
+def step_gradients(
+    model: KgeModel,
+    batch: Batch | Sequence[Questions | QuestionRuns],
+    config: TrainConfig,
+    key: int | Sequence[Key],
+) -> StepGradients:
+    """Return the loss and gradients of a step. key: the step's random key, for dropout, or its `dropout_keys`."""
+    keys = dropout_keys(key) if isinstance(key, int) else key
     if isinstance(batch, Batch):
-        step = _of_positives(model, batch, config, key)
+        step = _of_positives(model, batch, config, keys)
     else:
-        step = _of_questions(model, batch, config, key)
+        step = _of_questions(model, batch, config, keys)
     penalize_tables(model, config, step)
     return step
 
 
-def _of_positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) -> StepGradients:
+def dropout_keys(key: int) -> list[int]:
+    """Return the keys of a step's dropout masks."""
+    return [key_at(key, i) if key else 0 for i in range(DROPOUT_KEYS)]
+
+
+def _of_positives(model: KgeModel, batch: Batch, config: TrainConfig, keys: Sequence[Key]) -> StepGradients:
     step = StepGradients.zero(model)
     heads, relations, tails = batch.triples.T
     size = len(batch.triples)
-    head = StepRows(model.entity, heads, config.dropout_entity, key_at(key, 0))
-    tail = StepRows(model.entity, tails, config.dropout_entity, key_at(key, 1))
+    head = StepRows(model.entity, heads, config.dropout_entity, keys[0])
+    tail = StepRows(model.entity, tails, config.dropout_entity, keys[1])
     relation: dict[int, StepRows] = {}  # 0: forward, 1: inverse relations (with reciprocals)
     sides: tuple[Side, ...] = tuple(batch.negatives) or ("head", "tail")
     if _predicts_both_ends(model, batch, config):
@@ -132,10 +144,10 @@ def _of_positives(model: KgeModel, batch: Batch, config: TrainConfig, key: int) 
         ids, seen = model.asked(relations, side)
         place = int(model.reciprocal and side == "head")
         if place not in relation:
-            relation[place] = StepRows(model.relation, ids, config.dropout_relation, key_at(key, 2 + place))
+            relation[place] = StepRows(model.relation, ids, config.dropout_relation, keys[2 + place])
         negatives = batch.negatives.get(side)
         chosen = None if negatives is None or _scores_all(negatives, model) else negatives.ids.reshape(-1)
-        others = StepRows(model.entity, chosen, config.dropout_entity, key_at(key, 4 + number), by_place=False)
+        others = StepRows(model.entity, chosen, config.dropout_entity, keys[4 + number], by_place=False)
         asked = _Side(side, seen, known, relation[place], answer, others, negatives)
         _compare(model, config, step, asked, batch.triples)
         others.collect(step.entity)
@@ -267,7 +279,7 @@ class _AllEntities:
         self.scores = pair_scores(queries, candidates, model.pair)
         self.place = torch.arange(len(queries), device=queries.device), answers
         self.positive = self.scores[self.place]
-        self.scores[self.place] = -torch.inf
+        self.scores[self.place] = torch.full_like(self.positive, -torch.inf)  # a number would be copied from the host
 
     def gradients(self, for_positive: Tensor, for_negative: Tensor) -> tuple[Tensor, Tensor]:
         if for_negative is not self.scores:
@@ -348,37 +360,83 @@ def relation_loss(
     return loss, upstream * weight, scores, head, tail, table
 
 
-def _of_questions(model: KgeModel, batch: list[Questions], config: TrainConfig, key: int) -> StepGradients:
+def _of_questions(
+    model: KgeModel, given: Sequence[Questions | QuestionRuns], config: TrainConfig, keys: Sequence[Key]
+) -> StepGradients:
     step = StepGradients.zero(model)
+    by_runs = runs_on_triton(model.relation)
+    batch = [each if by_runs or isinstance(each, Questions) else each.as_pairs() for each in given]
     size = sum(len(questions.known) for questions in batch)
-    n_labels = sum(len(questions.answers) for questions in batch)
+    n_labels = sum(_n_labels(questions) for questions in batch)
     for number, questions in enumerate(batch):
         ids, seen = model.asked(questions.relations, questions.side)
-        known = StepRows(model.entity, questions.known, config.dropout_entity, key_at(key, 3 * number))
-        relation = StepRows(model.relation, ids, config.dropout_relation, key_at(key, 3 * number + 1))
-        everyone = StepRows(model.entity, None, config.dropout_entity, key_at(key, 3 * number + 2))
+        known = StepRows(model.entity, questions.known, config.dropout_entity, keys[3 * number])
+        relation = StepRows(model.relation, ids, config.dropout_relation, keys[3 * number + 1])
+        everyone = StepRows(model.entity, None, config.dropout_entity, keys[3 * number + 2])
         queries = model.query(known.values, relation.values, seen)
         candidates = model.candidate(everyone.values, seen)
         scores = pair_scores(queries, candidates, model.pair)
-        labels = torch.zeros_like(scores)
-        labels[questions.rows, questions.answers] = 1
-        loss, upstream = label_loss(scores, labels, config)
-        step.loss = step.loss + loss / size
-        for_queries, for_candidates = pair_gradients(queries, candidates, scores, upstream.div_(size), model.pair)
+        loss, upstream = _label_loss(scores, questions, config, size, overwrite=model.pair == "dot")
+        step.loss = step.loss + loss
+        for_queries, for_candidates = pair_gradients(queries, candidates, scores, upstream, model.pair)
         everyone.add(model.candidate_gradient(for_candidates, seen))
         for_known, for_relation = model.query_gradient(for_queries, known.values, relation.values, seen)
         known.add(for_known)
         relation.add(for_relation)
         if penalizes_rows(config):
-            answers = StepRows(model.entity, questions.answers, 0.0, 0)
-            per_label = torch.bincount(questions.rows, minlength=len(questions.known)).to(queries.dtype)
-            penalize_rows(config, step, [known], "entity", n_labels, per_label)
-            penalize_rows(config, step, [relation], "relation", n_labels, per_label)
-            penalize_rows(config, step, [answers], "entity", n_labels)
-            answers.collect(step.entity)
+            _penalize_questions(model, config, step, questions, (known, relation), n_labels)
         for rows, into in ((known, step.entity), (everyone, step.entity), (relation, step.relation)):
             rows.collect(into)
     return step
+
+
+def _label_loss(
+    scores: Tensor, questions: Questions | QuestionRuns, config: TrainConfig, size: int, *, overwrite: bool
+) -> tuple[Tensor, Tensor]:
+    """Return `label_loss` and its gradient, divided by `size`; `overwrite`: the gradient may overwrite the scores."""
+    if isinstance(questions, QuestionRuns):
+        from grash.kernels import softmax_loss_triton
+
+        runs = questions.first, questions.count, questions.answers
+        return softmax_loss_triton.label_loss(
+            scores if overwrite else scores.clone(), *runs, smoothing=config.label_smoothing, offset=config.offset,
+            bce=config.loss == "bce", scale=1 / size,
+        )  # fmt: skip
+    labels = torch.zeros_like(scores)
+    labels[questions.rows, questions.answers] = 1
+    loss, upstream = label_loss(scores, labels, config)
+    return loss / size, upstream.div_(size)
+
+
+def _penalize_questions(
+    model: KgeModel,
+    config: TrainConfig,
+    step: StepGradients,
+    questions: Questions | QuestionRuns,
+    parts: tuple[StepRows, StepRows],
+    n_labels: int | Tensor,
+) -> None:
+    """Penalize the rows of known entities and of relations (`parts`) once per label, and those of the answers."""
+    known, relation = parts
+    counts = None
+    if isinstance(questions, QuestionRuns):
+        from grash.kernels import softmax_loss_triton
+
+        runs = questions.first, questions.count, questions.answers
+        per_label, counts = questions.count, softmax_loss_triton.answer_counts(*runs, model.n_entities)
+        answers = StepRows(model.entity, None, 0.0, 0)  # all entities, by how often they are answers
+    else:
+        per_label = torch.bincount(questions.rows, minlength=len(questions.known))
+        answers = StepRows(model.entity, questions.answers, 0.0, 0)
+    per_label = per_label.to(known.raw.dtype)
+    penalize_rows(config, step, [known], "entity", n_labels, per_label)
+    penalize_rows(config, step, [relation], "relation", n_labels, per_label)
+    penalize_rows(config, step, [answers], "entity", n_labels, counts)
+    answers.collect(step.entity)
+
+
+def _n_labels(questions: Questions | QuestionRuns) -> int | Tensor:
+    return questions.count.sum() if isinstance(questions, QuestionRuns) else len(questions.answers)
 
 
 class PenalizedRows(Protocol):
@@ -397,13 +455,13 @@ def penalize_rows(
     step: StepGradients,
     parts: Sequence[PenalizedRows],
     table: str,
-    size: int,
+    size: int | Tensor,
     counts: Tensor | None = None,
 ) -> None:
     """Add the penalty on the raw rows (n, D) of each part, divided by `size`; counts (n,): how often a row counts."""
-    weight, moduli = _penalty_weight(config, table) / size, complex_rows(config, table)
+    weight, moduli = _penalty_weight(config, table), complex_rows(config, table)
     for rows in parts if weight else ():
-        value, gradient = power_penalty(rows.raw, weight, config.penalty, moduli=moduli, counts=counts)
+        value, gradient = power_penalty(rows.raw, weight / size, config.penalty, moduli=moduli, counts=counts)
         step.loss = step.loss + value
         rows.add_raw(gradient)
 

@@ -29,6 +29,7 @@ from grash.kernels.device import matmul_precision
 from grash.kernels.random import key_at
 from grash.models import KgeModel
 from grash.training.batches import Batches
+from grash.training.captured import CapturedSteps, uses_captured_step
 from grash.training.checkpoint import TrainState, Validation, checkpoint_step
 from grash.training.config import TrainConfig
 from grash.training.fused import load_fused_steps, swap_remove, uses_fused_step
@@ -224,11 +225,13 @@ def _keep(training: Training) -> None:
 
 
 def steps_for(trainings: Sequence[Training]) -> Steps:
-    """Return the fused steps where they apply to all trainings, else the unfused ones."""
-    configs, batches = [t.config for t in trainings], trainings[0].batches
+    """Return the fused steps where they apply to all trainings, else the unfused ones, captured where possible."""
+    configs, states, batches = [t.config for t in trainings], [t.state for t in trainings], trainings[0].batches
     steps = None
     if all(uses_fused_step(config, batches.device) for config in configs):
-        steps = load_fused_steps([t.state for t in trainings], batches, configs)
+        steps = load_fused_steps(states, batches, configs)
+    if steps is None and all(uses_captured_step(config, batches.device) for config in configs):
+        return CapturedSteps(states, [t.batches for t in trainings], configs)
     return steps or UnfusedSteps(trainings)
 
 

@@ -95,7 +95,7 @@ POWERS: dict[Penalty, int | None] = {  # of the penalties on rows; None: none, o
 
 
 def power_penalty(
-    rows: Tensor, weight: float, kind: Penalty, *, moduli: bool, counts: Tensor | None = None
+    rows: Tensor, weight: float | Tensor, kind: Penalty, *, moduli: bool, counts: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """rows (n, D) → (w/p)·Σ |x|^p as a scalar, and its gradient (n, D); row i counts counts[i] times.
 

@@ -48,12 +48,27 @@ class TableOptimizer:
 
     def update(self, table: Tensor, gradient: Gradient, lr: float, step: int) -> None:
         """Update the table in place; `step` counts from 1."""
+        self.apply(table, gradient, self.rates(lr, step), key_at(self.key, step - 1) if is_bf16(table) else 0)
+
+    def rates(self, lr: float, step: int) -> tuple[float, float]:
+        """Return the learning rate, which Adam divides by 1 − β₁ᵗ, and √(1 − β₂ᵗ), which only Adam uses."""
+        if self.kind not in ("adam", "lazy_adam"):
+            return lr, 1.0
+        return lr / (1 - BETAS[0] ** step), (1 - BETAS[1] ** step) ** 0.5
+
+    def apply(self, table: Tensor, gradient: Gradient, rates: tuple[float, float] | Tensor, key: int) -> None:
+        """Update the table in place. rates: see `rates`; a tensor (2,) is read on the device. key: of a bf16 table."""
         if gradient.dense is None and not gradient.ids:
             return
-        key = key_at(self.key, step - 1) if is_bf16(table) else 0
-        if gradient.dense is not None or self.kind == "adam":
-            self._update_dense(table, dense_gradient(gradient, table), lr, step, key)
+        if row_update.runs_on_triton(table):
+            self._apply_on_triton(table, gradient, rates)
             return
+        if isinstance(rates, Tensor):
+            rates = float(rates[0]), float(rates[1])
+        if gradient.dense is not None or self.kind == "adam":
+            self._update_dense(table, dense_gradient(gradient, table), rates, key)
+            return
+        lr = rates[0]
         if self.kind == "adagrad":
             parts, squares = (gradient.ids, gradient.rows), self.state["squares"]
             row_update.adagrad_update(table, squares, *parts, lr, ADAGRAD_EPS, self._scratch_of(table), key)
@@ -63,9 +78,22 @@ class TableOptimizer:
             row_update.row_adagrad_rows(table, self.state["squares"], ids, rows, lr, ADAGRAD_EPS, key)
         elif self.kind == "lazy_adam":
             first, second = self.state["first"], self.state["second"]
-            row_update.adam_rows(table, first, second, ids, rows, lr, BETAS, ADAM_EPS, step, key)
+            row_update.adam_rows(table, first, second, ids, rows, rates, BETAS, ADAM_EPS, key)
         else:
             row_update.sgd_rows(table, ids, rows, lr, key)
+
+    def _apply_on_triton(self, table: Tensor, gradient: Gradient, rates: tuple[float, float] | Tensor) -> None:
+        from grash.kernels import row_update_triton
+
+        eps = ADAM_EPS if self.kind in ("adam", "lazy_adam") else ADAGRAD_EPS
+        state = [*self.state.values()]
+        if gradient.dense is None and self.kind != "adam":
+            row_update_triton.update_rows(
+                table, state, gradient.ids, gradient.rows, rates, self.kind, eps=eps, betas=BETAS
+            )
+        else:
+            whole = dense_gradient(gradient, table)
+            row_update_triton.update_all(table, state, whole, rates, self.kind, eps=eps, betas=BETAS)
 
     def release(self) -> None:
         """Free the state; the optimizer cannot be used afterwards."""
@@ -77,19 +105,20 @@ class TableOptimizer:
             self._scratch = torch.full((len(table),), -1, dtype=torch.int32)
         return self._scratch
 
-    def _update_dense(self, table: Tensor, g: Tensor, lr: float, step: int, key: int) -> None:
+    def _update_dense(self, table: Tensor, g: Tensor, rates: tuple[float, float], key: int) -> None:
         if not is_bf16(table):
-            self._update_all(table, g, self.state, lr, step)
+            self._update_all(table, g, self.state, rates)
             return
         for first in range(0, len(table), _ROWS_AT_ONCE):
             part = slice(first, first + _ROWS_AT_ONCE)
             moved = to_float32(table[part])
-            self._update_all(moved, g[part], {name: t[part] for name, t in self.state.items()}, lr, step)
+            self._update_all(moved, g[part], {name: t[part] for name, t in self.state.items()}, rates)
             ids = torch.arange(first, first + len(moved), device=table.device)
             table[part].copy_(round_stochastically(moved, ids, key))
 
-    def _update_all(self, table: Tensor, g: Tensor, state: dict[str, Tensor], lr: float, step: int) -> None:
+    def _update_all(self, table: Tensor, g: Tensor, state: dict[str, Tensor], rates: tuple[float, float]) -> None:
         """Update all rows of a float32 table, given a gradient of the same shape."""
+        lr, root = rates
         if self.kind == "sgd":
             table.add_(g, alpha=-lr)
         elif self.kind in ("adagrad", "row_adagrad"):
@@ -100,8 +129,8 @@ class TableOptimizer:
             first, second = state["first"], state["second"]
             first.lerp_(g, 1 - BETAS[0])
             second.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
-            size = second.sqrt().div_((1 - BETAS[1] ** step) ** 0.5).add_(ADAM_EPS)
-            table.addcdiv_(first, size, value=-lr / (1 - BETAS[0] ** step))
+            size = second.sqrt().div_(root).add_(ADAM_EPS)
+            table.addcdiv_(first, size, value=-lr)
 
 
 def rounding_key(config: TrainConfig) -> int:
@@ -116,6 +145,10 @@ def dense_gradient(gradient: Gradient, table: Tensor) -> Tensor:
         if table.device.type == "cpu":
             for ids, rows in zip(gradient.ids, gradient.rows):
                 total.index_add_(0, ids, rows)
+        elif row_update.runs_on_triton(total):
+            from grash.kernels import row_update_triton
+
+            row_update_triton.add_rows(total, gradient.ids, gradient.rows)
         else:
             total.index_put_((torch.cat(gradient.ids),), torch.cat(gradient.rows), accumulate=True)
     return total
