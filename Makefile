@@ -33,6 +33,8 @@ browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 	|| echo 'There is no Chromium: the test of the report in a browser will be skipped.'
+	@test -d $(VENV)/axe || { command -v npm >/dev/null && npm install --silent --prefix $(VENV)/axe axe-core@4.14.0 >/dev/null; } \
+	|| echo 'There is no npm: the accessibility of the report will not be tested.'
 
 test: lint browser
 	$(PYTEST)

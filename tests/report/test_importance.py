@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grash.report.importance import importances, mean_ranks, round_correlations, searched_parameters, spearman
+from grash.report.importance import mean_ranks, round_correlations, searched_parameters, spearman
+from grash.report.optuna import OPTUNA_FILE, OptunaView, importances
 from grash.report.summary import read_state
 from report.runs import write_run
 
@@ -48,6 +49,21 @@ def test_the_learning_rate_matters_most(finished: Path) -> None:
     found = importances(state, searched_parameters(state))
     assert found is not None and next(iter(found)) == "lr"
     assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_the_report_and_the_dashboard_have_the_same_importances(finished: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+    dashboard = pytest.importorskip("optuna_dashboard._importance")
+    state = read_state(finished)
+    OptunaView(finished).update(state)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(finished / OPTUNA_FILE)))
+    study = optuna.load_study(study_name=f"{finished.name}/overview", storage=storage)
+    shown = dashboard.get_param_importance_from_trials_cache(None, storage, study._study_id, 0, study.trials)
+    ours = importances(state, searched_parameters(state))
+    assert ours is not None
+    for entry in shown:
+        name = entry["name"].replace(".on", " (on or off)")
+        assert ours[name] == pytest.approx(entry["importance"], abs=1e-9), name
 
 
 def test_without_optuna_there_are_no_importances(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def test_without_optuna_nothing_is_written_and_logged_once(
         for _ in range(3):
             view.update(state)
     assert not (folder / OPTUNA_FILE).exists()
-    assert len([r for r in caplog.records if "not installed" in r.getMessage()]) == 1
+    assert len([r for r in caplog.records if "needs Optuna" in r.getMessage()]) == 1
 
 
 def test_a_view_that_cannot_be_written_does_not_end_the_search(

@@ -84,7 +84,6 @@ Trackers = Annotated[
 ]
 MaxSeconds = Annotated[float | None, typer.Option(help="Stop after that time; grash resume continues.")]
 _RELATIONS_SHOWN = 8
-_COMPARED = ("run", "dataset", "model", ">n", ">E", "status", ">valid MRR", ">test MRR", ">cost", ">time")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -195,21 +194,36 @@ def status(
     elif len(runs) == 1:
         _print_status(found[0], runs[0])
     else:
-        table(_COMPARED, [_compared_row(entry, run) for run, entry in zip(runs, found)])
+        from grash.report.compare import COMPARED, read_run, run_row
+
+        right = [name if name in ("run", "dataset", "model", "status") else f">{name}" for name in COMPARED]
+        table(right, [run_row(read_run(run)) for run in runs])
 
 
 def report(
-    run: RunFolder, open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="One run folder, or several to compare.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File of the comparison (default: comparison.html).")
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write the report of a search, report.html.
+    """Write the report of a search, or compare several.
 
-    It has charts of rounds, ranks, parameters and costs. A search also writes it after each round. It is one file that
-    needs no network.
+    The report, report.html in the run folder, has charts of the test, rounds, ranks, parameters and costs. A search
+    also writes it after each round. Several run folders are compared on one page. Both are one file that needs no
+    network.
     """
+    from grash.report.compare import COMPARISON_FILE, write_comparison
     from grash.report.page import write_report
 
     show_log()
-    path = write_report(run)
+    if len(runs) == 1 and out is not None:
+        raise ConfigError(f"-o {out} is for several runs: the report of one is written into its run folder.")
+    path = write_report(runs[0])
+    if len(runs) > 1:
+        for run in runs[1:]:
+            write_report(run)
+        path = write_comparison(runs, out or Path(COMPARISON_FILE))
     show(path)
     if open_it:
         import webbrowser
@@ -364,12 +378,3 @@ def _print_status(summary: dict[str, Any], run: Path) -> None:
             show(f"Train the best so far with: {command(*words)}")
     elif summary["winner"] and summary["winner"]["test"]:
         show(f"Model: {Path(run) / 'model'}. Configuration: {Path(run) / 'best.yaml'}.")
-
-
-def _compared_row(summary: dict[str, Any], run: Path) -> list[object]:
-    """Return a row with the MRRs of the final training, since the rounds of searches have different graphs."""
-    winner, epochs = summary["winner"] or {}, summary["max_epochs"]
-    names = (str(run), summary["dataset"].get("name", ""), ", ".join(summary["models"]), summary["n_trials"])
-    valid, test = (winner.get("final") or {}).get("valid_mrr"), (winner.get("test") or {}).get("mrr")
-    cost, seconds = f"{summary['budget']['spent']:.3g}", format_duration(summary["seconds"])
-    return [*names, None if epochs is None else f"{epochs:g}", summary["status"], valid, test, cost, seconds]

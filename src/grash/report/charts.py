@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from grash.errors import InputError
 from grash.formatting import format_duration, format_number
 from grash.report.importance import SearchedParameter, round_correlations, value_text
-from grash.report.summary import mrr_text, n_entrants, ranked
+from grash.report.summary import TrialSpan, mrr_text, n_entrants, ranked
 from grash.search.ledger import SearchState
 from grash.search.trial import TrialResult
 
@@ -246,6 +246,136 @@ def slices(state: SearchState, parameters: list[SearchedParameter], width: int) 
     return drawing(drawn, width, height, "Value of each parameter against the MRR of round 1")
 
 
+def best_so_far(state: SearchState, width: int) -> str | None:
+    """Draw the best MRR so far of each round against the cost billed so far; rounds have different graphs."""
+    spent, lines = 0.0, []  # of each round: [(cost so far, best MRR so far, the trial that improved it)]
+    for r in state.rounds:
+        points: list[tuple[float, float, TrialResult]] = []
+        for result in r.results.values():
+            spent += result.cost
+            best = max((result.mrr or 0.0), points[-1][1] if points else 0.0)
+            points.append((spent, best, result))
+        lines += [(r.plan.number, points)] if any(p[1] for p in points) else []
+    if not lines:
+        return None
+    x = Scale(0.0, max(spent, 1e-9) * 1.02, 44, width - 60)
+    y = scale_over([best for _, points in lines for _, best, _ in points if best], 230, 18)
+    drawn = frame(x, y, xs=ticks_of(x, 5), ys=ticks_of(y, 4))
+    drawn.append(label("billed cost so far, in full runs", x.end, 268, cls="tick", text_anchor="end"))
+    for number, points in lines:
+        shown = [point for point in points if point[1]]
+        steps = [(x(shown[0][0]), y(shown[0][1]))]
+        for cost, best, _ in shown[1:]:
+            steps += [(x(cost), steps[-1][1]), (x(cost), y(best))]
+        tone = f"r{_tone(number - 1, state)}"
+        drawn.append(path(steps, f"step {tone}", data_tip=f"round {number}: highest MRR so far"))
+        for i, (cost, best, result) in enumerate(shown):
+            if i == 0 or best > shown[i - 1][1]:
+                text = _tip(state, result, f"best of round {number} so far")
+                drawn.append(dot(x(cost), y(best), 3.4, tone, data_tip=text, data_c=result.number))
+        drawn.append(label(f"round {number}", steps[-1][0] + 6, steps[-1][1] + 4, cls="name"))
+    return drawing(drawn, width, 274, "The highest MRR of each round so far, against the cost so far")
+
+
+def timeline(state: SearchState, spans: list[TrialSpan], width: int) -> str | None:
+    """Draw when each trial ran, on which device; trials that ran at the same time are in different lanes."""
+    if not spans:
+        return None
+    lanes: dict[str, list[float]] = {}  # by device: the end of the last trial of each lane
+    placed = []
+    for span in sorted(spans, key=lambda s: (s.start, s.number)):
+        ends = lanes.setdefault(span.device, [])
+        lane = next((i for i, end in enumerate(ends) if end <= span.start + 1e-6), len(ends))
+        ends[lane:] = [span.end, *ends[lane + 1 :]]
+        placed.append((span, lane))
+    height = min(18.0, max(3.0, 320 / sum(map(len, lanes.values()))))
+    tops, top = {}, 8.0
+    for device in sorted(lanes):
+        tops[device], top = top, top + height * len(lanes[device]) + 10
+    left = max(map(len, lanes)) * CHARACTER + 10
+    x = Scale(0.0, max(span.end for span in spans) or 1.0, left, width - 16)
+    y = Scale(0, 1, top, 8)
+    drawn = frame(x, y, xs=[(v, format_duration(v) if v else "0") for v in x.ticks(4 if width < 480 else 8)], ys=[])
+    best = _best_configuration(state)
+    drawn += [label(device, 0, tops[device] + min(height, 18) - 4, cls="name") for device in sorted(lanes)]
+    for span, lane in placed:
+        where = f"round {span.round}" if span.round else "final training"
+        role = "winner" if not span.round or span.number == best else f"r{_tone(span.round - 1, state)}"
+        tip = f"configuration {span.number}, {where}\n{span.status}, {format_duration(span.end - span.start)}"
+        place = (x(span.start), tops[span.device] + height * lane, x(span.end) - x(span.start) - 0.6, height - 1)
+        drawn.append(bar(*place, f"lane {role}", data_tip=tip, data_c=span.number))
+    return drawing(drawn, width, top + 26, "When each trial ran, on which device")
+
+
+def parallel_coordinates(state: SearchState, parameters: list[SearchedParameter], width: int) -> str | None:
+    """Draw a line per configuration through its values of the first parameters, and its MRR of round 1."""
+    scored = [r for r in (state.rounds[0].results.values() if state.rounds else []) if r.mrr is not None]
+    values = {r.number: state.configurations[r.number].values for r in scored}
+    used = [p for p in parameters if any(p.applies_to(v) for v in values.values())]
+    used = used[: 3 if width < _STACKED_BELOW else 7]
+    if not used or len(scored) < 2:
+        return None
+    top, bottom, unused = 42.0, 246.0, 268.0
+    columns = [24 + (width - 72) * i / len(used) for i in range(len(used) + 1)]
+    axes = [_VerticalAxis(parameter, bottom, top, unused) for parameter in used]
+    y = scale_over([r.mrr or 0.0 for r in scored], bottom, top)
+    drawn = [label("off or not used", 24, unused + 18, cls="tick")]
+    for i, (axis, x) in enumerate(zip(axes, columns)):
+        drawn += axis.frame(x, 14.0 if i % 2 else 29.0)
+    drawn += [
+        line(columns[-1], top, columns[-1], bottom, cls="axis"),
+        label("MRR", columns[-1], 29, cls="head", text_anchor="middle"),
+    ]
+    drawn += [label(text, columns[-1] + 6, y(value) + 4, cls="tick") for value, text in ticks_of(y, 4)]
+    best, last_round = _best_configuration(state), {n: r.plan.number for r in state.rounds for n in r.results}
+    for r in sorted(scored, key=lambda r: (r.number == best, last_round[r.number])):
+        heights = [axis(values[r.number], r.number) for axis in axes]
+        points = [*zip(columns, heights), (columns[-1], y(r.mrr or 0.0))]
+        cls = f"curve tone r{_tone(last_round[r.number] - 1, state)} {_role(r.number, best)}"
+        text = _tip(state, r, f"round 1 (it reached round {last_round[r.number]})")
+        drawn.append(path(points, cls, data_tip=text, data_c=r.number))
+    return drawing(drawn, width, unused + 28, "Values of the parameters of each configuration, and its MRR in round 1")
+
+
+def relation_bars(rows: list[tuple[str, int, float, float, float | None]], width: int) -> str | None:
+    """Draw the test MRR of each relation as a bar, and the baseline's as a vertical mark."""
+    shown = rows[:_MOST_BARS]
+    if not shown:
+        return None
+    most = 18 if width < _STACKED_BELOW else 40
+    names = [name if len(name) <= most else f"…{name[1 - most :]}" for name, *_ in shown]
+    left = max(map(len, names)) * CHARACTER + 12
+    x, row, drawn = Scale(0.0, 1.0, left, width - 56.0), 26.0, []
+    for i, (name, (full, n, mrr, hits, base)) in enumerate(zip(names, shown)):
+        y = row * i + 4
+        against = "" if base is None else f"\nbaseline MRR {base:.4f}"
+        drawn.append(label(name, left - 8, y + 14, cls="name", text_anchor="end"))
+        tip = f"{full}\nMRR {mrr:.4f}, Hits@10 {hits:.3f}, {n:,} questions{against}"
+        drawn.append(bar(left, y, x(mrr) - left, 18, "r4", data_tip=tip))
+        drawn.append(label(f"{mrr:.2f}", max(x(mrr), x(base or 0.0)) + 6, y + 14, cls="value"))
+        drawn += [line(x(base), y - 1, x(base), y + 19, cls="baseline")] if base is not None else []
+    return drawing(drawn, width, row * len(shown) + 8, "Test MRR of each relation, with the baseline")
+
+
+def run_intervals(entries: list[tuple[str, float, tuple[float, float]]], width: int) -> str | None:
+    """Draw the test MRRs of several runs with their 95 % intervals."""
+    if not entries:
+        return None
+    left = min(max(len(name) for name, *_ in entries) * CHARACTER + 14, width / 2)
+    x = scale_over([end for _, _, interval in entries for end in interval], left, width - 16)
+    row, top = 28.0, 8.0
+    y = Scale(0, 1, top + row * len(entries) + 4, top)
+    drawn = frame(x, y, xs=ticks_of(x, 5), ys=[])
+    drawn.append(label("test MRR", x.end, y.start + 36, cls="tick", text_anchor="end"))
+    best = max(mrr for _, mrr, _ in entries)
+    for i, (name, mrr, (low, high)) in enumerate(entries):
+        middle, role = top + row * (i + 0.5), "winner" if mrr == best else "other"
+        drawn.append(label(name, 0, middle + 4, cls="name strong" if mrr == best else "name"))
+        drawn.append(line(x(low), middle, x(high), middle, cls=f"whisker {role}"))
+        drawn.append(dot(x(mrr), middle, 5, f"{role} solid", data_tip=f"{name}\n{mrr_text(mrr, (low, high))}"))
+    return drawing(drawn, width, y.start + 42, "Test MRR of each run with its 95 % interval")
+
+
 def core_order_chart(dataset: Dataset, order: CoreOrder, fraction: float) -> str:
     """Draw what each fraction of the train triples keeps of triples, entities and relations, as a standalone SVG.
 
@@ -346,6 +476,46 @@ class _ParameterAxis:
         if self.parameter.off:
             drawn.append(label("off", self.start + 10, y.start + 17, cls="tick", text_anchor="middle"))
         return drawn
+
+
+class _VerticalAxis:
+    """A vertical axis of `parallel_coordinates`; values that are off or not used are below it."""
+
+    def __init__(self, parameter: SearchedParameter, bottom: float, top: float, unused: float) -> None:
+        self.parameter, self.unused = parameter, unused
+        if choices := parameter.choices:
+            self.y = Scale(-0.5, len(choices) - 0.5, bottom, top)
+            self.ticks = [(float(i), value_text(choice)) for i, choice in enumerate(choices)]
+            return
+        low, high = parameter.low, parameter.high
+        self.y = Scale(low, high if high > low else low * 1.1 or 1.0, bottom, top, parameter.log)
+        self.ticks = ticks_of(self.y, 3)
+
+    def __call__(self, values: dict[str, Any], number: int) -> float:
+        parameter = self.parameter
+        if not parameter.applies_to(values) or parameter.is_off(values[parameter.name]):
+            return self.unused
+        value = values[parameter.name]
+        if parameter.choices:
+            index = next((i for i, c in enumerate(parameter.choices) if repr(c) == repr(value)), 0)
+            spread = ((number * 0.6180339887) % 1.0 - 0.5) * 0.5  # so that equal choices do not hide each other
+            return self.y(index + spread)
+        return self.y(min(max(value, self.y.low), self.y.high))
+
+    def frame(self, x: float, heading: float) -> list[str]:
+        name = self.parameter.label
+        drawn = [
+            label(
+                name if len(name) <= 18 else f"{name[:17]}…",
+                x,
+                heading,
+                cls="head",
+                text_anchor="middle" if x > 30 else "start",
+            )
+        ]
+        drawn.append(line(x, self.y.end, x, self.y.start, cls="axis"))
+        drawn += [label(text, x + 5, self.y(value) + 4, cls="tick halo") for value, text in self.ticks]
+        return [*drawn, dot(x, self.unused, 2, "axis-end")]
 
 
 def tag(name: str, content: str = "", **attributes: Any) -> str:

@@ -1,12 +1,10 @@
-"""The searched hyperparameters: their ranges, their importances, and the rank correlation between rounds.
+"""The searched hyperparameters: their ranges, their form in Optuna, and the rank correlation between rounds.
 
-`searched_parameters` takes them from the search space. `importances` uses Optuna's PED-ANOVA over the first round,
-where all configurations are trained on the same graph.
+`searched_parameters` takes them from the search space. Their importances are in `optuna.py`, with the studies.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +16,6 @@ from grash.report.summary import ranked
 from grash.search.ledger import SearchState
 from grash.search.proposals import space_for
 from grash.search.settings import SearchSettings
-
-FEWEST = 8  # trials with a score; importances of fewer are noise
 
 
 @dataclass(frozen=True)
@@ -63,28 +59,6 @@ def searched_parameters(state: SearchState) -> list[SearchedParameter]:
         numbers = (given.low, given.high, given.log, given.kind == "int", given.off > 0)
         parameters.append(SearchedParameter(label, name, tuple(its_models), *numbers, choices, when))
     return parameters
-
-
-def importances(state: SearchState, parameters: list[SearchedParameter]) -> dict[str, float] | None:
-    """Return the importance of each parameter, largest first; None without Optuna or with too few scores."""
-    trained = [r for r in (state.rounds[0].results.values() if state.rounds else []) if r.status in ("ok", "diverged")]
-    if sum(r.status == "ok" for r in trained) < FEWEST or not parameters:
-        return None
-    try:
-        import optuna
-    except ImportError:
-        return None
-    points = OptunaParameters(parameters)
-    with quiet_optuna(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # few trials in a branch of a condition; the page shows how many there are
-        study = optuna.create_study(direction="maximize")
-        for r in trained:
-            params, distributions = points.point(state.configurations[r.number].values)
-            value = (r.mrr or 0.0) if r.status == "ok" else 0.0
-            study.add_trial(optuna.trial.create_trial(value=value, params=params, distributions=distributions))
-        found = optuna.importance.get_param_importances(study)
-    labels = {name: f"{name.removesuffix('.on')} (on or off)" for name in found if name.endswith(".on")}
-    return {labels.get(name, name): share for name, share in sorted(found.items(), key=lambda item: -item[1])}
 
 
 def round_correlations(state: SearchState) -> list[str | None]:

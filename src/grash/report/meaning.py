@@ -64,12 +64,20 @@ def best_per_model(state: SearchState) -> list[dict[str, Any]]:
     return found
 
 
-def settings_text(values: Mapping[str, Any]) -> str:
-    """Return the settings of a configuration that are not the defaults, e.g. "lr=0.1, reciprocal=True"."""
+def changed_settings(*configurations: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the settings that are not the defaults in at least one configuration, with the value in each, as text."""
     from grash.training.config import make_config
 
-    changed = make_config(dict(values)).model_dump(exclude_defaults=True, exclude=set(RUN_FIELDS))
-    return ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in changed.items())
+    configs = [make_config(dict(values)) for values in configurations]
+    changed = [config.model_dump(exclude_defaults=True, exclude=set(RUN_FIELDS)) for config in configs]
+    names = dict.fromkeys(name for settings in changed for name in settings)
+    values = {name: [getattr(config, name) for config in configs] for name in names}
+    return {n: [f"{v:.4g}" if isinstance(v, float) else str(v) for v in found] for n, found in values.items()}
+
+
+def settings_text(values: Mapping[str, Any]) -> str:
+    """Return the settings of a configuration that are not the defaults, e.g. "lr=0.1, reciprocal=True"."""
+    return ", ".join(f"{name}={text}" for name, [text] in changed_settings(values).items())
 
 
 def questions(dataset: Dataset) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ import fcntl
 import json
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,12 +27,13 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from grash.errors import InputError
 from grash.files import atomic_file
 from grash.optional import optional_import
-from grash.report.importance import OptunaParameters, quiet_optuna, searched_parameters
+from grash.report.importance import OptunaParameters, SearchedParameter, quiet_optuna, searched_parameters
 from grash.report.summary import ranked, read_state
 from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
 from grash.search.trial import TrialResult
 
 OPTUNA_FILE = "optuna.log"
+FEWEST = 8  # configurations with a score; importances of fewer are noise
 _LOCK_FILE = ".optuna.log.lock"
 _log = logging.getLogger(__name__)
 
@@ -138,6 +140,32 @@ def overview_trials(state: SearchState) -> dict[int, TrialView]:
         out |= set(r.results) - set(r.survivors)
     decided = state.winner is not None or state.finished
     return {n: _overview_trial(values[n], results[n], over=decided or n in out) for n in state.configurations}
+
+
+def importances(state: SearchState, parameters: list[SearchedParameter]) -> dict[str, float] | None:
+    """Return the importance of each parameter, largest first; None without Optuna or with too few configurations.
+
+    It is Optuna's PED-ANOVA over the study `overview`, so `grash dashboard` shows the same numbers for it at the end
+    of a search. Before, configurations that are still in the search count with their value so far.
+    """
+    views = {number: view for number, view in overview_trials(state).items() if view.steps and view.state != "FAIL"}
+    if sum(view.attributes["status"] in ("ok", "active") for view in views.values()) < FEWEST or not parameters:
+        return None
+    try:
+        import optuna
+    except ImportError:
+        return None
+    points = OptunaParameters(parameters)
+    with quiet_optuna(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few trials in a branch of a condition; the page shows how many there are
+        study = optuna.create_study(direction="maximize")
+        for number, view in views.items():
+            params, distributions = points.point(state.configurations[number].values)
+            value = view.steps[max(view.steps)]
+            study.add_trial(optuna.trial.create_trial(value=value, params=params, distributions=distributions))
+        found = optuna.importance.get_param_importances(study)
+    labels = {name: f"{name.removesuffix('.on')} (on or off)" for name in found if name.endswith(".on")}
+    return {labels.get(name, name): share for name, share in sorted(found.items(), key=lambda item: -item[1])}
 
 
 def round_trials(round_state: RoundState) -> dict[int, TrialView]:

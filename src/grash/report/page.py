@@ -14,19 +14,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grash import __version__
+from grash.data.dataset import DATASET_FILE, Dataset
 from grash.files import atomic_file, read_json
 from grash.formatting import format_duration, format_number
 from grash.report import charts
-from grash.report.importance import SearchedParameter, importances, round_correlations, searched_parameters, value_text
-from grash.report.summary import FINAL, difference, is_abandoned, ranked, read_state, summarize, trial_rows
+from grash.report.importance import SearchedParameter, round_correlations, searched_parameters, value_text
+from grash.report.meaning import FILTERS, baseline_text, best_per_model, early_stop, questions, relation_rows
+from grash.report.optuna import importances
+from grash.report.samples import sample_predictions
+from grash.report.summary import (
+    FINAL,
+    TrialSpan,
+    difference,
+    is_abandoned,
+    ranked,
+    read_evaluation,
+    read_state,
+    summarize,
+    trial_rows,
+    trial_spans,
+)
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
+from grash.training.config import make_config
 
 if TYPE_CHECKING:
     from grash.evaluation.calibration import Calibration
 
 CALIBRATION_FILE = "calibration.json"
 REPORT_FILE = "report.html"
-_WIDE, _HALF, _NARROW = 950, 462, 346  # px: the page, half of it, a phone
+WIDTH, _HALF, _NARROW = 950, 462, 346  # px: the page, half of it, a phone
 _ENOUGH = 32  # trials with a score; importances of fewer are only a hint
 _log = logging.getLogger(__name__)
 
@@ -39,27 +55,27 @@ def write_report(run_folder: Path, warned: set[str] | None = None) -> Path:
     folder = Path(run_folder)
     state = read_state(folder)
     summary = summarize(state, datetime.now(timezone.utc), alive=not is_abandoned(folder))
-    versions = dict(read_ledger(folder / LEDGER_FILE)[0].get("versions", {}))
-    page = _render(state, summary, str(run_folder), versions, set() if warned is None else warned)
+    page = _render(state, summary, folder, set() if warned is None else warned)
     with atomic_file(folder / REPORT_FILE) as aside:
         aside.write_text(page, encoding="utf-8")
     return folder / REPORT_FILE
 
 
-def _render(
-    state: SearchState, summary: dict[str, Any], folder: str, versions: dict[str, Any], warned: set[str]
-) -> str:
+def _render(state: SearchState, summary: dict[str, Any], folder: Path, warned: set[str]) -> str:
     """Return the page as text; every name in it is escaped."""
-    parameters = searched_parameters(state)
+    parameters, events = searched_parameters(state), read_ledger(folder / LEDGER_FILE)
+    versions = dict(events[0].get("versions", {}))
     shares = _attempt("importances", lambda: importances(state, parameters), warned)
     name, models = str(state.dataset.get("name", "a graph")), ", ".join(state.settings.get("models", []))
     about = [(name, _setting_text(value)) for name, value in state.dataset.items()]
     about += [("started", state.started_at), ("status", summary["status"])]
     scored = sum(r.mrr is not None for r in state.rounds[0].results.values()) if state.rounds else 0
-    calibration = _attempt("calibration", lambda: _calibration(Path(folder)), warned) or None
+    calibration = _attempt("calibration", lambda: _calibration(folder), warned) or None
     found = [f"{text} from round {i} to {i + 1}" for i, text in enumerate(round_correlations(state), 1) if text]
     return str(
-        _template().render(
+        template("report.html").render(
+            **_tested(state, folder, warned),
+            per_model=best_per_model(state),
             title=f"{name}: {models}",
             heading=f"{models} on {name}",
             version=__version__,
@@ -69,10 +85,10 @@ def _render(
             rounds=state.rounds,
             final=state.final,
             best=_best(state, parameters),
-            model=f"{folder}/model",
+            folder=str(folder),
             best_file=f"{folder}/best.yaml",
             source=str(state.dataset.get("source") or state.dataset.get("name", "GRAPH")),
-            charts=_charts(state, parameters, shares or {}, calibration, warned),
+            charts=_charts(state, parameters, shares or {}, calibration, folder, trial_spans(events), warned),
             calibration=calibration,
             scored=scored,
             few=scored < _ENOUGH,
@@ -85,7 +101,33 @@ def _render(
     )
 
 
-def _template() -> Any:
+def _tested(state: SearchState, folder: Path, warned: set[str]) -> dict[str, Any]:
+    """Return what the final training and its test mean."""
+    evaluation, final = read_evaluation(folder), state.final
+    test = (evaluation.get("both") or {}).get("mrr")
+    higher = test is not None and final is not None and final.mrr is not None and test > final.mrr
+    config = None if state.winner is None else make_config(state.configurations[state.winner].values)
+    baseline = baseline_text(evaluation)
+    return {
+        "tested": bool(evaluation),
+        "relations": relation_rows(evaluation),
+        "baseline": baseline[:1].upper() + baseline[1:],
+        "filters": FILTERS if higher else "",
+        "early": early_stop(final.history, config) if final is not None and config is not None else "",
+        "samples": _attempt("samples", lambda: sample_predictions(folder / "model"), warned) or [],
+        "asked": _attempt("questions", lambda: _questions(folder), warned) or [],
+    }
+
+
+def _questions(folder: Path) -> list[dict[str, str]]:
+    graph = folder / "model" / "dataset"
+    return (
+        questions(Dataset.load(graph)) if (graph / DATASET_FILE).is_file() else [{"head": "NAME", "relation": "NAME"}]
+    )
+
+
+def template(name: str) -> Any:
+    """Return a template of the pages."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -93,7 +135,7 @@ def _template() -> Any:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"quote": shlex.quote, "python": repr, "duration": format_duration}
-    return environment.get_template("report.html")
+    return environment.get_template(name)
 
 
 def _best(state: SearchState, parameters: list[SearchedParameter]) -> dict[str, Any] | None:
@@ -130,28 +172,40 @@ def _charts(
     parameters: list[SearchedParameter],
     shares: dict[str, float],
     calibration: Calibration | None,
+    folder: Path,
+    spans: list[TrialSpan],
     warned: set[str],
 ) -> dict[str, Any]:
-    """Return every chart, wide and narrow: scaled down to a phone, the text of a wide one is too small.
-
-    A chart without marks is None; one that raised an error is False.
-    """
-    from markupsafe import Markup
-
+    """Return every chart of the report."""
+    relations = relation_rows(read_evaluation(folder))
     by_importance = sorted(parameters, key=lambda parameter: -shares.get(parameter.label, 0.0))
     drawn: dict[str, tuple[Callable[[int], str | None], int]] = {
         "finalists": (lambda width: charts.finalists(state, width), _HALF),
-        "funnel": (lambda width: charts.funnel(state, width), _WIDE),
-        "ranks": (lambda width: charts.rank_flow(state, width), _WIDE),
+        "funnel": (lambda width: charts.funnel(state, width), WIDTH),
+        "ranks": (lambda width: charts.rank_flow(state, width), WIDTH),
         "importances": (lambda width: charts.importance_bars(shares, width), _HALF),
         "cost": (lambda width: charts.cost_against_time(state, width), _HALF),
-        "slices": (lambda width: charts.slices(state, by_importance, width), _WIDE),
-        "curves": (lambda width: charts.learning_curves(state, width), _WIDE),
+        "slices": (lambda width: charts.slices(state, by_importance, width), WIDTH),
+        "curves": (lambda width: charts.learning_curves(state, width), WIDTH),
+        "relations": (lambda width: charts.relation_bars(relations, width), WIDTH),
+        "parallel": (lambda width: charts.parallel_coordinates(state, by_importance, width), WIDTH),
+        "progress": (lambda width: charts.best_so_far(state, width), WIDTH),
+        "timeline": (lambda width: charts.timeline(state, spans, width), WIDTH),
         "reliability": (
             lambda width: charts.reliability(None if calibration is None else calibration.first, width),
             _HALF,
         ),
     }
+    return draw_all(drawn, warned)
+
+
+def draw_all(drawn: dict[str, tuple[Callable[[int], str | None], int]], warned: set[str]) -> dict[str, Any]:
+    """Return charts, wide and narrow: scaled down to a phone, the text of a wide one is too small.
+
+    A chart without marks is None; one that raised an error is False.
+    """
+    from markupsafe import Markup
+
     found: dict[str, Any] = {}
     for name, (draw, width) in drawn.items():
         both = _attempt(name, lambda draw=draw, width=width: (draw(width), draw(_NARROW)), warned)  # type: ignore[misc]

@@ -10,12 +10,14 @@ import fcntl
 import json
 import math
 import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from grash.errors import InputError
-from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, StopReason, read_ledger
+from grash.search.ledger import LEDGER_FILE, Event, RoundState, SearchState, StopReason, read_ledger
 from grash.search.trial import Configuration, TrialResult
 
 FINAL = 0  # number of the "round" of the final training, as in the ledger
@@ -190,6 +192,35 @@ def difference(round_state: RoundState) -> str:
         text += f" Configuration {first.number} ranks before configuration {higher.number} ({higher.mrr:.4f}) "
         text += f"because its MRR was still rising: {rise}"
     return text
+
+
+@dataclass(frozen=True)
+class TrialSpan:
+    """When and where a trial ran, in seconds that the search had run; round 0 is the final training."""
+
+    device: str
+    round: int
+    number: int
+    status: str
+    start: float
+    end: float
+
+
+def trial_spans(events: Iterable[Event]) -> list[TrialSpan]:
+    """Return every attempt that has ended, in the order in which they ended."""
+    starts: dict[tuple[int, int], Event] = {}
+    spans = []
+    for event in events:
+        if event["event"] == "trial_started":
+            starts[event["round"], event["number"]] = event
+        elif event["event"] == "trial_ended":
+            result = event["result"]
+            begun = starts.pop((result["round"], result["number"]), None)
+            if begun is not None:
+                at = begun.get("elapsed", 0.0), event.get("elapsed", 0.0)
+                about = begun.get("device") or "?", result["round"], result["number"], result["status"]
+                spans.append(TrialSpan(*about, *at))
+    return spans
 
 
 def trial_rows(state: SearchState) -> list[dict[str, Any]]:

@@ -1,0 +1,36 @@
+"""Several searches on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grash.report.compare import write_comparison
+from report.runs import write_run
+from report.test_page import checked
+from small_graph import grash
+
+
+def test_two_finished_searches_are_compared_in_results_relations_and_settings(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):
+        write_run(tmp_path / name, n_trials=16, seed=seed)
+    page = write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "c.html").read_text(encoding="utf-8")
+    assert checked(page).marks == {"tests": 4}  # wide and narrow
+    assert page.count("relation 3") == 2 and ">lr</th>" in page and "cannot be compared" not in page
+    assert 'href="a/report.html"' in page and 'href="b/report.html"' in page
+
+
+def test_searches_of_different_graphs_share_no_chart_of_relations(
+    finished: Path, running: Path, tmp_path: Path
+) -> None:
+    hostile = write_comparison([finished, running], tmp_path / "c.html").read_text(encoding="utf-8")
+    checked(hostile)
+    assert "<script>alert" not in hostile and "&lt;script&gt;alert" in hostile
+
+
+def test_the_command_writes_the_reports_and_the_comparison(tmp_path: Path) -> None:
+    for name in "ab":
+        write_run(tmp_path / name, n_trials=4)
+    ran = grash("report", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "both.html")
+    assert (ran.code, ran.out) == (0, f"{tmp_path / 'both.html'}\n") and (tmp_path / "b" / "report.html").is_file()
+    refused = grash("report", tmp_path / "a", "-o", tmp_path / "one.html")
+    assert refused.code == 2 and "is for several runs" in refused.err

@@ -1,0 +1,61 @@
+"""What a result means: sentences and rows that the terminal and the report share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grash
+from grash.report.meaning import best_per_model, changed_settings, questions, relation_rows, settings_text
+from grash.report.samples import sample_predictions
+from grash.report.summary import read_state, trial_spans
+from grash.search.ledger import read_ledger
+from report.runs import write_run
+from small_graph import rings
+
+
+def test_questions_name_test_triples_of_two_relations() -> None:
+    data = rings()
+    first, second = questions(data)
+    assert first.keys() == {"head", "relation"} and second.keys() == {"relation", "tail"}
+    assert first["relation"] != second["relation"] and first["head"].startswith("person")
+
+
+def test_settings_are_shown_where_they_are_not_the_defaults() -> None:
+    assert settings_text({"model": "complex", "lr": 0.25, "epochs": 3.0}) == "lr=0.25"
+    both = changed_settings({"lr": 0.25}, {"model": "distmult"})
+    assert both == {"lr": ["0.25", "0.1"], "model": ["complex", "distmult"]}
+
+
+def test_relations_with_the_most_questions_come_first() -> None:
+    metrics = {name: {"n": n, "mrr": 0.5, "hits@10": 0.7} for name, n in (("rare", 2), ("frequent", 90))}
+    rows = relation_rows({"per_relation": metrics, "baseline_per_relation": {"rare": 0.1}})
+    assert rows == [("frequent", 90, 0.5, 0.7, None), ("rare", 2, 0.5, 0.7, 0.1)]
+
+
+def test_the_best_of_each_model_is_that_of_its_highest_round(tmp_path: Path) -> None:
+    state = write_run(tmp_path, n_trials=16, models="complex,rotate,transe").state
+    found = best_per_model(state)
+    assert {entry["model"] for entry in found} == {"complex", "rotate", "transe"}
+    assert found[0]["configuration"] == state.winner
+    assert [entry["round"] for entry in found] == sorted((entry["round"] for entry in found), reverse=True)
+
+
+def test_spans_cover_every_attempt(finished: Path) -> None:
+    spans = trial_spans(read_ledger(finished / "ledger.jsonl"))
+    assert {span.round for span in spans} == {0, 1, 2, 3} and all(span.start <= span.end for span in spans)
+    assert len({(s.round, s.number) for s in spans if s.round}) == sum(
+        len(r.results) for r in read_state(finished).rounds
+    )
+
+
+def test_samples_are_what_the_model_predicts(tmp_path: Path) -> None:
+    data = rings()
+    model = grash.train(data, dim=8, epochs=2, batch_size=8, out=tmp_path / "model", device="cpu")
+    samples = sample_predictions(tmp_path / "model")
+    assert len({sample.relation for sample in samples}) == len(samples) > 1
+    for sample in samples:
+        given = {"head": sample.head, "relation": sample.relation, "tail": sample.tail}
+        asked = "head" if sample.head == "?" else "tail"
+        answers = model.predict(**{part: name for part, name in given.items() if part != asked}, k=data.n_entities)
+        new = [a.name for a in answers if not a.known or a.name == sample.truth]
+        assert list(sample.answers) == new[:3] and new.index(sample.truth) + 1 == sample.rank
