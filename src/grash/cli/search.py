@@ -11,10 +11,10 @@ import typer
 
 from grash.cli import options
 from grash.cli.console import as_json, command, say, show, show_log, table, wrapped
-from grash.cli.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
 from grash.errors import INTERRUPTED, UNFINISHED, ConfigError
 from grash.formatting import format_duration
+from grash.report.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.report.meaning import (
     FILTERS,
     baseline_text,
@@ -290,7 +290,9 @@ def _run(
     if not quiet:
         say(f"run folder: {made.folder}")
     with live_display(quiet) as watch:
-        result = made.run(callbacks=[OnChange(watch), *trackers], max_seconds=max_seconds, extend=extend)
+        result = made.run(
+            callbacks=[OnChange(watch), *trackers], progress=False, max_seconds=max_seconds, extend=extend
+        )
     if json:
         as_json(summarize(result.state, datetime.now(timezone.utc)))
     if result.state.stopped:
