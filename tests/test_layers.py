@@ -18,6 +18,7 @@ LAYERS = [
     ("engines",),
     ("interop", "report"),
     ("api",),
+    ("serve",),
     ("cli", "__main__"),
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

@@ -138,10 +138,13 @@ class Model:
         self.calibration = calibration
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "auto") -> Model:
-        """Load the model of a folder that `save` or `grash train` wrote."""
+    def load(cls, folder: str | Path, device: str = "auto", *, verify: bool = True) -> Model:
+        """Load the model of a folder that `save` or `grash train` wrote.
+
+        verify: compare all files with their checksums first; without it, a large model is loaded in a second.
+        """
         _check_trained(Path(folder))
-        stored = read_model(Path(folder), device=choose_device(device))
+        stored = read_model(Path(folder), device=choose_device(device), verify=verify)
         try:
             config = make_config(stored.config)
         except (ConfigError, UnknownName, TypeError) as error:

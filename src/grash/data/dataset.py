@@ -124,13 +124,14 @@ class Dataset:
         return dataset
 
     @classmethod
-    def load(cls, folder: Path) -> Dataset:
-        """Return the dataset of a folder, memory-mapped. Its files are compared with their checksums first."""
+    def load(cls, folder: Path, *, verify: bool = True) -> Dataset:
+        """Return the dataset of a folder, memory-mapped. With `verify`, its files are compared with their checksums."""
         folder = Path(folder)
         if not (folder / DATASET_FILE).is_file():
             raise InputError(f"{folder} is not an encoded dataset: it has no {DATASET_FILE}.")
         meta = read_json(folder / DATASET_FILE, schema=SCHEMA, version=VERSION)
-        verify_folder(folder)
+        if verify:
+            verify_folder(folder)
         dataset = _from_metadata(cls, folder, meta)
         object.__setattr__(dataset, "_stored_fingerprint", meta["fingerprint"])
         return dataset

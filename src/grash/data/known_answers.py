@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data.dataset import SPLITS, Dataset
+from grash.data.dataset import SPLITS, Dataset, SplitName
 
 Ids = NDArray[np.integer]
 Side = Literal["head", "tail"]
@@ -96,6 +96,24 @@ def known_relations(dataset: Dataset, head: int, tail: int) -> NDArray[np.bool_]
     for block in _blocks([dataset.split(split) for split in SPLITS]):
         known[block[(block[:, 0] == head) & (block[:, 2] == tail), 1]] = True
     return known
+
+
+def triples_with(dataset: Dataset, entity: int) -> dict[SplitName, NDArray[np.int32]]:
+    """Return the triples (n, 3) of each split that have the entity as head or tail. Takes one pass over the triples."""
+    found = {}
+    for split in SPLITS:
+        blocks = _blocks([dataset.split(split)])
+        parts = [block[(block[:, 0] == entity) | (block[:, 2] == entity)] for block in blocks]
+        found[split] = np.concatenate([dataset.split(split)[:0], *parts])
+    return found
+
+
+def triples_among(dataset: Dataset, entities: Ids) -> NDArray[np.int32]:
+    """Return the triples (n, 3) of train between some entities. Takes one pass over train."""
+    marks = np.zeros(dataset.n_entities, bool)
+    marks[entities] = True
+    parts = [block[marks[block[:, 0]] & marks[block[:, 2]]] for block in _blocks([dataset.train])]
+    return np.concatenate([dataset.train[:0], *parts])
 
 
 def _index(splits: Sequence[Ids], known: int, answer: int, n_relations: int, asked: Ids | None) -> AnswerIndex:

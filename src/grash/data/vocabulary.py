@@ -381,6 +381,11 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"Vocabulary({len(self):,} names, kind={self.kind!r})"
 
+    @property
+    def arrays(self) -> tuple[Bytes, Offsets]:
+        """The bytes of all names, and their offsets (n + 1,)."""
+        return self._names, self._offsets
+
     def name(self, i: int) -> str:
         """Return the name with id i."""
         if not 0 <= i < len(self):

@@ -106,13 +106,23 @@ def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[st
     write_json(folder / "model.json", record)
 
 
-def load_model(folder: Path, *, device: torch.device | str = "cpu") -> StoredModel:
-    """Load the model of a folder, or of the run folder of a search, after comparing its files with their checksums."""
+def verify_model(folder: Path) -> None:
+    """Compare the files of a model folder with their checksums; FormatError if one is damaged."""
+    verify_folder(folder)
+    verify_folder(folder / "dataset")
+
+
+def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool = True) -> StoredModel:
+    """Load the model of a folder, or of the run folder of a search. On a CPU, its tables are memory-mapped.
+
+    verify: compare the files with their checksums first, which reads all of them.
+    """
     folder = model_folder(folder)
     if not (folder / "model.json").is_file():
         raise InputError(f"{folder} is not a model folder: it has no model.json.")
     record = read_json(folder / "model.json", schema=SCHEMA, version=VERSION)
-    verify_folder(folder)
+    if verify:
+        verify_folder(folder)
     try:
         tables = safetensors.torch.load_file(folder / "embeddings.safetensors", device=str(device))
         for name in ("entity", "relation"):
@@ -130,7 +140,7 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu") -> StoredMod
     for name in ("model", "dim", "norm", "reciprocal"):
         if config.get(name, record[name]) != record[name]:
             raise FormatError(f"{folder} is a damaged model folder: model.json contradicts its config about {name}.")
-    dataset = Dataset.load(folder / "dataset")
+    dataset = Dataset.load(folder / "dataset", verify=verify)
     if dataset.fingerprint != fingerprint:
         raise FormatError(f"{folder / 'dataset'} is not the dataset of model.json: it was replaced.")
     of_tables, of_dataset = (model.n_entities, model.n_relations), (dataset.n_entities, dataset.n_relations)

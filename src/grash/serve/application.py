@@ -1,0 +1,334 @@
+"""The web application of `grash serve`: REST endpoints with OpenAPI, the page, health and metrics.
+
+FastAPI describes and checks requests; `guard.py` is in front of it; `service.py` has the answers. Ranking runs in one
+thread, which `batching.py` feeds; the rest runs in two others, so the event loop never computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import csv
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from grash import __version__
+from grash.errors import Diverged, FormatError, GrashError, InputError, UnknownName
+from grash.serve.batching import Batcher, Busy, Conditions, Question
+from grash.serve.guard import Guard, Metrics
+from grash.serve.service import MAX_FACTS, MAX_K, Service, check_k
+
+MAX_QUESTIONS = 1000  # of a batch
+_MAX_JOBS = 64  # searches, facts and reasons that may wait at a time
+_MAX_NAME = 4096  # characters of a name in a request
+_COLUMNS = ("question", "head", "relation", "tail", "asked", "rank", "answer", "score", "known", "probability")
+_FORMULA = re.compile(r"^[=+\-@\t\r]")
+
+Name = Annotated[str | None, Query(max_length=_MAX_NAME)]
+Count = Annotated[int, Query(description=f"Number of answers, 1 to {MAX_K:,}.")]
+Format = Literal["json", "csv"]
+
+
+class AskedQuestion(BaseModel):
+    """A question: two of head, relation and tail by name; the third is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+    head: str | None = Field(None, max_length=_MAX_NAME)
+    relation: str | None = Field(None, max_length=_MAX_NAME)
+    tail: str | None = Field(None, max_length=_MAX_NAME)
+
+
+class AskedBatch(BaseModel):
+    """Questions with the same conditions on their answers."""
+
+    model_config = ConfigDict(extra="forbid")
+    questions: list[AskedQuestion] = Field(description=f"At most {MAX_QUESTIONS:,}.")
+    k: int = Field(10, description=f"Number of answers, 1 to {MAX_K:,}.")
+    like_known: bool = Field(True, description="Only entities seen on that side of the relation in train.")
+    new_only: bool = Field(False, description="Leave out answers that are in the graph.")
+    answer_type: str | None = Field(None, max_length=_MAX_NAME, description="Only entities with this type.")
+
+
+class Answer(BaseModel):
+    rank: int
+    name: str
+    id: int
+    score: float
+    known: bool = Field(description="Whether the graph has the triple.")
+    probability: float | None = Field(None, description="Only of a calibrated model.")
+
+
+class Answers(BaseModel):
+    head: str | None
+    relation: str | None
+    tail: str | None
+    asked: Literal["head", "relation", "tail"]
+    answers: list[Answer]
+    meaning: str | None = Field(None, description="What the probability of the first answer means.")
+
+
+class AnsweredBatch(BaseModel):
+    questions: list[Answers]
+
+
+class Problem(BaseModel):
+    """What is wrong with a request."""
+
+    code: str
+    message: str
+    suggestions: list[str] = Field([], description="Similar names, if a name is unknown.")
+    question: int | None = Field(None, description="Of a batch, the number of the question, starting at 1.")
+
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem} for status in (400, 401, 404, 405, 408, 413, 503)
+}
+
+
+def make_app(service: Service, *, token: str | None = None) -> Guard:
+    """Return the application that serves a model."""
+    api = FastAPI(
+        title="grash", version=__version__, docs_url=None, redoc_url=None, responses=_PROBLEMS,
+        description="Questions to a trained knowledge graph embedding model. Read-only.",
+    )  # fmt: skip
+    metrics = Metrics()
+    endpoints = _Endpoints(service, metrics)
+    get: dict[str, Any] = {"methods": ["GET"]}
+    api.add_api_route("/api/model", endpoints.about, **get, summary="The model, its graph and its relations")
+    api.add_api_route("/api/search", endpoints.search, **get, summary="Names that begin like a text, or nearly")
+    api.add_api_route(
+        "/api/ask", endpoints.ask, **get, summary="The best answers to a question", response_model=Answers
+    )
+    api.add_api_route(
+        "/api/ask", endpoints.ask_many, methods=["POST"], summary="Many questions", response_model=AnsweredBatch
+    )
+    api.add_api_route("/api/explain", endpoints.explain, **get, summary="Reasons for a triple")
+    api.add_api_route("/api/neighbors", endpoints.neighbors, **get, summary="Entities with similar embeddings")
+    api.add_api_route("/api/facts", endpoints.facts, **get, summary="Triples of an entity, and those around it")
+    api.add_api_route("/health", endpoints.health, **get, summary="Whether the model is served and undamaged")
+    api.add_api_route("/metrics", endpoints.metrics_text, **get, response_class=PlainTextResponse)
+    _add_pages(api)
+    _add_errors(api, endpoints)
+    return Guard(api, metrics, token)
+
+
+class _Endpoints:
+    def __init__(self, service: Service, metrics: Metrics) -> None:
+        self.service, self.metrics = service, metrics
+        self.ranking = ThreadPoolExecutor(1, thread_name_prefix="ranking")
+        self.others = ThreadPoolExecutor(2, thread_name_prefix="others")
+        self.batcher = Batcher(service.model, self.ranking, metrics.count_batch)
+        self.jobs = 0
+
+    async def about(self) -> Response:
+        return _json(await self.run(lambda: self.service.about))
+
+    async def search(
+        self, q: Annotated[str, Query(max_length=_MAX_NAME)], k: Count = 10,
+        kind: Literal["entity", "relation"] = "entity",
+    ) -> Response:  # fmt: skip
+        return _json({"results": await self.run(lambda: self.service.search(q, k, kind))})
+
+    async def ask(
+        self, head: Name = None, relation: Name = None, tail: Name = None, k: Count = 10,
+        like_known: Annotated[bool, Query(description="Only entities seen on that side in train.")] = True,
+        new_only: bool = False, answer_type: Name = None, format: Format = "json",
+    ) -> Response:  # fmt: skip
+        conditions = Conditions(new_only, like_known, answer_type)
+        (answered,) = await self._answer([AskedQuestion(head=head, relation=relation, tail=tail)], k, conditions)
+        return _json(answered) if format == "json" else _csv([answered])
+
+    async def ask_many(self, batch: AskedBatch, format: Format = "json") -> Response:
+        if not 1 <= len(batch.questions) <= MAX_QUESTIONS:
+            raise Refused(
+                413 if batch.questions else 400, "batch_size",
+                f"The batch has {len(batch.questions):,} questions: send 1 to {MAX_QUESTIONS:,}.",
+            )  # fmt: skip
+        conditions = Conditions(batch.new_only, batch.like_known, batch.answer_type)
+        answered = await self._answer(batch.questions, batch.k, conditions)
+        return _json({"questions": answered}) if format == "json" else _csv(answered)
+
+    async def explain(
+        self, head: Annotated[str, Query(max_length=_MAX_NAME)], relation: Annotated[str, Query(max_length=_MAX_NAME)],
+        tail: Annotated[str, Query(max_length=_MAX_NAME)], k: Count = 10,
+    ) -> Response:  # fmt: skip
+        return _json(await self.run(lambda: self.service.explain(head, relation, tail, k)))
+
+    async def neighbors(self, entity: Annotated[str, Query(max_length=_MAX_NAME)], k: Count = 10) -> Response:
+        return _json(await self.run(lambda: self.service.neighbors(entity, k)))
+
+    async def facts(
+        self, entity: Annotated[str, Query(max_length=_MAX_NAME)],
+        k: Annotated[int, Query(description=f"Number of triples, 1 to {MAX_FACTS:,}.")] = 100,
+    ) -> Response:  # fmt: skip
+        return _json(await self.run(lambda: self.service.facts(entity, k)))
+
+    async def health(self) -> Response:
+        service = self.service
+        replaced = await self.run(lambda: service.replaced)
+        if service.verified is False:
+            return _json({"status": "damaged", "code": "model_damaged", "message": service.damage}, 503)
+        content: dict[str, Any] = {"status": "ok", "verified": bool(service.verified)}
+        if replaced is not None:
+            content = {"status": "stale", "code": "model_replaced", "message": replaced}
+        return _json(content)
+
+    async def metrics_text(self) -> Response:
+        return PlainTextResponse(self.metrics.text(self.batcher.n_waiting), media_type="text/plain; version=0.0.4")
+
+    async def _answer(self, asked: list[AskedQuestion], k: int, conditions: Conditions) -> list[dict[str, Any]]:
+        check_k(k)
+        service = self.service
+        if conditions.answer_type is not None:
+            await self.run(lambda: service.resolve(conditions.answer_type or ""))
+        queries = []
+        for i, question in enumerate(asked, 1):
+            try:
+                queries.append(service.query(question.head, question.relation, question.tail))
+            except GrashError as error:
+                raise error if len(asked) == 1 else InBatch(i, error) from error
+        found = await self.batcher.ask([Question(query, k, conditions) for query in queries])
+        return [service.answers(query, answers) for query, answers in zip(queries, found)]
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """Run something in a thread; turn it away if too much is waiting."""
+        if self.jobs >= _MAX_JOBS:
+            raise Busy(f"{self.jobs} requests are waiting: try again later.")
+        self.jobs += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.others, work)
+        finally:
+            self.jobs -= 1
+
+
+class InBatch(GrashError):
+    """An error in one question of a batch."""
+
+    def __init__(self, number: int, error: GrashError) -> None:
+        super().__init__(str(error))
+        self.number, self.error = number, error
+
+
+class Refused(GrashError):
+    """A request that is answered with this status and code."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def _add_errors(api: FastAPI, endpoints: _Endpoints) -> None:
+    @api.exception_handler(GrashError)
+    async def explain(request: Request, error: GrashError) -> Response:
+        content: dict[str, Any] = {}
+        if isinstance(error, InBatch):
+            content["question"], error = error.number, error.error
+        status, content["code"] = _status_of(error)
+        if isinstance(error, UnknownName):
+            named = error
+            error = named = await endpoints.run(lambda: endpoints.service.suggested(named))
+            content["suggestions"] = named.suggestions
+        return _json({**content, "message": str(error)}, status)
+
+    @api.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part not in ("query", "body")) or "The body"
+        return _json({"code": "bad_request", "message": f"{where[:200]}: {first['msg']}."}, 400)
+
+    @api.exception_handler(HTTPException)
+    async def other(request: Request, error: HTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+        message = {
+            404: "There is nothing at this address: see /docs.",
+            405: "This method is not allowed here: see /docs.",
+        }.get(error.status_code, f"{error.detail}.")
+        return _json({"code": code, "message": message}, error.status_code)
+
+    @api.exception_handler(Exception)
+    async def defect(request: Request, error: Exception) -> Response:
+        return _json({"code": "internal", "message": "This is a defect of grash; its log has the traceback."}, 500)
+
+
+def _status_of(error: GrashError) -> tuple[int, str]:
+    if isinstance(error, Refused):
+        return error.status, error.code
+    if isinstance(error, Busy):
+        return 503, "busy"
+    if isinstance(error, UnknownName):
+        return 404, "unknown_name"
+    if isinstance(error, Diverged | FormatError):
+        return 503, "model_unusable"
+    return 400, "bad_question" if isinstance(error, InputError) else "bad_request"
+
+
+def _add_pages(api: FastAPI) -> None:
+    page = files("grash.serve").joinpath("page/page.html").read_text(encoding="utf-8")
+    docs: str | None = None
+    headers = {"content-security-policy": content_security_policy(page)}
+
+    @api.get("/", include_in_schema=False)
+    async def home() -> Response:
+        return HTMLResponse(page, headers=headers)
+
+    @api.get("/docs", include_in_schema=False)
+    async def documentation() -> Response:
+        nonlocal docs
+        if docs is None:
+            docs = _docs_page(api.openapi())
+        return HTMLResponse(docs, headers={"content-security-policy": content_security_policy(docs)})
+
+
+def content_security_policy(page: str) -> str:
+    """Return a policy that allows the scripts and styles of this page and nothing else."""
+    hashes = {}
+    for tag in ("script", "style"):
+        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found]
+        hashes[tag] = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    return (
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _docs_page(schema: dict[str, Any]) -> str:
+    """Return the OpenAPI description as a page without scripts or files of others."""
+    import jinja2
+
+    source = files("grash.serve").joinpath("page/docs.html.j2").read_text(encoding="utf-8")
+    return jinja2.Environment(autoescape=True).from_string(source).render(schema=schema)
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    # ASCII only, so that any text can be encoded
+    return Response(json.dumps(content, allow_nan=False).encode(), status, media_type="application/json")
+
+
+def _csv(answered: Iterable[dict[str, Any]]) -> Response:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for number, question in enumerate(answered, 1):
+        parts = [_cell(question[part] or "?") for part in ("head", "relation", "tail")]
+        for a in question["answers"]:
+            values = (a["rank"], _cell(a["name"]), a["score"], str(a["known"]).lower(), a.get("probability", ""))
+            writer.writerow((number, *parts, question["asked"], *values))
+    return Response(text.getvalue().encode("utf-8", "backslashreplace"), media_type="text/csv; charset=utf-8")
+
+
+def _cell(name: str) -> str:
+    """Return a name that a spreadsheet does not take for a formula."""
+    return f"'{name}" if _FORMULA.match(name) else name

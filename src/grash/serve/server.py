@@ -1,0 +1,94 @@
+"""Runs the application on 127.0.0.1 with uvicorn, and closes connections that send their request too slowly."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from grash.errors import InputError
+from grash.serve.application import make_app
+from grash.serve.service import Service
+
+HEAD_SECONDS = 10.0  # a connection must send the head of a request within this time
+MAX_CONNECTIONS = 1024
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 with a limit on the time that the head of a request may take; uvicorn has none."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._limit: Any = self.loop.call_later(HEAD_SECONDS, self._close_if_waiting)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_waiting():
+            if self._limit is None:
+                self._limit = self.loop.call_later(HEAD_SECONDS, self._close_if_waiting)
+        else:
+            self._stop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _is_waiting(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _close_if_waiting(self) -> None:
+        self._limit = None
+        if self._is_waiting() and not self.transport.is_closing():
+            self.transport.close()
+
+    def _stop(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+
+class ModelServer:
+    """A server of a model on 127.0.0.1; `run` returns when it is stopped."""
+
+    def __init__(self, service: Service, port: int, *, token: str | None = None) -> None:
+        """Raises InputError if the port is in use; 0 chooses a free one."""
+        self._service, self._socket = service, _listen(port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                make_app(service, token=token), http=TimedProtocol, ws="none", lifespan="off", log_level="error",
+                access_log=False, limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=30, server_header=False,
+                timeout_graceful_shutdown=5, log_config=None,
+            )
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """Serve until `stop` or Ctrl-C. The index of names is built in another thread meanwhile."""
+        threading.Thread(target=self._service.warm_up, name="warm-up", daemon=True).start()
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+
+
+def _listen(port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise InputError(f"--port {port} is not possible: give a number from 0 (any free port) to 65535.")
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"Port {port} cannot be used: {(error.strerror or str(error)).lower()}. Give another with --port, or 0 for "
+            f"any free one."
+        ) from error
+    listening.listen(512)
+    return listening

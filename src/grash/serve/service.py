@@ -1,0 +1,234 @@
+"""What `grash serve` knows: the model, the index of names, and what each endpoint returns, as dictionaries for JSON.
+
+Nothing here knows HTTP. Names of a request are looked up in the vocabulary and nowhere else: no text of a request
+becomes a path.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grash.api.model import Model, Prediction, Query
+from grash.data.arrays import in_blocks
+from grash.data.candidates import find_type_relation
+from grash.data.dataset import Dataset
+from grash.data.known_answers import triples_among, triples_with
+from grash.data.name_search import NameSearch
+from grash.data.vocabulary import Vocabulary
+from grash.errors import GrashError, InputError, UnknownName
+from grash.models.store import model_folder, verify_model
+
+MAX_K = 1000
+MAX_FACTS = 1000
+MAX_ON_MAP = 24  # entities around the one in the middle
+_MAX_TYPES = 200
+_MAX_RELATIONS = 5000  # listed by `about`
+_ROWS = 1 << 22
+
+
+class Service:
+    """A model that is served. `load` is quick for any size: tables are memory-mapped, checksums compared later."""
+
+    def __init__(self, model: Model, folder: Path | None = None) -> None:
+        self.model, self.folder = model, folder
+        self.verified: bool | None = None  # None: not compared with the checksums yet
+        self.damage: str | None = None
+        self._lock = threading.Lock()
+        self._stamp = self._stamp_now()
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "auto") -> Service:
+        return cls(Model.load(folder, device=device, verify=False), model_folder(folder))
+
+    def warm_up(self) -> None:
+        """Build the index of names and compare the files with their checksums; meant for a thread."""
+        _ = self.entity_search, self.relation_search
+        if self.folder is None:
+            return
+        try:
+            verify_model(self.folder)
+            self.verified = True
+        except (GrashError, OSError) as error:
+            if self.replaced is None:  # the files of a replaced folder are not those that are served
+                self.verified, self.damage = False, str(error)
+
+    @property
+    def replaced(self) -> str | None:
+        """A sentence if the folder is no longer the one that was loaded. The loaded model stays in use."""
+        if self._stamp_now() == self._stamp:
+            return None
+        return (
+            "The model folder was replaced or removed. Answers come from the old model until grash serve is restarted."
+        )
+
+    def _stamp_now(self) -> tuple[int, int] | None:
+        if self.folder is None:
+            return None
+        try:
+            found = (self.folder / "model.json").stat()
+        except OSError:
+            return 0, 0
+        return found.st_ino, found.st_mtime_ns
+
+    @cached_property
+    def entity_search(self) -> NameSearch | None:
+        with self._lock:
+            return _search_of(self.dataset.entities, _degrees(self.dataset))
+
+    @cached_property
+    def relation_search(self) -> NameSearch | None:
+        counts = np.zeros(self.dataset.n_relations, np.int64)
+        for _, block in in_blocks(self.dataset.train, _ROWS):
+            counts += np.bincount(block[:, 1], minlength=len(counts))
+        return _search_of(self.dataset.relations, counts)
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.model.dataset
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What the page and clients need to know about the model."""
+        data, model = self.dataset, self.model
+        n_relations = min(data.n_relations, _MAX_RELATIONS)
+        return {
+            "model": model.kge.name,
+            "dim": model.kge.dim,
+            "dataset": data.name,
+            "n_entities": data.n_entities,
+            "n_relations": data.n_relations,
+            "n_triples": {split: len(data.split(split)) for split in ("train", "valid", "test")},
+            "relations": [model.relation_name(i) for i in range(n_relations)],
+            "types": self._types(),
+            "calibrated": model.calibration is not None,
+            "test_mrr": model.evaluation.get("both", {}).get("mrr"),
+            "examples": self._examples(),
+        }
+
+    def search(self, text: str, k: int, kind: str = "entity") -> list[dict[str, Any]]:
+        """Return entities or relations whose names begin like the text, or nearly."""
+        check_k(k)
+        find = self.entity_search if kind == "entity" else self.relation_search
+        if find is None:  # a graph without names
+            count = self.dataset.n_entities if kind == "entity" else self.dataset.n_relations
+            known = text.isdecimal() and len(text) < 12 and int(text) < count
+            return [{"name": str(int(text)), "id": int(text)}] if known else []
+        name = self.model.entity_name if kind == "entity" else self.model.relation_name
+        return [{"name": name(i), "id": i} for i in find(text, k).tolist()]
+
+    def query(self, head: str | None, relation: str | None, tail: str | None) -> Query:
+        """Return the question by ids."""
+        parts = {"head": (head, "entity"), "relation": (relation, "relation"), "tail": (tail, "entity")}
+        ids: dict[str, int | None] = {}
+        for part, (name, kind) in parts.items():
+            ids[f"{part}_id"] = None if name is None else self.resolve(name, kind)
+        return self.model.query(None, None, None, **ids)
+
+    def resolve(self, name: str, kind: str = "entity") -> int:
+        """Return the id of a name. UnknownName has no suggestions; see `suggested`."""
+        names = self.dataset.entities if kind == "entity" else self.dataset.relations
+        if names is None:
+            return self.model.entity_id(name) if kind == "entity" else self.model.relation_id(name)
+        found = names.find(name)
+        if found is None:
+            raise UnknownName(kind, name)
+        return found
+
+    def suggested(self, error: UnknownName) -> UnknownName:
+        """Return the error with names that the index finds, in milliseconds."""
+        if error.kind not in ("entity", "relation"):
+            return error
+        return UnknownName(error.kind, error.name, [near["name"] for near in self.search(error.name, 3, error.kind)])
+
+    def answers(self, query: Query, found: list[Prediction]) -> dict[str, Any]:
+        """Return a question with its answers."""
+        name, relation = self.model.entity_name, self.model.relation_name
+        answered = {
+            "head": None if query.head is None else name(query.head),
+            "relation": None if query.relation is None else relation(query.relation),
+            "tail": None if query.tail is None else name(query.tail),
+            "asked": query.asked,
+            "answers": [{"rank": i, **_without_none(asdict(answer))} for i, answer in enumerate(found, 1)],
+        }
+        if self.model.calibration is not None and found and found[0].probability is not None:
+            answered["meaning"] = self.model.calibration.meaning(found[0].probability)
+        return answered
+
+    def neighbors(self, entity: str, k: int) -> dict[str, Any]:
+        """Return the entities with the most similar embeddings."""
+        check_k(k)
+        found = self.model.neighbors(entity_id=self.resolve(entity), k=k)
+        return {"entity": entity, "neighbors": [{"name": a.name, "id": a.id, "score": a.score} for a in found]}
+
+    def facts(self, entity: str, k: int) -> dict[str, Any]:
+        """Return the triples of an entity, and the triples between the entities around it, for the map."""
+        if not 1 <= k <= MAX_FACTS:
+            raise InputError(f"k={k} is not possible: give a number of facts from 1 to {MAX_FACTS:,}.")
+        center = self.resolve(entity)
+        found = triples_with(self.dataset, center)
+        total = sum(len(triples) for triples in found.values())
+        rows = [(*row, split) for split, triples in found.items() for row in triples[:k].tolist()][:k]
+        facts = [{**self._named(row[:3]), "split": row[3]} for row in rows]
+        order = np.array([e for h, _, t, split in rows if split == "train" for e in (h, t)], np.int64)
+        shown = list(dict.fromkeys([center, *order.tolist()]))[: MAX_ON_MAP + 1]
+        links = triples_among(self.dataset, np.array(shown, np.int64))[: 10 * MAX_ON_MAP]
+        return {
+            "entity": entity, "n_facts": total, "facts": facts,
+            "map": {
+                "entities": [self.model.entity_name(i) for i in shown],
+                "triples": [self._named(row) for row in links.tolist()],
+            },
+        }  # fmt: skip
+
+    def explain(self, head: str, relation: str, tail: str, k: int) -> dict[str, Any]:
+        """Return the reasons for a triple."""
+        check_k(k)
+        for name, kind in ((head, "entity"), (relation, "relation"), (tail, "entity")):
+            self.resolve(name, kind)
+        return self.model.explain(head, relation, tail, k=k).to_dict()
+
+    def _named(self, row: Any) -> dict[str, str]:
+        name, relation = self.model.entity_name, self.model.relation_name
+        return {"head": name(row[0]), "relation": relation(row[1]), "tail": name(row[2])}
+
+    def _types(self) -> list[str]:
+        """Return the most frequent types, if a relation such as rdf:type is there."""
+        relation = find_type_relation(self.dataset)
+        if relation is None:
+            return []
+        tails = [block[block[:, 1] == relation, 2] for _, block in in_blocks(self.dataset.train, _ROWS)]
+        types, counts = np.unique(np.concatenate([np.empty(0, np.int32), *tails]), return_counts=True)
+        return [self.model.entity_name(i) for i in types[np.argsort(-counts, kind="stable")][:_MAX_TYPES].tolist()]
+
+    def _examples(self) -> list[dict[str, str]]:
+        """Return questions to begin with: triples of test, or of train, with different relations."""
+        triples = self.dataset.test if len(self.dataset.test) else self.dataset.train
+        _, first = np.unique(triples[:10_000, 1], return_index=True)
+        return [self._named(row) for row in triples[np.sort(first)[:4]].tolist()]
+
+
+def check_k(k: int) -> None:
+    """Raise InputError unless k is a possible number of answers."""
+    if not 1 <= k <= MAX_K:
+        raise InputError(f"k={k} is not possible: give a number of answers from 1 to {MAX_K:,}.")
+
+
+def _search_of(names: Vocabulary | None, weights: Any) -> NameSearch | None:
+    return None if names is None else NameSearch(names, weights)
+
+
+def _degrees(dataset: Dataset) -> Any:
+    counts = np.zeros(dataset.n_entities, np.int64)
+    for _, block in in_blocks(dataset.train, _ROWS):
+        counts += np.bincount(block[:, 0], minlength=len(counts)) + np.bincount(block[:, 2], minlength=len(counts))
+    return counts
+
+
+def _without_none(answer: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in answer.items() if value is not None}

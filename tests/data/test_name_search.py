@@ -1,0 +1,79 @@
+"""Search of names as a person types, against a plain loop, and with the errors that people make."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grash.data.name_search import NameSearch
+from grash.data.vocabulary import Vocabulary
+
+NAMES = ["United Kingdom", "Kingdom of Fife", "Peru", "Perth", "São Paulo", "Zürich", "New_York", "New Yorkshire",
+         "Łódź", "http://example.org/resource/Lima_(city)", "Αθήνα", "Москва", "東京", "a", ""]  # fmt: skip
+
+
+def found(text: str, k: int = 5, names: list[str] = NAMES, weights: list[int] | None = None) -> list[str]:
+    search = NameSearch(Vocabulary.from_names(names), np.array(weights or [1] * len(names)))
+    try:
+        return [names[i] for i in search(text, k)]
+    finally:
+        search.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [("united k", "United Kingdom"), ("KING", "Kingdom of Fife"), ("sao", "São Paulo"), ("zuerich", "Zürich"),
+     ("zurich", "Zürich"), ("new y", "New_York"), ("lima", NAMES[9]), ("city", NAMES[9]), ("αθηνα", "Αθήνα"),
+     ("МОС", "Москва"), ("東", "東京"), ("peru", "Peru"), ("per", "Peru"), ("kindgom", "Kingdom of Fife"),
+     ("untied kigdom", "United Kingdom"), ("Pery", "Peru"), ("xyz", None), ("", None), ("  -/ ", None)],
+)  # fmt: skip
+def test_what_people_type_is_found(text: str, first: str | None) -> None:
+    names = found(text)
+    assert (names[0] if names else None) == first
+
+
+def test_a_whole_name_comes_first_and_then_those_with_more_weight() -> None:
+    names = ["Lima Norte", "Lima", "San Lima", "Limassol"]
+    assert found("lima", names=names, weights=[5, 1, 100, 9]) == ["Lima", "Limassol", "Lima Norte", "San Lima"]
+    assert found("lima", k=2, names=names, weights=[5, 1, 100, 9]) == ["Lima", "Limassol"]
+
+
+def plain(text: str, names: list[str], weights: list[int], k: int) -> list[int]:
+    """Words by splitting, and beginnings by startswith."""
+    fold = lambda s: " ".join(unicodedata.normalize("NFKD", s).casefold().replace("_", " ").split())  # noqa: E731
+    query, ranked = fold(text), []
+    for i, name in enumerate(names):
+        words = fold(name).split(" ")
+        begins = [j for j in range(len(words)) if " ".join(words[j:]).startswith(query)]
+        if query and begins:
+            cost = 0 if fold(name) == query else 1 if begins[0] == 0 else 2
+            ranked.append((cost, -weights[i], i))
+    return [i for *_, i in sorted(ranked)][:k]
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.text("abAB _", max_size=7), min_size=1, max_size=30), st.text("abAB _", max_size=4), st.integers(1, 8),
+    st.data(),
+)  # fmt: skip
+def test_beginnings_are_those_of_a_plain_loop(names: list[str], text: str, k: int, data: st.DataObject) -> None:
+    weights = data.draw(st.lists(st.integers(0, 3), min_size=len(names), max_size=len(names)))
+    wanted = plain(text, names, weights, k)
+    search = NameSearch(Vocabulary.from_names(names), np.array(weights))
+    got = search(text, k).tolist()
+    search.close()
+    if wanted:
+        assert got == wanted
+
+
+@given(st.text(max_size=300), st.lists(st.text(max_size=600), max_size=5))
+@settings(max_examples=60)
+def test_any_text_can_be_searched_in_any_names(text: str, names: list[str]) -> None:
+    names = [n.encode("utf-8", "ignore").decode() for n in names]
+    search = NameSearch(Vocabulary.from_names(names), np.ones(len(names)))
+    assert len(search(text, 3)) <= 3
+    search.close()

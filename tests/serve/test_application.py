@@ -1,0 +1,292 @@
+"""The REST service of a real server: answers as in Python, and one sentence with a code for every mistake."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import shutil
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from grash.api.model import load_model
+from grash.serve import guard, server
+from grash.serve.server import ModelServer
+from grash.serve.service import Service
+from serve.conftest import HOSTILE, Client, places, serving
+from small_graph import grash as run
+
+
+def test_answers_are_those_of_python(client: Client, model_path: Path) -> None:
+    model = load_model(model_path, device="cpu")
+    for like_known in (True, False):
+        for asked in ({"head": "Lima", "relation": "near"}, {"relation": "near", "tail": "Oslo"}):
+            reply = client.get("/api/ask", **asked, k=4, like_known=like_known)
+            wanted = model.predict(**asked, k=4, like_known=like_known)
+            assert [(a["name"], a["score"], a["known"]) for a in reply.json["answers"]] == [
+                (a.name, a.score, a.known) for a in wanted
+            ]
+            assert [a["rank"] for a in reply.json["answers"]] == list(range(1, len(wanted) + 1))
+    relations = client.get("/api/ask", head="Lima", tail="Peru").json
+    assert relations["asked"] == "relation" and len(relations["answers"]) == 3
+
+
+def test_like_known_is_the_default_and_types_filter(client: Client) -> None:
+    names = [a["name"] for a in client.get("/api/ask", head="Oslo", relation="located_in").json["answers"]]
+    assert set(names) <= {"Peru", "Italy", "United Kingdom", "Norway", HOSTILE}
+    of_type = client.get("/api/ask", head="Oslo", relation="located_in", like_known=False, answer_type="City")
+    assert len(of_type.json["answers"]) == 8
+    assert "City" in client.get("/api/model").json["types"]
+
+
+def test_a_batch_has_the_answers_of_its_questions(client: Client) -> None:
+    questions = [
+        {"head": "Lima", "relation": "near"},
+        {"relation": "near", "tail": "Lima"},
+        {"head": "Lima", "tail": "Peru"},
+    ]
+    reply = client.post("/api/ask", {"questions": questions, "k": 3, "like_known": False})
+    single = [client.get("/api/ask", **q, k=3, like_known=False).json for q in questions]
+    assert reply.json["questions"] == single
+    rows = list(
+        csv.DictReader(io.StringIO(client.post("/api/ask?format=csv", {"questions": questions, "k": 3}).body.decode()))
+    )
+    assert len(rows) == 9 and rows[0]["question"] == "1" and rows[0]["tail"] == "?"
+
+
+def test_a_name_is_no_formula_in_a_spreadsheet(client: Client) -> None:
+    reply = client.get("/api/ask", relation="located_in", tail="Italy", k=8, format="csv")
+    cells = [row["answer"] for row in csv.DictReader(io.StringIO(reply.body.decode()))]
+    assert "'=2+2" in cells and "=2+2" not in cells
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "code", "message"),
+    [
+        ({"head": "Lima"}, 400, "bad_question", "no relation and no tail is given"),
+        ({}, 400, "bad_question", "no head and no relation and no tail"),
+        ({"head": "Lima", "relation": "near", "tail": "Rome"}, 400, "bad_question", "all three are given"),
+        ({"head": "Lima", "relation": "near", "k": 0}, 400, "bad_question", "k=0 is not possible"),
+        ({"head": "Lima", "relation": "near", "k": 10**30}, 400, "bad_question", "from 1 to 1,000"),
+        ({"head": "Lima", "relation": "near", "k": "x"}, 400, "bad_request", "k: Input should be a valid integer"),
+        ({"head": "Limma", "relation": "near"}, 404, "unknown_name", "Did you mean 'Lima'?"),
+        ({"head": "Lima", "relation": "nera"}, 404, "unknown_name", "no relation named 'nera'"),
+        ({"head": "../../etc/passwd", "relation": "near"}, 404, "unknown_name", "no entity named"),
+        ({"head": "Lima", "relation": "near", "answer_type": "Rome"}, 400, "bad_question", "No entity has the type"),
+        ({"head": "Lima", "tail": "Rome", "answer_type": "City"}, 400, "bad_question", "question for a relation"),
+        ({"head": "x" * 5000, "relation": "near"}, 400, "bad_request", "at most 4096 characters"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_a_sentence_with_a_code(client: Client, asked: dict, status: int, code: str, message: str) -> None:
+    reply = client.get("/api/ask", **asked)
+    assert (reply.status, reply.json["code"]) == (status, code)
+    assert message in reply.json["message"]
+
+
+def test_mistakes_of_a_batch_name_the_question(client: Client) -> None:
+    good = {"head": "Lima", "relation": "near"}
+    reply = client.post("/api/ask", {"questions": [good, {"head": "Limma", "relation": "near"}]})
+    assert reply.status == 404 and reply.json["question"] == 2 and "Lima" in reply.json["suggestions"]
+    assert client.post("/api/ask", {"questions": []}).json["code"] == "batch_size"
+    assert client.post("/api/ask", {"questions": [good] * 1001}).status == 413
+    assert client.post("/api/ask", b"{").json["code"] == "bad_request"
+    assert client.post("/api/ask", {"questions": [{**good, "path": "/etc"}]}).status == 400
+    assert client.post("/api/ask", b'{"questions": [{"head": "\\ud800", "relation": "near"}]}').status == 400
+
+
+def test_other_endpoints_answer_and_refuse(client: Client) -> None:
+    assert client.get("/api/search", q="qqqq").json == {"results": []}
+    assert client.get("/api/search", q="united").json["results"][0]["name"] == "United Kingdom"
+    assert client.get("/api/search", q="locatde", kind="relation").json["results"][0]["name"] == "located_in"
+    facts = client.get("/api/facts", entity="Lima", k=50).json
+    assert {"head": "Lima", "relation": "near", "tail": "Rome", "split": "valid"} in facts["facts"]
+    assert facts["map"]["entities"][0] == "Lima" and len(facts["map"]["triples"]) >= 3
+    assert len(client.get("/api/neighbors", entity="Lima", k=3).json["neighbors"]) == 3
+    reasons = client.get("/api/explain", head="Oslo", relation="located_in", tail="Norway", k=3).json
+    assert reasons["known"] and len(reasons["reasons"]) == 3
+    for path in ("/api/facts", "/api/neighbors"):
+        assert client.get(path, entity="Limma").json["suggestions"] == ["Lima"]
+        assert client.get(path, entity="Lima", k=0).status == 400
+    assert client.get("/nothing").json["code"] == "not_found"
+    assert client.send("DELETE", "/api/ask").json["code"] == "method_not_allowed"
+
+
+def test_paths_of_the_file_system_are_out_of_reach(client: Client) -> None:
+    for path in (
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/page.html",
+        "/static/..%2f..%2fetc/passwd",
+    ):
+        reply = client.send("GET", path)
+        assert reply.status == 404 and b"root:" not in reply.body
+
+
+def exchange(port: int, content: bytes) -> bytes:
+    """Send bytes and return what comes back until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        with contextlib.suppress(ConnectionError):  # refused before all of it was sent
+            connection.sendall(content)
+        return read_all(connection)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    reply = b""
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(4096):
+            reply += part
+    return reply
+
+
+def test_a_body_over_the_limit_is_refused(client: Client) -> None:
+    head = "POST /api/ask HTTP/1.1\r\nHost: localhost\r\n"
+    said = f"{head}Content-Length: {1 << 50}\r\n\r\n".encode()
+    size = guard.MAX_BODY + 1
+    hidden = f"{head}Transfer-Encoding: chunked\r\n\r\n{size:x}\r\n".encode() + b"x" * size + b"\r\n0\r\n\r\n"
+    for content in (said, hidden):
+        reply = exchange(client.port, content)
+        assert b" 413 " in reply.split(b"\r\n")[0] and b"body_too_large" in reply
+
+
+def test_slow_clients_are_cut_off_and_disturb_nobody(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.4)
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.4)
+    slow = [socket.create_connection(("127.0.0.1", client.port), 20) for _ in range(20)]
+    for i, connection in enumerate(slow):
+        head = b"POST /api/ask HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{" if i % 2 else b"GET /api/mo"
+        connection.sendall(head)
+    assert client.get("/api/ask", head="Lima", relation="near").status == 200
+    for i, connection in enumerate(slow):
+        reply = read_all(connection)
+        assert (b" 408 " in reply and b"too_slow" in reply) if i % 2 else reply == b""
+        connection.close()
+
+
+def test_other_hosts_and_origins_get_nothing(client: Client) -> None:
+    assert client.get("/api/model", {"Host": "evil.example"}).json["code"] == "wrong_host"
+    assert client.get("/api/model", {"Host": f"localhost:{client.port}"}).status == 200
+    assert client.get("/api/model", {"Host": "[::1]"}).status == 200
+    reply = client.get("/api/model", {"Origin": "http://evil.example"})
+    assert not [name for name in reply.headers if name.startswith("access-control")]
+    assert client.send("OPTIONS", "/api/ask", None, {"Origin": "http://evil.example"}).status == 405
+
+
+def test_the_page_allows_its_own_scripts_only(client: Client) -> None:
+    for path in ("/", "/docs"):
+        reply = client.get(path)
+        policy = reply.headers["content-security-policy"]
+        assert reply.status == 200 and "default-src 'none'" in policy and "unsafe" not in policy
+        assert (
+            b"http://" not in reply.body.replace(b"http://www.w3.org/2000/svg", b"") and b"https://" not in reply.body
+        )
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert b"/api/explain" in reply.body
+    schema = client.get("/openapi.json").json
+    assert set(schema["paths"]["/api/ask"]) == {"get", "post"}
+
+
+def test_a_token_is_needed_where_one_is_set(model_path: Path) -> None:
+    with serving(Service(places()), token="s3cret") as secret:
+        assert secret.get("/api/model").json["code"] == "token_needed"
+        assert secret.get("/metrics").status == 401
+        assert secret.get("/api/model", {"Authorization": "Bearer wrong"}).status == 401
+        assert secret.get("/api/model", {"Authorization": "Bearer s3cret"}).status == 200
+        assert secret.get("/health").status == 200 and secret.get("/").status == 200
+    ran = run("serve", model_path, "--token", "\n")
+    assert ran.code == 2 and "--token is not possible" in ran.err
+
+
+def test_concurrent_questions_share_ranking_calls(client: Client) -> None:
+    def value(name: str) -> float:
+        lines = client.get("/metrics").body.decode().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
+
+    before = value("grash_questions_total"), value("grash_batches_total")
+    asked = [{"head": name, "relation": "near", "k": 1 + i % 5} for i, name in enumerate(["Lima", "Rome", "Oslo"] * 40)]
+    with ThreadPoolExecutor(24) as pool:
+        replies = list(pool.map(lambda q: client.get("/api/ask", **q).json, asked))
+    for question, reply in zip(asked, replies):
+        assert reply["head"] == question["head"] and len(reply["answers"]) == question["k"]
+    n_questions, n_batches = value("grash_questions_total") - before[0], value("grash_batches_total") - before[1]
+    assert n_questions == 120 and n_batches < 120
+
+
+def test_a_replaced_folder_is_reported_and_the_old_model_answers(model_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_path, folder)
+    with serving(Service.load(folder, "cpu")) as served:
+        wait_for(lambda: served.get("/health").json.get("verified"))
+        before = served.get("/api/ask", head="Lima", relation="near").json
+        model_of_two = places()
+        model_of_two.kge.entity.mul_(-1)
+        model_of_two.save(folder, overwrite=True)
+        health = served.get("/health").json
+        assert health["code"] == "model_replaced" and "until grash serve is restarted" in health["message"]
+        assert served.get("/api/ask", head="Lima", relation="near").json == before
+        shutil.rmtree(folder)
+        assert served.get("/health").json["code"] == "model_replaced"
+        assert served.get("/api/ask", head="Lima", relation="near").json == before
+
+
+def test_damage_is_found_after_the_start(model_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_path, folder)
+    tables = folder / "embeddings.safetensors"
+    content = bytearray(tables.read_bytes())
+    content[-5] ^= 1
+    tables.write_bytes(content)
+    with serving(Service.load(folder, "cpu")) as served:
+        wait_for(lambda: served.get("/health").status == 503)
+        assert served.get("/health").json["code"] == "model_damaged"
+
+
+def wait_for(condition, seconds: float = 20) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_port_in_use_is_a_sentence(client: Client, model_path: Path) -> None:
+    ran = run("serve", model_path, "--port", client.port)
+    assert ran.code == 2 and f"Port {client.port} cannot be used: address already in use" in ran.err
+    assert "--port 70000 is not possible" in run("serve", model_path, "--port", 70000).err
+    assert run("serve", "nothing").code == 2
+
+
+def test_a_graph_without_names_is_served_by_ids() -> None:
+    import numpy as np
+
+    import grash
+    from small_graph import model_of
+
+    triples = np.array([[0, 0, 1], [1, 0, 2], [2, 1, 0]])
+    model = model_of(grash.from_triples(triples, valid=triples[:0], test=triples[:0], ids=True))
+    with serving(Service(model)) as served:
+        assert served.get("/api/search", q="2").json == {"results": [{"name": "2", "id": 2}]}
+        assert served.get("/api/ask", head="0", relation="0").status == 200
+        assert served.get("/api/ask", head="7", relation="0").json["code"] == "unknown_name"
+
+
+def test_stopping_leaves_no_thread_behind(model_path: Path) -> None:
+    server_of = ModelServer(Service.load(model_path, "cpu"), 0)
+    thread = threading.Thread(target=server_of.run, daemon=True)
+    thread.start()
+    wait_for(lambda: Client(server_of.port).get("/health").status == 200)
+    server_of.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    with pytest.raises(OSError):
+        Client(server_of.port).get("/health")
+
+
+def test_every_reply_is_json_of_ascii(client: Client) -> None:
+    reply = client.get("/api/ask", relation="located_in", tail=HOSTILE, k=8)
+    assert reply.body.isascii() and json.loads(reply.body)["tail"] == HOSTILE
