@@ -2,7 +2,7 @@
 
     python benchmarks/bench_name_search.py --names 6500000
 
-Names are one to four words drawn from 200,000 invented ones (Markov chains of the letters of the bundled graph's
+Names are one to four words drawn from 200,000 invented ones (letters follow each other as in the bundled graph's
 names), common words more often. Queries are beginnings of names or of words, with up to two typing errors.
 """
 
