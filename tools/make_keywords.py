@@ -76,6 +76,7 @@ LOOSER = {  # what is accepted beside the type of the record
     "models": "str | Sequence[str]",
     "space": "str | Path | Mapping[str, Any]",
     "fixed": "Mapping[str, Any]",
+    "time": "str | float | None",
     "columns": "str | Sequence[int | str] | None",
 }
 SPLITTING = ("duplicates", "valid_fraction", "test_fraction", "n_valid", "n_test", "seed")

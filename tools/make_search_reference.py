@@ -55,7 +55,7 @@ def values_of(name: str, field: Any) -> str:
         return ", ".join(get_args(kind))
     if kind is bool:
         return "true, false"
-    kind, none = (int, ", or none") if kind == int | None else (kind, "")
+    kind, none = (get_args(kind)[0], ", or none") if kind in (int | None, float | None) else (kind, "")
     bounds = [f"{sign} {getattr(m, s):g}" for m in field.metadata for s, sign in SIGNS.items() if hasattr(m, s)]
     return " ".join([{int: "whole number", float: "number"}[kind], " and ".join(bounds)]) + none
 

@@ -5,10 +5,12 @@ Values are rounded before a unit is chosen, so 59.9 minutes print as "1 h 00 min
 
 from __future__ import annotations
 
-import html
+import math
 import re
-from collections.abc import Iterable, Sequence
 
+from grash.errors import ConfigError
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 # control characters, which act on a terminal; marks that change the direction of text; halves of surrogate pairs
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f\ufeff\ud800-\udfff]")
 
@@ -23,6 +25,23 @@ def format_duration(seconds: float) -> str:
     if minutes < 120:
         return f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def parse_duration(given: str | float, name: str = "time") -> float:
+    """Return the seconds of a duration: a number, or a number with s, m or h ("90s", "10m", "2h")."""
+    seconds = math.nan
+    if isinstance(given, str):
+        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-z]*)\s*", given[:40].lower())
+        if match and match[2] in _UNITS:
+            seconds = float(match[1]) * _UNITS[match[2]]
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        seconds = float(given)
+    if not (math.isfinite(seconds) and seconds > 0):
+        text = printable(str(given)[:40])
+        raise ConfigError(
+            f"{name}={text} is not a duration: give seconds, or a number with a unit, e.g. 90s, 10m or 2h."
+        )
+    return seconds
 
 
 def format_bytes(n: float) -> str:
@@ -55,23 +74,3 @@ def format_number(value: float) -> str:
 def printable(text: str, *, keep: str = "") -> str:
     """Return the text with characters that act on a terminal written as escapes, e.g. \\x1b; `keep` are left as is."""
     return HIDDEN.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), text)
-
-
-def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, below: str = "") -> str:
-    """Return a table for notebooks, with every text escaped. Numbers are aligned to the right."""
-
-    def cell(value: object) -> str:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return f'<td style="text-align:left">{_html_text("" if value in (None, False) else value)}</td>'
-        number = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-        return f'<td style="text-align:right">{number}</td>'
-
-    head = "".join(f'<th style="text-align:left">{_html_text(column)}</th>' for column in columns)
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-    note = f"<p>{_html_text(below)}</p>" if below else ""
-    title = f'<caption style="text-align:left;white-space:nowrap"><b>{_html_text(caption)}</b></caption>'
-    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
-
-
-def _html_text(value: object) -> str:
-    return html.escape(printable("yes" if value is True else str(value)))

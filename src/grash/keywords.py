@@ -145,6 +145,7 @@ class SearchKeywords(TypedDict, total=False):
     variant: Literal["combined", "graph", "epoch"]
     space: str | Path | Mapping[str, Any]
     proposals: Literal["random", "sobol", "portfolio"]
+    time: str | float | None
     seed: int
     reduction: Literal["core-order", "k-core"]
     degree: Literal["neighbors", "triples"]

@@ -14,7 +14,6 @@ from typing import Any
 
 from grash import __version__
 from grash.data.dataset import Dataset
-from grash.engines.driver import FIXED_LENGTH_SCHEDULES
 from grash.errors import ConfigError, InputError
 from grash.reduction.sampling import kgtuner_walk, random_walks, sample_triples
 from grash.reduction.subgraph import Subgraph, max_train_triples
@@ -22,7 +21,7 @@ from grash.search.graphs import SearchGraphs
 from grash.search.proposals import full_training, make_configurations
 from grash.search.schedule import MIN_VALID, min_entities, round_config
 from grash.search.settings import SearchSettings, make_settings
-from grash.search.trial import Configuration, Round
+from grash.search.trial import FIXED_LENGTH_SCHEDULES, Configuration, Round
 from grash.training.config import TrainConfig, make_config
 from grash_study.store import SCHEMA, VERSION, Store, Technique
 

@@ -348,7 +348,7 @@ def test_memory_admits_as_many_trials_at_once_as_fit(tmp_path: Path, monkeypatch
 
 
 def test_workers_are_spread_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.engines.choose._n_cores", lambda: 8)
+    monkeypatch.setattr("grash.engines.choose.n_cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert worker_devices("auto", None, threads=1) == ["cpu"] * 8
     assert worker_devices("cpu", None, threads=3) == ["cpu"] * 2

@@ -24,23 +24,21 @@ from grash.data.load import Source, as_dataset
 from grash.engines.choose import check_engine, choose_engine, trials_at_once
 from grash.engines.driver import Driver
 from grash.engines.local import LocalEngine, TrialRunner
-from grash.engines.plan import SearchPlan, plan_search
-from grash.errors import ConfigError, InputError
-from grash.formatting import html_table
+from grash.engines.plan import SearchPlan, measure_machines, plan_search
+from grash.errors import ConfigError, GrashError, InputError
 from grash.kernels.device import restore_threads
 from grash.keywords import OpenKeywords, SearchKeywords, with_keywords
 from grash.optional import optional_import
-from grash.report.live import is_interactive, live_display
 from grash.report.progress import RunFiles
-from grash.report.summary import status_of
-from grash.search.callbacks import Callback, OnChange
+from grash.search.callbacks import Callback
 from grash.search.graphs import SearchGraphs
-from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
-from grash.search.proposals import given_proposals
+from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
+from grash.search.proposals import given_proposals, scores_of_models
 from grash.search.run_folder import (
     SEARCH_FILE,
     RunFolder,
     check_folder,
+    check_same,
     cores_file,
     dataset_folder,
     default_folder,
@@ -49,7 +47,8 @@ from grash.search.run_folder import (
     read_settings,
 )
 from grash.search.schedule import cost_of
-from grash.search.settings import make_settings
+from grash.search.settings import make_settings, named_settings
+from grash.search.time_limit import CHOSEN, Choice, TimeLimit, choose_settings, measured_models
 from grash.search.trial import Trial
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.placement import PLACEMENTS
@@ -90,22 +89,32 @@ class Search:
 
         initial_configs: configurations that enter the first round. from_run: folder of an earlier search whose best
         configurations enter it, too. device: auto, or names separated by commas (cuda:0,cuda:1). address: of a Ray
-        cluster, for engine="ray". placement: where the final model's entities are stored, as in `grash.train`.
+        cluster, for engine="ray". placement: where the final model's entities are stored, as in `grash.train`. With
+        `time` (seconds, or "90s", "10m", "2h"), the search, its final training and the test end that long from now:
+        settings that are not given are chosen after a few seconds of measuring.
         """
+        time = settings.pop("time", None)
+        limit = None if time is None else TimeLimit.of(time)
         self.source = source if source is not None else "" if isinstance(dataset, Dataset) else str(dataset)
         self.dataset = as_dataset(dataset)
         initial = [initial_of(c) for c in initial_configs]
         given = {**settings, "initial": initial} if initial else dict(settings)
         if "space" in given:
             given["space"] = resolved_space(given["space"])
+        self.engine, self.device, self.workers, self.trial_timeout = engine, device, workers, trial_timeout
+        self.address, self.placement = address, placement
+        self.choice: Choice | None = None  # what the time limit chose
+        self.limit = limit
+        if limit is not None:
+            found = begun_search(self.dataset, named_settings({**given, "time": limit.seconds}, preset=preset), out)
+            given = found[1] if found else self._choose(named_settings(given, preset=preset), limit)
+            out, self.limit = (found[0], None) if found else (out, limit)
         self.settings = make_settings(given, preset=preset)
         given_proposals(self.settings, self.dataset.n_entities)  # raises now for what would not fit later
         if from_run is not None:
             taken = self._fitting(best_of_run(from_run))[: self.settings.n_trials - len(initial)]
             self.settings = self.settings.model_copy(update={"initial": (*self.settings.initial, *taken)})
         self.folder = Path(out) if out is not None else default_folder(self.dataset, self.settings)
-        self.engine, self.device, self.workers, self.trial_timeout = engine, device, workers, trial_timeout
-        self.address, self.placement = address, placement
         if placement not in PLACEMENTS:
             raise ConfigError(f"placement={placement!r} is unknown: give {', '.join(PLACEMENTS)}.")
         if trial_timeout is not None and not trial_timeout > 0:
@@ -158,18 +167,23 @@ class Search:
         self,
         *,
         callbacks: Iterable[Callback] = (),
-        progress: bool | None = None,
         max_seconds: float | None = None,
         extend: Mapping[str, Any] | None = None,
+        time: str | float | TimeLimit | None = None,
     ) -> SearchResult:
         """Run the search to its end, or resume it.
 
         callbacks: called while it runs (`grash.Callback`). An error that one raises stops the search and is raised
-        here; the next `run` resumes it. progress: whether to show it (default: in terminals and notebooks).
-        extend: n_trials or budget, larger than before.
+        here; the next `run` resumes it. max_seconds: stop then, to be resumed later. extend: n_trials or budget, larger
+        than before. time: of a search within a time that is resumed, replaces what is left of it.
         """
         if max_seconds is not None and not max_seconds >= 0:
             raise ConfigError(f"max_seconds={max_seconds}: give 0 or more seconds.")
+        if time is not None and (self.settings.time is None or not self.begun):
+            raise ConfigError("run(time=…) is for resuming a search within a time: give time to Search for a new one.")
+        if extend and self.settings.time is not None:
+            raise ConfigError("A search within a time has no budget to extend: start a new search with more time.")
+        limit = TimeLimit.of(time) if time is not None else self.limit
         check_engine(self.engine, self.device, self.workers, threads=self.settings.threads, address=self.address)
         self._check_plan()
         with restore_threads(), RunFolder(self.folder) as folder:
@@ -181,13 +195,11 @@ class Search:
             )  # fmt: skip
             files = RunFiles(self.folder)
             with ExitStack() as stack:
-                quiet = progress is False or (progress is None and not is_interactive())
-                live = OnChange(stack.enter_context(live_display(quiet)))
                 stack.callback(files.write)
                 stack.callback(engine.close)
                 driver = Driver(
-                    folder, self.graphs, engine, source=self.source, callbacks=(files, live, *callbacks),
-                    max_seconds=max_seconds, placement=self.placement,
+                    folder, self.graphs, engine, source=self.source, callbacks=(files, *callbacks),
+                    max_seconds=max_seconds, placement=self.placement, choice=self.choice, limit=limit,
                 )  # fmt: skip
                 stack.callback(driver.close)
                 if extend:
@@ -249,6 +261,33 @@ class Search:
                 log.warning("A configuration of the other run is left out: %s", error)
         return fitting
 
+    def _choose(self, given: dict[str, Any], limit: TimeLimit) -> dict[str, Any]:
+        """Return the settings, with those that the time allows after measuring this machine."""
+        if "budget" in given:
+            raise ConfigError("time and budget were given, and the time decides the budget: leave one of them out.")
+        if self.engine == "ray":
+            raise ConfigError(
+                "time measures this machine, and engine='ray' uses others: give epochs and trials instead."
+            )
+        first = make_settings(given)  # checks what is given
+        devices = check_engine(self.engine, self.device, self.workers, threads=1)
+        fixed = {name: getattr(first, name) for name in CHOSEN if name in given}
+        models, graphs = measured_models(limit.seconds, fixed), SearchGraphs(self.dataset, first)
+        with restore_threads():
+            machines = measure_machines(
+                graphs, models, device=devices[0], workers=1 if self.engine == "sequential" else len(devices),
+                seconds=min(5.0, 0.04 * limit.seconds), dim=fixed.get("dim"),
+            )  # fmt: skip
+            sizes = graphs.sizes()
+        machines = [m for m in machines if self.engine in ("auto", m.engine) or m.engine == "auto"]
+        self.choice = choose_settings(
+            limit.seconds, sizes, machines, scores_of_models(first, models, self.dataset.n_entities), fixed,
+            used=limit.seconds - limit.left, final_train=first.final_train, n_initial=len(first.initial),
+        )  # fmt: skip
+        if self.engine == "auto":
+            self.engine = self.choice.machine.engine
+        return {**given, **self.choice.settings, "time": limit.seconds}
+
     def _check_plan(self) -> None:
         """Raise for what cannot be searched, before anything is written."""
         if not self.begun and not self._planned:
@@ -256,6 +295,10 @@ class Search:
 
     def _asking_driver(self) -> Driver:
         if self._asking is None:
+            if self.settings.time is not None:
+                raise ConfigError(
+                    "time= plans for grash's own trainings: leave it out to ask for trials and tell scores."
+                )
             self.settings = self.settings.model_copy(update={"final_train": False, "finalists": 0})
             self._graphs = None  # they depend on the settings
             self._check_plan()
@@ -286,19 +329,6 @@ class SearchResult:
         path = Path(folder) / LEDGER_FILE
         events = read_ledger(path) if path.exists() else []
         return cls(Path(folder), SearchState.replay(events))
-
-    def __repr__(self) -> str:
-        best, final = self.state.incumbent(), self.state.final
-        parts = [status_of(self.state), f"{self.state.spent:.3g} of {self.state.budget:g} full runs"]
-        if best is not None:
-            parts.append(f"configuration {best.number}: valid MRR {best.mrr:.4f} in round {best.round}")
-        if final is not None and final.evaluation:
-            parts.append(f"test MRR {final.evaluation['both']['mrr']:.4f}")
-        return f"SearchResult({str(self.folder)!r}: {', '.join(parts)})"
-
-    def _repr_html_(self) -> str:
-        columns = ("round", "trials", "entities", "triples", "epochs", "best MRR", "cost")
-        return html_table(repr(self), columns, [_round_row(r) for r in self.state.rounds])
 
     @property
     def best_config(self) -> TrainConfig:
@@ -333,12 +363,6 @@ class SearchResult:
         return write_report(self.folder)
 
 
-def _round_row(past: RoundState) -> list[Any]:
-    plan, best = past.plan, next((past.results[n].mrr for n in past.best(1)), None)
-    sizes = [plan.n_entities, plan.n_train, f"{plan.epochs:.3g}"]
-    return [plan.number, len(past.results), *sizes, best, f"{past.cost:.3g}"]
-
-
 @dataclass(frozen=True, eq=False)
 class AskedTrial:
     """A trial for your own trainer: train `config` on `dataset.train`, and tell its MRR on `dataset.valid`."""
@@ -354,6 +378,27 @@ class AskedTrial:
     @property
     def number(self) -> int:
         return self.trial.number
+
+
+def begun_search(dataset: Dataset, given: dict[str, Any], out: str | Path | None) -> tuple[Path, dict[str, Any]] | None:
+    """Return folder and settings of a search within a time that was begun with what is given; None if there is none.
+
+    Without a folder, it is an unfinished one among the default folders.
+    """
+    folders = sorted(Path("runs").glob(f"{dataset.name}-*-search*".replace("/", "-"))) if out is None else [Path(out)]
+    for folder in folders:
+        if not (folder / SEARCH_FILE).is_file():
+            continue
+        there = read_settings(folder).model_dump(mode="json")
+        try:
+            check_same(folder, make_settings({**there, **given}), dataset)
+        except GrashError:
+            if out is not None:
+                raise
+            continue
+        if out is not None or not SearchResult.load(folder).state.finished:
+            return folder, there
+    return None
 
 
 def resolved_space(given: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,10 +12,10 @@ import typer
 
 from grash.cli import options
 from grash.cli.console import as_json, command, say, show, show_log, table, wrapped
+from grash.cli.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
 from grash.errors import INTERRUPTED, UNFINISHED, ConfigError
 from grash.formatting import format_duration
-from grash.report.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.report.meaning import (
     FILTERS,
     baseline_text,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from grash.data.dataset import Dataset
     from grash.search.callbacks import Callback
     from grash.search.ledger import StopReason
+    from grash.search.time_limit import TimeLimit
     from grash.search.trial import TrialResult
 
 _STOP_CODES: dict[StopReason, int] = {"interrupted": INTERRUPTED, "max_seconds": UNFINISHED}
@@ -43,6 +45,9 @@ _SETTINGS = {
     "budget": optional(float, "B: cost of the search in full runs (default: 3).", "--budget", "-B"),
     "n_trials": optional(int, "n: configurations in the first round (default: 64).", "--n-trials", "-n"),
     "eta": optional(int, "η: the best 1/η advance to the next round (default: 4)."),
+    "time": optional(
+        str, "Time for search, final training and test, e.g. 90s, 10m or 2h; chooses settings that are not given."
+    ),
     "variant": optional(str, "What is reduced: combined, graph or epoch (default: combined)."),
     "space": optional(str, "Search space: default, paper, wide, or a YAML file (default: default)."),
     "proposals": optional(str, "Source of configurations: random, sobol or portfolio (default: portfolio)."),
@@ -117,6 +122,7 @@ def search(
     come on top. Ctrl-C finishes the running trials and stops; a second Ctrl-C saves them and stops at once. The same
     command, or grash resume, continues the search.
     """
+    began = time.monotonic()
     from grash.api.search import Search
 
     show_log()
@@ -133,9 +139,9 @@ def search(
         return
     if extend:
         raise ConfigError(f"--extend needs a run folder, and {source} is none: give the folder of the search.")
-    made = _make_search(source, out, asked, engine, reading)
+    made = _make_search(source, out, asked, engine, reading, began)
     if not quiet and not made.begun:
-        show(made.plan())
+        _show_plan(made)
     _run(made, max_seconds, quiet, json, trackers)
 
 
@@ -154,16 +160,21 @@ def plan(
 ) -> None:
     """Show the rounds of a search, their cost and the time they take here; train nothing."""
     show_log()
-    found = _make_search(source, out, asked, engine, reading).plan(probe=probe)
+    made = _make_search(source, out, asked, engine, reading, time.monotonic())
     if json:
-        as_json(asdict(found) | {"seconds": found.seconds, "wall_seconds": found.wall_seconds})
+        found = made.plan(probe=probe and made.choice is None)
+        times = {"seconds": found.seconds, "wall_seconds": found.wall_seconds}
+        as_json(asdict(found) | times | {"time": made.choice and made.choice.to_json()})
     else:
-        show(found.details() if verbose else found)
+        _show_plan(made, probe=probe, verbose=verbose)
 
 
 def resume(
     folder: RunFolder,
     max_seconds: MaxSeconds = None,
+    more: Annotated[
+        str | None, typer.Option("--time", help="Time for the rest of a search within a time (default: what is left).")
+    ] = None,
     tracker: Trackers = None,
     quiet: Quiet = False,
     json: Json = False,
@@ -171,11 +182,14 @@ def resume(
     engine: dict[str, Any],
 ) -> None:
     """Continue a stopped or interrupted search."""
+    began = time.monotonic()
     from grash.api.search import Search
+    from grash.search.time_limit import TimeLimit
 
     show_log()
     trackers = _make_trackers(tracker)
-    _run(Search.open(folder, **engine), max_seconds, quiet, json, trackers)
+    limit = None if more is None else TimeLimit.of(more, began)
+    _run(Search.open(folder, **engine), max_seconds, quiet, json, trackers, limit=limit)
 
 
 def status(
@@ -257,11 +271,12 @@ def _make_trackers(targets: list[str] | None) -> list[Callback]:
 
 
 def _make_search(
-    source: str, out: Path | None, asked: dict[str, Any], engine: dict[str, Any], reading: dict[str, Any]
+    source: str, out: Path | None, asked: dict[str, Any], engine: dict[str, Any], reading: dict[str, Any], began: float
 ) -> Search:
-    """Return the search that options and --config describe; options override the file."""
+    """Return the search that options and --config describe; options override the file. began: when its time starts."""
     from grash.api.dataset import load_dataset
     from grash.api.search import Search, settings_of_file
+    from grash.search.time_limit import TimeLimit
 
     settings = dict(asked)
     fixed = dict(parse_assignment(text) for text in settings.pop("fixed", []))
@@ -273,8 +288,18 @@ def _make_search(
         fixed = {**from_file.get("fixed", {}), **fixed}
     if fixed:
         settings["fixed"] = fixed
+    if settings.get("time") is not None:
+        settings["time"] = TimeLimit.of(settings["time"], began)
     dataset = load_dataset(source, **reading)
     return Search(dataset, source=source, out=out, **engine, **settings)
+
+
+def _show_plan(made: Search, *, probe: bool = True, verbose: bool = False) -> None:
+    """Show the plan, and of a search within a time what was chosen, instead of measuring again."""
+    found = made.plan(probe=probe and made.choice is None)
+    show(found.details() if verbose else found)
+    for line in [] if made.choice is None else made.choice.sentences():
+        show(line)
 
 
 def _run(
@@ -284,15 +309,15 @@ def _run(
     json: bool,
     trackers: list[Callback],
     extend: dict[str, Any] | None = None,
+    limit: TimeLimit | None = None,
 ) -> None:
     from grash.search.callbacks import OnChange
 
     if not quiet:
         say(f"run folder: {made.folder}")
     with live_display(quiet) as watch:
-        result = made.run(
-            callbacks=[OnChange(watch), *trackers], progress=False, max_seconds=max_seconds, extend=extend
-        )
+        reported = [OnChange(watch), *trackers]
+        result = made.run(callbacks=reported, max_seconds=max_seconds, extend=extend, time=limit)
     if json:
         as_json(summarize(result.state, datetime.now(timezone.utc)))
     if result.state.stopped:

@@ -12,6 +12,7 @@ from grash.engines.memory import choose_device
 from grash.engines.processes import ProcessEngine
 from grash.engines.ray import TRIALS_PER_GPU, RayEngine, check_ray
 from grash.errors import ConfigError
+from grash.kernels.device import n_cores
 from grash.search.graphs import SearchGraphs
 from grash.search.trial import Engine
 
@@ -89,14 +90,10 @@ def worker_devices(device: str, workers: int | None, *, threads: int) -> list[st
     if not names:
         raise ConfigError(f"device={device!r} names no device: give auto, cpu or cuda:0,cuda:1, …")
     if names == ["cpu"]:
-        per_device = max(1, _n_cores() // threads)
+        per_device = max(1, n_cores() // threads)
     else:
         per_device = TRIALS_PER_GPU if _mps_runs() else 1
     return [names[i % len(names)] for i in range(workers or per_device * len(names))]
-
-
-def _n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _mps_runs() -> bool:

@@ -30,25 +30,29 @@ from grash.files import verify_folder
 from grash.search.callbacks import Callback, RunningSearch, report_event
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials, advance
-from grash.search.ledger import SCHEMA, VERSION, Ledger, SearchState, StopReason
-from grash.search.proposals import make_configurations
+from grash.search.ledger import SCHEMA, VERSION, Event, Ledger, SearchState, StopReason
+from grash.search.proposals import FINAL_VALIDATIONS, make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
 from grash.search.schedule import fitting_trials, plan_extension, planned_sizes, round_config
-from grash.search.trial import MACHINE_FAULTS, Engine, Trial, TrialResult
+from grash.search.time_limit import Choice, TimeLimit, final_seconds, plan_change, resumed_limit, rounds_end
+from grash.search.trial import FIXED_LENGTH_SCHEDULES, MACHINE_FAULTS, Engine, Trial, TrialResult
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress
 from grash.yaml_files import matches_checksum, write_yaml
 
 log = logging.getLogger(__name__)
 
-FIXED_LENGTH_SCHEDULES = ("cosine", "linear", "plateau")  # depend on the length of a run, so it cannot be continued
 _KEPT_BYTES = 2 << 30  # of a finalist's tables and optimizer state; a larger one trains again from its start
 _PAUSE = 0.05  # seconds before the second attempt at a trial; doubled for every further one
 _interrupts: ContextVar[list[int] | None] = ContextVar("interrupts", default=None)  # for `reraise_interrupts`
 
 
 class Driver:
-    """Drives one search. placement: where the final model's entities are stored."""
+    """Drives one search.
+
+    placement: where the final model's entities are stored. choice: what the time limit of a new search chose.
+    limit: the time, from when on it counts; of a resumed search, if it replaces what was left.
+    """
 
     def __init__(
         self,
@@ -60,13 +64,16 @@ class Driver:
         callbacks: Sequence[Callback] = (),
         max_seconds: float | None = None,
         placement: str = "auto",
+        choice: Choice | None = None,
+        limit: TimeLimit | None = None,
     ) -> None:
         self.folder, self.graphs, self.settings, self.engine = folder, graphs, graphs.settings, engine
         self.source, self.placement = source, placement
         self.callbacks = callbacks
         self.ledger = Ledger(folder.path)
         self.state = SearchState.replay(self.ledger.events)
-        self.before, self.began = self.state.seconds, time.monotonic()
+        self.choice, self.limit = choice, limit
+        self.before, self.began = self.state.seconds, time.monotonic() if limit is None else limit.began
         self.deadline = None if max_seconds is None else self.began + max_seconds
         self.search = RunningSearch(folder.path, self.state, engine.devices)
         self.stopping: StopReason | None = None
@@ -107,7 +114,7 @@ class Driver:
     def begin(self) -> None:
         """Record the start of a new search, or that it is resumed."""
         if self.ledger.events:
-            self._record("search_resumed", host=socket.gethostname(), pid=os.getpid())
+            self._record("search_resumed", host=socket.gethostname(), pid=os.getpid(), **self._resumed_limit())
             self.folder.tidy(self.state)
             if self.state.winner is not None:
                 self._restore_best(self.state.winner)
@@ -133,10 +140,12 @@ class Driver:
             budget=self.settings.budget,
             versions={"grash": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
+        if self.choice is not None:
+            self._record("time_planned", **self.choice.to_json())
 
     def advance(self) -> RunTrials | None:
         """Decide and record until there are trials to run, and return these; None when the search has ended."""
-        return advance(self.state, self.settings, self.graphs, self._record_decision)
+        return advance(self.state, self.settings, self.graphs, self._record_decision, self._plan_change)
 
     def extend(self, **more: Any) -> None:
         """Add trials or budget (`plan_extension`)."""
@@ -189,6 +198,35 @@ class Driver:
                 "configuration %d, round %d: %s. %s", result.number, result.round, result.status, result.message
             )
 
+    @property
+    def _elapsed(self) -> float:
+        return self.before + time.monotonic() - self.began
+
+    def _plan_change(self, action: Event | RunTrials | None) -> Event | None:
+        """Return what to change before an action, to end in time."""
+        if self.state.time_limit is None:
+            return None
+        left = self.state.time_limit - self._elapsed
+        found = plan_change(self.state, self.settings, self.graphs, action, left)
+        return None if found is None else {"event": "plan_changed", **found}
+
+    def _resumed_limit(self) -> dict[str, float]:
+        """Return when the time of a resumed search is over, if it has one."""
+        if self.limit is not None and self.state.time_limit is not None:
+            return {"time_limit": self.before + self.limit.seconds}
+        limit = self.state.time_limit
+        return {} if limit is None else {"time_limit": resumed_limit(limit, self.before)}
+
+    def _limited(self, trial: Trial) -> Trial | None:
+        """Return the trial with the seconds it may take; None if the time for rounds is over."""
+        limit = self.state.time_limit
+        if limit is None:
+            return trial
+        if trial.final:
+            return replace(trial, seconds_limit=final_seconds(self.state, limit - self._elapsed))
+        left = rounds_end(limit, self.state.time_plan["time"]) - self._elapsed
+        return replace(trial, seconds_limit=left) if left > 0 else None
+
     def _run_trials(self, trials: list[Trial]) -> None:
         """Run trials until all have a result, or the search has to stop."""
         waiting, running = list(trials), 0
@@ -198,7 +236,12 @@ class Driver:
             waiting += [trial for at, trial in retries if at <= now]
             retries = [(at, trial) for at, trial in retries if at > now]
             while waiting and not self._must_stop() and running < self.engine.max_running:
-                device = self.engine.start(waiting[0])
+                limited = self._limited(waiting[0])
+                if limited is None:
+                    late = waiting.pop(0)
+                    self.record_result(late.result("timeout", message="The time for the rounds was over."))
+                    continue
+                device = self.engine.start(limited)
                 if device is None:
                     break
                 self.record_start(waiting.pop(0), device)
@@ -238,6 +281,8 @@ class Driver:
 
     def _final_trial(self, number: int) -> Trial:
         config, data = make_config(self.state.configurations[number].values), self.graphs.dataset
+        if (epochs := self.state.final_epochs) is not None:
+            config = config.changed(epochs=epochs, valid_every=epochs / FINAL_VALIDATIONS)
         sizes = data.n_entities, data.n_relations, len(data.train), len(data.valid)
         return self._trial(
             0, number, config, sizes, fractions=(), billed=False, final=True, placement=self.placement,
@@ -310,8 +355,7 @@ class Driver:
 
     def _record(self, event: str, **fields: Any) -> None:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        elapsed = round(self.before + time.monotonic() - self.began, 3)
-        entry = self.ledger.write(event, at=at, elapsed=elapsed, **fields)
+        entry = self.ledger.write(event, at=at, elapsed=round(self._elapsed, 3), **fields)
         self.state.apply(entry)
         if self._callback_error is None:
             report_event(self.callbacks, self.search, entry)

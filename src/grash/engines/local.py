@@ -154,8 +154,11 @@ class TrialRunner:
         folder = self.folder / trial.folder
         _discard_if_damaged(folder / "checkpoint")
         initialize, initial_step = self._initializer(trial, graph)
+        deadline = None if trial.seconds_limit is None else time.monotonic() + trial.seconds_limit
 
         def watch(progress: Progress) -> None:
+            if deadline is not None and not trial.final and time.monotonic() > deadline:
+                raise TrialTimeout("The time for the rounds was over.")
             if self.timeout is not None and not trial.final and progress.seconds > self.timeout:
                 raise TrialTimeout(f"It ran longer than its time limit of {self.timeout:g} s (--trial-timeout).")
             report(trial, progress)
@@ -172,6 +175,7 @@ class TrialRunner:
             belongs_to={"trial": [trial.round, trial.number, list(trial.fractions)]},
             placement=trial.placement,
             keep_best=trial.final,
+            deadline=deadline if trial.final else None,
         )
 
     def _initializer(self, trial: Trial, graph: Subgraph) -> tuple[Callable[[TrainState], None] | None, int]:

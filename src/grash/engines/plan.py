@@ -16,16 +16,17 @@ from pathlib import Path
 import torch
 
 from grash.data.known_answers import KnownAnswers
-from grash.engines.memory import choose_device
+from grash.engines.memory import choose_device, fits
 from grash.engines.trainer import TrainingData, stacks
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
-from grash.formatting import format_bytes, format_duration, html_table
-from grash.kernels.device import matmul_precision
+from grash.formatting import format_bytes, format_duration
+from grash.kernels.device import matmul_precision, n_cores
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
 from grash.search.proposals import FINAL_VALIDATIONS, make_configurations, score_count
 from grash.search.schedule import fitting_trials, planned_sizes, round_config
+from grash.search.time_limit import LEVELS, Machine, Speed
 from grash.search.trial import Configuration, Round, TrialResult
 from grash.training.captured import uses_captured_step
 from grash.training.checkpoint import TrainState
@@ -41,6 +42,10 @@ _DETAILED_HEADINGS = (
     "negatives", "cost", "seconds", "memory", "disk",
 )  # fmt: skip
 _PROBE_SECONDS = 0.5
+_CPU_DIMS, _GPU_DIMS = (64, 256), (128, 512)  # at which speeds are measured
+_STACK = 8  # trials that are measured together on a GPU
+_CROWDED = 1.15  # seconds of a trial while every core has one, relative to a trial alone
+_START_SECONDS = 4.0  # of worker processes, which import torch
 _PROBE_TRIPLES = 200  # ranked on a CPU
 
 
@@ -99,14 +104,6 @@ class SearchPlan:
         """Expected seconds from start to end, with as many trials at the same time as there are workers."""
         parts = [_wall_seconds(r, self.at_once) for r in self.all_rounds]
         return None if any(p is None for p in parts) else sum(p for p in parts if p is not None)
-
-    def __repr__(self) -> str:
-        rounds = ", ".join(f"{r.n_trials} × {r.plan.epochs:.3g} epochs" for r in self.rounds)
-        return f"SearchPlan({rounds}; {self.billed:.3g} of {self.budget:g} full runs)"
-
-    def _repr_html_(self) -> str:
-        rows = [_row(r, self.at_once) for r in self.all_rounds]
-        return html_table("Plan of the search", _HEADINGS, rows, below=" ".join(_summary_lines(self)))
 
     def __str__(self) -> str:
         return "\n".join([*_table(_HEADINGS, [_row(r, self.at_once) for r in self.all_rounds]), *_summary_lines(self)])
@@ -251,15 +248,15 @@ def choose_implementation(data: TrainingData, configs: Sequence[TrainConfig]) ->
     return Implementation(len(fused), len(unfused), captured, tuple(reasons.most_common()), stack_size, n_bytes)
 
 
-def _probe_steps(data: TrainingData, configs: Sequence[TrainConfig]) -> float:
+def _probe_steps(data: TrainingData, configs: Sequence[TrainConfig], least_seconds: float = _PROBE_SECONDS) -> float:
     """Return the seconds that a step of each of these takes, in stacks where they can be stacked."""
     fused, unfused = _by_implementation(configs, data.device)
     seconds = 0.0
     if fused:
         stack = largest_stack(data, fused)
-        seconds += probe_step(data, stack) * len(fused) / len(stack)
+        seconds += probe_step(data, stack, least_seconds) * len(fused) / len(stack)
     if unfused:
-        seconds += probe_step(data, [unfused[len(unfused) // 2]]) * len(unfused)
+        seconds += probe_step(data, [unfused[len(unfused) // 2]], least_seconds) * len(unfused)
     return seconds
 
 
@@ -270,7 +267,7 @@ def largest_stack(data: TrainingData, configs: Sequence[TrainConfig]) -> list[Tr
 
 
 @torch.no_grad()
-def probe_step(data: TrainingData, configs: Sequence[TrainConfig]) -> float:
+def probe_step(data: TrainingData, configs: Sequence[TrainConfig], least_seconds: float = _PROBE_SECONDS) -> float:
     """Return the seconds of a step of all these together, measured for about half a second."""
     longer = [config.changed(epochs=1e5) for config in configs]
     device = data.device
@@ -282,7 +279,7 @@ def probe_step(data: TrainingData, configs: Sequence[TrainConfig]) -> float:
         steps.advance(n_steps)
         _synchronize(device)
         began, first = time.monotonic(), states[0].step
-        while time.monotonic() - began < _PROBE_SECONDS or states[0].step - first < 2:
+        while time.monotonic() - began < least_seconds or states[0].step - first < 2:
             steps.advance(n_steps)
             _synchronize(device)
     return (time.monotonic() - began) / (states[0].step - first)
@@ -305,6 +302,93 @@ def probe_validation(data: TrainingData, config: TrainConfig) -> float:
     began = time.monotonic()
     ranker.rank(model)
     return (time.monotonic() - began) * len(dataset.valid) / max(1, len(ranker.triples))
+
+
+def measure_machines(
+    graphs: SearchGraphs,
+    models: Sequence[str],
+    *,
+    device: str,
+    seconds: float,
+    dim: int | None = None,
+    workers: int = 1,
+) -> list[Machine]:
+    """Return the ways in which trials could run here, with their speeds, measured on the full graph.
+
+    seconds: about how long to measure. dim: if it is given; otherwise speeds are those of all dimensions. workers: of
+    the rounds, on a CPU one per core.
+    """
+    on, dataset = choose_device(device), graphs.dataset
+    gpu = on.type == "cuda"
+    data = TrainingData(dataset, on, seed=graphs.settings.seed)
+    dims = (dim, dim) if dim is not None else _GPU_DIMS if gpu else _CPU_DIMS
+    stack = _STACK if gpu and workers == 1 else 1  # several devices train one trial each
+    probes = {model: _probe_configs(graphs, model, dims, stack) for model in models}
+    each = seconds / (4 * len(models) + 2)
+    torch.set_num_threads(1)
+    speeds = {model: _fit_speed(data, configs, each) for model, configs in probes.items()}
+    alone = probes[models[0]][2][:1]
+    max_dim = max([d for d in {level.dim for level in LEVELS} if _fits(data, alone[0].changed(dim=d))], default=1)
+    if gpu:
+        stacked = _probe_steps(data, probes[models[0]][2], each) / stack
+        factor, start = max(1.0, probe_step(data, alone, each) / stacked), _START_SECONDS * (workers > 1)
+        name = torch.cuda.get_device_name(on)
+        return [Machine(name, speeds, factor, workers=workers, start_seconds=start, max_dim=max_dim)]
+    return _cpu_machines(data, alone, speeds, workers, max_dim, each)
+
+
+def _cpu_machines(
+    data: TrainingData, alone: list[TrainConfig], speeds: dict[str, Speed], workers: int, max_dim: int, seconds: float
+) -> list[Machine]:
+    """Return a machine whose cores train one trial each, and one that trains in turn, with the faster threads."""
+    one, threads = probe_step(data, alone, seconds), n_cores()
+    torch.set_num_threads(threads)
+    all_cores = probe_step(data, alone, seconds) if threads > 1 else one
+    torch.set_num_threads(1)
+    factor, threads = (all_cores / one, threads) if all_cores < 0.9 * one else (1.0, 1)
+    name = f"{n_cores()} CPU cores" if n_cores() > 1 else "1 CPU core"
+    faster = {model: speed.scaled(train=factor) for model, speed in speeds.items()}
+    in_turn = Machine(name, faster, threads=threads, final_threads=threads, max_dim=max_dim, engine="sequential")
+    if workers == 1:
+        return [in_turn]
+    together = {model: speed.scaled(train=_CROWDED, rank=_CROWDED) for model, speed in speeds.items()}
+    several = Machine(
+        name, together, factor / _CROWDED, workers=workers, threads=1, final_threads=threads,
+        start_seconds=_START_SECONDS, max_dim=max_dim,
+    )  # fmt: skip
+    return [in_turn, several]
+
+
+def _probe_configs(
+    graphs: SearchGraphs, model: str, dims: tuple[int, int], count: int
+) -> tuple[list[TrainConfig], list[TrainConfig], list[TrainConfig]]:
+    """Return the cheapest and the most expensive configurations at one dimension, and the latter at the other."""
+    settings = graphs.settings.model_copy(update={"models": (model,), "initial": ()})
+    made = [make_config(c.values) for c in make_configurations(settings, graphs.n_entities, 2 * _STACK)]
+    ordered = _by_size(made, graphs.n_entities)
+    cheap, dear = ordered[:count], ordered[-count:]
+    return (
+        [c.changed(dim=dims[0]) for c in cheap], [c.changed(dim=dims[0]) for c in dear],
+        [c.changed(dim=dims[1]) for c in dear],
+    )  # fmt: skip
+
+
+def _fit_speed(data: TrainingData, probes: Sequence[list[TrainConfig]], seconds: float) -> Speed:
+    """Return the speed that explains three measurements; what would be negative is 0, and the rest larger."""
+    batch, n_entities = probes[0][0].batch_size, data.dataset.n_entities
+    cheap, dear, wide = (_probe_steps(data, configs, seconds) / len(configs) / batch for configs in probes)
+    few, many = (sum(score_count(c, n_entities) / c.dim for c in cs) / len(cs) for cs in probes[:2])
+    low, high = probes[1][0].dim, probes[2][0].dim
+    per_score = max(0.0, dear - cheap) / max(1.0, many - few) / low if many > few else 0.0
+    rest = max(0.0, dear - low * many * per_score), max(0.0, wide - high * many * per_score)
+    per_dim = max(0.0, rest[1] - rest[0]) / (high - low) if high > low else 0.0
+    positive = max(0.0, rest[0] - low * per_dim)
+    rank = probe_validation(data, probes[2][0]) / max(1, len(data.dataset.valid)) / n_entities / high
+    return Speed(positive, per_dim, per_score, rank)
+
+
+def _fits(data: TrainingData, config: TrainConfig) -> bool:
+    return fits(data.plan_memory([config], keep_best=True), data.device)
 
 
 def _new_state(data: TrainingData, config: TrainConfig, placement: Placement) -> TrainState:

@@ -87,6 +87,11 @@ def matmul_precision(precision: Literal["float32", "tf32", "bf16"]) -> Iterator[
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
+def n_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def use_torch_threads() -> None:
     """Let numba's parallel loops use as many threads as torch; call it before such a loop.
 

@@ -26,6 +26,7 @@ from grash.reduction.subgraph import (
 )
 from grash.search.schedule import Shape
 from grash.search.settings import SearchSettings
+from grash.search.time_limit import GraphSizes
 
 Fractions = tuple[float, ...]
 MIN_LINKED_SHARE = 0.1  # with fewer train triples whose entity pair is linked again, any draw resembles valid
@@ -102,6 +103,14 @@ class SearchGraphs:
             return found
         held_out = holdout_size(int(parts[-1]))
         return found if held_out <= len(self.dataset.valid) else (int(parts[-1]) - held_out) / self.n_train
+
+    def sizes(self) -> GraphSizes:
+        """Return what of this graph decides how long a search takes."""
+        triples = self.order.n_triples
+        parts = [2.0 ** (-i / 2) for i in range(24, -1, -1)]
+        prefixes = np.searchsorted(triples, [min(1.25 * part, 1.0) * triples[-1] for part in parts])  # with held-out
+        shares = ((part, min(1.0, float(p) / self.n_entities)) for part, p in zip(parts, prefixes))
+        return GraphSizes.of(self, len(self.dataset.test), shares)
 
     def subgraph(self, fractions: Fractions, isolated: bool = False) -> Subgraph:
         """Return the subgraph with fractions[-1] of the train triples; () is the whole graph.

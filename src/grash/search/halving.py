@@ -66,14 +66,22 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
 
 
 def advance(
-    state: SearchState, settings: SearchSettings, graphs: Graphs, record: Callable[..., None]
+    state: SearchState,
+    settings: SearchSettings,
+    graphs: Graphs,
+    record: Callable[..., None],
+    change: Callable[[Event | RunTrials | None], Event | None] | None = None,
 ) -> RunTrials | None:
     """Decide and record until there are trials to run, and return these; None when the search has ended.
 
-    record(event, **fields) must apply the event to `state`.
+    record(event, **fields) must apply the event to `state`. change(action): an event to record before an action, which
+    is then decided again.
     """
     while True:
         action = next_action(state, settings, graphs)
+        if change is not None and (event := change(action)) is not None:
+            record(**event)
+            continue
         if action is None or isinstance(action, RunTrials):
             return action
         record(**action)

@@ -191,6 +191,12 @@ class SearchState:
     started_at: str = ""
     seconds: float = 0.0  # that all drivers have run so far
     max_retries: int = 2
+    time_plan: Event = field(default_factory=dict)  # `time_planned`: what a time limit chose, and the measured speeds
+    time_limit: float | None = None  # value of `seconds` at which the time is over
+    changes: list[str] = field(default_factory=list)  # what was changed to end in time, in sentences
+    changed_after: int = 0  # the round after which the rounds were changed last
+    shares: dict[int, float] = field(default_factory=dict)  # by round: factor on its budget, to end in time
+    final_epochs: float | None = None  # of the final training, if a time limit decides
 
     @classmethod
     def replay(cls, events: Iterable[Event]) -> SearchState:
@@ -286,6 +292,18 @@ class SearchState:
     def _on_winner_chosen(self, event: Event) -> None:
         self.winner = event["number"]
 
+    def _on_time_planned(self, event: Event) -> None:
+        self.time_plan, self.time_limit = event, event["time"]
+
+    def _on_plan_changed(self, event: Event) -> None:
+        """Cut or extend what is left of a search, to end in time."""
+        self.changes += event["why"]
+        self.sizes = list(event.get("sizes", self.sizes))
+        self.final_epochs = event.get("final_epochs", self.final_epochs)
+        self.changed_after = event["round"] - 1 if "round" in event else self.changed_after
+        if "share" in event:
+            self.shares.update({n: event["share"] for n in range(event["round"], len(self.sizes) + 1)})
+
     def _on_search_finished(self, event: Event) -> None:
         self.finished, self.failed, self.stopped = True, event.get("failed", ""), None
 
@@ -296,6 +314,7 @@ class SearchState:
     def _on_search_resumed(self, event: Event) -> None:
         """Continue; a search that failed forgets its machine faults, so those trials run again."""
         self.stopped = None
+        self.time_limit = event.get("time_limit", self.time_limit)
         self._clear_running()
         if not self.failed:
             return

@@ -138,12 +138,12 @@ def _plan_finalists(state: SearchState, settings: SearchSettings, graphs: Graphs
 def round_budgets(state: SearchState, settings: SearchSettings, graphs: Graphs) -> list[Fraction]:
     """Return the exact budget of every open round and of the next one.
 
-    Each has B / rounds. With `carry_over`, the next one also gets what was left: by trials that diverged, and by a
-    round whose fidelity was capped at 1.
+    Each has B / rounds, or a share of it if the search would not end in time. With `carry_over`, the next one also gets
+    what was left: by trials that diverged, and by a round whose fidelity was capped at 1.
     """
     base = settings.full_budget / max(1, len(round_sizes(state.planned_trials, settings.eta)))
     budgets, seen = [base], 0
-    for past in state.rounds:
+    for number, past in enumerate(state.rounds, 1):
         planned = past.plan.positives - (seen if past.plan.continues else 0)
         seen = past.plan.positives
         left = Fraction(0)
@@ -155,7 +155,7 @@ def round_budgets(state: SearchState, settings: SearchSettings, graphs: Graphs) 
             left += cost_of(1, settings, graphs.n_train) * sum(unused, Fraction(0))
             if past.plan.fidelity == 1.0:
                 left += max(Fraction(0), budgets[-1] - sum(costs.values(), Fraction(0)))
-        budgets.append(base + left)
+        budgets.append(base * Fraction(state.shares.get(number + 1, 1.0)) + left)
     return budgets
 
 

@@ -1,6 +1,7 @@
 """Settings of a search that change its results, and the presets (docs/reference/search.md).
 
-Devices, workers and time limits are not among them: results do not depend on these.
+Devices and workers are not among them: results do not depend on these. Of a search within a time, they do: what the
+measured speeds decided is in the ledger.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from grash.errors import ConfigError, UnknownName, did_you_mean
+from grash.formatting import parse_duration
 from grash.models import model_name
 from grash.reduction.cores import Degree
 from grash.reduction.subgraph import Reduction
@@ -35,6 +37,9 @@ class SearchSettings(Settings):
     variant: Variant = Field("combined", description="What early rounds reduce: graph, epoch, or both (combined).")
     space: str | dict[str, Any] = Field("default", description="default, paper, wide, or a mapping of parameters.")
     proposals: Proposals = Field("portfolio", description="How the configurations of the first round are chosen.")
+    time: float | None = Field(
+        None, gt=0, le=1e9, description="Seconds in which search, final training and test end; cuts what does not fit."
+    )
     seed: int = Field(0, ge=0, le=MAX_SEED, description="Seed of every random choice.")
     reduction: Reduction = Field("core-order", description="Cut subgraphs along the core order, or as whole k-cores.")
     degree: Degree = Field("neighbors", description="What an entity's degree counts: distinct neighbors, or triples.")
@@ -132,6 +137,11 @@ ALIASES = {
 
 def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchSettings:
     """Return SearchSettings from a mapping on top of a preset; an error names the wrong entry."""
+    return SearchSettings(**named_settings(values, preset=preset))
+
+
+def named_settings(values: dict[str, Any], *, preset: str = "default") -> dict[str, Any]:
+    """Return the settings of a mapping on top of a preset, by their own names and not checked otherwise."""
     if preset not in PRESETS:
         raise UnknownName("preset", preset, hint=f"Presets: {', '.join(PRESETS)}.")
     chosen: dict[str, Any] = dict(PRESETS[preset])
@@ -140,10 +150,12 @@ def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchS
             raise ConfigError(_unknown_setting(name))
         if name == "models" and isinstance(value, str):
             value = tuple(value.split(","))
+        if name == "time" and value is not None:
+            value = parse_duration(value)
         if name == "warm_start" and value is False:  # how YAML reads a bare `off`
             value = "off"
         chosen[name] = value
-    return SearchSettings(**chosen)
+    return chosen
 
 
 def _unknown_setting(name: str) -> str:

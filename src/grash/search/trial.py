@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "diverged", "out_of_memory", "killed", "timeout", "error"]
 MACHINE_FAULTS: tuple[Status, ...] = ("out_of_memory", "killed")  # retried; other failures are the trial's own
+FIXED_LENGTH_SCHEDULES = ("cosine", "linear", "plateau")  # depend on the length of a run, so it cannot be continued
 _TUPLES = ("fractions", "notes", "interval")  # fields that JSON stores as lists
 
 
@@ -99,6 +100,7 @@ class Trial(_Record):
     work_share: float = 1.0  # factor on the memory for ranking; halved after running out of memory
     billed: bool = True  # in the budget; the finalists' round and the final training are not
     final: bool = False
+    seconds_limit: float | None = None  # a trial without a score then; the final training keeps its best weights
 
     @property
     def name(self) -> str:

@@ -74,6 +74,7 @@ class Training:
     interval: bool = True  # compute the confidence interval of the best validation
     placement: str = "auto"  # where the entities are stored if it is trained alone
     keep_best: bool = True  # end with the weights of the best validation; False avoids the copy
+    deadline: float | None = None  # of time.monotonic(): it then validates once more and ends
     state: TrainState = field(init=False, repr=False)
     batches: Batches = field(init=False, repr=False)
     validate: Callable[[KgeModel], float] | None = field(init=False, repr=False, default=None)  # returns the MRR
@@ -96,6 +97,10 @@ class Training:
     @property
     def has_checkpoint(self) -> bool:
         return self.checkpoint is not None and (self.checkpoint / "state.json").is_file()
+
+    @property
+    def is_late(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
 
     def first_step(self) -> int:
         """Return the step at which it starts. A checkpoint that cannot be read raises when it is loaded."""
@@ -181,7 +186,8 @@ def _train(live: list[Training], monitor: Monitor, make_steps: Callable[[Sequenc
         monitor.read_all()
         if any(training.error for training in live):
             continue  # the validation is still due, without the failed ones
-        validate_all([t for t, due in zip(live, stops) if due == stop and t.validate is not None])
+        step = live[0].state.step  # before `stop` if a training is late
+        validate_all([t for t, due in zip(live, stops) if (due == step or t.is_late) and t.validate is not None])
         if any(training.keep_best or next_stop(training) is not None for training in live):
             monitor.after_validation()  # only the scores of a trial that has ended are needed, no checkpoint
 
@@ -191,7 +197,7 @@ def _advance(live: list[Training], monitor: Monitor, steps: Steps, stop: int) ->
     state, full_steps = live[0].state, live[0].batches.plan.full_steps
     keeps = any(training.keep is not None for training in live)
     with matmul_precision(live[0].config.precision):
-        while state.step < stop and not any(training.error for training in live):
+        while state.step < stop and not any(training.error or training.is_late for training in live):
             if keeps and state.step == full_steps:
                 monitor.read_all()
                 for training in live:
@@ -275,6 +281,8 @@ def next_stop(training: Training) -> int | None:
     state of an earlier round is not."""
     state, n_steps, patience = training.state, training.batches.plan.n_steps, training.config.patience
     if patience is not None and state.validations_since_best >= patience:
+        return None
+    if training.is_late and (training.validate is None or (state.history and state.history[-1].step == state.step)):
         return None
     if training.validate is None:
         return n_steps if state.step < n_steps else None

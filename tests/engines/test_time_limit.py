@@ -1,0 +1,167 @@
+"""A search within a time behind the real driver and ledger, with an engine that looks scores up and moves the clock."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grash.engines.driver import Driver
+from grash.search.ledger import LEDGER_FILE, SearchState, encode, read_ledger
+from grash.search.run_folder import SEARCH_FILE, RunFolder
+from grash.search.settings import make_settings
+from grash.search.time_limit import Choice, GraphSizes, Machine, Speed, TimeLimit, choose_settings
+from grash.search.trial import Trial, TrialResult
+from table_engine import SPACE, NumberGraphs, TableEngine, essence
+
+SPEED = Speed(2e-6, 1e-9, 1e-10, 1e-11)
+
+
+class Clock:
+    """A time that only the engine moves."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class TimedTable(TableEngine):
+    """Trials take `slowness` times the measured seconds, and end at their limit like real ones."""
+
+    def __init__(
+        self, *args: Any, clock: Clock, slowness: float, dies_after: int | None = None, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self.clock, self.slowness, self.dies_after = clock, slowness, dies_after
+
+    def _result(self, trial: Trial) -> TrialResult:
+        if self.dies_after is not None and len(self.ran) > self.dies_after:
+            raise KeyboardInterrupt
+        n_train = self.graphs.shape(trial.fractions or (1.0,), trial.isolated).n_train
+        positives = trial.config["epochs"] * n_train
+        scores = trial.config["negatives_head"] + trial.config["negatives_tail"] + 2
+        seconds = self.slowness * positives * SPEED.train(trial.config["dim"], scores)
+        limit = trial.seconds_limit
+        assert limit is not None
+        late = seconds > limit
+        self.clock.now += min(seconds, limit) if late else seconds
+        if late and not trial.final:
+            return trial.result("timeout", message="The time for the rounds was over.", seconds=limit)
+        return replace(super()._result(trial), seconds=seconds)
+
+
+def choose(seconds: float, n_train: int = 100_000, **given: Any) -> Choice:
+    shares = tuple((part / 16, part / 16) for part in range(1, 17))
+    sizes = GraphSizes(20_000, n_train, 5000, 5000, 0.1, shares)
+    machine = Machine("2 CPU cores", {"complex": SPEED})
+    return choose_settings(seconds, sizes, [machine], {"complex": [600.0]}, given, used=1.0)
+
+
+def timed_search(
+    path: Path, choice: Choice, slowness: float, *, clock: Clock, more: float | None = None, **engine: Any
+) -> tuple[SearchState, TimedTable]:
+    """Begin a search within a time, or resume it; `more` replaces the time that is left."""
+    chosen = make_settings({
+        "space": SPACE, "proposals": "random", **choice.settings, "time": choice.time,
+    })  # fmt: skip
+    graphs = NumberGraphs(chosen)
+    with RunFolder(path) as folder, mock.patch("grash.engines.driver.time", clock):
+        begun = (path / LEDGER_FILE).is_file()
+        (path / SEARCH_FILE).touch()
+        table = TimedTable(graphs, path, clock=clock, slowness=slowness, **engine)
+        limit = TimeLimit(choice.time, clock.now - choice.used) if not begun else more and TimeLimit(more, clock.now)
+        driver = Driver(folder, graphs, table, choice=choice, limit=limit or None)  # type: ignore[arg-type]
+        return driver.run(), table
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(4, 600), st.floats(0.2, 8), st.integers(1, 3))
+def test_a_search_ends_in_time_however_wrong_the_measurement_was(
+    tmp_path_factory: pytest.TempPathFactory, seconds: float, slowness: float, workers: int
+) -> None:
+    path, clock = tmp_path_factory.mktemp("timed"), Clock()
+    choice = choose(seconds)
+    state, _ = timed_search(path, choice, slowness, clock=clock, max_running=workers)
+    assert state.finished and not state.failed and state.final is not None
+    assert clock.now - 1000.0 + choice.used <= 1.02 * seconds
+    fine = make_settings({**choice.settings, "space": SPACE, "proposals": "random"})
+    assert state.spent <= fine.budget + 1e-9
+    assert essence(SearchState.replay(read_ledger(path / LEDGER_FILE))) == essence(state)
+
+
+def test_a_search_that_is_as_fast_as_measured_runs_as_planned(tmp_path: Path) -> None:
+    choice = choose(300.0)
+    state, table = timed_search(tmp_path / "a", choice, 1.0, clock=Clock())
+    assert len(state.rounds) == len(state.sizes) and not any("to end in time" in text for text in state.changes)
+    assert len([r for r in table.ran if r[0] == 1]) == choice.settings["n_trials"]
+
+
+def test_a_fast_machine_trains_the_winner_longer_unless_epochs_are_given(tmp_path: Path) -> None:
+    choice = choose(60.0)
+    state, _ = timed_search(tmp_path / "a", choice, 0.2, clock=Clock())
+    assert state.final_epochs > choice.settings["max_epochs"] and "as they fit" in state.changes[-1]
+    state, _ = timed_search(tmp_path / "b", choose(60.0, max_epochs=20.0), 0.2, clock=Clock())
+    assert state.final_epochs == 20.0
+
+
+def test_a_slow_machine_cuts_finalists_rounds_and_epochs_and_says_so(tmp_path: Path) -> None:
+    said = {
+        slowness: " ".join(timed_search(tmp_path / str(slowness), choose(300.0), slowness, clock=Clock())[0].changes)
+        for slowness in (1.5, 2.0, 3.0, 6.0)
+    }
+    assert "finalists are not compared" in said[1.5] + said[2.0] + said[3.0]
+    assert "rounds end after round 1" in said[6.0] and "epochs, to end in time" in said[6.0]
+
+
+def test_when_no_trial_of_the_first_round_ends_the_first_configuration_is_trained(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0), 1000.0, clock=Clock())
+    assert state.winner == 0 and state.final is not None and "wins untested" in state.changes[0]
+
+
+@pytest.mark.parametrize("slowness", [0.3, 1.0, 3.0])
+def test_a_killed_search_resumes_with_the_same_decisions(tmp_path: Path, slowness: float) -> None:
+    choice = choose(120.0)
+    whole, _ = timed_search(tmp_path / "whole", choice, slowness, clock=Clock())
+    events = read_ledger(tmp_path / "whole" / LEDGER_FILE)
+    for n in range(2, len(events), 7):
+        path, total = tmp_path / str(n), 0
+        path.mkdir()
+        with (path / LEDGER_FILE).open("wb") as file:
+            for event in events[:n]:
+                line, total = encode({k: v for k, v in event.items() if k != "sum"}, total)
+                file.write(line)
+        again, _ = timed_search(path, choice, slowness, clock=Clock(5000.0))
+        assert essence(again) == essence(whole) and again.changes == whole.changes
+        assert again.final_epochs == whole.final_epochs
+        shutil.rmtree(path)
+
+
+def test_a_search_whose_time_is_over_ends_with_a_tenth_of_it_or_with_what_is_given(tmp_path: Path) -> None:
+    choice, clock = choose(120.0), Clock()
+    with pytest.raises(KeyboardInterrupt):
+        timed_search(tmp_path / "a", choice, 1.0, clock=clock, dies_after=3)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name, more, least, most in (("a", None, 0.0, 20.0), ("b", 500.0, 300.0, 510.0)):
+        stopped = {"event": "search_stopped", "reason": "interrupted", "elapsed": 150.0}
+        line, _ = encode(stopped, _last_sum(tmp_path / name))
+        with (tmp_path / name / LEDGER_FILE).open("ab") as file:
+            file.write(line)
+        clock = Clock(0.0)
+        state, _ = timed_search(tmp_path / name, choice, 1.0, clock=clock, more=more)
+        assert state.finished and state.final is not None and least <= clock.now <= most
+
+
+def _last_sum(path: Path) -> int:
+    last = (path / LEDGER_FILE).read_bytes().splitlines()[-1]
+    return int(last[-10:-2], 16)
