@@ -9,7 +9,7 @@ READY := $(VENV)/ready
 # One thread per worker: two workers with two threads each wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test check coverage lint setup browser clean
+.PHONY: demo test check coverage lint setup browser docs clean
 
 setup: $(READY)
 
@@ -44,6 +44,10 @@ check: lint
 
 coverage: $(READY)
 	$(PYTEST) --cov=grash --cov=grash_study --cov-report=term:skip-covered
+
+# The site of the documentation, in build/site.
+docs: $(READY)
+	$(BIN)/python tools/make_site.py
 
 clean:
 	rm -rf $(VENV) runs build dist

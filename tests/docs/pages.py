@@ -13,6 +13,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 REFERENCE = ROOT / "docs" / "reference"
 SHOWN = [
     ROOT / "README.md",
+    ROOT / "docs" / "tutorial.md",
     ROOT / "docs" / "concepts" / "reduction.md",
     *HOW_TO,
     REFERENCE / "files.md",
