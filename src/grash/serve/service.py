@@ -26,7 +26,7 @@ from grash.models.store import model_folder, verify_model
 
 MAX_K = 1000
 MAX_FACTS = 1000
-MAX_ON_MAP = 24  # entities around the one in the middle
+MAX_ON_MAP = 14  # entities around the one in the middle
 _MAX_TYPES = 200
 _MAX_RELATIONS = 5000  # listed by `about`
 _ROWS = 1 << 22

@@ -1,0 +1,173 @@
+"""The page of `grash serve` in a real browser, with a real server: ask, reasons, map, links, dark mode, 390 px."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grash.serve.service import Service
+from serve.browser import CHROMIUM, Page, browser
+from serve.conftest import HOSTILE, Client, places, serving
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt-get install chromium)"),
+]
+AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core/axe.min.js"))
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("browser") / "profile") as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(tab: Page, client: Client) -> Iterator[Page]:
+    """The page, which must leave no message on the console and nothing wider than the window."""
+    tab.errors.clear()
+    tab.size(1280, 1000)
+    tab.prefer("light")
+    tab.open(f"http://127.0.0.1:{client.port}/")
+    yield tab
+    assert tab.errors == []
+    assert tab.run("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert tab.run("document.documentElement.dataset.hacked") is None
+
+
+ANSWERS = (
+    "[...document.querySelectorAll('#answers .answer')].map(e => e.querySelector('.link, span:not(.rank)').textContent)"
+)
+
+
+def ask(page: Page, head: str, relation: str) -> None:
+    page.click("document.getElementById('head')")
+    page.type(head)
+    page.press("Escape")
+    page.click("document.getElementById('relation')")
+    page.type(relation)
+    page.press("Enter")
+    page.wait("document.querySelectorAll('#answers > li').length > 0")
+
+
+def test_names_are_found_as_you_type_and_chosen_with_keys(page: Page) -> None:
+    page.press("/")
+    page.type("untied")
+    page.wait("!document.getElementById('head-list').hidden")
+    assert page.run("document.querySelector('#head-list li').textContent") == "United Kingdom"
+    page.press("ArrowDown")
+    assert page.run("document.getElementById('head').getAttribute('aria-activedescendant')") == "head-option-0"
+    page.press("Enter")
+    assert page.run("document.getElementById('head').value") == "United Kingdom"
+    assert page.run("document.getElementById('head-list').hidden")
+
+
+def test_a_question_is_answered_with_known_facts_marked_and_a_link_that_shows_the_same(page: Page) -> None:
+    ask(page, "Oslo", "located_in")
+    answers = page.run(ANSWERS)
+    assert set(answers) == {"Peru", "Italy", "United Kingdom", "Norway", HOSTILE}  # like known by default
+    assert page.run("document.querySelectorAll('#answers .badge').length") >= 1
+    page.click("document.getElementById('everything')")
+    page.wait("document.querySelectorAll('#answers > li').length === 10")
+    everything = page.run(ANSWERS)
+    address = page.run("location.href")
+    assert "like_known=false" in address and "head=Oslo" in address
+    page.open(address)
+    page.wait("document.querySelectorAll('#answers > li').length === 10")
+    assert page.run(ANSWERS) == everything
+    page.click("document.getElementById('like-known')")
+    page.wait("document.querySelectorAll('#answers > li').length === 5")
+    page.run("history.back()")
+    page.wait("document.querySelectorAll('#answers > li').length === 10")
+
+
+def test_reasons_open_on_a_click_and_lead_to_entities(page: Page) -> None:
+    ask(page, "Oslo", "located_in")
+    page.click("document.querySelector('.why')")
+    page.wait("document.querySelectorAll('.reasons ol li').length >= 3")
+    assert "support" in page.run("document.querySelector('.reasons li').textContent")
+    page.click("document.querySelector('.reasons li .link')")
+    page.wait("!document.getElementById('entity').hidden && document.querySelectorAll('#facts li').length > 0")
+    page.wait("location.search.includes('entity=')")
+    page.click("document.querySelector('.why')")
+    page.wait("document.querySelectorAll('.reasons').length === 0")
+
+
+def test_the_map_shows_the_surroundings_and_leads_on(page: Page) -> None:
+    ask(page, "Lima", "near")
+    page.wait("document.querySelectorAll('#map circle').length > 3")
+    assert page.run("document.querySelector('#entity-title').textContent") == "Lima"
+    assert page.run("document.querySelectorAll('#map line').length") > 3
+    page.click("[...document.querySelectorAll('#map a')].find(a => a.getAttribute('aria-label') === 'Peru').firstChild")
+    page.wait("document.querySelector('#entity-title').textContent === 'Peru'")
+    assert page.run("document.querySelectorAll('#near li').length") == 8
+
+
+def test_html_in_names_is_inert(page: Page) -> None:
+    page.open(
+        page.run("location.origin") + "/?relation=located_in&tail=" + HOSTILE.replace("=", "%3D").replace(" ", "%20")
+    )
+    page.wait("document.querySelectorAll('#answers > li').length > 0")
+    page.wait("!document.getElementById('entity').hidden")
+    assert HOSTILE in page.run("document.getElementById('answers-title').textContent")
+    assert page.run("document.querySelectorAll('main img').length") == 0
+
+
+def test_a_mistake_is_shown_with_names_to_choose(page: Page) -> None:
+    page.open(page.run("location.origin") + "/?head=Limma&relation=near")
+    page.wait("!document.getElementById('notice').hidden")
+    assert "Did you mean 'Lima'?" in page.run("document.getElementById('notice').textContent")
+    page.click("document.querySelector('#notice button')")
+    page.wait("document.querySelectorAll('#answers > li').length > 0")
+    page.errors[:] = [e for e in page.errors if "404" not in e]  # the browser notes every refused request
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_small_windows_and_dark_rooms(page: Page, client: Client, width: int, scheme: str) -> None:
+    page.run("localStorage.removeItem('grash-theme')")
+    page.size(width, 900)
+    page.prefer(scheme)
+    page.open(f"http://127.0.0.1:{client.port}/?head=Lima&relation=near")
+    page.wait("document.querySelectorAll('#answers > li').length > 0 && !document.getElementById('entity').hidden")
+    page.click("document.querySelector('.why')")
+    page.wait("document.querySelectorAll('.reasons ol li').length > 0")
+    assert page.run("document.documentElement.dataset.theme") == scheme
+    dark = page.run("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+    assert dark == (scheme == "dark")
+    assert page.run("document.documentElement.scrollWidth - innerWidth") <= 0
+    if pictures := os.environ.get("GRASH_PICTURES"):
+        page.run("scrollTo(0, 0)")
+        page.picture(Path(pictures) / f"serve-{scheme}-{width}.png")
+    page.click("document.getElementById('theme')")
+    assert page.run("document.documentElement.dataset.theme") != scheme
+    page.run("localStorage.removeItem('grash-theme')")
+
+
+@pytest.mark.skipif(
+    not AXE.is_file(), reason="axe-core is missing: npm install axe-core, or set AXE_CORE to axe.min.js"
+)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(page: Page, client: Client, scheme: str) -> None:
+    page.prefer(scheme)
+    page.open(f"http://127.0.0.1:{client.port}/?head=Lima&relation=near")
+    page.wait("document.querySelectorAll('#answers > li').length > 0 && !document.getElementById('entity').hidden")
+    page.click("document.querySelector('.why')")
+    page.wait("document.querySelectorAll('.reasons ol li').length > 0")
+    page.run(AXE.read_text(encoding="utf-8"))
+    found = page.run("axe.run().then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
+                     ".map(v => v.id + ': ' + v.nodes.slice(0, 3).map(n => n.html).join(' | ')))")  # fmt: skip
+    assert found == []
+
+
+def test_a_token_is_asked_for_and_kept_out_of_the_address(tab: Page) -> None:
+    with serving(Service(places()), token="s3 cret") as secret:
+        tab.call("Page.navigate", url=f"http://127.0.0.1:{secret.port}/")
+        tab.wait("document.querySelector('#notice input[type=password]') !== null")
+        tab.open(f"http://127.0.0.1:{secret.port}/?head=Lima&relation=near#token=s3%20cret")
+        tab.wait("document.querySelectorAll('#answers > li').length > 0")
+        assert "cret" not in tab.run("location.href")
+        tab.run("sessionStorage.clear()")
