@@ -33,11 +33,37 @@ def score(model: str, norm: int, head: Tensor, relation: Tensor, tail: Tensor) -
         return torch.einsum("...i,...ij,...j->...", head, matrix, tail)
     if model == "transe":
         return -torch.linalg.vector_norm(head + relation - tail, ord=norm, dim=-1)
+    if model == "simple":
+        (h1, h2), (r1, r2), (t1, t2) = (x.chunk(2, -1) for x in (head, relation, tail))
+        return ((h1 * r1 * t2).sum(-1) + (h2 * r2 * t1).sum(-1)) / 2
+    if model == "quate":
+        return _quaternion_score(head, relation, tail)
+    if model == "mure":
+        scale, shift = relation.chunk(2, -1)
+        moved = scale * head[..., :-2] + shift - tail[..., :-2]
+        return -moved.square().sum(-1) + head[..., -2] + tail[..., -1]
+    if model == "pairre":
+        first, second = relation.chunk(2, -1)
+        head, tail = F.normalize(head, dim=-1), F.normalize(tail, dim=-1)
+        return -torch.linalg.vector_norm(head * first - tail * second, ord=norm, dim=-1)
     assert model == "rotate"
     moved = as_complex(head) * torch.exp(1j * relation) - as_complex(tail)
     if norm == 1:
         return -moved.abs().sum(-1)
     return -torch.linalg.vector_norm(torch.view_as_real(moved).flatten(-2), dim=-1)
+
+
+def _quaternion_score(head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+    """Σ over the coordinates: quaternions as 2 × 2 complex matrices, whose product is the Hamilton product."""
+
+    def matrix(rows: Tensor) -> Tensor:
+        a, b, c, d = rows.chunk(4, -1)
+        first, second = torch.complex(a, b), torch.complex(c, d)
+        return torch.stack([torch.stack([first, second], -1), torch.stack([-second.conj(), first.conj()], -1)], -2)
+
+    length = relation.unflatten(-1, (4, -1)).square().sum(-2).clamp_min(1e-24).sqrt()
+    product = matrix(head) @ matrix(relation / torch.cat([length] * 4, -1))
+    return (product[..., 0, :] * matrix(tail)[..., 0, :].conj()).real.sum(-1).sum(-1)
 
 
 def as_complex(rows: Tensor) -> Tensor:
@@ -206,6 +232,10 @@ def _dura(config: TrainConfig, given: Tensor, relation: Tensor, answer: Tensor, 
     elif config.model == "rescal":
         matrix = relation.unflatten(-1, (given.shape[1], given.shape[1]))
         asked = torch.einsum("bi,bij->bj" if towards_tail else "bj,bij->bi", given, matrix)
+    elif config.model in ("simple", "quate"):  # the score is linear in the answer: what it is multiplied by
+        leaf = answer.detach().requires_grad_()
+        total = asked_score(config, given, relation, leaf, side).sum()
+        (asked,) = torch.autograd.grad(total, leaf, create_graph=True)
     else:
         asked = given * relation
     return asked.square().sum() + answer.square().sum()

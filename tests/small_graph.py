@@ -16,6 +16,7 @@ from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.models import model_class
 from grash.training.config import make_config
+from grash.training.initial import initial_model
 
 
 def rings(n: int = 12) -> Dataset:
@@ -38,13 +39,17 @@ def rings(n: int = 12) -> Dataset:
 
 def model_of(dataset: Dataset, name: str = "complex", *, dim: int = 4, seed: int = 0, integers: bool = False) -> Model:
     """A model with random tables, of small integers (where scores are exact and ties are many) if asked for."""
-    settings = make_config({"model": name, "dim": dim, "reciprocal": False})
-    generator = np.random.default_rng(seed)
     cls = model_class(name)
-    shapes = ((dataset.n_entities, dim), (dataset.n_relations, cls.relation_width(dim)))
+    dim, reciprocal = 8 if name == "conve" else dim, cls.needs_reciprocal
+    settings = make_config({"model": name, "dim": dim, "reciprocal": reciprocal})
+    generator = np.random.default_rng(seed)
+    n_rows = dataset.n_relations * (2 if reciprocal else 1)
+    shapes = ((dataset.n_entities, cls.entity_width(dim)), (n_rows, cls.relation_width(dim)))
     draws = [generator.integers(-2, 3, s) if integers else generator.normal(size=s) for s in shapes]
     tables = [torch.from_numpy(np.asarray(d, np.float32)) for d in draws]
-    return Model(cls(tables[0], tables[1], norm=settings.norm), dataset, settings)
+    weights = initial_model(settings, 1, 1).weights
+    kge = cls(tables[0], tables[1], norm=settings.norm, reciprocal=reciprocal, weights=weights)
+    return Model(kge, dataset, settings)
 
 
 def write_tsv(dataset: Dataset, path: Path) -> Path:

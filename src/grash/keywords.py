@@ -110,6 +110,9 @@ class TrainKeywords(TypedDict, total=False):
     penalty_weighted: bool
     dropout_entity: float
     dropout_relation: float
+    dropout_input: float
+    dropout_features: float
+    dropout_query: float
     init: Literal["xavier_normal", "xavier_uniform", "normal", "uniform"]
     init_std: float
     init_low: float

@@ -25,6 +25,7 @@ from grash.engines.memory import (
 from grash.engines.trainer import TrainingData, Validator, run_training, run_trainings
 from grash.errors import ConfigError, InputError, MemoryPlanError
 from grash.evaluation.evaluate import evaluate
+from grash.models import MODELS
 from grash.training.config import TrainConfig, make_config
 from grash.training.initial import initial_model
 from grash.training.loop import Training
@@ -56,6 +57,21 @@ LEARNT: dict[str, tuple[Any, dict[str, Any], float]] = {
         0.95,
     ),
     "distmult": (classes, {"dim": 32, "training": "kvsall", "lr": 0.1}, 0.9),
+    "simple": (circle, {"dim": 64, "training": "1vsall", "penalty": "n3", "penalty_entity": 0.05}, 0.85),
+    "quate": (circle, {"dim": 32, "training": "1vsall", "penalty": "n3", "penalty_entity": 0.02}, 0.9),
+    "mure": (classes, {"dim": 16, "training": "1vsall", "optimizer": "adam", "lr": 0.02}, 0.9),
+    "pairre": (classes, {"dim": 16, "optimizer": "adam", "lr": 0.05, "negatives_head": 20, "negatives_tail": 20}, 0.9),
+    "tucker": (
+        circle,
+        {"dim": 16, "training": "kvsall", "optimizer": "adam", "lr": 0.01, "epochs": 100}
+        | {"dropout_input": 0.2, "dropout_query": 0.2},
+        0.9,
+    ),
+    "conve": (
+        classes,
+        {"dim": 32, "training": "1vsall", "optimizer": "adam", "lr": 0.003, "dropout_query": 0.2},
+        0.75,
+    ),
 }
 
 
@@ -69,6 +85,7 @@ def test_a_planted_graph_is_learnt(name: str) -> None:
     untrained = 10 / dataset.n_entities  # far above what chance gives
     assert found.both.mrr > wanted > untrained
     assert found.both.amri > 0.9
+    assert LEARNT.keys() == MODELS.keys()
     assert outcome.best_validation is not None and outcome.best_validation.mrr == max(v.mrr for v in outcome.history)
 
 

@@ -27,11 +27,13 @@ from grash.kernels.count_above import use_kernels, why_not
 from grash.kernels.host_rows import file_rows
 from grash.models import MODELS, KgeModel
 from grash.training.config import make_config
+from grash.training.initial import initial_model
 from oracles import random_triples, rank_by_sort
 
 CPU = torch.device("cpu")
 VARIANTS = [("complex", 1), ("cp", 1), ("distmult", 1), ("rescal", 1)]
 VARIANTS += [(name, norm) for name in ("rotate", "transe") for norm in (1, 2)]
+VARIANTS += [("simple", 1), ("quate", 1), ("mure", 1), ("pairre", 1)]
 
 
 def ranks_of(model: KgeModel, triples: np.ndarray, *known: np.ndarray, work_bytes: int | None = None) -> Ranks:
@@ -78,11 +80,15 @@ def test_ranks_equal_a_full_sort_for_any_work_space(
 ) -> None:
     config = make_config({"model": variant[0], "norm": variant[1], "dim": 4, "reciprocal": reciprocal})
     generator = torch.Generator().manual_seed(seed)
-    entity = torch.randint(-2, 3, (n_entities, 4), generator=generator).float()
-    width = MODELS[config.model].relation_width(4)
+    width, entity_width = MODELS[config.model].relation_width(4), MODELS[config.model].entity_width(4)
+    entity = torch.randint(-2, 3, (n_entities, entity_width), generator=generator).float()
     relation = torch.randint(-2, 3, (4 if reciprocal else 2, width), generator=generator).float()
     if config.model == "rotate":
         relation.zero_()
+    if config.model == "quate":  # length 1 or 2
+        relation = torch.eye(4)[torch.arange(len(relation)) % 4] * relation.sign().sum(1, keepdim=True).clamp(1, 2)
+    if config.model == "pairre":  # lengths that keep integers
+        entity = torch.eye(4)[entity[:, 0].long().abs() % 4] * 2
     model = MODELS[config.model](entity, relation, reciprocal=reciprocal, norm=config.norm)
     test, train = random_triples(seed, 6, n_entities, 2), random_triples(seed + 1, 15, n_entities, 2)
     known = {(h, r, t) for h, r, t in [*train.tolist(), *test.tolist()]}
@@ -97,7 +103,7 @@ def test_ranks_equal_a_full_sort_for_any_work_space(
 def test_ranks_of_floats_do_not_depend_on_the_work_space(variant: tuple[str, int], work_bytes: int, seed: int) -> None:
     name, norm = variant
     generator = torch.Generator().manual_seed(seed)
-    entity = torch.randn(1100, 16, generator=generator)
+    entity = torch.randn(1100, MODELS[name].entity_width(16), generator=generator)
     entity[::3] = entity[1]  # many ties
     model = MODELS[name](entity, torch.randn(3, MODELS[name].relation_width(16), generator=generator), norm=norm)
     test = random_triples(seed, 40, 1100, 3)
@@ -307,14 +313,19 @@ def test_an_empty_split_of_an_offloaded_model_has_no_ranks(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("reciprocal", [False, True])
 def test_ranks_among_candidates_are_those_of_a_full_sort(name, reciprocal):
+    cls, dim = MODELS[name], 8 if name == "conve" else 4
+    if cls.needs_reciprocal and not reciprocal:
+        pytest.skip(f"{name} has reciprocal relations")
     generator = np.random.default_rng(3)
     n_entities, n_relations = 30, 4
     triples = generator.integers(0, (n_entities, n_relations, n_entities), (60, 3)).astype(np.int32)
     sizes = (n_entities, n_relations * (2 if reciprocal else 1))
-    widths = (4, MODELS[name].relation_width(4))
-    draw = generator.standard_normal if name == "rotate" else lambda s: generator.integers(-2, 3, s)
+    widths = (cls.entity_width(dim), cls.relation_width(dim))
+    rounds = name in ("rotate", "quate", "pairre", "conve", "tucker")  # scores of integers would not tie exactly
+    draw = generator.standard_normal if rounds else lambda s: generator.integers(-2, 3, s)
     tables = [torch.from_numpy(np.asarray(draw(s), np.float32)) for s in zip(sizes, widths)]
-    model = MODELS[name](*tables, reciprocal=reciprocal)
+    weights = initial_model(make_config({"model": name, "dim": dim, "reciprocal": reciprocal}), 1, 1).weights
+    model = cls(*tables, reciprocal=reciprocal, weights=weights)
     known = KnownAnswers.of(triples, n_relations=n_relations)
     chosen = {(r, s): np.flatnonzero(generator.random(n_entities) < r / 3) for r in range(4) for s in ("head", "tail")}
     ranks = rank_among(model, triples[:40], known, lambda r, s: chosen[r, s], device=torch.device("cpu"))

@@ -11,6 +11,7 @@ import yaml
 
 from grash.data.catalog import CATALOG
 from grash.errors import ConfigError, InputError
+from grash.interop import libkge, pykeen
 from grash.interop.export import export_config, find_config
 from grash.interop.libkge import config_to_libkge, flatten, libkge_dataset, read_libkge_config
 from grash.interop.pykeen import config_to_pykeen, pykeen_dataset
@@ -52,7 +53,7 @@ def trained_by_pykeen(config: TrainConfig, folder: str) -> Any:
 
 
 PYKEEN_CONFIGS = {
-    **{name: config_of(model=name) for name in MODELS},
+    **{name: config_of(model=name) for name in pykeen._MODELS},
     "distmult with everything": config_of(
         model="distmult", init="uniform", penalty="n3", penalty_entity=0.1, penalty_relation=0.2, dropout_entity=0.1
     ),
@@ -127,10 +128,14 @@ def test_what_pykeen_cannot_say_is_listed(settings, said):
     assert content["metadata"]["not_carried_over"] == left_out and content["pipeline"]["dataset"] == "nations"
 
 
-def test_a_model_that_pykeen_has_not_is_refused(monkeypatch):
-    monkeypatch.setitem(MODELS, "simple", MODELS["distmult"])
-    with pytest.raises(ConfigError, match="model=simple cannot be exported as a configuration of PyKEEN, only complex"):
-        config_to_pykeen(config_of(model="simple"), "nations")
+def test_a_model_that_the_other_tool_has_not_is_refused():
+    for name in MODELS.keys() - pykeen._MODELS.keys():
+        said = f"model={name} cannot be exported as a configuration of PyKEEN, only complex"
+        with pytest.raises(ConfigError, match=said):
+            config_to_pykeen(config_of(model=name, dim=8), "nations")
+    for name in ("quate", "mure", "pairre", "tucker"):
+        with pytest.raises(ConfigError, match=f"model={name} cannot be exported as a configuration of LibKGE"):
+            config_to_libkge(config_of(model=name, dim=8), "mykg")
 
 
 def test_a_configuration_that_pykeen_shares_leaves_little_out():
@@ -141,7 +146,8 @@ def test_a_configuration_that_pykeen_shares_leaves_little_out():
 
 
 LIBKGE_CONFIGS = {
-    **{name: config_of(model=name) for name in MODELS},
+    **{name: config_of(model=name, dim=8) for name in libkge._MODELS},
+    "conve with dropout": config_of(model="conve", dim=8, dropout_features=0.2, dropout_query=0.3, training="1vsall"),
     "reciprocal, plateau": config_of(reciprocal=True, schedule="plateau", schedule_factor=0.7, schedule_patience=3),
     "n3": config_of(penalty="n3", penalty_entity=0.1, penalty_relation=0.2, dropout_entity=0.1, dropout_relation=0.3),
     "unweighted": config_of(penalty="l3", penalty_entity=0.1, penalty_relation=0.2, penalty_weighted=False),

@@ -173,7 +173,7 @@ def test_the_published_file_that_is_no_yaml_gets_a_sentence(tmp_path: Path) -> N
         ({"grash_search": None}, r"it has no `grash_search` section"),
         ({"grash_search": {"eta": 4}}, r"grash_search.parameters is empty"),
         ({"grash_search": {"parameters": [{"type": "range"}]}}, r"in grash_search.parameters has no name"),
-        ({"model": "conve"}, r"model='conve' is not one of grash's models"),
+        ({"model": "transh"}, r"model='transh' is not one of grash's models"),
         ({"train.loss": "se"}, r"train.loss='se' has no counterpart in grash: possible are 'kl'"),
         ({"negative_sampling.sampling_type": "batch"}, r"negative_sampling.sampling_type='batch' has no counterpart"),
     ],

@@ -12,6 +12,8 @@ import torch
 from grash.data.known_answers import KnownAnswers
 from grash.evaluation.ranking import Ranker
 from grash.models import MODELS, KgeModel
+from grash.training.config import make_config
+from grash.training.initial import initial_model
 from oracles import random_triples
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyKEEN warns on import and in use
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # PyKEEN warns on import and 
 E, R, D = 30, 3, 8
 # PyKEEN's RotatE measures the Euclidean length of the complex difference, whatever p it is given (1.11.1).
 VARIANTS = [("complex", 1), ("distmult", 1), ("rotate", 2), ("transe", 1), ("transe", 2)]
+BY_AUTOGRAD = [("simple", 1), ("quate", 1), ("mure", 1), ("pairre", 1), ("pairre", 2)]
 
 
 def interleaved(rows: torch.Tensor) -> torch.Tensor:
@@ -65,6 +68,33 @@ def theirs(name: str, norm: int, entity: torch.Tensor, relation: torch.Tensor, t
     return model.eval()
 
 
+def theirs_by_parts(name: str, norm: int, entity: torch.Tensor, relation: torch.Tensor) -> tuple[Any, Any, Any]:
+    """PyKEEN's interaction, and functions from our rows to its representations of entities and relations."""
+    from pykeen.nn import modules
+
+    if name == "simple":
+        return modules.SimplEInteraction(), lambda e: e.chunk(2, -1), lambda r: r.chunk(2, -1)
+    if name == "quate":
+
+        def quaternions(rows: torch.Tensor) -> torch.Tensor:
+            return rows.unflatten(-1, (4, -1)).mT
+
+        return (
+            modules.QuatEInteraction(), quaternions, lambda r: torch.nn.functional.normalize(quaternions(r), dim=-1),
+        )  # fmt: skip
+    if name == "mure":
+
+        def entities(e: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return e[..., :D], e[..., D], e[..., D + 1]
+
+        return modules.MuREInteraction(p=2, power_norm=True), entities, lambda r: (r[..., D:], r[..., :D])
+    assert name == "pairre"
+    return (
+        modules.PairREInteraction(p=norm), lambda e: torch.nn.functional.normalize(e, dim=-1),
+        lambda r: r.chunk(2, -1),
+    )  # fmt: skip
+
+
 def ours(name: str, norm: int, entity: torch.Tensor, relation: torch.Tensor) -> KgeModel:
     return MODELS[name](entity, relation, norm=norm)
 
@@ -87,6 +117,68 @@ def test_scores_equal_pykeens(name: str, norm: int, integers: bool) -> None:
         torch.testing.assert_close(
             got, want, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-4, msg=lambda m, what=what: f"{what}: {m}"
         )
+
+
+@pytest.mark.parametrize(("name", "norm"), BY_AUTOGRAD)
+def test_scores_by_autograd_equal_pykeens_interactions(name: str, norm: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    entity = torch.randn(E, MODELS[name].entity_width(D), generator=generator)
+    relation = torch.randn(R, MODELS[name].relation_width(D), generator=generator)
+    interaction, entities, relations = theirs_by_parts(name, norm, entity, relation)
+    asked = torch.from_numpy(random_triples(0, 200, E, R)).long()
+    h, t = entities(entity[asked[:, 0]]), entities(entity[asked[:, 2]])
+    if name == "mure":
+        h, t = (h[0], h[1]), (t[0], t[2])
+    if name == "simple":  # a tail's part as a tail first
+        t = t[::-1]
+    want = interaction(h=h, r=relations(relation[asked[:, 1]]), t=t)
+    if name == "quate":  # PyKEEN's score has the sign of the authors' code, ours that of their paper
+        want = -want
+    torch.testing.assert_close(ours(name, norm, entity, relation).score(asked), want, rtol=1e-5, atol=1e-4)
+
+
+def test_tucker_scores_equal_pykeens() -> None:
+    from pykeen.nn.modules import TuckERInteraction
+
+    config = make_config({"model": "tucker", "dim": D})
+    model, peer = initial_model(config, E, R), TuckERInteraction(embedding_dim=D).eval()
+    generator = torch.Generator().manual_seed(0)
+    norms = {"input_norm": peer.head_batch_norm, "query_norm": peer.head_relation_batch_norm}
+    with torch.no_grad():
+        peer.core_tensor.copy_(model.weights["core"].permute(1, 0, 2))
+        for name, norm in norms.items():
+            for ours, theirs in (("mean", norm.running_mean), ("variance", norm.running_var),
+                                 ("scale", norm.weight), ("shift", norm.bias)):  # fmt: skip
+                theirs.copy_(model.weights[f"{name}.{ours}"].copy_(torch.rand(D, generator=generator) + 0.5))
+    asked = torch.from_numpy(random_triples(0, 200, E, R)).long()
+    heads, relations, tails = asked.T
+    want = peer(h=model.entity[heads], r=model.relation[relations], t=model.entity[tails])
+    torch.testing.assert_close(model.score(asked), want.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_conve_scores_equal_pykeens() -> None:
+    """PyKEEN's layers have biases and normalize the image, too: both are switched off here."""
+    from pykeen.nn.modules import ConvEInteraction
+
+    model = initial_model(make_config({"model": "conve", "dim": 32}), E, R)
+    peer = ConvEInteraction(embedding_dim=32, embedding_height=4, embedding_width=8).eval()
+    generator = torch.Generator().manual_seed(0)
+    model.entity[:, 32] = torch.randn(E, generator=generator)
+    norms = {"map_norm": peer.hr2d[3], "query_norm": peer.hr1d[2]}
+    with torch.no_grad():
+        for layer in (peer.hr2d[2], peer.hr1d[0]):
+            layer.bias.zero_()
+        peer.hr2d[0].running_var.fill_(1 - peer.hr2d[0].eps)
+        peer.hr2d[2].weight.copy_(model.weights["filters"])
+        peer.hr1d[0].weight.copy_(model.weights["projection"])
+        for name, norm in norms.items():
+            for ours, theirs in (("mean", norm.running_mean), ("variance", norm.running_var)):
+                theirs.copy_(model.weights[f"{name}.{ours}"].copy_(torch.rand(len(theirs), generator=generator) + 0.5))
+    asked = torch.from_numpy(random_triples(0, 200, E, R)).long()
+    heads, relations, tails = asked.T
+    rows, answers = model.entity[heads], model.entity[tails]
+    want = peer(h=rows[:, :32], r=model.relation[relations], t=(answers[:, :32], answers[:, 32]))
+    torch.testing.assert_close(model.score(asked), want.detach(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("integers", [True, False])

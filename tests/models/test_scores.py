@@ -17,6 +17,7 @@ from oracles import asked_score, relative_distance, score
 
 VARIANTS = [("complex", 1), ("cp", 1), ("distmult", 1), ("rescal", 1)]
 VARIANTS += [(name, norm) for name in ("rotate", "transe") for norm in (1, 2)]
+VARIANTS += [("simple", 1), ("quate", 1), ("mure", 1), ("pairre", 1), ("pairre", 2)]  # by autograd
 
 
 def table_of(rows: list[list[float]]) -> torch.Tensor:
@@ -43,6 +44,15 @@ BY_HAND = [
     # two coordinates, unturned: |3 + 4i| and |5 + 12i|
     ("rotate", 1, [3, 5, 4, 12], [0, 0], [0, 0, 0, 0], -(5 + 13)),
     ("rotate", 2, [3, 5, 4, 12], [0, 0], [0, 0, 0, 0], -math.sqrt(25 + 169)),
+    # ½ (1·3·6 + 2·4·5)
+    ("simple", 1, [1, 2], [3, 4], [5, 6], (18 + 40) / 2),
+    # (1 + 2i + 3j + 4k) ⊗ i = −2 + i + 4j − 3k, from a relation of length 2; times 5 + 6i + 7j + 8k
+    ("quate", 1, [1, 2, 3, 4], [0, 2, 0, 0], [5, 6, 7, 8], -10 + 6 + 28 - 24),
+    # R∘h + r − t = (3 + 5 − 1, 8 + 6 − 11); the biases are 0.5 of the head as a head, −2 of the tail as a tail
+    ("mure", 1, [1, 2, 0.5, 9], [3, 4, 5, 6], [1, 11, 9, -2], -(49 + 9) + 0.5 - 2),
+    # h and t have length 5 and 1: (0.6, 0.8)∘(5, 10) − (1, 0)∘(1, 7)
+    ("pairre", 1, [3, 4], [5, 10, 1, 7], [1, 0], -(2 + 8)),
+    ("pairre", 2, [3, 4], [5, 10, 1, 7], [1, 0], -math.sqrt(4 + 64)),
 ]
 
 
@@ -58,6 +68,7 @@ def test_scores_worked_by_hand(
 
 def random_model(config: TrainConfig, n_entities: int, n_relations: int, seed: int) -> KgeModel:
     fresh = initial_model(config.changed(seed=seed, init="normal", init_std=1.0), n_entities, n_relations)
+    fresh.entity[:, config.dim :] = torch.randn(n_entities, MODELS[config.model].n_biases)
     return MODELS[config.model](
         fresh.entity.double(), fresh.relation.double(), reciprocal=config.reciprocal, norm=config.norm
     )
@@ -75,9 +86,10 @@ def random_model(config: TrainConfig, n_entities: int, n_relations: int, seed: i
 def test_the_three_scores_agree_with_the_formula(
     variant: tuple[str, int], reciprocal: bool, n_entities: int, n_relations: int, half: int, seed: int
 ) -> None:
-    config = make_config({"model": variant[0], "norm": variant[1], "dim": 2 * half, "reciprocal": reciprocal})
+    dim = half * max(2, MODELS[variant[0]].dim_multiple)
+    config = make_config({"model": variant[0], "norm": variant[1], "dim": dim, "reciprocal": reciprocal})
     model = random_model(config, n_entities, n_relations, seed)
-    assert (model.n_entities, model.n_relations, model.dim) == (n_entities, n_relations, 2 * half)
+    assert (model.n_entities, model.n_relations, model.dim) == (n_entities, n_relations, dim)
     questions = torch.cartesian_prod(torch.arange(n_entities), torch.arange(n_relations))
     known, relations = questions.T
     every = torch.arange(n_entities)
@@ -94,14 +106,14 @@ def test_the_three_scores_agree_with_the_formula(
 
 @pytest.mark.parametrize(("name", "norm"), VARIANTS)
 def test_without_reciprocals_both_sides_have_the_same_score(name: str, norm: int) -> None:
-    model = random_model(make_config({"model": name, "norm": norm, "dim": 6}), 5, 2, 0)
+    model = random_model(make_config({"model": name, "norm": norm, "dim": 8}), 5, 2, 0)
     triples = torch.cartesian_prod(torch.arange(5), torch.arange(2), torch.arange(5))
     torch.testing.assert_close(model.score(triples, side="head"), model.score(triples, side="tail"))
 
 
 @pytest.mark.parametrize(("name", "norm"), VARIANTS)
 def test_a_reciprocal_head_is_the_tail_of_the_inverse_relation(name: str, norm: int) -> None:
-    model = random_model(make_config({"model": name, "norm": norm, "dim": 6, "reciprocal": True}), 5, 2, 0)
+    model = random_model(make_config({"model": name, "norm": norm, "dim": 8, "reciprocal": True}), 5, 2, 0)
     inverse = score(name, norm, model.entity[3], model.relation[1 + 2], model.entity[4])
     torch.testing.assert_close(model.score(torch.tensor([[4, 1, 3]]), side="head")[0], inverse)
     assert float((model.score(torch.tensor([[4, 1, 3]])) - inverse).abs()) > 1e-6
@@ -109,7 +121,7 @@ def test_a_reciprocal_head_is_the_tail_of_the_inverse_relation(name: str, norm: 
 
 @pytest.mark.parametrize(("name", "norm"), VARIANTS)
 def test_relation_scores_equal_the_formula(name: str, norm: int) -> None:
-    model = random_model(make_config({"model": name, "norm": norm, "dim": 6}), 5, 3, 0)
+    model = random_model(make_config({"model": name, "norm": norm, "dim": 8}), 5, 3, 0)
     found = model.relation_scores(model.entity[:4], model.entity[1:], model.relation)
     wanted = score(name, norm, model.entity[:4, None], model.relation[None], model.entity[1:, None])
     assert found.shape == (4, 3) and relative_distance(found, wanted) < 1e-7
@@ -143,9 +155,13 @@ def test_phases_are_wrapped_after_a_step_and_then_stay() -> None:
 
 
 def test_the_dimension_counts_floats() -> None:
-    for name, width in (("complex", 6), ("cp", 3), ("distmult", 6), ("rescal", 36), ("rotate", 3), ("transe", 6)):
-        model = initial_model(make_config({"model": name, "dim": 6}), 4, 2)
-        assert model.entity.shape == (4, 6) and model.relation.shape == (2, width)
+    widths = {"complex": 8, "cp": 4, "distmult": 8, "mure": 16, "pairre": 16, "quate": 8, "rescal": 64, "rotate": 4}
+    widths |= {"simple": 8, "transe": 8, "conve": 8, "tucker": 8}
+    assert widths.keys() == MODELS.keys()
+    for name, width in widths.items():
+        model = initial_model(make_config({"model": name, "dim": 8, "reciprocal": True}), 4, 2)
+        assert model.entity.shape == (4, 8 + MODELS[name].n_biases) and model.relation.shape == (4, width)
+        assert not model.entity[:, 8:].any() and model.dim == 8
     with pytest.raises(ValueError, match="needs relations"):
         MODELS["cp"](torch.zeros(3, 4), torch.zeros(2, 4))
 
@@ -154,6 +170,10 @@ def test_odd_dimensions_and_unknown_models_are_errors() -> None:
     for name in ("complex", "cp", "rotate"):
         with pytest.raises(ConfigError, match=f"dim=3 is not possible for {name}: give an even number"):
             make_config({"model": name, "dim": 3})
+    with pytest.raises(ConfigError, match="dim=6 is not possible for quate: give a multiple of 4"):
+        make_config({"model": "quate", "dim": 6})
+    with pytest.raises(ConfigError, match="dim=7 is not possible for conve, which needs an image"):
+        make_config({"model": "conve", "dim": 7})
     with pytest.raises(UnknownName, match="no model named 'ComplexE'.*'complex'"):
         model_class("ComplexE")
     assert make_config({"model": "transe", "dim": 3}).dim == 3

@@ -39,9 +39,13 @@ def small_model(name: str = "rotate") -> StoredModel:
         name="people",
     )
     generator = torch.Generator().manual_seed(1)
-    width = MODELS[name].relation_width(4)
-    tables = torch.randn(6, 4, generator=generator), torch.randn(4, width, generator=generator)
-    model = MODELS[name](*tables, reciprocal=True, norm=2)
+    cls, dim = MODELS[name], 8 if name == "conve" else 4
+    shapes = (6, cls.entity_width(dim)), (4, cls.relation_width(dim))
+    tables = [torch.randn(*shape, generator=generator) for shape in shapes]
+    weights = {
+        weight: torch.rand(about.shape, generator=generator) + 0.5 for weight, about in cls.weight_shapes(dim).items()
+    }
+    model = cls(*tables, reciprocal=True, norm=2, weights=weights)
     return StoredModel(model, dataset, {"model": name, "lr": 0.1}, {"mrr": 0.5}, [{"step": 3}])
 
 
@@ -59,10 +63,29 @@ def test_a_saved_model_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
     assert type(back.model) is MODELS[name] and (back.model.norm, back.model.reciprocal) == (2, True)
     assert torch.equal(back.model.entity, stored.model.entity)
     assert torch.equal(back.model.relation, stored.model.relation)
+    assert back.model.weights.keys() == stored.model.weights.keys()
+    assert all(torch.equal(back.model.weights[w], tensor) for w, tensor in stored.model.weights.items())
     assert (back.config, back.evaluation, back.history) == (stored.config, stored.evaluation, stored.history)
     assert back.dataset.fingerprint == stored.dataset.fingerprint
     triples = torch.from_numpy(stored.dataset.test).long()
     assert torch.equal(back.model.score(triples), stored.model.score(triples))
+
+
+@pytest.mark.parametrize("change", ["missing", "more", "shape"])
+def test_other_weights_are_damage(tmp_path: Path, change: str) -> None:
+    save_model(small_model("tucker"), tmp_path / "model")
+    path = tmp_path / "model" / "embeddings.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}  # not mapped
+    if change == "missing":
+        del tensors["weight.core"]
+    elif change == "more":
+        tensors["weight.other"] = torch.zeros(3)
+    else:
+        tensors["weight.core"] = tensors["weight.core"][:2].clone()
+    write_tensors(tensors, path)
+    write_checksums(tmp_path / "model")
+    with pytest.raises(FormatError, match="damaged model folder .tucker with entities .* needs weights"):
+        load_model(tmp_path / "model")
 
 
 def test_a_model_folder_needs_only_safetensors_and_json(folder: Path) -> None:

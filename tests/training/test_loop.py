@@ -19,6 +19,7 @@ from grash.engines.trainer import run_training
 from grash.errors import Diverged, FormatError, InputError
 from grash.files import write_checksums
 from grash.models import KgeModel
+from grash.models.store import model_tensors
 from grash.training import loop
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState
@@ -50,7 +51,8 @@ def run(config: TrainConfig, checkpoint: Path | None = None, **options: Any) -> 
 
 def same(one: TrainState, other: TrainState) -> bool:
     histories = [[(v.step, v.epoch, v.mrr, v.lr) for v in o.history] for o in (one, other)]
-    tables = torch.equal(one.model.entity, other.model.entity), torch.equal(one.model.relation, other.model.relation)
+    first, second = model_tensors(one.model), model_tensors(other.model)
+    tables = [first.keys() == second.keys(), *(torch.equal(first[name], second[name]) for name in first)]
     return all(tables) and histories[0] == histories[1] and one.step == other.step
 
 
@@ -79,6 +81,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "own": {"negatives_shared": False, "negatives_filtered": True, "model": "rotate", "loss": "self_adversarial"},
     "whole table": {"penalty": "l2", "penalty_weighted": False, "penalty_entity": 0.01, "model": "transe"},
     "patience": {"patience": 1, "valid_every": 0.5, "lr": 0.5},
+    "conve": {"model": "conve", "training": "1vsall", "dropout_features": 0.2, "dropout_query": 0.2},
+    "tucker": {"model": "tucker", "training": "kvsall", "optimizer": "adam", "lr": 0.01, "dropout_input": 0.2},
+    "mure": {"model": "mure"},
+    "pairre": {"model": "pairre", "optimizer": "lazy_adam", "lr": 0.02},
 }
 
 

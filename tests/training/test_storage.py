@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from pathlib import Path
@@ -48,7 +49,9 @@ def same(one: TrainState, other: TrainState) -> bool:
 
 def floats_of(model: KgeModel) -> KgeModel:
     """The same numbers in float32."""
-    return type(model)(model.entity.float(), model.relation, reciprocal=model.reciprocal, norm=model.norm)
+    other = copy.copy(model)
+    other.entity = model.entity.float()
+    return other
 
 
 def move(kind: str, table: torch.Tensor, state: dict[str, torch.Tensor], gradient: Gradient, step: int) -> None:
@@ -214,9 +217,11 @@ def test_a_stopped_training_resumes_to_the_same_bits(
 @pytest.mark.parametrize("model", MODELS)
 def test_ranks_and_answers_are_those_of_the_same_numbers_in_float32(model: str, tmp_path: Path) -> None:
     data = rings()
-    trained = run_training(data, config_of(model=model, epochs=4), device="cpu", placement="disk",
+    where = "device" if model == "mure" else "disk"
+    trained = run_training(data, config_of(model=model, epochs=4), device="cpu", placement=where,
                            checkpoint=tmp_path / "c").model  # fmt: skip
-    here = type(trained)(trained.entity.clone(), trained.relation, norm=trained.norm)
+    here = copy.copy(trained)
+    here.entity = trained.entity.clone()
     half, far, floats = (Model(kge, data, config_of(model=model)) for kge in (here, trained, floats_of(here)))
     assert far.kge.entity.dtype == half.kge.entity.dtype == BF16
     for other in (half, far):

@@ -262,7 +262,8 @@ def _gradients(kge: KgeModel, triples: NDArray[np.int64]) -> dict[str, Tensor]:
 
 def _one_direction(kge: KgeModel, known: Tensor, relation: Tensor, answer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of tail scores for known, relation and answer rows."""
-    queries, candidates = kge.query(known, relation, "tail"), kge.candidate(answer, "tail")
+    queries, to_rows = kge.query_forward(known, relation, "tail")
+    candidates, to_answer = kge.candidate_forward(answer, "tail")
     ones = queries.new_ones(len(queries))
-    for_query, for_candidate = row_gradients(queries, candidates, ones, kge.pair)
-    return (*kge.query_gradient(for_query, known, relation, "tail"), kge.candidate_gradient(for_candidate, "tail"))
+    for_query, for_candidate = row_gradients(queries, candidates, ones, kge.pair_of("tail"))
+    return (*to_rows(for_query), to_answer(for_candidate))

@@ -274,7 +274,7 @@ class Model:
             known, answers = (heads, tails) if side == "tail" else (tails, heads)
             queries, seen = self.kge.queries(known, relations, side)
             rows = self.kge.candidate(self.kge.entity[answers], seen)
-            scores.append(exact_scores(queries, rows, self.kge.pair).cpu().numpy())
+            scores.append(exact_scores(queries, rows, self.kge.pair_of(seen)).cpu().numpy())
         found = np.concatenate(scores) if scores else np.empty(0, np.float32)
         if not np.isfinite(found).all():
             raise Diverged(_NOT_FINITE)
@@ -490,7 +490,7 @@ class Model:
             rows,
             self.kge.n_entities if among is None else len(among),
             k,
-            self.kge.pair,
+            self.kge.pair_of(seen),
             skip_rows=self._on_device(skip_rows),
             skip_columns=self._on_device(skip_columns),
             tile=_tile(len(questions), queries.shape[1]),
@@ -525,7 +525,7 @@ class Model:
         tile = _tile(len(ends), queries.shape[1])
         for start in range(0, self.kge.n_entities, tile):
             rows = self.kge.candidate(to_float32(self.kge.entity[start : start + tile]), seen)
-            sums.add(pair_scores(queries, rows, self.kge.pair), start)
+            sums.add(pair_scores(queries, rows, self.kge.pair_of(seen)), start)
         return sums.values[0].cpu().numpy()
 
     def _probabilities(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from grash.training.loop import Progress
 
 _SETTINGS = {
-    "model": optional(str, "complex, cp, distmult, rescal, rotate or transe (default: complex).", "--model", "-m"),
+    "model": optional(str, "Score function; `grash models` lists them (default: complex).", "--model", "-m"),
     "dim": optional(int, "Floats per entity (default: 128).", "--dim", "-d"),
     "reciprocal": optional(bool, "Separate embeddings for inverse relations (default: no)."),
     "training": optional(str, "negative_sampling, 1vsall or kvsall (default: negative_sampling)."),

@@ -33,7 +33,8 @@ from grash.evaluation.distributed import DistributedRanker, evaluate_distributed
 from grash.evaluation.evaluate import check_sample, sample_triples
 from grash.evaluation.metrics import mrr
 from grash.files import repair_folder
-from grash.models import KgeModel
+from grash.models import KgeModel, model_class
+from grash.models.autograd import AutogradModel
 from grash.models.store import check_model_folder
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
@@ -119,6 +120,8 @@ def run_distributed_training(
             f"storage={config.storage} can be trained in one process only: give storage=float32, or train without "
             f"torchrun."
         )
+    if issubclass(model_class(config.model), AutogradModel):
+        raise ConfigError(f"model={config.model} can be trained in one process only: train without torchrun.")
     check_model_folder(out, overwrite=overwrite)
     check_sample(test_sample)
     check_shared(out, group)

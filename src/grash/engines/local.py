@@ -330,7 +330,7 @@ def load_saved_state(state: TrainState, folder: Path) -> None:
 
 
 def load_known_rows(state: TrainState, folder: Path, earlier: Subgraph, graph: Subgraph) -> None:
-    """Warm start: copy rows and optimizer state of entities and relations that the earlier, smaller graph had.
+    """Warm start: copy weights, and rows and optimizer state of entities and relations that the earlier graph had.
 
     A new entity starts at the mean of its known neighbors; a new relation keeps its initial values.
     """
@@ -348,7 +348,9 @@ def load_known_rows(state: TrainState, folder: Path, earlier: Subgraph, graph: S
         )
     for name, tensor in state_tensors(state).items():
         source, target = entities if name.startswith("entity") else relations
-        if tensor.ndim:
+        if name.startswith("weight"):
+            tensor.copy_(tensors[name])
+        elif tensor.ndim:
             tensor[torch.from_numpy(target).to(device)] = tensors[name][torch.from_numpy(source)].to(device)
     fill_new_entities(state.model.entity, graph.dataset.train, known=entities[1])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import resource
 import shutil
@@ -18,6 +19,7 @@ from grash.evaluation.ranking import ranking_bytes
 from grash.formatting import format_bytes
 from grash.kernels.pair_scores import tile_bytes
 from grash.models import model_class
+from grash.models.autograd import AutogradModel
 from grash.models.rotate import prediction_tiles
 from grash.training.batches import needs_index
 from grash.training.captured import uses_captured_step
@@ -158,13 +160,16 @@ def plan_memory(
     They have tables of one shape, and the fused step has one work space for all. n_filtered: known answers to the
     validation questions, if they have been counted. placement: of a single training. keep_best: keep the best weights.
     """
-    config, n_trainings = configs[0], len(configs)
-    width = model_class(config.model).relation_width(config.dim)
+    config, n_trainings, model = configs[0], len(configs), model_class(configs[0].model)
+    width, entity_width = model.relation_width(config.dim), model.entity_width(config.dim)
     relations = n_relations * (2 if config.reciprocal else 1)
-    entities, tables = STORAGE_DTYPES[config.storage].itemsize * n_entities * config.dim, 4 * relations * width
+    weights = sum(math.prod(weight.shape) for weight in model.weight_shapes(config.dim).values())
+    entities = STORAGE_DTYPES[config.storage].itemsize * n_entities * entity_width
+    tables = 4 * (relations * width + weights)
     row_index = 4 * (n_entities + relations)  # kept on a CPU only
-    state = state_bytes(config, n_entities, config.dim) - 4 * n_entities
+    state = state_bytes(config, n_entities, entity_width) - 4 * n_entities
     optimizer = state_bytes(config, relations, width) - 4 * relations + (row_index if device.type == "cpu" else 0)
+    optimizer += state_bytes(config, 1, weights) if weights else 0
     best = entities + tables if keep_best else 0
     if not placement.offloaded:
         tables, optimizer, entities, state = tables + entities, optimizer + state, 0, 0
@@ -179,7 +184,7 @@ def plan_memory(
         optimizer=n_trainings * optimizer,
         triples=12 * n_train * (3 if needs_index(config) else 1),
         step=step,
-        ranking=ranking_bytes(n_valid, n_filtered, n_entities, config.dim, device, offloaded=placement.offloaded),
+        ranking=_ranking_bytes(config, n_valid, n_filtered, n_entities, device, placement),
         best_tables=n_trainings * best,
         step_stays=fused or uses_captured_step(config, device),
         building=tables + optimizer if n_trainings > 1 else 0,
@@ -187,6 +192,16 @@ def plan_memory(
         entities=entities,
         entity_optimizer=state,
     )
+
+
+def _ranking_bytes(
+    config: TrainConfig, n_valid: int, n_filtered: int, n_entities: int, device: torch.device, placement: Placement
+) -> int:
+    """Return the work space of a validation, with candidates that are computed from the entities' rows."""
+    model = model_class(config.model)
+    width, copied = model.query_width(config.dim), model.query_width(config.dim) > model.entity_width(config.dim)
+    ranking = ranking_bytes(n_valid, n_filtered, n_entities, width, device, offloaded=placement.offloaded)
+    return ranking + (2 * 4 * n_entities * width if copied and n_valid else 0)
 
 
 def choose_placement(
@@ -207,6 +222,11 @@ def choose_placement(
     placement: auto, device, host or disk. folder: where temporary files may be created.
     """
     check_placement(placement, device)
+    model = model_class(config.model)
+    if model.query_width(config.dim) > model.entity_width(config.dim):  # its candidates are no rows of the table
+        if placement in ("host", "disk"):
+            raise ConfigError(f"placement={placement} does not work with model={config.model}: give device.")
+        placement = "device"
 
     def planned(config: TrainConfig, where: Placement) -> MemoryPlan:
         return plan_memory(
@@ -255,7 +275,8 @@ def free_disk(folder: Path) -> int:
 def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int, device: torch.device) -> int:
     """Return the bytes of score matrices (scores, their exponentials, gradients), of a step's rows with their
     gradients, and of tiles of distances where these are not computed in a loop."""
-    batch, dim = config.batch_size, config.dim
+    cls = model_class(config.model)
+    batch, dim = config.batch_size, cls.query_width(config.dim)
     dropout = 3 if config.dropout_entity else 1
     if config.training == "negative_sampling":
         negatives = (config.negatives_head, config.negatives_tail)
@@ -273,8 +294,11 @@ def _step_bytes(config: TrainConfig, n_entities: int, relations: int, width: int
     relation_rows = 2 * batch * width + (relations * width if config.relation_prediction else 0)
     if config.relation_prediction:
         scores += 4 * batch * relations + (prediction_tiles(batch, relations, width) if config.model == "rotate" else 0)
-    tables = torch.empty(0, dim), torch.empty(0, width)
-    pair = model_class(config.model)(*tables, reciprocal=config.reciprocal, norm=config.norm).pair
+    weights = {name: torch.empty(w.shape, device="meta") for name, w in cls.weight_shapes(config.dim).items()}
+    tables = torch.empty(0, cls.entity_width(config.dim)), torch.empty(0, width)
+    pair = cls(*tables, reciprocal=config.reciprocal, norm=config.norm, weights=weights).pair
+    if issubclass(cls, AutogradModel):  # what autograd keeps of the queries, and gradients of the weights
+        scores += batch * cls.query_floats(config.dim) + 2 * sum(weight.numel() for weight in weights.values())
     floats = scores + (3 + dropout) * rows * dim + 6 * batch * dim + 4 * relation_rows
     return 4 * floats + tile_bytes(batch, candidates, dim, pair, device)
 

@@ -271,7 +271,7 @@ def _ask(
     sums = LogSums(len(ends), temperatures, skip_rows, skip_columns)
     found = best_candidates(
         queries, lambda start, stop: model.candidate(to_float32(model.entity[start:stop]), seen), model.n_entities,
-        N_ANSWERS, model.pair, skip_rows=skip_rows, skip_columns=skip_columns, sums=sums,
+        N_ANSWERS, model.pair_of(seen), skip_rows=skip_rows, skip_columns=skip_columns, sums=sums,
         tile=max(1024, default_work_bytes(device) // (4 * max(len(ends), queries.shape[1]))),
     )  # fmt: skip
     row, answer, score = (x.cpu().numpy() for x in found)

@@ -144,7 +144,7 @@ class Ranker:
 
     @torch.no_grad()
     def _start(self, model: KgeModel, work_bytes: int | None) -> Callable[[], Ranks]:
-        if use_kernels(model.candidate(model.entity[:0], "tail")):
+        if use_kernels(model.candidate(model.entity[:0], "tail"), model.pair):
             return partial(self._read, CudaCounts(model, self.queries))
         return partial(self._rank_in_tiles, model, work_bytes)
 
@@ -168,8 +168,8 @@ class Ranker:
 
 
 def is_finite(model: KgeModel, *, entities: bool = True) -> bool:
-    """Whether the tables contain neither NaN nor infinity."""
-    tables = (model.entity, model.relation) if entities else (model.relation,)
+    """Whether tables and weights contain neither NaN nor infinity."""
+    tables = (*([model.entity] if entities else []), model.relation, *model.weights.values())
     return all(bool(torch.isfinite(part).all()) for table in tables for part in table.split(_FINITE_ROWS))
 
 
@@ -248,12 +248,13 @@ def _sampled_counts(model: KgeModel, side_queries: SideQueries, first: int, draw
     queries, seen = side_queries.embed(model, rows)
     answers = side_queries.answers[rows]
     valid = (drawn != answers[:, None]) & ~side_queries.is_known(first, drawn)
-    truth = exact_scores(queries, model.candidate(model.entity[answers], seen), model.pair)
+    pair = model.pair_of(seen)
+    truth = exact_scores(queries, model.candidate(model.entity[answers], seen), pair)
     candidates = model.candidate(model.entity, seen)
     above, ties = torch.zeros_like(answers), torch.zeros_like(answers)
     for tile, counted in zip(drawn.split(_SAMPLED_TILE, 1), valid.split(_SAMPLED_TILE, 1)):
         repeated = queries.repeat_interleave(tile.shape[1], 0)
-        scores = exact_scores(repeated, candidates[tile.reshape(-1)], model.pair).reshape(tile.shape)
+        scores = exact_scores(repeated, candidates[tile.reshape(-1)], pair).reshape(tile.shape)
         above += ((scores > truth[:, None]) & counted).sum(1)
         ties += ((scores == truth[:, None]) & counted).sum(1)
     return torch.stack([above, ties, valid.sum(1)])
@@ -287,8 +288,8 @@ def _counts_among(
     """Return (3, B), above, ties and others, of some rows among the entities `ids`, ascending."""
     entity = model.entity[torch.from_numpy(ids).to(side.device)]
     _, seen = model.asked(side.relations[:0], side.side)
-    table = model.candidate(to_float32(entity), seen)
-    largest = largest_row(table, model.pair)
+    table, pair = model.candidate(to_float32(entity), seen), model.pair_of(seen)
+    largest = largest_row(table, pair)
     batch, tile = plan_tiles(len(rows), max(1, len(ids)), default_work_bytes(side.device))
     found = []
     for start in range(0, len(rows), batch):
@@ -296,9 +297,9 @@ def _counts_among(
         places, truth = side.places_among(part, ids)
         chosen = torch.from_numpy(part).to(side.device)
         queries, _ = side.embed(model, chosen)
-        exact = exact_scores(queries, model.candidate(to_float32(model.entity[side.answers[chosen]]), seen), model.pair)
+        exact = exact_scores(queries, model.candidate(to_float32(model.entity[side.answers[chosen]]), seen), pair)
         counted = CountBatch.of(queries, torch.from_numpy(truth).to(side.device), exact, places)
-        count_above(counted, table, model.pair, tile=tile, largest=largest)
+        count_above(counted, table, pair, tile=tile, largest=largest)
         left_out = places.last - places.first
         others = len(ids) - left_out - ((truth >= 0) & ~side.truth_known[part])
         found.append(np.concatenate([counted.counts.cpu().numpy(), others[None]]))
@@ -429,7 +430,7 @@ def count_in_tiles(model: KgeModel, sides: Sequence[SideQueries], batch: int, ti
     An offloaded table is read in blocks, once for up to _GROUP queries; a table in memory is one block.
     """
     offloaded = is_offloaded(model.entity)
-    block = max(1, _BLOCK_BYTES // (4 * model.dim)) if offloaded else max(1, model.n_entities)
+    block = max(1, _BLOCK_BYTES // (4 * model.entity.shape[1])) if offloaded else max(1, model.n_entities)
     found: list[list[Tensor]] = [[] for _ in sides]
     waiting: list[tuple[CountBatch, Side]] = []
     largest: dict[Any, Tensor] = {}  # by first row of a block and side
@@ -438,7 +439,7 @@ def count_in_tiles(model: KgeModel, sides: Sequence[SideQueries], batch: int, ti
             rows = slice(first, min(first + batch, len(side)))
             queries, seen = side.embed(model, rows)
             truth = side.answers[rows]
-            exact = exact_scores(queries, model.candidate(model.entity[truth], seen), model.pair)
+            exact = exact_scores(queries, model.candidate(model.entity[truth], seen), model.pair_of(seen))
             waiting.append((CountBatch.of(queries, truth, exact, side.runs(rows.start, rows.stop)), seen))
             counts.append(waiting[-1][0].counts)
             if not offloaded or sum(len(b.queries) for b, _ in waiting) >= _GROUP:
@@ -454,12 +455,12 @@ def _count_blocks(
     """Compare every batch with every block of the table. largest: by (first row, side), filled here."""
     for first, rows in row_blocks(model.entity, block) if batches else ():
         for batch, seen in batches:
-            candidates = model.candidate(rows, seen)
+            candidates, pair = model.candidate(rows, seen), model.pair_of(seen)
             if (first, seen) not in largest:
                 if is_offloaded(model.entity) and not torch.isfinite(rows).all():
                     raise Diverged(NOT_FINITE)
-                largest[first, seen] = largest_row(candidates, model.pair)
-            count_above(batch, candidates, model.pair, tile=tile, largest=largest[first, seen], first=first)
+                largest[first, seen] = largest_row(candidates, pair)
+            count_above(batch, candidates, pair, tile=tile, largest=largest[first, seen], first=first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -498,7 +499,7 @@ class CudaCounts:
         self.numbers = torch.zeros(sum(lengths), dtype=torch.int64, device=model.entity.device)
         bad, *rest = self.numbers.split(lengths)
         bad.copy_(~torch.isfinite(model.relation).all())
-        largest: dict[int, Tensor] = {}
+        largest: dict[tuple[int, Side], Tensor] = {}
         for group in self._groups():  # no name refers to the queries of a group while the next ones are made
             self._count(
                 [self._queue(i, rest[2 * i].view(2, -1), rest[2 * i + 1].view(n_blocks, -1)) for i in group],
@@ -550,13 +551,13 @@ class CudaCounts:
 
     def _embed(self, side: SideQueries) -> tuple[Tensor, Side]:
         """Return the distinct queries (Q, W), contiguous, and the side whose candidates they are compared with."""
-        together = max(1, _QUERY_FLOATS // max(self.model.dim, self.model.relation.shape[1]))
+        together = max(1, _QUERY_FLOATS // max(self.model.entity.shape[1], self.model.relation.shape[1]))
         parts = [side.embed(self.model, rows)[0].contiguous() for rows in side.distinct.rows.split(together)]
         _, seen = self.model.asked(side.relations[:0], side.side)
         return parts[0] if len(parts) == 1 else torch.cat(parts), seen
 
-    def _count(self, queued: list[_Queued], largest: dict[int, Tensor], bad: Tensor) -> None:
-        """largest: sizes of candidates by their address, which several sides share."""
+    def _count(self, queued: list[_Queued], largest: dict[tuple[int, Side], Tensor], bad: Tensor) -> None:
+        """largest: sizes of candidates by their address and side; a copy of another side may reuse the address."""
         from grash.kernels.count_above_triton import count_candidates, largest_sizes, score_truths, subtract_filtered
 
         model, pair = self.model, self.model.pair
@@ -565,10 +566,10 @@ class CudaCounts:
                 largest.clear()
             for q in queued:
                 candidates = model.candidate(block, q.seen)
-                address, index = candidates.data_ptr(), q.distinct.index
-                if address not in largest:
-                    largest[address] = largest_sizes(candidates, pair).max()
-                score_truths(q.queries, q.rows, q.truth, index.query, largest[address], pair, q.bounds, bad)
+                place, index = (candidates.data_ptr(), q.seen), q.distinct.index
+                if place not in largest:
+                    largest[place] = largest_sizes(candidates, pair).max()
+                score_truths(q.queries, q.rows, q.truth, index.query, largest[place], pair, q.bounds, bad)
                 n_open = q.n_open[first // self.block]
                 count_candidates(q.queries, candidates, q.bounds, index, pair, q.shape, out=q.counts, n_open=n_open)
         for q in queued:

@@ -65,7 +65,10 @@ _MODEL_SETTINGS = {
     "entity_embedder.dropout": "dropout_entity",
     "relation_embedder.dropout": "dropout_relation",
     "l_norm": "norm",
+    "feature_map_dropout": "dropout_features",
+    "projection_dropout": "dropout_query",
 }
+_MODELS = ("complex", "conve", "cp", "distmult", "rescal", "rotate", "simple", "transe")
 _LOSS_ARGUMENT = {"margin": "margin", "bce": "offset"}  # what train.loss_arg is
 _VALUES: dict[str, dict[str, str]] = {
     "training": {
@@ -171,6 +174,11 @@ def config_to_libkge(config: TrainConfig, dataset: str) -> tuple[str, list[str]]
 
     dataset: a folder under LibKGE's data/. LibKGE draws other random numbers: results differ as between two seeds.
     """
+    if config.model not in _MODELS:
+        raise ConfigError(
+            f"model={config.model} cannot be exported as a configuration of LibKGE, only {', '.join(_MODELS)} can: "
+            f"export the embeddings instead (--format npy)."
+        )
     left_out: list[str] = []
     content: dict[str, Any] = {"job.type": "train", "dataset.name": dataset, "random_seed.default": config.seed}
     content["model"] = "reciprocal_relations_model" if config.reciprocal else config.model
@@ -191,6 +199,8 @@ def config_to_libkge(config: TrainConfig, dataset: str) -> tuple[str, list[str]]
         "early_stopping.patience": config.patience or 0,
     }
     content["entity_ranking.tie_handling.type"] = "rounded_mean_rank"
+    if config.dropout_input:
+        left_out.append(f"dropout_input: {config.dropout_input} has no counterpart")
     left_out += without_counterpart(config)
     head = "".join(f"# not carried over: {line}\n" for line in left_out)
     return head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True), left_out
@@ -282,7 +292,7 @@ def _adapted(parameter: Parameter, model: str, fixed: dict[str, Any], notes: lis
     if name == "lr" and parameter.kind == "float" and low == 0:
         notes.append(f"lr: its range starts at 0, where nothing is learned; it starts at {_MIN_RATE:g} here")
         return Parameter(name, "float", _MIN_RATE, high, parameter.log)
-    if name == "dim" and parameter.kind == "int" and MODELS[model].even_dim:
+    if name == "dim" and parameter.kind == "int" and MODELS[model].dim_multiple == 2:
         notes.append(f"dim: {model} needs even numbers; odd ones are left out")
         return Parameter(name, "choice", values=tuple(range(int(low) + int(low) % 2, int(high) + 1, 2)))
     if name == "penalty_entity" and parameter.kind == "float" and not fixed["penalty_weighted"]:
@@ -464,6 +474,8 @@ def _table_sections(config: TrainConfig) -> dict[str, Any]:
     }
     if config.model in ("transe", "rotate"):
         section["l_norm"] = float(config.norm)
+    if config.model == "conve":
+        section |= {"feature_map_dropout": config.dropout_features, "projection_dropout": config.dropout_query}
     return section
 
 

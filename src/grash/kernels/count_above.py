@@ -81,8 +81,11 @@ def why_not(candidates: Tensor) -> list[str]:
     return reasons
 
 
-def use_kernels(candidates: Tensor) -> bool:
-    """Whether the kernels count. GRASH_KERNELS=reference forbids them; GRASH_KERNELS=triton requires them on CUDA."""
+def use_kernels(candidates: Tensor, pair: Pair = "dot") -> bool:
+    """Whether the kernels count. GRASH_KERNELS=reference forbids them; GRASH_KERNELS=triton requires them on CUDA,
+    but for a model's own function."""
+    if callable(pair):
+        return False
     return use_triton(why_not(candidates), candidates.device, what="the counting kernels")
 
 
@@ -96,11 +99,11 @@ def count_above(
     or of more.
     """
     above, ties = batch.counts
-    slack = error_bound(batch.queries, largest, pair)
+    slack = error_bound(batch.queries, largest, pair, batch.exact)
     low, high = batch.exact - slack, batch.exact + slack
     for begin in range(0, len(candidates), tile):
         part = to_float32(candidates[begin : begin + tile])
-        scores = pair_scores(batch.queries, part, pair)
+        scores = _fast_scores(batch.queries, part, pair)
         _mask_truth(scores, batch.truth - (first + begin))
         _mask_runs(scores, batch.skip, first + begin)
         rows, columns = _count_tile(scores, low, high, above)
@@ -117,19 +120,34 @@ def _rows(x: Tensor) -> int:
     return max(1, _EXACT_ELEMENTS // max(1, x.shape[-1]))
 
 
+def _fast_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
+    """Return scores (B, n) with the error of `error_bound`; a model's function has none, so it runs in float64."""
+    if callable(pair):
+        return pair_scores(queries.double(), candidates.double(), pair).float()
+    return pair_scores(queries, candidates, pair)
+
+
 def largest_row(rows: Tensor, pair: Pair) -> Tensor:
     """Return the largest size of a row, a scalar, for `error_bound`; reads the rows in parts."""
+    if callable(pair):
+        return to_float32(rows[:0]).new_zeros(())
     order = 2 if pair in ("dot", "l2") else 1
     parts = [to_float32(part).norm(p=order, dim=1).max() for part in rows.split(_rows(rows)) if len(part)]
     return torch.stack(parts).max() if parts else to_float32(rows).new_zeros(())
 
 
-def error_bound(queries: Tensor, largest: Tensor, pair: Pair) -> Tensor:
+def error_bound(queries: Tensor, largest: Tensor, pair: Pair, near: Tensor | None = None) -> Tensor:
     """Return (B,) bounds on |fast − exact| for each query with any candidate of a size up to `largest`.
 
     A sum of n products in any order has an error of at most n·u·Σ|terms|, u = 2⁻²⁴ (Higham, Accuracy and Stability,
     §3.1); a few units more cover the other roundings. Beyond the range of float32 there is no bound, and no rank.
+    near (B,): scores with which others are compared. Those of a model's function, from float64, err in the last place.
     """
+    if callable(pair):
+        assert near is not None
+        if near.isnan().any() or (near == torch.inf).any():
+            raise Diverged(OUT_OF_RANGE)
+        return 4 * _UNIT * near.abs() + LOST["dot"]
     share = (queries.shape[-1] + 8) * _UNIT
     sizes = queries.norm(p=2 if pair in ("dot", "l2") else 1, dim=1)
     reach = sizes * largest if pair == "dot" else sizes + largest
@@ -245,13 +263,14 @@ def best_candidates(
     for start in range(0, n_candidates if k > 0 else 0, tile):
         stop = min(start + tile, n_candidates)
         candidates = rows(start, stop)
-        scores = pair_scores(queries, candidates, pair)
+        scores = _fast_scores(queries, candidates, pair)
         if sums is not None:
             sums.add(scores, start)
         first, last = torch.searchsorted(skip_columns, torch.tensor([start, stop], device=device)).tolist()
         scores[skip_rows[first:last], skip_columns[first:last] - start] = -torch.inf
-        slack = error_bound(queries, largest_row(candidates, pair), pair)
-        bound = torch.maximum(_worst_kept(best, len(queries), k), _kth(scores, k) - slack) - slack
+        kth, worst = _kth(scores, k), _worst_kept(best, len(queries), k)
+        slack = error_bound(queries, largest_row(candidates, pair), pair, torch.maximum(kth, worst))
+        bound = torch.maximum(worst, kth - slack) - slack
         row, column = torch.nonzero((scores >= bound[:, None]) & (scores > -torch.inf), as_tuple=True)
         exact = _exact_pairs(queries, candidates, row, column, pair)
         best = _keep(torch.cat([best[0], row]), torch.cat([best[1], column + start]), torch.cat([best[2], exact]), k)

@@ -1,6 +1,7 @@
 """Scores of queries and candidates, and their gradients.
 
-A pair of a query q and a candidate c, both of width W, is scored in one of four ways:
+A pair of a query q and a candidate c, both of width W, is scored in one of four ways, or by a function of a model,
+(…, W), (…, C) → (…), whose gradients come from autograd:
 
     dot      Σ q·c                                   ComplEx, DistMult, RESCAL, CP
     l1       −Σ |q − c|                              TransE, norm 1
@@ -18,6 +19,7 @@ fixed order, so the result does not depend on the number of threads. The compile
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import numba
@@ -28,17 +30,20 @@ from torch import Tensor
 
 from grash.kernels.device import use_torch_threads
 
-Pair = Literal["dot", "l1", "l2", "modulus"]
+Pair = Literal["dot", "l1", "l2", "modulus"] | Callable[[Tensor, Tensor], Tensor]
 
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 _ALIGNED = 64  # columns to whose multiples scores are padded on a GPU
 _LEAST_PADDED = 512
 _TILE = 1 << 24  # elements of (B, n, W) that the reference of distances builds at once
 _TILES: dict[Pair, float] = {"dot": 0, "l2": 0, "l1": 2, "modulus": 3.5}  # tiles of this size in memory at a time
+_FUNCTION_TILES = 8  # of a model's function, with what autograd keeps
 
 
 def pair_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
     """Score every query with every candidate: (B, W), (N, W) → (B, N)."""
+    if callable(pair):
+        return pair_scores_reference(queries, candidates, pair)
     _match_width(queries, candidates)
     if pair == "dot":
         pad = _padding(queries, len(candidates))
@@ -67,6 +72,8 @@ def pair_gradients(
         return _product(upstream, candidates), upstream.T @ queries
     if pair == "l2":
         return _l2_gradients(queries, candidates, scores, upstream)
+    if callable(pair):
+        return _function_gradients(queries, candidates, upstream, pair)
     if use_loops(queries):
         return loop_gradients(queries, candidates, upstream, pair)
     return pair_gradients_reference(queries, candidates, upstream, pair)
@@ -74,6 +81,8 @@ def pair_gradients(
 
 def row_scores(queries: Tensor, candidates: Tensor, pair: Pair) -> Tensor:
     """Score along the last axis: (…, W), (…, W) → (…); leading axes broadcast."""
+    if callable(pair):
+        return pair(queries, candidates)
     _match_width(queries, candidates)
     if pair == "dot":
         return (queries * candidates).sum(-1)
@@ -84,6 +93,13 @@ def row_gradients(queries: Tensor, candidates: Tensor, upstream: Tensor, pair: P
     """Return the gradients of Σ upstream·row_scores, each in the broadcast shape (…, W)."""
     if pair == "dot":
         return upstream[..., None] * candidates, upstream[..., None] * queries
+    if callable(pair):
+        leading = upstream.shape
+        leaves = [x.expand(*leading, x.shape[-1]).detach().requires_grad_() for x in (queries, candidates)]
+        with torch.enable_grad():
+            scores = pair(*leaves)
+        for_queries, for_candidates = torch.autograd.grad(scores, leaves, upstream, materialize_grads=True)
+        return for_queries, for_candidates
     toward_query = -upstream[..., None] * _direction(queries - candidates, pair)
     return toward_query, -toward_query
 
@@ -121,12 +137,30 @@ def pair_gradients_reference(
     return for_queries, torch.cat(for_candidates) if for_candidates else torch.zeros_like(candidates)
 
 
+def _function_gradients(
+    queries: Tensor, candidates: Tensor, upstream: Tensor, pair: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """`pair_gradients` of a model's function: each tile is scored again, with autograd."""
+    for_queries, for_candidates, start = torch.zeros_like(queries), [torch.zeros_like(candidates[:0])], 0
+    for tile in _tiles(candidates, len(queries)):
+        leaves = queries.detach().requires_grad_(), tile.detach().requires_grad_()
+        with torch.enable_grad():
+            scores = pair(leaves[0][:, None, :], leaves[1][None, :, :])
+        part = upstream[:, start : start + len(tile)]
+        of_queries, of_tile = torch.autograd.grad(scores, leaves, part, materialize_grads=True)
+        for_queries += of_queries
+        for_candidates.append(of_tile)
+        start += len(tile)
+    return for_queries, torch.cat(for_candidates)
+
+
 def tile_bytes(n_queries: int, n_candidates: int, width: int, pair: Pair, device: torch.device) -> int:
     """Return the bytes that `pair_scores` and `pair_gradients` need in addition to their inputs and results."""
-    if device.type == "cpu" or not n_queries * n_candidates * width:
+    if (device.type == "cpu" and not callable(pair)) or not n_queries * n_candidates * width:
         return 0  # loops that build no tile
     most = max(1, _TILE // (n_queries * width))
-    return math.ceil(4 * _TILES[pair] * n_queries * min(most, n_candidates) * width)
+    tiles = _FUNCTION_TILES if callable(pair) else _TILES[pair]
+    return math.ceil(4 * tiles * n_queries * min(most, n_candidates) * width)
 
 
 def use_loops(queries: Tensor) -> bool:

@@ -7,13 +7,22 @@ import difflib
 from grash.errors import UnknownName
 from grash.models.base import KgeModel
 from grash.models.complex import ComplEx
+from grash.models.conve import ConvE
 from grash.models.cp import CP
 from grash.models.distmult import DistMult
+from grash.models.mure import MuRE
+from grash.models.pairre import PairRE
+from grash.models.quate import QuatE
 from grash.models.rescal import Rescal
 from grash.models.rotate import RotatE
+from grash.models.simple import SimplE
 from grash.models.transe import TransE
+from grash.models.tucker import TuckER
 
-MODELS: dict[str, type[KgeModel]] = {m.name: m for m in (ComplEx, CP, DistMult, Rescal, RotatE, TransE)}
+_ALL: tuple[type[KgeModel], ...] = (
+    ComplEx, ConvE, CP, DistMult, MuRE, PairRE, QuatE, Rescal, RotatE, SimplE, TransE, TuckER,
+)  # fmt: skip
+MODELS: dict[str, type[KgeModel]] = {model.name: model for model in _ALL}
 
 
 def model_name(given: str) -> str:

@@ -17,6 +17,9 @@ Variables: `known` is the entity of a query, `side` the side that is missing, `s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -30,23 +33,49 @@ Side = Literal["head", "tail"]
 SIDES: tuple[Side, Side] = ("head", "tail")
 
 
+PassBack = Callable[[Tensor], tuple[Tensor, Tensor]]  # gradient of queries → gradients of known and relation rows
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor that a model has beside its tables, e.g. the filters of a convolution."""
+
+    shape: tuple[int, ...]
+    init: Literal["xavier", "uniform", "zeros", "ones"] = "xavier"  # xavier: normal; uniform: from −1 to 1
+    trained: bool = True  # False: running statistics, which a step computes without a gradient
+
+
 class KgeModel(ABC):
     """A model with entity (E, D) and relation (R, width), or (2R, width) with reciprocals; float32 on one device.
 
-    Entities may be stored in bf16; computations use float32.
+    Entities may be stored in bf16; computations use float32. weights: further tensors by name (`weight_shapes`).
     """
 
     name: ClassVar[str]
-    even_dim: ClassVar[bool] = False  # whether the dimension must be even
+    dim_multiple: ClassVar[int] = 1  # by which the dimension must be divisible
+    needs_reciprocal: ClassVar[bool] = False  # whether it can only ask for tails
+    dropouts: ClassVar[tuple[str, ...]] = ()  # the settings of dropout inside its query
+    n_biases: ClassVar[int] = 0  # floats at the end of an entity's row that are no part of its dimension; 0 at first
 
-    def __init__(self, entity: Tensor, relation: Tensor, *, reciprocal: bool = False, norm: int = 1) -> None:
-        self.entity, self.relation = entity, relation
+    def __init__(
+        self,
+        entity: Tensor,
+        relation: Tensor,
+        *,
+        reciprocal: bool = False,
+        norm: int = 1,
+        weights: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.entity, self.relation, self.weights = entity, relation, weights or {}
         self.reciprocal, self.norm = reciprocal, norm
-        self.n_entities, self.dim = entity.shape
+        self.n_entities, self.dim = len(entity), entity.shape[1] - self.n_biases
         self.n_relations = len(relation) // 2 if reciprocal else len(relation)
         width = self.relation_width(self.dim)
         if relation.shape[1] != width:
             raise ValueError(f"{self.name} with entities {tuple(entity.shape)} needs relations (R, {width})")
+        shapes = {name: weight.shape for name, weight in self.weight_shapes(self.dim).items()}
+        if {name: tuple(tensor.shape) for name, tensor in self.weights.items()} != shapes:
+            raise ValueError(f"{self.name} with entities {tuple(entity.shape)} needs weights {shapes}")
 
     @property
     @abstractmethod
@@ -76,8 +105,36 @@ class KgeModel(ABC):
         """Return the floats per relation for entities of `dim` floats."""
         return dim
 
+    @classmethod
+    def entity_width(cls, dim: int) -> int:
+        """Return the floats of an entity's row: its dimension and its biases."""
+        return dim + cls.n_biases
+
+    @classmethod
+    def query_width(cls, dim: int) -> int:
+        """Return the floats of a candidate, if it has more than an entity's row; else those of the row."""
+        return cls.entity_width(dim)
+
+    @classmethod
+    def weight_shapes(cls, dim: int) -> dict[str, Weight]:
+        """Return the weights beside the tables, by name."""
+        return {}
+
+    def pair_of(self, side: Side) -> Pair:
+        """Return the comparison of a query with candidates for `side`."""
+        return self.pair
+
+    def query_forward(self, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, PassBack]:
+        """Return `query` and the function that passes its gradient back."""
+        back = partial(self.query_gradient, known=known, relation=relation, side=side)
+        return self.query(known, relation, side), back
+
+    def candidate_forward(self, rows: Tensor, side: Side) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Return `candidate` and the function that passes its gradient back."""
+        return self.candidate(rows, side), partial(self.candidate_gradient, side=side)
+
     def candidate(self, rows: Tensor, side: Side) -> Tensor:
-        """Entity rows (…, D) → candidates (…, W) for `side`; a view."""
+        """Entity rows (…, D) → candidates (…, W) for `side`; a view where no arithmetic is needed."""
         return rows
 
     def candidate_gradient(self, upstream: Tensor, side: Side) -> Tensor:
@@ -95,17 +152,17 @@ class KgeModel(ABC):
         heads, relations, tails = triples.T
         known, answer = (heads, tails) if side == "tail" else (tails, heads)
         queries, seen = self.queries(known, relations, side)
-        return row_scores(queries, self.candidate(to_float32(self.entity[answer]), seen), self.pair)
+        return row_scores(queries, self.candidate(to_float32(self.entity[answer]), seen), self.pair_of(seen))
 
     def score_tails(self, heads: Tensor, relations: Tensor) -> Tensor:
         """heads (B,), relations (B,) → (B, E): scores of every entity as the tail."""
         queries, seen = self.queries(heads, relations, "tail")
-        return pair_scores(queries, self.candidate(to_float32(self.entity), seen), self.pair)
+        return pair_scores(queries, self.candidate(to_float32(self.entity), seen), self.pair_of(seen))
 
     def score_heads(self, relations: Tensor, tails: Tensor) -> Tensor:
         """relations (B,), tails (B,) → (B, E): scores of every entity as the head."""
         queries, seen = self.queries(tails, relations, "head")
-        return pair_scores(queries, self.candidate(to_float32(self.entity), seen), self.pair)
+        return pair_scores(queries, self.candidate(to_float32(self.entity), seen), self.pair_of(seen))
 
     def queries(self, known: Tensor, relations: Tensor, side: Side) -> tuple[Tensor, Side]:
         """Return the queries (B, W) of ids (B,), (B,), and the side whose candidates they are compared with."""
@@ -122,8 +179,9 @@ class KgeModel(ABC):
     @classmethod
     def check_dim(cls, dim: int) -> None:
         """Raise ConfigError unless the model can have this dimension."""
-        if dim < 1 or (cls.even_dim and dim % 2):
-            need = "an even number, 2 or more" if cls.even_dim else "1 or more"
+        n = cls.dim_multiple
+        if dim < 1 or dim % n:
+            need = {1: "1 or more", 2: "an even number, 2 or more"}.get(n, f"a multiple of {n}")
             raise ConfigError(f"dim={dim} is not possible for {cls.name}: give {need}.")
 
 

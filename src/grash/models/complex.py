@@ -10,7 +10,7 @@ from grash.models.base import DotModel, Side
 
 class ComplEx(DotModel):
     name = "complex"
-    even_dim = True
+    dim_multiple = 2
 
     def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         return product(known, relation, conjugate=side == "head")

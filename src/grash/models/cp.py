@@ -13,7 +13,7 @@ from grash.models.base import DotModel, Side, halves, joined
 
 class CP(DotModel):
     name = "cp"
-    even_dim = True
+    dim_multiple = 2
 
     @staticmethod
     def relation_width(dim: int) -> int:

@@ -19,7 +19,7 @@ _TILE = 1 << 24  # elements of (B, r, D/2) that relation scores use at once
 
 class RotatE(KgeModel):
     name = "rotate"
-    even_dim = True
+    dim_multiple = 2
 
     @property
     def pair(self) -> Pair:

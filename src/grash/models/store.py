@@ -1,7 +1,7 @@
 """Model folders, which safetensors, JSON and NumPy can read; they contain no code.
 
     model.json               schema, version, the model with its config and evaluation
-    embeddings.safetensors   entity (E, D), relation (R or 2R, width)
+    embeddings.safetensors   entity (E, D), relation (R or 2R, width), and weight.NAME for each weight beside them
     calibration.json         how scores become probabilities; absent if the model is not calibrated
     checksums.json           checksums of these, compared when the model is loaded
     dataset/                 the encoded dataset: names and known triples
@@ -61,7 +61,7 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
     check_model_folder(folder, overwrite=overwrite)
     model = stored.model
     with atomic_folder(folder, overwrite=overwrite, checksums=True) as temporary:
-        write_tensors({"entity": model.entity, "relation": model.relation}, temporary / "embeddings.safetensors")
+        write_tensors(model_tensors(model), temporary / "embeddings.safetensors")
         stored.dataset.save(temporary / "dataset")
         about = {"config": stored.config, "evaluation": stored.evaluation, "history": stored.history}
         write_record(temporary, model, stored.dataset, about)
@@ -88,6 +88,12 @@ def _link(source: str | Path, target: str | Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def model_tensors(model: KgeModel) -> dict[str, Tensor]:
+    """Return tables and weights by their names in a file."""
+    tables = {"entity": model.entity, "relation": model.relation}
+    return tables | {f"weight.{name}": weight for name, weight in model.weights.items()}
 
 
 def check_model_folder(folder: Path, *, overwrite: bool) -> None:
@@ -125,11 +131,13 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
         verify_folder(folder)
     try:
         tables = safetensors.torch.load_file(folder / "embeddings.safetensors", device=str(device))
-        for name in ("entity", "relation"):
-            if tables[name].dtype not in _FLOATS:
-                raise ValueError(f"{name} has the type {tables[name].dtype}")
+        for name, tensor in tables.items():
+            if tensor.dtype not in _FLOATS:
+                raise ValueError(f"{name} has the type {tensor.dtype}")
+        entity, relation = tables.pop("entity"), tables.pop("relation")
+        weights = {name.removeprefix("weight."): tensor for name, tensor in tables.items()}
         model = model_class(record["model"])(
-            tables["entity"], tables["relation"], reciprocal=record["reciprocal"], norm=record["norm"]
+            entity, relation, reciprocal=record["reciprocal"], norm=record["norm"], weights=weights
         )
         counts = (record["n_entities"], record["n_relations"], record["dim"])
         config, evaluation = dict(record["config"]), dict(record["evaluation"])

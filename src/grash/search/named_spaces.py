@@ -13,7 +13,8 @@ from grash.errors import ConfigError, UnknownName
 from grash.models import model_class
 from grash.search.space import Space, make_space, read_space
 
-MAX_NEGATIVES = {"rotate": 1_000, "transe": 1_000}  # per side, as in the paper; 10,000 for models of dot products
+# of distance models, per side, as in the paper; 10,000 for models of dot products
+MAX_NEGATIVES = {"rotate": 1_000, "transe": 1_000, "pairre": 1_000}
 ONE_VS_ALL_ENTITIES = 50_000  # on larger graphs, comparing with all entities costs more than many negatives
 
 
@@ -63,7 +64,7 @@ def _paper(model: str, n_entities: int | None) -> dict[str, Any]:
         "negatives_head": negatives,
         "negatives_tail": negatives,
         "penalty_weighted": True,
-        "reciprocal": False,
+        "reciprocal": model_class(model).needs_reciprocal,
         "norm": 1,
         "training": "negative_sampling",
         "loss": "softmax",
@@ -82,19 +83,21 @@ def _default(model: str, n_entities: int | None) -> dict[str, Any]:
     most = cap if n_entities is None else max(1, min(cap, n_entities - 1))
     negatives = {"type": "int", "low": min(10, most), "high": most, "log": True, "when": _SAMPLED}
     dropout = {"type": "float", "low": 0.0, "high": 0.5, "off": 0.5}
+    always_reciprocal = model == "cp" or model_class(model).needs_reciprocal
     return {
         "lr": {"type": "float", "low": 0.003, "high": 1.0, "log": True},
         **_init({"type": "float", "low": 3e-5, "high": 0.5, "log": True}),
-        **(_distance_losses(model) if distance else _dot_losses(n_entities)),
+        **(_distance_losses(model) if distance else _dot_losses(model, n_entities)),
         "penalty": {"type": "categorical", "choices": ["none", *powers]},
         "penalty_entity": weight,
         "penalty_relation": weight,
         "penalty_weighted": True,
         "dropout_entity": dropout,
         "dropout_relation": dropout,
+        **dict.fromkeys(model_class(model).dropouts, dropout),
         "negatives_head": negatives,
         "negatives_tail": negatives,
-        "reciprocal": True if model == "cp" else {"type": "categorical", "choices": [False, True]},
+        "reciprocal": True if always_reciprocal else {"type": "categorical", "choices": [False, True]},
         **_ALWAYS,
         "optimizer": "adagrad",
         "batch_size": 1024,
@@ -103,7 +106,7 @@ def _default(model: str, n_entities: int | None) -> dict[str, Any]:
 
 def _wide(model: str, n_entities: int | None) -> dict[str, Any]:
     """Return the default space with dimension, batch size and optimizer searched too."""
-    dims = [32, 64, 128, 256] if model == "rescal" else [64, 128, 256, 512]
+    dims = [32, 64, 128, 256] if model in ("rescal", "tucker") else [64, 128, 256, 512]
     # Adam updates every row in every step, which is affordable only for small tables
     adam = "adam" if n_entities is not None and n_entities <= ONE_VS_ALL_ENTITIES else "lazy_adam"
     return {
@@ -125,14 +128,13 @@ def _init(std: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _dot_losses(n_entities: int | None) -> dict[str, Any]:
+def _dot_losses(model: str, n_entities: int | None) -> dict[str, Any]:
     small = n_entities is not None and n_entities <= ONE_VS_ALL_ENTITIES
     both = {"type": "categorical", "choices": ["negative_sampling", "1vsall"]}
-    return {
-        "training": both if small else "negative_sampling",
-        "loss": "softmax",
-        "relation_prediction": {"type": "float", "low": 0.025, "high": 4.0, "log": True, "off": 0.5},
-    }
+    found = {"training": both if small else "negative_sampling", "loss": "softmax"}
+    if model_class(model).needs_reciprocal:  # these do not predict relations
+        return found
+    return found | {"relation_prediction": {"type": "float", "low": 0.025, "high": 4.0, "log": True, "off": 0.5}}
 
 
 def _distance_losses(model: str) -> dict[str, Any]:

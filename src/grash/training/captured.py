@@ -17,6 +17,8 @@ from torch import Tensor
 
 from grash.kernels.device import use_triton, why_no_triton
 from grash.kernels.random import key_at
+from grash.models import model_class
+from grash.models.autograd import AutogradModel
 from grash.training.batches import Batches, Draw
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
@@ -36,6 +38,8 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
     reasons = why_no_triton(device)
     if config.storage == "bf16":
         reasons.append("storage=bf16 rounds with keys of the host")
+    if issubclass(model_class(config.model), AutogradModel):
+        reasons.append(f"model={config.model} leaves gradients to autograd")
     if config.training == "kvsall" and not config.reciprocal:
         reasons.append("training=kvsall without reciprocal has sides of varying size")
     if config.training == "negative_sampling":

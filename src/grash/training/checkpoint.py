@@ -1,7 +1,7 @@
 """The state of a training: everything needed to resume it exactly, in memory and as a checkpoint folder.
 
     state.json              schema, version, the run it belongs to, step, history, plateau
-    tensors.safetensors     tables, optimizer state, and the tables of the best validation
+    tensors.safetensors     tables, weights, optimizer state, and the tables and weights of the best validation
 
 Random numbers need no state: they are computed from the seed and the step.
 """
@@ -22,9 +22,9 @@ from grash.errors import FormatError, GrashError, InputError
 from grash.files import atomic_folder, read_json, verify_folder, write_json
 from grash.kernels.host_rows import copy_rows
 from grash.models import KgeModel
-from grash.models.store import read_tensors, write_tensors
+from grash.models.store import model_tensors, read_tensors, write_tensors
 from grash.training.config import TrainConfig
-from grash.training.optimizers import Plateau, TableOptimizer, rounding_key
+from grash.training.optimizers import Plateau, TableOptimizer, as_table, rounding_key
 from grash.training.placement import Placement
 
 SCHEMA, VERSION = "grash-checkpoint", 1
@@ -44,7 +44,7 @@ class Validation:
 
 @dataclass
 class TrainState:
-    """Tables, optimizers and counters of one training."""
+    """Tables, weights, optimizers and counters of one training."""
 
     model: KgeModel
     entity_optimizer: TableOptimizer
@@ -59,6 +59,7 @@ class TrainState:
     best: dict[str, Tensor] = field(default_factory=dict)  # tables of the best validation, in host memory or on disk
     placement: Placement = field(default_factory=Placement)
     interval: tuple[float, float] | None = None  # of the best validation's MRR
+    weight_optimizers: dict[str, TableOptimizer] = field(default_factory=dict)  # of the weights beside the tables
 
     @classmethod
     def fresh(cls, model: KgeModel, config: TrainConfig, placement: Placement | None = None) -> TrainState:
@@ -69,6 +70,11 @@ class TrainState:
             TableOptimizer(config.optimizer, model.relation),
             Plateau(config.schedule_factor, config.schedule_patience),
             placement=placement or Placement(),
+            weight_optimizers={
+                name: TableOptimizer(config.optimizer, as_table(model.weights[name]))
+                for name, weight in model.weight_shapes(model.dim).items()
+                if weight.trained
+            },
         )
 
     @property
@@ -89,33 +95,36 @@ class TrainState:
         """Copy the tables if the latest validation is the best so far."""
         if self.best_validation is self.history[-1]:
             self.allocate_best()
-            copy_rows(self.model.entity, self.best["entity"])
-            copy_rows(self.model.relation, self.best["relation"])
+            for name, tensor in model_tensors(self.model).items():
+                copy_rows(tensor, self.best[name])
 
     def allocate_best(self) -> None:
         """Allocate memory for the best tables, unless this was done before."""
         if not self.best:
-            tables = {"entity": self.model.entity, "relation": self.model.relation}
-            self.best = {name: self.placement.best_rows(table) for name, table in tables.items()}
+            self.best = {
+                name: self.placement.best_rows(as_table(tensor)).view(tensor.shape)
+                for name, tensor in model_tensors(self.model).items()
+            }
 
     def restore_best(self) -> None:
         """Copy the tables of the best validation back into the model."""
-        if self.best:
-            copy_rows(self.best["entity"], self.model.entity)
-            copy_rows(self.best["relation"], self.model.relation)
+        for name, tensor in model_tensors(self.model).items() if self.best else ():
+            copy_rows(self.best[name], tensor)
 
     def release(self) -> None:
         """Free what only training needs: the optimizer state and the copy of the best tables."""
-        for optimizer in (self.entity_optimizer, self.relation_optimizer):
+        for optimizer in (self.entity_optimizer, self.relation_optimizer, *self.weight_optimizers.values()):
             optimizer.release()
         self.best = {}
 
 
 def state_tensors(state: TrainState) -> dict[str, Tensor]:
     """Return all tensors of a state by their names in a checkpoint."""
-    tensors: dict[str, Tensor] = {"entity": state.model.entity, "relation": state.model.relation}
+    tensors = model_tensors(state.model)
     tensors |= {f"entity.{name}": t for name, t in state.entity_optimizer.state.items()}
     tensors |= {f"relation.{name}": t for name, t in state.relation_optimizer.state.items()}
+    for weight, optimizer in state.weight_optimizers.items():
+        tensors |= {f"weight_optimizer.{weight}.{name}": t for name, t in optimizer.state.items()}
     return tensors | {f"best.{name}": t for name, t in state.best.items()}
 
 

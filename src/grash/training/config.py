@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from grash.errors import ConfigError, did_you_mean
 from grash.kernels.random import key_at, key_of
-from grash.models import model_class, model_name
+from grash.models import MODELS, model_class, model_name
 from grash.yaml_files import read_yaml_mapping
 
 Training = Literal["negative_sampling", "1vsall", "kvsall"]
@@ -25,6 +25,8 @@ Schedule = Literal["constant", "warmup", "plateau", "cosine", "linear"]
 
 
 MAX_SEED = 2**63 - 1
+DROPOUTS = ("dropout_entity", "dropout_relation", "dropout_input", "dropout_features", "dropout_query")
+_NO_PRODUCT = ("conve", "mure", "pairre", "rotate", "transe")  # models whose score is more than Σ query·answer
 
 
 class Settings(BaseModel):
@@ -69,8 +71,12 @@ class TrainConfig(Settings):
     dim: int = Field(
         128, ge=1, le=1_000_000, description="Floats per entity embedding; a complex number counts as two."
     )
-    norm: Literal[1, 2] = Field(1, description="Norm of the distance in TransE and RotatE.")
-    reciprocal: bool = Field(False, description="Predict heads as tails of an inverse relation with its own embedding.")
+    norm: Literal[1, 2] = Field(1, description="Norm of the distance in TransE, RotatE and PairRE.")
+    reciprocal: bool = Field(
+        False,
+        description="Predict heads as tails of an inverse relation with its own embedding; true by default for ConvE "
+        "and TuckER, which need it.",
+    )
 
     training: Training = Field(
         "negative_sampling", description="Sampled negatives, all entities per triple (1vsall), or all answers (kvsall)."
@@ -114,6 +120,11 @@ class TrainConfig(Settings):
     )
     dropout_entity: float = Field(0.0, ge=0, lt=1, description="Dropout rate of entity embeddings.")
     dropout_relation: float = Field(0.0, ge=0, lt=1, description="Dropout rate of relation embeddings.")
+    dropout_input: float = Field(0.0, ge=0, lt=1, description="Dropout rate of ConvE's image and of TuckER's head.")
+    dropout_features: float = Field(
+        0.0, ge=0, lt=1, description="Dropout rate of ConvE's feature maps and of TuckER's relation matrices."
+    )
+    dropout_query: float = Field(0.0, ge=0, lt=1, description="Dropout rate of the query in ConvE and TuckER.")
 
     init: Init = Field("xavier_normal", description="Distribution of initial embeddings; RotatE's phases are uniform.")
     init_std: float = Field(0.01, gt=0, le=1e30, description="Standard deviation of the normal init.")
@@ -159,9 +170,18 @@ class TrainConfig(Settings):
     def _known_model(cls, name: Any) -> Any:
         return model_name(name) if isinstance(name, str) else name
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_reciprocal(cls, values: Any) -> Any:
+        """Make reciprocal relations the default of models that need them."""
+        name = values.get("model") if isinstance(values, dict) else None
+        if isinstance(name, str) and "reciprocal" not in values and model_class(model_name(name)).needs_reciprocal:
+            return {**values, "reciprocal": True}
+        return values
+
     @model_validator(mode="after")
     def _check_combinations(self) -> TrainConfig:
-        model_class(self.model).check_dim(self.dim)
+        self._check_model()
         kvsall, sampling, dura = self.training == "kvsall", self.training == "negative_sampling", self.penalty == "dura"
         if kvsall and self.loss not in ("softmax", "bce"):
             raise ConfigError(f"loss={self.loss} does not work with training=kvsall: give softmax or bce.")
@@ -178,7 +198,7 @@ class TrainConfig(Settings):
             raise ConfigError("negatives_filtered=true needs training=negative_sampling: set it to false.")
         if self.init == "uniform" and self.init_low >= self.init_high:
             raise ConfigError(f"init_low={self.init_low} must be less than init_high={self.init_high}.")
-        if dura and self.model in ("transe", "rotate"):
+        if dura and self.model in _NO_PRODUCT:
             raise ConfigError(f"penalty=dura is defined for dot-product models, not for {self.model}: give another.")
         if dura and self.penalty_relation:
             raise ConfigError("penalty=dura has one weight, penalty_entity: set penalty_relation to 0.")
@@ -192,6 +212,21 @@ class TrainConfig(Settings):
         if self.schedule == "warmup" and not self.warmup_epochs:
             raise ConfigError("schedule=warmup needs warmup_epochs above 0.")
         return self
+
+    def _check_model(self) -> None:
+        model = model_class(self.model)
+        model.check_dim(self.dim)
+        if model.needs_reciprocal and not self.reciprocal:
+            raise ConfigError(f"model={self.model} predicts only tails, so it needs reciprocal=true.")
+        for name in DROPOUTS[2:]:
+            if getattr(self, name) and name not in model.dropouts:
+                having = ", ".join(other for other, cls in MODELS.items() if name in cls.dropouts)
+                raise ConfigError(f"{name}={getattr(self, name)} has no effect in {self.model}, only in {having}.")
+        if self.relation_prediction and model.weight_shapes(self.dim):
+            raise ConfigError(
+                f"relation_prediction={self.relation_prediction} does not work with model={self.model}, which has "
+                f"weights beside its embeddings: set it to 0."
+            )
 
     def own_key(self, *purpose: str) -> int:
         """Return the key of a random stream that depends on seed and variation: initial embeddings, dropout."""

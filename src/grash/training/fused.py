@@ -421,6 +421,11 @@ def _set_tensor(state: TrainState, name: str, tensor: Tensor) -> None:
     table, _, key = name.partition(".")
     if not key:
         setattr(state.model, table, tensor)
+    elif table == "weight":
+        state.model.weights[key] = tensor
+    elif table == "weight_optimizer":
+        weight, _, name = key.rpartition(".")
+        state.weight_optimizers[weight].state[name] = tensor
     else:
         optimizer = state.entity_optimizer if table == "entity" else state.relation_optimizer
         optimizer.state[key] = tensor

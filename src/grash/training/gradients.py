@@ -1,4 +1,5 @@
 """Loss and gradients of one step, written by hand: no autograd graph, no (B, N, D) array, rows instead of tables.
+A model may leave the gradient of its query, its candidates or its comparison to autograd (`models/autograd`).
 
 Takes a batch from `batches`, passes gradients to `optimizers`. For each predicted side (head or tail):
 
@@ -19,9 +20,10 @@ from torch import Tensor
 
 from grash.kernels.bf16_rows import gather_float32, is_bf16, to_float32
 from grash.kernels.complex_product import TripleBatch, both_gradients, both_queries
-from grash.kernels.pair_scores import add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
+from grash.kernels.pair_scores import Pair, add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import Key, keep_mask, key_at
 from grash.kernels.softmax_loss import mask_scores, runs_on_triton
+from grash.models.autograd import AutogradModel
 from grash.models.base import KgeModel, Side
 from grash.models.complex import ComplEx
 from grash.training.batches import Batch, Negatives, QuestionRuns, Questions
@@ -29,7 +31,8 @@ from grash.training.config import TrainConfig
 from grash.training.losses import POWERS, complex_rows, label_loss, power_penalty, side_loss
 
 _Rows = TypeVar("_Rows")
-DROPOUT_KEYS = 6  # masks of a step with different keys
+ROW_KEYS, MODEL_KEYS = 6, 8  # masks of a step with different keys: of rows, and inside the queries of a model
+DROPOUT_KEYS = ROW_KEYS + MODEL_KEYS
 _ENDS: tuple[Side, Side] = ("tail", "head")  # in the order of `both_queries`
 
 
@@ -56,6 +59,8 @@ class StepGradients:
     loss: Tensor
     entity: Gradient = field(default_factory=Gradient)
     relation: Gradient = field(default_factory=Gradient)
+    weights: dict[str, Tensor] = field(default_factory=dict)  # gradients of the weights beside the tables
+    statistics: dict[str, Tensor] = field(default_factory=dict)  # new values of weights that have no gradient
 
     @classmethod
     def zero(cls, model: KgeModel) -> StepGradients:
@@ -115,6 +120,20 @@ def step_gradients(
 ) -> StepGradients:
     """Return the loss and gradients of a step. key: the step's random key, for dropout, or its `dropout_keys`."""
     keys = dropout_keys(key) if isinstance(key, int) else key
+    if not isinstance(model, AutogradModel):
+        return _gradients(model, batch, config, keys)
+    model.begin_step({name: getattr(config, name) for name in model.dropouts}, keys[ROW_KEYS:])
+    try:
+        step = _gradients(model, batch, config, keys)
+    finally:
+        ended = model.end_step()
+    step.weights, step.statistics = ended.gradients, ended.statistics
+    return step
+
+
+def _gradients(
+    model: KgeModel, batch: Batch | Sequence[Questions | QuestionRuns], config: TrainConfig, keys: Sequence[Key]
+) -> StepGradients:
     if isinstance(batch, Batch):
         step = _of_positives(model, batch, config, keys)
     else:
@@ -213,7 +232,7 @@ def _compare_end(
     """Return one side's loss and its gradients for queries, true scores and rows.
 
     Its scores are freed here, so the other side reuses their memory while it is still in the cache."""
-    against = _SampledNegatives(model, queries, rows, positive, negatives)
+    against = _SampledNegatives(model, model.pair, queries, rows, positive, negatives)
     scale = 1 / len(queries)
     loss, for_positive, for_negative = side_loss(positive, against.scores, config, scale=scale, overwrite=True)
     for_queries, for_rows = against.gradients(for_positive, for_negative)
@@ -244,29 +263,30 @@ class _Side:
 def _compare(model: KgeModel, config: TrainConfig, step: StepGradients, asked: _Side, triples: Tensor) -> None:
     """Add the loss of one side's true answers against the others, and its gradients."""
     size, seen, negatives = len(triples), asked.seen, asked.negatives
-    queries = model.query(asked.known.values, asked.relation.values, seen)
-    truth = model.candidate(asked.answer.values, seen)
-    candidates = model.candidate(asked.others.values, seen)
+    pair = model.pair_of(seen)
+    queries, to_rows = model.query_forward(asked.known.values, asked.relation.values, seen)
+    candidates, to_others = model.candidate_forward(asked.others.values, seen)
+    truth, to_answer = model.candidate_forward(asked.answer.values, seen)
     against: _AllEntities | _SampledNegatives
     if negatives is None:
-        against = _AllEntities(model, queries, candidates, triples[:, 0 if asked.side == "head" else 2])
+        against = _AllEntities(pair, queries, candidates, triples[:, 0 if asked.side == "head" else 2])
     else:
-        against = _SampledNegatives(model, queries, candidates, row_scores(queries, truth, model.pair), negatives)
+        against = _SampledNegatives(model, pair, queries, candidates, row_scores(queries, truth, pair), negatives)
     positive = against.positive
     loss, for_positive, for_negative = side_loss(
-        positive, against.scores, config, scale=1 / size, overwrite=model.pair == "dot"
+        positive, against.scores, config, scale=1 / size, overwrite=pair == "dot"
     )
     step.loss = step.loss + loss
     for_queries, for_candidates = against.gradients(for_positive, for_negative)
-    asked.others.add(model.candidate_gradient(for_candidates, seen))
+    asked.others.add(to_others(for_candidates))
     if negatives is not None:
-        for_truth = add_row_gradients(for_queries, queries, truth, for_positive, model.pair)
-        asked.answer.add(model.candidate_gradient(for_truth, seen))
+        for_truth = add_row_gradients(for_queries, queries, truth, for_positive, pair)
+        asked.answer.add(to_answer(for_truth))
     if config.penalty == "dura":
         dura_queries, dura_truth = add_dura(config, step, queries, truth, size)
         for_queries = for_queries + dura_queries
-        asked.answer.add(model.candidate_gradient(dura_truth, seen))
-    for_known, for_relation = model.query_gradient(for_queries, asked.known.values, asked.relation.values, seen)
+        asked.answer.add(to_answer(dura_truth))
+    for_known, for_relation = to_rows(for_queries)
     asked.known.add(for_known)
     asked.relation.add(for_relation)
 
@@ -274,9 +294,9 @@ def _compare(model: KgeModel, config: TrainConfig, step: StepGradients, asked: _
 class _AllEntities:
     """1vsAll: the true answer is scored with all entities, then masked among the negatives."""
 
-    def __init__(self, model: KgeModel, queries: Tensor, candidates: Tensor, answers: Tensor) -> None:
-        self.pair, self.queries, self.candidates = model.pair, queries, candidates
-        self.scores = pair_scores(queries, candidates, model.pair)
+    def __init__(self, pair: Pair, queries: Tensor, candidates: Tensor, answers: Tensor) -> None:
+        self.pair, self.queries, self.candidates = pair, queries, candidates
+        self.scores = pair_scores(queries, candidates, pair)
         self.place = torch.arange(len(queries), device=queries.device), answers
         self.positive = self.scores[self.place]
         self.scores[self.place] = torch.full_like(self.positive, -torch.inf)  # a number would be copied from the host
@@ -293,20 +313,20 @@ class _SampledNegatives:
     all entities (E, W)."""
 
     def __init__(
-        self, model: KgeModel, queries: Tensor, candidates: Tensor, positive: Tensor, negatives: Negatives
+        self, model: KgeModel, pair: Pair, queries: Tensor, candidates: Tensor, positive: Tensor, negatives: Negatives
     ) -> None:
         self.positive = positive
-        self.pair, self.queries, self.candidates, self.ids = model.pair, queries, candidates, negatives.ids
+        self.pair, self.queries, self.candidates, self.ids = pair, queries, candidates, negatives.ids
         self.own = negatives.ids.dim() == 2
         self.picked = self.own and _scores_all(negatives, model)
         if self.picked:
-            self.all_scores = pair_scores(queries, candidates, model.pair)
+            self.all_scores = pair_scores(queries, candidates, pair)
             self.scores = self.all_scores.gather(1, self.ids)
         elif self.own:
             self.candidates = candidates.reshape(*self.ids.shape, -1)
-            self.scores = row_scores(queries[:, None, :], self.candidates, model.pair)
+            self.scores = row_scores(queries[:, None, :], self.candidates, pair)
         else:
-            self.scores = pair_scores(queries, candidates, model.pair)
+            self.scores = pair_scores(queries, candidates, pair)
         if negatives.real is not None and self.scores.device.type == "cpu":
             assert negatives.rows is not None and negatives.columns is not None
             mask_scores(self.scores, negatives.rows, negatives.columns, negatives.real)
@@ -373,14 +393,15 @@ def _of_questions(
         known = StepRows(model.entity, questions.known, config.dropout_entity, keys[3 * number])
         relation = StepRows(model.relation, ids, config.dropout_relation, keys[3 * number + 1])
         everyone = StepRows(model.entity, None, config.dropout_entity, keys[3 * number + 2])
-        queries = model.query(known.values, relation.values, seen)
-        candidates = model.candidate(everyone.values, seen)
-        scores = pair_scores(queries, candidates, model.pair)
-        loss, upstream = _label_loss(scores, questions, config, size, overwrite=model.pair == "dot")
+        pair = model.pair_of(seen)
+        queries, to_rows = model.query_forward(known.values, relation.values, seen)
+        candidates, to_everyone = model.candidate_forward(everyone.values, seen)
+        scores = pair_scores(queries, candidates, pair)
+        loss, upstream = _label_loss(scores, questions, config, size, overwrite=pair == "dot")
         step.loss = step.loss + loss
-        for_queries, for_candidates = pair_gradients(queries, candidates, scores, upstream, model.pair)
-        everyone.add(model.candidate_gradient(for_candidates, seen))
-        for_known, for_relation = model.query_gradient(for_queries, known.values, relation.values, seen)
+        for_queries, for_candidates = pair_gradients(queries, candidates, scores, upstream, pair)
+        everyone.add(to_everyone(for_candidates))
+        for_known, for_relation = to_rows(for_queries)
         known.add(for_known)
         relation.add(for_relation)
         if penalizes_rows(config):

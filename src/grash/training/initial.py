@@ -1,5 +1,5 @@
-"""Initial tables. A row depends on the seed and the entity alone, so an entity starts with the same row in every
-subgraph and on every device."""
+"""Initial tables and weights. A row depends on the seed and the entity alone, so an entity starts with the same row in
+every subgraph and on every device; a weight depends on the seed and its name. Biases start at 0."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from grash.kernels.host_rows import cpu_view
 from grash.kernels.random import normal, uniform
 from grash.models import KgeModel, model_class
+from grash.models.base import Weight
 from grash.training.config import TrainConfig
 from grash.training.placement import Placement
 
@@ -38,15 +39,31 @@ def initial_model(
     relations = torch.arange(n_relations, device=where) if relation_keys is None else relation_keys.to(where)
     if config.reciprocal:
         relations = torch.cat([relations * 2, relations * 2 + 1])
-    entity = placement.rows(n_entities, config.dim, where, dtype=STORAGE_DTYPES[config.storage])
+    entity = placement.rows(n_entities, cls.entity_width(config.dim), where, dtype=STORAGE_DTYPES[config.storage])
     _fill(entity, config, entity_keys, "entities", table_rows or n_entities)
+    entity[:, config.dim :] = 0
     if config.model == "rotate":
         phases = uniform(relations, width, config.own_key("init", "phases"))
         relation = (phases * 2 - 1) * math.pi
     else:
         relation = torch.empty(len(relations), width, device=where)
         _fill(relation, config, relations, "relations", len(relations))
-    return cls(entity, relation, reciprocal=config.reciprocal, norm=config.norm)
+    weights = {
+        name: _weight(weight, config.own_key("init", "weights", name), where)
+        for name, weight in cls.weight_shapes(config.dim).items()
+    }
+    return cls(entity, relation, reciprocal=config.reciprocal, norm=config.norm, weights=weights)
+
+
+def _weight(weight: Weight, key: int, device: torch.device) -> Tensor:
+    """Return an initial weight; Xavier (Glorot and Bengio) counts inputs and outputs as PyTorch does."""
+    if weight.init in ("zeros", "ones"):
+        return torch.full(weight.shape, float(weight.init == "ones"), device=device)
+    rows, width = torch.arange(weight.shape[0], device=device), math.prod(weight.shape[1:])
+    if weight.init == "uniform":
+        return (uniform(rows, width, key) * 2 - 1).view(weight.shape)
+    n_inputs, n_outputs = width, weight.shape[0] * math.prod(weight.shape[2:])
+    return (normal(rows, width, key) * math.sqrt(2.0 / (n_inputs + n_outputs))).view(weight.shape)
 
 
 def _fill(table: Tensor, config: TrainConfig, keys: Tensor | None, name: str, table_rows: int) -> None:

@@ -31,10 +31,10 @@ from grash.models import KgeModel
 from grash.training.batches import Batches
 from grash.training.captured import CapturedSteps, uses_captured_step
 from grash.training.checkpoint import TrainState, Validation, checkpoint_step
-from grash.training.config import TrainConfig
+from grash.training.config import DROPOUTS, TrainConfig
 from grash.training.fused import load_fused_steps, swap_remove, uses_fused_step
-from grash.training.gradients import StepGradients, step_gradients
-from grash.training.optimizers import rate_at
+from grash.training.gradients import Gradient, StepGradients, step_gradients
+from grash.training.optimizers import as_table, rate_at
 
 DIVERGED = 1e3  # a loss above this times (1 + the first loss)
 _STEPS_AHEAD = 64  # unfused steps on a GPU before the host reads their losses
@@ -263,12 +263,19 @@ def train_step(
     """Take one step and return its loss, a scalar on the device. gradients: called as `step_gradients`."""
     step, model, plan = state.step, state.model, batches.plan
     batch = batches.questions(step) if config.training == "kvsall" else batches.positives(step)
-    drops = config.dropout_entity or config.dropout_relation
+    drops = any(getattr(config, name) for name in DROPOUTS)
     result = gradients(model, batch, config, key_at(config.own_key("dropout"), step) if drops else 0)
     rate = rate_at(config, plan.epoch_after(step), state.plateau)
     with uninterrupted():
         state.entity_optimizer.update(model.entity, result.entity, rate, step + 1)
         state.relation_optimizer.update(model.relation, result.relation, rate, step + 1)
+        for name, gradient in result.weights.items():
+            weight = as_table(model.weights[name])
+            state.weight_optimizers[name].update(
+                weight, Gradient(dense=gradient.contiguous().view_as(weight)), rate, step + 1
+            )
+        for name, statistic in result.statistics.items():
+            model.weights[name].copy_(statistic)
         model.after_step()
         state.step = step + 1
     return result.loss

@@ -133,6 +133,11 @@ class TableOptimizer:
             table.addcdiv_(first, size, value=-lr)
 
 
+def as_table(weight: Tensor) -> Tensor:
+    """Return a weight of any shape as a view (rows, width), as optimizers need it."""
+    return weight.view(len(weight), -1)
+
+
 def rounding_key(config: TrainConfig) -> int:
     """Return the key of the random bits that round bf16 entities. A stack shares it: it depends on the seed alone."""
     return key_of(config.seed, "rounding")
