@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from grash.api.dataset import describe, from_triples, load_dataset, prepare
-    from grash.api.model import Model, Prediction, evaluate, load_model
+    from grash.api.model import Model, Prediction, Predictions, evaluate, load_model
     from grash.api.search import Search, SearchResult
     from grash.api.training import train
     from grash.data.dataset import Dataset
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "grash.api.dataset": ("describe", "from_triples", "load_dataset", "prepare"),
-    "grash.api.model": ("Model", "Prediction", "evaluate", "load_model"),
+    "grash.api.model": ("Model", "Prediction", "Predictions", "evaluate", "load_model"),
     "grash.api.search": ("Search", "SearchResult"),
     "grash.api.training": ("train",),
     "grash.data.dataset": ("Dataset",),
@@ -40,6 +40,7 @@ __all__ = [
     "GrashError",
     "Model",
     "Prediction",
+    "Predictions",
     "RunningSearch",
     "Search",
     "SearchResult",

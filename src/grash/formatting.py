@@ -5,8 +5,10 @@ Values are rounded before a unit is chosen, so 59.9 minutes print as "1 h 00 min
 
 from __future__ import annotations
 
+import html
 import math
 import re
+from collections.abc import Iterable, Sequence
 
 from grash.errors import ConfigError
 
@@ -74,3 +76,23 @@ def format_number(value: float) -> str:
 def printable(text: str, *, keep: str = "") -> str:
     """Return the text with characters that act on a terminal written as escapes, e.g. \\x1b; `keep` are left as is."""
     return HIDDEN.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), text)
+
+
+def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, below: str = "") -> str:
+    """Return a table for notebooks, with every text escaped. Numbers are aligned to the right."""
+
+    def cell(value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f'<td style="text-align:left">{_html_text("" if value in (None, False) else value)}</td>'
+        number = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+        return f'<td style="text-align:right">{number}</td>'
+
+    head = "".join(f'<th style="text-align:left">{_html_text(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    note = f"<p>{_html_text(below)}</p>" if below else ""
+    title = f'<caption style="text-align:left;white-space:nowrap"><b>{_html_text(caption)}</b></caption>'
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+
+def _html_text(value: object) -> str:
+    return html.escape(printable("yes" if value is True else str(value)))

@@ -251,7 +251,7 @@ def plan_wanted(
 def _run(search: Any, max_seconds: float | None) -> tuple[SearchState, str]:
     """Return the state in which a search has ended, and why it failed if it did."""
     try:
-        return search.run(max_seconds=max_seconds).state, ""
+        return search.run(progress=False, max_seconds=max_seconds).state, ""
     except SearchFailed as error:
         return search.result.state, str(error)
 

@@ -19,10 +19,10 @@ import pytest
 from rich.console import Console
 
 from grash.api.search import SearchResult
-from grash.cli import live, main
-from grash.cli.live import draw_search, live_display
+from grash.cli import main
 from grash.cli.search import _STOP_CODES, _print_result
-from grash.report import charts
+from grash.report import charts, live
+from grash.report.live import draw_search, live_display
 from grash.report.summary import _STOPPED_BY
 from grash.search.ledger import SearchState, StopReason, read_ledger
 from grash.training.loop import Progress

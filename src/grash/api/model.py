@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +33,7 @@ from grash.evaluation.calibration import Calibration, Reliability, calibrate, me
 from grash.evaluation.evaluate import evaluate as evaluate_own
 from grash.evaluation.evaluate import evaluate_other
 from grash.evaluation.metrics import Evaluation
+from grash.formatting import html_table, printable
 from grash.interop.export import Format, export_model
 from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import LogSums, best_candidates, exact_scores
@@ -71,6 +72,34 @@ class Prediction:
     score: float
     known: bool = False
     probability: float | None = None
+
+
+class Predictions(list[Prediction]):
+    """The answers to a question, best first: a list, shown as a table."""
+
+    def to_pandas(self) -> Any:
+        """Return a pandas data frame with the columns rank, name, score, known, probability and id."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("A data frame needs pandas, which is not installed: pip install pandas.") from error
+        return pandas.DataFrame(self.rows())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one mapping per answer."""
+        return [{"rank": rank, **asdict(answer)} for rank, answer in enumerate(self, 1)]
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{rank:>3}  {answer.score:>9.4g}  {printable(answer.name)}{'  (known)' if answer.known else ''}"
+            for rank, answer in enumerate(self, 1)
+        ]
+        return "\n".join(lines) or "no answers"
+
+    def _repr_html_(self) -> str:
+        with_probability = any(answer.probability is not None for answer in self)
+        columns = ("rank", "name", "score", "known", *(("probability",) if with_probability else ()))
+        return html_table(f"{len(self)} answers", columns, [[row[c] for c in columns] for row in self.rows()])
 
 
 @dataclass(frozen=True)
@@ -182,7 +211,7 @@ class Model:
         head_id: int | None = None,
         relation_id: int | None = None,
         tail_id: int | None = None,
-    ) -> list[Prediction]:
+    ) -> Predictions:
         """Return the k best answers for the part that is not given, best first; equal scores by ascending id.
 
         Give two parts by name, or by id (head_id, relation_id, tail_id). The ids of a graph without names are names.
@@ -208,14 +237,14 @@ class Model:
         answer_type: Name | None = None,
         type_relation: Name | None = None,
         candidates: Iterable[Name] | NDArray[Any] | None = None,
-    ) -> list[list[Prediction]]:
+    ) -> list[Predictions]:
         """Call `predict` for each (head, relation, tail) of names, one of them None, or each `Query` of ids."""
         _check_count(k)
         questions = [q if isinstance(q, Query) else self.query(*_three(q, i)) for i, q in enumerate(queries)]
         allowed = self.allowed_entities(answer_type, type_relation, candidates)
         if allowed is not None and any(q.asked == "relation" for q in questions):
             raise InputError("A question for a relation has no candidates or answer type: these are about entities.")
-        answers: list[list[Prediction]] = [[] for _ in questions]
+        answers = [Predictions() for _ in questions]
         for side, chosen in _groups(questions, like_known):
             among = allowed
             if like_known:
@@ -224,10 +253,10 @@ class Model:
                 part = chosen[start : start + _QUERIES]
                 found = self._best_entities([questions[i] for i in part], side, k, new_only, among)
                 for i, predictions in zip(part, found):
-                    answers[i] = predictions
+                    answers[i] = Predictions(predictions)
         for i, question in enumerate(questions):
             if question.asked == "relation":
-                answers[i] = self._best_relations(question, k, new_only)
+                answers[i] = Predictions(self._best_relations(question, k, new_only))
         return answers
 
     @cached_property
@@ -325,7 +354,7 @@ class Model:
     @torch.no_grad()
     def neighbors(
         self, entity: Name | None = None, k: int = 10, metric: Metric = "cosine", *, entity_id: int | None = None
-    ) -> list[Prediction]:
+    ) -> Predictions:
         """Return the k nearest other entities, by their embeddings; euclidean scores are minus the distance.
 
         Give the entity by name, or by id (entity_id).
@@ -348,7 +377,7 @@ class Model:
             rows(center, center + 1), rows, len(table), k, pair,
             skip_rows=torch.zeros_like(own), skip_columns=own, tile=_tile(1, table.shape[1]),
         )  # fmt: skip
-        return [Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist())]
+        return Predictions(Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist()))
 
     @torch.no_grad()
     def explain(self, head: Name, relation: Name, tail: Name, *, k: int = 10) -> Explanation:

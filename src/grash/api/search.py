@@ -26,13 +26,16 @@ from grash.engines.driver import Driver
 from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.plan import SearchPlan, measure_machines, plan_search
 from grash.errors import ConfigError, GrashError, InputError
+from grash.formatting import html_table
 from grash.kernels.device import restore_threads
 from grash.keywords import OpenKeywords, SearchKeywords, with_keywords
 from grash.optional import optional_import
+from grash.report.live import is_interactive, live_display
 from grash.report.progress import RunFiles
-from grash.search.callbacks import Callback
+from grash.report.summary import status_of
+from grash.search.callbacks import Callback, OnChange
 from grash.search.graphs import SearchGraphs
-from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
+from grash.search.ledger import LEDGER_FILE, RoundState, SearchState, read_ledger
 from grash.search.proposals import given_proposals, scores_of_models
 from grash.search.run_folder import (
     SEARCH_FILE,
@@ -167,6 +170,7 @@ class Search:
         self,
         *,
         callbacks: Iterable[Callback] = (),
+        progress: bool | None = None,
         max_seconds: float | None = None,
         extend: Mapping[str, Any] | None = None,
         time: str | float | TimeLimit | None = None,
@@ -174,8 +178,9 @@ class Search:
         """Run the search to its end, or resume it.
 
         callbacks: called while it runs (`grash.Callback`). An error that one raises stops the search and is raised
-        here; the next `run` resumes it. max_seconds: stop then, to be resumed later. extend: n_trials or budget, larger
-        than before. time: of a search within a time that is resumed, replaces what is left of it.
+        here; the next `run` resumes it. progress: whether to show it (default: in terminals and notebooks).
+        max_seconds: stop then, to be resumed later. extend: n_trials or budget, larger than before. time: of a search
+        within a time that is resumed, replaces what is left of it.
         """
         if max_seconds is not None and not max_seconds >= 0:
             raise ConfigError(f"max_seconds={max_seconds}: give 0 or more seconds.")
@@ -195,10 +200,12 @@ class Search:
             )  # fmt: skip
             files = RunFiles(self.folder)
             with ExitStack() as stack:
+                quiet = progress is False or (progress is None and not is_interactive())
+                live = OnChange(stack.enter_context(live_display(quiet)))
                 stack.callback(files.write)
                 stack.callback(engine.close)
                 driver = Driver(
-                    folder, self.graphs, engine, source=self.source, callbacks=(files, *callbacks),
+                    folder, self.graphs, engine, source=self.source, callbacks=(files, live, *callbacks),
                     max_seconds=max_seconds, placement=self.placement, choice=self.choice, limit=limit,
                 )  # fmt: skip
                 stack.callback(driver.close)
@@ -330,6 +337,19 @@ class SearchResult:
         events = read_ledger(path) if path.exists() else []
         return cls(Path(folder), SearchState.replay(events))
 
+    def __repr__(self) -> str:
+        best, final = self.state.incumbent(), self.state.final
+        parts = [status_of(self.state), f"{self.state.spent:.3g} of {self.state.budget:g} full runs"]
+        if best is not None:
+            parts.append(f"configuration {best.number}: valid MRR {best.mrr:.4f} in round {best.round}")
+        if final is not None and final.evaluation:
+            parts.append(f"test MRR {final.evaluation['both']['mrr']:.4f}")
+        return f"SearchResult({str(self.folder)!r}: {', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        columns = ("round", "trials", "entities", "triples", "epochs", "best MRR", "cost")
+        return html_table(repr(self), columns, [_round_row(r) for r in self.state.rounds])
+
     @property
     def best_config(self) -> TrainConfig:
         """The winner, or while the search runs the best configuration so far."""
@@ -361,6 +381,12 @@ class SearchResult:
         from grash.report.page import write_report
 
         return write_report(self.folder)
+
+
+def _round_row(past: RoundState) -> list[Any]:
+    plan, best = past.plan, next((past.results[n].mrr for n in past.best(1)), None)
+    sizes = [plan.n_entities, plan.n_train, f"{plan.epochs:.3g}"]
+    return [plan.number, len(past.results), *sizes, best, f"{past.cost:.3g}"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from grash.evaluation.evaluate import check_sample
 from grash.files import check_writable, repair_folder
 from grash.keywords import TrainKeywords, with_keywords
 from grash.models.store import check_model_folder
+from grash.report.live import training_display
 from grash.training.checkpoint import checkpoint_belongs_to
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.loop import Progress
@@ -41,6 +42,7 @@ def train(
     threads: int | None = None,
     checkpoint: str | Path | None = None,
     watch: Callable[[Progress], None] | None = None,
+    progress: bool = True,
     overwrite: bool = False,
     evaluate: bool = True,
     calibrate: bool = True,
@@ -55,6 +57,7 @@ def train(
     config: a TrainConfig, a mapping or a YAML file; `settings` change its fields. checkpoint: folder to resume from and
     to save to. With `out` it is beside that folder by default, and removed when the model is saved. On Ctrl-C the
     checkpoint is saved after the current step, and the same call resumes from it. watch: receives the progress.
+    progress: without `watch`, show a line of it in terminals and notebooks.
     evaluate, calibrate: whether to test and to calibrate at the end. placement: where the entities are stored (auto,
     device, host or disk); results do not depend on it.
     """
@@ -64,10 +67,11 @@ def train(
     saved = Path(checkpoint) if checkpoint is not None else None if folder is None else checkpoint_folder(folder)
     if folder is not None:
         check_output(folder, overwrite=overwrite, test_sample=test_sample)
-    state = run_training(
-        data, chosen, device=device, threads=threads, checkpoint=saved, valid_sample=valid_sample, watch=watch,
-        placement=placement,
-    )  # fmt: skip
+    with training_display(chosen.epochs, quiet=not progress or watch is not None) as shown:
+        state = run_training(
+            data, chosen, device=device, threads=threads, checkpoint=saved, valid_sample=valid_sample,
+            watch=watch or shown, placement=placement,
+        )  # fmt: skip
     model = Model(state.model, data, chosen, history=[asdict(v) for v in state.history])
     if evaluate and len(data.test):
         model.evaluation = model.evaluate(sample=test_sample, seed=chosen.seed).to_dict()

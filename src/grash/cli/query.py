@@ -16,7 +16,7 @@ from grash.errors import ConfigError, InputError
 from grash.report.meaning import baseline_text
 
 if TYPE_CHECKING:
-    from grash.api.model import Model, Prediction, Query
+    from grash.api.model import Model, Predictions, Query
 
 Head = Annotated[str | None, typer.Option(help="Name of the head.")]
 Relation = Annotated[str | None, typer.Option(help="Name of the relation.")]
@@ -397,13 +397,13 @@ def _load(folder: Path, device: str, threads: int | None, skips_nothing: bool = 
 
 def _predict_file(
     model: Model, path: Path, top_k: int, skip_unknown: bool, filters: dict[str, Any]
-) -> tuple[list[list[str]], list[list[Prediction]]]:
+) -> tuple[list[list[str]], list[Predictions]]:
     given = {n: [*row, "?"][:3] for n, row in read_questions(path, (2, 3)).items()}
     rows, questions = resolve_rows(path, given, lambda row: _question(model, row), skip_unknown)
     return rows, model.predict_many(questions, top_k, **filters)
 
 
-def _show_answers(model: Model, answers: list[Prediction]) -> None:
+def _show_answers(model: Model, answers: Predictions) -> None:
     """Print a table, and what the probability of the first new answer means."""
     if model.calibration is None:
         ranked = enumerate(answers, 1)
@@ -427,7 +427,7 @@ def _probability_column(model: Model) -> tuple[str, ...]:
     return () if model.calibration is None else ("probability",)
 
 
-def _answer_rows(model: Model, rows: list[list[str]], predicted: list[list[Prediction]]) -> Iterator[tuple[Any, ...]]:
+def _answer_rows(model: Model, rows: list[list[str]], predicted: list[Predictions]) -> Iterator[tuple[Any, ...]]:
     for row, answers in zip(rows, predicted):
         asked = row.index("?")
         for rank, answer in enumerate(answers, 1):

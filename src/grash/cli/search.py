@@ -12,10 +12,10 @@ import typer
 
 from grash.cli import options
 from grash.cli.console import as_json, command, say, show, show_log, table, wrapped
-from grash.cli.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
 from grash.errors import INTERRUPTED, UNFINISHED, ConfigError
 from grash.formatting import format_duration
+from grash.report.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
 from grash.report.meaning import (
     FILTERS,
     baseline_text,
@@ -317,7 +317,7 @@ def _run(
         say(f"run folder: {made.folder}")
     with live_display(quiet) as watch:
         reported = [OnChange(watch), *trackers]
-        result = made.run(callbacks=reported, max_seconds=max_seconds, extend=extend, time=limit)
+        result = made.run(callbacks=reported, progress=False, max_seconds=max_seconds, extend=extend, time=limit)
     if json:
         as_json(summarize(result.state, datetime.now(timezone.utc)))
     if result.state.stopped:

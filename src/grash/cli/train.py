@@ -22,7 +22,7 @@ from grash.cli import options
 from grash.cli.console import as_json, command, say, show, show_log, status_line, wrapped
 from grash.cli.options import READING, Device, Json, Overwrite, Quiet, Source, Threads, optional, parse_assignment
 from grash.errors import INTERRUPTED, ConfigError
-from grash.formatting import format_bytes, format_duration, format_number
+from grash.formatting import format_bytes, format_duration
 from grash.report.meaning import FILTERS, early_stop, questions
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _train_here(request: _Request) -> None:
         _print_plan(request, f"memory on {device}: {placed.sentence()}", folder)
     with _watching(request, request.device, checkpoint) as watch:
         where: dict[str, Any] = {"device": request.device, "threads": request.threads, "out": folder}
-        model = train(dataset, config, placement=request.placement, watch=watch, **where, **given)
+        model = train(dataset, config, placement=request.placement, watch=watch, progress=False, **where, **given)
     _print_result(request, model.history, model.evaluation, folder, time.monotonic() - started)
 
 
@@ -259,6 +259,7 @@ def _watching(request: _Request, device: str, checkpoint: Path | None) -> Iterat
     validation. On Ctrl-C, print which checkpoint is left; on a full disk, it is that of an earlier step.
     """
     from grash.engines.memory import choose_device, used_bytes
+    from grash.report.live import progress_line
     from grash.training.checkpoint import checkpoint_step
 
     where, terminal, config, validations = choose_device(device), sys.stderr.isatty(), request.config, 0
@@ -280,10 +281,3 @@ def _watching(request: _Request, device: str, checkpoint: Path | None) -> Iterat
         elif checkpoint is not None:
             say("Interrupted before the first checkpoint: nothing was written.")
         raise typer.Exit(INTERRUPTED) from None
-
-
-def progress_line(progress: Progress, epochs: float, memory: str) -> str:
-    """Return epoch, loss, speed, memory, time left and best MRR in one line."""
-    speed, left = f"{format_number(progress.examples_per_second)} triples/s", format_duration(progress.seconds_left)
-    best = "" if progress.best_mrr is None else f"  best valid MRR {progress.best_mrr:.4f}"
-    return f"epoch {progress.epoch:.1f}/{epochs:g}  loss {progress.loss:.4g}  {speed}  {memory}  {left} left{best}"

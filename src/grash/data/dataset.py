@@ -18,6 +18,7 @@ from grash.data.arrays import Triples, in_blocks, map_array
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
 from grash.files import atomic_folder, check_replaceable, read_json, verify_folder, write_json
+from grash.formatting import html_table
 
 SCHEMA, VERSION = "grash-dataset", 1
 DATASET_FILE = "dataset.json"
@@ -55,6 +56,17 @@ class Dataset:
         sizes = " + ".join(f"{len(self.split(split)):,}" for split in SPLITS)
         counts = f"{self.n_entities:,} entities, {self.n_relations:,} relations"
         return f"Dataset({self.name!r}: {counts}, {sizes} triples)"
+
+    def _repr_html_(self) -> str:
+        caption = f"{self.name}: {self.n_entities:,} entities, {self.n_relations:,} relations"
+        rows = [(split, len(self.split(split)), ", ".join(self._example(split))) for split in SPLITS]
+        return html_table(caption, ("split", "triples", "first triple"), rows)
+
+    def _example(self, split: SplitName) -> list[str]:
+        """Return the names, or ids, of the first triple of a split; nothing if it is empty."""
+        vocabularies = (self.entities, self.relations, self.entities)
+        first = self.split(split)[0].tolist() if len(self.split(split)) else []
+        return [str(i) if v is None else v.name(i) for v, i in zip(vocabularies, first)]
 
     def split(self, name: SplitName) -> Triples:
         """Return the triples (n, 3) of train, valid or test."""

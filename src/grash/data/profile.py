@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from grash.data.arrays import Triples
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.leakage import THRESHOLD, Leakage, SplitLeakage, find_leakage
+from grash.formatting import html_table
 
 CARDINALITIES = ("1-1", "1-N", "N-1", "N-N", "unseen")
 MANY = 1.5  # Bordes et al. 2013: N from this mean number of tails per head (heads per tail) on
@@ -95,6 +96,17 @@ class Profile:
     leakage: Leakage
     warnings: tuple[str, ...]
     reading: Reading | None = None  # None if the dataset was not read from a source
+
+    def __repr__(self) -> str:
+        counts = f"{self.n_entities:,} entities, {self.n_relations:,} relations"
+        return f"Profile({self.name!r}: {counts}, {len(self.warnings)} warnings)"
+
+    def _repr_html_(self) -> str:
+        caption = f"{self.name}: {self.n_entities:,} entities, {self.n_relations:,} relations"
+        names = ("triples", "duplicates", "entities", "relations", "unseen_entities", "unseen_relations")
+        rows = [(split, *(getattr(found, name) for name in names)) for split, found in self.splits.items()]
+        columns = ("split", *(name.replace("_", " ") for name in names))
+        return html_table(caption, columns, rows, below=" ".join(self.warnings))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the profile as JSON-able dicts, lists, numbers and strings."""

@@ -20,7 +20,7 @@ from grash.engines.memory import choose_device, fits
 from grash.engines.trainer import TrainingData, stacks
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
-from grash.formatting import format_bytes, format_duration
+from grash.formatting import format_bytes, format_duration, html_table
 from grash.kernels.device import matmul_precision, n_cores
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
@@ -104,6 +104,14 @@ class SearchPlan:
         """Expected seconds from start to end, with as many trials at the same time as there are workers."""
         parts = [_wall_seconds(r, self.at_once) for r in self.all_rounds]
         return None if any(p is None for p in parts) else sum(p for p in parts if p is not None)
+
+    def __repr__(self) -> str:
+        rounds = ", ".join(f"{r.n_trials} × {r.plan.epochs:.3g} epochs" for r in self.rounds)
+        return f"SearchPlan({rounds}; {self.billed:.3g} of {self.budget:g} full runs)"
+
+    def _repr_html_(self) -> str:
+        rows = [_row(r, self.at_once) for r in self.all_rounds]
+        return html_table("Plan of the search", _HEADINGS, rows, below=" ".join(_summary_lines(self)))
 
     def __str__(self) -> str:
         return "\n".join([*_table(_HEADINGS, [_row(r, self.at_once) for r in self.all_rounds]), *_summary_lines(self)])

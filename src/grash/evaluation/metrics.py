@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from grash.data.candidates import Candidates
 from grash.evaluation.ranking import Ranks, SideRanks
+from grash.formatting import html_table
 from grash.models.base import SIDES
 
 HITS = (1, 3, 10, 100)
@@ -83,6 +84,20 @@ class Evaluation:
     like_known: LikeKnownMetrics | None = None  # if asked for
     baseline: Metrics | None = None  # of the most frequent answers of each relation, on the same questions
     baseline_per_relation: dict[str, float] = field(default_factory=dict)  # its MRRs
+
+    def __repr__(self) -> str:
+        low, high = self.mrr_interval
+        hits = f"Hits@1 {self.both.hits[1]:.4f}, Hits@10 {self.both.hits[10]:.4f}"
+        among = "" if self.candidates is None else f", among {self.candidates:,} drawn entities"
+        mrr = f"MRR {self.both.mrr:.4f} [{low:.4f}, {high:.4f}]"
+        return f"Evaluation({self.split}: {mrr}, {hits}, {self.n_triples:,} triples{among})"
+
+    def _repr_html_(self) -> str:
+        sides = [(name, getattr(self, name)) for name in ("both", "head", "tail")]
+        sides += [("baseline", self.baseline)] if self.baseline is not None else []
+        rows = [(name, m.mrr, *m.hits.values(), m.mr, m.n) for name, m in sides]
+        columns = ("side", "MRR", *(f"Hits@{k}" for k in self.both.hits), "mean rank", "ranks")
+        return html_table(repr(self), columns, rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON; metrics among n drawn candidates have n in their names (mrr@1000neg)."""

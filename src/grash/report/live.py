@@ -1,7 +1,8 @@
-"""A search while it runs: bars that are redrawn in a terminal, a line per change of state elsewhere."""
+"""Progress while a search or a training runs: redrawn in a terminal and in Jupyter, lines elsewhere."""
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,6 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from grash.cli.console import say
 from grash.formatting import format_duration, format_number, printable
 
 if TYPE_CHECKING:
@@ -32,35 +32,100 @@ _MOST_LINES = 4  # trials of one round on one device with their own line; more s
 def live_display(quiet: bool = False) -> Iterator[Watch]:
     """Yield `watch(state, progress, devices)`, to be called whenever something may have changed; calls are cheap.
 
-    In a terminal, the display is redrawn at the bottom and messages appear above it; elsewhere, lines are printed.
+    In a terminal, the display is redrawn at the bottom and messages appear above it; in Jupyter, it is redrawn in the
+    output of the cell; elsewhere, lines are printed.
     """
     if quiet:
         yield lambda state, progress, devices: None
         return
-    if not sys.stderr.isatty():
+    if not is_interactive():
         from grash.report.progress import ProgressLines
 
-        yield ProgressLines(say).watch
+        yield ProgressLines(_print_line).watch
         return
-    from rich.console import Console
-    from rich.live import Live
-
     last: tuple[Any, ...] | None = None
     drawn = 0.0
-    with Live(console=Console(stderr=True, highlight=False), auto_refresh=False) as live:
+    with _redrawn() as draw:
 
         def watch(state: SearchState, progress: TrialProgress, devices: Sequence[str]) -> None:
             nonlocal last, drawn
             last = (state, progress, devices)
             if time.monotonic() - drawn >= _REDRAW_SECONDS:
-                live.update(draw_search(*last, now=datetime.now(timezone.utc)), refresh=True)
+                draw(draw_search(*last, now=datetime.now(timezone.utc)))
                 drawn = time.monotonic()
 
         try:
             yield watch
         finally:
             if last is not None:
-                live.update(draw_search(*last, now=datetime.now(timezone.utc)), refresh=True)
+                draw(draw_search(*last, now=datetime.now(timezone.utc)))
+
+
+@contextmanager
+def training_display(epochs: float, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
+    """Yield a function that shows the progress of a training in one line, redrawn; None where nobody would see it."""
+    if quiet or not is_interactive():
+        yield None
+        return
+    drawn = 0.0
+    with _redrawn() as draw:
+
+        def watch(progress: Progress) -> None:
+            nonlocal drawn
+            if time.monotonic() - drawn >= _REDRAW_SECONDS or progress.step >= progress.n_steps:
+                draw(progress_line(progress, epochs))
+                drawn = time.monotonic()
+
+        yield watch
+
+
+def progress_line(progress: Progress, epochs: float, memory: str = "") -> str:
+    """Return epoch, loss, speed, memory, time left and best MRR in one line."""
+    speed, left = f"{format_number(progress.examples_per_second)} triples/s", format_duration(progress.seconds_left)
+    best = "" if progress.best_mrr is None else f"  best valid MRR {progress.best_mrr:.4f}"
+    used = f"  {memory}" if memory else ""
+    return f"epoch {progress.epoch:.1f}/{epochs:g}  loss {progress.loss:.4g}  {speed}{used}  {left} left{best}"
+
+
+def is_interactive() -> bool:
+    """Return whether a person sees the output: a terminal, or the cell of a notebook."""
+    return in_jupyter() or sys.stderr.isatty()
+
+
+def in_jupyter() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+@contextmanager
+def _redrawn() -> Iterator[Callable[[Any], None]]:
+    """Yield a function that draws a text or something of rich, in place of what it drew before."""
+    from rich.console import Console
+    from rich.live import Live
+
+    if not in_jupyter():
+        with Live(console=Console(stderr=True, highlight=False), auto_refresh=False) as live:
+            yield lambda shown: live.update(shown, refresh=True)
+        return
+    from IPython.display import HTML, display
+
+    handle = display(HTML(""), display_id=True)
+    yield lambda shown: handle.update(HTML(_as_html(shown)))
+
+
+def _as_html(shown: Any) -> str:
+    """Return what rich would print in a terminal of 100 columns, as HTML with escaped names."""
+    from rich.console import Console
+
+    console = Console(
+        record=True, file=io.StringIO(), width=100, highlight=False, force_jupyter=False, color_system="truecolor"
+    )
+    console.print(shown, markup=False)
+    return console.export_html(code_format='<pre style="line-height:1.3">{code}</pre>', inline_styles=True)
+
+
+def _print_line(line: str) -> None:
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def draw_search(state: SearchState, progress: TrialProgress, devices: Sequence[str], *, now: datetime) -> Group:

@@ -1,0 +1,116 @@
+"""What a notebook or an interpreter shows: short texts, and tables with escaped names."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import grash
+from engines.searches import small_search
+from grash.formatting import html_table
+from grash.report import live
+from grash.training import loop
+
+EVIL = "<script>alert('a')</script>\x1b[31m"
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One of each, of a graph with a name that would act on a page or a terminal."""
+    names = [f"n{i}" for i in range(30)] + [EVIL]
+    triples = [(names[i], f"r{j}", names[(i * (j + 2) + j) % 31]) for i in range(31) for j in range(3)]
+    graph = grash.from_triples(triples, name=EVIL, n_valid=5, n_test=5)
+    model = grash.train(graph, dim=4, epochs=1, device="cpu")
+    search = small_search(tmp_path_factory.mktemp("repr") / "run", n_trials=2)
+    plan = search.plan(probe=False)
+    return {
+        "dataset": graph,
+        "profile": grash.describe(graph),
+        "plan": plan,
+        "result": search.run(),
+        "evaluation": model.evaluate(),
+        "predictions": model.predict(head="n1", relation="r1", k=31),
+        "neighbors": model.neighbors("n1", k=31),
+    }
+
+
+@pytest.mark.parametrize("name", ["dataset", "profile", "plan", "result", "evaluation", "predictions", "neighbors"])
+def test_a_repr_is_short_and_a_table_is_escaped(shown: dict[str, Any], name: str) -> None:
+    text, html = repr(shown[name]), shown[name]._repr_html_()
+    assert len(text) < (2500 if name in ("predictions", "neighbors") else 300), text
+    assert "\x1b" not in text and "\x1b" not in html
+    assert html.startswith("<table>") and "<script>" not in html
+    if name in ("dataset", "profile", "predictions", "neighbors"):
+        assert "&lt;script&gt;" in html
+
+
+def test_predictions_are_a_list_and_a_data_frame(shown: dict[str, Any]) -> None:
+    answers = shown["predictions"]
+    assert isinstance(answers, list) and answers[0].score >= answers[-1].score
+    frame = pytest.importorskip("pandas") and answers.to_pandas()
+    assert list(frame["name"]) == [answer.name for answer in answers] and list(frame["rank"])[:2] == [1, 2]
+    assert repr(grash.Predictions()) == "no answers"
+
+
+def test_numbers_of_a_table_are_rounded_and_missing_values_are_empty() -> None:
+    html = html_table("t", ("a", "b", "c"), [(1234, 0.123456, None), (True, False, "x")])
+    assert ">1,234<" in html and ">0.1235<" in html and ">yes<" in html and "None" not in html
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A stand-in for IPython in a notebook that records what is displayed."""
+    updates: list[str] = []
+
+    class ZMQInteractiveShell:
+        pass
+
+    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
+    ipython.get_ipython = ZMQInteractiveShell  # type: ignore[attr-defined]
+    display.HTML = str  # type: ignore[attr-defined]
+    display.display = lambda html, display_id: SimpleNamespace(update=updates.append)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    yield updates
+
+
+def test_a_search_and_a_training_show_their_progress_in_a_notebook(
+    notebook: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_REPORT_SECONDS", -1.0)
+    small_search(tmp_path / "run", n_trials=2).run()
+    assert "<pre" in notebook[-1] and "winner" in notebook[-1]
+    del notebook[:]
+    grash.train("world", dim=4, epochs=2, valid_every=1, device="cpu")
+    assert re.search(r"epoch [12]\.\d/2", notebook[-1])
+    del notebook[:]
+    grash.train("world", dim=4, epochs=1, device="cpu", progress=False)
+    assert notebook == []
+
+
+def test_nothing_is_printed_in_a_pipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    small_search(tmp_path / "run", n_trials=2).run()
+    grash.train("world", dim=4, epochs=1, device="cpu")
+    assert capsys.readouterr() == ("", "")
+    small_search(tmp_path / "lines", n_trials=2).run(progress=True)
+    assert "round 1: 2 trials" in capsys.readouterr().err
+
+
+def test_a_training_shows_a_line_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(loop, "_REPORT_SECONDS", -1.0)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert live.is_interactive() and not live.in_jupyter()
+    grash.train("world", dim=4, epochs=2, valid_every=1, device="cpu")
+    assert re.search(r"epoch [12]\.\d/2", terminal.getvalue())
