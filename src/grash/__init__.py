@@ -13,7 +13,7 @@ from grash.errors import GrashError
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from grash.api.dataset import describe, from_triples, load_dataset, prepare
+    from grash.api.dataset import describe, from_dataframe, from_networkx, from_triples, load_dataset, prepare
     from grash.api.model import Model, Prediction, Predictions, evaluate, load_model
     from grash.api.search import Search, SearchResult
     from grash.api.training import train
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from grash.training.config import TrainConfig
 
 _NAMES = {
-    "grash.api.dataset": ("describe", "from_triples", "load_dataset", "prepare"),
+    "grash.api.dataset": ("describe", "from_dataframe", "from_networkx", "from_triples", "load_dataset", "prepare"),
     "grash.api.model": ("Model", "Prediction", "Predictions", "evaluate", "load_model"),
     "grash.api.search": ("Search", "SearchResult"),
     "grash.api.training": ("train",),
@@ -48,6 +48,8 @@ __all__ = [
     "__version__",
     "describe",
     "evaluate",
+    "from_dataframe",
+    "from_networkx",
     "from_triples",
     "load_dataset",
     "load_model",

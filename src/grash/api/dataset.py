@@ -6,10 +6,10 @@ from pathlib import Path
 
 from grash.data import profile as profiles
 from grash.data.dataset import Dataset
-from grash.data.load import Source, as_dataset, from_triples, load_dataset, prepare
+from grash.data.load import Source, as_dataset, from_dataframe, from_networkx, from_triples, load_dataset, prepare
 from grash.search.run_folder import SEARCH_FILE, read_dataset
 
-__all__ = ["describe", "find_dataset", "from_triples", "load_dataset", "prepare"]
+__all__ = ["describe", "find_dataset", "from_dataframe", "from_networkx", "from_triples", "load_dataset", "prepare"]
 
 
 def describe(dataset: Source, *, threshold: float = profiles.THRESHOLD) -> profiles.Profile:

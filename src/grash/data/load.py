@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,12 @@ import numpy as np
 
 from grash.data.arrays import Duplicates, Mask, Triples, find_duplicates, in_blocks, select_rows
 from grash.data.dataset import MAX_ID, ROLES, SPLITS, Dataset
+from grash.data.frames import Columns, edge_columns, frame_columns, is_frame
 from grash.data.readers import dictionaries, tables
 from grash.data.readers.rdf import RDF_FORMATS, read_rdf_file
 from grash.data.readers.source import Layout, SourceOptions, dataset_name, open_source, recognize
 from grash.data.readers.text import (
     TextSource,
-    columns_by_name,
     describe_text_format,
     read_text_file,
 )
@@ -42,7 +42,6 @@ Watch = Callable[[str, float, int], None]  # receives the current step, its shar
 _FILE_OPTIONS = ("separator", "header", "columns", "bad_lines", "literals", "format")
 _ROWS = 1 << 20
 Source = Dataset | str | Path
-Columns = list[Any]  # head, relation, tail: a list or an array (n,) each
 _log = logging.getLogger(__name__)
 
 
@@ -78,14 +77,58 @@ def from_triples(
 ) -> Dataset:
     """Return the dataset of triples in memory, as `load_dataset` does for the same triples in a file.
 
-    train, valid, test: sequences of (head, relation, tail), NumPy arrays (n, 3) or data frames (pandas, polars) with
-    the columns head, relation, tail, or with three columns. Strings and integers are names: 5 is the name "5". With
-    ids=True integers are ids, as in a .npy file, and there are no names. Missing splits are split off train. options:
-    duplicates, valid_fraction, test_fraction, n_valid, n_test, seed.
+    train, valid, test: sequences of (head, relation, tail), NumPy arrays (n, 3) or data frames with the columns head,
+    relation, tail, or with three columns (see `from_dataframe`). Strings and integers are names: 5 is the name "5".
+    With ids=True integers are ids, as in a .npy file, and there are no names. Missing splits are split off train.
+    options: duplicates, valid_fraction, test_fraction, n_valid, n_test, seed.
     """
-    chosen = splitting_options(options)
     given = {"train": train, "valid": valid, "test": test}
     columns = {split: _columns(rows, split) for split, rows in given.items() if rows is not None}
+    return _from_columns(columns, name, ids=ids, options=options)
+
+
+@with_keywords(SplitKeywords)
+def from_dataframe(
+    train: Any,
+    valid: Any = None,
+    test: Any = None,
+    *,
+    columns: str | Sequence[int | str] | None = None,
+    name: str = "unnamed",
+    **options: Unpack[SplitKeywords],
+) -> Dataset:
+    """Return the dataset of tables: pandas, polars, pyarrow, a DuckDB relation, or anything with the Arrow PyCapsule
+    interface or the dataframe interchange protocol.
+
+    columns: names (in any case) or places of head, relation and tail, e.g. ("start", "type", "end"). By default those
+    named head, relation and tail (or subject, predicate, object), or the only three. Strings and integers are names.
+    options: as in `from_triples`.
+    """
+    given = {"train": train, "valid": valid, "test": test}
+    found = {split: frame_columns(frame, split, columns) for split, frame in given.items() if frame is not None}
+    return _from_columns(found, name, options=options)
+
+
+@with_keywords(SplitKeywords)
+def from_networkx(
+    graph: Any,
+    *,
+    relation: str = "relation",
+    default: str | None = None,
+    name: str = "unnamed",
+    **options: Unpack[SplitKeywords],
+) -> Dataset:
+    """Return the dataset of a NetworkX graph: one triple per edge, in its direction.
+
+    relation: the edge attribute with the relation; in a multigraph, an edge without it has its key. default: relation
+    of edges without both. Nodes are strings or integers. options: as in `from_triples`.
+    """
+    return _from_columns({"train": edge_columns(graph, relation, default)}, name, options=options)
+
+
+def _from_columns(columns: dict[str, Columns], name: str, *, ids: bool = False, options: Mapping[str, Any]) -> Dataset:
+    """Return the dataset of heads, relations and tails by split; ids: they are numbers, not names."""
+    chosen = splitting_options(options)
     if "train" not in columns or len(columns["train"][0]) == 0:
         raise InputError("train contains no triples. Give at least one.")
     if ids:
@@ -355,8 +398,8 @@ def _columns(given: Any, split: str) -> Columns:
     expected = "expected triples (head, relation, tail) in a sequence, an array (n, 3) or a data frame"
     if isinstance(given, str | bytes | os.PathLike | Mapping | set | frozenset):
         raise InputError(f"{split} is a {type(given).__name__}, {expected}. Read files with load_dataset.")
-    if hasattr(given, "to_numpy") and hasattr(given, "columns"):
-        return _frame_columns(given, split)
+    if is_frame(given):
+        return frame_columns(given, split)
     if hasattr(given, "__array__"):
         array = np.asarray(given)
         if array.dtype.names is None:
@@ -368,16 +411,6 @@ def _columns(given: Any, split: str) -> Columns:
         raise InputError(f"{split} is a {type(given).__name__}, {expected}.")
     rows = [_row(row, number, split) for number, row in enumerate(given)]
     return list(map(list, zip(*rows))) if rows else [[], [], []]
-
-
-def _frame_columns(frame: Any, split: str) -> Columns:
-    """Return the columns named head, relation and tail (or subject, predicate, object, …), or the only three."""
-    labels = list(frame.columns)
-    columns = columns_by_name([str(label) for label in labels]) or ((0, 1, 2) if len(labels) == 3 else None)
-    if columns is None or len(set(labels)) < len(labels):
-        found = ", ".join(map(str, labels)) or "none"
-        raise InputError(f"{split} has the columns {found}. Name three of them head, relation and tail.")
-    return [frame[labels[column]].to_numpy() for column in columns]
 
 
 def _row(row: Any, number: int, split: str) -> tuple[Any, ...]:
