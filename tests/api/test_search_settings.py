@@ -10,6 +10,7 @@ import pytest
 from engines.searches import SPACE, small_search
 from grash.api.search import SearchResult, best_of_run
 from grash.errors import ConfigError, InputError
+from grash.models import MODELS
 from grash.training.config import make_config
 
 
@@ -79,3 +80,10 @@ def test_an_engine_or_a_number_of_workers_that_is_none_leaves_no_folder(tmp_path
         with pytest.raises(ConfigError):
             small_search(tmp_path / "run", **wrong).run()
     assert not (tmp_path / "run").exists()
+
+
+def test_model_auto_is_every_model_that_fits(tmp_path: Path) -> None:
+    found = small_search(tmp_path / "even", model="auto", dim=8)
+    assert found.settings.models == tuple(MODELS)
+    odd = small_search(tmp_path / "odd", model="auto", dim=7)  # pairs of floats need an even number
+    assert 0 < len(odd.settings.models) < len(MODELS) and "complex" not in odd.settings.models

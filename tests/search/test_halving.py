@@ -23,7 +23,7 @@ from grash.search.ledger import SearchState, select_best
 from grash.search.run_folder import BEST_FILE
 from grash.search.schedule import cost_of, plan_round, planned_sizes, round_budgets, round_sizes
 from grash.search.settings import make_settings
-from grash.search.trial import Round, TrialResult
+from grash.search.trial import Configuration, Round, TrialResult
 from grash.training.config import read_config
 from table_engine import (
     NumberGraphs,
@@ -289,7 +289,7 @@ def last_rounds(last: dict[int, float], full: dict[int, float], at_quarter: dict
     """A state whose last round of halving and finalists' round have ended with these MRRs."""
     settings, graphs = small(finalists=4, trend=0.0)
     plan = plan_round(1, Fraction(1, 4), Fraction(1), len(last), settings, graphs)
-    state = SearchState(sizes=[len(last), 4], configurations={n: None for n in last})  # type: ignore[misc]
+    state = SearchState(sizes=[len(last), 4], configurations={n: Configuration(n, {}, "table") for n in last})
     state.apply(
         {"event": "round_opened", "plan": {**plan.to_json(), "before_finalists": True, "positives": 4 * plan.n_train}}
     )

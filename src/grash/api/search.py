@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from grash.api.model import Model
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.data.load import Source, as_dataset
-from grash.engines.choose import check_engine, choose_engine, trials_at_once
+from grash.engines.choose import check_engine, choose_engine, fitting_models, trials_at_once
 from grash.engines.driver import Driver
 from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.plan import SearchPlan, measure_machines, plan_search
@@ -50,7 +50,7 @@ from grash.search.run_folder import (
     read_settings,
 )
 from grash.search.schedule import cost_of
-from grash.search.settings import make_settings, named_settings
+from grash.search.settings import SearchSettings, make_settings, named_settings
 from grash.search.time_limit import CHOSEN, Choice, TimeLimit, choose_settings, measured_models
 from grash.search.trial import Trial
 from grash.training.config import TrainConfig, make_config, read_config
@@ -104,6 +104,9 @@ class Search:
         given = {**settings, "initial": initial} if initial else dict(settings)
         if "space" in given:
             given["space"] = resolved_space(given["space"])
+        if given.get("model", given.get("models")) in ("auto", ["auto"], ("auto",)):
+            given.pop("model", None)
+            given["models"] = self._fitting_models(given, device)
         self.engine, self.device, self.workers, self.trial_timeout = engine, device, workers, trial_timeout
         self.address, self.placement = address, placement
         self.choice: Choice | None = None  # what the time limit chose
@@ -267,6 +270,12 @@ class Search:
             except ConfigError as error:
                 log.warning("A configuration of the other run is left out: %s", error)
         return fitting
+
+    def _fitting_models(self, given: Mapping[str, Any], device: str) -> tuple[str, ...]:
+        """Return what --model auto stands for."""
+        chosen = named_settings({k: v for k, v in given.items() if k not in ("model", "models")})
+        dim = chosen.get("dim", SearchSettings.model_fields["dim"].default)
+        return fitting_models(self.dataset, {"dim": dim, **chosen.get("fixed", {})}, device.split(",")[0])
 
     def _choose(self, given: dict[str, Any], limit: TimeLimit) -> dict[str, Any]:
         """Return the settings, with those that the time allows after measuring this machine."""

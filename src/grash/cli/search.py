@@ -39,7 +39,7 @@ _STOP_CODES: dict[StopReason, int] = {"interrupted": INTERRUPTED, "max_seconds":
 _SETTINGS = {
     "config": optional(Path, "YAML file of settings, or a GraSH search file of LibKGE.", "--config", "-c"),
     "preset": optional(str, "default, paper or paper-text (default: default)."),
-    "models": optional(str, "One model, or several with commas (default: complex).", "--model", "-m"),
+    "models": optional(str, "One model, several with commas, or auto, i.e. all (default: complex).", "--model", "-m"),
     "dim": optional(int, "Floats per entity (default: 128).", "--dim", "-d"),
     "max_epochs": optional(float, "E: epochs of a full training run (default: 100).", "--epochs", "-e"),
     "budget": optional(float, "B: cost of the search in full runs (default: 3).", "--budget", "-B"),

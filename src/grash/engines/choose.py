@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from grash.data.dataset import Dataset
 from grash.engines.local import LocalEngine, TrialRunner
-from grash.engines.memory import choose_device
+from grash.engines.memory import choose_device, fits, plan_memory
 from grash.engines.processes import ProcessEngine
 from grash.engines.ray import TRIALS_PER_GPU, RayEngine, check_ray
 from grash.errors import ConfigError
 from grash.kernels.device import n_cores
+from grash.models import MODELS
 from grash.search.graphs import SearchGraphs
 from grash.search.trial import Engine
+from grash.training.config import make_config
 
 ENGINES = ("auto", "sequential", "processes", "stacked", "ray")
 
@@ -77,6 +82,25 @@ def check_engine(name: str, device: str, workers: int | None, *, threads: int, a
     if address is not None:
         raise ConfigError(f"address={address!r} is the address of a Ray cluster: give engine='ray', not {name!r}.")
     return worker_devices(device, workers, threads=threads)
+
+
+def fitting_models(dataset: Dataset, values: Mapping[str, Any], device: str) -> tuple[str, ...]:
+    """Return the models that can be trained on this graph: the tables fit into memory, the dimension fits the model.
+
+    values: settings of the training, such as its dimension.
+    """
+    on, fitting = choose_device(device), []
+    for name in MODELS:
+        try:
+            config = make_config({**values, "model": name})
+        except ConfigError:  # e.g. an odd dimension of complex numbers
+            continue
+        sizes = (dataset.n_entities, dataset.n_relations, len(dataset.train))
+        if fits(plan_memory([config], *sizes, on, n_valid=len(dataset.valid)), on):
+            fitting.append(name)
+    if not fitting:
+        raise ConfigError("model=auto: no model fits into memory with these settings. Give a smaller dim, or a model.")
+    return tuple(fitting)
 
 
 def worker_devices(device: str, workers: int | None, *, threads: int) -> list[str]:

@@ -31,6 +31,7 @@ FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
 _NOT_SYNCED = ("trial_started",)
 Event = dict[str, Any]
+Models = dict[int, str]  # by configuration
 StopReason = Literal["interrupted", "max_seconds"]
 _log = logging.getLogger(__name__)
 
@@ -158,16 +159,26 @@ class RoundState:
         then = earlier.mrr_at(self.plan.epochs)
         return self.before.score(earlier) * (mrr / then if then else 1.0)
 
-    def best(self, count: int, among: Iterable[int] | None = None) -> list[int]:
-        """Return the best configurations, best first; `among` restricts to some that all have a result."""
-        results = self.results.values() if among is None else [self.results[n] for n in among]
-        return select_best(results, count, self.score)
+    def best(self, count: int, among: Iterable[int] | None = None, models: Models | None = None) -> list[int]:
+        """Return the best configurations, best first; `among` restricts to some that all have a result.
 
-    def finalists(self, count: int, among: Iterable[int]) -> list[int]:
-        """Return the best configurations whose scores are close enough to the best that either may win."""
-        best = self.best(count, among)
+        models: of the configurations; every model then gets the same number of places, as far as it has trials
+        (decision 0055).
+        """
+        results = self.results.values() if among is None else [self.results[n] for n in among]
+        ordered = select_best(results, len(results), self.score)
+        if models is None or count == 1:
+            return ordered[:count]
+        places = {n: [models[other] for other in ordered[:i]].count(models[n]) for i, n in enumerate(ordered)}
+        chosen = sorted(ordered, key=places.__getitem__)[:count]  # stable: of equal places, the best score first
+        return [n for n in ordered if n in chosen]
+
+    def finalists(self, count: int, among: Iterable[int], models: Models) -> list[int]:
+        """Return the best configuration of every model, and those whose scores are close to the best of all."""
+        best = self.best(count, among, models)
         scores = {n: self.score(self.results[n]) for n in best}
-        return [n for n in best if scores[n] >= (1 - FINALIST_MARGIN) * scores[best[0]]]
+        first = {models[n]: n for n in reversed(best)}.values()
+        return [n for n in best if n in first or scores[n] >= (1 - FINALIST_MARGIN) * scores[best[0]]]
 
 
 @dataclass
@@ -221,7 +232,8 @@ class SearchState:
         """Return the configurations that advance from a round whose trials have all ended, best first."""
         past = self.rounds[number - 1]
         n_survivors = self.sizes[number] if number < len(self.sizes) else 1
-        return (past.finalists if past.plan.before_finalists else past.best)(n_survivors, entrants)
+        models = {n: self.configurations[n].values.get("model", "") for n in entrants}
+        return (past.finalists if past.plan.before_finalists else past.best)(n_survivors, entrants, models)
 
     def incumbent(self) -> TrialResult | None:
         """Return the best trial of the highest round that has one."""
