@@ -180,11 +180,13 @@ def test_decisions_are_numbered_and_hold_to_their_form() -> None:
             assert part in text, f"{page.name} lacks {part}"
 
 
-def test_the_readme_is_short_and_shows_a_picture() -> None:
+def test_the_readme_is_short_and_shows_a_live_search_and_a_report() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) < 700
-    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
-    assert 10_000 < (ROOT / picture).stat().st_size < 200_000
+    assert len(re.findall(r"^\d\. ", text.partition("## How it works")[2].partition("## ")[0], re.MULTILINE)) == 6
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert len(pictures) == 2
+    assert all(10_000 < (ROOT / picture).stat().st_size < 200_000 for picture in pictures)
 
 
 def test_where_everything_is_names_every_module_and_no_other() -> None:

@@ -69,7 +69,7 @@ _SETTINGS = {
         list[str], "A training setting that is not searched. Repeatable.", "--set", metavar="NAME=VALUE"
     ),
 }  # fmt: skip
-_COMMON = ("config", "preset", "models", "dim", "max_epochs", "budget", "n_trials", "space", "seed")
+_COMMON = ("time", "config", "preset", "models", "dim", "max_epochs", "budget", "n_trials", "space", "seed")
 for _name in _SETTINGS.keys() - set(_COMMON):
     _SETTINGS[_name][2].rich_help_panel = "Search, in detail"
 _ENGINE = {
@@ -299,7 +299,7 @@ def _show_plan(made: Search, *, probe: bool = True, verbose: bool = False) -> No
     found = made.plan(probe=probe and made.choice is None)
     show(found.details() if verbose else found)
     for line in [] if made.choice is None else made.choice.sentences():
-        show(line)
+        show(wrapped(line))
 
 
 def _run(
