@@ -53,8 +53,8 @@ def values_of(name: str, field: Any) -> str:
     kind = field.annotation
     if get_origin(kind) is Literal:
         return ", ".join(get_args(kind))
-    if kind is bool:
-        return "true, false"
+    if kind in (bool, bool | None):
+        return "true, false" + ("" if kind is bool else ", or none")
     kind, none = (get_args(kind)[0], ", or none") if kind in (int | None, float | None) else (kind, "")
     bounds = [f"{sign} {getattr(m, s):g}" for m in field.metadata for s, sign in SIGNS.items() if hasattr(m, s)]
     return " ".join([{int: "whole number", float: "number"}[kind], " and ".join(bounds)]) + none

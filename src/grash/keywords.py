@@ -145,6 +145,7 @@ class SearchKeywords(TypedDict, total=False):
     budget: float
     n_trials: int
     eta: int
+    one_vs_all: bool | None
     variant: Literal["combined", "graph", "epoch"]
     space: str | Path | Mapping[str, Any]
     proposals: Literal["random", "sobol", "portfolio"]

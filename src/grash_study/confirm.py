@@ -97,7 +97,7 @@ def wanted_searches(
                     settings = settings.model_copy(update={"last_round_holdout": "random"})
                 if candidate.without_family:
                     settings = without_family(settings, graphs)
-                name = f"{model} seed={seed} {identity(settings, dataset.n_entities)}"
+                name = f"{model} seed={seed} {identity(settings, dataset.n_entities, len(dataset.train))}"
                 found.append(Wanted(candidate, model, seed, settings, name))
     return found
 
@@ -119,7 +119,7 @@ def without_family(settings: SearchSettings, graphs: SearchGraphs) -> SearchSett
     if settings.proposals != "portfolio" or len(winners) == len(all_winners()):
         return settings
     portfolio = {"winners": winners, "prior": json.loads(PRIORS.read_text(encoding="utf-8"))[family]}
-    space, n = space_for(settings, model, graphs.n_entities), fitting_trials(settings, graphs)
+    space, n = space_for(settings, model, graphs.n_entities, graphs.n_train), fitting_trials(settings, graphs)
     proposed = propose(
         space, "portfolio", n, seed=settings.seed, model=model, n_entities=graphs.n_entities, portfolio=portfolio
     )
@@ -138,11 +138,11 @@ def plain_name(dataset: str) -> str:
     return "".join(c for c in dataset.lower() if c.isalnum())
 
 
-def identity(settings: SearchSettings, n_entities: int) -> str:
+def identity(settings: SearchSettings, n_entities: int, n_train: int | None = None) -> str:
     """Return 12 hex digits of all that makes a search: its settings, its space, its first configurations."""
     given = old_names(settings.model_dump(mode="json"))
-    given["space"] = [as_dict(space_for(settings, model, n_entities)) for model in settings.models]
-    drawn = [c.values for c in make_configurations(settings, n_entities, settings.n_trials)]
+    given["space"] = [as_dict(space_for(settings, model, n_entities, n_train)) for model in settings.models]
+    drawn = [c.values for c in make_configurations(settings, n_entities, settings.n_trials, n_train=n_train)]
     content = _normalized({"settings": given, "configurations": drawn})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -39,7 +39,7 @@ OLD_VALUES = {
 }  # fmt: skip
 BEFORE_THEY_EXISTED = {  # values of settings that older records do not name
     "trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_round_holdout": "random",
-    "finalists": 0,
+    "finalists": 0, "one_vs_all": None,
 }  # fmt: skip
 _PACKED = ".xz"
 _MAY_DIFFER = ("grash",)  # entries of the first line: results of an older version still count

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engines.searches import SPACE, small_search
-from grash.api.search import SearchResult, best_of_run
+from grash.api.search import Search, SearchResult, best_of_run
 from grash.errors import ConfigError, InputError
 from grash.models import MODELS
 from grash.training.config import make_config
@@ -87,3 +87,14 @@ def test_model_auto_is_every_model_that_fits(tmp_path: Path) -> None:
     assert found.settings.models == tuple(MODELS)
     odd = small_search(tmp_path / "odd", model="auto", dim=7)  # pairs of floats need an even number
     assert 0 < len(odd.settings.models) < len(MODELS) and "complex" not in odd.settings.models
+
+
+def test_whether_all_entities_are_compared_is_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grash.api.search.affords_one_vs_all", lambda *given: True)
+    search = small_search(tmp_path / "run", n_trials=2, final_train=False)
+    assert search.settings.one_vs_all is True
+    search.run()
+    monkeypatch.setattr("grash.api.search.affords_one_vs_all", lambda *given: False)
+    again = small_search(tmp_path / "run", n_trials=2, final_train=False)
+    assert again.settings.one_vs_all is True and Search.open(tmp_path / "run").settings.one_vs_all is True
+    assert small_search(tmp_path / "other", one_vs_all=False).settings.one_vs_all is False

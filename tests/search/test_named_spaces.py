@@ -84,6 +84,15 @@ def test_small_graphs_are_also_compared_with_all_entities() -> None:
     assert space_of("default", "complex", 50_001).parameters["training"].values == ("negative_sampling",)
     assert space_of("default", "rotate", 100).parameters["training"].values == ("negative_sampling",)
     assert space_of("default", "complex").parameters["training"].kind == "fixed"
+    assert space_of("default", "complex", 50_001, one_vs_all=True).parameters["training"].kind == "choice"
+    assert space_of("default", "complex", 100, one_vs_all=False).parameters["training"].kind == "fixed"
+
+
+def test_long_trainings_on_small_graphs_also_have_small_batches() -> None:
+    sizes = [(200_000, 50), (200_001, 50), (200_000, 49)]
+    spaces = [space_of("default", "complex", 100, n_train=n, epochs=epochs) for n, epochs in sizes]
+    assert [space.parameters["batch_size"].values for space in spaces] == [(256, 1024), (1024,), (1024,)]
+    assert space_of("paper", "complex", 100, n_train=100, epochs=100).parameters["batch_size"].values == (1024,)
 
 
 def test_negatives_stay_below_the_number_of_entities() -> None:

@@ -49,7 +49,7 @@ def test_a_configuration_is_a_whole_training_run() -> None:
     made = make_configurations(settings, 1000, 3)
     for i, configuration in enumerate(made):
         config = make_config(configuration.values)
-        assert (config.epochs, config.valid_every, config.patience) == (40.0, 2.0, 5)
+        assert (config.epochs, config.valid_every, config.patience) == (40.0, 2.0, 10)
         assert (config.seed, config.variation, config.batch_size, config.dim) == (5, i, 64, 4)
         assert configuration.origin == "random" and configuration.relative_cost == 1.0
 

@@ -62,6 +62,16 @@ def test_winners_are_changed_or_left_out_where_they_do_not_fit() -> None:
     assert "grash-freebase-complex-combined" not in found  # equal to another after that
 
 
+def test_recipes_of_small_graphs_take_shared_negatives_where_all_entities_are_too_many() -> None:
+    large, small = (winners_in(space_of("default", "complex", n), "complex", n) for n in (105_132, 14_541))
+    recipe, was = large["kbc-yago3-10-complex"], small["kbc-yago3-10-complex"]
+    assert (was["training"], recipe["training"]) == ("1vsall", "negative_sampling")
+    assert (recipe["negatives_head"], recipe["negatives_tail"]) == (10_000, 10_000)
+    same = ("penalty", "penalty_entity", "penalty_relation", "reciprocal", "lr", "init")
+    assert all(recipe[name] == was[name] for name in same) and recipe["penalty"] == "n3"
+    assert large["ssl-rp-codex-l-complex"]["relation_prediction"] == 0.25
+
+
 def test_an_unweighted_penalty_takes_the_scale_of_the_space() -> None:
     values = winners_in(space_of("default", "complex", 40_000), "complex", 40_000)["libkge-wn18rr-complex"]
     assert values["penalty_entity"] == pytest.approx(9.04e-6 * 40_943 / 2)

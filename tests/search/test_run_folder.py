@@ -247,7 +247,7 @@ def test_the_winner_is_written_as_a_configuration_that_can_be_trained(tmp_path: 
     state, _ = run_search(tmp_path, NumberGraphs(settings))
     best = read_config(tmp_path / BEST_FILE)
     assert best.model_dump() == state.configurations[state.winner].values and best.epochs == 50
-    assert (best.valid_every, best.patience) == (2.5, 5)
+    assert (best.valid_every, best.patience) == (2.5, 10)
     assert (tmp_path / LEDGER_FILE).is_file()
 
 

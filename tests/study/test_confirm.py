@@ -342,7 +342,7 @@ def named(name: str, **changes):
     [("FB15k-237", ("fb15k-237", "freebase")), ("wn18rr", ("wn18rr",)), ("CoDEx-S", ("codex", "wikidata"))],
 )
 def test_a_candidate_without_its_family_knows_no_winner_of_it(graph, family):
-    default, without = (make_configurations(one.settings, 60, 32) for one in named(graph))
+    default, without = (make_configurations(one.settings, 60, 32, n_train=200) for one in named(graph))
     kinds = [[c.origin.partition(":")[0] for c in drawn] for drawn in (default, without)]
     assert kinds[0] == kinds[1] and kinds[0].count("prior") == 16
     for kind, differ in (("uniform", False), ("prior", True)):

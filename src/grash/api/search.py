@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any
 from grash.api.model import Model
 from grash.data.dataset import DATASET_FILE, Dataset
 from grash.data.load import Source, as_dataset
-from grash.engines.choose import check_engine, choose_engine, fitting_models, trials_at_once
+from grash.engines.choose import (
+    affords_one_vs_all,
+    check_engine,
+    choose_engine,
+    fitting_models,
+    trials_at_once,
+)
 from grash.engines.driver import Driver
 from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.plan import SearchPlan, measure_machines, plan_search
@@ -115,8 +121,9 @@ class Search:
             found = begun_search(self.dataset, named_settings({**given, "time": limit.seconds}, preset=preset), out)
             given = found[1] if found else self._choose(named_settings(given, preset=preset), limit)
             out, self.limit = (found[0], None) if found else (out, limit)
-        self.settings = make_settings(given, preset=preset)
-        given_proposals(self.settings, self.dataset.n_entities)  # raises now for what would not fit later
+        self.settings = self._with_one_vs_all(make_settings(given, preset=preset), out, device)
+        sizes = self.dataset.n_entities, len(self.dataset.train)
+        given_proposals(self.settings, *sizes)  # raises now for what would not fit later
         if from_run is not None:
             taken = self._fitting(best_of_run(from_run))[: self.settings.n_trials - len(initial)]
             self.settings = self.settings.model_copy(update={"initial": (*self.settings.initial, *taken)})
@@ -128,6 +135,15 @@ class Search:
         self._graphs: SearchGraphs | None = None
         self._asking: tuple[RunFolder, Driver] | None = None
         self._planned = False
+
+    def _with_one_vs_all(self, settings: SearchSettings, out: str | Path | None, device: str) -> SearchSettings:
+        """Decide once, when a search is new, whether its space compares with all entities of a large graph."""
+        if settings.one_vs_all is not None or settings.time is not None:  # a time was chosen for without
+            return settings
+        if out is not None and (Path(out) / SEARCH_FILE).is_file():
+            return settings.model_copy(update={"one_vs_all": read_settings(Path(out)).one_vs_all})
+        afforded = affords_one_vs_all(settings, self.dataset, device)
+        return settings.model_copy(update={"one_vs_all": True}) if afforded else settings
 
     @classmethod
     @with_keywords(OpenKeywords)
@@ -265,7 +281,8 @@ class Search:
         fitting = []
         for entry in entries:
             try:
-                given_proposals(self.settings.model_copy(update={"initial": (entry,)}), self.dataset.n_entities)
+                trying = self.settings.model_copy(update={"initial": (entry,)})
+                given_proposals(trying, self.dataset.n_entities, len(self.dataset.train))
                 fitting.append(entry)
             except ConfigError as error:
                 log.warning("A configuration of the other run is left out: %s", error)

@@ -11,16 +11,22 @@ import torch
 
 from grash.data.dataset import Dataset
 from grash.engines.local import LocalEngine, TrialRunner
-from grash.engines.memory import choose_device, fits, plan_memory
+from grash.engines.memory import USABLE_SHARE, choose_device, fits, plan_memory, total_bytes
 from grash.engines.processes import ProcessEngine
 from grash.engines.ray import TRIALS_PER_GPU, RayEngine, check_ray
 from grash.errors import ConfigError
-from grash.kernels.device import n_cores
+from grash.kernels.device import Card, card_of, n_cores
 from grash.models import MODELS
 from grash.search.graphs import SearchGraphs
+from grash.search.named_spaces import ONE_VS_ALL_ENTITIES
+from grash.search.proposals import full_training
+from grash.search.settings import SearchSettings
 from grash.search.trial import Engine
-from grash.training.config import make_config
+from grash.training.config import TrainConfig, make_config
+from grash.training.fused import why_not, work_bytes
 
+ONE_VS_ALL_SECONDS = 120.0  # of a full training: a search with its final training costs about four
+_FLOPS_PER_MULTIPROCESSOR = 1.5e12  # of bf16 products in a step; an H200 reaches more
 ENGINES = ("auto", "sequential", "processes", "stacked", "ray")
 
 
@@ -101,6 +107,32 @@ def fitting_models(dataset: Dataset, values: Mapping[str, Any], device: str) -> 
     if not fitting:
         raise ConfigError("model=auto: no model fits into memory with these settings. Give a smaller dim, or a model.")
     return tuple(fitting)
+
+
+def affords_one_vs_all(settings: SearchSettings, dataset: Dataset, device: str) -> bool:
+    """Return whether comparing with all entities of a graph beyond ONE_VS_ALL_ENTITIES is affordable on this GPU.
+
+    It is if the fused step covers it, one training fits into the memory, and a full training is estimated to take at
+    most ONE_VS_ALL_SECONDS. Both follow from sizes and the GPU alone, so the same machine always decides the same.
+    """
+    models = [model for model in settings.models if model in ("complex", "distmult")]
+    if dataset.n_entities <= ONE_VS_ALL_ENTITIES or settings.space not in ("default", "wide") or not models:
+        return False
+    on = choose_device(device.split(",")[0].strip() or "auto")
+    config = full_training(settings, models[0], {"training": "1vsall", "reciprocal": True}, number=0)
+    if on.type != "cuda" or why_not(config, on):
+        return False
+    tables = 2 * 4 * (dataset.n_entities + 2 * dataset.n_relations) * config.dim  # rows and Adagrad's sums
+    needed = tables + work_bytes([config], dataset.n_entities, dataset.n_relations, on)
+    seconds = one_vs_all_seconds(config, dataset.n_entities, len(dataset.train), card_of(on))
+    return needed <= USABLE_SHARE * total_bytes(on) and seconds <= ONE_VS_ALL_SECONDS
+
+
+def one_vs_all_seconds(config: TrainConfig, n_entities: int, n_train: int, card: Card) -> float:
+    """Return the estimated seconds of a full training: both sides of every triple are scored with all entities, and
+    both gradients need as many products."""
+    flops = 12.0 * n_train * config.epochs * n_entities * config.dim
+    return flops / (_FLOPS_PER_MULTIPROCESSOR * card.multiprocessors)
 
 
 def worker_devices(device: str, workers: int | None, *, threads: int) -> list[str]:

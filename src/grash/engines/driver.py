@@ -150,7 +150,8 @@ class Driver:
     def extend(self, **more: Any) -> None:
         """Add trials or budget (`plan_extension`)."""
         count = max(more.get("n_trials") or 1, len(self.state.configurations))
-        costs = [c.relative_cost for c in make_configurations(self.settings, self.graphs.n_entities, count)]
+        sizes = self.graphs.n_entities, count
+        costs = [c.relative_cost for c in make_configurations(self.settings, *sizes, n_train=self.graphs.n_train)]
         self._record("search_extended", **plan_extension(self.state, self.settings, relative_costs=costs, **more))
 
     def make_trial(self, number: int, configuration: int) -> Trial:

@@ -61,6 +61,11 @@ def _warn_about_unused_gpu() -> None:
             log.warning("The CPU is used: grash runs on NVIDIA GPUs only, and this machine has a GPU of %s.", kind)
 
 
+def total_bytes(device: torch.device) -> int:
+    """Return the memory of a GPU."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
 def free_bytes(device: torch.device) -> int:
     """Return the memory that can still be allocated."""
     if device.type == "cuda":

@@ -146,7 +146,7 @@ def plan_search(
             f"guard rail: {n_trials} first-round trials instead of {settings.n_trials}, so each sees one epoch of a "
             f"graph that is large enough to compare configurations"
         )
-    configurations = make_configurations(settings, graphs.n_entities, n_trials)
+    configurations = make_configurations(settings, graphs.n_entities, n_trials, n_train=graphs.n_train)
     rounds = _plan_rounds(graphs, configurations, on, probe)
     billed = sum(r.billed for r in rounds)
     if settings.variant == "epoch" and len(rounds) > 1:

@@ -45,7 +45,8 @@ def searched_parameters(state: SearchState) -> list[SearchedParameter]:
     """Return the parameters in the order of the space; with several models, the model is the first."""
     settings = SearchSettings(**state.settings)
     models = tuple(settings.models)
-    spaces = {model: space_for(settings, model, state.dataset["n_entities"]) for model in models}
+    sizes = state.dataset["n_entities"], state.dataset.get("n_train")
+    spaces = {model: space_for(settings, model, *sizes) for model in models}
     having: dict[tuple[str, Any], list[str]] = {}  # (name, range) → models with this range
     for model, space in spaces.items():
         for name in space.searched:

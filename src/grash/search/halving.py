@@ -36,7 +36,7 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
     """Return what the search does next: record an event, run trials, or nothing at its end."""
     n_trials = state.sizes[0] if state.sizes else 1
     if len(state.configurations) < n_trials:
-        proposed = make_configurations(settings, graphs.n_entities, n_trials)
+        proposed = make_configurations(settings, graphs.n_entities, n_trials, n_train=graphs.n_train)
         new = [c.to_json() for c in proposed if c.number not in state.configurations]
         return {"event": "configurations_proposed", "configurations": new}
     entrants = sorted(state.configurations)[:n_trials]

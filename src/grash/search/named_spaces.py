@@ -6,6 +6,7 @@ docs/reference/spaces.md lists their parameters and explains the choices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,45 @@ from grash.search.space import Space, make_space, read_space
 
 # of distance models, per side, as in the paper; 10,000 for models of dot products
 MAX_NEGATIVES = {"rotate": 1_000, "transe": 1_000, "pairre": 1_000}
-ONE_VS_ALL_ENTITIES = 50_000  # on larger graphs, comparing with all entities costs more than many negatives
+ONE_VS_ALL_ENTITIES = 50_000  # comparing with all entities then costs at most five times as much as many negatives
+# Small batches are slower at first and better in the end, so only long trainings on small graphs have them (0051).
+SMALL_BATCH_TRIPLES, SMALL_BATCH_EPOCHS = 200_000, 50
 
 
-def space_of(given: str | Path | Mapping[str, Any] | list[Any], model: str, n_entities: int | None = None) -> Space:
-    """Return the space of a model from its name, a YAML file, or its parameters.
+@dataclass(frozen=True)
+class Graph:
+    """What a space depends on; None where it is not known."""
 
-    n_entities: of the whole dataset; on small graphs, `default` and `wide` also compare with all entities.
-    """
+    n_entities: int | None = None  # of the whole dataset
+    n_train: int | None = None
+    epochs: float | None = None  # of a full training
+    one_vs_all: bool | None = None  # whether to compare with all entities; None: up to ONE_VS_ALL_ENTITIES
+
+    @property
+    def has_small_batches(self) -> bool:
+        small = self.n_train is not None and self.n_train <= SMALL_BATCH_TRIPLES
+        return small and self.epochs is not None and self.epochs >= SMALL_BATCH_EPOCHS
+
+    @property
+    def compares_all(self) -> bool:
+        small = self.n_entities is not None and self.n_entities <= ONE_VS_ALL_ENTITIES
+        return small if self.one_vs_all is None else self.one_vs_all
+
+
+def space_of(
+    given: str | Path | Mapping[str, Any] | list[Any],
+    model: str,
+    n_entities: int | None = None,
+    *,
+    n_train: int | None = None,
+    epochs: float | None = None,
+    one_vs_all: bool | None = None,
+) -> Space:
+    """Return the space of a model from its name, a YAML file, or its parameters. The rest is as in `Graph`."""
     model_class(model)
     if isinstance(given, str) and given in SPACES:
-        return make_space({"model": model, **SPACES[given](model, n_entities)}).verified()
+        graph = Graph(n_entities, n_train, epochs, one_vs_all)
+        return make_space({"model": model, **SPACES[given](model, graph)}).verified()
     if isinstance(given, Mapping | list):
         return _for_model(make_space(given), model, "").verified()
     check_space_exists(given)
@@ -48,7 +77,7 @@ def _for_model(space: Space, model: str, source: str) -> Space:
     return space
 
 
-def _paper(model: str, n_entities: int | None) -> dict[str, Any]:
+def _paper(model: str, graph: Graph) -> dict[str, Any]:
     """Return the published space, the same for all graphs."""
     negatives = {"type": "int", "low": 1, "high": MAX_NEGATIVES.get(model, 10_000)}
     weight = {"type": "float", "low": 1e-20, "high": 0.1, "log": True, "when": {"penalty": ["l3", "l2", "l1"]}}
@@ -74,9 +103,9 @@ def _paper(model: str, n_entities: int | None) -> dict[str, Any]:
     }
 
 
-def _default(model: str, n_entities: int | None) -> dict[str, Any]:
+def _default(model: str, graph: Graph) -> dict[str, Any]:
     """Return the default space: the ranges of published winners, and the losses and penalties that help."""
-    distance, cap = model in MAX_NEGATIVES, MAX_NEGATIVES.get(model, 10_000)
+    distance, cap, n_entities = model in MAX_NEGATIVES, MAX_NEGATIVES.get(model, 10_000), graph.n_entities
     # no dura: the fused step does not support it, and one such trial would take longer than all others together
     powers = ["l1", "l2", "l3"] if distance else ["l2", "l3", "n3"]
     weight = {"type": "float", "low": 1e-6, "high": 1.0, "log": True, "off": 0.25, "when": {"penalty": powers}}
@@ -87,7 +116,7 @@ def _default(model: str, n_entities: int | None) -> dict[str, Any]:
     return {
         "lr": {"type": "float", "low": 0.003, "high": 1.0, "log": True},
         **_init({"type": "float", "low": 3e-5, "high": 0.5, "log": True}),
-        **(_distance_losses(model) if distance else _dot_losses(model, n_entities)),
+        **(_distance_losses(model) if distance else _dot_losses(model, graph)),
         "penalty": {"type": "categorical", "choices": ["none", *powers]},
         "penalty_entity": weight,
         "penalty_relation": weight,
@@ -100,17 +129,17 @@ def _default(model: str, n_entities: int | None) -> dict[str, Any]:
         "reciprocal": True if always_reciprocal else {"type": "categorical", "choices": [False, True]},
         **_ALWAYS,
         "optimizer": "adagrad",
-        "batch_size": 1024,
+        "batch_size": {"type": "categorical", "choices": [256, 1024]} if graph.has_small_batches else 1024,
     }
 
 
-def _wide(model: str, n_entities: int | None) -> dict[str, Any]:
+def _wide(model: str, graph: Graph) -> dict[str, Any]:
     """Return the default space with dimension, batch size and optimizer searched too."""
     dims = [32, 64, 128, 256] if model in ("rescal", "tucker") else [64, 128, 256, 512]
     # Adam updates every row in every step, which is affordable only for small tables
-    adam = "adam" if n_entities is not None and n_entities <= ONE_VS_ALL_ENTITIES else "lazy_adam"
+    adam = "adam" if graph.n_entities is not None and graph.n_entities <= ONE_VS_ALL_ENTITIES else "lazy_adam"
     return {
-        **_default(model, n_entities),
+        **_default(model, graph),
         "lr": {"type": "float", "low": 0.0003, "high": 1.0, "log": True},
         "dim": {"type": "categorical", "choices": dims},
         "batch_size": {"type": "categorical", "choices": [128, 256, 512, 1024, 2048]},
@@ -128,10 +157,9 @@ def _init(std: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _dot_losses(model: str, n_entities: int | None) -> dict[str, Any]:
-    small = n_entities is not None and n_entities <= ONE_VS_ALL_ENTITIES
+def _dot_losses(model: str, graph: Graph) -> dict[str, Any]:
     both = {"type": "categorical", "choices": ["negative_sampling", "1vsall"]}
-    found = {"training": both if small else "negative_sampling", "loss": "softmax"}
+    found = {"training": both if graph.compares_all else "negative_sampling", "loss": "softmax"}
     if model_class(model).needs_reciprocal:  # these do not predict relations
         return found
     return found | {"relation_prediction": {"type": "float", "low": 0.025, "high": 4.0, "log": True, "off": 0.5}}
@@ -157,4 +185,4 @@ _ALWAYS = {
     "schedule": "constant",
 }
 
-SPACES: dict[str, Callable[[str, int | None], dict[str, Any]]] = {"paper": _paper, "default": _default, "wide": _wide}
+SPACES: dict[str, Callable[[str, Graph], dict[str, Any]]] = {"paper": _paper, "default": _default, "wide": _wide}

@@ -31,7 +31,7 @@ from grash.search.trial import Configuration
 from grash.training.config import TrainConfig, make_config
 
 FINAL_VALIDATIONS = 20
-FINAL_PATIENCE = 5
+FINAL_PATIENCE = 10  # half of them: with 5, trainings whose MRR still rose stopped on noise
 # One in four is uniform, one in four a published winner, the rest from the prior. The first is a winner; of any two or
 # more, at least a quarter is uniform.
 _FIRST = ("winner", "uniform", "prior", "prior")
@@ -53,15 +53,17 @@ class Proposal:
     origin: str  # random, sobol, portfolio:NAME, prior, uniform, user:FILE or run:NAME
 
 
-def make_configurations(settings: SearchSettings, n_entities: int, count: int) -> list[Configuration]:
-    """Return the first `count` configurations of the search."""
+def make_configurations(
+    settings: SearchSettings, n_entities: int, count: int, *, n_train: int | None = None
+) -> list[Configuration]:
+    """Return the first `count` configurations of the search. n_entities, n_train: of the dataset."""
     if settings.budget_unit == "scores" and count < settings.n_trials:  # relative costs refer to all n_trials
-        return make_configurations(settings, n_entities, settings.n_trials)[:count]
-    proposals = given_proposals(settings, n_entities)[:count]
+        return make_configurations(settings, n_entities, settings.n_trials, n_train=n_train)[:count]
+    proposals = given_proposals(settings, n_entities, n_train)[:count]
     n_models, n_drawn = len(settings.models), count - len(proposals)
     drawn = {
         model: propose(
-            space_for(settings, model, n_entities),
+            space_for(settings, model, n_entities, n_train),
             settings.proposals,
             -(-n_drawn // n_models),
             seed=settings.seed,
@@ -85,14 +87,15 @@ def make_configurations(settings: SearchSettings, n_entities: int, count: int) -
     ]
 
 
-def space_for(settings: SearchSettings, model: str, n_entities: int) -> Space:
+def space_for(settings: SearchSettings, model: str, n_entities: int, n_train: int | None = None) -> Space:
     """Return the space of one model, with the settings that the search fixes."""
-    space = space_of(settings.space, model, n_entities=n_entities)
+    epochs, one_vs_all = None if settings.time else settings.max_epochs, settings.one_vs_all
+    space = space_of(settings.space, model, n_entities, n_train=n_train, epochs=epochs, one_vs_all=one_vs_all)
     return space.with_fixed({"dim": settings.dim, **settings.fixed} if "dim" not in space.searched else settings.fixed)
 
 
 def full_training(settings: SearchSettings, model: str, values: dict[str, Any], *, number: int) -> TrainConfig:
-    """Return these values as a training at full fidelity: E epochs, 20 validations, patience 5."""
+    """Return these values as a training at full fidelity: E epochs, 20 validations, patience 10."""
     return make_config({
         "dim": settings.dim,
         **values,
@@ -123,7 +126,9 @@ def scores_of_models(settings: SearchSettings, models: Sequence[str], n_entities
     return found
 
 
-def given_proposals(settings: SearchSettings, n_entities: int) -> list[tuple[str, Proposal]]:
+def given_proposals(
+    settings: SearchSettings, n_entities: int, n_train: int | None = None
+) -> list[tuple[str, Proposal]]:
     """Return (model, proposal) of the configurations that the user gave; one outside its space is an error."""
     if len(settings.initial) > settings.n_trials:
         raise ConfigError(
@@ -140,7 +145,7 @@ def given_proposals(settings: SearchSettings, n_entities: int) -> list[tuple[str
                 f"--model {','.join([*settings.models, model])}, or leave it out."
             )
         source = origin.partition(":")[2] or origin  # `user:FILE`, or `run:NAME` of another run
-        checked = space_for(settings, model, n_entities).check(values, source=source)
+        checked = space_for(settings, model, n_entities, n_train).check(values, source=source)
         proposals.append((model, Proposal(checked, origin)))
     return proposals
 
@@ -265,8 +270,17 @@ def _nearest(parameter: Parameter, value: Any) -> Any:
 
 
 def _comparable(space: Space, winner: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a winner's values with its penalty in the scale of the space, or none if both weights become 0."""
+    """Return a winner's values as the space has them.
+
+    1vsAll becomes as many negatives as the space has, if it has no 1vsAll. The penalty gets the scale of the space, or
+    is left out if both weights become 0.
+    """
     values = dict(winner["values"])
+    training = space.parameters.get("training")
+    if values.get("training") == "1vsall" and training is not None and not training.contains("1vsall"):
+        values["training"] = "negative_sampling"
+        most = {n: p for n, p in space.parameters.items() if n in ("negatives_head", "negatives_tail")}
+        values |= {name: p.values[0] if p.kind == "fixed" else p.high for name, p in most.items()}
     if values.get("penalty", "none") == "none":
         return values
     weighted, was = space.parameters.get("penalty_weighted"), values.get("penalty_weighted", True)

@@ -34,6 +34,11 @@ class SearchSettings(Settings):
     budget: float = Field(3.0, ge=1e-6, le=1e6, description="B: cost of the search, in full trainings.")
     n_trials: int = Field(64, ge=1, le=5_000, description="n: number of configurations in the first round.")
     eta: int = Field(4, ge=2, le=10_000, description="η: the best 1/η of the configurations advance to the next round.")
+    one_vs_all: bool | None = Field(
+        None,
+        description="Whether `default` and `wide` compare with all entities (1vsall). None: up to 50,000 entities, and "
+        "beyond if a GPU affords it.",
+    )
     variant: Variant = Field("combined", description="What early rounds reduce: graph, epoch, or both (combined).")
     space: str | dict[str, Any] = Field("default", description="default, paper, wide, or a mapping of parameters.")
     proposals: Proposals = Field("portfolio", description="How the configurations of the first round are chosen.")
