@@ -10,6 +10,9 @@ from urllib.error import URLError
 
 import pytest
 
+import grash
+from grash.cli import main
+from grash.data import catalog
 from grash.data.catalog import ATTEMPTS, CatalogEntry, RemoteFile, download, find_entry
 from grash.errors import InputError, OutputError
 
@@ -309,3 +312,64 @@ def test_a_folder_that_cannot_be_written_is_an_output_error(server, tmp_path):
 def test_a_dataset_that_cannot_be_downloaded_has_instructions(tmp_path):
     with pytest.raises(InputError, match="Install the package ogb"):
         get(find_entry("ogbl-wikikg2"), tmp_path)
+
+
+@pytest.fixture
+def public(server, tmp_path, monkeypatch):
+    """A public dataset `tiny-9` on the local server, and an empty cache folder."""
+    files = []
+    for split, content in (("train", TRAIN), ("valid", b"a1\tb2\tknows\n"), ("test", b"a3\tb4\tknows\n")):
+        if split == "train":
+            content = b"".join(b"\t".join([h, t, r]) + b"\n" for h, r, t in map(bytes.split, content.splitlines()))
+        server.content[f"/{split}.txt"] = content
+        digest = hashlib.sha256(content).hexdigest()
+        files.append(RemoteFile(f"{server.url}/{split}.txt", f"{split}.txt", len(content), digest))
+    entry = CatalogEntry("tiny-9", "Tiny", tuple(files), "files", "nobody", columns="head,tail,relation")
+    monkeypatch.setitem(catalog.CATALOG, "tiny-9", entry)
+    monkeypatch.setenv("GRASH_DATA", str(tmp_path / "cache"))
+    return server
+
+
+@pytest.mark.parametrize("name", ["tiny-9", "Tiny_9", "TINY-9"])
+def test_a_public_dataset_is_downloaded_on_first_use_by_its_name_in_any_case(public, name):
+    graph = grash.load_dataset(name)
+    assert (len(graph.train), len(graph.valid), len(graph.test)) == (20_000, 1, 1) and graph.name == "tiny-9"
+    assert list(graph.relations) == ["knows"], "the catalog knows the order of the columns"
+    requests = len(public.seen)
+    assert grash.load_dataset(name).fingerprint == graph.fingerprint and len(public.seen) == requests == 3
+
+
+def test_a_folder_of_the_name_takes_precedence(public, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny-9").mkdir()
+    (tmp_path / "tiny-9" / "train.txt").write_text("x\tr\ty\ny\tr\tz\n")
+    assert len(grash.load_dataset("tiny-9", n_valid=0, n_test=0).train) == 2 and public.seen == []
+
+
+def test_without_a_network_the_message_names_the_file_and_its_place(public, tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, "ATTEMPTS", 1)
+    public.content.clear()
+    place = tmp_path / "cache" / "tiny-9.download" / "train.txt"
+    with pytest.raises(InputError, match=f"train.txt could not be downloaded .* put it at {place}"):
+        grash.load_dataset("tiny-9")
+
+
+def test_the_command_line_takes_the_name(public, capsys):
+    assert main(["describe", "Tiny-9"]) == 0
+    assert capsys.readouterr().out.startswith("tiny-9: 20,007 entities, 1 relations")
+
+
+def test_the_cache_folder_follows_the_platform(monkeypatch, tmp_path):
+    monkeypatch.delenv("GRASH_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert catalog.cache_folder() == tmp_path / "grash" / "datasets"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert catalog.cache_folder().parts[-4:] == ("Library", "Caches", "grash", "datasets")
+
+
+@pytest.mark.parametrize(("given", "meant"), [("wrold", "world"), ("fb15k237", "fb15k-237"), ("wn18r", "wn18rr")])
+def test_a_misspelled_name_suggests_others(given, meant):
+    with pytest.raises(InputError, match=f"no dataset of that name. Did you mean .*'{meant}'"):
+        grash.load_dataset(given)
+    assert len(grash.load_dataset("World").train) == 7722

@@ -150,18 +150,21 @@ def list_datasets(context: typer.Context, json: Json = False) -> None:
         for e in CATALOG.values()
     ]
     table(("name", ">entities", ">relations", ">triples", ">download", "license", "title"), rows)
-    show("\n`grash datasets get NAME` downloads one. The dataset `world` is bundled.")
+    show("\nGive a name to any command, e.g. `grash search fb15k-237`: the first use downloads it. `world` is bundled.")
 
 
 def get_dataset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `grash datasets`.", show_default=False)],
-    folder: Annotated[Path, typer.Option(help="Folder of downloaded datasets.")] = Path("datasets"),
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of downloaded datasets (default: the user's cache folder).")
+    ] = None,
 ) -> None:
     """Download and verify a public dataset, and print its folder. An interrupted download is continued.
 
-    Without a network, put the file into FOLDER/NAME.download; the error message names it.
+    Every command that takes a graph also takes the name of a public dataset, and downloads it on first use. Without a
+    network, put the file into FOLDER/NAME.download; the error message names it.
     """
-    from grash.data.catalog import download, find_entry
+    from grash.data.catalog import cache_folder, download, find_entry
 
     show_log()
     entry = find_entry(name)
@@ -170,7 +173,7 @@ def get_dataset(
         def progress(name: str, done: int, total: int | None) -> None:
             draw(f"{name}: {format_bytes(done)}" + (f" of {format_bytes(total)}" if total else ""))
 
-        path = download(entry, folder, progress=progress if sys.stderr.isatty() else None)
+        path = download(entry, folder or cache_folder(), progress=progress if sys.stderr.isatty() else None)
     show(path)
     if entry.notes:
         say(entry.notes)

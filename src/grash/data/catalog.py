@@ -3,17 +3,20 @@
 `grash datasets` lists them. The entries are in bundled/catalog.json; a number or checksum that was not verified is
 missing there. Counts are those of the published files, before duplicates are dropped.
 
-Files are fetched into FOLDER/NAME.download (resumed after a break, verified) and unpacked to FOLDER/NAME. A file that
-was put into the download folder by hand is verified and used, so this also works without a network.
+`load_dataset` downloads a dataset that is named on its first use. Files are fetched into FOLDER/NAME.download (resumed
+after a break, verified) and unpacked to FOLDER/NAME. A file that was put into the download folder by hand is verified
+and used, so this also works without a network.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import http.client
 import logging
 import os
 import shutil
+import sys
 import tarfile
 import time
 import urllib.request
@@ -33,6 +36,7 @@ from pydantic import ConfigDict, TypeAdapter
 from grash import __version__
 from grash.errors import InputError, OutputError, UnknownName
 from grash.files import atomic_folder
+from grash.formatting import format_bytes
 
 ATTEMPTS = 4
 TIMEOUT_SECONDS = 60
@@ -101,11 +105,52 @@ CATALOG = {entry.name: entry for entry in _ENTRIES}
 
 def find_entry(name: str) -> CatalogEntry:
     """Return the entry of that name in any case. Raises UnknownName with suggestions."""
-    wanted = name.strip().lower().replace("_", "-")
+    wanted = _entry_name(name)
     if wanted not in CATALOG:
         close = get_close_matches(wanted, CATALOG, n=3, cutoff=0.5)
         raise UnknownName("public dataset", name, close, hint="`grash datasets` lists them all.")
     return CATALOG[wanted]
+
+
+def named_entry(name: str) -> CatalogEntry | None:
+    """Return the entry of that name in any case, or None."""
+    return CATALOG.get(_entry_name(name))
+
+
+def _entry_name(name: str) -> str:
+    return name.strip().lower().replace("_", "-")
+
+
+def cache_folder() -> Path:
+    """Return where datasets are stored that are downloaded on first use: GRASH_DATA, or the user's cache folder."""
+    if given := os.environ.get("GRASH_DATA"):
+        return Path(given).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "grash" / "datasets"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grash" / "datasets"
+
+
+def fetch(entry: CatalogEntry) -> Path:
+    """Return the folder or file of a public dataset in the cache folder; download it on first use.
+
+    One process downloads at a time, and others wait for it. In a terminal, the progress is shown.
+    """
+    folder = cache_folder()
+    if not (folder / entry.name).exists():
+        size = "" if entry.size is None else f" ({format_bytes(entry.size)})"
+        _log.info("%s%s is downloaded to %s.", entry.name, size, folder)
+    with _as_output_error(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / f".{entry.name}.lock").open("w")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return download(entry, folder, progress=_draw_progress if sys.stderr.isatty() else None)
+
+
+def _draw_progress(name: str, done: int, total: int | None) -> None:
+    of = f" of {format_bytes(total)}" if total else ""
+    end = "\n" if done == total else ""
+    print(f"\rdownloading {name}: {format_bytes(done)}{of}\x1b[K", end=end, file=sys.stderr, flush=True)
 
 
 def download(

@@ -51,11 +51,13 @@ def as_dataset(source: Source) -> Dataset:
 
 @with_keywords(ReadKeywords)
 def load_dataset(source: Path | str, options: SourceOptions | None = None, **changes: Unpack[ReadKeywords]) -> Dataset:
-    """Return the dataset of a source: an encoded folder is memory-mapped, "world" is bundled, all else is read."""
-    options = SourceOptions.of(options, changes)
-    path = _path(source)
+    """Return the dataset of a source: an encoded folder is memory-mapped, all other files and folders are read.
+
+    "world" is bundled; a public dataset, e.g. "FB15k-237", is downloaded on first use (`grash datasets` lists them).
+    """
+    path, options = _located(source, SourceOptions.of(options, changes))
     if is_bundled(path):
-        graph = load_dataset(BUNDLED[str(source)], options)
+        graph = load_dataset(BUNDLED[str(path).lower()], options)
         return replace(graph, provenance={**graph.provenance, "source": f"{source}, bundled with grash"})
     layout = recognize(path, file_format=options.format)
     if layout.kind != "encoded":
@@ -160,7 +162,7 @@ def prepare(
     """
     from grash.data.external import prepare as large
 
-    path, out, chosen = _path(source), Path(out), SourceOptions.of(options, changes)
+    (path, chosen), out = _located(source, SourceOptions.of(options, changes)), Path(out)
     limit = large.memory_limit(memory)
     repair_folder(out)
     layout = None if is_bundled(path) else recognize(path, file_format=chosen.format)
@@ -178,6 +180,21 @@ def prepare(
     return Dataset.load(out)
 
 
+def _located(source: Any, options: SourceOptions) -> tuple[Path, SourceOptions]:
+    """Return the path of a source and how to read it; the name of a public dataset is that of no file or folder."""
+    from grash.data import catalog
+
+    path = _path(source)
+    entry = catalog.named_entry(str(source))
+    if entry is None or path.exists():
+        return path, options
+    if options.columns is None and entry.columns != ",".join(ROLES):
+        in_order = sorted(entry.columns.split(",")) == sorted(ROLES)
+        columns = "".join(role[0] for role in entry.columns.split(",")) if in_order else entry.columns
+        options = replace(options, columns=columns)
+    return catalog.fetch(entry), options
+
+
 def _path(source: Any) -> Path:
     if not isinstance(source, str | os.PathLike):
         raise InputError(
@@ -189,7 +206,7 @@ def _path(source: Any) -> Path:
 
 def is_bundled(path: Path) -> bool:
     """Return whether this names a bundled graph, and no file or folder."""
-    return str(path) in BUNDLED and not path.exists()
+    return str(path).lower() in BUNDLED and not path.exists()
 
 
 @dataclass

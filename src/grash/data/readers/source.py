@@ -299,8 +299,13 @@ def _not_found(path: Path) -> str:
         names = [p.name for p in path.parent.iterdir() if not p.name.startswith(".")]
         near = difflib.get_close_matches(path.name, names, 3, 0.6)
         near += [n for n in names if n.split(".")[0] == path.name and n not in near][:3]
-    hint = f" Did you mean {', '.join(repr(str(path.parent / n)) for n in near)}?" if near else ""
-    return f"There is no file or folder {path}.{hint} Public datasets are listed by `grash datasets`."
+    near = [str(path.parent / name) for name in near]
+    if path.parent == Path():
+        from grash.data.catalog import CATALOG
+
+        near += difflib.get_close_matches(path.name.lower(), ["world", *CATALOG], 3, 0.7)
+    hint = f" Did you mean {', '.join(map(repr, near))}?" if near else ""
+    return f"There is no file or folder {path}, and no dataset of that name.{hint} `grash datasets` lists the datasets."
 
 
 def _no_graph_in(folder: Path) -> str:
