@@ -207,7 +207,10 @@ def test_an_empty_line_among_names_is_no_name(tmp_path):
 
 def test_a_missing_path_gets_near_names(tmp_path):
     write(tmp_path, **{"wn18rr__tsv": "a\tb\tc\n"})
-    with pytest.raises(InputError, match="no file or folder .*wn18r.tsv, and no dataset of that name. Did you mean .*wn18rr.tsv.*grash datasets"):
+    with pytest.raises(
+        InputError,
+        match="no file or folder .*wn18r.tsv, and no dataset of that name. Did you mean .*wn18rr.tsv.*grash datasets",
+    ):
         load_dataset(tmp_path / "wn18r.tsv")
     with pytest.raises(InputError, match="Did you mean .*wn18rr.tsv"):
         load_dataset(tmp_path / "wn18rr")
