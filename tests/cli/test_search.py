@@ -255,6 +255,7 @@ def test_a_search_ends_with_its_baseline_relations_and_two_questions_that_can_be
     settings = ("-n", 2, "--epochs", 2, "--dim", 4, "--engine", "sequential", "--set", "batch_size=8", "-q")
     ran = grash("search", source, "-o", tmp_path / "run", "--n-valid", 4, "--n-test", 4, *settings)
     assert ran.code == 0 and "baseline MRR 0." in ran.out and "relation  questions     MRR" in ran.out
+    assert "\x1b" not in ran.out + ran.err and "\r" not in ran.err  # no color in a pipe
     asked = [line.split(maxsplit=1)[1] for line in ran.err.splitlines() if line.startswith("  grash predict")]
     assert len(asked) == 2
     for words in asked:
@@ -282,7 +283,7 @@ def test_a_stopped_search_leaves_its_best_configuration_and_how_to_use_it(
     words = ("search", tmp_path / "rings.tsv", "-o", run, *size, "--engine", "sequential", "--device", "cpu", "-q")
     ran = grash(*words)
     assert ran.code == 130, ran.err
-    train = f"grash train {tmp_path / 'rings.tsv'} --config {run / 'best.yaml'}"
+    train = f"grash train {run / 'dataset'} --config {run / 'best.yaml'}"
     assert f"Train it with: {train}" in ran.err and "Best so far: configuration" in ran.err
     assert f"Train the best so far with: {train}" in grash("status", run).out
     for folder in (run, run / "model"):

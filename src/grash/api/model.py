@@ -595,7 +595,9 @@ def _check_trained(folder: Path) -> None:
     run = folder if folder.name != "model" else folder.parent
     if (run / "search.yaml").is_file():
         best = run / "best.yaml"
-        train = f", or train its best configuration so far: grash train GRAPH --config {best}" if best.is_file() else ""
+        graph = run / "dataset" if (run / "dataset").is_dir() else "GRAPH"
+        words = f"grash train {graph} --config {best}"
+        train = f", or train its best configuration so far: {words}" if best.is_file() else ""
         raise InputError(
             f"{run} is a search that has not trained its model. Continue it with: grash resume {run}{train}."
         )

@@ -13,7 +13,7 @@ from grash.cli.answers import PARTS, check_answers_file, read_candidates, read_q
 from grash.cli.console import as_json, command, say, show, show_log, table
 from grash.cli.options import READING, Device, Json, ModelFolder, Overwrite, Threads, TopK, option_name, with_options
 from grash.errors import ConfigError, InputError
-from grash.report.meaning import baseline_text
+from grash.report.meaning import baseline_text, relation_rows
 
 if TYPE_CHECKING:
     from grash.api.model import Model, Predictions, Query
@@ -26,6 +26,7 @@ AnswersFile = Annotated[
 ]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Skip lines of the file with unknown names.")]
 
+_RELATIONS_SHOWN = 8
 _METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
 _EXPORTED = "A model folder; for settings also a YAML file or a run folder, for splits also a run folder or a graph."
 
@@ -367,6 +368,19 @@ def show_evaluation(
         if result[key]:
             show()
             table((heading, ">questions", *columns), [(name, m["n"], *values(m)) for name, m in result[key].items()])
+
+
+def show_relations(evaluation: dict[str, Any], model: Path) -> None:
+    """Print the test results of the relations with the most questions, if there are several, between empty lines."""
+    rows = relation_rows(evaluation)
+    if len(rows) < 2:
+        return
+    show()
+    table(("relation", ">questions", ">MRR", ">Hits@10", ">baseline MRR"), rows[:_RELATIONS_SHOWN])
+    if len(rows) > _RELATIONS_SHOWN:
+        more = command("grash", "evaluate", model, "--per-relation")
+        show(f"… and {len(rows) - _RELATIONS_SHOWN:,} more: {more}")
+    show()
 
 
 def _measured(result: dict[str, Any], source: str, filtered_by: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import typer
 from grash.cli import options
 from grash.cli.console import as_json, command, say, show, show_log, table, wrapped
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
+from grash.cli.query import show_relations
 from grash.errors import INTERRUPTED, UNFINISHED, ConfigError
 from grash.formatting import format_duration
 from grash.report.live import ROUND_COLUMNS, live_display, round_cells, summary_lines
@@ -22,10 +23,9 @@ from grash.report.meaning import (
     best_per_model,
     early_stop,
     questions,
-    relation_rows,
     settings_text,
 )
-from grash.report.summary import is_abandoned, mrr_text, read_evaluation, read_state, stop_reason, summarize
+from grash.report.summary import graph_of, is_abandoned, mrr_text, read_evaluation, read_state, stop_reason, summarize
 
 if TYPE_CHECKING:
     from grash.api.search import Search, SearchResult
@@ -88,7 +88,6 @@ Trackers = Annotated[
     ),
 ]
 MaxSeconds = Annotated[float | None, typer.Option(help="Stop after that time; grash resume continues.")]
-_RELATIONS_SHOWN = 8
 
 
 def add_to(app: typer.Typer) -> None:
@@ -325,7 +324,7 @@ def _run(
         say(f"Continue with: {command('grash', 'resume', made.folder)}")
         if (made.folder / "best.yaml").is_file() and (best := result.state.incumbent()) is not None:
             say(f"Best so far: configuration {best.number}, {mrr_text(best.mrr, best.interval)} in round {best.round}.")
-            source = made.source or made.folder / "dataset"
+            source = graph_of(made.folder, made.source)
             say(f"Train it with: {command('grash', 'train', source, '--config', made.folder / 'best.yaml')}")
         raise typer.Exit(_STOP_CODES[result.state.stopped])
     if not json:
@@ -368,14 +367,7 @@ def _print_final(result: SearchResult, final: TrialResult) -> None:
     show(f"test MRR {both['mrr']:.4f} [{low:.3f}, {high:.3f}]  {hits}")
     if baseline := baseline_text(final.evaluation):
         show(baseline)
-    rows = relation_rows(read_evaluation(result.folder))
-    if len(rows) > 1:
-        show()
-        table(("relation", ">questions", ">MRR", ">Hits@10", ">baseline MRR"), rows[:_RELATIONS_SHOWN])
-        if len(rows) > _RELATIONS_SHOWN:
-            more = command("grash", "evaluate", result.folder, "--per-relation")
-            show(f"… and {len(rows) - _RELATIONS_SHOWN:,} more: {more}")
-        show()
+    show_relations(read_evaluation(result.folder), result.folder)
     if final.mrr is not None and both["mrr"] > final.mrr:
         show(wrapped(FILTERS))
 
@@ -400,7 +392,7 @@ def _print_status(summary: dict[str, Any], run: Path) -> None:
     if summary["status"] in ("stopped", "interrupted"):
         show(f"Continue with: {command('grash', 'resume', run)}")
         if (Path(run) / "best.yaml").is_file():
-            source = summary["dataset"].get("source") or Path(run) / "dataset"
+            source = graph_of(run, summary["dataset"].get("source") or "")
             words = ("grash", "train", source, "--config", Path(run) / "best.yaml")
             show(f"Train the best so far with: {command(*words)}")
     elif summary["winner"] and summary["winner"]["test"]:

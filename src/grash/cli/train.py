@@ -230,12 +230,13 @@ def _print_result(
         found["stopped_early"] = early or None
         as_json({**run, **found, "seconds": seconds})
         return
-    from grash.cli.query import show_evaluation
+    from grash.cli.query import show_evaluation, show_relations
 
     if evaluation:
         show_evaluation(evaluation, source=dataset.name, filtered_by=[dataset.name])
+        show_relations(evaluation, folder)
         if best is not None and evaluation.get("both", {}).get("mrr", 0.0) > best["mrr"]:
-            show(f"\n{wrapped(FILTERS)}")
+            show(wrapped(FILTERS))
     show(f"\nSaved as {folder}. Try:")
     for words in _next_commands(dataset, folder):
         show(f"  {command('grash', *words)}")

@@ -40,6 +40,15 @@ def read_state(run_folder: Path) -> SearchState:
     return SearchState.replay(events)
 
 
+def graph_of(run_folder: Path, source: str) -> str:
+    """Return what a command such as `grash train` has to name to use the graph of a search.
+
+    The folder's own copy needs no options for reading, and has the same split; a bundled graph is named.
+    """
+    copy = Path(run_folder) / "dataset"
+    return str(copy) if copy.is_dir() and source != "world" else source or str(copy)
+
+
 def read_evaluation(run_folder: Path) -> dict[str, Any]:
     """Return the whole test evaluation of the trained winner, with all relations; empty if there is none."""
     path = Path(run_folder) / "model" / "model.json"
