@@ -112,9 +112,11 @@ def verify_folder(folder: Path) -> None:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksums of a folder's files, for `verify_folder`."""
+    """Write the checksums of a folder's files, for `verify_folder`; README.md is for people, who may edit it."""
     (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
-    files = {file.name: _checksum(file) for file in sorted(folder.iterdir()) if file.is_file()}
+    files = {
+        file.name: _checksum(file) for file in sorted(folder.iterdir()) if file.is_file() and file.name != "README.md"
+    }
     write_json(folder / CHECKSUMS_FILE, {"schema": _CHECKSUMS_SCHEMA, "version": _CHECKSUMS_VERSION, "files": files})
 
 

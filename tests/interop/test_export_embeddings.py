@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pandas
@@ -146,6 +147,62 @@ def test_only_an_export_is_overwritten(tmp_path):
     assert (tmp_path / "other" / "letter.txt").read_text() == "dear"
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_gensim_reads_word2vec_text(tmp_path):
+    from gensim.models import KeyedVectors
+
+    model = model_of(rings(), "complex")
+    model.export(tmp_path / "out", "word2vec")
+    vectors = KeyedVectors.load_word2vec_format(str(tmp_path / "out" / "entities.txt"))
+    assert np.array_equal(vectors["person_3"], model.entity_embeddings[3]) and len(vectors) == 12
+    nearest = [name.replace("_", " ") for name, _ in vectors.most_similar("person_3", topn=3)]
+    assert nearest == [answer.name for answer in model.neighbors("person 3", 3)]
+
+
+def test_neo4j_files_have_its_headers_and_every_triple(tmp_path):
+    model = model_of(rings(), "complex")
+    assert [f.name for f in model.export(tmp_path / "out", "neo4j")] == ["nodes.csv", "relationships.csv"]
+    header, *nodes = read_by_csv(tmp_path / "out" / "nodes.csv", ",")
+    assert header == ("id:ID", "name", "embedding:float[]", ":LABEL")
+    rows = np.array([row[2].split(";") for row in nodes], np.float32)
+    assert np.array_equal(rows, model.entity_embeddings) and nodes[2][:2] == ("2", "person 2")
+    header, *triples = read_by_csv(tmp_path / "out" / "relationships.csv", ",")
+    assert header == (":START_ID", ":END_ID", ":TYPE", "split")
+    relation = {"next": 0, "two on": 1, "beside": 2}
+    for split in SPLITS:
+        found = [(int(h), relation[r], int(t)) for h, t, r, name in triples if name == split]
+        assert found == [tuple(t) for t in getattr(model.dataset, split).tolist()]
+
+
+RDF_NAMES = [
+    "http://x.org/a#1",
+    "_:b0",
+    "person 1",
+    "<b>&amp;",
+    'say "hi"',
+    "a\\b",
+    "ü 😀",
+    "line\nend",
+    "urn:x",
+    "no:",
+    "é:1",
+]
+
+
+def test_ntriples_are_read_back_with_iris_as_they_were(tmp_path):
+    literal = '"two \\"words\\""@en'
+    data = named([*RDF_NAMES, literal])
+    n = len(RDF_NAMES)
+    train = np.array([[i, 0, (i + 1) % (n + 1)] for i in range(n)], np.int32)
+    (path,) = model_of(replace(data, train=train)).export(tmp_path / "out", "ntriples")
+    back = load_dataset(path, n_valid=0, n_test=0, literals="keep")
+    names = [back.entities.name(i) for i in range(back.n_entities)]
+    assert back.n_entities == n + 1 and len(back.train) == n
+    assert {"http://x.org/a#1", "_:b0", "urn:x", literal} <= set(names)
+    assert "urn:entity:person%201" in names and "urn:entity:%3Cb%3E%26amp%3B" in names
+    assert back.relations.name(0) == "urn:relation:r"
+
+
 def test_an_unknown_format_is_a_sentence(tmp_path):
-    with pytest.raises(ConfigError, match="give npy, word2vec, parquet, splits, pykeen, libkge"):
+    with pytest.raises(ConfigError, match="give npy, word2vec, parquet, neo4j, splits, ntriples, pykeen, libkge"):
         model_of(rings()).export(tmp_path / "out", "pickle")

@@ -303,20 +303,23 @@ def neighbors(
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help=_EXPORTED, show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
-    format: Annotated[str, typer.Option(help="npy, word2vec, parquet, splits, pykeen or libkge.")] = "npy",
+    format: Annotated[
+        str, typer.Option(help="npy, word2vec, parquet, neo4j, splits, ntriples, pykeen or libkge.")
+    ] = "npy",
     dataset: Annotated[str | None, typer.Option(help="pykeen, libkge: name of the graph in that library.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write embeddings, splits or settings for other programs.
 
     npy: entities.npy and relations.npy, with names in .tsv files. word2vec: entities.txt; spaces in names become
-    underscores. parquet: id, name, embedding. splits: train.txt, valid.txt and test.txt with names. pykeen:
-    pykeen.json, a pipeline. libkge: libkge.yaml, a training. Settings that the other library lacks are listed on
-    stderr and in the file.
+    underscores. parquet: id, name, embedding. neo4j: nodes.csv and relationships.csv for neo4j-admin database import.
+    splits: train.txt, valid.txt and test.txt with names. ntriples: graph.nt, all triples as RDF. pykeen: pykeen.json, a
+    pipeline. libkge: libkge.yaml, a training. Settings that the other library lacks are listed on stderr and in the
+    file.
     """
     from grash.api.dataset import find_dataset
     from grash.api.model import load_model
-    from grash.interop.export import CONFIG_FILES, check_format, export_config, export_splits, find_config
+    from grash.interop.export import CONFIG_FILES, GRAPH_FORMATS, check_format, export_config, export_graph, find_config
 
     show_log()
     check_format(format, dataset)
@@ -329,8 +332,8 @@ def export(
         for remark in remarks:
             say(remark)
         written = [path]
-    elif format == "splits":
-        written = export_splits(find_dataset(model), out, overwrite=overwrite)
+    elif format in GRAPH_FORMATS:
+        written = export_graph(find_dataset(model), out, format, overwrite=overwrite)
     else:
         written = load_model(model, device="cpu").export(out, kind, overwrite=overwrite)
     for path in written:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,17 +33,22 @@ from grash.optional import optional_import
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.yaml_files import read_yaml
 
-Format = Literal["npy", "word2vec", "parquet", "splits", "pykeen", "libkge"]
+Format = Literal["npy", "word2vec", "parquet", "neo4j", "splits", "ntriples", "pykeen", "libkge"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+GRAPH_FORMATS = ("splits", "ntriples")  # of a graph; no model is needed
 CONFIG_FILES = {"pykeen": "pykeen.json", "libkge": "libkge.yaml"}
 _FILES = {
     *(f"{stem}.{end}" for stem in ("entities", "relations") for end in ("npy", "tsv", "parquet")),
     "entities.txt",
     *(f"{split}.{end}" for split in SPLITS for end in ("txt", "csv")),
+    *("nodes.csv", "relationships.csv", "graph.nt"),
 }
 _ROWS = 1 << 14  # rows per block
 _SPACE = re.compile(r"\s")
 _NEEDS_QUOTES = re.compile(r'^"|[\t\n\r]')  # in a file with tabs; readers disagree about quotes in such files
+_IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20<>\"{}|^`\\\ud800-\udfff]+\Z")
+_BLANK = re.compile(r"_:[A-Za-z0-9_][A-Za-z0-9_.-]*(?<!\.)\Z")
+_LITERAL = re.compile(r'"(?:[^"\\\n\r]|\\.)*"(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^<[^\x00-\x20<>"{}|^`\\]*>)?\Z')
 _log = logging.getLogger(__name__)
 
 
@@ -63,8 +69,11 @@ def export_model(
     word2vec   entities.txt: a line "E D", then the name and D numbers of each entity; spaces in names become
                underscores, and names that would become equal are an error
     parquet    entities.parquet and relations.parquet: id, name, embedding (list of float32)
+    neo4j      nodes.csv (id, name, embedding) and relationships.csv (start, end, type, split), with the headers that
+               `neo4j-admin database import` reads
     splits     train.txt, valid.txt and test.txt of the dataset: names of head, relation and tail, with tabs between;
                if a name starts with a quotation mark or has a tab or line end, train.csv, valid.csv and test.csv
+    ntriples   graph.nt: the triples of all splits; names that are no IRIs become urn:entity:… and urn:relation:…
     pykeen     pykeen.json, a pipeline; settings that PyKEEN does not have are logged, and listed in the file
     libkge     libkge.yaml, a training, likewise
 
@@ -77,15 +86,17 @@ def export_model(
         for note in notes:
             _log.warning("%s", note)
         return [path]
-    if format == "splits":
-        return export_splits(dataset, folder, overwrite=overwrite)
-    writer = {"npy": _write_npy, "word2vec": _write_word2vec, "parquet": _write_parquet}[format]
+    if format in GRAPH_FORMATS:
+        return export_graph(dataset, folder, format, overwrite=overwrite)
+    writers = {"npy": _write_npy, "word2vec": _write_word2vec, "parquet": _write_parquet, "neo4j": _write_neo4j}
+    writer = writers[format]
     return _write(folder, lambda temporary: writer(kge, dataset, temporary), overwrite)
 
 
-def export_splits(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) -> list[Path]:
-    """Write train.txt, valid.txt and test.txt of a graph and return the files."""
-    return _write(folder, lambda temporary: _write_splits(dataset, temporary), overwrite)
+def export_graph(dataset: Dataset, folder: str | Path, format: str, *, overwrite: bool = False) -> list[Path]:
+    """Write a graph as splits or ntriples, and return the files."""
+    writer = _write_splits if format == "splits" else _write_ntriples
+    return _write(folder, lambda temporary: writer(dataset, temporary), overwrite)
 
 
 def export_config(
@@ -214,6 +225,40 @@ def _write_splits(dataset: Dataset, folder: Path) -> None:
                 for h, r, t in block.tolist():
                     names = (entity(h), relation(r), entity(t))
                     rows.writerow(names) if quoted else text.write("\t".join(names) + "\n")
+
+
+def _write_neo4j(kge: KgeModel, dataset: Dataset, folder: Path) -> None:
+    _, table, names = next(_tables(kge, dataset))
+    with (folder / "nodes.csv").open("w", encoding="utf-8", newline="") as text:
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(("id:ID", "name", "embedding:float[]", ":LABEL"))
+        for start, block in _blocks(table):
+            rows.writerows((i, names(i), ";".join(map(str, row)), "Entity") for i, row in enumerate(block, start))
+    relation = str if dataset.relations is None else dataset.relations.name
+    with (folder / "relationships.csv").open("w", encoding="utf-8", newline="") as text:
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow((":START_ID", ":END_ID", ":TYPE", "split"))
+        for split in SPLITS:
+            for _, block in in_blocks(dataset.split(split), _ROWS):
+                rows.writerows((h, t, relation(r), split) for h, r, t in block.tolist())
+
+
+def _write_ntriples(dataset: Dataset, folder: Path) -> None:
+    entity, relation = (str if v is None else v.name for v in (dataset.entities, dataset.relations))
+    with (folder / "graph.nt").open("w", encoding="utf-8", newline="\n") as text:
+        for split in SPLITS:
+            for _, block in in_blocks(dataset.split(split), _ROWS):
+                for h, r, t in block.tolist():
+                    subject, predicate = as_rdf(entity(h), "entity"), as_rdf(relation(r), "relation")
+                    value = entity(t) if _LITERAL.match(entity(t)) else as_rdf(entity(t), "entity")
+                    text.write(f"{subject} {predicate} {value} .\n")
+
+
+def as_rdf(name: str, kind: str) -> str:
+    """Return a name as an N-Triples term: an IRI in angle brackets, a blank node, or urn:KIND:NAME, percent-encoded."""
+    if _BLANK.match(name):
+        return name
+    return f"<{name}>" if _IRI.match(name) else f"<urn:{kind}:{quote(name, safe='', errors='surrogatepass')}>"
 
 
 def _tables(kge: KgeModel, dataset: Dataset) -> Iterator[tuple[str, Tensor, Callable[[int], str]]]:

@@ -4,6 +4,7 @@
     embeddings.safetensors   entity (E, D), relation (R or 2R, width), and weight.NAME for each weight beside them
     calibration.json         how scores become probabilities; absent if the model is not calibrated
     checksums.json           checksums of these, compared when the model is loaded
+    README.md                the model card, for people; not covered by the checksums
     dataset/                 the encoded dataset: names and known triples
 
 `write_tensors` and `read_tensors`, which checkpoints use too, handle tables as large as the memory: they write and read
@@ -31,6 +32,7 @@ from grash.errors import ConfigError, FormatError, InputError, UnknownName
 from grash.files import CHECKSUMS_FILE, atomic_folder, check_replaceable, read_json, verify_folder, write_json
 from grash.kernels.host_rows import cpu_view, row_blocks
 from grash.models import KgeModel, model_class
+from grash.models.card import CARD_FILE, model_card
 
 SCHEMA, VERSION = "grash-model", 1
 CALIBRATION_FILE = "calibration.json"
@@ -102,7 +104,7 @@ def check_model_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[str, Any]) -> None:
-    """Write model.json next to the tables. about: config, evaluation and history."""
+    """Write model.json and the model card next to the tables. about: config, evaluation and history."""
     record = {
         "schema": SCHEMA, "version": VERSION, "grash": __version__, "model": model.name, "dim": model.dim,
         "norm": model.norm, "reciprocal": model.reciprocal, "n_entities": dataset.n_entities,
@@ -110,6 +112,7 @@ def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[st
         **about,
     }  # fmt: skip
     write_json(folder / "model.json", record)
+    (folder / CARD_FILE).write_text(model_card(record, dataset), encoding="utf-8")
 
 
 def verify_model(folder: Path) -> None:
