@@ -1,14 +1,16 @@
 """Compare rules that choose among the finalists of a search, on the published tables (decision 0043).
 
-    python benchmarks/check_finalists.py [TABLE.parquet ...]
+    python benchmarks/check_finalists.py [--rules] [TABLE.parquet ...]
 
 2,000 searches per table: 64 of its configurations on 1/8, 1/4 and 1/2 of the graph and of the epochs, the best quarter
 advances. Then each rule picks one of the four finalists; printed are the test MRR of its full training relative to the
-best finalist's (mean and 2 % quantile, over all tables) and what the rule costs, in full trainings.
+best finalist's (mean and 2 % quantile, over all tables) and what the rule costs, in full trainings. `--rules` compares
+`trend` and `last_round_holdout` where finalists are compared as in a search: test MRR relative to the best of the 64.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -20,6 +22,7 @@ Scores = NDArray[np.float64]
 TABLES = Path(__file__).parents[1] / "docs" / "results" / "tables"
 SHARES = (0.0441941738, 0.125, 0.25)  # of the epochs, on the full graph
 MARGINS = (0.02, 0.04, 1.0)  # relative to the best score of the last round; 1: all four
+TRENDS = ((0.0, 0.0), (0.5, 0.0), (0.5, 0.5))  # in the first two rounds, and in the last one
 N_SEARCHES = 2000
 
 
@@ -72,6 +75,38 @@ def compare(table: Table) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
+def compare_rules(table: Table) -> dict[str, list[float]]:
+    """Return the share of the best test MRR among the 64 of every search, by rule."""
+    truth, found = table.mrr(1.0, 1.0, test=True), dict[str, list[float]]()
+    for isolated, (early, last), finalists in itertools.product((True, False), TRENDS, (True, False)):
+        held_out = isolated and table.has_isolated
+        scores = []
+        for part, weight in ((0.125, early), (0.25, early), (0.5, last)):
+            hold = held_out and part == 0.5
+            end, half = table.mrr(part, part, isolated=hold), table.mrr(part, part / 2, isolated=hold)
+            scores.append(end + weight * np.maximum(0.0, end - half))
+        full = table.mrr(1.0, 0.125) / np.maximum(table.mrr(0.5, 0.125, isolated=held_out), 1e-3)
+        rng, shares = np.random.default_rng(1), []
+        for _ in range(N_SEARCHES):
+            entered = list(rng.permutation(table.n)[:64])
+            order = best(best(best(entered, scores[0], 16), scores[1], 4), scores[2], 4)
+            close = [i for i in order if scores[2][i] >= 0.96 * scores[2][order[0]]]
+            pick = best(close, scores[2] * full, 1)[0] if finalists else order[0]
+            shares.append(float(truth[pick] / truth[entered].max()))
+        name = f"{'match_valid' if isolated else 'random':11}, trend {early}, in the last round {last}"
+        found[f"{name}{', finalists' if finalists else ''}"] = shares
+    return found
+
+
+def main_rules(paths: list[Path]) -> None:
+    tables = [compare_rules(Table(path)) for path in paths]
+    for rule in tables[0]:
+        shares = [np.array(table[rule]) for table in tables]
+        quantile = np.mean([np.quantile(s, 0.02) for s in shares])
+        each = " ".join(f"{s.mean():.4f}" for s in shares)
+        print(f"{rule:56} {each}  mean {np.mean([s.mean() for s in shares]):.4f}  2 % {quantile:.4f}")
+
+
 def main(paths: list[Path]) -> None:
     tables = [compare(Table(path)) for path in paths]
     print("tables:", ", ".join(path.stem for path in paths))
@@ -84,4 +119,5 @@ def main(paths: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(argument) for argument in sys.argv[1:]] or sorted(TABLES.glob("*.parquet")))
+    given = [Path(argument) for argument in sys.argv[1:] if argument != "--rules"] or sorted(TABLES.glob("*.parquet"))
+    (main_rules if "--rules" in sys.argv else main)(given)

@@ -321,6 +321,14 @@ def test_a_finalist_that_starts_slowly_on_both_graphs_keeps_its_lead() -> None:
     assert state.rounds[1].best(1) == [0]
 
 
+def test_a_rise_counts_in_all_rounds_but_the_one_before_finalists() -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.5)
+    with_finalists = decide(settings, graphs)
+    assert [past.plan.trend for past in with_finalists.rounds] == [0.5, 0.0, 0.0]
+    without = decide(*small(finalists=0, eta=4, n_trials=16, trend=0.5))
+    assert [past.plan.trend for past in without.rounds] == [0.5, 0.5]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_search_compares_finalists_outside_its_budget(fails: bool) -> None:
     settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)

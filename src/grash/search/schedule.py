@@ -118,7 +118,9 @@ def plan_next_round(state: SearchState, settings: SearchSettings, graphs: Graphs
         fidelity = max(fidelity, min(affordable, _next_round_fidelity(budgets[0], costs, sizes[i + 1 :])))
     previous = [past.plan for past in state.rounds]
     plan = plan_round(number, fidelity, budgets[-1], sizes[number - 1], settings, graphs, previous)
-    return replace(plan, before_finalists=number == len(sizes) < len(state.sizes))
+    if number < len(sizes) or len(state.sizes) == len(sizes):
+        return plan
+    return replace(plan, before_finalists=True, trend=0.0)  # the finalists' round shows more (decision 0052)
 
 
 def _plan_finalists(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:

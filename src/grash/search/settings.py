@@ -63,7 +63,8 @@ class SearchSettings(Settings):
         0.5,
         ge=0,
         le=1000,
-        description="Weight of a trial's rise in MRR over the second half of a round, added to its score.",
+        description="Weight of a trial's rise in MRR over the second half of a round, added to its score; not in a "
+        "last round that finalists follow.",
     )
     scaled_penalties: bool = Field(
         True,
