@@ -46,7 +46,7 @@ def test_support_is_the_fall_of_the_score_after_a_gradient_step(name, reciprocal
     if reciprocal:
         kge = model.kge
         relation = torch.cat([kge.relation, kge.relation.flip(1) + 0.5])
-        model.kge = type(kge)(kge.entity, relation, reciprocal=True, norm=kge.norm)
+        model.kge = type(kge)(kge.entity, relation, reciprocal=True, norm=kge.norm, weights=kge.weights)
     triple = (3, 1, 5)
     for other in ((3, 0, 4), (4, 0, 5), (5, 2, 3), (2, 1, 4), (7, 2, 8)):
         stepped, size = deepcopy(model), 1e-3

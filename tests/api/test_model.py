@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import grash
 from grash.api.model import Model, Query
 from grash.data.dataset import Dataset
-from grash.data.known_answers import known_answers, known_relations
+from grash.data.known_answers import TripleIndex, known_answers, known_relations
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
 from grash.files import write_checksums
 from grash.kernels.count_above import best_candidates, exact_scores
@@ -394,3 +394,23 @@ def test_filters_that_make_no_sense_are_sentences():
     with pytest.raises(UnknownName, match="Did you mean 'person 1'"):
         model.predict("person 1", "next", candidates=["person1"])
     assert len(model.predict(head="person 1", tail="person 2", like_known=True)) == 3
+
+
+@pytest.mark.parametrize("scattered", [0, 10**9])
+def test_like_known_answers_do_not_depend_on_how_they_are_ranked(monkeypatch, scattered):
+    model = model_of(rings(), integers=True)
+    asked = [(f"person {i}", r, None) for i in range(12) for r in ("next", "two on", "beside")]
+    wanted = [model.predict(*q, k=5, like_known=True) for q in asked]
+    monkeypatch.setattr("grash.api.model._SCATTERED", scattered)
+    assert model.predict_many(asked, 5, like_known=True) == wanted
+    model.triple_index = TripleIndex(model.dataset)
+    assert model.predict_many(asked, 5, like_known=True) == wanted
+
+
+def test_the_largest_row_is_found_again_after_a_change_of_the_table():
+    model = model_of(rings(), dim=8)
+    before = model.predict("person 1", "next", k=3)
+    model.kge.entity.mul_(1e6)
+    after = model.predict("person 1", "next", k=3)
+    assert [a.id for a in after] == [a.id for a in before]
+    assert model._largest("tail") == pytest.approx(float(model.kge.entity.norm(dim=1).max()))

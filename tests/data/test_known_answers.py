@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.known_answers import KnownAnswers, expand
+from grash.data.dataset import SPLITS
+from grash.data.known_answers import KnownAnswers, TripleIndex, expand, known_answers, triples_among, triples_with
+from small_graph import rings
 
 TRIPLES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 6)), max_size=30)
 
@@ -76,3 +80,24 @@ def test_an_index_for_what_is_asked_answers_that_alike(
         found, wanted = (index.of_side(side).pairs(known, relations) for index in (part, whole))  # type: ignore[arg-type]
         assert all(np.array_equal(a, b) for a, b in zip(found, wanted))
         assert len(part.of_side(side)) <= len(whole.of_side(side))  # type: ignore[arg-type]
+
+
+def test_the_index_of_triples_finds_what_a_pass_finds():
+    graph = rings()
+    graph = replace(graph, train=np.concatenate([graph.train, [[3, 1, 3], [3, 0, 3]]]).astype(np.int32))
+    index = TripleIndex(graph)
+    ends, relations = (x.ravel() for x in np.meshgrid(np.arange(graph.n_entities), np.arange(graph.n_relations)))
+    for side in ("head", "tail"):
+        wanted = known_answers(graph, ends, relations, side)
+        assert [a.tolist() for a in index.known_answers(ends, relations, side)] == [a.tolist() for a in wanted]
+    for entity in range(graph.n_entities):
+        plain, indexed = triples_with(graph, entity), triples_with(graph, entity, index)
+        for split in SPLITS:
+            assert sorted(plain[split].tolist()) == sorted(indexed[split].tolist())
+
+
+def test_triples_among_entities_are_those_with_both_ends_there():
+    graph = rings()
+    chosen = np.array([0, 1, 2, 5])
+    wanted = [t for t in graph.train.tolist() if t[0] in chosen and t[2] in chosen]
+    assert triples_among(graph, chosen).tolist() == wanted

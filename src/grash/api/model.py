@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from grash.api.explain import (
 )
 from grash.data.candidates import Ids, SeenEntities, common_entities, entities_of_type, find_type_relation
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset, SplitName
-from grash.data.known_answers import known_answers, known_relations
+from grash.data.known_answers import TripleIndex, known_answers, known_relations
 from grash.data.load import Source, is_bundled, load_dataset
 from grash.data.readers.source import dataset_name, split_files
 from grash.data.vocabulary import Vocabulary
@@ -36,11 +36,11 @@ from grash.evaluation.metrics import Evaluation
 from grash.formatting import html_table, printable
 from grash.interop.export import Format, export_model
 from grash.kernels.bf16_rows import to_float32
-from grash.kernels.count_above import LogSums, best_candidates, exact_scores
+from grash.kernels.count_above import LogSums, best_candidates, exact_scores, largest_row
 from grash.kernels.pair_scores import Pair, pair_scores
 from grash.keywords import EvaluateKeywords, with_keywords
 from grash.models import KgeModel
-from grash.models.base import Side
+from grash.models.base import SIDES, Side
 from grash.models.store import StoredModel, model_folder, replace_calibration, save_model
 from grash.models.store import load_model as read_model
 from grash.training.config import TrainConfig, make_config
@@ -58,6 +58,7 @@ _NOT_CALIBRATED = "The model is not calibrated, so it has no probabilities: call
 _WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
 _QUERIES = 256  # asked together
 _TRIPLES = 1 << 16  # scored together
+_SCATTERED = 4  # a row of the table that is read by its id costs as much as this many rows read in a sequence
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,8 @@ class Model:
         self.kge, self.dataset, self.config = kge, dataset, config
         self.evaluation, self.history = dict(evaluation or {}), list(history)
         self.calibration = calibration
+        self.triple_index: TripleIndex | None = None  # for many questions, where one pass over the triples is slow
+        self._largest_row: tuple[Any, torch.Tensor] | None = None
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto", *, verify: bool = True) -> Model:
@@ -245,13 +248,11 @@ class Model:
         if allowed is not None and any(q.asked == "relation" for q in questions):
             raise InputError("A question for a relation has no candidates or answer type: these are about entities.")
         answers = [Predictions() for _ in questions]
-        for side, chosen in _groups(questions, like_known):
-            among = allowed
-            if like_known:
-                among = common_entities(allowed, self.seen_entities(int(questions[chosen[0]].relation or 0), side))
+        for side in SIDES:
+            chosen = [i for i, question in enumerate(questions) if question.asked == side]
             for start in range(0, len(chosen), _QUERIES):
                 part = chosen[start : start + _QUERIES]
-                found = self._best_entities([questions[i] for i in part], side, k, new_only, among)
+                found = self._best_entities([questions[i] for i in part], side, k, new_only, allowed, like_known)
                 for i, predictions in zip(part, found):
                     answers[i] = Predictions(predictions)
         for i, question in enumerate(questions):
@@ -497,11 +498,40 @@ class Model:
         return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.kge.entity.device)
 
     def _best_entities(
-        self, questions: list[Query], side: Side, k: int, new_only: bool, among: Ids | None
+        self, questions: list[Query], side: Side, k: int, new_only: bool, allowed: Ids | None, like_known: bool
     ) -> list[list[Prediction]]:
         relations = np.array([q.relation for q in questions], np.int64)
         ends = np.array([q.head if side == "tail" else q.tail for q in questions], np.int64)
-        known = known_answers(self.dataset, ends, relations, side)
+        asked = _Asked(ends, relations, side, self._known_answers(ends, relations, side))
+        if not like_known:
+            return self._rank(asked, k, new_only, allowed)
+        among = {r: common_entities(allowed, self.seen_entities(r, side)) for r in set(relations.tolist())}
+        # rows that are scattered in the table cost a few times more; probabilities need all scores anyway
+        few = _SCATTERED * sum(map(len, among.values())) < self.kge.n_entities
+        if not few or self.calibration is not None:
+            return self._rank(asked, k, new_only, None, lambda scores, start: _mask(scores, start, relations, among))
+        answers: list[list[Prediction]] = [[] for _ in questions]
+        for relation, ids in among.items():
+            rows = np.flatnonzero(relations == relation)
+            for i, found in zip(rows.tolist(), self._rank(asked.part(rows), k, new_only, ids)):
+                answers[i] = found
+        return answers
+
+    def _known_answers(self, ends: Ids, relations: Ids, side: Side) -> list[Ids]:
+        if self.triple_index is not None:
+            return self.triple_index.known_answers(ends, relations, side)
+        return known_answers(self.dataset, ends, relations, side)
+
+    def _rank(
+        self,
+        asked: _Asked,
+        k: int,
+        new_only: bool,
+        among: Ids | None,
+        mask: Callable[[torch.Tensor, int], None] | None = None,
+    ) -> list[list[Prediction]]:
+        """Return the k best entities of each question: of all, of those in `among`, or of those that `mask` leaves."""
+        ends, relations, side, known = asked.ends, asked.relations, asked.side, asked.known
         queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), side)
         if not torch.isfinite(queries).all():
             raise Diverged(_NOT_FINITE)
@@ -522,8 +552,10 @@ class Model:
             self.kge.pair_of(seen),
             skip_rows=self._on_device(skip_rows),
             skip_columns=self._on_device(skip_columns),
-            tile=_tile(len(questions), queries.shape[1]),
+            tile=_tile(len(ends), queries.shape[1]),
             sums=sums if among is None else None,
+            largest=self._largest(seen),
+            mask=mask,
         )
         ids = place if chosen is None else chosen[place]
         found = list(zip(row.tolist(), ids.tolist(), score.tolist()))
@@ -535,10 +567,19 @@ class Model:
                 log_sums = self._log_sums(ends, relations, side, known)
             of, values = row.cpu().numpy(), score.cpu().numpy().astype(np.float64)
             probable = self._probabilities(values, log_sums[of], np.array(is_known, bool), relations[of], side).tolist()
-        answers: list[list[Prediction]] = [[] for _ in questions]
+        answers: list[list[Prediction]] = [[] for _ in ends]
         for (i, entity, value), known_one, p in zip(found, is_known, probable):
             answers[i].append(Prediction(self.entity_name(entity), entity, value, known_one, p))
         return answers
+
+    def _largest(self, seen: Side) -> torch.Tensor:
+        """Return the size of the largest candidate, which bounds errors; kept until the table changes."""
+        table, pair = self.kge.entity, self.kge.pair_of(seen)
+        key = seen, table.data_ptr(), table._version
+        if self._largest_row is None or self._largest_row[0] != key:
+            parts = [largest_row(self.kge.candidate(to_float32(rows), seen), pair) for rows in table.split(_TRIPLES)]
+            self._largest_row = key, torch.stack(parts).max() if parts else table.new_zeros(())
+        return self._largest_row[1]
 
     def _new_sums(self, known: list[NDArray[np.int64]], temperature: float) -> LogSums:
         rows, columns = _pairs(known)
@@ -653,13 +694,28 @@ def _tile(n_queries: int, width: int) -> int:
     return max(1024, _WORK_BYTES // (4 * max(n_queries, width)))
 
 
-def _groups(questions: list[Query], by_relation: bool) -> list[tuple[Side, list[int]]]:
-    """Return the places of questions for entities that have the same candidates: same side, and same relation."""
-    groups: dict[tuple[Side, int | None], list[int]] = {}
-    for i, question in enumerate(questions):
-        if question.asked != "relation":
-            groups.setdefault((question.asked, question.relation if by_relation else None), []).append(i)
-    return [(side, places) for (side, _), places in groups.items()]
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """Questions for one side by ids, with their known answers."""
+
+    ends: NDArray[np.int64]
+    relations: NDArray[np.int64]
+    side: Side
+    known: list[NDArray[np.int64]]
+
+    def part(self, rows: NDArray[np.int64]) -> _Asked:
+        return _Asked(self.ends[rows], self.relations[rows], self.side, [self.known[i] for i in rows.tolist()])
+
+
+def _mask(scores: torch.Tensor, start: int, relations: NDArray[np.int64], among: dict[int, Ids]) -> None:
+    """Set the scores (B, n) of the entities from `start` on to −∞ where the relation of the row does not allow them."""
+    for relation, ids in among.items():
+        first, last = np.searchsorted(ids, [start, start + scores.shape[1]])
+        columns = torch.from_numpy(ids[first:last] - start).to(scores.device)
+        for row in np.flatnonzero(relations == relation).tolist():
+            kept = scores[row, columns]
+            scores[row] = -torch.inf
+            scores[row, columns] = kept
 
 
 def _places(among: Ids, answers: Ids) -> Ids:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from grash.data.dataset import SPLITS, Dataset, SplitName
@@ -98,9 +99,69 @@ def known_relations(dataset: Dataset, head: int, tail: int) -> NDArray[np.bool_]
     return known
 
 
-def triples_with(dataset: Dataset, entity: int) -> dict[SplitName, NDArray[np.int32]]:
-    """Return the triples (n, 3) of each split that have the entity as head or tail. Takes one pass over the triples."""
+class TripleIndex:
+    """The triples of a dataset by head and by tail, for many questions about single entities.
+
+    Takes 8 bytes per triple and 16 per entity, and a few seconds for ten million triples; `triples_with` without it
+    takes a pass over the triples for each question.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._splits = [dataset.split(split) for split in SPLITS]
+        self._ends = np.cumsum([len(split) for split in self._splits])
+        self._by_head, self._by_tail = (_grouped(self._splits, column, dataset.n_entities) for column in (0, 2))
+
+    def triples(self, entity: int, column: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the triples (n, 3) with this head (column 0) or tail (column 2), and the split of each as a number."""
+        starts, rows = self._by_head if column == 0 else self._by_tail
+        found = rows[starts[entity] : starts[entity + 1]].astype(np.int64)
+        of_split = np.searchsorted(self._ends, found, side="right")
+        firsts = self._ends - [len(split) for split in self._splits]
+        parts = [split[found[of_split == i] - firsts[i]] for i, split in enumerate(self._splits)]
+        return np.concatenate(parts), np.sort(of_split)
+
+    def known_answers(self, ends: Ids, relations: Ids, side: Side) -> list[NDArray[np.int64]]:
+        """Return the same as the function `known_answers`."""
+        known, answer = (0, 2) if side == "tail" else (2, 0)
+        answers = []
+        for end, relation in zip(ends.tolist(), relations.tolist()):
+            triples, _ = self.triples(end, known)
+            answers.append(np.unique(triples[triples[:, 1] == relation, answer]).astype(np.int64))
+        return answers
+
+
+def _grouped(splits: Sequence[Ids], column: int, n_entities: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """Return the rows of all splits sorted by a column (counting sort), and where those of each entity begin."""
+    starts = np.zeros(n_entities + 1, np.int64)
+    for block in _blocks(splits):
+        starts[1:] += np.bincount(block[:, column], minlength=n_entities)
+    np.cumsum(starts, out=starts)
+    rows, free, first = np.empty(int(starts[-1]), np.uint32), starts[:-1].copy(), 0
+    for split in splits:
+        _place_rows(np.asarray(split), column, first, free, rows)
+        first += len(split)
+    return starts, rows
+
+
+@njit(cache=True, nogil=True)
+def _place_rows(triples, column, first, free, rows):  # type: ignore[no-untyped-def]
+    for i in range(len(triples)):
+        entity = triples[i, column]
+        rows[free[entity]] = first + i
+        free[entity] += 1
+
+
+def triples_with(dataset: Dataset, entity: int, index: TripleIndex | None = None) -> dict[SplitName, NDArray[np.int32]]:
+    """Return the triples (n, 3) of each split that have the entity as head or tail.
+
+    Takes one pass over the triples, or an index.
+    """
     found = {}
+    if index is not None:
+        (heads, of_head), (tails, of_tail) = (index.triples(entity, column) for column in (0, 2))
+        other = tails[:, 0] != entity  # a loop is found once
+        tails, of_tail = tails[other], of_tail[other]
+        return {s: np.concatenate([heads[of_head == i], tails[of_tail == i]]) for i, s in enumerate(SPLITS)}
     for split in SPLITS:
         blocks = _blocks([dataset.split(split)])
         parts = [block[(block[:, 0] == entity) | (block[:, 2] == entity)] for block in blocks]

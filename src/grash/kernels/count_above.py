@@ -250,12 +250,15 @@ def best_candidates(
     skip_columns: Tensor,
     tile: int,
     sums: LogSums | None = None,
+    largest: Tensor | None = None,
+    mask: Callable[[Tensor, int], None] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """queries (B, W) → (row, id, score), each (m,): by ascending row, then by descending score, at most k per row.
 
     rows(start, stop) returns candidates (stop − start, W). Candidate skip_columns[j] is left out for query
     skip_rows[j]; skip_columns ascends. `tile` candidates are scored at a time: B × tile floats of work space. `sums`
-    receives the scores of all candidates.
+    receives the scores of all candidates. largest: `largest_row` of all candidates, if it is known. mask(scores,
+    start) may set scores (B, n) of the candidates from `start` on to −∞, to leave them out.
     """
     device = queries.device
     empty = torch.empty(0, dtype=torch.int64, device=device)
@@ -264,14 +267,18 @@ def best_candidates(
         stop = min(start + tile, n_candidates)
         candidates = rows(start, stop)
         scores = _fast_scores(queries, candidates, pair)
+        if callable(pair) and scores.isnan().any():  # of the others, `error_bound` finds out
+            raise Diverged(OUT_OF_RANGE)
         if sums is not None:
             sums.add(scores, start)
         first, last = torch.searchsorted(skip_columns, torch.tensor([start, stop], device=device)).tolist()
         scores[skip_rows[first:last], skip_columns[first:last] - start] = -torch.inf
+        if mask is not None:
+            mask(scores, start)
         kth, worst = _kth(scores, k), _worst_kept(best, len(queries), k)
-        slack = error_bound(queries, largest_row(candidates, pair), pair, torch.maximum(kth, worst))
-        bound = torch.maximum(worst, kth - slack) - slack
-        row, column = torch.nonzero((scores >= bound[:, None]) & (scores > -torch.inf), as_tuple=True)
+        size = largest_row(candidates, pair) if largest is None else largest
+        slack = error_bound(queries, size, pair, torch.maximum(kth, worst))
+        row, column = _at_least(scores, torch.maximum(worst, kth - slack) - slack)
         exact = _exact_pairs(queries, candidates, row, column, pair)
         best = _keep(torch.cat([best[0], row]), torch.cat([best[1], column + start]), torch.cat([best[2], exact]), k)
     return best
@@ -281,7 +288,26 @@ def _kth(scores: Tensor, k: int) -> Tensor:
     """(B, T) → (B,): the k-th largest, −∞ if there are fewer."""
     if scores.shape[1] < k:
         return scores.new_full((len(scores),), -torch.inf)
-    return torch.topk(scores, k, dim=1, sorted=True).values[:, -1]
+    if scores.device.type != "cpu":
+        return torch.topk(scores, k, dim=1, sorted=True).values[:, -1]
+    use_torch_threads()
+    kth = np.empty(len(scores), np.float32)
+    _kth_loop(scores.numpy(), k, kth)
+    return torch.from_numpy(kth)
+
+
+def _at_least(scores: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (row, column) of the scores (B, T) that reach the bound (B,); −∞ never does."""
+    if scores.device.type != "cpu":
+        row, column = torch.nonzero((scores >= bound[:, None]) & (scores > -torch.inf), as_tuple=True)
+        return row, column
+    use_torch_threads()
+    values, low = scores.numpy(), np.maximum(bound.numpy(), np.finfo(np.float32).min)
+    counts = np.zeros(len(values), np.int64)
+    _count_from(values, low, counts)
+    found = np.empty(int(counts.sum()), np.int64)
+    _columns_from(values, low, np.cumsum(counts) - counts, found)
+    return torch.from_numpy(np.repeat(np.arange(len(values)), counts)), torch.from_numpy(found)
 
 
 def _worst_kept(best: tuple[Tensor, Tensor, Tensor], n_queries: int, k: int) -> Tensor:
@@ -304,6 +330,65 @@ def _keep(row: Tensor, column: Tensor, score: Tensor, k: int) -> tuple[Tensor, T
     place = torch.arange(len(row), device=row.device) - (torch.cumsum(count, 0) - count)[row]
     kept = place < k
     return row[kept], column[kept], score[kept]
+
+
+@numba.njit(cache=True, fastmath={"nnan", "nsz", "reassoc"})
+def _block_max(row, start, stop):  # type: ignore[no-untyped-def]
+    largest = row[start]
+    for j in range(start + 1, stop):
+        largest = max(largest, row[j])
+    return largest
+
+
+@numba.njit(cache=True, parallel=True)
+def _kth_loop(scores, k, kth):  # type: ignore[no-untyped-def]
+    """Fill kth with the k-th largest of each row: the root of a heap of the k best, which few scores enter."""
+    for i in numba.prange(scores.shape[0]):
+        heap = np.full(k, np.float32(-np.inf), np.float32)
+        for start in range(0, scores.shape[1], _BLOCK):
+            stop = min(start + _BLOCK, scores.shape[1])
+            if _block_max(scores[i], start, stop) <= heap[0]:
+                continue
+            for j in range(start, stop):
+                value = scores[i, j]
+                if value <= heap[0]:
+                    continue
+                at = 0
+                while 2 * at + 1 < k:
+                    child = 2 * at + 1
+                    if child + 1 < k and heap[child + 1] < heap[child]:
+                        child += 1
+                    if heap[child] >= value:
+                        break
+                    heap[at] = heap[child]
+                    at = child
+                heap[at] = value
+        kth[i] = heap[0]
+
+
+@numba.njit(cache=True, parallel=True)
+def _count_from(scores, low, counts):  # type: ignore[no-untyped-def]
+    for i in numba.prange(scores.shape[0]):
+        total = np.int64(0)
+        for start in range(0, scores.shape[1], _BLOCK):
+            stop = min(start + _BLOCK, scores.shape[1])
+            if _block_max(scores[i], start, stop) >= low[i]:
+                for j in range(start, stop):
+                    total += np.int64(scores[i, j] >= low[i])
+        counts[i] = total
+
+
+@numba.njit(cache=True, parallel=True)
+def _columns_from(scores, low, starts, columns):  # type: ignore[no-untyped-def]
+    for i in numba.prange(scores.shape[0]):
+        at = starts[i]
+        for start in range(0, scores.shape[1], _BLOCK):
+            stop = min(start + _BLOCK, scores.shape[1])
+            if _block_max(scores[i], start, stop) >= low[i]:
+                for j in range(start, stop):
+                    if scores[i, j] >= low[i]:
+                        columns[at] = j
+                        at += 1
 
 
 @numba.njit(cache=True, parallel=True)

@@ -164,10 +164,10 @@ class _Endpoints:
         self, head: Annotated[str, Query(max_length=_MAX_NAME)], relation: Annotated[str, Query(max_length=_MAX_NAME)],
         tail: Annotated[str, Query(max_length=_MAX_NAME)], k: Count = 10,
     ) -> Response:  # fmt: skip
-        return _json(await self.run(lambda: self.service.explain(head, relation, tail, k)))
+        return _json(await self.run(lambda: self.service.explain(head, relation, tail, k), self.ranking))
 
     async def neighbors(self, entity: Annotated[str, Query(max_length=_MAX_NAME)], k: Count = 10) -> Response:
-        return _json(await self.run(lambda: self.service.neighbors(entity, k)))
+        return _json(await self.run(lambda: self.service.neighbors(entity, k), self.ranking))
 
     async def facts(
         self, entity: Annotated[str, Query(max_length=_MAX_NAME)],
@@ -202,13 +202,17 @@ class _Endpoints:
         found = await self.batcher.ask([Question(query, k, conditions) for query in queries])
         return [service.answers(query, answers) for query, answers in zip(queries, found)]
 
-    async def run(self, work: Callable[[], Any]) -> Any:
-        """Run something in a thread; turn it away if too much is waiting."""
+    async def run(self, work: Callable[[], Any], executor: ThreadPoolExecutor | None = None) -> Any:
+        """Run something in a thread; turn it away if too much is waiting.
+
+        What computes with the model runs in the thread of the ranking, since not every thread pool of numba can be used
+        by two threads at a time.
+        """
         if self.jobs >= _MAX_JOBS:
             raise Busy(f"{self.jobs} requests are waiting: try again later.")
         self.jobs += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.others, work)
+            return await asyncio.get_running_loop().run_in_executor(executor or self.others, work)
         finally:
             self.jobs -= 1
 

@@ -18,7 +18,7 @@ from grash.api.model import Model, Prediction, Query
 from grash.data.arrays import in_blocks
 from grash.data.candidates import find_type_relation
 from grash.data.dataset import Dataset
-from grash.data.known_answers import triples_among, triples_with
+from grash.data.known_answers import TripleIndex, triples_among, triples_with
 from grash.data.name_search import NameSearch
 from grash.data.vocabulary import Vocabulary
 from grash.errors import GrashError, InputError, UnknownName
@@ -47,8 +47,9 @@ class Service:
         return cls(Model.load(folder, device=device, verify=False), model_folder(folder))
 
     def warm_up(self) -> None:
-        """Build the index of names and compare the files with their checksums; meant for a thread."""
+        """Build the indexes of names and triples, and compare the files with their checksums; meant for a thread."""
         _ = self.entity_search, self.relation_search
+        self.model.triple_index = TripleIndex(self.dataset)
         if self.folder is None:
             return
         try:
@@ -171,7 +172,7 @@ class Service:
         if not 1 <= k <= MAX_FACTS:
             raise InputError(f"k={k} is not possible: give a number of facts from 1 to {MAX_FACTS:,}.")
         center = self.resolve(entity)
-        found = triples_with(self.dataset, center)
+        found = triples_with(self.dataset, center, self.model.triple_index)
         total = sum(len(triples) for triples in found.values())
         rows = [(*row, split) for split, triples in found.items() for row in triples[:k].tolist()][:k]
         facts = [{**self._named(row[:3]), "split": row[3]} for row in rows]
