@@ -67,9 +67,12 @@ def notebook_text(notebook: dict[str, Any]) -> str:
         content = "".join(cell["source"])
         parts.append(content if cell["cell_type"] == "markdown" else f"```python\n{content}\n```")
         for output in cell.get("outputs", []):
-            shown = output.get("text") or output.get("data", {}).get("text/plain") or []
-            if shown and output.get("name") != "stderr":
-                parts.append(f"```text\n{''.join(shown).rstrip()}\n```")
+            data = output.get("data", {})
+            shown = "".join(output.get("text") or data.get("text/plain") or [])
+            if shown.startswith("<IPython"):
+                parts.append(f"<div>{''.join(data.get('text/html', []))}</div>")
+            elif shown and output.get("name") != "stderr":
+                parts.append(f"```text\n{shown.rstrip()}\n```")
     return "\n\n".join(parts) + "\n"
 
 

@@ -65,6 +65,16 @@ def test_a_plan_on_a_machine_without_cuda_does_not_mention_it(tmp_path: Path, mo
         assert "cuda" not in text.lower() and "fused" not in text and " here: " not in text
 
 
+def test_the_short_plan_shows_warnings_and_which_rounds_guard_rails_changed(tmp_path: Path) -> None:
+    plan = small_search(tmp_path / "run").plan(probe=False)
+    first = plan.rounds[0]
+    notes = ("guard rail: 0.5 of the triples instead of 0.1", "warning: a trial sees only 0.20 epochs", "another note")
+    plan = replace(plan, rounds=(replace(first, plan=replace(first.plan, notes=notes)),))
+    lines = str(plan).splitlines()
+    assert "guard rails enlarged the graph of round 1; --verbose shows why" in lines
+    assert "round 1: warning: a trial sees only 0.20 epochs" in lines and "another note" not in str(plan)
+
+
 def test_trials_run_at_the_same_time_only_in_worker_processes() -> None:
     assert trials_at_once("auto", "cpu", 3, threads=1) == 3
     assert trials_at_once("sequential", "cpu", 3, threads=1) == 1

@@ -422,10 +422,12 @@ def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _summary_lines(plan: SearchPlan) -> list[str]:
-    """Return what a reader of the short table needs to know: cost, notes, wall-clock time."""
-    enlarged = [str(r.plan.number) for r in plan.rounds if r.plan.notes]
-    rounds = f"round{'s' if len(enlarged) > 1 else ''} {', '.join(enlarged)}"
-    notes = [f"guard rails changed {rounds}; --verbose shows how"] if enlarged else []
+    """Return what a reader of the short table needs to know: cost, guard rails, warnings, wall-clock time."""
+    numbered = [(r.plan.number, note) for r in plan.rounds for note in r.plan.notes]
+    changed = list(dict.fromkeys(str(number) for number, note in numbered if note.startswith("guard rail")))
+    rounds = f"round{'s' if len(changed) > 1 else ''} {', '.join(changed)}"
+    notes = [f"guard rails enlarged the graph of {rounds}; --verbose shows why"] if changed else []
+    notes += [f"round {number}: {note}" for number, note in numbered if note.startswith("warning")]
     return [_cost_line(plan), *notes, *plan.notes, *_time_line(plan)]
 
 

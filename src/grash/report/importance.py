@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,7 +126,9 @@ class OptunaParameters:
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
     """Keep Optuna's own messages (e.g. that a study was created) out of the output."""
-    import optuna
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a notebook without ipywidgets
+        import optuna
 
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
