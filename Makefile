@@ -1,10 +1,11 @@
-# make demo:     set up, then search, train the winner and query it, on the bundled graph.
+# make demo:     set up what the demo needs, then search, train the winner and query it, on the bundled graph.
 # make test:     set up, then everything that CI runs: format, lint, types and all tests.
 # make check:    the same without the slow tests, in about a minute.
 # make coverage: all tests again, with the lines that none of them ran.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/runs-grash
 READY := $(VENV)/ready
 # One thread per worker: two workers with two threads each wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
@@ -14,13 +15,17 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 setup: $(READY)
 
 # torch first and pinned, so that nothing below resolves another build of it.
-$(READY): pyproject.toml constraints.txt
+$(RUNS): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $(RUNS)
+
+$(READY): $(RUNS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
-demo: $(READY)
+demo: $(RUNS)
 	$(BIN)/python examples/demo.py
 
 lint: $(READY)
