@@ -213,3 +213,15 @@ def test_a_subset_has_its_own_ids(names, data):
     assert list(subset) == chosen and subset.kind == "relation"
     assert [subset.find(name) for name in chosen] == [chosen.index(name) for name in chosen]
     assert subset.find("not there at all") is None
+
+
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=20, unique=True), st.text(max_size=30))
+def test_names_are_found_with_and_without_a_compiled_loop(names: list[str], other: str) -> None:
+    names = [name.encode("utf-8", "ignore").decode() for name in names]
+    vocabulary = Vocabulary.from_names(names)
+    first = {name: names.index(name) for name in names}
+    for lookups in (0, 1_000_000):
+        vocabulary._lookups = lookups
+        assert [vocabulary.find(name) for name in names] == [first[name] for name in names]
+        vocabulary._lookups = lookups
+        assert vocabulary.find(other + "?") == first.get(other + "?")

@@ -1,4 +1,4 @@
-"""The Triton kernels of the unfused step (`row_update_triton`, `softmax_loss_triton`) in Triton's interpreter."""
+"""The Triton kernels of the unfused step (rows, losses, complex products) in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -87,6 +87,26 @@ for settings in ({}, {"label_smoothing": 0.2}, {"loss": "bce", "offset": 0.3},
     assert torch.allclose(mine.double(), loss / 4, rtol=1e-5), (settings, mine, loss / 4)
 assert torch.equal(fast.answer_counts(first, count, answers, 300), labels.sum(0))
 """
+PRODUCTS = """
+import torch
+from grash.kernels import complex_product as plain, complex_product_triton as fast
+
+fast._BLOCK = 16
+torch.manual_seed(0)
+for n, d in ((1, 2), (7, 10), (5, 64), (0, 4)):
+    u, a, b = (torch.randn(n, d) for _ in range(3))
+    for conjugate in (False, True):
+        found = fast.product(a, b, conjugate=conjugate), *fast.product_gradient(u, a, b, conjugate=conjugate)
+        wanted = (plain.product_reference(a, b, conjugate=conjugate),
+                  *plain.product_gradient_reference(u, a, b, conjugate=conjugate))
+        assert all(torch.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in zip(found, wanted)), (n, d, conjugate)
+"""
+
+
+@pytest.mark.slow
+@needs_triton
+def test_complex_products_and_their_gradients_equal_the_references():
+    interpret(PRODUCTS)
 
 
 @pytest.mark.slow

@@ -173,7 +173,8 @@ def predict(
     if queries is not None and any(part is not None for part in given):
         raise InputError("Give either --queries or --head, --relation and --tail, not both.")
     check_answers_file(out, overwrite=overwrite)
-    loaded = _load(model, device, threads, skip_unknown and queries is None and candidates is None)
+    one = queries is None
+    loaded = _load(model, device, threads, skips_nothing=skip_unknown and one and candidates is None, one=one)
     filters: dict[str, Any] = {"new_only": new_only, "like_known": like_known}
     filters |= {"answer_type": answer_type, "type_relation": type_relation}
     filters["candidates"] = None if candidates is None else read_candidates(candidates, loaded.entity_id, skip_unknown)
@@ -209,7 +210,7 @@ def explain(
     The support of a reason is how far the score of the answer falls when one gradient step lowers the score of the
     reason by 1. Of the paths with the same relations, the best is shown.
     """
-    found = _load(model, device, threads).explain(head, relation, tail, k=top_k)
+    found = _load(model, device, threads, one=True).explain(head, relation, tail, k=top_k)
     if json:
         as_json(found.to_dict())
         return
@@ -261,7 +262,7 @@ def score(
     if (triples is None) != (len(one) == 3):
         raise InputError("Give either a file of triples, or all of --head, --relation and --tail.")
     check_answers_file(out, overwrite=overwrite)
-    loaded = _load(model, device, threads, skip_unknown and triples is None)
+    loaded = _load(model, device, threads, skips_nothing=skip_unknown and triples is None, one=triples is None)
     if triples is None:
         rows, ids = [one], [_triple_ids(loaded, one)]
     else:
@@ -289,7 +290,7 @@ def neighbors(
 ) -> None:
     """List the entities with the most similar embeddings."""
     check_answers_file(out, overwrite=overwrite)
-    answers = _load(model, device, threads).neighbors(entity, top_k, metric)  # type: ignore[arg-type]
+    answers = _load(model, device, threads, one=True).neighbors(entity, top_k, metric)  # type: ignore[arg-type]
     ranked = list(enumerate(answers, 1))
     if json:
         found = [{"name": a.name, "id": a.id, "score": a.score} for a in answers]
@@ -401,7 +402,8 @@ def _measured(result: dict[str, Any], source: str, filtered_by: Sequence[str]) -
     return text
 
 
-def _load(folder: Path, device: str, threads: int | None, skips_nothing: bool = False) -> Model:
+def _load(folder: Path, device: str, threads: int | None, *, skips_nothing: bool = False, one: bool = False) -> Model:
+    """Load a model. With `auto`, one question is answered on the CPU: to start a GPU and copy tables takes longer."""
     if skips_nothing:
         raise ConfigError("--skip-unknown is only for a file: leave it out.")
     from grash.api.model import load_model
@@ -409,7 +411,7 @@ def _load(folder: Path, device: str, threads: int | None, skips_nothing: bool = 
 
     show_log()
     set_threads(threads)
-    return load_model(folder, device=device)
+    return load_model(folder, device="cpu" if one and device == "auto" else device)
 
 
 def _predict_file(

@@ -53,6 +53,7 @@ _BITS_PER_BYTE = np.uint64(8)
 _WORD_BITS = np.uint64(64)
 
 _ABSENT, _DAMAGED = -1, -2
+_LOOKUPS = 64  # of single names until a compiled loop is loaded for them
 _BLOCK = 1 << 22
 _KIND_OF_STEM = {"entities": "entity", "relations": "relation"}
 
@@ -355,6 +356,7 @@ class Vocabulary:
         self._names, self._offsets, self._index = (_read_only(a) for a in (names, offsets, index))
         self.kind = kind
         self._source = source
+        self._lookups = 0
         _check_offsets(self._offsets, len(names), source)
         if len(index) < 1 or len(index) & (len(index) - 1):
             raise FormatError(f"{source} is damaged: its index has {len(index):,} slots, not a power of two.")
@@ -403,7 +405,9 @@ class Vocabulary:
     def find(self, name: str) -> int | None:
         """Return the id of a name, or None."""
         query, length = _as_bytes(name)
-        found = int(_probe(self._index, self._offsets, self._names, query, length))
+        self._lookups += 1
+        probe = _probe if self._lookups > _LOOKUPS else _probe_in_python
+        found = int(probe(self._index, self._offsets, self._names, query, length))
         if found == _DAMAGED:
             raise FormatError(f"{self._source} is damaged: its index points outside of its names.")
         return None if found == _ABSENT else found
@@ -555,6 +559,34 @@ def _probe(index: NDArray[np.int32], offsets: Offsets, names: Bytes, query: Byte
                 return found
         position = (position + np.uint64(1)) & mask
     return _ABSENT
+
+
+def _probe_in_python(
+    index: NDArray[np.int32], offsets: Offsets, names: Bytes, query: Bytes, length: Integer
+) -> Integer:
+    """`_probe` without numba, which takes 0.3 s to load its first function: for a few names."""
+    raw, mask = query[:length].tobytes(), len(index) - 1
+    position = _hash_in_python(raw) & mask
+    for _ in range(len(index)):
+        found = int(index[position]) - 1
+        if found == _ABSENT:
+            return _ABSENT
+        if not 0 <= found < len(offsets) - 1:
+            return _DAMAGED
+        if names[offsets[found] : offsets[found + 1]].tobytes() == raw:
+            return found
+        position = (position + 1) & mask
+    return _ABSENT
+
+
+def _hash_in_python(raw: bytes) -> int:
+    """`hash_name` of all bytes, with Python's integers."""
+    words = [int.from_bytes(raw[at : at + 8], "little") for at in range(0, len(raw) + 1, 8)]
+    h = int(_SEED) ^ (len(raw) * int(_LAST) & int(_ALL))
+    for word in words:
+        h = (h ^ word) * int(_STEP) & int(_ALL)
+        h ^= h >> 32
+    return (h * int(_LAST) & int(_ALL)) >> 32
 
 
 def _as_bytes(name: str) -> tuple[Bytes, int]:

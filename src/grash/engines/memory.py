@@ -69,8 +69,10 @@ def total_bytes(device: torch.device) -> int:
 def free_bytes(device: torch.device) -> int:
     """Return the memory that can still be allocated."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free, total = torch.cuda.mem_get_info(device)
+        share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)  # since torch 2.8
+        used = torch.cuda.memory_allocated(device)
+        return min(free + torch.cuda.memory_reserved(device), int(total * share(device))) - used
     return min(_machine_free(), _container_free(), _address_space_free())
 
 

@@ -20,13 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grash.kernels.device import use_torch_threads
+from grash.kernels.device import use_torch_threads, use_triton, why_no_triton
 
 BothSides = tuple[Tensor, Tensor]  # for (tail, head): queries (B, D), numbers (B,), or candidate rows (N, D)
 
 
 def product(a: Tensor, b: Tensor, *, conjugate: bool = False) -> Tensor:
     """Return a·b, or a·conj(b)."""
+    if _use_triton(a, b):
+        from grash.kernels import complex_product_triton
+
+        return complex_product_triton.product(a, b, conjugate=conjugate)
     if not _use_loops(a, b):
         return product_reference(a, b, conjugate=conjugate)
     use_torch_threads()
@@ -44,6 +48,10 @@ def product_reference(a: Tensor, b: Tensor, *, conjugate: bool = False) -> Tenso
 
 def product_gradient(upstream: Tensor, a: Tensor, b: Tensor, *, conjugate: bool = False) -> tuple[Tensor, Tensor]:
     """Return the gradients of Σ upstream·product(a, b) for a and for b."""
+    if _use_triton(upstream, a, b):
+        from grash.kernels import complex_product_triton
+
+        return complex_product_triton.product_gradient(upstream, a, b, conjugate=conjugate)
     if not _use_loops(upstream, a, b):
         return product_gradient_reference(upstream, a, b, conjugate=conjugate)
     use_torch_threads()
@@ -139,6 +147,15 @@ def both_gradients_reference(
     if batch.relations is batch.inverse_relations:
         return for_head, for_tail, for_relation + for_inverse
     return for_head, for_tail, for_relation, for_inverse
+
+
+def _use_triton(*tensors: Tensor) -> bool:
+    device, shape = tensors[0].device, tensors[0].shape
+    if device.type == "cpu" or not all(
+        t.dtype == torch.float32 and t.is_contiguous() and t.shape == shape and not t.requires_grad for t in tensors
+    ):
+        return False
+    return use_triton(why_no_triton(device), device, what="the kernels of complex products")
 
 
 def _use_loops(*tensors: Tensor) -> bool:

@@ -254,11 +254,7 @@ def _padding(queries: Tensor, n: int) -> int:
 
 def _padded_product(queries: Tensor, candidates: Tensor, pad: int) -> Tensor:
     """Return queries @ candidates.T, whose rows are followed by `pad` zeros."""
-    n = len(candidates)
-    out = queries.new_empty(len(queries), n + pad)
-    out[:, n:].zero_()
-    torch.mm(queries, candidates.T, out=out[:, :n])
-    return out[:, :n]
+    return (queries @ F.pad(candidates, (0, 0, 0, pad)).T)[:, : len(candidates)]
 
 
 def _padded_gradients(queries: Tensor, candidates: Tensor, upstream: Tensor, pad: int) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from grash.kernels.complex_product import product, product_gradient
+from grash.kernels.complex_product import product, product_gradient, product_reference
 from grash.models.base import DotModel, Side
 
 
@@ -14,6 +14,11 @@ class ComplEx(DotModel):
 
     def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         return product(known, relation, conjugate=side == "head")
+
+    def query_to_rank(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
+        """Return queries that are the same with and without Triton."""
+        multiply = product if known.device.type == "cpu" else product_reference
+        return multiply(known, relation, conjugate=side == "head")
 
     def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         return product_gradient(upstream, known, relation, conjugate=side == "head")
