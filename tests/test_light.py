@@ -60,3 +60,26 @@ def test_every_public_name_is_there():
 def test_a_search_loads_neither_optuna_nor_jinja():
     code = "import grash, sys; grash.Search; assert 'jinja2' not in sys.modules"
     assert "optuna" not in heavy_after(code)
+
+
+@pytest.mark.slow
+def test_one_question_loads_little_and_leaves_the_gpu_alone(tmp_path):
+    """torch, numba and NumPy are needed; no library of tables, views or RDF, and no compiled loop to find a name."""
+    code = f"""
+import grash
+model = grash.train("world", dim=8, epochs=0.01, negatives_head=5, negatives_tail=5, model="distmult", device="cpu")
+model.save({str(tmp_path / "model")!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    code = f"""
+import numba.core.dispatcher as dispatcher
+import torch
+
+def refuse(*given): raise AssertionError("compiled")
+
+dispatcher.Dispatcher._compile_for_args = refuse
+torch.cuda.is_available = refuse
+from grash.cli import main
+assert main(["predict", {str(tmp_path / "model")!r}, "--head", "Bristol", "--relation", "located_in"]) == 0
+"""
+    assert set(heavy_after(code)) <= {"torch", "numba", "numpy", "pydantic", "safetensors"}

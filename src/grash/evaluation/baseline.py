@@ -15,6 +15,7 @@ from grash.evaluation.ranking import Ranks, SideRanks
 from grash.models.base import Side
 
 _BLOCK = 1 << 20  # triples of train that are counted at a time
+_TABLE = 1 << 24  # relations times entities up to which all counts are stored: 128 MiB
 _QUESTIONS = 1 << 12  # whose known answers are looked up at a time
 
 
@@ -61,13 +62,22 @@ class _Frequencies:
             chosen = block[wanted[block[:, 1]]]
             keys.append(chosen[:, 1].astype(np.int64) * n_entities + chosen[:, answer])
         self.n_entities = n_entities
-        self.keys, self.counts = np.unique(np.concatenate(keys), return_counts=True)  # key: relation · E + entity
+        found = np.concatenate(keys)  # relation · E + entity
+        self.table: NDArray[np.int64] | None = None
+        if (size := len(wanted) * n_entities) <= _TABLE:
+            self.table = np.bincount(found, minlength=size)
+            self.keys = np.flatnonzero(self.table)
+            self.counts = self.table[self.keys]
+        else:
+            self.keys, self.counts = np.unique(found, return_counts=True)
         self.limit = int(self.counts.max(initial=0)) + 1
         self.sorted = np.sort(self.keys // n_entities * self.limit + self.counts)  # relation, then count
 
     def of(self, relations: NDArray[np.int64], entities: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the frequencies (n,) of entities (n,) as answers of relations (n,)."""
         wanted = relations * self.n_entities + entities
+        if self.table is not None:
+            return self.table[wanted]
         position = np.minimum(np.searchsorted(self.keys, wanted), max(0, len(self.keys) - 1))
         if not len(self.keys):
             return np.zeros(len(wanted), np.int64)
