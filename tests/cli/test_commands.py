@@ -290,7 +290,7 @@ def test_neighbors_export_models_settings_datasets(folder, tmp_path):
     found = json.loads(grash("neighbors", folder / "m", "person 1", "--metric", "euclidean", "--json").out)
     assert "person 1" not in [n["name"] for n in found["neighbors"]]
     refused = grash("export", folder / "m", "-o", tmp_path / "e", "--format", "csv")
-    assert refused.code != 0 and "give npy, word2vec, parquet, splits, pykeen, libkge" in refused.err
+    assert refused.code != 0 and "give npy, word2vec, parquet, neo4j, splits, ntriples, pykeen, libkge" in refused.err
     assert "--format splits" in grash("export", folder / "m", "-o", tmp_path / "p", "--format", "pykeen").err
     ran = grash("export", folder / "m", "-o", tmp_path / "e", "--format", "word2vec")
     assert ran.out.strip() == str(tmp_path / "e" / "entities.txt")
@@ -335,7 +335,7 @@ def test_debug_shows_the_traceback(monkeypatch):
 def test_the_progress_line_has_loss_speed_memory_and_time_left():
     progress = Progress(30, 100, 1.5, 2.345678, 123_456.0, 10.0, 3725.0, 0.4321)
     line = progress_line(progress, 5.0, "1.0 GiB")
-    assert line == "epoch 1.5/5  loss 2.346  123 k triples/s  1.0 GiB  62 min left  best valid MRR 0.4321"
+    assert line == "epoch 1.5/5  loss 2.346  123 k triples/s  62 min left  best valid MRR 0.4321  1.0 GiB"
 
 
 def test_every_command_and_option_is_in_the_reference():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import pytest
@@ -45,3 +46,23 @@ def test_a_terminals_line_is_rewritten_and_taken_away(monkeypatch: pytest.Monkey
 
 def test_quiet_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, Terminal(), [1.0], quiet=True) == ""
+
+
+def test_sentences_are_wrapped_between_words_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares.shutil, "get_terminal_size", lambda: os.terminal_size((20, 9)))
+    sentence, table = "  warning: one two three four five", "a table  with columns that  are wide"
+    command = "Next: grash search some/long/path/of/a/graph"
+    for stream, first in ((Terminal(), ["  warning: one two", "  three four five"]), (io.StringIO(), [sentence])):
+        monkeypatch.setattr(sys, "stderr", stream)
+        for line in (sentence, table, command):
+            shares.say(line)
+        assert stream.getvalue().splitlines() == [*first, table, command]
+
+
+def test_a_line_that_is_rewritten_is_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares.shutil, "get_terminal_size", lambda: os.terminal_size((20, 9)))
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with shares.status_line(keep=True) as draw:
+        draw("x" * 50)
+    assert "x" * 19 in stream.getvalue() and "x" * 20 not in stream.getvalue()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import shlex
+import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from grash.formatting import HIDDEN, format_duration, printable
 
@@ -20,12 +21,12 @@ _SECONDS_BETWEEN_LINES = {True: 0.2, False: 10.0}  # of progress: in a terminal,
 
 def say(sentence: str) -> None:
     """Print a message on stderr. As everywhere here, names in it cannot act on the terminal."""
-    print(printable(sentence, keep="\n"), file=sys.stderr, flush=True)
+    print(_fit(printable(sentence, keep="\n"), sys.stderr), file=sys.stderr, flush=True)
 
 
 def show(text: object = "") -> None:
     """Print a text on stdout."""
-    print(printable(str(text), keep="\n"), flush=True)
+    print(_fit(printable(str(text), keep="\n"), sys.stdout), flush=True)
 
 
 def as_json(content: Any, *, indent: int | None = 2) -> None:
@@ -36,13 +37,12 @@ def as_json(content: Any, *, indent: int | None = 2) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
     """Print a table on stdout. A column whose name starts with > is aligned to the right."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     terminal = sys.stdout.isatty()
-    drawn = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False, show_edge=False)
+    drawn = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
         drawn.add_column(Text(column.lstrip(">")), justify="right" if column.startswith(">") else "left")
     for row in rows:
@@ -87,6 +87,7 @@ def status_line(*, keep: bool) -> Iterator[Callable[[str], None]]:
         nonlocal shown
         shown = True
         line = printable(line)
+        line = line[: shutil.get_terminal_size().columns - 1] if terminal else line  # a wrapped line cannot be replaced
         print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     try:
@@ -123,6 +124,27 @@ def share_line(step: str, share: float, n_triples: int, seconds: float) -> str:
     """Return a line of progress, e.g. "reading: 46%, 12,345 triples, 2 min"."""
     triples = f", {n_triples:,} triples" if n_triples else ""
     return f"{step}: {share:.0%}{triples}, {format_duration(seconds)}"
+
+
+def _fit(text: str, stream: TextIO) -> str:
+    """Return a text whose sentences are wrapped between words if they are printed to a terminal.
+
+    Tables (with two spaces in a row) and commands, which people copy, stay as they are.
+    """
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(_fit_line(line, width) for line in text.split("\n"))
+
+
+def _fit_line(line: str, width: int) -> str:
+    words = line.lstrip(" ")
+    if len(line) <= width or "  " in words or "grash " in words:
+        return line
+    indent = " " * (len(line) - len(words))
+    return textwrap.fill(
+        words, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _quoted(word: str) -> str:

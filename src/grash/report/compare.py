@@ -19,7 +19,7 @@ from grash.report.meaning import changed_settings
 from grash.report.page import REPORT_FILE, WIDTH, draw_all, template
 from grash.report.summary import is_abandoned, read_evaluation, read_state, summarize
 
-COMPARED = ("run", "dataset", "model", "n", "E", "status", "valid MRR", "test MRR", "baseline", "cost", "time")
+COMPARED = ("run", "dataset", "model", "n", "E", "status", "valid", "test", "baseline", "cost", "time")
 COMPARISON_FILE = "comparison.html"
 _RELATIONS = 40  # with the most questions
 

@@ -80,11 +80,11 @@ def training_display(epochs: float, quiet: bool = False) -> Iterator[Callable[[P
 
 
 def progress_line(progress: Progress, epochs: float, memory: str = "") -> str:
-    """Return epoch, loss, speed, memory, time left and best MRR in one line."""
+    """Return epoch, loss, speed, time left, best MRR and memory in one line; a narrow terminal cuts its end."""
     speed, left = f"{format_number(progress.examples_per_second)} triples/s", format_duration(progress.seconds_left)
     best = "" if progress.best_mrr is None else f"  best valid MRR {progress.best_mrr:.4f}"
     used = f"  {memory}" if memory else ""
-    return f"epoch {progress.epoch:.1f}/{epochs:g}  loss {progress.loss:.4g}  {speed}{used}  {left} left{best}"
+    return f"epoch {progress.epoch:.1f}/{epochs:g}  loss {progress.loss:.4g}  {speed}  {left} left{best}{used}"
 
 
 def is_interactive() -> bool:
