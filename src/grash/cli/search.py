@@ -21,7 +21,7 @@ from grash.report.meaning import (
     FILTERS,
     baseline_text,
     best_per_model,
-    early_stop,
+    final_stop,
     questions,
     settings_text,
 )
@@ -339,7 +339,10 @@ def _print_result(result: SearchResult, dataset: Dataset) -> None:
         show(wrapped(settings_text(made.values), indent="  "))
     if best is not None and best.interval is not None:
         show(f"  valid MRR {best.mrr:.4f} [{best.interval[0]:.3f}, {best.interval[1]:.3f}] in round {best.round}")
-    show(f"cost {state.spent:.4g} of {state.budget:g} full runs in {format_duration(state.seconds)}")
+    of_time = "" if state.settings.get("time") is None else f" of {format_duration(state.settings['time'])}"
+    show(f"cost {state.spent:.4g} of {state.budget:g} full runs in {format_duration(state.seconds)}{of_time}")
+    for change in state.changes:
+        show(wrapped(f"changed on the way: {change}", indent="  "))
     if len(state.settings.get("models", [])) > 1:
         show("\nbest of each model (MRRs of different rounds cannot be compared)")
         table(("model", ">configuration", ">round", ">MRR"), [tuple(e.values()) for e in best_per_model(state)])
@@ -358,7 +361,7 @@ def _print_final(result: SearchResult, final: TrialResult) -> None:
     """Print what the final training and its test mean."""
     if final.mrr is not None:
         show(f"final training: valid MRR {final.mrr:.4f}")
-    if early := early_stop(final.history, result.best_config):
+    if early := final_stop(result.state, result.best_config):
         show(wrapped(early))
     if not final.evaluation:
         return

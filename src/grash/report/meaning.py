@@ -34,6 +34,17 @@ def early_stop(history: list[dict[str, Any]], config: TrainConfig) -> str:
     return f"training stopped at epoch {last['epoch']:.4g} of {config.epochs:g}: {since}"
 
 
+def final_stop(state: SearchState, config: TrainConfig) -> str:
+    """Return where and why the final training stopped before its planned epochs; nothing if it did not."""
+    if state.final is None or not state.final.history:
+        return ""
+    epochs, last = state.final_epochs or config.epochs, state.final.history[-1]["epoch"]
+    early = early_stop(state.final.history, config.changed(epochs=epochs))
+    if early or state.time_limit is None or round(last, 2) >= round(epochs, 2):
+        return early
+    return f"training stopped at epoch {last:.4g} of {epochs:g}: the time was over"
+
+
 def baseline_text(evaluation: Mapping[str, Any]) -> str:
     """Return the MRR of the most frequent answers; nothing if the evaluation has no baseline."""
     baseline = evaluation.get("baseline")

@@ -97,11 +97,15 @@ class ProgressLines:
         self._closed: dict[int, bool] = {}
         self._winner: int | None = None
         self._final = False
+        self._changes = 0
 
     def watch(self, state: SearchState, heartbeats: dict[tuple[int, int], Progress], devices: Sequence[str]) -> None:
         """Write what is new since the last call."""
         if not self._started:
             self._skip_known(state)
+        for change in state.changes[self._changes :]:
+            self._write(f"plan changed: {change}")
+        self._changes = len(state.changes)
         for round_state in state.rounds:
             self._write_round(state, round_state)
         if state.winner is not None and state.winner != self._winner:
@@ -121,7 +125,7 @@ class ProgressLines:
             return
         self._ended = {r.plan.number: set(r.results) for r in state.rounds}
         self._closed = {r.plan.number: r.survivors is not None for r in state.rounds}
-        self._winner, self._final = state.winner, state.final is not None
+        self._winner, self._final, self._changes = state.winner, state.final is not None, len(state.changes)
         if not state.finished:
             self._write(_resume_text(state, done))
         elif self._report_finished:

@@ -85,6 +85,8 @@ def summarize(state: SearchState, now: datetime, *, alive: bool = True) -> dict[
         "models": list(state.settings.get("models", [])),
         "n_trials": state.settings.get("n_trials"),
         "max_epochs": state.settings.get("max_epochs"),
+        "time": state.settings.get("time"),
+        "changes": list(state.changes),
         "started_at": state.started_at or None,
         "seconds": state.seconds,
         "seconds_left": left,
