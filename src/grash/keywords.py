@@ -150,6 +150,7 @@ class SearchKeywords(TypedDict, total=False):
     space: str | Path | Mapping[str, Any]
     proposals: Literal["random", "sobol", "portfolio"]
     time: str | float | None
+    metric: Literal["mrr", "hits@1", "hits@3", "hits@10", "macro-mrr"]
     seed: int
     reduction: Literal["core-order", "k-core"]
     degree: Literal["neighbors", "triples"]

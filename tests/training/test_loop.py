@@ -115,7 +115,7 @@ def test_stopping_again_and_again_changes_nothing(tmp_path: Path, eager: None) -
 def test_an_interrupt_during_a_validation_does_not_lose_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings_of()
     whole = run(config)
-    monkeypatch.setattr("grash.engines.trainer.mrr", lambda ranks: (_ for _ in ()).throw(KeyboardInterrupt()))
+    monkeypatch.setattr("grash.engines.trainer.score", lambda ranks, metric: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "c")
     monkeypatch.undo()

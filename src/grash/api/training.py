@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +71,7 @@ def train(
             data, chosen, device=device, threads=threads, checkpoint=saved, valid_sample=valid_sample,
             watch=watch or shown, placement=placement,
         )  # fmt: skip
-    model = Model(state.model, data, chosen, history=[asdict(v) for v in state.history])
+    model = Model(state.model, data, chosen, history=[v.to_json() for v in state.history])
     if evaluate and len(data.test):
         model.evaluation = model.evaluate(sample=test_sample, seed=chosen.seed).to_dict()
     if calibrate:

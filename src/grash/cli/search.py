@@ -44,6 +44,7 @@ _SETTINGS = {
     "max_epochs": optional(float, "E: epochs of a full training run (default: 100).", "--epochs", "-e"),
     "budget": optional(float, "B: cost of the search in full runs (default: 3).", "--budget", "-B"),
     "n_trials": optional(int, "n: configurations in the first round (default: 64).", "--n-trials", "-n"),
+    "metric": optional(str, "Decides rounds: mrr, hits@1, hits@3, hits@10 or macro-mrr (default: mrr)."),
     "eta": optional(int, "η: the best 1/η advance to the next round (default: 4)."),
     "time": optional(
         str, "Time for search, final training and test, e.g. 90s, 10m or 2h; chooses settings that are not given."

@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ def run_distributed_training(
     if evaluate and len(dataset.test):
         tested = evaluate_distributed(state.model, dataset, shard, group, sample=test_sample, seed=config.seed)
         evaluation = tested.to_dict()
-    history = [asdict(v) for v in state.history]
+    history = [v.to_json() for v in state.history]
     about = {"config": config.model_dump(), "evaluation": evaluation, "history": history}
     save_model_shard(state.model, dataset, out, about=about, shard=shard, overwrite=overwrite)
     if group.rank == 0:

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,12 @@ class TrialRunner:
             self._data = None  # freed before the next one is built
             keys = tuple(torch.from_numpy(ids.copy()).long() for ids in (graph.entity_ids, graph.relation_ids))
             on_device = (keys[0].to(self.device), keys[1].to(self.device))
-            self._data = (graph, TrainingData(graph.dataset, self.device, keys=on_device, seed=self.settings.seed))
+            self._data = (
+                graph,
+                TrainingData(
+                    graph.dataset, self.device, keys=on_device, seed=self.settings.seed, metric=self.settings.metric
+                ),
+            )
         return self._data[1]
 
     def _training(self, trial: Trial, graph: Subgraph, report: Report) -> Training:
@@ -201,9 +206,9 @@ class TrialRunner:
     def _success(self, trial: Trial, state: TrainState, graph: Subgraph) -> TrialResult:
         best, config = state.best_validation, make_config(trial.config)
         assert best is not None
-        history = [asdict(v) for v in state.history]
+        history = [v.to_json() for v in state.history]
         billed = self._billed(trial, "ok", config.epochs)
-        result = replace(billed, mrr=best.mrr, interval=state.interval, history=history)
+        result = replace(billed, mrr=best.mrr, score=best.score, interval=state.interval, history=history)
         if not trial.final:
             return result
         dataset = graph.dataset

@@ -30,7 +30,7 @@ from grash.engines.memory import (
 )
 from grash.errors import ConfigError, InputError, OutputError, is_memory_error
 from grash.evaluation.evaluate import sample_triples
-from grash.evaluation.metrics import mrr, mrr_interval
+from grash.evaluation.metrics import Metric, mrr, mrr_interval, score
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.files import repair_folder
 from grash.formatting import format_bytes
@@ -41,7 +41,7 @@ from grash.training.checkpoint import TrainState, load_state, save_state
 from grash.training.config import TrainConfig
 from grash.training.fused import compile_stacks, stack_states, uses_fused_step
 from grash.training.initial import initial_model
-from grash.training.loop import Training, train_stack
+from grash.training.loop import Found, Training, train_stack
 from grash.training.placement import Placement
 
 log = logging.getLogger(__name__)
@@ -289,8 +289,8 @@ def _saver(
             warned = True
             return
         best = state.best_validation
-        if validator is not None and best is not None and validator.remembers(best.mrr):
-            state.interval = validator.interval(state.model, best.mrr)
+        if validator is not None and best is not None and validator.remembers(best.value):
+            state.interval = validator.interval(state.model, best.value)
         save_state(state, folder, belongs_to=identity)
 
     return save
@@ -304,8 +304,8 @@ def _finish(training: Training) -> Ended:
         state.interval = None
     elif isinstance(validator, Validator) and best is not None:
         try:
-            if training.keep_best or validator.remembers(best.mrr):
-                state.interval = validator.interval(state.model, best.mrr)
+            if training.keep_best or validator.remembers(best.value):
+                state.interval = validator.interval(state.model, best.value)
         except Exception as error:
             return error
     state.release()
@@ -317,13 +317,21 @@ def _identity(data: TrainingData, training: Training) -> dict[str, Any]:
 
 
 class Validator:
-    """Computes the filtered MRR of the valid split, filtered by train and valid; remembers the ranks of the best."""
+    """Computes a metric of the valid split, filtered by train and valid; remembers the ranks of the best."""
 
-    def __init__(self, dataset: Dataset, device: torch.device, *, sample: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        device: torch.device,
+        *,
+        sample: int | None = None,
+        seed: int = 0,
+        metric: Metric = "mrr",
+    ) -> None:
         triples = sample_triples(dataset.valid, sample, seed)
         known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
         self.ranker = Ranker(triples, known, dataset.n_entities, device)
-        self.seed = seed
+        self.seed, self.metric = seed, metric
         self.work_bytes: int | None = None
         self.best: tuple[float, Ranks] | None = None
 
@@ -338,24 +346,24 @@ class Validator:
         other.work_bytes, other.best = work_bytes, None
         return other
 
-    def __call__(self, model: KgeModel) -> float:
+    def __call__(self, model: KgeModel) -> Found:
         return self.begin(model)()
 
-    def begin(self, model: KgeModel) -> Callable[[], float]:
-        """Start ranking and return a function that waits for the MRR."""
+    def begin(self, model: KgeModel) -> Callable[[], Found]:
+        """Start ranking and return a function that waits for the MRR, and for the metric if it is another."""
         wait = self.ranker.start(model, work_bytes=self.work_bytes)
 
-        def read() -> float:
+        def read() -> Found:
             ranks = wait()
-            found = mrr(ranks)
+            found = score(ranks, self.metric)
             if self.best is None or found > self.best[0]:
                 self.best = (found, ranks)
-            return found
+            return found if self.metric == "mrr" else (mrr(ranks), found)
 
         return read
 
     def remembers(self, found: float) -> bool:
-        """Return whether the remembered ranks have this MRR; they do not if it was reached before an interruption."""
+        """Return whether the remembered ranks have this score; they do not if it was reached before an interruption."""
         return self.best is not None and self.best[0] == found
 
     def interval(self, model: KgeModel, found: float) -> tuple[float, float]:
@@ -380,12 +388,13 @@ class TrainingData:
         keys: tuple[Tensor, Tensor] | None = None,
         valid_sample: int | None = None,
         seed: int = 0,
+        metric: Metric = "mrr",
     ) -> None:
         if not len(dataset.train):
             raise InputError(f"{dataset.name} has no training triples.")
         set_current_device(device)
         self.dataset, self.device, self.valid_sample, self.seed = dataset, device, valid_sample, seed
-        self.keys = keys
+        self.keys, self.metric = keys, metric
         self.sizes = (dataset.n_entities, dataset.n_relations)
         self.n_valid = len(dataset.valid) if valid_sample is None else min(len(dataset.valid), valid_sample)
         self._n_filtered: int | None = None  # counted with the validator; the memory plan guesses before
@@ -403,7 +412,7 @@ class TrainingData:
     def validator(self) -> Validator | None:
         if not len(self.dataset.valid):
             return None
-        validator = Validator(self.dataset, self.device, sample=self.valid_sample, seed=self.seed)
+        validator = Validator(self.dataset, self.device, sample=self.valid_sample, seed=self.seed, metric=self.metric)
         self._n_filtered = validator.n_filtered
         return validator
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numba
 import numpy as np
@@ -25,6 +25,8 @@ from grash.evaluation.ranking import Ranks, SideRanks
 from grash.formatting import html_table
 from grash.models.base import SIDES
 
+# macro-mrr: the mean of the MRRs of all relations, so rare relations count as much as frequent ones
+Metric = Literal["mrr", "hits@1", "hits@3", "hits@10", "macro-mrr"]
 HITS = (1, 3, 10, 100)
 _RESAMPLES = 1000
 _MAX_CACHED = 1 << 14  # triples whose resamples are cached, at most 64 MiB
@@ -153,9 +155,27 @@ def mrr(ranks: Ranks) -> float:
     return metrics_of(ranks.head, ranks.tail).mrr
 
 
+def score(ranks: Ranks, metric: Metric) -> float:
+    """Return the metric that a search compares trials by; see `Metric`."""
+    values = _per_triple(ranks, metric)
+    return mrr(ranks) if metric == "mrr" else float(values.mean()) if len(values) else 0.0
+
+
+def _per_triple(ranks: Ranks, metric: Metric) -> NDArray[np.float64]:
+    """Return (n,) values whose mean is the metric over both sides."""
+    if metric.startswith("hits@"):
+        k = int(metric[5:])
+        return ((ranks.head.mean <= k).astype(np.float64) + (ranks.tail.mean <= k)) / 2
+    values = (1 / ranks.head.mean + 1 / ranks.tail.mean) / 2
+    if metric == "mrr":
+        return values
+    found, of, counts = np.unique(ranks.triples[:, 1], return_inverse=True, return_counts=True)
+    return values * (len(values) / max(1, len(found)) / counts[of.ravel()])
+
+
 def mrr_interval(ranks: Ranks, *, seed: int, level: float = 0.95) -> tuple[float, float]:
     """Return the bootstrap interval of the MRR from 1,000 resamples of the triples."""
-    per_triple = (1 / ranks.head.mean + 1 / ranks.tail.mean) / 2
+    per_triple = _per_triple(ranks, "mrr")
     n = len(per_triple)
     if not n:
         return 0.0, 0.0

@@ -258,11 +258,12 @@ def _trial_columns(state: SearchState, parameters: list[SearchedParameter]) -> d
         return cell
 
     score = "{:.4f}".format
+    decides = [] if state.settings.get("metric", "mrr") == "mrr" else ["score"]
     return {
         "round": round_cell,
         **{name: column(name) for name in ("configuration", "rank")},
         "MRR": column("mrr", score),
-        **{name: column(name, score) for name in ("low", "high")},
+        **{name: column(name, score) for name in ("low", "high", *decides)},
         "status": column("status"),
         "cost": column("cost", format_number),
         "time": column("seconds", format_duration),

@@ -176,4 +176,5 @@ def _count_trials(count: int) -> str:
 def _score_text(result: TrialResult) -> str:
     if result.status != "ok" or result.mrr is None:
         return f"{result.status}: {result.message.splitlines()[0]}" if result.message else result.status
-    return mrr_text(result.mrr, result.interval)
+    decides = "" if result.score is None else f"score {result.score:.4f}  "
+    return decides + mrr_text(result.mrr, result.interval)

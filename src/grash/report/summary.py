@@ -368,6 +368,7 @@ def _trial_row(made: Configuration, result: TrialResult | None, row: dict[str, A
         "status": value("status") or row["status"],
         "rank": row["rank"],
         "mrr": value("mrr"),
+        "score": value("value"),
         "low": low,
         "high": high,
         "survived": row["survived"],

@@ -147,17 +147,17 @@ class RoundState:
         return sum(r.seconds for attempts in self.attempts.values() for r in attempts)
 
     def score(self, result: TrialResult) -> float:
-        """Return what ranks a trial: its MRR plus `trend` times its rise (docs/decisions/0033).
+        """Return what ranks a trial: its MRR, or the metric of the search, plus `trend` times its rise (decision 0033).
 
-        Of a finalist: its score in the last round times how its MRR on the full graph compares with that on the
+        Of a finalist: its score in the last round times how it on the full graph compares with that on the
         last round's graph after the same number of epochs, so a slow start counts on neither side (decision 0043).
         """
-        mrr = result.mrr or 0.0
+        value = result.value or 0.0
         if self.before is None or result.number not in self.before.results:
-            return mrr + self.plan.trend * result.rise
+            return value + self.plan.trend * result.rise
         earlier = self.before.results[result.number]
-        then = earlier.mrr_at(self.plan.epochs)
-        return self.before.score(earlier) * (mrr / then if then else 1.0)
+        then = earlier.value_at(self.plan.epochs)
+        return self.before.score(earlier) * (value / then if then else 1.0)
 
     def best(self, count: int, among: Iterable[int] | None = None, models: Models | None = None) -> list[int]:
         """Return the best configurations, best first; `among` restricts to some that all have a result.

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from grash.errors import ConfigError, UnknownName, did_you_mean
+from grash.evaluation.metrics import Metric
 from grash.formatting import parse_duration
 from grash.models import model_name
 from grash.reduction.cores import Degree
@@ -44,6 +45,9 @@ class SearchSettings(Settings):
     proposals: Proposals = Field("portfolio", description="How the configurations of the first round are chosen.")
     time: float | None = Field(
         None, gt=0, le=1e9, description="Seconds in which search, final training and test end; cuts what does not fit."
+    )
+    metric: Metric = Field(
+        "mrr", description="Metric of validations that decides rounds, finalists and early stopping."
     )
     seed: int = Field(0, ge=0, le=MAX_SEED, description="Seed of every random choice.")
     reduction: Reduction = Field("core-order", description="Cut subgraphs along the core order, or as whole k-cores.")

@@ -119,7 +119,7 @@ class TrialResult(_Record):
     number: int  # of the configuration
     attempt: int
     status: Status
-    mrr: float | None = None  # best validation MRR
+    mrr: float | None = None  # MRR of the best validation
     interval: tuple[float, float] | None = None  # 95 % bootstrap interval of the MRR over validation triples
     history: list[dict[str, Any]] = field(default_factory=list)  # every validation in this round
     positives: int = 0  # training triples seen in this round
@@ -131,19 +131,29 @@ class TrialResult(_Record):
     message: str = ""  # why it failed
     traceback: str = ""
     evaluation: dict[str, Any] | None = None  # test metrics of the final training
+    score: float | None = None  # the search's metric in the best validation, if it is not the MRR
+
+    @property
+    def value(self) -> float | None:
+        """What trials are compared by."""
+        return self.mrr if self.score is None else self.score
 
     @property
     def rise(self) -> float:
-        """Increase of the MRR over the second half of this round; 0 if it fell or there is one validation."""
+        """Increase of the score over the second half of this round; 0 if it fell or there is one validation."""
         if len(self.history) < 2:
             return 0.0
         middle, last = self.history[len(self.history) // 2 - 1], self.history[-1]
-        return max(0.0, float(last["mrr"]) - float(middle["mrr"]))
+        return max(0.0, _value(last) - _value(middle))
 
-    def mrr_at(self, epochs: float) -> float | None:
-        """Return the MRR of the validation nearest to this number of epochs; None if there was none."""
+    def value_at(self, epochs: float) -> float | None:
+        """Return what the validation nearest to this number of epochs found; None if there was none."""
         nearest = min(self.history, key=lambda v: abs(v["epoch"] - epochs), default=None)
-        return None if nearest is None else float(nearest["mrr"])
+        return None if nearest is None else _value(nearest)
+
+
+def _value(validation: dict[str, Any]) -> float:
+    return float(validation.get("score", validation["mrr"]))
 
 
 class Engine(Protocol):

@@ -40,6 +40,15 @@ class Validation:
     loss: float  # mean since the validation before
     mrr: float
     lr: float
+    score: float | None = None  # the metric of the search, if it is not the MRR
+
+    @property
+    def value(self) -> float:
+        """What decides which validation is the best."""
+        return self.mrr if self.score is None else self.score
+
+    def to_json(self) -> dict[str, float]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass
@@ -84,7 +93,7 @@ class TrainState:
 
     @property
     def best_validation(self) -> Validation | None:
-        return max(self.history, key=lambda v: (v.mrr, -v.step), default=None)
+        return max(self.history, key=lambda v: (v.value, -v.step), default=None)
 
     @property
     def validations_since_best(self) -> int:
@@ -186,7 +195,7 @@ def state_record(state: TrainState, belongs_to: dict[str, Any]) -> dict[str, Any
         "belongs_to": belongs_to,
         **{name: getattr(state, name) for name in _COUNTERS},
         "plateau": {"scale": plateau.scale, "waited": plateau.waited, "best": plateau.best if state.history else None},
-        "history": [asdict(v) for v in state.history],
+        "history": [v.to_json() for v in state.history],
         "has_best": bool(state.best),
         "interval": None if state.interval is None else list(state.interval),
     }

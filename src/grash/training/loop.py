@@ -40,6 +40,7 @@ DIVERGED = 1e3  # a loss above this times (1 + the first loss)
 _STEPS_AHEAD = 64  # unfused steps on a GPU before the host reads their losses
 _UNREAD_STEPS = 63  # losses that may be unread on a CPU
 _REPORT_SECONDS = 0.1  # between two reports to a watcher
+Found = float | tuple[float, float]  # by a validation: the MRR, or the MRR and the metric that decides
 _DISK_BYTES_PER_SECOND = 2e9  # assumed until the first checkpoint has been timed
 
 
@@ -77,7 +78,7 @@ class Training:
     deadline: float | None = None  # of time.monotonic(): it then validates once more and ends
     state: TrainState = field(init=False, repr=False)
     batches: Batches = field(init=False, repr=False)
-    validate: Callable[[KgeModel], float] | None = field(init=False, repr=False, default=None)  # returns the MRR
+    validate: Callable[[KgeModel], Found] | None = field(init=False, repr=False, default=None)  # returns the MRR
     save: Callable[[TrainState], None] | None = field(init=False, repr=False, default=None)
     error: Exception | None = field(init=False, default=None)  # what ended it early
 
@@ -85,7 +86,7 @@ class Training:
         self,
         state: TrainState,
         batches: Batches,
-        validate: Callable[[KgeModel], float] | None = None,
+        validate: Callable[[KgeModel], Found] | None = None,
         save: Callable[[TrainState], None] | None = None,
     ) -> Training:
         """Return a copy that trains this state. save: called between steps, now and then and on an interrupt; a run
@@ -315,30 +316,31 @@ def next_validation(step: int, batches: Batches, config: TrainConfig, valid_at: 
 def validate_all(trainings: Sequence[Training]) -> None:
     """Validate all trainings. A validation with a method `begin(model)` is started before the first is waited for; it
     returns a function that waits for the MRR, and the model does not change until then."""
-    started: list[tuple[Training, Callable[[], float]]] = []
+    started: list[tuple[Training, Callable[[], Found]]] = []
     for training in trainings:
         with training.catching_errors():
             validate, model = training.validate, training.state.model
             assert validate is not None
-            begin: Callable[[KgeModel], Callable[[], float]] | None = getattr(validate, "begin", None)
+            begin: Callable[[KgeModel], Callable[[], Found]] | None = getattr(validate, "begin", None)
             started.append((training, functools.partial(validate, model) if begin is None else begin(model)))
     for training, wait in started:
-        mrr: float | None = None
+        found: Found | None = None
         with training.catching_errors():
-            mrr = wait()
-        if mrr is not None:
-            _add_validation(training, mrr)
+            found = wait()
+        if found is not None:
+            _add_validation(training, found)
 
 
-def _add_validation(training: Training, mrr: float) -> None:
+def _add_validation(training: Training, found: Found) -> None:
     state, config = training.state, training.config
+    mrr, score = found if isinstance(found, tuple) else (found, None)
     epoch = training.batches.plan.epoch_after(state.step)
     loss = state.loss_sum / max(1, state.loss_steps)
     rate = rate_at(config, epoch, state.plateau)
     with uninterrupted():
-        state.history.append(Validation(state.step, epoch, loss, mrr, rate))
+        state.history.append(Validation(state.step, epoch, loss, mrr, rate, score))
         state.loss_sum, state.loss_steps = 0.0, 0
-        state.plateau.see(mrr)
+        state.plateau.see(state.history[-1].value)
         if training.keep_best:
             state.keep_best()
 
