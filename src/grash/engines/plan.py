@@ -103,7 +103,8 @@ class SearchPlan:
     def wall_seconds(self) -> float | None:
         """Expected seconds from start to end, with as many trials at the same time as there are workers."""
         parts = [_wall_seconds(r, self.at_once) for r in self.all_rounds]
-        return None if any(p is None for p in parts) else sum(p for p in parts if p is not None)
+        start = _START_SECONDS if self.at_once > 1 else 0.0
+        return None if any(p is None for p in parts) else sum((p for p in parts if p is not None), start)
 
     def __repr__(self) -> str:
         rounds = ", ".join(f"{r.n_trials} × {r.plan.epochs:.3g} epochs" for r in self.rounds)
