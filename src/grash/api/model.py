@@ -23,10 +23,10 @@ from grash.api.explain import (
 )
 from grash.data.candidates import Ids, SeenEntities, common_entities, entities_of_type, find_type_relation
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset, SplitName
+from grash.data.iris import find_id, prefixes_of, shorten
 from grash.data.known_answers import TripleIndex, known_answers, known_relations
 from grash.data.load import Source, is_bundled, load_dataset
 from grash.data.readers.source import dataset_name, split_files
-from grash.data.vocabulary import Vocabulary
 from grash.engines.memory import choose_device
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
 from grash.evaluation.calibration import Calibration, Reliability, calibrate, measure
@@ -363,7 +363,7 @@ class Model:
         if metric not in METRICS:
             raise ConfigError(f"metric={metric!r} is unknown: give {', '.join(METRICS)}.")
         _check_count(k)
-        center = _find(entity, entity_id, self.dataset.entities, self.dataset.n_entities, "entity")
+        center = _find(entity, entity_id, self.dataset, "entity")
         if center is None:
             raise InputError("No entity is given: give entity= or entity_id=.")
         table = self.kge.entity
@@ -442,9 +442,9 @@ class Model:
         """Return the question by ids; exactly one part must be None."""
         data = self.dataset
         found = {
-            "head": _find(head, head_id, data.entities, data.n_entities, "head"),
-            "relation": _find(relation, relation_id, data.relations, data.n_relations, "relation"),
-            "tail": _find(tail, tail_id, data.entities, data.n_entities, "tail"),
+            "head": _find(head, head_id, data, "head"),
+            "relation": _find(relation, relation_id, data, "relation"),
+            "tail": _find(tail, tail_id, data, "tail"),
         }
         missing = [part for part, value in found.items() if value is None]
         if len(missing) != 1:
@@ -455,10 +455,14 @@ class Model:
         return Query(**found)
 
     def entity_id(self, entity: Name) -> int:
-        return _id_of(entity, self.dataset.entities, self.dataset.n_entities, "entity")
+        return _id_of(entity, self.dataset, "entity")
 
     def relation_id(self, relation: Name) -> int:
-        return _id_of(relation, self.dataset.relations, self.dataset.n_relations, "relation")
+        return _id_of(relation, self.dataset, "relation")
+
+    def short_name(self, name: str) -> str:
+        """Return a name as answers show it: an IRI with a prefix of its source or a common one, e.g. dbo:genre."""
+        return shorten(name, prefixes_of(self.dataset))
 
     def entity_name(self, i: int) -> str:
         return str(i) if self.dataset.entities is None else self.dataset.entities.name(i)
@@ -649,26 +653,32 @@ def _check_trained(folder: Path) -> None:
         )
 
 
-def _find(name: Name | None, i: int | None, vocabulary: Vocabulary | None, count: int, part: str) -> int | None:
+def _find(name: Name | None, i: int | None, dataset: Dataset, part: str) -> int | None:
     """Return the id of a part of a question, which is given by name, by id, or not at all."""
     if name is not None and i is not None:
         raise InputError(f"Both {part}={name!r} and {part}_id={i} are given: give one of them.")
     kind = "relation" if part == "relation" else "entity"
     if i is None:
-        return None if name is None else _id_of(name, vocabulary, count, kind)
-    return _id_of(i, None, count, kind)
+        return None if name is None else _id_of(name, dataset, kind)
+    return _checked_id(i, dataset.n_relations if kind == "relation" else dataset.n_entities, kind)
 
 
-def _id_of(name: Name, vocabulary: Vocabulary | None, count: int, kind: str) -> int:
-    """Return the id of a name; without a vocabulary, ids are names."""
+def _id_of(name: Name, dataset: Dataset, kind: str) -> int:
+    """Return the id of a name, also of a short form of an IRI; without a vocabulary, ids are names."""
+    vocabulary = dataset.relations if kind == "relation" else dataset.entities
+    count = dataset.n_relations if kind == "relation" else dataset.n_entities
+    if vocabulary is None or isinstance(name, bool) or not isinstance(name, str | int | np.integer):
+        return _checked_id(name, count, kind)
+    if isinstance(name, str) or vocabulary.find(str(name)) is not None:
+        return find_id(str(name), vocabulary, prefixes_of(dataset))
+    keyword = "relation_id=" if kind == "relation" else "head_id=, tail_id= or entity_id="
+    hint = f"Ids are given as {keyword}, and to `score` as an integer array (n, 3)."
+    raise UnknownName(kind, str(name), hint=hint)
+
+
+def _checked_id(name: Name, count: int, kind: str) -> int:
     if isinstance(name, bool) or not isinstance(name, str | int | np.integer):
         raise InputError(f"{name!r} is no {kind}: give a name or an id.")
-    if vocabulary is not None:
-        if isinstance(name, str) or vocabulary.find(str(name)) is not None:
-            return vocabulary.id(str(name))
-        keyword = "relation_id=" if kind == "relation" else "head_id=, tail_id= or entity_id="
-        hint = f"Ids are given as {keyword}, and to `score` as an integer array (n, 3)."
-        raise UnknownName(kind, str(name), hint=hint)
     if isinstance(name, str) and not name.isdecimal():
         raise InputError(f"The dataset has no names, so {kind} {name!r} is unknown: give its id, 0 to {count - 1:,}.")
     if not 0 <= int(name) < count:

@@ -290,13 +290,14 @@ def neighbors(
 ) -> None:
     """List the entities with the most similar embeddings."""
     check_answers_file(out, overwrite=overwrite)
-    answers = _load(model, device, threads, one=True).neighbors(entity, top_k, metric)  # type: ignore[arg-type]
+    loaded = _load(model, device, threads, one=True)
+    answers = loaded.neighbors(entity, top_k, metric)  # type: ignore[arg-type]
     ranked = list(enumerate(answers, 1))
     if json:
         found = [{"name": a.name, "id": a.id, "score": a.score} for a in answers]
         as_json({"entity": entity, "metric": metric, "neighbors": found})
     elif out is None:
-        table(("rank", "neighbor", f">{metric}"), [(i, a.name, a.score) for i, a in ranked])
+        table(("rank", "neighbor", f">{metric}"), [(i, loaded.short_name(a.name), a.score) for i, a in ranked])
     if out is not None:
         write_answers(("entity", "neighbor", "rank", metric), ((entity, a.name, i, a.score) for i, a in ranked), out)
 
@@ -426,9 +427,11 @@ def _show_answers(model: Model, answers: Predictions) -> None:
     """Print a table, and what the probability of the first new answer means."""
     if model.calibration is None:
         ranked = enumerate(answers, 1)
-        table(("rank", "answer", ">score", "known"), [(i, a.name, a.score, a.known) for i, a in ranked])
+        table(
+            ("rank", "answer", ">score", "known"), [(i, model.short_name(a.name), a.score, a.known) for i, a in ranked]
+        )
         return
-    rows = [(i, a.name, a.score, percent(a.probability), a.known) for i, a in enumerate(answers, 1)]
+    rows = [(i, model.short_name(a.name), a.score, percent(a.probability), a.known) for i, a in enumerate(answers, 1)]
     table(("rank", "answer", ">score", ">probability", "known"), rows)
     first = next((a.probability for a in answers if not a.known), None)
     if first is not None:

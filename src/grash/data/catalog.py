@@ -53,7 +53,7 @@ CATALOG_FILE = Path(__file__).parent / "bundled" / "catalog.json"
 class RemoteFile:
     """A file to download."""
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     url: str
     name: str  # its name in the download folder
@@ -66,7 +66,7 @@ class RemoteFile:
 class CatalogEntry:
     """A public dataset."""
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     title: str

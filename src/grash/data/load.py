@@ -236,13 +236,13 @@ def _read(layout: Layout, options: SourceOptions) -> Dataset:
 
 def _read_names(layout: Layout, options: SourceOptions) -> _Graph:
     """Read files of names in any format, train first."""
-    encoder, notes = Encoder(), Counter[str]()
+    encoder, notes, prefixes = Encoder(), Counter[str](), dict[str, str]()
     splits: dict[str, Triples] = {}
     for split in SPLITS:
         if split in layout.files:
             path, file_format = layout.files[split], layout.formats[split]
             if file_format in RDF_FORMATS:
-                splits[split] = read_rdf_file(path, file_format, encoder, options, notes)
+                splits[split] = read_rdf_file(path, file_format, encoder, options, notes, prefixes)
             elif file_format == "parquet":
                 splits[split] = tables.read_parquet_file(path, encoder, options)
             elif file_format == "text":
@@ -253,7 +253,7 @@ def _read_names(layout: Layout, options: SourceOptions) -> _Graph:
                     f"give the splits in one format."
                 )
     log_skipped_literals(notes)
-    return _named_graph(splits, encoder, dict(notes))
+    return _named_graph(splits, encoder, {**notes, **({"prefixes": prefixes} if prefixes else {})})
 
 
 def _read_arrays(layout: Layout) -> _Graph:

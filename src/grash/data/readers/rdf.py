@@ -28,24 +28,36 @@ _GENERATED = re.compile(r"_:[0-9a-f]{24,32}")  # the parser's name of a node wit
 
 
 def read_rdf_file(
-    path: Path, rdf_format: str, encoder: Encoder, options: SourceOptions, notes: Counter[str]
+    path: Path,
+    rdf_format: str,
+    encoder: Encoder,
+    options: SourceOptions,
+    notes: Counter[str],
+    prefixes: dict[str, str],
 ) -> Triples:
-    """Return the triples (n, 3) of an RDF file; `notes` counts the skipped literals and nested triples."""
+    """Return the triples (n, 3) of an RDF file.
+
+    `notes` counts the skipped literals and nested triples; `prefixes` receives those that the file declares.
+    """
     with open_source(path) as stream:
-        blocks = rdf_blocks(stream, rdf_format, options, notes)
+        blocks = rdf_blocks(stream, rdf_format, options, notes, prefixes)
         return concatenate_blocks(encoder.encode(*zip(*block)) for block in blocks)
 
 
 def rdf_blocks(
-    stream: SourceStream, rdf_format: str, options: SourceOptions, notes: Counter[str]
+    stream: SourceStream,
+    rdf_format: str,
+    options: SourceOptions,
+    notes: Counter[str],
+    prefixes: dict[str, str] | None = None,
 ) -> Iterator[list[tuple[str, str, str]]]:
-    """Yield the triples of an RDF stream as names, in blocks."""
-    names = _names(_parse(stream, rdf_format), rdf_format, options.literals == "keep", notes)
+    """Yield the triples of an RDF stream as names, in blocks; `prefixes` receives those that it declares."""
+    names = _names(_parse(stream, rdf_format, prefixes), rdf_format, options.literals == "keep", notes)
     while block := list(islice(names, _BLOCK)):
         yield block
 
 
-def _parse(stream: SourceStream, rdf_format: str) -> Iterator[Any]:
+def _parse(stream: SourceStream, rdf_format: str, prefixes: dict[str, str] | None) -> Iterator[Any]:
     """Yield the quads of a stream. A syntax error becomes an InputError with its line."""
     from pyoxigraph import RdfFormat, parse
 
@@ -53,7 +65,10 @@ def _parse(stream: SourceStream, rdf_format: str) -> Iterator[Any]:
     try:
         source = cast(Any, _TaggedStream(stream) if rdf_format == "rdfxml" else stream)
         # lenient: real dumps have IRIs with forbidden characters, which still work as names
-        yield from parse(source, format=getattr(RdfFormat, RDF_FORMATS[rdf_format]), lenient=True)
+        parser = parse(source, format=getattr(RdfFormat, RDF_FORMATS[rdf_format]), lenient=True)
+        yield from parser
+        if prefixes is not None:
+            prefixes.update(parser.prefixes)
     except SyntaxError as error:
         if stream.error is not None:
             raise stream.error from error

@@ -1,0 +1,70 @@
+"""Short forms of IRIs: prefixed names as dbo:genre, and the part after the last # or / if only one name ends in it.
+
+Prefixes are those of the source (Turtle and RDF/XML declare them), and some that every RDF user knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from grash.data.dataset import Dataset
+from grash.data.vocabulary import Vocabulary
+from grash.errors import UnknownName
+
+COMMON = {
+    "rdf": "http://www.w3.org/1999/02/22-rdf-syntax-ns#",
+    "rdfs": "http://www.w3.org/2000/01/rdf-schema#",
+    "owl": "http://www.w3.org/2002/07/owl#",
+    "skos": "http://www.w3.org/2004/02/skos/core#",
+    "foaf": "http://xmlns.com/foaf/0.1/",
+    "schema": "http://schema.org/",
+    "dct": "http://purl.org/dc/terms/",
+    "dbr": "http://dbpedia.org/resource/",
+    "dbo": "http://dbpedia.org/ontology/",
+    "wd": "http://www.wikidata.org/entity/",
+    "wdt": "http://www.wikidata.org/prop/direct/",
+}
+_LOCAL = re.compile(r"[\w][\w.-]*(?<!\.)")  # what may follow a prefix without escapes
+_MOST_ENDINGS = 16  # names with the same end that are looked at
+
+
+def prefixes_of(dataset: Dataset) -> dict[str, str]:
+    """Return prefix → namespace; what the source declares takes precedence."""
+    declared = dataset.provenance.get("prefixes", {})
+    return {**COMMON, **(declared if isinstance(declared, dict) else {})}
+
+
+def shorten(name: str, prefixes: Mapping[str, str]) -> str:
+    """Return a prefixed name for an IRI, e.g. dbo:genre, or the name as it is."""
+    if "://" not in name:
+        return name
+    fitting = [(len(space), prefix) for prefix, space in prefixes.items() if space and name.startswith(space)]
+    length, prefix = max(fitting, default=(0, ""))
+    return f"{prefix}:{name[length:]}" if length and _LOCAL.fullmatch(name[length:]) else name
+
+
+def find_id(name: str, vocabulary: Vocabulary, prefixes: Mapping[str, str]) -> int:
+    """Return the id of a name, or of the IRI that <IRI>, prefix:local or a unique ending means.
+
+    Raises UnknownName with suggestions; if several IRIs have that ending, with these.
+    """
+    found = vocabulary.find(name)
+    if found is None and name.startswith("<") and name.endswith(">"):
+        found = vocabulary.find(name[1:-1])
+    prefix, colon, local = name.partition(":")
+    if found is None and colon and prefix in prefixes:
+        found = vocabulary.find(prefixes[prefix] + local)
+    if found is not None:
+        return found
+    endings = [iri for iri in vocabulary.suggest(name, _MOST_ENDINGS) if "://" in iri and _local_part(iri) == name]
+    if len(endings) == 1:
+        return vocabulary.id(endings[0])
+    if endings:
+        hint = f"{len(endings)} names end in it: give one of them, as an IRI or with a prefix."
+        raise UnknownName(vocabulary.kind, name, [shorten(iri, prefixes) for iri in endings[:3]], hint=hint)
+    return vocabulary.id(name)
+
+
+def _local_part(iri: str) -> str:
+    return re.split(r"[#/]", iri)[-1]

@@ -1,0 +1,66 @@
+"""Names of RDF graphs can be given and are shown in short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import grash
+from grash.cli import main
+from grash.data.iris import COMMON, shorten
+from grash.errors import UnknownName
+
+TURTLE = """
+@prefix ex: <http://example.org/> .
+@prefix g: <http://example.org/genre/> .
+@prefix dbo: <http://dbpedia.org/ontology/> .
+ex:Alien dbo:genre g:Horror . ex:Dune dbo:genre g:SciFi . ex:Solaris dbo:genre g:SciFi .
+ex:Alien ex:follows ex:Dune . ex:Dune ex:follows ex:Solaris . g:Alien ex:follows ex:Alien .
+<http://example.org/a b> ex:follows ex:Dune .
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> grash.Model:
+    path = tmp_path_factory.mktemp("rdf") / "films.ttl"
+    path.write_text(TURTLE)
+    graph = grash.load_dataset(path, n_valid=0, n_test=0)
+    assert graph.provenance["prefixes"]["g"] == "http://example.org/genre/"
+    return grash.train(graph, dim=4, epochs=1, device="cpu")
+
+
+@pytest.mark.parametrize("head", ["http://example.org/Dune", "<http://example.org/Dune>", "ex:Dune", "Dune"])
+@pytest.mark.parametrize("relation", ["http://dbpedia.org/ontology/genre", "dbo:genre", "genre"])
+def test_an_iri_can_be_given_in_full_with_a_prefix_or_by_its_end(model: grash.Model, head: str, relation: str) -> None:
+    query = model.query(head, relation, None)
+    assert model.entity_name(query.head or 0) == "http://example.org/Dune"
+    assert model.relation_name(query.relation or 0) == "http://dbpedia.org/ontology/genre"
+
+
+def test_an_end_that_several_names_have_is_an_error_with_these(model: grash.Model) -> None:
+    with pytest.raises(UnknownName, match="'ex:Alien', 'g:Alien'.*2 names end in it") as caught:
+        model.entity_id("Alien")
+    assert sorted(caught.value.suggestions) == ["ex:Alien", "g:Alien"]
+    with pytest.raises(UnknownName, match="There is no entity named 'Duna'"):
+        model.entity_id("Duna")
+
+
+def test_answers_are_shown_with_prefixes_and_written_in_full(
+    model: grash.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.save(tmp_path / "model")
+    words = ["predict", str(tmp_path / "model"), "--head", "ex:Alien", "--relation", "genre", "-k", "99"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "g:Horror" in shown and "http://example.org/genre/" not in shown
+    assert "http://example.org/a b" in shown, "a name that is no prefixed name stays as it is"
+    assert main([*words, "-o", str(tmp_path / "answers.csv")]) == 0
+    assert "http://example.org/genre/Horror" in (tmp_path / "answers.csv").read_text()
+
+
+def test_the_longest_namespace_wins() -> None:
+    prefixes = {**COMMON, "ex": "http://example.org/", "g": "http://example.org/genre/"}
+    assert shorten("http://example.org/genre/SciFi", prefixes) == "g:SciFi"
+    assert shorten("http://www.w3.org/2002/07/owl#Class", prefixes) == "owl:Class"
+    assert shorten("http://example.org/", prefixes) == "http://example.org/" and shorten("ex", prefixes) == "ex"
