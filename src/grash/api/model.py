@@ -21,15 +21,19 @@ from grash.api.explain import (
     surroundings,
     type_shares,
 )
+from grash.data.arrays import TripleSet
 from grash.data.candidates import Ids, SeenEntities, common_entities, entities_of_type, find_type_relation
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset, SplitName
+from grash.data.growth import grow
 from grash.data.iris import find_id, prefixes_of, shorten
 from grash.data.known_answers import TripleIndex, known_answers, known_relations
-from grash.data.load import Source, is_bundled, load_dataset
+from grash.data.load import Source, as_dataset, is_bundled, load_dataset
 from grash.data.readers.source import dataset_name, split_files
 from grash.engines.memory import choose_device
+from grash.engines.update import NewRows, UpdateReport, UpdateSettings, update_model
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
 from grash.evaluation.calibration import Calibration, Reliability, calibrate, measure
+from grash.evaluation.discovery import discover
 from grash.evaluation.evaluate import evaluate as evaluate_own
 from grash.evaluation.evaluate import evaluate_other
 from grash.evaluation.metrics import Evaluation
@@ -44,6 +48,7 @@ from grash.models.base import SIDES, Side
 from grash.models.store import StoredModel, model_folder, replace_calibration, save_model
 from grash.models.store import load_model as read_model
 from grash.training.config import TrainConfig, make_config
+from grash.training.loop import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -101,6 +106,19 @@ class Predictions(list[Prediction]):
         with_probability = any(answer.probability is not None for answer in self)
         columns = ("rank", "name", "score", "known", *(("probability",) if with_probability else ()))
         return html_table(f"{len(self)} answers", columns, [[row[c] for c in columns] for row in self.rows()])
+
+
+@dataclass(frozen=True)
+class DiscoveredTriple:
+    """A new triple by name and by ids, its probability and its score as a tail."""
+
+    head: str
+    relation: str
+    tail: str
+    ids: tuple[int, int, int]
+    probability: float
+    score: float
+    known: bool = False  # whether valid or test has it; only if these were hidden
 
 
 @dataclass(frozen=True)
@@ -309,6 +327,76 @@ class Model:
         if not np.isfinite(found).all():
             raise Diverged(_NOT_FINITE)
         return found
+
+    def update(
+        self,
+        added: Source | None = None,
+        removed: Source | None = None,
+        *,
+        epochs: float | None = None,
+        replay: float | None = None,
+        freeze: bool = False,
+        new_rows: NewRows = "triples",
+        evaluate: bool = True,
+        threads: int | None = None,
+        watch: Callable[[Progress], None] | None = None,
+    ) -> tuple[Model, UpdateReport]:
+        """Continue the training on a changed graph; return the new model, and what changed and what it cost.
+
+        added, removed: triples by name, a file, a folder or a Dataset. Known names keep their rows, new ones get rows.
+        The triples of a file are added to train; those of a folder with splits to these. Triples of valid and test
+        stay held out. epochs: passes over the examples (default: 15 % of the earlier epochs, with freeze none: new
+        rows are only set).
+        replay: train on the new triples and that many old ones for each, instead of all. freeze: old rows stay as they
+        are. new_rows: new rows start at what their triples point at (triples), at the mean of their neighbors
+        (neighbors) or at random (random). evaluate: test at the end. watch: receives the progress.
+        """
+        settings = UpdateSettings(epochs, replay, freeze, new_rows)
+        growth = grow(self.dataset, *(None if g is None else load_triples(g) for g in (added, removed)))
+        trained = max((v["epoch"] for v in self.history if "update" not in v), default=self.config.epochs)
+        kge, history, report = update_model(
+            self.kge, growth, self.config, settings, epochs_before=trained, threads=threads, watch=watch
+        )
+        number = 1 + max((v.get("update", 0) for v in self.history), default=0)
+        past = [*self.history, *(asdict(v) | {"update": number} for v in history)]
+        model = Model(kge, growth.dataset, self.config, history=past)
+        if evaluate and len(growth.dataset.test):
+            model.evaluation = model.evaluate(seed=self.config.seed).to_dict()
+        model.calibrate(seed=self.config.seed)
+        return model, report
+
+    def discover(
+        self,
+        relation: Name | None = None,
+        *,
+        k: int = 1000,
+        min_probability: float = 0.0,
+        like_known: bool = True,
+        hide: bool = False,
+        watch: Callable[[int, int], None] | None = None,
+    ) -> list[DiscoveredTriple]:
+        """Return the k most probable triples that the dataset does not have, most probable first.
+
+        The probability of a triple is the smaller one of its two questions. relation: only of this one. like_known:
+        only heads and tails seen on that side of the relation in train; False asks about all pairs, most of which make
+        no sense. hide: treat valid and test as unknown, to count what is found of them (`known`). watch: receives the
+        number of questions done, and of all. InputError if the model is not calibrated.
+        """
+        if self.calibration is None:
+            raise InputError(_NOT_CALIBRATED)
+        _check_count(k)
+        relations = None if relation is None else [self.relation_id(relation)]
+        found = discover(
+            self.kge, self.dataset, self.calibration, k=k, relations=relations, min_probability=min_probability,
+            like_known=like_known, known=("train",) if hide else SPLITS, watch=watch,
+        )  # fmt: skip
+        held = TripleSet(np.ascontiguousarray(np.concatenate([self.dataset.valid, self.dataset.test])))
+        known = held.contains(np.ascontiguousarray(found.triples.astype(np.int32)))
+        columns = (found.triples.tolist(), found.probabilities.tolist(), found.scores.tolist(), known.tolist())
+        return [
+            DiscoveredTriple(self.entity_name(h), self.relation_name(r), self.entity_name(t), (h, r, t), p, s, held_out)
+            for (h, r, t), p, s, held_out in zip(*columns)
+        ]
 
     def calibrate(self, *, sample: int | None = None, seed: int = 0) -> Calibration | None:
         """Learn on valid how often answers with such scores are right, and return it; None with too little data.
@@ -770,6 +858,13 @@ def load_split(source: str | Path, split: SplitName = "test", **reading: Any) ->
     if not len(graph.split(split)):
         raise InputError(f"{source} has no {split} triples: give a file of triples, or a folder with a {split} file.")
     return graph
+
+
+def load_triples(source: Source, **reading: Any) -> Dataset:
+    """Load triples to add or to remove; nothing is split off. reading: separator, header, columns, literals, format."""
+    if isinstance(source, Dataset) or is_bundled(Path(source)) or (Path(source) / DATASET_FILE).is_file():
+        return as_dataset(source)
+    return load_dataset(source, n_valid=0, n_test=0, **reading)
 
 
 def load_model(folder: str | Path, *, device: str = "auto") -> Model:

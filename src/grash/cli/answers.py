@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from grash.cli.console import say
 from grash.errors import ConfigError, InputError, UnknownName
@@ -26,18 +28,19 @@ if TYPE_CHECKING:
 
 PARTS = ("head", "relation", "tail")
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+NTRIPLES = ".nt"
 
 _T = TypeVar("_T")
 _SKIPPED_SHOWN = 20  # skipped lines that get their own message
 _BOM = b"\xef\xbb\xbf"
 
 
-def check_answers_file(path: Path | None, *, overwrite: bool) -> None:
+def check_answers_file(path: Path | None, *, overwrite: bool, suffixes: tuple[str, ...] = SUFFIXES) -> None:
     """Raise an error, before anything is computed, if answers cannot be written to this file."""
     if path is None:
         return
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"-o {path}: the format is not clear. Give a name that ends in {', '.join(SUFFIXES)}.")
+    if path.suffix.lower() not in suffixes:
+        raise ConfigError(f"-o {path}: the format is not clear. Give a name that ends in {', '.join(suffixes)}.")
     if not overwrite:
         check_absent(path)
     check_writable(path)
@@ -54,12 +57,25 @@ def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: P
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as text:
         if kind == ".parquet":
             _polars(path).DataFrame(list(rows), schema=list(columns), orient="row").write_parquet(temporary)
+        elif kind == NTRIPLES:
+            for row in rows:
+                text.write(" ".join(_iri(str(name)) for name in row[:3]) + " .\n")
         elif kind == ".jsonl":
             for row in rows:
                 text.write(json.dumps(dict(zip(columns, row)), ensure_ascii=False, allow_nan=False) + "\n")
         else:
             _write_text(columns, rows, text, "," if kind == ".csv" else "\t")
     say(f"answers: {path}")
+
+
+def _iri(name: str) -> str:
+    """Return a name as an IRI of N-Triples: itself if it is one, a blank node as it is, else below urn:grash:."""
+    plain = name.removeprefix("<").removesuffix(">")
+    if re.fullmatch(r"_:[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        return name
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20<>\"{}|^`\\]+", plain):
+        return f"<{plain}>"
+    return f"<urn:grash:{quote(name, safe='')}>"
 
 
 def _polars(path: Path) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grash.data.arrays import Triples
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
 from grash.engines.memory import (
@@ -377,7 +378,8 @@ class TrainingData:
     """A dataset on a device, shared by all trainings on it: triples, validation questions and their filter.
 
     Each part is moved there once, when it is first needed. keys: for a subgraph, ids of its entities and relations in
-    the full graph. valid_sample: number of validation triples, if not all.
+    the full graph. valid_sample: number of validation triples, if not all. examples: triples to train on, if not all of
+    the train split; known answers are still those of the whole split.
     """
 
     def __init__(
@@ -389,19 +391,21 @@ class TrainingData:
         valid_sample: int | None = None,
         seed: int = 0,
         metric: Metric = "mrr",
+        examples: Triples | None = None,
     ) -> None:
         if not len(dataset.train):
             raise InputError(f"{dataset.name} has no training triples.")
         set_current_device(device)
         self.dataset, self.device, self.valid_sample, self.seed = dataset, device, valid_sample, seed
         self.keys, self.metric = keys, metric
+        self.examples = dataset.train if examples is None else examples
         self.sizes = (dataset.n_entities, dataset.n_relations)
         self.n_valid = len(dataset.valid) if valid_sample is None else min(len(dataset.valid), valid_sample)
         self._n_filtered: int | None = None  # counted with the validator; the memory plan guesses before
 
     @cached_property
     def train(self) -> Tensor:
-        return triples_on(self.dataset.train, self.device)
+        return triples_on(self.examples, self.device)
 
     @cached_property
     def known(self) -> KnownAnswers:
@@ -434,4 +438,4 @@ class TrainingData:
 
     def batches(self, config: TrainConfig) -> Batches:
         known = self.known if needs_index(config) else None
-        return Batches(self.dataset.train, *self.sizes, config, self.device, on_device=self.train, known=known)
+        return Batches(self.examples, *self.sizes, config, self.device, on_device=self.train, known=known)

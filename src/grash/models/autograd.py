@@ -129,6 +129,10 @@ class AutogradModel(KgeModel):
             ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def fitted_relation(self, head: Tensor, tail: Tensor) -> Tensor:
+        """Return the mean relation; no formula fits all of these models."""
+        return self.relation.mean(0)
+
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
         return torch.cat([self._between(head, tail, part) for part in self._parts(relations, len(head))], 1)
 

@@ -100,6 +100,10 @@ class KgeModel(ABC):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """upstream, scores (B, R) → gradients for head, tail and relations."""
 
+    @abstractmethod
+    def fitted_relation(self, head: Tensor, tail: Tensor) -> Tensor:
+        """head (B, D), tail (B, D) → (width,): a relation row that fits these pairs, a start for training."""
+
     @staticmethod
     def relation_width(dim: int) -> int:
         """Return the floats per relation for entities of `dim` floats."""
@@ -199,6 +203,11 @@ class DotModel(KgeModel):
     @abstractmethod
     def relation_features_gradient(self, upstream: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         """upstream (B, width) → gradients for head (B, D) and tail (B, D)."""
+
+    def fitted_relation(self, head: Tensor, tail: Tensor) -> Tensor:
+        """Return the mean of the features, as long as relation rows are on average."""
+        row = self.relation_features(head, tail).mean(0)
+        return row * (self.relation.norm(dim=1).mean() / row.norm().clamp_min(1e-30))
 
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
         return self.relation_features(head, tail) @ relations.T

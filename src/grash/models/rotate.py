@@ -39,6 +39,10 @@ class RotatE(KgeModel):
         for_phase = ui * (re * cos - im * sin) - ur * (re * sin + im * cos)
         return for_known, for_phase if side == "tail" else -for_phase
 
+    def fitted_relation(self, head: Tensor, tail: Tensor) -> Tensor:
+        _, along, across = _products(head, tail)
+        return torch.atan2(across.mean(0), along.mean(0))
+
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
         squares, along, across = _products(head, tail)
         tiles = self._tiles(relations, len(head))

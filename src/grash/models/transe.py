@@ -21,6 +21,9 @@ class TransE(KgeModel):
     def query_gradient(self, upstream: Tensor, known: Tensor, relation: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         return upstream, upstream if side == "tail" else -upstream
 
+    def fitted_relation(self, head: Tensor, tail: Tensor) -> Tensor:
+        return (tail - head).mean(0)
+
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
         return pair_scores(tail - head, relations, self.pair)
 

@@ -1,0 +1,98 @@
+"""Graphs that change: ids stay, the split stays, and every count is exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import grash
+from grash.data.dataset import SPLITS
+from grash.data.growth import grow
+from grash.errors import InputError
+
+OLD = [("a", "likes", "b"), ("b", "likes", "c"), ("c", "knows", "a"), ("a", "knows", "c")]
+
+
+def graph(train, valid=None, test=None):
+    return grash.from_triples(train, valid, test, n_valid=0, n_test=0)
+
+
+def named(dataset, split):
+    e, r = dataset.entities, dataset.relations
+    return {(e.name(h), r.name(i), e.name(t)) for h, i, t in dataset.split(split).tolist()}
+
+
+def test_known_names_keep_their_ids_and_new_ones_come_after():
+    old = graph(OLD)
+    found = grow(old, graph([("z", "likes", "a"), ("a", "sees", "y")]))
+    assert list(found.dataset.entities) == [*old.entities, "z", "y"]
+    assert list(found.dataset.relations) == [*old.relations, "sees"]
+    assert np.array_equal(found.dataset.train[: len(OLD)], old.train)
+    assert (found.diff.n_new_entities, found.diff.n_new_relations, found.diff.n_added) == (2, 1, 2)
+    assert found.diff.new_relations == ("sees",)
+
+
+def test_held_out_triples_stay_held_out():
+    old = graph(OLD, [("b", "knows", "a")], [("c", "likes", "a")])
+    given = [("b", "knows", "a"), ("c", "likes", "a"), ("a", "likes", "b"), ("a", "likes", "c")]
+    found = grow(old, graph(given))
+    assert named(found.dataset, "train") == {*OLD, ("a", "likes", "c")}
+    assert found.diff.n_held_out == 2 and found.diff.n_known == 1 and found.diff.n_added == 1
+    assert named(found.dataset, "test") == {("c", "likes", "a")}
+
+
+def test_splits_of_a_folder_are_added_to_these_splits():
+    found = grow(graph(OLD, [("b", "knows", "a")]), graph([("a", "likes", "c")], [("c", "likes", "b")]))
+    assert named(found.dataset, "valid") == {("b", "knows", "a"), ("c", "likes", "b")}
+    assert found.diff.n_added_valid == 1
+
+
+def test_triples_can_be_removed():
+    found = grow(graph(OLD), removed=graph([OLD[0], ("x", "likes", "y")]))
+    assert named(found.dataset, "train") == set(OLD[1:])
+    assert (found.diff.n_removed, found.diff.n_not_found) == (1, 1)
+    assert found.dataset.n_entities == 3
+
+
+@pytest.mark.parametrize(
+    ("added", "removed", "sentence"),
+    [
+        ([OLD[0]], None, "All 1 triples of unnamed are in unnamed already: nothing to update"),
+        (None, [("x", "likes", "y")], "None of the 1 triples to remove is in unnamed"),
+        (None, OLD, "Every triple of train would be removed"),
+        (None, None, "Nothing is given"),
+    ],
+)
+def test_an_update_that_changes_nothing_is_a_sentence(added, removed, sentence):
+    with pytest.raises(InputError, match=sentence):
+        grow(graph(OLD), *(None if g is None else graph(g) for g in (added, removed)))
+
+
+def test_graphs_without_names_are_matched_by_id():
+    old = grash.from_triples(np.array([[0, 0, 1], [1, 0, 2]]), ids=True, n_valid=0, n_test=0)
+    found = grow(old, grash.from_triples(np.array([[4, 1, 0]]), ids=True, n_valid=0, n_test=0))
+    assert (found.dataset.n_entities, found.dataset.n_relations) == (5, 2)
+    with pytest.raises(InputError, match="has no names"):
+        grow(old, graph(OLD))
+
+
+_TRIPLE = st.tuples(st.sampled_from("abcdef"), st.sampled_from("rs"), st.sampled_from("abcdef"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_TRIPLE, min_size=1, unique=True), st.lists(_TRIPLE, unique=True), st.lists(_TRIPLE, min_size=1))
+def test_growing_is_set_arithmetic(train, valid, new):
+    valid = [row for row in valid if row not in train]
+    old = graph(train, valid or None)
+    expected = (set(train) | set(new)) - set(valid)
+    if expected == set(train):
+        with pytest.raises(InputError, match="nothing to update"):
+            grow(old, graph(new))
+        return
+    found = grow(old, graph(new))
+    assert named(found.dataset, "train") == expected and named(found.dataset, "valid") == set(valid)
+    assert found.diff.n_added == len(expected) - len(train)
+    for split in SPLITS:
+        assert np.array_equal(found.dataset.split(split)[: len(old.split(split))], old.split(split))

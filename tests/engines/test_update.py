@@ -1,0 +1,131 @@
+"""Updates of models: what stays, what moves, how new rows start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import grash
+from grash.data.growth import grow
+from grash.engines.update import UpdateSettings, fill_new_rows
+from grash.errors import ConfigError
+from grash.models import MODELS, model_class
+from grash.models.autograd import AutogradModel
+from grash.training.config import make_config
+from grash.training.initial import initial_model
+
+NEW = [
+    ("Atlantis", "located_in", "Portugal"),
+    ("Atlantis", "twinned_with", "Lisbon"),
+    ("Lisbon", "twinned_with", "Porto"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return grash.train("world", model="complex", dim=32, epochs=6, valid_every=3, reciprocal=True, calibrate=False)
+
+
+@pytest.fixture(scope="module")
+def added():
+    return grash.from_triples(NEW, n_valid=0, n_test=0, name="new")
+
+
+def test_an_update_keeps_names_and_split_and_improves_the_model(trained, added):
+    before = trained.entity_embeddings.copy()
+    model, report = trained.update(added)
+    assert np.array_equal(trained.entity_embeddings, before)
+    assert model.dataset.entities.name(5) == trained.dataset.entities.name(5)
+    assert np.array_equal(model.dataset.test, trained.dataset.test)
+    assert model.evaluation["both"]["mrr"] > trained.evaluation["both"]["mrr"] - 0.02
+    assert report.diff.n_new_entities == 1 and report.diff.n_new_relations == 1
+    assert report.optimizer_state == "rebuilt" and 0 < report.entity_drift.mean < 0.5
+    assert model.calibration is not None
+    assert model.predict(head="Atlantis", relation="located_in", k=3)
+    assert "update" in model.history[-1] and "update" not in model.history[0]
+
+
+def test_frozen_rows_are_the_same_bit_for_bit(trained, added):
+    model, report = trained.update(added, freeze=True, epochs=20)
+    n = trained.dataset.n_entities
+    assert np.array_equal(model.entity_embeddings[:n], trained.entity_embeddings)
+    old, new = trained.dataset.n_relations, model.dataset.n_relations
+    kept = [*range(old), *range(new, new + old)]
+    assert np.array_equal(model.relation_embeddings[kept], trained.relation_embeddings)
+    assert report.entity_drift.n_moved == report.relation_drift.n_moved == 0
+    ranked = [a.name for a in model.predict(head="Atlantis", relation="located_in", k=10)]
+    assert "Portugal" in ranked
+
+
+def test_frozen_adam_becomes_adagrad():
+    graph = grash.from_triples(NEW[1:] * 1 + [("Porto", "twinned_with", "Faro")], n_valid=0, n_test=0)
+    model = grash.train(graph, model="rotate", dim=4, epochs=2, optimizer="adam", training="1vsall", lr=0.01)
+    grown, report = model.update(grash.from_triples(NEW[:1], n_valid=0, n_test=0), freeze=True, epochs=2)
+    assert report.entity_drift.n_moved == report.relation_drift.n_moved == 0 and report.positives > 0
+    assert grown.config.optimizer == "adam"
+
+
+def test_no_epochs_train_nothing(trained, added):
+    _, report = trained.update(added, freeze=True)
+    assert report.positives == 0 and report.entity_drift.n_moved == 0
+
+
+def test_triples_can_be_removed(trained):
+    train = trained.dataset
+    first = [
+        tuple(names.name(int(i)) for names, i in zip((train.entities, train.relations, train.entities), train.train[0]))
+    ]
+    model, report = trained.update(removed=grash.from_triples(first, n_valid=0, n_test=0), epochs=1)
+    assert report.diff.n_removed == 1 and len(model.dataset.train) == len(train.train) - 1
+
+
+@pytest.mark.parametrize("reciprocal", [False, True])
+@pytest.mark.parametrize("name", ["complex", "cp", "distmult", "rescal", "rotate", "transe"])
+def test_a_new_row_starts_where_its_triples_point_at(name, reciprocal):
+    generator = np.random.default_rng(0)
+    old = grash.from_triples([(f"e{i}", f"r{i % 2}", f"e{(i + 1) % 30}") for i in range(30)], n_valid=0, n_test=0)
+    growth = grow(old, grash.from_triples([("new", "r0", "e3"), ("e4", "r2", "e5")], n_valid=0, n_test=0))
+    config = make_config({"model": name, "dim": 8, "reciprocal": reciprocal, "init": "normal", "init_std": 0.5})
+    model = initial_model(config, growth.dataset.n_entities, growth.dataset.n_relations)
+    assert isinstance(model, model_class(name)) and generator is not None
+    before = model.entity.clone(), model.relation.clone()
+    fill_new_rows(model, growth, "triples")
+    n = old.n_entities
+    assert torch.equal(model.entity[:n], before[0][:n]) and torch.equal(model.relation[0], before[1][0])
+    new, e3, r0 = n, growth.dataset.entities.id("e3"), growth.dataset.relations.id("r0")
+    if model.pair == "dot":  # no other direction scores higher
+        model.entity.div_(model.candidate(model.entity, "tail" if reciprocal else "head").norm(dim=1, keepdim=True))
+    scores = model.score_heads(torch.tensor([r0]), torch.tensor([e3]))[0]
+    assert scores[new] >= scores[:n].max() - 1e-5
+    e4, r2, e5 = growth.dataset.entities.id("e4"), growth.dataset.relations.id("r2"), growth.dataset.entities.id("e5")
+    found = model.score(torch.tensor([[e4, r2, e5]]))
+    model.relation.copy_(before[1])
+    assert found > model.score(torch.tensor([[e4, r2, e5]]))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [({"epochs": -1.0}, "epochs=-1"), ({"replay": -2.0}, "replay=-2"), ({"new_rows": "zero"}, "new_rows='zero'")],
+)
+def test_wrong_settings_are_sentences(given, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        UpdateSettings(**given)
+
+
+def test_replay_needs_triples_one_by_one(added):
+    model = grash.train("world", model="distmult", dim=4, epochs=1, training="kvsall", valid_every=1)
+    with pytest.raises(ConfigError, match="leave out replay"):
+        model.update(added, replay=1)
+
+
+@pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if issubclass(cls, AutogradModel)])
+def test_models_with_weights_are_updated_too(name):
+    graph = grash.from_triples([(f"e{i}", f"r{i % 2}", f"e{(i + 1) % 30}") for i in range(30)], n_valid=0, n_test=0)
+    model = grash.train(graph, model=name, dim=8, epochs=2, training="1vsall", lr=0.01, reciprocal=True)
+    new = grash.from_triples([("new", "r0", "e3"), ("e4", "r2", "e5")], n_valid=0, n_test=0)
+    for frozen in (False, True):
+        grown, report = model.update(new, freeze=frozen, epochs=2)
+        assert grown.dataset.n_entities == 31 and (report.entity_drift.n_moved == 0) == frozen
+        for weight, tensor in model.kge.weights.items():
+            assert torch.equal(grown.kge.weights[weight], tensor) or not frozen
