@@ -302,7 +302,7 @@ class Search:
             raise ConfigError(
                 "time measures this machine, and engine='ray' uses others: give epochs and trials instead."
             )
-        first = make_settings(given)  # checks what is given
+        first = make_settings({**given, "time": limit.seconds})  # checks what is given
         devices = check_engine(self.engine, self.device, self.workers, threads=1)
         fixed = {name: getattr(first, name) for name in CHOSEN if name in given}
         models, graphs = measured_models(limit.seconds, fixed), SearchGraphs(self.dataset, first)
@@ -314,7 +314,7 @@ class Search:
             sizes = graphs.sizes()
         machines = [m for m in machines if self.engine in ("auto", m.engine) or m.engine == "auto"]
         self.choice = choose_settings(
-            limit.seconds, sizes, machines, scores_of_models(first, models, self.dataset.n_entities), fixed,
+            limit.seconds, sizes, machines, scores_of_models(first, models, sizes.n_entities, sizes.n_train), fixed,
             used=limit.seconds - limit.left, final_train=first.final_train, n_initial=len(first.initial),
         )  # fmt: skip
         if self.engine == "auto":

@@ -45,6 +45,7 @@ _PROBE_SECONDS = 0.5
 _CPU_DIMS, _GPU_DIMS = (64, 256), (128, 512)  # at which speeds are measured
 _STACK = 8  # trials that are measured together on a GPU
 _CROWDED = 1.15  # seconds of a trial while every core has one, relative to a trial alone
+_COMPILE_SECONDS = 5.0  # of kernels for stacks of other sizes than those that are measured
 _START_SECONDS = 4.0  # of worker processes, which import torch
 _PROBE_TRIPLES = 200  # ranked on a CPU
 
@@ -340,7 +341,10 @@ def measure_machines(
     max_dim = max([d for d in {level.dim for level in LEVELS} if _fits(data, alone[0].changed(dim=d))], default=1)
     if gpu:
         stacked = _probe_steps(data, probes[models[0]][2], each) / stack
-        factor, start = max(1.0, probe_step(data, alone, each) / stacked), _START_SECONDS * (workers > 1)
+        factor, start = (
+            max(1.0, probe_step(data, alone, each) / stacked),
+            _START_SECONDS * (workers > 1) or _COMPILE_SECONDS,
+        )
         name = torch.cuda.get_device_name(on)
         return [Machine(name, speeds, factor, workers=workers, start_seconds=start, max_dim=max_dim)]
     return _cpu_machines(data, alone, speeds, workers, max_dim, each)
@@ -371,15 +375,17 @@ def _cpu_machines(
 def _probe_configs(
     graphs: SearchGraphs, model: str, dims: tuple[int, int], count: int
 ) -> tuple[list[TrainConfig], list[TrainConfig], list[TrainConfig]]:
-    """Return the cheapest and the most expensive configurations at one dimension, and the latter at the other."""
+    """Return the cheapest and the most expensive configurations at one dimension, and the latter at the other.
+
+    All have the smallest batches among them, with which a triple takes longest.
+    """
     settings = graphs.settings.model_copy(update={"models": (model,), "initial": ()})
-    made = [make_config(c.values) for c in make_configurations(settings, graphs.n_entities, 2 * _STACK)]
-    ordered = _by_size(made, graphs.n_entities)
-    cheap, dear = ordered[:count], ordered[-count:]
-    return (
-        [c.changed(dim=dims[0]) for c in cheap], [c.changed(dim=dims[0]) for c in dear],
-        [c.changed(dim=dims[1]) for c in dear],
-    )  # fmt: skip
+    configurations = make_configurations(settings, graphs.n_entities, 2 * _STACK, n_train=graphs.n_train)
+    made = [make_config(c.values) for c in configurations]
+    batch, ordered = min(c.batch_size for c in made), _by_size(made, graphs.n_entities)
+    parts = ((ordered[:count], dims[0]), (ordered[-count:], dims[0]), (ordered[-count:], dims[1]))
+    cheap, dear, wide = ([c.changed(dim=dim, batch_size=batch) for c in part] for part, dim in parts)
+    return cheap, dear, wide
 
 
 def _fit_speed(data: TrainingData, probes: Sequence[list[TrainConfig]], seconds: float) -> Speed:

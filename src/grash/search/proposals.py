@@ -116,12 +116,14 @@ def score_count(config: TrainConfig, n_entities: int) -> float:
     return 2.0 * n_entities * config.dim
 
 
-def scores_of_models(settings: SearchSettings, models: Sequence[str], n_entities: int) -> dict[str, list[float]]:
+def scores_of_models(
+    settings: SearchSettings, models: Sequence[str], n_entities: int, n_train: int
+) -> dict[str, list[float]]:
     """Return the scores per positive of the first configurations of every model."""
     found = {}
     for model in models:
         own = settings.model_copy(update={"models": (model,), "initial": ()})
-        made = (make_config(c.values) for c in make_configurations(own, n_entities, settings.n_trials))
+        made = (make_config(c.values) for c in make_configurations(own, n_entities, settings.n_trials, n_train=n_train))
         found[model] = [score_count(config, n_entities) / config.dim for config in made]
     return found
 

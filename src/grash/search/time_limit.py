@@ -343,7 +343,7 @@ def _cut(settings: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ..
     if settings["n_trials"] == 1 and "n_trials" not in given:
         cut.append("all rounds")
     elif settings["budget"] < SearchSettings.model_fields["budget"].default:
-        cut.append(f"rounds that cost {settings['budget']:g} full runs instead of 3")
+        cut.append(f"a budget of {settings['budget']:g} instead of 3 full runs for the rounds")
     return tuple(cut)
 
 
