@@ -210,7 +210,7 @@ def failing(*results: TrialResult, why: str = "No trial of round 1 has a score."
             out.mkdir(parents=True)
             (out / "ledger.jsonl").touch()
 
-        def run(self, max_seconds=None):
+        def run(self, max_seconds=None, progress=True):
             raise SearchFailed(why)
 
     return Failing

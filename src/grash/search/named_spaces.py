@@ -162,7 +162,7 @@ def _dot_losses(model: str, graph: Graph) -> dict[str, Any]:
     found = {"training": both if graph.compares_all else "negative_sampling", "loss": "softmax"}
     if model_class(model).needs_reciprocal:  # these do not predict relations
         return found
-    return found | {"relation_prediction": {"type": "float", "low": 0.025, "high": 4.0, "log": True, "off": 0.5}}
+    return found | {"relation_prediction": {"type": "float", "low": 0.025, "high": 8.0, "log": True, "off": 0.5}}
 
 
 def _distance_losses(model: str) -> dict[str, Any]:
