@@ -218,7 +218,7 @@ def reliability(found: Reliability | None, width: int) -> str | None:
 
 
 def slices(state: SearchState, parameters: list[SearchedParameter], width: int) -> str | None:
-    """Draw one panel per parameter: values against the MRR of round 1, darker for configurations that came further."""
+    """Draw one panel per parameter: values against the MRR of round 1, stronger the more rounds they survived."""
     scored = [r for r in (state.rounds[0].results.values() if state.rounds else []) if r.mrr is not None]
     used = [p for p in parameters if any(p.applies_to(state.configurations[r.number].values) for r in scored)]
     if not used:
@@ -295,7 +295,7 @@ def timeline(state: SearchState, spans: list[TrialSpan], width: int) -> str | No
     left = max(map(len, lanes)) * CHARACTER + 10
     x = Scale(0.0, max(span.end for span in spans) or 1.0, left, width - 16)
     y = Scale(0, 1, top, 8)
-    drawn = frame(x, y, xs=[(v, format_duration(v) if v else "0") for v in x.ticks(4 if width < 480 else 8)], ys=[])
+    drawn = frame(x, y, xs=_duration_ticks(x.high, 4 if width < _STACKED_BELOW else 8), ys=[])
     best = _best_configuration(state)
     drawn += [label(device, 0, tops[device] + min(height, 18) - 4, cls="name") for device in sorted(lanes)]
     for span, lane in placed:
@@ -319,14 +319,7 @@ def parallel_coordinates(state: SearchState, parameters: list[SearchedParameter]
     columns = [24 + (width - 72) * i / len(used) for i in range(len(used) + 1)]
     axes = [_VerticalAxis(parameter, bottom, top, unused) for parameter in used]
     y = scale_over([r.mrr or 0.0 for r in scored], bottom, top)
-    drawn = [label("off or not used", 24, unused + 18, cls="tick")]
-    for i, (axis, x) in enumerate(zip(axes, columns)):
-        drawn += axis.frame(x, 14.0 if i % 2 else 29.0)
-    drawn += [
-        line(columns[-1], top, columns[-1], bottom, cls="axis"),
-        label("MRR", columns[-1], 29, cls="head", text_anchor="middle"),
-    ]
-    drawn += [label(text, columns[-1] + 6, y(value) + 4, cls="tick") for value, text in ticks_of(y, 4)]
+    drawn = []
     best, last_round = _best_configuration(state), {n: r.plan.number for r in state.rounds for n in r.results}
     for r in sorted(scored, key=lambda r: (r.number == best, last_round[r.number])):
         heights = [axis(values[r.number], r.number) for axis in axes]
@@ -334,6 +327,14 @@ def parallel_coordinates(state: SearchState, parameters: list[SearchedParameter]
         cls = f"curve tone r{_tone(last_round[r.number] - 1, state)} {_role(r.number, best)}"
         text = _tip(state, r, f"round 1 (it reached round {last_round[r.number]})")
         drawn.append(path(points, cls, data_tip=text, data_c=r.number))
+    drawn += [label("off or not used", 24, unused + 18, cls="tick")]
+    for i, (axis, x) in enumerate(zip(axes, columns)):
+        drawn += axis.frame(x, 14.0 if i % 2 else 29.0)
+    drawn += [
+        line(columns[-1], top, columns[-1], bottom, cls="axis"),
+        label("MRR", columns[-1], 29, cls="head", text_anchor="middle"),
+    ]
+    drawn += [label(text, columns[-1] + 6, y(value) + 4, cls="tick") for value, text in ticks_of(y, 4)]
     return drawing(drawn, width, unused + 28, "Values of the parameters of each configuration, and its MRR in round 1")
 
 
@@ -607,6 +608,13 @@ def frame(x: Scale, y: Scale, *, xs: list[tuple[float, str]], ys: list[tuple[flo
 def ticks_of(scale: Scale, about: int = 5) -> list[tuple[float, str]]:
     """Return the ticks of a scale with their texts."""
     return [(value, format_number(value)) for value in scale.ticks(about)]
+
+
+def _duration_ticks(seconds: float, about: int) -> list[tuple[float, str]]:
+    """Return about that many ticks from 0, at round seconds, minutes or hours."""
+    steps = [m * unit for unit in (0.01, 0.1, 1, 60, 3600, 36_000, 360_000) for m in (1, 2, 5, 10, 15, 20, 30)]
+    step = next((s for s in sorted(steps) if s * about >= seconds), seconds / about)
+    return [(i * step, format_duration(i * step) if i else "0") for i in range(int(seconds / step + 1e-9) + 1)]
 
 
 def _even_ticks(low: float, high: float, about: int) -> list[float]:
