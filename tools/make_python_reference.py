@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "python.md"
 WIDTH = 118
 MARKED = re.compile(r"^<!-- (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 INNER = {"complete_folder", "unnamed_fingerprint", "graphs", "own_key"}  # members that users do not need
-CALLED = {"Search"}  # classes that users instantiate
+CALLED = {"KGEmbedder", "Search"}  # classes that users instantiate
 
 
 def filled(page: str) -> str:

@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from grash.api.dataset import describe, from_dataframe, from_networkx, from_triples, load_dataset, prepare
+    from grash.api.estimator import KGEmbedder
     from grash.api.model import Model, Prediction, Predictions, evaluate, load_model
     from grash.api.search import Search, SearchResult
     from grash.api.training import train
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "grash.api.dataset": ("describe", "from_dataframe", "from_networkx", "from_triples", "load_dataset", "prepare"),
+    "grash.api.estimator": ("KGEmbedder",),
     "grash.api.model": ("Model", "Prediction", "Predictions", "evaluate", "load_model"),
     "grash.api.search": ("Search", "SearchResult"),
     "grash.api.training": ("train",),
@@ -38,6 +40,7 @@ __all__ = [
     "Callback",
     "Dataset",
     "GrashError",
+    "KGEmbedder",
     "Model",
     "Prediction",
     "Predictions",
