@@ -47,6 +47,7 @@ from grash.models import KgeModel
 from grash.models.base import SIDES, Side
 from grash.models.store import StoredModel, model_folder, replace_calibration, save_model
 from grash.models.store import load_model as read_model
+from grash.report.map import MAX_POINTS, Method, write_map
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress
 
@@ -202,6 +203,28 @@ class Model:
         return export_model(
             self.kge, self.dataset, self.config, folder, format, dataset_there=dataset, overwrite=overwrite
         )
+
+    def map(
+        self,
+        path: str | Path = "map.html",
+        *,
+        method: Method = "auto",
+        max_points: int = MAX_POINTS,
+        type_relation: Name | None = None,
+        seed: int = 0,
+        overwrite: bool = False,
+    ) -> Path:
+        """Write a map of the entities, one page for a browser, and return its path.
+
+        method: umap (umap-learn, extra `map`) or pca; auto is UMAP where it is installed, for up to 100,000 entities.
+        max_points: of a larger graph, the entities with most triples. type_relation: the relation from an entity to its
+        type, for colors; by default found by its name.
+        """
+        relation = None if type_relation is None else self.relation_id(type_relation)
+        return write_map(
+            self.kge, self.dataset, path, method=method, max_points=max_points, type_relation=relation, seed=seed,
+            overwrite=overwrite,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Model({self.kge.name}, dim={self.kge.dim}, {self.dataset!r})"
