@@ -16,6 +16,7 @@ VALUES = {  # where the type is not specific enough
     "space": "default, paper, wide, or parameters",
     "initial": "configurations",
     "fixed": "settings of a training",
+    "max_dims": "a dimension for each model",
 }
 
 

@@ -57,6 +57,15 @@ def format_bytes(n: float) -> str:
     return f"{n / 1024:.1f} TiB"
 
 
+def parse_size(given: str | float, name: str) -> float:
+    """Return the bytes of a size: a number, or a number with K, M, G or T, powers of 1,024 ("200M")."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?b)?\s*", str(given)[:40].lower())
+    n_bytes = float(match[1]) * 1024.0 ** " kmgt".index(match[2] or " ") if match else 0.0
+    if not (math.isfinite(n_bytes) and n_bytes > 0) or isinstance(given, bool):
+        raise ConfigError(f"{name}={printable(str(given)[:40])} is not a size: give bytes, or e.g. 500M or 8G.")
+    return n_bytes
+
+
 def format_number(value: float) -> str:
     """Return a number with three digits and a unit: "0.25", "5e-4", "1,234", "12.3 k", "1.5 M", "2 G"."""
     size = abs(value)

@@ -169,6 +169,7 @@ class SearchKeywords(TypedDict, total=False):
     final_threads: int | None
     max_retries: int
     initial: tuple[dict[str, Any], ...]
+    max_dims: dict[str, int]
     fixed: Mapping[str, Any]
     model: str | Sequence[str]  # models
     n: int  # n_trials

@@ -11,6 +11,7 @@ from engines.searches import SPACE, small_search
 from grash.api.search import Search, SearchResult, best_of_run
 from grash.errors import ConfigError, InputError
 from grash.models import MODELS
+from grash.search.proposals import make_configurations
 from grash.training.config import make_config
 
 
@@ -98,3 +99,32 @@ def test_whether_all_entities_are_compared_is_decided_once(tmp_path: Path, monke
     again = small_search(tmp_path / "run", n_trials=2, final_train=False)
     assert again.settings.one_vs_all is True and Search.open(tmp_path / "run").settings.one_vs_all is True
     assert small_search(tmp_path / "other", one_vs_all=False).settings.one_vs_all is False
+
+
+def test_a_model_size_lowers_the_dimensions_of_proposals(tmp_path: Path) -> None:
+    limit = 4 * (150 * 8 + 14 * 8 * 8)  # tables of shifts(): RESCAL with dimension 8, and its reciprocal relations
+    search = small_search(tmp_path / "a", model="complex,rescal", dim=64, max_model_size=limit)
+    assert search.settings.max_dims == {"complex": 8, "rescal": 8}
+    made = make_configurations(search.settings, 150, 6)
+    assert {c.values["dim"] for c in made} == {8}
+    wide = {**SPACE, "dim": {"choices": [8, 16, 64, 128]}}
+    search = small_search(tmp_path / "b", model="complex", space=wide, max_model_size="22K")
+    assert search.settings.max_dims["complex"] == 32
+    assert {c.values["dim"] for c in make_configurations(search.settings, 150, 40)} == {8, 16}
+    assert small_search(tmp_path / "c", max_model_size="1G").settings.dim == 8  # as given
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [("1K", "max_model_size=1.0 KiB is too small: complex takes .* at dimension 8"), ("10 bananas", "is not a size")],
+)
+def test_a_model_size_that_nothing_fits_into_is_an_error(tmp_path: Path, size: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small_search(tmp_path / "run", max_model_size=size)
+
+
+def test_a_space_of_larger_dimensions_than_the_model_size_is_an_error_before_anything_runs(tmp_path: Path) -> None:
+    space = {**SPACE, "dim": {"choices": [64, 128]}}
+    with pytest.raises(ConfigError, match="the space has dim=64 or more, and at most 8 is allowed"):
+        small_search(tmp_path / "run", space=space, max_model_size="8K").run()
+    assert not (tmp_path / "run").exists()

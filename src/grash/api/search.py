@@ -26,13 +26,14 @@ from grash.engines.choose import (
     check_engine,
     choose_engine,
     fitting_models,
+    largest_dims,
     trials_at_once,
 )
 from grash.engines.driver import Driver
 from grash.engines.local import LocalEngine, TrialRunner
 from grash.engines.plan import SearchPlan, measure_machines, plan_search
 from grash.errors import ConfigError, GrashError, InputError
-from grash.formatting import html_table
+from grash.formatting import html_table, parse_size
 from grash.kernels.device import restore_threads
 from grash.keywords import OpenKeywords, SearchKeywords, with_keywords
 from grash.optional import optional_import
@@ -57,7 +58,7 @@ from grash.search.run_folder import (
 )
 from grash.search.schedule import cost_of
 from grash.search.settings import SearchSettings, make_settings, named_settings
-from grash.search.time_limit import CHOSEN, Choice, TimeLimit, choose_settings, measured_models
+from grash.search.time_limit import CHOSEN, LEVELS, Choice, TimeLimit, choose_settings, measured_models
 from grash.search.trial import Trial
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.placement import PLACEMENTS
@@ -92,15 +93,17 @@ class Search:
         trial_timeout: float | None = None,
         address: str | None = None,
         placement: str = "auto",
+        max_model_size: str | float | None = None,
         **settings: Unpack[SearchKeywords],
     ) -> None:
         """settings: see `grash.search.settings.SearchSettings` (model, budget, n_trials, eta, variant, space, …).
 
         initial_configs: configurations that enter the first round. from_run: folder of an earlier search whose best
         configurations enter it, too. device: auto, or names separated by commas (cuda:0,cuda:1). address: of a Ray
-        cluster, for engine="ray". placement: where the final model's entities are stored, as in `grash.train`. With
-        `time` (seconds, or "90s", "10m", "2h"), the search, its final training and the test end that long from now:
-        settings that are not given are chosen after a few seconds of measuring.
+        cluster, for engine="ray". placement: where the final model's entities are stored, as in `grash.train`.
+        max_model_size: bytes, or "200M", that the tables of every model must fit into; lowers dimensions. With `time`
+        (seconds, or "90s", "10m", "2h"), the search, its final training and the test end that long from now: settings
+        that are not given are chosen after a few seconds of measuring.
         """
         time = settings.pop("time", None)
         limit = None if time is None else TimeLimit.of(time)
@@ -113,6 +116,10 @@ class Search:
         if given.get("model", given.get("models")) in ("auto", ["auto"], ("auto",)):
             given.pop("model", None)
             given["models"] = self._fitting_models(given, device)
+        if max_model_size is not None:
+            models = make_settings({k: v for k, v in given.items() if k in ("model", "models")}).models
+            models = LEVELS[-1].models if limit is not None and not {"model", "models"} & given.keys() else models
+            given["max_dims"] = largest_dims(self.dataset, models, parse_size(max_model_size, "max_model_size"))
         self.engine, self.device, self.workers, self.trial_timeout = engine, device, workers, trial_timeout
         self.address, self.placement = address, placement
         self.choice: Choice | None = None  # what the time limit chose
@@ -312,7 +319,12 @@ class Search:
                 seconds=min(5.0, 0.04 * limit.seconds), dim=fixed.get("dim"),
             )  # fmt: skip
             sizes = graphs.sizes()
-        machines = [m for m in machines if self.engine in ("auto", m.engine) or m.engine == "auto"]
+        most = min(first.max_dims.values(), default=1_000_000)
+        machines = [
+            replace(m, max_dim=min(m.max_dim, most))
+            for m in machines
+            if self.engine in ("auto", m.engine) or m.engine == "auto"
+        ]
         self.choice = choose_settings(
             limit.seconds, sizes, machines, scores_of_models(first, models, sizes.n_entities, sizes.n_train), fixed,
             used=limit.seconds - limit.left, final_train=first.final_train, n_initial=len(first.initial),

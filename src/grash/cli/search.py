@@ -45,6 +45,7 @@ _SETTINGS = {
     "budget": optional(float, "B: cost of the search in full runs (default: 3).", "--budget", "-B"),
     "n_trials": optional(int, "n: configurations in the first round (default: 64).", "--n-trials", "-n"),
     "metric": optional(str, "Decides rounds: mrr, hits@1, hits@3, hits@10 or macro-mrr (default: mrr)."),
+    "max_model_size": optional(str, "Size that the tables of a model may have, e.g. 200M; lowers dimensions."),
     "eta": optional(int, "η: the best 1/η advance to the next round (default: 4)."),
     "time": optional(
         str, "Time for search, final training and test, e.g. 90s, 10m or 2h; chooses settings that are not given."

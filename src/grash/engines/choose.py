@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from grash.engines.memory import USABLE_SHARE, choose_device, fits, plan_memory,
 from grash.engines.processes import ProcessEngine
 from grash.engines.ray import TRIALS_PER_GPU, RayEngine, check_ray
 from grash.errors import ConfigError
+from grash.formatting import format_bytes
 from grash.kernels.device import Card, card_of, n_cores
-from grash.models import MODELS
+from grash.models import MODELS, model_class
 from grash.search.graphs import SearchGraphs
 from grash.search.named_spaces import ONE_VS_ALL_ENTITIES
 from grash.search.proposals import full_training
@@ -133,6 +135,24 @@ def one_vs_all_seconds(config: TrainConfig, n_entities: int, n_train: int, card:
     both gradients need as many products."""
     flops = 12.0 * n_train * config.epochs * n_entities * config.dim
     return flops / (_FLOPS_PER_MULTIPROCESSOR * card.multiprocessors)
+
+
+def largest_dims(dataset: Dataset, models: Sequence[str], n_bytes: float) -> dict[str, int]:
+    """Return for each model the largest dimension, a multiple of 8, whose float32 tables have at most this size.
+
+    Relations have a reciprocal each, as any configuration may.
+    """
+    found = {}
+    for name in models:
+        width = model_class(name).relation_width
+        sizes = (4 * (dataset.n_entities * dim + 2 * dataset.n_relations * width(dim)) for dim in count(8, 8))
+        found[name] = 8 * sum(1 for _ in takewhile(lambda size: size <= n_bytes, islice(sizes, 125_000)))
+        if not found[name]:
+            least = format_bytes(4 * (8 * dataset.n_entities + 2 * dataset.n_relations * width(8)))
+            raise ConfigError(
+                f"max_model_size={format_bytes(n_bytes)} is too small: {name} takes {least} at dimension 8. Give more."
+            )
+    return found
 
 
 def worker_devices(device: str, workers: int | None, *, threads: int) -> list[str]:

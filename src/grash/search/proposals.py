@@ -91,13 +91,22 @@ def space_for(settings: SearchSettings, model: str, n_entities: int, n_train: in
     """Return the space of one model, with the settings that the search fixes."""
     epochs, one_vs_all = None if settings.time else settings.max_epochs, settings.one_vs_all
     space = space_of(settings.space, model, n_entities, n_train=n_train, epochs=epochs, one_vs_all=one_vs_all)
-    return space.with_fixed({"dim": settings.dim, **settings.fixed} if "dim" not in space.searched else settings.fixed)
+    if "dim" not in space.searched:
+        return space.with_fixed({"dim": dim_of(settings, model), **settings.fixed})
+    if model in settings.max_dims:
+        space = space.limited("dim", settings.max_dims[model])
+    return space.with_fixed(settings.fixed)
+
+
+def dim_of(settings: SearchSettings, model: str) -> int:
+    """Return the dimension of a model whose dimension is not searched."""
+    return min(settings.dim, settings.max_dims.get(model, settings.dim))
 
 
 def full_training(settings: SearchSettings, model: str, values: dict[str, Any], *, number: int) -> TrainConfig:
     """Return these values as a training at full fidelity: E epochs, 20 validations, patience 10."""
     return make_config({
-        "dim": settings.dim,
+        "dim": dim_of(settings, model),
         **values,
         **settings.fixed,
         "model": model,

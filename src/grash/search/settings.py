@@ -90,6 +90,9 @@ class SearchSettings(Settings):
     )
     max_retries: int = Field(2, ge=0, le=100, description="Retries of a trial that ran out of memory or was killed.")
     initial: tuple[dict[str, Any], ...] = Field((), description="Configurations of the user: values and origin.")
+    max_dims: dict[str, int] = Field(
+        default_factory=dict, description="Largest dimension of each model, from max_model_size."
+    )
     fixed: dict[str, Any] = Field(default_factory=dict, description="Training settings that are not searched.")
 
     @field_validator("models")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -232,6 +232,20 @@ class Space:
         """Return this space with these settings fixed, whether it has them or not."""
         fixed = {name: Parameter(name, "fixed", values=(value,)) for name, value in values.items()}
         return Space({**self.parameters, **fixed}).verified()
+
+    def limited(self, name: str, most: float) -> Space:
+        """Return this space with the values of a numeric parameter up to a limit."""
+        parameter = self.parameters[name]
+        if parameter.kind == "choice":
+            kept = tuple(value for value in parameter.values if value <= most)
+            least: Any = min(parameter.values)
+            narrow = replace(parameter, values=kept) if kept else None
+        else:
+            least = parameter.low
+            narrow = replace(parameter, high=min(parameter.high, most)) if parameter.low <= most else None
+        if narrow is None:
+            raise ConfigError(f"the space has {name}={least:g} or more, and at most {most:g} is allowed.")
+        return Space({**self.parameters, name: narrow})
 
     def verified(self, *, source: str = "") -> Space:
         """Return this space if the configurations at its corners and at some random points can be trained."""

@@ -223,7 +223,7 @@ def choose_settings(
     for machine in machines:
         for number, level in enumerate(LEVELS):
             settings = _settings_of(level, given, machine, n_initial)
-            if settings is None or any(model not in machine.speeds for model in settings["models"]):
+            if any(model not in machine.speeds for model in settings["models"]):
                 continue
             for epochs in _possible_epochs(level, settings, given, sizes):
                 settings = {**settings, "max_epochs": float(epochs)}
@@ -311,12 +311,11 @@ def resumed_limit(given: float, elapsed: float) -> float:
     return max(given, elapsed + _ENDING_SHARE * given)
 
 
-def _settings_of(level: Level, given: Mapping[str, Any], machine: Machine, n_initial: int) -> dict[str, Any] | None:
-    """Return the settings of a level, with those of the user; None if it does not fit into memory."""
+def _settings_of(level: Level, given: Mapping[str, Any], machine: Machine, n_initial: int) -> dict[str, Any]:
+    """Return the settings of a level, with those of the user, and with a dimension that fits into memory."""
     n_trials = max(level.n_trials, n_initial)
-    chosen = {"models": level.models, "dim": level.dim, "n_trials": n_trials, "eta": 4, **given}
-    if level.dim > machine.max_dim and "dim" not in given:
-        return None
+    dim = min(level.dim, machine.max_dim)
+    chosen = {"models": level.models, "dim": dim, "n_trials": n_trials, "eta": 4, **given}
     threads = {"threads": machine.threads, "final_threads": machine.final_threads}
     return {**chosen, "models": tuple(chosen["models"]), "budget": level.budget, **threads}
 
@@ -361,7 +360,7 @@ def _too_short(
     needs = []
     for machine in machines:
         settings = _settings_of(LEVELS[0], given, machine, n_initial)
-        if settings is not None and all(model in machine.speeds for model in settings["models"]):
+        if all(model in machine.speeds for model in settings["models"]):
             settings["max_epochs"] = given.get("max_epochs", _EPOCHS[0])
             needs.append(sum(estimate(settings, sizes, machine, scores, final_train=final_train).values()))
     least = math.ceil((used + min(needs)) / _PLANNED_SHARE)

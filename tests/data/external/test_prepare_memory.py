@@ -193,4 +193,4 @@ def test_the_verb_takes_a_limit(tmp_path: Path) -> None:
     (tmp_path / "g.tsv").write_text(lines())
     assert run_grash("prepare", tmp_path / "g.tsv", "-o", tmp_path / "out", "--memory", "2G").code == 0
     ran = run_grash("prepare", tmp_path / "g.tsv", "-o", tmp_path / "other", "--memory", "some")
-    assert ran.code == 2 and "not an amount of memory" in ran.err
+    assert ran.code == 2 and "is not a size: give bytes" in ran.err

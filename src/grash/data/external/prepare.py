@@ -8,7 +8,6 @@ command resumes from the last commit of the reading, or from the step it was in.
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -28,15 +27,13 @@ from grash.data.split import HELD_OUT, split_off
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError, OutputError
 from grash.files import atomic_file, atomic_folder, check_replaceable
-from grash.formatting import format_bytes
+from grash.formatting import format_bytes, parse_size
 
 _ROWS = 1 << 20
 MIN_LIMIT = 1 << 30
 _DEFAULT_FRACTION = 0.5  # of the memory of the machine or container
 _OVERHEAD = 3 << 28  # of a limit, for Python, its libraries and blocks of text
 _LIBRARIES = 3 << 27  # of that, without the text: 0.35 GiB measured
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?")
 
 _PER_NAME = 60
 _PER_ROW = 2 * 12 + 14  # ids twice, and the table of duplicates
@@ -204,10 +201,7 @@ def memory_limit(given: str | int | None) -> int:
     """Return a limit in bytes from a number or a text such as 8G or 500M; None: half of the machine's memory."""
     if given is None:
         return max(MIN_LIMIT, int(_DEFAULT_FRACTION * machine_bytes()))
-    found = _SIZE.fullmatch(str(given).strip().lower())
-    if found is None:
-        raise ConfigError(f"memory={given!r} is not an amount of memory. Give a number of bytes, or e.g. 8G or 500M.")
-    limit = int(float(found[1]) * _UNITS[found[2]])
+    limit = int(parse_size(given, "memory"))
     if limit < MIN_LIMIT:
         raise ConfigError(f"memory={given!r} is too little. Give 1G or more.")
     return limit
