@@ -157,7 +157,7 @@ class Model:
         self.evaluation, self.history = dict(evaluation or {}), list(history)
         self.calibration = calibration
         self.triple_index: TripleIndex | None = None  # for many questions, where one pass over the triples is slow
-        self._largest_row: tuple[Any, torch.Tensor] | None = None
+        self._largest_rows: dict[Side, tuple[Any, torch.Tensor]] = {}
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto", *, verify: bool = True) -> Model:
@@ -690,11 +690,11 @@ class Model:
     def _largest(self, seen: Side) -> torch.Tensor:
         """Return the size of the largest candidate, which bounds errors; kept until the table changes."""
         table, pair = self.kge.entity, self.kge.pair_of(seen)
-        key = seen, table.data_ptr(), table._version
-        if self._largest_row is None or self._largest_row[0] != key:
+        key = table.data_ptr(), table._version
+        if seen not in self._largest_rows or self._largest_rows[seen][0] != key:
             parts = [largest_row(self.kge.candidate(to_float32(rows), seen), pair) for rows in table.split(_TRIPLES)]
-            self._largest_row = key, torch.stack(parts).max() if parts else table.new_zeros(())
-        return self._largest_row[1]
+            self._largest_rows[seen] = key, torch.stack(parts).max() if parts else table.new_zeros(())
+        return self._largest_rows[seen][1]
 
     def _new_sums(self, known: list[NDArray[np.int64]], temperature: float) -> LogSums:
         rows, columns = _pairs(known)

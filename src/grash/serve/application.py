@@ -101,6 +101,7 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
     """Return the application that serves a model."""
     api = FastAPI(
         title="grash", version=__version__, docs_url=None, redoc_url=None, responses=_PROBLEMS,
+        redirect_slashes=False,
         description="Questions to a trained knowledge graph embedding model. Read-only.",
     )  # fmt: skip
     metrics = Metrics()
