@@ -92,15 +92,15 @@ def served(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        said = [process.stderr.readline(), process.stderr.readline()]
-        port = int(said[1].split(":")[2].split("/")[0])
+        loaded, address = process.stderr.readline(), process.stderr.readline()
+        port = int(address.split(":")[2].split("/")[0])
         while True:
             try:
                 health = get_json(port, "/health")
                 break
             except OSError:
                 time.sleep(0.01)
-        report = {"seconds to the first reply": round(time.monotonic() - began, 2), "said": said[0].strip()}
+        report = {"seconds to the first reply": round(time.monotonic() - began, 2), "printed": loaded.strip()}
         while not health.get("verified"):
             time.sleep(0.1)
             health = get_json(port, "/health")
