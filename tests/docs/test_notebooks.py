@@ -11,7 +11,7 @@ import pytest
 from docs.pages import ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-SHORT = {r"epochs=\d+": "epochs=1", r"dim=\d+": "dim=8", r"n_trials=\d+": "n_trials=4"}
+SHORT = {r"epochs=\d+": "epochs=1", r"dim=\d+": "dim=8", r"n_trials=\d+": 'n_trials=4, engine="sequential"'}
 
 
 @pytest.mark.slow

@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import grash
-from grash.report.meaning import best_per_model, changed_settings, questions, relation_rows, settings_text
+from grash.report.meaning import (
+    best_per_model,
+    changed_settings,
+    questions,
+    relation_rows,
+    settings_text,
+    weak_relations,
+)
 from grash.report.samples import sample_predictions
 from grash.report.summary import read_state, trial_spans
 from grash.search.ledger import read_ledger
@@ -30,6 +37,13 @@ def test_relations_with_the_most_questions_come_first() -> None:
     metrics = {name: {"n": n, "mrr": 0.5, "hits@10": 0.7} for name, n in (("rare", 2), ("frequent", 90))}
     rows = relation_rows({"per_relation": metrics, "baseline_per_relation": {"rare": 0.1}})
     assert rows == [("frequent", 90, 0.5, 0.7, None), ("rare", 2, 0.5, 0.7, 0.1)]
+
+
+def test_relations_that_are_no_better_than_counting_are_named() -> None:
+    metrics = {name: {"n": n, "mrr": 0.5, "hits@10": 0.7} for name, n in (("a", 9), ("b", 8), ("c", 7))}
+    found = {"per_relation": metrics, "baseline_per_relation": {"a": 0.5, "b": 0.1, "c": 0.9}}
+    assert weak_relations(found) == "No better than the baseline on 2 of 3 relations: a, c."
+    assert weak_relations({"per_relation": metrics, "baseline_per_relation": {"a": 0.2}}) == ""
 
 
 def test_the_best_of_each_model_is_that_of_its_highest_round(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from grash.cli.answers import PARTS, check_answers_file, read_candidates, read_questions, resolve_rows, write_answers
-from grash.cli.console import as_json, command, say, show, show_log, table
+from grash.cli.console import as_json, command, say, show, show_log, table, wrapped
 from grash.cli.options import READING, Device, Json, ModelFolder, Overwrite, Threads, TopK, option_name, with_options
 from grash.errors import ConfigError, InputError
-from grash.report.meaning import baseline_text, relation_rows
+from grash.report.meaning import baseline_text, relation_rows, weak_relations
 
 if TYPE_CHECKING:
     from grash.api.model import Model, Predictions, Query
@@ -386,6 +386,8 @@ def show_relations(evaluation: dict[str, Any], model: Path) -> None:
         more = command("grash", "evaluate", model, "--per-relation")
         show(f"… and {len(rows) - _RELATIONS_SHOWN:,} more: {more}")
     show()
+    if weak := weak_relations(evaluation):
+        show(wrapped(weak))
 
 
 def _measured(result: dict[str, Any], source: str, filtered_by: Sequence[str]) -> str:

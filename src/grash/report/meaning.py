@@ -64,6 +64,16 @@ def relation_rows(evaluation: Mapping[str, Any]) -> list[tuple[str, int, float, 
     return sorted(rows, key=lambda row: -row[1])
 
 
+def weak_relations(evaluation: Mapping[str, Any]) -> str:
+    """Return a sentence that names the relations where the model is no better than the baseline; nothing without."""
+    rows = relation_rows(evaluation)
+    weak = [name for name, _, mrr, _, base in rows if base is not None and mrr <= base]
+    if not weak:
+        return ""
+    more = f" and {len(weak) - 5:,} more" if len(weak) > 5 else ""
+    return f"No better than the baseline on {len(weak):,} of {len(rows):,} relations: {', '.join(weak[:5])}{more}."
+
+
 def best_per_model(state: SearchState) -> list[dict[str, Any]]:
     """Return the best configuration of each model in the highest round that the model reached, best model first."""
     found: list[dict[str, Any]] = []

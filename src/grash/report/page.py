@@ -19,7 +19,15 @@ from grash.files import atomic_file, read_json
 from grash.formatting import format_duration, format_number
 from grash.report import charts
 from grash.report.importance import SearchedParameter, round_correlations, searched_parameters, value_text
-from grash.report.meaning import FILTERS, baseline_text, best_per_model, final_stop, questions, relation_rows
+from grash.report.meaning import (
+    FILTERS,
+    baseline_text,
+    best_per_model,
+    final_stop,
+    questions,
+    relation_rows,
+    weak_relations,
+)
 from grash.report.optuna import importances
 from grash.report.samples import sample_predictions
 from grash.report.summary import (
@@ -113,6 +121,7 @@ def _tested(state: SearchState, folder: Path, warned: set[str]) -> dict[str, Any
         "tested": bool(evaluation),
         "relations": relation_rows(evaluation),
         "baseline": baseline[:1].upper() + baseline[1:],
+        "weak": weak_relations(evaluation),
         "filters": FILTERS if higher else "",
         "early": final_stop(state, config) if config is not None else "",
         "samples": _attempt("samples", lambda: sample_predictions(folder / "model"), warned) or [],
