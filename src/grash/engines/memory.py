@@ -189,7 +189,7 @@ def plan_memory(
     return MemoryPlan(
         tables=n_trainings * tables,
         optimizer=n_trainings * optimizer,
-        triples=12 * n_train * (3 if needs_index(config) else 1),
+        triples=12 * n_train * _triple_copies(config, device),
         step=step,
         ranking=_ranking_bytes(config, n_valid, n_filtered, n_entities, device, placement),
         best_tables=n_trainings * best,
@@ -209,6 +209,14 @@ def _ranking_bytes(
     width, copied = model.query_width(config.dim), model.query_width(config.dim) > model.entity_width(config.dim)
     ranking = ranking_bytes(n_valid, n_filtered, n_entities, width, device, offloaded=placement.offloaded)
     return ranking + (2 * 4 * n_entities * width if copied and n_valid else 0)
+
+
+def _triple_copies(config: TrainConfig, device: torch.device) -> int:
+    """Return how many times the training triples are stored, at most: with an index of answers, and with one on the
+    device (`Batches.question_runs`: four numbers for each question and one for each answer)."""
+    if config.training == "kvsall" and uses_captured_step(config, device):
+        return 7
+    return 3 if needs_index(config) else 1
 
 
 def choose_placement(
