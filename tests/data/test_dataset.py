@@ -250,3 +250,12 @@ def test_any_content_survives_saving(tmp_path_factory, rows, names):
     assert loaded.train.tolist() == dataset.train.tolist()
     assert list(loaded.entities) == names
     assert loaded.provenance == {"n": names}
+
+
+def test_valid_can_become_part_of_train():
+    dataset = small(valid=triples((0, 1, 2), (2, 0, 0)))
+    merged = dataset.with_valid_in_train()
+    assert merged.train.tolist() == [*dataset.train.tolist(), *dataset.valid.tolist()] and len(merged.valid) == 0
+    assert merged.provenance["valid_in_train"] == 2 and merged.fingerprint != dataset.fingerprint
+    assert (merged.n_entities, merged.name, merged.entities) == (dataset.n_entities, dataset.name, dataset.entities)
+    assert len(dataset.valid) == 2

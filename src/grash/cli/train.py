@@ -89,6 +89,9 @@ def train(
     placement: Annotated[str, typer.Option(help="Where entities are stored: auto, device, host or disk.")] = "auto",
     valid_sample: Annotated[int | None, typer.Option(help="Validate on a random sample of that many triples.")] = None,
     test_sample: Annotated[int | None, typer.Option(help="Test on a random sample of that many triples.")] = None,
+    train_on_valid: Annotated[
+        bool, typer.Option("--train-on-valid", help="Train on valid, too, without validation: for the final model.")
+    ] = False,
     no_test: Annotated[bool, typer.Option("--no-test", help="Skip the evaluation on test.")] = False,
     overwrite: Overwrite = False,
     restart: Annotated[bool, typer.Option("--restart", help="Start again; ignore an existing checkpoint.")] = False,
@@ -111,6 +114,8 @@ def train(
     set_threads(threads)
     chosen = configure(config, **_train_settings(settings))
     dataset = load_dataset(source, **reading)
+    if train_on_valid:
+        dataset = dataset.with_valid_in_train()
     more = {"overwrite": overwrite, "evaluate": not no_test, "valid_sample": valid_sample, "test_sample": test_sample}
     request = _Request(dataset, chosen, out, device, threads, placement, restart, json, quiet, more)
     if launched():

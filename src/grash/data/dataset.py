@@ -7,7 +7,7 @@ valid.npy, test.npy, and the vocabularies if names are known.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -73,6 +73,13 @@ class Dataset:
         if name not in SPLITS:
             raise InputError(f"There is no split {name!r}. A dataset has train, valid and test.")
         return getattr(self, name)
+
+    def with_valid_in_train(self) -> Dataset:
+        """Return a dataset whose train has the triples of valid too, and whose valid is empty: for the model that is
+        used in the end, once its settings are chosen. There is no validation then, and no early stopping."""
+        provenance = {**self.provenance, "valid_in_train": len(self.valid)}
+        train = np.concatenate([self.train, self.valid])
+        return replace(self, train=train, valid=self.valid[:0], provenance=provenance)
 
     @cached_property
     def fingerprint(self) -> str:
