@@ -170,7 +170,7 @@ def test_an_unknown_name_gets_suggestions(saved):
 def test_a_bad_line_in_a_file_of_questions(saved, tmp_path, line, expected):
     path = tmp_path / "q.tsv"
     path.write_bytes(f"person 1\tnext\t?\n{line}\n".encode("utf-8", "surrogateescape"))
-    sentence = refused("predict", saved, "--queries", path)
+    sentence = refused("predict", saved, "--questions", path)
     assert expected in sentence and "q.tsv" in sentence
 
 

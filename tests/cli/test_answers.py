@@ -61,7 +61,7 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_answers_are_written_in_every_format(model: Path, tmp_path: Path, end: str) -> None:
     (tmp_path / "q.tsv").write_text("person 1\tnext\t?\n?\tnext\tperson 3\n")
     out = tmp_path / f"answers.{end}"
-    ran = run("predict", model, "--queries", tmp_path / "q.tsv", "-k", 2, "-o", out)
+    ran = run("predict", model, "--questions", tmp_path / "q.tsv", "-k", 2, "-o", out)
     assert ran.code == 0 and ran.out == "" and str(out) in ran.err
     rows = read(out)
     assert [list(row) for row in rows] == [COLUMNS] * 4
@@ -69,7 +69,7 @@ def test_answers_are_written_in_every_format(model: Path, tmp_path: Path, end: s
     assert [row["head"] for row in rows[:2]] == ["person 1"] * 2 and [row["tail"] for row in rows[2:]] == [
         "person 3"
     ] * 2
-    again = run("predict", model, "--queries", tmp_path / "q.tsv", "-o", out)
+    again = run("predict", model, "--questions", tmp_path / "q.tsv", "-o", out)
     assert again.code == 2 and "already exists" in again.err and "--overwrite" in again.err
     assert run("score", model, tmp_path / "t.tsv", "-o", tmp_path / f"s.{end}").code == 2
     (tmp_path / "t.tsv").write_text("person 1\tnext\tperson 2\n")
@@ -93,7 +93,7 @@ def test_a_file_with_a_header_is_read_like_one_without(model: Path, tmp_path: Pa
 
     def asked(*header: list[str], rows: list[list[str]] = lines) -> str:
         path.write_text("".join(separator.join(row) + "\n" for row in [*header, *rows]))
-        ran = run("predict", model, "--queries", path, "-k", 2)
+        ran = run("predict", model, "--questions", path, "-k", 2)
         assert ran.code == 0, ran.err
         return ran.out
 

@@ -238,14 +238,14 @@ def test_predict_each_part(folder):
 def test_predict_a_file_of_questions(folder, tmp_path):
     path = tmp_path / "q.tsv"
     path.write_text("person 1\tnext\n\n?\tnext\tperson 3\r\nperson 1\t?\tperson 2")
-    ran = grash("predict", folder / "m", "--queries", path, "-k", 2)
+    ran = grash("predict", folder / "m", "--questions", path, "-k", 2)
     lines = [line.split("\t") for line in ran.out.splitlines()]
     assert lines[0] == ["head", "relation", "tail", "asked", "rank", "score", "known"]
     assert [line[3:5] for line in lines[1:]] == [[side, n] for side in ("tail", "head", "relation") for n in "12"]
     assert [line[:2] for line in lines[1:3]] == [["person 1", "next"]] * 2
     assert [line[1:3] for line in lines[3:5]] == [["next", "person 3"]] * 2
     objects = [
-        json.loads(line) for line in grash("predict", folder / "m", "--queries", path, "--json").out.splitlines()
+        json.loads(line) for line in grash("predict", folder / "m", "--questions", path, "--json").out.splitlines()
     ]
     assert [o["head"] for o in objects] == ["person 1", None, "person 1"]
 
@@ -254,7 +254,7 @@ def test_lines_with_unknown_names_are_refused_or_skipped(folder, tmp_path):
     (tmp_path / "q.tsv").write_text("person 1\tnext\t?\nnobody\tnext\t?\nperson 2\tnext\t?\n")
     (tmp_path / "t.tsv").write_text("person 1\tnext\tperson 2\nperson 1\tnext\tnobody\n")
     asking, scoring = (
-        ("predict", folder / "m", "--queries", tmp_path / "q.tsv"),
+        ("predict", folder / "m", "--questions", tmp_path / "q.tsv"),
         ("score", folder / "m", tmp_path / "t.tsv"),
     )
     for verb in (asking, scoring):
@@ -383,8 +383,8 @@ def test_files_with_commas_are_answered_like_files_with_tabs(folder, tmp_path):
     assert scores.code == 0 and scores.out == grash("score", folder / "m", commas).out
     tabs.write_text("person 1\tnext\n?\tnext\tperson 3\n")
     commas.write_text("person 1,next\n?,next,person 3\n")
-    answers = grash("predict", folder / "m", "--queries", tabs, "-k", 2)
-    assert answers.code == 0 and answers.out == grash("predict", folder / "m", "--queries", commas, "-k", 2).out
+    answers = grash("predict", folder / "m", "--questions", tabs, "-k", 2)
+    assert answers.code == 0 and answers.out == grash("predict", folder / "m", "--questions", commas, "-k", 2).out
 
 
 def test_commas_belong_to_names_where_a_line_has_a_tab(folder, tmp_path):

@@ -26,7 +26,7 @@ from grash.data.candidates import Ids, SeenEntities, common_entities, entities_o
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset, SplitName
 from grash.data.growth import grow
 from grash.data.iris import find_id, prefixes_of, shorten
-from grash.data.known_answers import TripleIndex, known_answers, known_relations
+from grash.data.known_answers import KnownAnswers, TripleIndex, known_answers, known_relations
 from grash.data.load import Source, as_dataset, is_bundled, load_dataset
 from grash.data.readers.source import dataset_name, split_files
 from grash.engines.memory import choose_device
@@ -63,6 +63,7 @@ _NOT_FINITE = "The model holds NaN or infinite numbers, so its scores have no or
 _NOT_CALIBRATED = "The model is not calibrated, so it has no probabilities: call calibrate(), or run grash calibrate."
 _WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
 _QUERIES = 256  # asked together
+_OTHER = {"head": "tail", "tail": "head"}
 _TRIPLES = 1 << 16  # scored together
 _SCATTERED = 4  # a row of the table that is read by its id costs as much as this many rows read in a sequence
 
@@ -107,6 +108,44 @@ class Predictions(list[Prediction]):
         with_probability = any(answer.probability is not None for answer in self)
         columns = ("rank", "name", "score", "known", *(("probability",) if with_probability else ()))
         return html_table(f"{len(self)} answers", columns, [[row[c] for c in columns] for row in self.rows()])
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerArrays:
+    """Answers to many questions, by ascending question, then best first."""
+
+    question: Ids  # (m,) number of the question
+    answer: Ids  # (m,) id of the entity or relation
+    score: NDArray[np.float64]  # (m,)
+    known: NDArray[np.bool_]  # (m,) whether the dataset has the triple
+    probability: NDArray[np.float64] | None  # (m,); None if the model is not calibrated
+
+    @classmethod
+    def joined(cls, parts: Sequence[AnswerArrays], calibrated: bool) -> AnswerArrays:
+        """Return all parts by ascending question; each question is in one part."""
+        empty = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0, bool))
+        columns = [np.concatenate([none, *(c)]) for none, c in zip(empty, zip(*(p._columns() for p in parts)))]
+        question, answer, score, known = columns or empty
+        order = np.argsort(question, kind="stable")
+        chances = np.concatenate([np.empty(0), *(p.probability for p in parts if p.probability is not None)])
+        return cls(question[order], answer[order], score[order], known[order], chances[order] if calibrated else None)
+
+    def moved(self, questions: Ids) -> AnswerArrays:
+        """Return the answers with question i numbered questions[i]."""
+        return replace(self, question=questions[self.question])
+
+    def ranks(self) -> Ids:
+        """Return (m,): the rank of each answer of its question, from 1."""
+        _, first, count = np.unique(self.question, return_index=True, return_counts=True)
+        return np.arange(len(self.question)) - np.repeat(first, count) + 1
+
+    def rows(self) -> Iterable[tuple[int, int, float, bool, float | None]]:
+        """Return (question, id, score, known, probability) of each answer."""
+        chances = [None] * len(self.question) if self.probability is None else self.probability.tolist()
+        return zip(*(column.tolist() for column in self._columns()), chances)
+
+    def _columns(self) -> tuple[Ids, Ids, NDArray[np.float64], NDArray[np.bool_]]:
+        return self.question, self.answer, self.score, self.known
 
 
 @dataclass(frozen=True)
@@ -293,13 +332,53 @@ class Model:
             chosen = [i for i, question in enumerate(questions) if question.asked == side]
             for start in range(0, len(chosen), _QUERIES):
                 part = chosen[start : start + _QUERIES]
-                found = self._best_entities([questions[i] for i in part], side, k, new_only, allowed, like_known)
-                for i, predictions in zip(part, found):
-                    answers[i] = Predictions(predictions)
+                relations = np.array([questions[i].relation for i in part], np.int64)
+                ends = np.array([getattr(questions[i], _OTHER[side]) for i in part], np.int64)
+                asked = _Asked(ends, relations, side, self._known_answers(ends, relations, side))
+                found = self._best_entities(asked, k, new_only, allowed, like_known)
+                for i, entity, score, is_known, p in found.rows():
+                    answers[part[i]].append(Prediction(self.entity_name(entity), entity, score, is_known, p))
         for i, question in enumerate(questions):
             if question.asked == "relation":
                 answers[i] = Predictions(self._best_relations(question, k, new_only))
         return answers
+
+    @torch.no_grad()
+    def answer_arrays(
+        self, questions: NDArray[np.integer], k: int = 10, *, new_only: bool = False, like_known: bool = False,
+        allowed: Ids | None = None,
+    ) -> AnswerArrays:  # fmt: skip
+        """Return the k best answers to many questions as arrays, without an object per answer.
+
+        questions (n, 3): head, relation and tail ids; the part to predict is −1. allowed: ids of the entities that may
+        be answers, from `allowed_entities`. new_only, like_known: as in `predict`.
+        """
+        _check_count(k)
+        questions = np.asarray(questions, np.int64)
+        if questions.ndim != 2 or questions.shape[1] != 3 or ((questions < 0).sum(1) != 1).any():
+            raise InputError("Questions have the shape (n, 3), with −1 for the one part to predict.")
+        known = KnownAnswers.of(
+            *map(self.dataset.split, SPLITS), n_relations=self.dataset.n_relations, asked=np.maximum(questions, 0)
+        )
+        parts = []
+        for side, column, end in (("head", 0, 2), ("tail", 2, 0)):
+            rows = np.flatnonzero(questions[:, column] < 0)
+            for start in range(0, len(rows), _QUERIES):
+                part = rows[start : start + _QUERIES]
+                ends, relations = questions[part, end], questions[part, 1]
+                first, count = known.of_side(side).runs(ends, relations)  # type: ignore[arg-type]
+                answers = known.of_side(side).answers  # type: ignore[arg-type]
+                runs = [answers[a : a + n].astype(np.int64) for a, n in zip(first.tolist(), count.tolist())]
+                asked = _Asked(ends, relations, side, runs)  # type: ignore[arg-type]
+                parts.append(self._best_entities(asked, k, new_only, allowed, like_known).moved(part))
+        for row in np.flatnonzero(questions[:, 1] < 0).tolist():
+            found = self._best_relations(Query(int(questions[row, 0]), None, int(questions[row, 2])), k, new_only)
+            columns = zip(*((p.id, p.score, p.known, p.probability) for p in found))
+            ids, scores, is_known, probable = ([], [], [], []) if not found else (list(c) for c in columns)
+            chances = None if self.calibration is None else np.array(probable, np.float64)
+            parts.append(AnswerArrays(np.full(len(ids), row), np.array(ids, np.int64), np.array(scores, np.float64),
+                                      np.array(is_known, bool), chances))  # fmt: skip
+        return AnswerArrays.joined(parts, self.calibration is not None)
 
     @cached_property
     def seen_entities(self) -> SeenEntities:
@@ -613,24 +692,19 @@ class Model:
         return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.kge.entity.device)
 
     def _best_entities(
-        self, questions: list[Query], side: Side, k: int, new_only: bool, allowed: Ids | None, like_known: bool
-    ) -> list[list[Prediction]]:
-        relations = np.array([q.relation for q in questions], np.int64)
-        ends = np.array([q.head if side == "tail" else q.tail for q in questions], np.int64)
-        asked = _Asked(ends, relations, side, self._known_answers(ends, relations, side))
+        self, asked: _Asked, k: int, new_only: bool, allowed: Ids | None, like_known: bool
+    ) -> AnswerArrays:
         if not like_known:
             return self._rank(asked, k, new_only, allowed)
+        relations, side = asked.relations, asked.side
         among = {r: common_entities(allowed, self.seen_entities(r, side)) for r in set(relations.tolist())}
         # rows that are scattered in the table cost a few times more; probabilities need all scores anyway
         few = _SCATTERED * sum(map(len, among.values())) < self.kge.n_entities
         if not few or self.calibration is not None:
             return self._rank(asked, k, new_only, None, lambda scores, start: _mask(scores, start, relations, among))
-        answers: list[list[Prediction]] = [[] for _ in questions]
-        for relation, ids in among.items():
-            rows = np.flatnonzero(relations == relation)
-            for i, found in zip(rows.tolist(), self._rank(asked.part(rows), k, new_only, ids)):
-                answers[i] = found
-        return answers
+        places = {relation: np.flatnonzero(relations == relation) for relation in among}
+        parts = [self._rank(asked.part(rows), k, new_only, among[r]).moved(rows) for r, rows in places.items()]
+        return AnswerArrays.joined(parts, self.calibration is not None)
 
     def _known_answers(self, ends: Ids, relations: Ids, side: Side) -> list[Ids]:
         if self.triple_index is not None:
@@ -644,7 +718,7 @@ class Model:
         new_only: bool,
         among: Ids | None,
         mask: Callable[[torch.Tensor, int], None] | None = None,
-    ) -> list[list[Prediction]]:
+    ) -> AnswerArrays:
         """Return the k best entities of each question: of all, of those in `among`, or of those that `mask` leaves."""
         ends, relations, side, known = asked.ends, asked.relations, asked.side, asked.known
         queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), side)
@@ -673,19 +747,17 @@ class Model:
             mask=mask,
         )
         ids = place if chosen is None else chosen[place]
-        found = list(zip(row.tolist(), ids.tolist(), score.tolist()))
-        is_known = [_holds(known[i], entity) for i, entity, _ in found]
-        probable: list[float | None] = [None] * len(found)
+        of, entities, scores = row.cpu().numpy(), ids.cpu().numpy(), score.cpu().numpy().astype(np.float64)
+        known_rows = np.repeat(np.arange(len(known)), [len(answers) for answers in known])
+        keys = known_rows * self.kge.n_entities + np.concatenate([*known, np.empty(0, np.int64)])
+        is_known = np.isin(of * self.kge.n_entities + entities, keys)
+        probable = None
         if sums is not None:
             log_sums = sums.values[0].cpu().numpy()
             if among is not None:  # the share of an answer is that among all entities
                 log_sums = self._log_sums(ends, relations, side, known)
-            of, values = row.cpu().numpy(), score.cpu().numpy().astype(np.float64)
-            probable = self._probabilities(values, log_sums[of], np.array(is_known, bool), relations[of], side).tolist()
-        answers: list[list[Prediction]] = [[] for _ in ends]
-        for (i, entity, value), known_one, p in zip(found, is_known, probable):
-            answers[i].append(Prediction(self.entity_name(entity), entity, value, known_one, p))
-        return answers
+            probable = self._probabilities(scores, log_sums[of], is_known, relations[of], side)
+        return AnswerArrays(of, entities, scores, is_known, probable)
 
     def _largest(self, seen: Side) -> torch.Tensor:
         """Return the size of the largest candidate, which bounds errors; kept until the table changes."""

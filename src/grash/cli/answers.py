@@ -1,24 +1,26 @@
-"""Files of questions, triples, candidates and answers: `predict --queries`, `score FILE`, `-o answers.csv`.
+"""Files of questions, triples, candidates and answers: `predict --questions`, `score FILE`, `-o answers.csv`.
 
 Candidates are names, one per line. All others have the columns head, relation, tail; answers also have asked (the
 predicted side), rank, score and known. A file that is written has a header with these names, and one that is read may
-have one.
+have one. Answers to millions of questions are written in parts, so that an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from grash.cli.console import say
 from grash.errors import ConfigError, InputError, UnknownName
-from grash.files import atomic_file, check_absent, check_writable
+from grash.files import atomic_file, check_absent, check_writable, write_json
 from grash.formatting import printable
 from grash.optional import optional_import
 
@@ -68,6 +70,58 @@ def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: P
     say(f"answers: {path}")
 
 
+class AnswerParts:
+    """Writes answers block by block to a folder beside the file, and joins them at the end.
+
+    plan: what the answers depend on. Parts of a run with the same plan are used again.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], plan: dict[str, Any]) -> None:
+        self.path, self.columns, self.kind = path, columns, path.suffix.lower()
+        self.folder = path.with_name(f"{path.name}.parts")
+        about = self.folder / "plan.json"
+        plan = json.loads(json.dumps({"columns": list(columns), **plan}))
+        if not about.is_file() or json.loads(about.read_text(encoding="utf-8")) != plan:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            write_json(about, plan)
+
+    def has(self, number: int) -> bool:
+        return self._file(number).is_file()
+
+    def write(self, number: int, values: Sequence[Sequence[Any]]) -> None:
+        """Write the columns of one block of questions, completely or not at all."""
+        with atomic_file(self._file(number)) as temporary:
+            if self.kind == ".parquet":
+                _polars(self.path).DataFrame(dict(zip(self.columns, values))).write_parquet(temporary)
+                return
+            with temporary.open("w", encoding="utf-8", newline="") as text:
+                if self.kind == ".jsonl":
+                    for row in zip(*values):
+                        text.write(json.dumps(dict(zip(self.columns, row)), ensure_ascii=False, allow_nan=False) + "\n")
+                else:
+                    _write_text((), zip(*values), text, "," if self.kind == ".csv" else "\t")
+
+    def join(self, n_parts: int) -> None:
+        """Write the file from its parts, and remove these."""
+        files = [self._file(number) for number in range(n_parts)]
+        with atomic_file(self.path) as temporary:
+            if self.kind == ".parquet":
+                _polars(self.path).scan_parquet(files).sink_parquet(temporary)
+            else:
+                with temporary.open("wb") as whole:
+                    if self.kind != ".jsonl":
+                        whole.write(("," if self.kind == ".csv" else "\t").join(self.columns).encode() + b"\n")
+                    for file in files:
+                        with file.open("rb") as part:
+                            shutil.copyfileobj(part, whole)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        say(f"answers: {self.path}")
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:06d}{self.kind}"
+
+
 def _iri(name: str) -> str:
     """Return a name as an IRI of N-Triples: itself if it is one, a blank node as it is, else below urn:grash:."""
     plain = name.removeprefix("<").removesuffix(">")
@@ -82,8 +136,8 @@ def _polars(path: Path) -> Any:
     return optional_import("polars", extra="parquet", purpose=f"Writing {path}")
 
 
-def read_questions(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
-    """Return line number → head, relation and tail (or the first two, if that is a possible width).
+def read_questions(path: Path, widths: tuple[int, ...]) -> Iterator[tuple[int, list[str]]]:
+    """Yield line numbers with head, relation and tail (or the first two, if that is a possible width).
 
     Fields are separated by tabs, or by commas if no line has a tab. A first line that names the columns is a header;
     other columns are then ignored.
@@ -94,17 +148,17 @@ def read_questions(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
         content = path.read_bytes().removeprefix(_BOM)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    rows: dict[int, list[str]] = {}
+    n_rows = 0
     header: tuple[int, ...] = ()
     separator, n_columns = "\t" if b"\t" in content else ",", 0
-    for number, line in enumerate(content.split(b"\n"), 1):
+    for number, line in enumerate(io.BytesIO(content), 1):
         try:
-            fields = split_line(line.rstrip(b"\r").decode("utf-8"), ord(separator))
+            fields = split_line(line.rstrip(b"\r\n").decode("utf-8"), ord(separator))
         except UnicodeDecodeError as error:
             raise InputError(f"{path}, line {number}: not UTF-8. Save the file as UTF-8.") from error
         if fields in ([], [""]):
             continue
-        if not rows and n_columns == 0:
+        if not n_rows and n_columns == 0:
             names = fields if 2 not in widths or len(fields) != 2 else [*fields, "tail"]
             if "?" not in fields and (columns := columns_by_name(names)) is not None:
                 header, n_columns = columns[: len(fields)], len(fields)
@@ -117,10 +171,10 @@ def read_questions(path: Path, widths: tuple[int, ...]) -> dict[int, list[str]]:
                 f"{path}, line {number}: found {len(fields)} fields{empty}, expected {' or '.join(map(str, widths))}. "
                 f"Separate them by tabs, or by commas if no line has a tab."
             )
-        rows[number] = fields
-    if not rows:
+        n_rows += 1
+        yield number, fields
+    if not n_rows:
         raise InputError(f"{path} is empty: give one question or triple per line.")
-    return rows
 
 
 def read_candidates(path: Path, entity_id: Callable[[str], int], skip_unknown: bool) -> NDArray[np.int64]:
@@ -133,22 +187,20 @@ def read_candidates(path: Path, entity_id: Callable[[str], int], skip_unknown: b
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8. Save the file as UTF-8.") from error
-    names = {number: [name] for number, line in enumerate(lines, 1) if (name := line.rstrip("\r"))}
+    names = [(number, [name]) for number, line in enumerate(lines, 1) if (name := line.rstrip("\r"))]
     if not names:
         raise InputError(f"{path} is empty: give one entity per line.")
-    _, ids = resolve_rows(path, names, lambda row: entity_id(row[0]), skip_unknown)
-    return np.array(ids, np.int64)
+    return np.array(resolve_rows(path, names, lambda row: entity_id(row[0]), skip_unknown), np.int64)
 
 
 def resolve_rows(
-    path: Path, rows: dict[int, list[str]], resolve: Callable[[list[str]], _T], skip_unknown: bool
-) -> tuple[list[list[str]], list[_T]]:
-    """Return the rows of a file and what they resolve to. Unknown names are an error, or their line is skipped."""
-    kept, found, n_skipped = [], [], 0
-    for number, row in rows.items():
+    path: Path, rows: Iterable[tuple[int, list[str]]], resolve: Callable[[list[str]], _T], skip_unknown: bool
+) -> list[_T]:
+    """Return what the rows of a file resolve to. Unknown names are an error, or their line is skipped."""
+    found, n_skipped = [], 0
+    for number, row in rows:
         try:
             found.append(resolve(row))
-            kept.append(row)
         except UnknownName as error:
             if not skip_unknown:
                 hint = "--skip-unknown skips such lines."
@@ -159,13 +211,15 @@ def resolve_rows(
         except InputError as error:
             raise InputError(f"{path}, line {number}: {error}") from error
     if n_skipped > _SKIPPED_SHOWN:
-        say(f"{n_skipped:,} of {len(rows):,} lines of {path} were skipped because of unknown names.")
-    return kept, found
+        n = n_skipped + len(found)
+        say(f"{n_skipped:,} of {n:,} lines of {path} were skipped because of unknown names.")
+    return found
 
 
 def _write_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], text: IO[str], separator: str) -> None:
     writer = csv.writer(text, delimiter=separator, lineterminator="\n")
-    writer.writerow(columns)
+    if columns:
+        writer.writerow(columns)
     terminal = text.isatty()
     for row in rows:
         values = [str(value).lower() if isinstance(value, bool) else value for value in row]

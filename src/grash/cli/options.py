@@ -117,7 +117,7 @@ _MEANINGS = {
     "force replace clobber": "--overwrite",
     "silent": "--quiet",
     "debug details long": "--verbose",
-    "file input questions": "--queries",
+    "file input queries": "--questions",
     "validation-fraction val-fraction valid-split": "--valid-fraction",
     "settings yaml configuration": "--config",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from grash.cli.answers import PARTS, check_answers_file, read_candidates, read_questions, resolve_rows, write_answers
+from grash.cli.bulk import BLOCK, Bulk, Resolver, write_bulk
 from grash.cli.console import as_json, command, say, show, show_log, table, wrapped
 from grash.cli.options import READING, Device, Json, ModelFolder, Overwrite, Threads, TopK, option_name, with_options
 from grash.errors import ConfigError, InputError
@@ -142,7 +143,7 @@ def predict(
     head: Head = None,
     relation: Relation = None,
     tail: Tail = None,
-    queries: Annotated[
+    questions: Annotated[
         Path | None, typer.Option(help="File with lines of head, relation, tail; ? is predicted.")
     ] = None,
     top_k: TopK = 10,
@@ -167,32 +168,34 @@ def predict(
     Give two of --head, --relation and --tail, or a file. The lines of a file are head, relation, tail, separated by
     tabs, or by commas if no line has a tab; head and relation alone ask for the tail. The file can have a header.
     Answers to a file, and those written with -o, have the columns head, relation, tail, asked, rank, score, known. With
-    --json, each question of a file is one line.
+    --json, each question of a file is one line. Answers to many questions are written in parts: after an interruption,
+    the same command continues.
     """
     given = (head, relation, tail)
-    if queries is not None and any(part is not None for part in given):
-        raise InputError("Give either --queries or --head, --relation and --tail, not both.")
+    if questions is not None and any(part is not None for part in given):
+        raise InputError("Give either --questions or --head, --relation and --tail, not both.")
     check_answers_file(out, overwrite=overwrite)
-    one = queries is None
+    one = questions is None
     loaded = _load(model, device, threads, skips_nothing=skip_unknown and one and candidates is None, one=one)
     filters: dict[str, Any] = {"new_only": new_only, "like_known": like_known}
     filters |= {"answer_type": answer_type, "type_relation": type_relation}
     filters["candidates"] = None if candidates is None else read_candidates(candidates, loaded.entity_id, skip_unknown)
-    if queries is not None:
-        rows, predicted = _predict_file(loaded, queries, top_k, skip_unknown, filters)
+    if questions is not None:
+        asked = resolve_rows(questions, read_questions(questions, (2, 3)), Resolver(loaded), skip_unknown)
     else:
-        rows = [["?" if part is None else part for part in given]]
-        predicted = [loaded.predict(*given, k=top_k, **filters)]
-    if json:
-        for row, answers in zip(rows, predicted):
-            parts = {name: None if part == "?" else part for name, part in zip(PARTS, row)}
-            content = {**parts, "answers": [asdict(a) for a in answers]}
-            as_json(content, indent=2 if queries is None else None)
-    elif queries is None and out is None:
-        _show_answers(loaded, predicted[0])
-    if out is not None or (queries is not None and not json):
-        columns = (*PARTS, "asked", "rank", "score", "known", *_probability_column(loaded))
-        write_answers(columns, _answer_rows(loaded, rows, predicted), out)
+        asked = [loaded.query(*given)]
+    if json or (one and out is None):
+        for first in range(0, len(asked), BLOCK):
+            part = asked[first : first + BLOCK]
+            for query, answers in zip(part, loaded.predict_many(part, top_k, **filters)):
+                if json:
+                    as_json(
+                        {**_parts(loaded, query), "answers": [asdict(a) for a in answers]}, indent=2 if one else None
+                    )
+                else:
+                    _show_answers(loaded, answers)
+    if out is not None or (not one and not json):
+        write_bulk(Bulk(loaded, model, asked, top_k, filters), out)
 
 
 def explain(
@@ -266,8 +269,10 @@ def score(
     if triples is None:
         rows, ids = [one], [_triple_ids(loaded, one)]
     else:
-        lines = read_questions(triples, (3,))
-        rows, ids = resolve_rows(triples, lines, lambda row: _triple_ids(loaded, row), skip_unknown)
+        found_rows = resolve_rows(
+            triples, read_questions(triples, (3,)), lambda row: (row, _triple_ids(loaded, row)), skip_unknown
+        )
+        rows, ids = [row for row, _ in found_rows], [triple for _, triple in found_rows]
     found = {"score": loaded.score(np.array(ids).reshape(-1, 3)).tolist()}
     if probability and loaded.calibration is not None:
         found["probability"] = loaded.probability(np.array(ids).reshape(-1, 3)).tolist()
@@ -417,12 +422,10 @@ def _load(folder: Path, device: str, threads: int | None, *, skips_nothing: bool
     return load_model(folder, device="cpu" if one and device == "auto" else device)
 
 
-def _predict_file(
-    model: Model, path: Path, top_k: int, skip_unknown: bool, filters: dict[str, Any]
-) -> tuple[list[list[str]], list[Predictions]]:
-    given = {n: [*row, "?"][:3] for n, row in read_questions(path, (2, 3)).items()}
-    rows, questions = resolve_rows(path, given, lambda row: _question(model, row), skip_unknown)
-    return rows, model.predict_many(questions, top_k, **filters)
+def _parts(model: Model, query: Query) -> dict[str, str | None]:
+    kinds = (model.entity_name, model.relation_name, model.entity_name)
+    ids = (query.head, query.relation, query.tail)
+    return {part: None if i is None else name(i) for part, name, i in zip(PARTS, kinds, ids)}
 
 
 def _show_answers(model: Model, answers: Predictions) -> None:
@@ -445,25 +448,6 @@ def percent(probability: float | None) -> str:
     if probability is None:
         return ""
     return f"{probability:.0%}".replace("%", " %") if probability >= 0.095 else f"{probability * 100:.2g} %"
-
-
-def _probability_column(model: Model) -> tuple[str, ...]:
-    return () if model.calibration is None else ("probability",)
-
-
-def _answer_rows(model: Model, rows: list[list[str]], predicted: list[Predictions]) -> Iterator[tuple[Any, ...]]:
-    for row, answers in zip(rows, predicted):
-        asked = row.index("?")
-        for rank, answer in enumerate(answers, 1):
-            triple = [*row[:asked], answer.name, *row[asked + 1 :]]
-            values = (*triple, PARTS[asked], rank, answer.score, answer.known)
-            yield values if model.calibration is None else (*values, answer.probability)
-
-
-def _question(model: Model, row: list[str]) -> Query:
-    if row.count("?") != 1:
-        raise InputError(f"found {row.count('?')} question marks. Exactly one of head, relation and tail must be ?.")
-    return model.query(*(None if part == "?" else part for part in row))
 
 
 def _triple_ids(model: Model, row: list[str]) -> tuple[int, int, int]:

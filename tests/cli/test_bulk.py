@@ -1,0 +1,106 @@
+"""Answers to files of questions: against single questions, and after an interruption."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars
+import pytest
+
+import grash
+from grash.cli import bulk
+from grash.errors import InputError
+from small_graph import grash as run
+from small_graph import model_of, rings
+
+
+@pytest.fixture
+def model(tmp_path):
+    made = model_of(rings())
+    made.save(tmp_path / "m")
+    return made
+
+
+@pytest.fixture
+def questions(tmp_path, model):
+    names = model.dataset.entities
+    rows = [
+        (names.name(i % 12), "?" if i % 7 == 0 else "next", names.name(i % 5) if i % 7 == 0 else "?") for i in range(50)
+    ]
+    rows += [("?", "beside", names.name(i % 12)) for i in range(13)]
+    path = tmp_path / "q.tsv"
+    path.write_text("\n".join("\t".join(row) for row in rows) + "\n", encoding="utf-8")
+    return path, [tuple(None if part == "?" else part for part in row) for row in rows]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("block", [7, 1000])
+def test_a_file_has_the_answers_to_single_questions(tmp_path, model, questions, monkeypatch, suffix, block):
+    monkeypatch.setattr(bulk, "BLOCK", block)
+    path, asked = questions
+    out = tmp_path / f"a{suffix}"
+    assert run("predict", tmp_path / "m", "--questions", path, "-k", 3, "-o", out, "--new-only").code == 0
+    assert [p.name for p in tmp_path.iterdir() if "parts" in p.name] == []
+    if suffix == ".parquet":
+        found = polars.read_parquet(out)
+    elif suffix == ".jsonl":
+        found = polars.DataFrame([json.loads(line) for line in out.read_text().splitlines()])
+    else:
+        found = polars.read_csv(out, separator="," if suffix == ".csv" else "\t")
+    expected = []
+    for question in asked:
+        for rank, answer in enumerate(model.predict(*question, k=3, new_only=True), 1):
+            triple = [answer.name if part is None else part for part in question]
+            side = ("head", "relation", "tail")[question.index(None)]
+            expected.append((*triple, side, rank, pytest.approx(answer.score), answer.known))
+    assert found.rows() == expected
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_an_interrupted_run_continues_where_it_stopped(tmp_path, model, questions, monkeypatch, suffix):
+    monkeypatch.setattr(bulk, "BLOCK", 10)
+    command = ("predict", tmp_path / "m", "--questions", questions[0], "-k", 2, "-o")
+    whole, out = tmp_path / f"whole{suffix}", tmp_path / f"a{suffix}"
+    assert run(*command, whole).code == 0
+    answers, asked = grash.Model.answer_arrays, []
+
+    def stopped(self, ids, *rest, **options):
+        asked.append(len(ids))
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return answers(self, ids, *rest, **options)
+
+    monkeypatch.setattr(grash.Model, "answer_arrays", stopped)
+    first = run(*command, out)
+    assert first.code == 130 and "3 of 7 parts are written" in first.err and not out.exists()
+    second = run(*command, out)
+    assert second.code == 0 and "3 of 7 parts are there" in second.err
+    assert len(asked) == 4 + 4
+    assert out.read_bytes() == whole.read_bytes() or suffix == ".parquet"
+    if suffix == ".parquet":
+        assert polars.read_parquet(out).equals(polars.read_parquet(whole))
+
+
+def test_parts_of_other_questions_are_not_used(tmp_path, model, questions, monkeypatch):
+    monkeypatch.setattr(bulk, "BLOCK", 10)
+    out = tmp_path / "a.csv"
+    command = ("predict", tmp_path / "m", "--questions", questions[0], "-o", out)
+    monkeypatch.setattr(bulk.AnswerParts, "join", lambda self, n: None)
+    assert run(*command, "-k", 2).code == 0
+    again = run(*command, "-k", 3)
+    assert again.code == 0 and "earlier run" not in again.err
+
+
+def test_an_unknown_name_is_an_error_before_anything_is_asked(tmp_path, model, questions):
+    path, _ = questions
+    path.write_text(path.read_text() + "person 1\tnexxt\t?\n")
+    ran = run("predict", tmp_path / "m", "--questions", path, "-o", tmp_path / "a.csv")
+    assert ran.code == 2 and "line 64" in ran.err and "next" in ran.err
+    assert not (tmp_path / "a.csv.parts").exists()
+
+
+def test_arrays_need_one_missing_part(model):
+    for rows in ([[0, 0, 0]], [[-1, -1, 0]], [[0, 0]]):
+        with pytest.raises(InputError, match="−1 for the one part"):
+            model.answer_arrays(np.array(rows))
