@@ -13,7 +13,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from grash.errors import InputError
-from grash.formatting import format_duration, format_number
+from grash.formatting import format_bytes, format_duration, format_number
+from grash.models import model_class
 from grash.report.importance import SearchedParameter, round_correlations, value_text
 from grash.report.summary import TrialSpan, mrr_text, n_entrants, ranked
 from grash.search.ledger import SearchState
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 CHARACTER = 6.6  # px; an upper estimate of the width of one character at 12 px
 _STACKED_BELOW = 480  # px; in a narrower chart, panels are stacked
 _MOST_BARS = 14
+_DIFFERENT_SIZES = 1.5  # times as large: models whose sizes are worth a chart
 _PANEL_HEIGHT = 168.0  # px, of a panel of `slices`
 _OFF_WIDTH = 34.0  # px, left of the range, for values that are off
 _CORE_ORDER_STYLE = (
@@ -155,6 +157,49 @@ def cost_against_time(state: SearchState, width: int) -> str | None:
         cls = f"r{_tone(r.round - 1, state)}"
         drawn.append(dot(x(r.cost), y(r.seconds), 4, cls, data_tip=_tip(state, r, f"round {r.round}"), data_c=r.number))
     return drawing(drawn, width, 304, "Billed cost against measured seconds, one dot per trial")
+
+
+def size_against_score(state: SearchState, width: int) -> str | None:
+    """Draw the model size of every configuration against its score in round 1, with the Pareto front.
+
+    None if sizes hardly differ, as by reciprocal relations only.
+    """
+    results = [r for r in (state.rounds[0].results.values() if state.rounds else []) if r.value is not None]
+    sizes = {r.number: _model_bytes(state, r.number) for r in results}
+    if not sizes or max(sizes.values()) < _DIFFERENT_SIZES * min(sizes.values()):
+        return None
+    x = scale_over([float(size) for size in sizes.values()], 58, width - 16, log=True)
+    y = scale_over([r.value or 0.0 for r in results], 262, 18)
+    drawn = frame(x, y, xs=[(v, format_bytes(v)) for v in x.ticks(4)], ys=ticks_of(y))
+    drawn.append(label("size of the model's tables", x.end, 298, cls="tick", text_anchor="end"))
+    metric = state.settings.get("metric", "mrr")
+    drawn.append(label("MRR in round 1" if metric == "mrr" else f"{metric} in round 1", 4, 10, cls="tick"))
+    points = pareto_front([(sizes[r.number], r.value or 0.0) for r in results])
+    drawn.append(path([(x(size), y(value)) for size, value in points], "guide", data_tip="the Pareto front"))
+    best = _best_configuration(state)
+    for r in sorted(results, key=lambda r: r.number == best):
+        tip = f"{_tip(state, r, 'round 1')}\n{format_bytes(sizes[r.number])}"
+        place = x(sizes[r.number]), y(r.value or 0.0)
+        drawn.append(dot(*place, 4, f"{_role(r.number, best)} solid", data_tip=tip, data_c=r.number))
+    return drawing(drawn, width, 304, "Model size against score, one dot per configuration")
+
+
+def pareto_front(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return the (size, score) points that no other beats: none is as small with a higher score. Sorted by size."""
+    front: list[tuple[int, float]] = []
+    for size, value in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or value > front[-1][1]:
+            front.append((size, value))
+    return front
+
+
+def _model_bytes(state: SearchState, number: int) -> int:
+    """Return the bytes of a configuration's tables on the full graph."""
+    values, dataset = state.configurations[number].values, state.dataset
+    dim, relations = values.get("dim", 0), dataset.get("n_relations", 0) * (2 if values.get("reciprocal") else 1)
+    itemsize = 2 if values.get("storage") == "bf16" else 4
+    width = model_class(values.get("model", "complex")).relation_width(dim)
+    return int(itemsize * dataset.get("n_entities", 0) * dim + 4 * relations * width)
 
 
 def finalists(state: SearchState, width: int) -> str | None:

@@ -195,6 +195,7 @@ def _charts(
         "ranks": (lambda width: charts.rank_flow(state, width), WIDTH),
         "importances": (lambda width: charts.importance_bars(shares, width), _HALF),
         "cost": (lambda width: charts.cost_against_time(state, width), _HALF),
+        "sizes": (lambda width: charts.size_against_score(state, width), _HALF),
         "slices": (lambda width: charts.slices(state, by_importance, width), WIDTH),
         "curves": (lambda width: charts.learning_curves(state, width), WIDTH),
         "relations": (lambda width: charts.relation_bars(relations, width), WIDTH),
