@@ -163,7 +163,7 @@ def raising(error: Exception) -> Any:
 def test_a_trial_that_takes_too_long_is_ended_and_leaves_nothing(runner: TrialRunner, tmp_path: Path) -> None:
     runner.timeout = 0.05
     result = runner.run(task(epochs=2000.0, valid_every=2000.0), quiet)
-    assert result.status == "timeout" and "time limit of 0.05 s" in result.message and result.seconds < 5
+    assert result.status == "timeout" and "time limit of 0.05 s" in result.message
     assert not list(tmp_path.rglob("*.safetensors"))
 
 

@@ -110,7 +110,7 @@ def test_models_are_named_in_any_case_and_settings_by_their_usual_names() -> Non
 
 
 def test_a_model_that_does_not_exist_is_not_guessed_as_another() -> None:
-    with pytest.raises(UnknownName, match="There is no model named 'Conv'. Models:"):
-        make_settings({"model": "Conv"})
+    with pytest.raises(UnknownName, match="There is no model named 'Boxes'. Models:"):
+        make_settings({"model": "Boxes"})
     with pytest.raises(UnknownName, match="Did you mean 'complex'"):
         make_settings({"model": "Complx"})

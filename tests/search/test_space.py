@@ -120,7 +120,8 @@ def test_checking_fills_in_what_is_fixed_and_leaves_out_what_does_not_count() ->
             r"negatives_head=500, its default, is outside the space: it is a whole number from 1",
         ),
         ({"dropout_entity": 0.2}, r"dropout_entity=0.2 is outside the space, which leaves it at 0.0"),
-        ({"learning_rate": 0.2}, r"'learning_rate' is not a setting"),
+        ({"learning_rate": 2.0}, r"lr=2.0 is outside the space"),
+        ({"rate": 0.2}, r"'rate' is not a setting"),
         ({"lr": "fast"}, r"lr='fast' is not valid"),
     ],
 )

@@ -137,6 +137,8 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
         for name, tensor in tables.items():
             if tensor.dtype not in _FLOATS:
                 raise ValueError(f"{name} has the type {tensor.dtype}")
+            if name in ("entity", "relation") and tensor.ndim != 2:
+                raise ValueError(f"{name} has {tensor.ndim} dimensions instead of 2")
         entity, relation = tables.pop("entity"), tables.pop("relation")
         weights = {name.removeprefix("weight."): tensor for name, tensor in tables.items()}
         model = model_class(record["model"])(

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from grash.errors import ConfigError, did_you_mean
 from grash.kernels.random import key_of
-from grash.training.config import TrainConfig, make_config, shown
+from grash.training.config import ALIASES, TrainConfig, by_setting, make_config, shown
 from grash.yaml_files import read_yaml
 
 Kind = Literal["float", "int", "choice", "fixed"]
@@ -212,7 +212,7 @@ class Space:
 
         Settings that are not given take the fixed value of the space, or else the default of a training.
         """
-        where = f"{source}: " if source else ""
+        where, values = f"{source}: " if source else "", by_setting(values, ALIASES)
         always = {n: p.values[0] for n, p in self.parameters.items() if p.kind == "fixed" and not p.when}
         full = make_config({**always, **values}, source=source).model_dump()
 
