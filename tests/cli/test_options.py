@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
+import typer.main
 
-from grash.cli.options import suggest_options
+from grash.cli.app import app
+from grash.cli.options import _COMMANDS, _MEANINGS, suggest_options
 from small_graph import grash
 
 SEARCH = ["--time", "--max-seconds", "--epochs", "--n-trials", "--device", "--out", "--set", "--dim"]
@@ -40,6 +42,23 @@ def test_the_error_names_the_option_that_was_meant() -> None:
     assert ran.code == 2 and ran.err == (
         "error: No such option: --learning-rate. Did you mean --lr? See grash train --help.\n"
     )
+
+
+def test_an_unknown_command_is_understood_by_its_meaning() -> None:
+    assert grash("tune", "world").err == "error: No such command 'tune'. Did you mean 'search'? See grash --help.\n"
+    assert grash("ask").err == "error: No such command 'ask'. Did you mean 'predict'? See grash --help.\n"
+    assert grash("xyzzy").err == "error: No such command 'xyzzy'. See grash --help.\n"
+
+
+def test_every_command_and_option_that_is_suggested_exists() -> None:
+    assert {name for name in _COMMANDS.values() if name not in typer.main.get_command(app).commands} == set()
+    known = {
+        option
+        for command in typer.main.get_command(app).commands.values()
+        for parameter in command.params
+        for option in parameter.opts
+    }
+    assert {name for names in _MEANINGS.values() for name in names.split()} - known == set()
 
 
 def test_help_is_grouped_in_panels_and_plain_in_a_pipe() -> None:

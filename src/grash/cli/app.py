@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,7 +22,7 @@ from typer.core import TyperGroup
 from grash import __version__
 from grash.cli import data, grow, query, search, serve, settings, share, train
 from grash.cli.console import say
-from grash.cli.options import suggest_options
+from grash.cli.options import suggest_command, suggest_options
 from grash.cli.train import has_other_ranks
 from grash.errors import INTERRUPTED, ConfigError, GrashError, InputError, MemoryPlanError, RankLost, is_memory_error
 from grash.formatting import format_bytes
@@ -160,5 +161,8 @@ def _explain_usage(error: Exception) -> int:
         known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
         found = suggest_options(str(tried), known)
         message = f"No such option: {tried}." + (f" Did you mean {' or '.join(found)}?" if found else "")
+    tried = re.match(r"No such command '(.*)'\.$", message)
+    if tried is not None and path == "grash" and (meant := suggest_command(tried[1])) is not None:
+        message += f" Did you mean {meant!r}?"
     say(f"error: {message if message.endswith(('.', '?')) else message + '.'} See {path} --help.")
     return 2

@@ -123,6 +123,28 @@ _MEANINGS = {
 }
 
 
+_COMMANDS = {  # what people call a command → ours
+    "tune optimize optimise hpo hyperopt sweep": "search",
+    "fit learn": "train",
+    "test eval validate benchmark": "evaluate",
+    "query ask answer complete infer": "predict",
+    "info stats summary inspect show": "describe",
+    "encode convert load import read": "prepare",
+    "continue restart": "resume",
+    "compare html": "report",
+    "list progress": "status",
+    "download get fetch": "datasets",
+    "similar nearest": "neighbors",
+    "sample subgraph cut": "reduce",
+    "params hyperparameters options": "settings",
+}
+
+
+def suggest_command(tried: str) -> str | None:
+    """Return the command that an unknown one may mean."""
+    return next((ours for words, ours in _COMMANDS.items() if tried.lower() in words.split()), None)
+
+
 def suggest_options(tried: str, known: list[str]) -> list[str]:
     """Return options of a command that an unknown one may mean: by meaning first, else by similar letters.
 
