@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -39,6 +40,7 @@ from grash.evaluation.evaluate import evaluate_other
 from grash.evaluation.metrics import Evaluation
 from grash.formatting import html_table, printable
 from grash.interop.export import Format, export_model
+from grash.interop.hub import pull_model, push_model
 from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import LogSums, best_candidates, exact_scores, largest_row
 from grash.kernels.pair_scores import Pair, pair_scores
@@ -242,6 +244,33 @@ class Model:
         return export_model(
             self.kge, self.dataset, self.config, folder, format, dataset_there=dataset, overwrite=overwrite
         )
+
+    def push(self, repository: str, *, public: bool = False, endpoint: str | None = None) -> str:
+        """Upload the model to OWNER/NAME of the Hugging Face Hub (extra `hub`), and return its address.
+
+        public: create a public repository, not a private one. endpoint: of another server than the Hub.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(Path(folder) / "model")
+            return push_model(Path(folder) / "model", repository, public=public, endpoint=endpoint)
+
+    @classmethod
+    def pull(
+        cls,
+        repository: str,
+        folder: str | Path,
+        *,
+        revision: str | None = None,
+        overwrite: bool = False,
+        endpoint: str | None = None,
+        device: str = "auto",
+    ) -> Model:
+        """Download a model of the Hugging Face Hub (extra `hub`) into a model folder, and load it.
+
+        revision: a branch, tag or commit. endpoint: of another server than the Hub.
+        """
+        pull_model(repository, folder, revision=revision, overwrite=overwrite, endpoint=endpoint)
+        return cls.load(folder, device)
 
     def map(
         self,

@@ -1,4 +1,4 @@
-"""grash map: a model as a picture for others."""
+"""grash map, push and pull: a model as a picture, and to and from the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import typer
 from grash.cli.console import show, show_log
 from grash.cli.options import ModelFolder, Overwrite
 
+Endpoint = Annotated[str | None, typer.Option(help="Address of another server than the Hub.")]
+
 
 def add_to(app: typer.Typer) -> None:
     app.command("map", rich_help_panel="Models")(map_entities)
+    for verb in (push, pull):
+        app.command(rich_help_panel="Models")(verb)
 
 
 def map_entities(
@@ -44,3 +48,31 @@ def map_entities(
         out, method=method, max_points=max_points, type_relation=type_relation, seed=seed, overwrite=overwrite
     )
     show(where)
+
+
+def push(
+    model: ModelFolder,
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository.", show_default=False)],
+    public: Annotated[bool, typer.Option("--public", help="Create a public repository (default: private).")] = False,
+    endpoint: Endpoint = None,
+) -> None:
+    """Upload a model folder to the Hugging Face Hub.
+
+    The folder contains the names and triples of its graph. Log in with huggingface_hub's own command, hf auth login.
+    """
+    from grash.interop.hub import push_model
+
+    show(push_model(model, repository, public=public, endpoint=endpoint))
+
+
+def pull(
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit (default: main).")] = None,
+    endpoint: Endpoint = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Download a model folder from the Hugging Face Hub, and check it."""
+    from grash.interop.hub import pull_model
+
+    show(pull_model(repository, out, revision=revision, overwrite=overwrite, endpoint=endpoint))
