@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 
 import pytest
 
-from grash.cli import console as shares
+from grash.cli import console
 from grash.cli.console import share_display, share_line
 
 
@@ -20,7 +19,7 @@ class Terminal(io.StringIO):
 def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, seconds: list[float], **options: bool) -> str:
     """What stands on stderr when `watch` is called at these seconds after the start."""
     clock = iter([100.0, *(100.0 + s for s in seconds)])
-    monkeypatch.setattr(shares.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(sys, "stderr", stream)
     with share_display(**options) as watch:
         for number in range(len(seconds)):
@@ -49,20 +48,20 @@ def test_quiet_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sentences_are_wrapped_between_words_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares.shutil, "get_terminal_size", lambda: os.terminal_size((20, 9)))
+    monkeypatch.setenv("COLUMNS", "20")
     sentence, table = "  warning: one two three four five", "a table  with columns that  are wide"
     command = "Next: grash search some/long/path/of/a/graph"
     for stream, first in ((Terminal(), ["  warning: one two", "  three four five"]), (io.StringIO(), [sentence])):
         monkeypatch.setattr(sys, "stderr", stream)
         for line in (sentence, table, command):
-            shares.say(line)
+            console.say(line)
         assert stream.getvalue().splitlines() == [*first, table, command]
 
 
 def test_a_line_that_is_rewritten_is_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares.shutil, "get_terminal_size", lambda: os.terminal_size((20, 9)))
+    monkeypatch.setenv("COLUMNS", "20")
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    with shares.status_line(keep=True) as draw:
+    with console.status_line(keep=True) as draw:
         draw("x" * 50)
     assert "x" * 19 in stream.getvalue() and "x" * 20 not in stream.getvalue()
