@@ -58,7 +58,13 @@ def main() -> None:
             requests = make_requests(folder, given.batch, not given.all_entities)
             if given.what == "load":
                 asyncio.run(load(port, requests, given.clients, min(3.0, given.seconds)))  # compiles and warms up
-                report |= summary(asyncio.run(load(port, requests, given.clients, given.seconds)), given.batch)
+                before = gauges(port)["cpu"]
+                outcome = asyncio.run(load(port, requests, given.clients, given.seconds))
+                used = gauges(port)["cpu"] - before
+                report |= summary(outcome, given.batch)
+                report["CPU ms of the server per question"] = round(
+                    1000 * used / (len(outcome.seconds) * max(1, given.batch)), 3
+                )
             else:
                 report |= asyncio.run(soak(port, requests, given.clients, given.seconds))
             report |= gauges(port)
@@ -200,6 +206,7 @@ def gauges(port: int) -> dict[str, float]:
     lines = fetch(port, "/metrics").decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     found = {"memory": float(values["process_resident_memory_bytes"]), "handles": float(values["process_open_fds"])}
+    found["cpu"] = float(values["process_cpu_seconds_total"])
     batches = max(1.0, float(values["grash_batches_total"]))
     return found | {"questions per batch": round(float(values["grash_questions_total"]) / batches, 1)}
 

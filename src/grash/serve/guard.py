@@ -62,6 +62,7 @@ class Metrics:
             ("grash_questions_total", "counter", "Questions answered.", self.questions),
             ("grash_batches_total", "counter", "Ranking calls.", self.batches),
             ("grash_waiting_questions", "gauge", "Questions that wait for a batch.", waiting),
+            ("process_cpu_seconds_total", "counter", "CPU time.", round(time.process_time(), 3)),
             ("process_resident_memory_bytes", "gauge", "Resident memory.", _resident_bytes()),
             ("process_open_fds", "gauge", "Open file handles.", _open_handles()),
         ):
