@@ -21,7 +21,7 @@ from small_graph import grash as run_grash
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder of the bundled graph, trained very briefly."""
     folder = tmp_path_factory.mktemp("docs") / "world"
-    grash.train("world", dim=8, epochs=0.2, negatives_head=20, negatives_tail=20, out=folder, device="cpu")
+    grash.train("world", dim=8, epochs=2, negatives_head=20, negatives_tail=20, out=folder, device="cpu")
     return folder
 
 

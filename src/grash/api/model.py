@@ -779,7 +779,8 @@ class Model:
         of, entities, scores = row.cpu().numpy(), ids.cpu().numpy(), score.cpu().numpy().astype(np.float64)
         known_rows = np.repeat(np.arange(len(known)), [len(answers) for answers in known])
         keys = known_rows * self.kge.n_entities + np.concatenate([*known, np.empty(0, np.int64)])
-        is_known = np.isin(of * self.kge.n_entities + entities, keys)
+        found = of * self.kge.n_entities + entities
+        is_known = np.append(keys, -1)[np.searchsorted(keys, found)] == found
         probable = None
         if sums is not None:
             log_sums = sums.values[0].cpu().numpy()
