@@ -15,6 +15,7 @@ from grash.errors import FormatError, InputError
 from grash.evaluation.calibration import Calibration, Reliability, Weights, calibrate, held_out_answers
 from grash.files import write_checksums
 from grash.kernels.count_above import LogSums
+from grash.report.charts import reliability
 from small_graph import model_of, rings
 
 EVEN = Reliability((0,) * 10, (0.0,) * 10, (0.0,) * 10)
@@ -141,3 +142,10 @@ def test_the_sentence_names_how_many_were_right():
     found = Calibration("valid", 45, 1.0, 0.0, 1.0, weights, {}, Reliability(counts, right, right), EVEN)
     assert found.meaning(0.84) == "Of 40 held-out questions with a first answer of 80 to 90 %, 83 % were right."
     assert "Only 5 of 45" in found.meaning(0.95)
+
+
+def test_a_reliability_diagram_has_a_dot_per_bin():
+    right = (0.05, *(0.0,) * 8, 0.9)
+    drawn = reliability(Reliability((30, *(0,) * 8, 10), right, right), 462)
+    assert drawn is not None and drawn.count("<circle") == 2 and "30 questions" in drawn
+    assert reliability(None, 462) is None and reliability(EVEN, 462) is None

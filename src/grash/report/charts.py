@@ -253,7 +253,7 @@ def reliability(found: Reliability | None, width: int) -> str | None:
     drawn = frame(x, y, xs=percents, ys=percents)
     drawn.append(path([(x(0), y(0)), (x(1), y(1))], "guide"))
     drawn.append(label("probability of the first answer", x.end, 328, cls="tick", text_anchor="end"))
-    drawn.append(label("right", x.start + 6, 14, cls="tick"))
+    drawn.append(label("right", x.start + 6, 30, cls="tick"))
     filled = [(n, mean, right) for n, mean, right in zip(found.counts, found.means, found.right) if n]
     drawn.append(path([(x(mean), y(right)) for _, mean, right in filled], "curve winner"))
     for n, mean, right in filled:
