@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from grash.data.known_answers import KnownAnswers
+from grash.engines.distributed import run_distributed_training
 from grash.engines.memory import plan_memory
 from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.errors import ConfigError
@@ -26,6 +29,7 @@ from grash.training.initial import initial_model
 from grash.training.loop import Training
 from oracles import random_triples
 from small_graph import rings
+from training.distributed.thread_group import in_threads
 
 CPU = torch.device("cpu")
 E, R = 9, 2
@@ -193,3 +197,18 @@ def test_candidates_that_are_no_rows_need_the_device() -> None:
     config = make_config({"model": "mure", "dim": 8, "epochs": 1})
     with pytest.raises(ConfigError, match="placement=disk does not work with model=mure: give device"):
         run_training(rings(), config, device="cpu", placement="disk")
+
+
+@pytest.mark.parametrize("name", ["conve", "simple"])
+def test_several_ranks_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "LOCAL_WORLD_SIZE", "2")
+    config = make_config({"model": name, "dim": 8, "epochs": 1})
+
+    def rank(group: Any) -> str:
+        with pytest.raises(ConfigError) as caught:
+            folders = {"out": tmp_path / "m", "checkpoint": tmp_path / "c"}
+            run_distributed_training(rings(), config, group, CPU, **folders)
+        return str(caught.value)
+
+    wanted = f"model={name} can be trained in one process only: train without torchrun."
+    assert in_threads(2, rank) == [wanted] * 2
