@@ -10,7 +10,8 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 
 FROM base AS cuda
-RUN pip install torch==2.13.0 && pip install --constraint constraints.txt '.[parquet]'
+# torch for CUDA brings its own triton
+RUN sed -i '/^triton/d' constraints.txt && pip install torch==2.13.0 && pip install --constraint constraints.txt '.[parquet]'
 WORKDIR /work
 ENTRYPOINT ["grash"]
 CMD ["--help"]

@@ -59,6 +59,15 @@ def test_a_line_with_another_package_is_noticed(line: str) -> None:
     assert not name.strip("'").startswith(("grash-kge", ".", *OTHERS))
 
 
+def test_the_lowest_versions_are_those_that_were_tried() -> None:
+    text = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8")
+    tried = dict(line.split("==") for line in text.splitlines() if "==" in line)
+    lower = dict(re.split(">=", name) for name in project()["dependencies"])
+    assert set(lower) == set(tried)
+    for name, version in lower.items():
+        assert tried[name].startswith(version), f"{name} {version} was not tried"
+
+
 def test_both_packages_read_the_version_from_one_place() -> None:
     import grash
 
