@@ -62,7 +62,7 @@ def parse(words: list[str]) -> str:
 def can_run(words: list[str]) -> bool:
     """Return whether the graph or model and the device of a command exist here."""
     subject = next((w for w in words[2 if words[0] == "study" else 1 :] if not w.startswith("-")), "world")
-    elsewhere = words[0] in ("datasets", "dashboard") or any("cuda:1" in w or w == "--open" for w in words)
+    elsewhere = words[0] in ("datasets", "dashboard", "serve") or any("cuda:1" in w or w == "--open" for w in words)
     return not elsewhere and (subject == "world" or Path(subject).exists())
 
 
