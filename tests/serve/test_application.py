@@ -7,7 +7,10 @@ import csv
 import io
 import json
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -290,3 +293,25 @@ def test_stopping_leaves_no_thread_behind(model_path: Path) -> None:
 def test_every_reply_is_json_of_ascii(client: Client) -> None:
     reply = client.get("/api/ask", relation="located_in", tail=HOSTILE, k=8)
     assert reply.body.isascii() and json.loads(reply.body)["tail"] == HOSTILE
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_ctrl_c(model_path: Path) -> None:
+    words = [sys.executable, "-m", "grash", "serve", str(model_path), "--port", "0", "--threads", "1"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    with process.stderr:
+        loaded, address = process.stderr.readline(), process.stderr.readline()
+        assert "places" in loaded and "press Ctrl-C to stop" in address
+        served = Client(int(address.split(":")[2].split("/")[0]))
+        wait_for(lambda: answers(served))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == "Interrupted.\n"
+
+
+def answers(served: Client) -> bool:
+    try:
+        return served.get("/api/ask", head="Lima", relation="near").status == 200
+    except OSError:
+        return False

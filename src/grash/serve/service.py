@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import asdict
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,7 @@ class Service:
         total = sum(len(triples) for triples in found.values())
         rows = [(*row, split) for split, triples in found.items() for row in triples[:k].tolist()][:k]
         facts = [{**self._named(row[:3]), "split": row[3]} for row in rows]
-        order = np.array([e for h, _, t, split in rows if split == "train" for e in (h, t)], np.int64)
-        shown = list(dict.fromkeys([center, *order.tolist()]))[: MAX_ON_MAP + 1]
+        shown = [center, *_varied(found["train"], center, MAX_ON_MAP)]
         links = triples_among(self.dataset, np.array(shown, np.int64))[: 10 * MAX_ON_MAP]
         return {
             "entity": entity, "n_facts": total, "facts": facts,
@@ -218,6 +218,15 @@ def check_k(k: int) -> None:
     """Raise InputError unless k is a possible number of answers."""
     if not 1 <= k <= MAX_K:
         raise InputError(f"k={k} is not possible: give a number of answers from 1 to {MAX_K:,}.")
+
+
+def _varied(triples: Any, center: int, n: int) -> list[int]:
+    """Return up to n entities around the center; relations take turns, so that a frequent one does not fill the map."""
+    by_relation: dict[int, list[int]] = {}
+    for h, r, t in triples[:MAX_FACTS].tolist():
+        by_relation.setdefault(r, []).append(t if h == center else h)
+    turns = (entity for group in zip_longest(*by_relation.values()) for entity in group if entity is not None)
+    return [entity for entity in dict.fromkeys(turns) if entity != center][:n]
 
 
 def _search_of(names: Vocabulary | None, weights: Any) -> NameSearch | None:
