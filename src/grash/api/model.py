@@ -538,6 +538,16 @@ class Model:
         self.calibration = calibrate(self.kge, self.dataset, sample=sample, seed=seed)
         return self.calibration
 
+    def classify(self, triples: Iterable[Sequence[Name]] | NDArray[Any]) -> NDArray[np.bool_]:
+        """Return (n,): whether each triple is accepted, i.e. its score is above the threshold of its relation.
+
+        triples: as for `score`. InputError if the model is not calibrated.
+        """
+        if self.calibration is None or self.calibration.thresholds is None:
+            raise InputError("The model has no thresholds: call calibrate(), or run grash calibrate.")
+        ids = self._ids(triples)
+        return self.calibration.thresholds.accept(ids[:, 1], self.score(ids).astype(np.float64))
+
     def measure_calibration(
         self, split: Literal["valid", "test"] = "test", *, sample: int | None = None, seed: int = 0
     ) -> tuple[Reliability, Reliability]:

@@ -129,6 +129,12 @@ def calibrate(
     ]
     table(("probability", *(f">{name}" for name in head)), rows)
     show()
+    if calibration.thresholds is not None:
+        show(
+            f"Triple classification: {calibration.thresholds.accuracy:.1%} right on valid (cross-fitted)".replace(
+                "%", " %"
+            )
+        )
     for split, (first, answers) in measured.items():
         how = "cross-fitted" if split == "valid" else "not used to calibrate"
         show(f"{split} ({how}): expected calibration error {first.ece:.3f}, of the first ten answers {answers.ece:.3f}")
@@ -256,8 +262,9 @@ def score(
     """Score the triples of a file, or one triple.
 
     A higher score is more plausible. The columns of a file are separated by tabs, or by commas if no line has a tab; it
-    can have a header. The output has the columns head, relation, tail, score, and probability if the model is
-    calibrated: how often held-out answers like this tail were right.
+    can have a header. The output has the columns head, relation, tail, score; if the model is calibrated also
+    probability, how often held-out answers like this tail were right, and accepted, whether the score is above the
+    threshold of the relation.
     """
     import numpy as np
 
@@ -276,6 +283,8 @@ def score(
     found = {"score": loaded.score(np.array(ids).reshape(-1, 3)).tolist()}
     if probability and loaded.calibration is not None:
         found["probability"] = loaded.probability(np.array(ids).reshape(-1, 3)).tolist()
+    if loaded.calibration is not None and loaded.calibration.thresholds is not None:
+        found["accepted"] = loaded.classify(np.array(ids).reshape(-1, 3)).tolist()
     if json:
         as_json([dict(zip((*PARTS, *found), (*row, *values))) for row, *values in zip(rows, *found.values())])
     if out is not None or not json:

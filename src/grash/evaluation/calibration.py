@@ -24,6 +24,7 @@ from torch import Tensor
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.known_answers import KnownAnswers
 from grash.errors import Diverged, InputError
+from grash.evaluation.classification import Thresholds, fit_thresholds
 from grash.evaluation.evaluate import Split
 from grash.evaluation.ranking import NOT_FINITE, default_work_bytes
 from grash.kernels.bf16_rows import to_float32
@@ -104,6 +105,7 @@ class Calibration:
     of_relation: dict[str, Weights]  # of "tail 5", the side asked and the id of a relation
     first: Reliability  # of the first answers, cross-fitted
     answers: Reliability  # of the first ten answers, cross-fitted
+    thresholds: Thresholds | None = None  # of triple classification
 
     def probabilities(self, scores: Floats, log_sums: Floats, relations: NDArray[np.integer], side: Side) -> Floats:
         """Return the probabilities (n,) of answers with these scores (n,) to questions of these relations (n,).
@@ -146,6 +148,7 @@ class Calibration:
             of_relation={str(key): _weights(value) for key, value in content["of_relation"].items()},
             first=_reliability(content["first"]),
             answers=_reliability(content["answers"]),
+            thresholds=None if content.get("thresholds") is None else Thresholds.from_dict(content["thresholds"]),
         )
 
 
@@ -179,6 +182,7 @@ def calibrate(
         of_relation={names[group]: Weights(*weights.tolist()) for group, weights in by_group.items()},
         first=Reliability.of(crossed[held.is_first], held.right[held.is_first]),
         answers=Reliability.of(crossed, held.right),
+        thresholds=fit_thresholds(model, dataset, split=split, seed=seed),
     )  # fmt: skip
 
 
