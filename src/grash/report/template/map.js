@@ -10,7 +10,7 @@
   const COLORS = ["#4477aa", "#ee6677", "#228833", "#b58900", "#0099aa", "#aa3377", "#e07020", "#7755cc", "#777733", "#994400"];
   const OTHER = "#8a8f98";
   const view = { scale: 1, x: SIZE / 2, y: SIZE / 2 };            // pixels per unit, and the point in the middle
-  let chosen = 0, alone = -1, marked = -1, ratio = 1, waiting = false;
+  let chosen = 0, alone = -1, marked = -1, ratio = 1, waiting = false, home = [];
 
   // points sorted by the cell of a grid, to find those near the pointer
   const start = new Uint32Array(CELLS * CELLS + 1), order = new Uint32Array(n);
@@ -33,9 +33,13 @@
     canvas.width = Math.max(1, Math.round(canvas.clientWidth * ratio));
     canvas.height = Math.max(1, Math.round(canvas.clientHeight * ratio));
   }
-  function showAll() {
-    view.scale = 0.92 * Math.min(canvas.width, canvas.height) / SIZE;
-    view.x = view.y = SIZE / 2;
+  function showAll() { // beside the panel, or below it on a narrow screen
+    const narrow = canvas.clientWidth <= 480;
+    const left = narrow ? 0 : Math.min(304 * ratio, canvas.width / 3), top = narrow ? 0.47 * canvas.height : 0;
+    view.scale = 0.92 * Math.min(canvas.width - left, canvas.height - top) / SIZE;
+    view.x = SIZE / 2 - left / 2 / view.scale;
+    view.y = SIZE / 2 - top / 2 / view.scale;
+    home = [view.scale, view.x, view.y];
     draw();
   }
   function draw() {
@@ -184,7 +188,7 @@
   const select = document.getElementById("color");
   data.colors.forEach((color, k) => select.add(new Option(color.title, k)));
   select.onchange = () => { chosen = Number(select.value); alone = -1; legend(); draw(); };
-  addEventListener("resize", () => { fit(); draw(); });
+  addEventListener("resize", () => { fit(); if (String(home) === String([view.scale, view.x, view.y])) showAll(); else draw(); });
   dark.addEventListener("change", draw);
   fit(); legend(); showAll();
 })();
