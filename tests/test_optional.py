@@ -17,8 +17,6 @@ def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> N
     expected = r"^Reading g.parquet needs polars, which is not installed: pip install 'grash-kge\[parquet\]'\.$"
     with pytest.raises(InputError, match=expected):
         optional_import("polars", extra="parquet", purpose="Reading g.parquet")
-    with pytest.raises(InputError, match="needs polars"):
-        optional_import("polars.io.plugins", extra="parquet", purpose="Export")
 
 
 def test_a_library_that_lacks_another_one_is_no_missing_library(

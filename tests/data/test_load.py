@@ -161,8 +161,8 @@ def test_the_bundled_graph_is_a_name(tmp_path, graph_file, monkeypatch):
 
 def test_a_dataset_that_does_not_exist_points_to_the_catalog(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="no file or folder fb15k.*grash datasets"):
-        load_dataset("fb15k")
+    with pytest.raises(InputError, match="no file or folder freebase, and no dataset.*grash datasets"):
+        load_dataset("freebase")
 
 
 def test_an_unknown_option_is_an_error(graph_file):
