@@ -267,7 +267,7 @@ def estimate(
         n_ranked = (4 if i == len(counts) - 1 else 2) * sizes.valid_triples(fraction)
         each = trial(sizes.entity_share(fraction), count, fidelity * epochs * sizes.n_train, n_ranked)
         parts["rounds"] += -(-count // machine.workers) * each
-        if i == len(counts) - 1 and fraction < 1:
+        if i == len(counts) - 1 and fraction < 1 and sizes.n_valid >= MIN_VALID:
             number, first_part = min(4, count), fidelity * epochs / fraction / 4
             each = trial(1.0, number, first_part * sizes.n_train, sizes.n_valid)
             parts["finalists"] = -(-number // machine.workers) * each
