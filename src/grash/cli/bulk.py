@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from grash.cli.answers import PARTS, AnswerParts, write_answers
-from grash.cli.console import say, status_line
+from grash.cli.console import say, seldom, status_line
 from grash.errors import INTERRUPTED, InputError
 from grash.formatting import format_duration
 
@@ -126,7 +126,8 @@ def write_bulk(bulk: Bulk, out: Path | None) -> None:
     if kept:
         say(f"{kept:,} of {len(starts):,} parts are there from an earlier run.")
     try:
-        with status_line(keep=False) as draw:
+        with status_line(keep=False) as draw_now:
+            draw = seldom(draw_now)
             for i, first in enumerate(starts):
                 if not parts.has(i):
                     parts.write(i, bulk.answers(first))

@@ -97,6 +97,19 @@ def status_line(*, keep: bool) -> Iterator[Callable[[str], None]]:
             print("\n" if keep else "\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
+def seldom(draw: Callable[[str], None]) -> Callable[[str], None]:
+    """Return `draw` for frequent calls: five lines a second in a terminal, elsewhere one in ten seconds."""
+    terminal, drawn = sys.stderr.isatty(), time.monotonic()
+
+    def draw_seldom(line: str) -> None:
+        nonlocal drawn
+        if time.monotonic() - drawn >= _SECONDS_BETWEEN_LINES[terminal]:
+            drawn = time.monotonic()
+            draw(line)
+
+    return draw_seldom
+
+
 @contextmanager
 def share_display(*, quiet: bool = False) -> Iterator[Callable[[str, float, int], None] | None]:
     """Yield a function watch(step, share, n_triples) that shows the progress of a preparation; None if quiet.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grash.cli.answers import NTRIPLES, SUFFIXES, check_answers_file, write_answers
-from grash.cli.console import as_json, command, say, show, show_log, status_line, table
+from grash.cli.console import as_json, command, say, seldom, show, show_log, status_line, table
 from grash.cli.options import READING, Device, Json, ModelFolder, Overwrite, Quiet, Threads, with_options
 from grash.errors import InputError
 from grash.formatting import format_bytes, format_duration
@@ -119,7 +119,8 @@ def discover(
         raise InputError(f"{model} is not calibrated, so it has no probabilities. Run: grash calibrate {model}")
     options: dict[str, Any] = {"k": top_k, "min_probability": min_probability, "like_known": not all_pairs}
     with status_line(keep=False) as draw:
-        watch = None if quiet else lambda done, total: draw(f"{done:,} of {total:,} questions asked")
+        line = seldom(draw)
+        watch = None if quiet else lambda done, total: line(f"{done:,} of {total:,} questions asked")
         found = loaded.discover(relation, **options, hide=measure, watch=watch)
     columns: tuple[str, ...] = ("head", "relation", "tail", "probability", "score")
     rows: list[tuple[Any, ...]] = [(t.head, t.relation, t.tail, t.probability, t.score) for t in found]
