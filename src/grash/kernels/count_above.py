@@ -284,11 +284,16 @@ def best_candidates(
     return best
 
 
+def _uses_loops(scores: Tensor) -> bool:
+    """Return whether compiled loops are used: for a few questions, loading them takes longer than they save."""
+    return scores.device.type == "cpu" and len(scores) > 8
+
+
 def _kth(scores: Tensor, k: int) -> Tensor:
     """(B, T) → (B,): the k-th largest, −∞ if there are fewer."""
     if scores.shape[1] < k:
         return scores.new_full((len(scores),), -torch.inf)
-    if scores.device.type != "cpu":
+    if not _uses_loops(scores):
         return torch.topk(scores, k, dim=1, sorted=True).values[:, -1]
     use_torch_threads()
     kth = np.empty(len(scores), np.float32)
@@ -298,7 +303,7 @@ def _kth(scores: Tensor, k: int) -> Tensor:
 
 def _at_least(scores: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
     """Return (row, column) of the scores (B, T) that reach the bound (B,); −∞ never does."""
-    if scores.device.type != "cpu":
+    if not _uses_loops(scores):
         row, column = torch.nonzero((scores >= bound[:, None]) & (scores > -torch.inf), as_tuple=True)
         return row, column
     use_torch_threads()
