@@ -1,4 +1,4 @@
-"""Promotion in a search over several models, on scores that were recorded on FB15k-237 (decision 0055)."""
+"""Promotion in a search over several models, on scores that were recorded on FB15k-237 (decision 0050)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_published_stores_are_merged_into_new_ones(tmp_path):
 
 @pytest.mark.parametrize("path", [p for p in STORES if p.name.startswith("confirm-")], ids=lambda path: path.name)
 def test_published_searches_are_not_taken_for_searches_with_the_present_defaults(path):
-    """They have other batch sizes, another patience and relations predicted forward only (decisions 0050 and 0051)."""
+    """They have other batch sizes, another patience and relations predicted forward only (decisions 0046 and 0047)."""
     store = Store.read(path)
     for name, record in store.searches.items():
         settings = make_settings({**BEFORE_THEY_EXISTED, **record["settings"]})

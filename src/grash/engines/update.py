@@ -3,7 +3,7 @@
 Rows of known entities and relations are kept and trained further. Rows of new ones start where the triples that name
 them point at: for a triple (new, r, t), at the query (?, r, t), whose score with a row is largest in its own direction.
 A model folder has no optimizer state, so it is rebuilt: one epoch over the old triples adds up squared gradients
-without moving a row (docs/decisions/0068).
+without moving a row (docs/decisions/0059).
 With `freeze`, the sums of old rows are so large that they do not move, and only new rows learn.
 """
 

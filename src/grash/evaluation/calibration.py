@@ -1,7 +1,7 @@
 """Probabilities of answers: how often held-out answers like this one were right.
 
 `calibrate` asks the questions of a split, valid by default, and looks at the first ten answers of each. Every known
-answer of another split is left out, so what is neither in the split nor known counts as wrong (docs/decisions/0067).
+answer of another split is left out, so what is neither in the split nor known counts as wrong (docs/decisions/0058).
 A logistic regression then turns two numbers into a probability: the score of the answer, and its share in a softmax
 over all candidates. Each side of each relation has its own weights, drawn towards those of all relations where there
 is little data. `Reliability` compares probabilities with what was right; that of a `Calibration` is cross-fitted: the

@@ -163,7 +163,7 @@ class RoundState:
         """Return the best configurations, best first; `among` restricts to some that all have a result.
 
         models: of the configurations; every model then gets the same number of places, as far as it has trials
-        (decision 0055).
+        (decision 0050).
         """
         results = self.results.values() if among is None else [self.results[n] for n in among]
         ordered = select_best(results, len(results), self.score)

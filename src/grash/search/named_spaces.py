@@ -17,7 +17,7 @@ from grash.search.space import Space, make_space, read_space
 # of distance models, per side, as in the paper; 10,000 for models of dot products
 MAX_NEGATIVES = {"rotate": 1_000, "transe": 1_000, "pairre": 1_000}
 ONE_VS_ALL_ENTITIES = 50_000  # comparing with all entities then costs at most five times as much as many negatives
-# Small batches are slower at first and better in the end, so only long trainings on small graphs have them (0051).
+# Small batches are slower at first and better in the end, so only long trainings on small graphs have them (0047).
 SMALL_BATCH_TRIPLES, SMALL_BATCH_EPOCHS = 200_000, 50
 
 

@@ -120,7 +120,7 @@ def plan_next_round(state: SearchState, settings: SearchSettings, graphs: Graphs
     plan = plan_round(number, fidelity, budgets[-1], sizes[number - 1], settings, graphs, previous)
     if number < len(sizes) or len(state.sizes) == len(sizes):
         return plan
-    return replace(plan, before_finalists=True, trend=0.0)  # the finalists' round shows more (decision 0052)
+    return replace(plan, before_finalists=True, trend=0.0)  # the finalists' round shows more (decision 0048)
 
 
 def _plan_finalists(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:

@@ -2,7 +2,7 @@
 
 Pure functions: sizes, speeds and seconds in, settings or changes out. `choose_settings` is called once, before the
 search; `plan_change` before every later round and the final training. Both results are events of the ledger, so a
-resumed search follows the same plan (docs/decisions/0054).
+resumed search follows the same plan (docs/decisions/0049).
 """
 
 from __future__ import annotations
