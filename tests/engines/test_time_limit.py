@@ -61,19 +61,20 @@ class TimedTable(TableEngine):
         return replace(super()._result(trial), seconds=seconds)
 
 
-def choose(seconds: float, n_train: int = 100_000, **given: Any) -> Choice:
+def choose(seconds: float, n_train: int = 100_000, *, final_train: bool = True, **given: Any) -> Choice:
     shares = tuple((part / 16, part / 16) for part in range(1, 17))
     sizes = GraphSizes(20_000, n_train, 5000, 5000, 0.1, shares)
     machine = Machine("2 CPU cores", {"complex": SPEED})
-    return choose_settings(seconds, sizes, [machine], {"complex": [600.0]}, given, used=1.0)
+    return choose_settings(seconds, sizes, [machine], {"complex": [600.0]}, given, used=1.0, final_train=final_train)
 
 
 def timed_search(
-    path: Path, choice: Choice, slowness: float, *, clock: Clock, more: float | None = None, **engine: Any
-) -> tuple[SearchState, TimedTable]:
+    path: Path, choice: Choice, slowness: float, *, clock: Clock, more: float | None = None, final_train: bool = True,
+    **engine: Any,
+) -> tuple[SearchState, TimedTable]:  # fmt: skip
     """Begin a search within a time, or resume it; `more` replaces the time that is left."""
     chosen = make_settings({
-        "space": SPACE, "proposals": "random", **choice.settings, "time": choice.time,
+        "space": SPACE, "proposals": "random", **choice.settings, "time": choice.time, "final_train": final_train,
     })  # fmt: skip
     graphs = NumberGraphs(chosen)
     with RunFolder(path) as folder, mock.patch("grash.engines.driver.time", clock):
@@ -160,6 +161,24 @@ def test_a_search_whose_time_is_over_ends_with_a_tenth_of_it_or_with_what_is_giv
         clock = Clock(0.0)
         state, _ = timed_search(tmp_path / name, choice, 1.0, clock=clock, more=more)
         assert state.finished and state.final is not None and least <= clock.now <= most
+
+
+def test_a_resumed_search_with_less_time_still_runs_its_rounds(tmp_path: Path) -> None:
+    choice, clock = choose(120.0), Clock()
+    with pytest.raises(KeyboardInterrupt):
+        timed_search(tmp_path / "a", choice, 1.0, clock=clock, dies_after=3)
+    clock = Clock(0.0)
+    state, _ = timed_search(tmp_path / "a", choice, 1.0, clock=clock, more=0.25 * choice.time)
+    assert [r.status for r in state.rounds[0].results.values()].count("ok") > 3
+    assert state.finished and state.final is not None and clock.now <= 1.02 * 0.25 * choice.time
+    assert state.time_given == SearchState.replay(read_ledger(tmp_path / "a" / LEDGER_FILE)).time_given == 30.0
+
+
+def test_without_final_training_late_rounds_have_all_the_time(tmp_path: Path) -> None:
+    choice, clock = choose(60.0, final_train=False, n_trials=8), Clock()
+    state, _ = timed_search(tmp_path / "a", choice, 1.3, clock=clock, final_train=False)
+    assert {r.status for past in state.rounds for r in past.results.values()} == {"ok"}
+    assert 0.7 * 60 < clock.now - 1000.0 + choice.used <= 60
 
 
 def _last_sum(path: Path) -> int:

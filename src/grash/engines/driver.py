@@ -214,7 +214,7 @@ class Driver:
     def _resumed_limit(self) -> dict[str, float]:
         """Return when the time of a resumed search is over, if it has one."""
         if self.limit is not None and self.state.time_limit is not None:
-            return {"time_limit": self.before + self.limit.seconds}
+            return {"time_limit": self.before + self.limit.seconds, "time": self.limit.seconds}
         limit = self.state.time_limit
         return {} if limit is None else {"time_limit": resumed_limit(limit, self.before)}
 
@@ -225,7 +225,7 @@ class Driver:
             return trial
         if trial.final:
             return replace(trial, seconds_limit=final_seconds(self.state, limit - self._elapsed))
-        left = rounds_end(limit, self.state.time_plan["time"]) - self._elapsed
+        left = rounds_end(limit, self.state.time_given if self.settings.final_train else 0.0) - self._elapsed
         return replace(trial, seconds_limit=left) if left > 0 else None
 
     def _run_trials(self, trials: list[Trial]) -> None:

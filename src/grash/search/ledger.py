@@ -204,6 +204,7 @@ class SearchState:
     max_retries: int = 2
     time_plan: Event = field(default_factory=dict)  # `time_planned`: what a time limit chose, and the measured speeds
     time_limit: float | None = None  # value of `seconds` at which the time is over
+    time_given: float = 0.0  # seconds of the time, or of the one that replaced what was left of it, if shorter
     changes: list[str] = field(default_factory=list)  # what was changed to end in time, in sentences
     changed_after: int = 0  # the round after which the rounds were changed last
     shares: dict[int, float] = field(default_factory=dict)  # by round: factor on its budget, to end in time
@@ -305,7 +306,7 @@ class SearchState:
         self.winner = event["number"]
 
     def _on_time_planned(self, event: Event) -> None:
-        self.time_plan, self.time_limit = event, event["time"]
+        self.time_plan, self.time_limit, self.time_given = event, event["time"], event["time"]
 
     def _on_plan_changed(self, event: Event) -> None:
         """Cut or extend what is left of a search, to end in time."""
@@ -327,6 +328,8 @@ class SearchState:
         """Continue; a search that failed forgets its machine faults, so those trials run again."""
         self.stopped = None
         self.time_limit = event.get("time_limit", self.time_limit)
+        if "time" in event:
+            self.time_given = min(self.time_plan["time"], event["time"])
         self._clear_running()
         if not self.failed:
             return

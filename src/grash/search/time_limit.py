@@ -297,7 +297,7 @@ def plan_change(
 
 
 def rounds_end(time_limit: float, given: float) -> float:
-    """Return the second at which rounds that are late have to end. given: the time of the search."""
+    """Return the second at which rounds that are late have to end. given: the time, 0 without a final training."""
     return time_limit - _RESERVED_SHARE * given
 
 
