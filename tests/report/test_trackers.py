@@ -103,6 +103,12 @@ def test_an_error_of_the_service_is_one_warning(tmp_path: Path, caplog: pytest.L
     assert warnings == ["Recorded is not up to date (the server is gone). The search continues."]
     assert bool(store.calls) == (failing != "begin"), "nothing can be sent to a run that does not exist"
 
+    resumed, events = Recorded(), read_ledger(tmp_path / "ledger.jsonl")
+    replay(tmp_path, Tracker("recorded", resumed), known=len(events))
+    ended = [event for event in events if event["event"] == "trial_ended"]
+    assert len(keys(store, "end_trial")) + len(keys(resumed, "end_trial")) == len(ended)
+    assert bool(keys(resumed, "end_trial")) == (failing in ("begin", "end_trial")), "what was not sent is sent later"
+
 
 def test_a_service_that_hangs_delays_the_end_by_its_patience_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

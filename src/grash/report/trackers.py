@@ -152,9 +152,13 @@ class Tracker(Callback):
             self._send(self._store.log_trial, trial, _numbers({"valid_mrr": entry["mrr"]}), int(entry["step"]))
         fields = {"mrr": result.mrr, "cost": result.cost, "seconds": result.seconds, "epochs": _epochs(result)}
         metrics = {**_numbers(fields), **_test_metrics(result)}
-        self._send(lambda: self._store.end_trial(trial, metrics, ok=result.status == "ok"))
-        if result.status not in MACHINE_FAULTS:
-            self._send(self._remember, search.folder, trial.key)
+
+        def end() -> None:  # one task: a trial that could not be sent is not remembered
+            self._store.end_trial(trial, metrics, ok=result.status == "ok")
+            if result.status not in MACHINE_FAULTS:
+                self._remember(search.folder, trial.key)
+
+        self._send(end)
         self._send(self._store.log_search, _numbers({"spent": state.spent, "mrr": result.mrr}), _n_ended(state))
 
     def _begin(self, folder: Path, params: dict[str, Any]) -> None:
