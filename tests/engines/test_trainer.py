@@ -137,7 +137,7 @@ def test_tables_and_optimizer_take_what_the_plan_says(optimizer: str) -> None:
 
 
 def test_the_plan_of_distances_without_a_kernel_counts_their_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an H200 the plain step of RotatE took 391 MiB more than was planned, that of TransE l1 246."""
+    """On an H200 the plain step of RotatE took 391 MiB more than a plan without tiles said, that of TransE l1 246."""
     monkeypatch.setenv("GRASH_KERNELS", "reference")
     fixed = {"dim": 128, "batch_size": 1024, "negatives_head": 500, "negatives_tail": 500}
     elsewhere, cpu = torch.device("meta"), torch.device("cpu")  # no CPU, as a card is none
@@ -146,7 +146,7 @@ def test_the_plan_of_distances_without_a_kernel_counts_their_tiles(monkeypatch: 
         config = make_config({"model": model, "norm": norm, **fixed})
         steps = [plan_memory([config], 1000, 7, 1000, device).step for device in (elsewhere, cpu)]
         more[name] = (steps[0] - steps[1]) / 2**20
-    assert more == {"modulus": 4.25 * 64, "l1": 2 * 64, "l2": 0}
+    assert more == {"modulus": 3.5 * 64, "l1": 2 * 64, "l2": 0}
 
 
 @pytest.mark.parametrize("model,norm", [("complex", 1), ("rotate", 1), ("rotate", 2)])
