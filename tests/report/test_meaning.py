@@ -8,6 +8,7 @@ import grash
 from grash.report.meaning import (
     best_per_model,
     changed_settings,
+    early_stop,
     questions,
     relation_rows,
     settings_text,
@@ -16,6 +17,7 @@ from grash.report.meaning import (
 from grash.report.samples import sample_predictions
 from grash.report.summary import read_state, trial_spans
 from grash.search.ledger import read_ledger
+from grash.training.config import TrainConfig
 from report.runs import write_run
 from small_graph import rings
 
@@ -31,6 +33,13 @@ def test_settings_are_shown_where_they_are_not_the_defaults() -> None:
     assert settings_text({"model": "complex", "lr": 0.25, "epochs": 3.0}) == "lr=0.25"
     both = changed_settings({"lr": 0.25}, {"model": "distmult"})
     assert both == {"lr": ["0.25", "0.1"], "model": ["complex", "distmult"]}
+
+
+def test_an_early_stop_names_the_validation_that_patience_counted_from() -> None:
+    scores = [0.4, 0.6, 0.5, 0.5]  # of the metric that decides, while the MRR rises
+    history = [{"step": i, "epoch": i + 1.0, "mrr": 0.1 * i, "score": score} for i, score in enumerate(scores)]
+    found = early_stop(history, TrainConfig(epochs=9.0, patience=2))
+    assert found == "training stopped at epoch 4 of 9: no better validation since epoch 2 (valid MRR 0.1000)"
 
 
 def test_relations_with_the_most_questions_come_first() -> None:

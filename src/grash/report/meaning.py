@@ -26,7 +26,7 @@ def early_stop(history: list[dict[str, Any]], config: TrainConfig) -> str:
     """Return where and why a training stopped before its planned epochs; nothing if it did not."""
     if config.patience is None or not history:
         return ""
-    best, last = max(history, key=lambda v: v["mrr"]), history[-1]
+    best, last = max(history, key=lambda v: v.get("score", v["mrr"])), history[-1]
     waited = sum(v["step"] > best["step"] for v in history)
     if waited < config.patience or round(last["epoch"], 2) >= round(config.epochs, 2):
         return ""
