@@ -49,6 +49,25 @@ def test_splits_of_a_folder_are_added_to_these_splits():
     assert found.diff.n_added_valid == 1
 
 
+def test_names_of_an_export_to_ntriples_are_known_names():
+    strange = [
+        ("New York", "lies in", "<b>"),
+        ("100 %", "is", '\u00e9"x'),
+        ("_:b", "_:r", "a:b"),
+        ("x", "lies in", "a:b"),
+    ]
+    old = graph(strange)
+    given = [
+        ("urn:entity:New%20York", "urn:relation:lies%20in", "urn:entity:100%20%25"),
+        ("a:b", "urn:relation:is", "x"),
+    ]
+    given += [("urn:entity:%C3%A9%22x", "urn:relation:_%3Ar", "urn:entity:%3Cb%3E"), ("urn:entity:%FF", "is", "x")]
+    found = grow(old, graph(given), removed=graph([("urn:entity:x", "urn:relation:lies%20in", "a:b")]))
+    assert list(found.dataset.entities) == [*old.entities, "urn:entity:%FF"]
+    assert list(found.dataset.relations) == list(old.relations)
+    assert ("New York", "lies in", "100 %") in named(found.dataset, "train") and found.diff.n_removed == 1
+
+
 def test_triples_can_be_removed():
     found = grow(graph(OLD), removed=graph([OLD[0], ("x", "likes", "y")]))
     assert named(found.dataset, "train") == set(OLD[1:])

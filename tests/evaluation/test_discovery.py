@@ -105,3 +105,13 @@ def test_the_command_writes_files_that_grash_reads(world, tmp_path):
     first = (tmp_path / "a.csv").read_text().splitlines()
     assert first[0] == "head,relation,tail,probability,score,held_out" and len(first) == 31
     assert run("discover", tmp_path / "m", "-o", tmp_path / "a.txt").code == 2
+
+
+def test_discovered_ntriples_fit_their_own_graph(world, tmp_path):
+    world.save(tmp_path / "m")
+    assert run("discover", tmp_path / "m", "-k", 40, "-o", tmp_path / "new.nt").code == 0
+    assert run("update", tmp_path / "m", tmp_path / "new.nt", "--epochs", 0, "-o", tmp_path / "now").code == 0
+    now = grash.load_model(tmp_path / "now").dataset
+    assert (now.n_entities, now.n_relations) == (world.dataset.n_entities, world.dataset.n_relations)
+    assert len(now.train) == len(world.dataset.train) + 40
+    assert world.evaluate(tmp_path / "new.nt").n_triples == 40

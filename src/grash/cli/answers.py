@@ -10,13 +10,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
 
 from grash.cli.console import say
 from grash.errors import ConfigError, InputError, UnknownName
@@ -60,8 +58,9 @@ def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: P
         if kind == ".parquet":
             _polars(path).DataFrame(list(rows), schema=list(columns), orient="row").write_parquet(temporary)
         elif kind == NTRIPLES:
-            for row in rows:
-                text.write(" ".join(_iri(str(name)) for name in row[:3]) + " .\n")
+            from grash.data.iris import ntriples_line
+
+            text.writelines(ntriples_line(*map(str, row[:3])) for row in rows)
         elif kind == ".jsonl":
             for row in rows:
                 text.write(json.dumps(dict(zip(columns, row)), ensure_ascii=False, allow_nan=False) + "\n")
@@ -120,16 +119,6 @@ class AnswerParts:
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06d}{self.kind}"
-
-
-def _iri(name: str) -> str:
-    """Return a name as an IRI of N-Triples: itself if it is one, a blank node as it is, else below urn:grash:."""
-    plain = name.removeprefix("<").removesuffix(">")
-    if re.fullmatch(r"_:[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        return name
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20<>\"{}|^`\\]+", plain):
-        return f"<{plain}>"
-    return f"<urn:grash:{quote(name, safe='')}>"
 
 
 def _polars(path: Path) -> Any:

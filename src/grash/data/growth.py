@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from grash.data.arrays import Triples, TripleSet
 from grash.data.dataset import SPLITS, Dataset, SplitName
+from grash.data.iris import find_name
 from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
 
@@ -69,7 +70,8 @@ class Growth:
 def grow(dataset: Dataset, added: Dataset | None = None, removed: Dataset | None = None) -> Growth:
     """Return the dataset with the triples of `added`, split by split, and without those of `removed`.
 
-    Both are matched by name, or by id if the graph has no names. InputError if nothing changes.
+    Both are matched by name (also as an export to N-Triples writes it), or by id if the graph has no names. InputError
+    if nothing changes.
     """
     if added is None and removed is None:
         raise InputError("Nothing is given: give triples to add, or triples to remove.")
@@ -125,7 +127,7 @@ class _Ids:
         self.lookup = np.full(count, -1, np.int64)
         for i in np.flatnonzero(used).tolist():
             name = names.name(i)
-            found = self.names.find(name)
+            found = find_name(name, self.names)
             if found is None:
                 found = self.count
                 self.count += 1

@@ -1,12 +1,15 @@
-"""Short forms of IRIs: prefixed names as dbo:genre, and the part after the last # or / if only one name ends in it.
+"""Names as IRIs: a line of N-Triples for any triple, and short forms of IRIs.
 
-Prefixes are those of the source (Turtle and RDF/XML declare them), and some that every RDF user knows.
+In N-Triples, a name that is no IRI becomes urn:entity:NAME or urn:relation:NAME, and `find_name` finds it again. Short
+forms are prefixed names as dbo:genre, and the part after the last # or / if only one name ends in it. Prefixes are
+those of the source (Turtle and RDF/XML declare them), and some that every RDF user knows.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from urllib.parse import quote, unquote
 
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
@@ -27,6 +30,33 @@ COMMON = {
 }
 _LOCAL = re.compile(r"[\w][\w.-]*(?<!\.)")  # what may follow a prefix without escapes
 _MOST_ENDINGS = 16  # names with the same end that are looked at
+_IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20<>\"{}|^`\\\ud800-\udfff]+\Z")
+_BLANK = re.compile(r"_:[A-Za-z0-9_][A-Za-z0-9_.-]*(?<!\.)\Z")
+_LITERAL = re.compile(r'"(?:[^"\\\n\r]|\\.)*"(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^<[^\x00-\x20<>"{}|^`\\]*>)?\Z')
+
+
+def ntriples_line(head: str, relation: str, tail: str) -> str:
+    """Return a triple as a line of N-Triples. A tail that is a literal is written as it is."""
+    value = tail if _LITERAL.match(tail) else as_rdf(tail, "entity")
+    return f"{as_rdf(head, 'entity')} {as_rdf(relation, 'relation')} {value} .\n"
+
+
+def as_rdf(name: str, kind: str) -> str:
+    """Return a name as an N-Triples term: an IRI in angle brackets, a blank node, or urn:KIND:NAME, percent-encoded."""
+    if kind == "entity" and _BLANK.match(name):  # a predicate is always an IRI
+        return name
+    return f"<{name}>" if _IRI.match(name) else f"<urn:{kind}:{quote(name, safe='', errors='surrogatepass')}>"
+
+
+def find_name(name: str, vocabulary: Vocabulary) -> int | None:
+    """Return the id of a name, or of the name that `as_rdf` wrote as this IRI; None if there is none."""
+    found = vocabulary.find(name)
+    if found is not None or not name.startswith(start := f"urn:{vocabulary.kind}:"):
+        return found
+    try:
+        return vocabulary.find(unquote(name.removeprefix(start), errors="surrogatepass"))
+    except UnicodeError:  # %FF: not written by us
+        return None
 
 
 def prefixes_of(dataset: Dataset) -> dict[str, str]:
@@ -45,13 +75,13 @@ def shorten(name: str, prefixes: Mapping[str, str]) -> str:
 
 
 def find_id(name: str, vocabulary: Vocabulary, prefixes: Mapping[str, str]) -> int:
-    """Return the id of a name, or of the IRI that <IRI>, prefix:local or a unique ending means.
+    """Return the id of a name, or of the name that <IRI>, urn:entity:NAME, prefix:local or a unique ending means.
 
     Raises UnknownName with suggestions; if several IRIs have that ending, with these.
     """
-    found = vocabulary.find(name)
+    found = find_name(name, vocabulary)
     if found is None and name.startswith("<") and name.endswith(">"):
-        found = vocabulary.find(name[1:-1])
+        found = find_name(name[1:-1], vocabulary)
     prefix, colon, local = name.partition(":")
     if found is None and colon and prefix in prefixes:
         found = vocabulary.find(prefixes[prefix] + local)

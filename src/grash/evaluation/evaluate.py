@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from grash.data.arrays import TripleSet, in_blocks
 from grash.data.candidates import SeenEntities
 from grash.data.dataset import Dataset, SplitName
+from grash.data.iris import find_name
 from grash.data.known_answers import KnownAnswers
 from grash.data.profile import CARDINALITIES, relation_cardinalities
 from grash.errors import InputError
@@ -206,7 +207,7 @@ def _lookup(own: Dataset, other: Dataset, kind: Literal["entities", "relations"]
     if ours is None or theirs is None:
         unnamed = f"the model's dataset {own.name}" if ours is None else other.name
         raise InputError(f"{unnamed} has no names of {kind}, so {other.name} and the model cannot be matched by name.")
-    found = (ours.find(name) for name in theirs)
+    found = (find_name(name, ours) for name in theirs)
     return np.fromiter((_ABSENT if i is None else i for i in found), np.int64, count)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from grash.data.arrays import in_blocks
 from grash.data.dataset import SPLITS, Dataset
+from grash.data.iris import ntriples_line
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, FormatError, InputError
 from grash.files import atomic_file, atomic_folder, check_absent, read_json, write_json
@@ -46,9 +46,6 @@ _FILES = {
 _ROWS = 1 << 14  # rows per block
 _SPACE = re.compile(r"\s")
 _NEEDS_QUOTES = re.compile(r'^"|[\t\n\r]')  # in a file with tabs; readers disagree about quotes in such files
-_IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20<>\"{}|^`\\\ud800-\udfff]+\Z")
-_BLANK = re.compile(r"_:[A-Za-z0-9_][A-Za-z0-9_.-]*(?<!\.)\Z")
-_LITERAL = re.compile(r'"(?:[^"\\\n\r]|\\.)*"(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^<[^\x00-\x20<>"{}|^`\\]*>)?\Z')
 _log = logging.getLogger(__name__)
 
 
@@ -249,16 +246,7 @@ def _write_ntriples(dataset: Dataset, folder: Path) -> None:
         for split in SPLITS:
             for _, block in in_blocks(dataset.split(split), _ROWS):
                 for h, r, t in block.tolist():
-                    subject, predicate = as_rdf(entity(h), "entity"), as_rdf(relation(r), "relation")
-                    value = entity(t) if _LITERAL.match(entity(t)) else as_rdf(entity(t), "entity")
-                    text.write(f"{subject} {predicate} {value} .\n")
-
-
-def as_rdf(name: str, kind: str) -> str:
-    """Return a name as an N-Triples term: an IRI in angle brackets, a blank node, or urn:KIND:NAME, percent-encoded."""
-    if _BLANK.match(name):
-        return name
-    return f"<{name}>" if _IRI.match(name) else f"<urn:{kind}:{quote(name, safe='', errors='surrogatepass')}>"
+                    text.write(ntriples_line(entity(h), relation(r), entity(t)))
 
 
 def _tables(kge: KgeModel, dataset: Dataset) -> Iterator[tuple[str, Tensor, Callable[[int], str]]]:
