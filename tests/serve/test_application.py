@@ -15,11 +15,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grash.api.model import load_model
+from grash.api.model import Prediction, Query, load_model
 from grash.serve import guard, server
+from grash.serve.batching import Conditions, Question, answer_batch
 from grash.serve.server import ModelServer
 from grash.serve.service import Service
 from serve.conftest import HOSTILE, Client, places, serving
@@ -101,6 +103,43 @@ def test_mistakes_of_a_batch_name_the_question(client: Client) -> None:
     assert client.post("/api/ask", b"{").json["code"] == "bad_request"
     assert client.post("/api/ask", {"questions": [{**good, "path": "/etc"}]}).status == 400
     assert client.post("/api/ask", b'{"questions": [{"head": "\\ud800", "relation": "near"}]}').status == 400
+
+
+def test_a_batch_with_too_many_answers_is_refused(client: Client) -> None:
+    questions = [{"head": "Lima", "relation": "near"}] * 101
+    reply = client.post("/api/ask", {"questions": questions, "k": 1000})
+    assert (reply.status, reply.json["code"]) == (413, "batch_size")
+    assert "asks for 101,000 answers" in reply.json["message"]
+    assert client.post("/api/ask", {"questions": questions[1:], "k": 1000}).status == 200
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_a_long_reply_is_written_off_the_event_loop(
+    client: Client, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    threads, answers = set(), Service.answers
+
+    def noted(*given: Any) -> dict[str, Any]:
+        threads.add(threading.current_thread().name.split("_")[0])
+        return answers(*given)
+
+    monkeypatch.setattr(Service, "answers", noted)
+    asked = {"questions": [{"head": "Lima", "relation": "near"}] * 200, "k": 10, "like_known": False}
+    assert client.post(f"/api/ask?format={format}", asked).status == 200
+    assert threads == {"others"}
+
+
+def test_a_question_for_many_answers_does_not_slow_down_the_others() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Recorded:
+        def predict_many(self, queries: list[Query], k: int, **conditions: Any) -> list[list[Prediction]]:
+            asked.append((len(queries), k))
+            return [[] for _ in queries]
+
+    query = Query(0, 0, None)
+    answer_batch(Recorded(), [Question(query, k, Conditions()) for k in (10, 1000, 9, 16)])  # type: ignore[arg-type]
+    assert sorted(asked) == [(1, 1000), (3, 16)]
 
 
 def test_other_endpoints_answer_and_refuse(client: Client) -> None:

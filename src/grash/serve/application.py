@@ -31,6 +31,8 @@ from grash.serve.guard import Guard, Metrics
 from grash.serve.service import MAX_FACTS, MAX_K, Service, check_k
 
 MAX_QUESTIONS = 1000  # of a batch
+MAX_ANSWERS = 100_000  # of a batch
+_FEW = 1000  # answers that are written on the event loop, within milliseconds
 _MAX_JOBS = 64  # searches, facts and reasons that may wait at a time
 _MAX_NAME = 4096  # characters of a name in a request
 _COLUMNS = ("question", "head", "relation", "tail", "asked", "rank", "answer", "score", "known", "probability")
@@ -39,6 +41,7 @@ _FORMULA = re.compile(r"^[=+\-@\t\r]")
 Name = Annotated[str | None, Query(max_length=_MAX_NAME)]
 Count = Annotated[int, Query(description=f"Number of answers, 1 to {MAX_K:,}.")]
 Format = Literal["json", "csv"]
+Answered = Iterable[dict[str, Any]]  # questions with their answers
 
 
 class AskedQuestion(BaseModel):
@@ -55,7 +58,9 @@ class AskedBatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     questions: list[AskedQuestion] = Field(description=f"At most {MAX_QUESTIONS:,}.")
-    k: int = Field(10, description=f"Number of answers, 1 to {MAX_K:,}.")
+    k: int = Field(
+        10, description=f"Number of answers, 1 to {MAX_K:,}; times the number of questions at most {MAX_ANSWERS:,}."
+    )
     like_known: bool = Field(True, description="Only entities seen on that side of the relation in train.")
     new_only: bool = Field(False, description="Leave out answers that are in the graph.")
     answer_type: str | None = Field(None, max_length=_MAX_NAME, description="Only entities with this type.")
@@ -148,8 +153,8 @@ class _Endpoints:
         new_only: bool = False, answer_type: Name = None, format: Format = "json",
     ) -> Response:  # fmt: skip
         conditions = Conditions(new_only, like_known, answer_type)
-        (answered,) = await self._answer([AskedQuestion(head=head, relation=relation, tail=tail)], k, conditions)
-        return _json(answered) if format == "json" else _csv([answered])
+        asked = [AskedQuestion(head=head, relation=relation, tail=tail)]
+        return await self._answer(asked, k, conditions, _one_json if format == "json" else _csv)
 
     async def ask_many(self, batch: AskedBatch, format: Format = "json") -> Response:
         if not 1 <= len(batch.questions) <= MAX_QUESTIONS:
@@ -157,9 +162,14 @@ class _Endpoints:
                 413 if batch.questions else 400, "batch_size",
                 f"The batch has {len(batch.questions):,} questions: send 1 to {MAX_QUESTIONS:,}.",
             )  # fmt: skip
+        check_k(batch.k)
+        if (n := len(batch.questions) * batch.k) > MAX_ANSWERS:
+            raise Refused(
+                413, "batch_size",
+                f"The batch asks for {n:,} answers: send fewer questions or a smaller k, for at most {MAX_ANSWERS:,}.",
+            )  # fmt: skip
         conditions = Conditions(batch.new_only, batch.like_known, batch.answer_type)
-        answered = await self._answer(batch.questions, batch.k, conditions)
-        return _json({"questions": answered}) if format == "json" else _csv(answered)
+        return await self._answer(batch.questions, batch.k, conditions, _many_json if format == "json" else _csv)
 
     async def explain(
         self, head: Annotated[str, Query(max_length=_MAX_NAME)], relation: Annotated[str, Query(max_length=_MAX_NAME)],
@@ -189,7 +199,9 @@ class _Endpoints:
     async def metrics_text(self) -> Response:
         return PlainTextResponse(self.metrics.text(self.batcher.n_waiting), media_type="text/plain; version=0.0.4")
 
-    async def _answer(self, asked: list[AskedQuestion], k: int, conditions: Conditions) -> list[dict[str, Any]]:
+    async def _answer(
+        self, asked: list[AskedQuestion], k: int, conditions: Conditions, write: Callable[[Answered], Response]
+    ) -> Response:
         check_k(k)
         service = self.service
         if conditions.answer_type is not None:
@@ -201,7 +213,13 @@ class _Endpoints:
             except GrashError as error:
                 raise error if len(asked) == 1 else InBatch(i, error) from error
         found = await self.batcher.ask([Question(query, k, conditions) for query in queries])
-        return [service.answers(query, answers) for query, answers in zip(queries, found)]
+
+        def reply() -> Response:
+            return write(service.answers(query, answers) for query, answers in zip(queries, found))
+
+        if sum(map(len, found)) <= _FEW:
+            return reply()
+        return await asyncio.get_running_loop().run_in_executor(self.others, reply)
 
     async def run(self, work: Callable[[], Any], executor: ThreadPoolExecutor | None = None) -> Any:
         """Run something in a thread; turn it away if too much is waiting.
@@ -322,7 +340,17 @@ def _json(content: Any, status: int = 200) -> Response:
     return Response(json.dumps(content, allow_nan=False).encode(), status, media_type="application/json")
 
 
-def _csv(answered: Iterable[dict[str, Any]]) -> Response:
+def _one_json(answered: Answered) -> Response:
+    return _json(next(iter(answered)))
+
+
+def _many_json(answered: Answered) -> Response:
+    # one question at a time: while json writes, no other thread runs
+    text = ", ".join(json.dumps(question, allow_nan=False) for question in answered)
+    return Response(f'{{"questions": [{text}]}}'.encode(), media_type="application/json")
+
+
+def _csv(answered: Answered) -> Response:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)

@@ -1,7 +1,7 @@
 """Concurrent questions, answered together: one ranking call scores all that are waiting.
 
 While a batch is ranked, further questions wait and become the next batch, so nothing is delayed on purpose and a busy
-server works in large batches. Questions with the same conditions on answers share a call.
+server works in large batches. Questions with the same conditions on answers and similar k share a call.
 """
 
 from __future__ import annotations
@@ -83,12 +83,16 @@ class Batcher:
 
 
 def answer_batch(model: Model, questions: list[Question]) -> list[list[Prediction] | Exception]:
-    """Return the answers of each question, or its error. Questions with the same conditions share a ranking call."""
-    groups: dict[tuple[Conditions, bool], list[int]] = {}
+    """Return the answers of each question, or its error.
+
+    Questions with the same conditions share a ranking call, unless one asks for twice as many answers as another.
+    """
+    groups: dict[tuple[Conditions, bool, int], list[int]] = {}
     for i, question in enumerate(questions):
-        groups.setdefault((question.conditions, question.query.asked == "relation"), []).append(i)
+        size = (question.k - 1).bit_length()
+        groups.setdefault((question.conditions, question.query.asked == "relation", size), []).append(i)
     results: list[list[Prediction] | Exception] = [[] for _ in questions]
-    for (conditions, _), places in groups.items():
+    for (conditions, _, _), places in groups.items():
         most = max(questions[i].k for i in places)
         try:
             found = model.predict_many(
