@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import grash
+from grash.data import candidates
+from grash.data.arrays import in_blocks
 from grash.data.candidates import SeenEntities, common_entities, entities_of_type, find_type_relation
 from grash.errors import InputError
 from small_graph import rings
@@ -21,6 +23,20 @@ def test_the_seen_entities_are_those_of_a_loop_over_train():
         for side, column in (("head", 0), ("tail", 2)):
             wanted = sorted({int(t[column]) for t in graph.train if t[1] == relation})
             assert seen(relation, side).tolist() == wanted
+
+
+def test_several_relations_are_read_in_one_pass(monkeypatch):
+    graph, passes = rings(), []
+    monkeypatch.setattr(candidates, "in_blocks", lambda *given: passes.append(1) or in_blocks(*given))
+    monkeypatch.setattr(candidates, "_ROWS", 7)
+    together, each = SeenEntities(graph), SeenEntities(graph)
+    relations = [*range(graph.n_relations), graph.n_relations]  # the last is in no triple
+    together.read(reversed(relations))
+    assert len(passes) == 1
+    for relation in relations:
+        for side in ("head", "tail"):
+            assert together(relation, side).tolist() == each(relation, side).tolist()
+    assert len(passes) == 1 + len(relations) and not len(together(graph.n_relations, "tail"))
 
 
 def test_valid_and_test_say_nothing_about_the_candidates():

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grash
+from grash.data import candidates
+from grash.data.arrays import in_blocks
 from grash.errors import InputError
 from grash.evaluation.classification import Thresholds, _threshold, accuracy, classified_triples
 from small_graph import model_of, rings
@@ -39,6 +41,13 @@ def test_triples_of_the_bundled_graph_are_told_from_corrupted_ones():
     assert right.sum() == (~right).sum() > 300
     assert model.classify(model.dataset.test).mean() > 0.6
     assert model.classify([("Peru", "speaks", "Spanish")]).shape == (1,)
+
+
+def test_corrupted_triples_read_train_once(monkeypatch):
+    passes = []
+    monkeypatch.setattr(candidates, "in_blocks", lambda *given: passes.append(1) or in_blocks(*given))
+    classified_triples(model_of(rings()).kge, rings(), "valid", seed=0)
+    assert len(passes) == 1 and rings().n_relations > 1
 
 
 def test_a_model_without_thresholds_accepts_nothing():

@@ -736,6 +736,7 @@ class Model:
         if not like_known:
             return self._rank(asked, k, new_only, allowed)
         relations, side = asked.relations, asked.side
+        self.seen_entities.read(relations.tolist())
         among = {r: common_entities(allowed, self.seen_entities(r, side)) for r in set(relations.tolist())}
         # rows that are scattered in the table cost a few times more; probabilities need all scores anyway
         few = _SCATTERED * sum(map(len, among.values())) < self.kge.n_entities

@@ -100,6 +100,7 @@ def tail_scores(model: KgeModel, triples: NDArray[np.int64]) -> Floats:
 def _corrupted(triples: Triples, dataset: Dataset, seed: int) -> tuple[Triples, NDArray[np.int64]]:
     """Return a corrupted triple for each triple where one was found, and the rows of these triples."""
     generator, seen = np.random.default_rng(seed), SeenEntities(dataset)
+    seen.read(np.unique(triples[:, 1]).tolist())
     known = [TripleSet(np.ascontiguousarray(dataset.split(name))) for name in SPLITS if len(dataset.split(name))]
     wrong = triples.copy()
     open_rows = np.arange(len(triples))

@@ -82,6 +82,7 @@ def discover(
     index = KnownAnswers.of(*(dataset.split(name) for name in known), n_relations=dataset.n_relations)
     seen = SeenEntities(dataset)
     chosen = range(dataset.n_relations) if relations is None else relations
+    seen.read(chosen if like_known else ())
     loops = set(dataset.train[dataset.train[:, 0] == dataset.train[:, 2], 1].tolist())
     asked = {r: seen(r, "head") if like_known else np.arange(dataset.n_entities) for r in chosen}
     total, done, best = sum(map(len, asked.values())), 0, Discovered.none()

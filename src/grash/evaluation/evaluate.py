@@ -79,6 +79,7 @@ def evaluate(
     if not like_known:
         return result
     seen = SeenEntities(dataset)
+    seen.read(np.unique(triples[:, 1]).tolist())
     return replace(result, like_known=like_known_metrics(rank_among(model, triples, known, seen, device=device), seen))
 
 
