@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,6 +150,14 @@ def test_estimates_grow_with_epochs_and_dimension() -> None:
     for name, value in (("dim", 128), ("max_epochs", 40.0), ("budget", 4.0)):
         less, more = (estimate(s, sizes(), machine(), SCORES) for s in (small, {**small, name: value}))
         assert sum(more.values()) > sum(less.values())
+
+
+def test_calibration_has_its_time_after_the_test() -> None:
+    chosen = {"models": ("complex",), "dim": 64, "n_trials": 16, "eta": 4, "budget": 3.0, "max_epochs": 20.0}
+    for graph in (sizes(), replace(sizes(), n_test=0)):
+        parts = estimate(chosen, graph, machine(slowness=1e4), SCORES)
+        speed = machine(slowness=1e4).speeds["complex"]
+        assert parts["test"] > speed.validate(graph.n_test + graph.n_valid + 250, graph.n_entities, 64) > 10
 
 
 def test_other_models_are_measured_only_in_long_searches() -> None:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from grash.errors import ConfigError
+from grash.evaluation.calibration import ranked_meanwhile
 from grash.formatting import format_duration, parse_duration
 from grash.search.ledger import SearchState
 from grash.search.proposals import FINAL_VALIDATIONS, score_count
@@ -274,7 +275,8 @@ def estimate(
     if final_train:
         n_ranked = FINAL_VALIDATIONS * sizes.n_valid
         parts["final training"] = machine.final_factor * trial(1.0, 1, epochs * sizes.n_train, n_ranked)
-        parts["test"] = rank * sizes.n_test * sizes.n_entities * dim + _SAVE_SECONDS
+        n_ranked = sizes.n_test + ranked_meanwhile(sizes.n_valid)
+        parts["test"] = rank * n_ranked * sizes.n_entities * dim + _SAVE_SECONDS
     return parts
 
 
@@ -302,7 +304,7 @@ def rounds_end(time_limit: float, given: float) -> float:
 
 
 def final_seconds(state: SearchState, left: float) -> float:
-    """Return the seconds that the final training may take, so that the test and the files still fit."""
+    """Return the seconds that the final training may take, so that test, calibration and files still fit."""
     return max(0.0, left - _test_seconds(state))
 
 
@@ -503,13 +505,10 @@ def _predicted(state: SearchState, plan: Any, result: TrialResult) -> float:
 
 
 def _test_seconds(state: SearchState) -> float:
-    """Return the expected seconds of the test, at the pace of the last round, and of writing the model."""
-    dataset, plan = state.dataset, state.time_plan
-    seconds = float(plan["seconds"].get("test", _SAVE_SECONDS))
+    """Return the expected seconds of test and calibration, at the pace of the last round, and of writing the model."""
+    seconds = float(state.time_plan["seconds"].get("test", _SAVE_SECONDS))
     pace = _pace(state) if state.rounds else 1.0
-    return (
-        _SAVE_SECONDS + max(1.0, pace) * max(0.0, seconds - _SAVE_SECONDS) if dataset.get("n_test") else _SAVE_SECONDS
-    )
+    return _SAVE_SECONDS + max(1.0, pace) * max(0.0, seconds - _SAVE_SECONDS)
 
 
 def _machine(state: SearchState) -> Machine:
