@@ -93,13 +93,23 @@ def test_splits_are_tables_of_their_own_and_integers_are_names() -> None:
         (mapping("a", "b", "c"), None, "train has the columns note, a, b, c. Name three of them head"),
         (mapping("a", "b", "c"), ("a", "b", "d"), "train has no column 'd'"),
         (mapping("a", "b", "c"), (1, 2, 9), "train has 4 columns .* needs column 9"),
-        (mapping("a", "b", "c"), (0, 2, 3), "Row 0 of train has the head 1.5, expected a string"),
-        ({"head": ["a", None], "relation": ["r", "r"], "tail": ["b", "c"]}, None, "Row 1 of train has the head"),
+        (mapping("a", "b", "c"), (0, 2, 3), "Row 0 of train has the head 1.5, expected a string or an integer"),
     ],
 )
 def test_a_table_that_does_not_fit_is_a_sentence(content: Any, columns: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         grash.from_dataframe(frame_of("pandas", content), columns=columns)
+
+
+@pytest.mark.parametrize("heads", [["a", "b", None], [1, 2, None]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_without_a_value_is_named(kind: str, heads: list[Any]) -> None:
+    frame = frame_of(kind, {"head": heads, "relation": ["r"] * 3, "tail": ["b", "c", "d"]})
+    with pytest.raises(InputError, match=r"^Row 2 of train has no head\.$"):
+        grash.from_dataframe(frame)
+    if kind in ("pandas", "polars"):
+        with pytest.raises(InputError, match=r"^Row 2 of train has no head\.$"):
+            grash.from_triples(frame, ids=True)
 
 
 def test_something_that_is_no_table_is_a_sentence() -> None:

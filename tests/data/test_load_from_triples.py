@@ -136,8 +136,8 @@ class Reads:
         (Reads(), "train is a Reads"),
         ([("a", "r")], r"Row 0 of train is \('a', 'r'\), expected \(head, relation, tail\)"),
         ([("a", "r", "b"), "arb"], "Row 1 of train is 'arb'"),
-        ([("a", "r", None)], "Row 0 of train has the tail None, expected a string"),
-        ([("a", "", "b")], "Row 0 of train has the relation ''"),
+        ([("a", "r", None)], "Row 0 of train has no tail"),
+        ([("a", "", "b")], "Row 0 of train has the relation '', expected a string or an integer"),
         ([("a", "r", True)], "has the tail True"),
         ([(0.5, 0, 1)], "has the head 0.5"),
         ([("a\ud800", "r", "b")], "UTF-8"),
@@ -145,7 +145,7 @@ class Reads:
         (np.zeros(3, int), r"shape \(3,\)"),
         (np.array([[b"a", b"r", b"b"]]), "has the head b'a'"),
         (frame([("a", "r", "b", "c")], "a", "b", "c", "d"), "has the columns a, b, c, d. Name three of them head"),
-        (frame([("a", "r", "b"), ("a", "r", None)], "a", "b", "c"), "Row 1 of train has the tail None"),
+        (frame([("a", "r", "b"), ("a", "r", None)], "a", "b", "c"), "Row 1 of train has no tail"),
     ],
 )
 def test_invalid_triples_are_an_input_error(train, said):

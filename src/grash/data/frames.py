@@ -76,7 +76,7 @@ def _table(frame: Any, what: str) -> tuple[list[str], Callable[[int], Any]]:
         frame = collect()  # a lazy frame of polars
     if hasattr(frame, "columns") and hasattr(frame, "to_numpy"):  # pandas, polars
         labels = list(frame.columns)
-        return [str(label) for label in labels], lambda i: frame[labels[i]].to_numpy()
+        return [str(label) for label in labels], lambda i: _from_series(frame[labels[i]])
     if hasattr(frame, "column_names") and hasattr(frame, "column"):  # pyarrow
         return list(frame.column_names), lambda i: frame.column(i).to_pylist()
     if hasattr(frame, "__arrow_c_stream__"):  # a relation of DuckDB, or any other producer
@@ -88,6 +88,16 @@ def _table(frame: Any, what: str) -> tuple[list[str], Callable[[int], Any]]:
         f"{what} is a {type(frame).__name__}, expected a data frame: of pandas, polars or pyarrow, or anything with "
         f"the Arrow PyCapsule interface."
     )
+
+
+def _from_series(series: Any) -> Any:
+    """Return the values (n,) of a column of pandas or polars, None where it has none."""
+    missing = (series.isna() if hasattr(series, "isna") else series.is_null()).to_numpy()
+    values = series.to_numpy()
+    if missing.any():
+        values = values.astype(object)  # with nulls, integers became floats
+        values[missing] = None
+    return values
 
 
 def _from_arrow(frame: Any, what: str) -> Any:

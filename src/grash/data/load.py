@@ -448,11 +448,8 @@ def _ids(columns: Columns, split: str) -> Triples:
         bad = np.zeros(len(values), bool) if values.dtype != object else ~np.fromiter(map(_is_integer, values), bool)
         bad[~bad] = (values[~bad] < 0) | (values[~bad] > MAX_ID)
         if bad.any():
-            row = int(np.argmax(bad))
-            raise InputError(
-                f"Row {row:,} of {split} has the {ROLES[column]} {values[row]!r}, expected an id from 0 to {MAX_ID:,}. "
-                f"Leave out ids=True if it is a name."
-            )
+            expected = f"an id from 0 to {MAX_ID:,}. Leave out ids=True if it is a name"
+            raise _wrong_row(values, int(np.argmax(bad)), split, ROLES[column], expected)
         ids[:, column] = values
     return ids
 
@@ -466,6 +463,13 @@ def _names(column: Any, split: str, role: str) -> list[str]:
     except UnicodeEncodeError as error:
         raise InputError(f"A {role} of {split} cannot be encoded as UTF-8: {error.reason}.") from None
     if not all(names):
-        number = names.index("")
-        raise InputError(f"Row {number:,} of {split} has the {role} {values[number]!r}, expected a string.")
+        raise _wrong_row(values, names.index(""), split, role, "a string or an integer")
     return names
+
+
+def _wrong_row(values: Any, row: int, split: str, role: str, expected: str) -> InputError:
+    """Return the error about the first row of values (n,) that is None, else about this row."""
+    for number, value in enumerate(values):
+        if value is None:
+            return InputError(f"Row {number:,} of {split} has no {role}.")
+    return InputError(f"Row {row:,} of {split} has the {role} {values[row]!r}, expected {expected}.")
