@@ -37,8 +37,16 @@ def test_the_same_random_state_gives_the_same_model_and_another_one_does_not(fit
 
 
 def test_a_run_folder_is_kept_if_it_is_given(tmp_path: Path) -> None:
-    grash.KGEmbedder(**SMALL, out=tmp_path / "run").fit(TRIPLES)
+    kept = grash.KGEmbedder(**SMALL, out=tmp_path / "run").fit(TRIPLES)
     assert (tmp_path / "run" / "report.html").is_file()
+    assert kept.result_.model.config == kept.model_.config
+
+
+def test_without_a_run_folder_the_trials_remain_and_an_error_names_model_(fitted: grash.KGEmbedder) -> None:
+    assert fitted.result_.trials() and fitted.result_.best_config.model == fitted.model_.config.model
+    for missing in (lambda: fitted.result_.model, fitted.result_.report):
+        with pytest.raises(InputError, match=r"was moved or deleted. KGEmbedder .* its model_ is the model"):
+            missing()
 
 
 def test_parameters_can_be_read_changed_and_printed() -> None:

@@ -33,7 +33,7 @@ class KGEmbedder:
     """
 
     dataset_: Dataset
-    result_: SearchResult
+    result_: SearchResult  # its model and report need the run folder; without `out`, its trials and settings remain
     model_: Model
 
     def __init__(

@@ -399,6 +399,7 @@ class SearchResult:
 
     @property
     def model(self) -> Model:
+        self._check_folder()
         if not (self.folder / "model" / "model.json").is_file():
             raise InputError(f"{self.folder} has no trained model: let the search finish, or train best.yaml.")
         return Model.load(self.folder / "model")
@@ -418,7 +419,15 @@ class SearchResult:
         """Write report.html again and return its path."""
         from grash.report.page import write_report
 
+        self._check_folder()
         return write_report(self.folder)
+
+    def _check_folder(self) -> None:
+        if not self.folder.is_dir():
+            raise InputError(
+                f"The run folder {self.folder} was moved or deleted. KGEmbedder keeps it if out= is given; without, "
+                f"its model_ is the model."
+            )
 
 
 def _round_row(past: RoundState) -> list[Any]:
