@@ -119,6 +119,28 @@ def test_replay_needs_triples_one_by_one(added):
         model.update(added, replay=1)
 
 
+@pytest.mark.parametrize("epochs", [None, 1])
+def test_a_model_of_kvsall_can_be_frozen(added, epochs):
+    model = grash.train("world", model="distmult", dim=4, epochs=1, training="kvsall", valid_every=1, calibrate=False)
+    grown, report = model.update(added, freeze=True, epochs=epochs, evaluate=False)
+    assert report.n_examples == (0 if epochs is None else len(grown.dataset.train))
+    assert report.entity_drift.n_moved == report.relation_drift.n_moved == 0
+
+
+def test_before_and_after_are_of_the_same_triples(trained):
+    known = [("Lisbon", "located_in", "Peru"), ("Porto", "located_in", "Peru")]
+    changes = []
+    for rows in (known, [*known, *NEW]):
+        new = grash.from_triples(rows, n_valid=0, n_test=0)
+        _, report = trained.update(new, epochs=0, freeze=True, evaluate=False)
+        changes.append({c.what: (c.n, c.before, c.after) for c in report.changes})
+    what = "new triples, now trained on"
+    n, before, after = changes[1][what]
+    assert n == 2 and before == pytest.approx(changes[0][what][1]) and after == pytest.approx(before, rel=0.05)
+    assert changes[1][f"{what}, with new names"][:2] == (3, None)
+    assert f"{what}, with new names" not in changes[0]
+
+
 @pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if issubclass(cls, AutogradModel)])
 def test_models_with_weights_are_updated_too(name):
     graph = grash.from_triples([(f"e{i}", f"r{i % 2}", f"e{(i + 1) % 30}") for i in range(30)], n_valid=0, n_test=0)

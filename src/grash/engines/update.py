@@ -71,7 +71,7 @@ class UpdateSettings:
 
 @dataclass(frozen=True)
 class Change:
-    """The filtered MRR of some triples before and after an update."""
+    """The filtered MRR of the same triples before and after an update."""
 
     what: str
     n: int  # triples ranked
@@ -98,7 +98,7 @@ class UpdateReport:
     entity_drift: Drift
     relation_drift: Drift
     optimizer_state: str  # rebuilt, or not needed
-    n_examples: int  # triples of an epoch of the update
+    n_examples: int  # triples of an epoch of the update; 0 if nothing was trained
     positives: int  # triples passed to a step, with the epoch that rebuilds the optimizer state
     epochs_of_all: float  # the same, as epochs over the whole train split
     seconds: float
@@ -124,15 +124,15 @@ def update_model(
     """
     set_threads(threads)
     began, device = time.monotonic(), model.entity.device
-    examples = _examples(growth, config, settings)
     chosen = _update_config(config, settings, epochs_before)
     before = _Before(model, growth)
     if settings.epochs == 0 or (settings.freeze and settings.epochs is None):
         grown = initial_model(chosen, growth.dataset.n_entities, growth.dataset.n_relations, device=device)
         _fill(TrainState.fresh(grown, chosen), before, {}, settings)
         history: list[Validation] = []
-        positives, state = 0, "not needed"
+        n_examples, positives, state = 0, 0, "not needed"
     else:
+        examples = _examples(growth, config, settings)
         kept = {} if settings.freeze else _rebuilt_state(model, growth.before, config)
         data = TrainingData(growth.dataset, device, seed=config.seed, examples=examples)
         training = Training(chosen, watch=watch, initialize=lambda state: _fill(state, before, kept, settings))
@@ -141,13 +141,14 @@ def update_model(
             raise ended
         grown, history = ended.model, ended.history
         last = history[-1].epoch if history else chosen.epochs
-        positives = round(last * len(examples)) + (0 if settings.freeze else len(growth.before.train))
+        n_examples = len(examples)
+        positives = round(last * n_examples) + (0 if settings.freeze else len(growth.before.train))
         state = "not needed" if settings.freeze else "rebuilt"
     if settings.freeze:
         before.restore(grown)  # RotatE's phases are wrapped in every step, which may round them
     report = UpdateReport(
         growth.diff, tuple(_changes(model, grown, growth, config.seed)), _drift(model.entity, grown.entity),
-        _drift(before.relation_rows(model), before.relation_rows(grown)), state, len(examples), positives,
+        _drift(before.relation_rows(model), before.relation_rows(grown)), state, n_examples, positives,
         positives / len(growth.dataset.train), time.monotonic() - began,
     )  # fmt: skip
     return grown, history, report
@@ -155,12 +156,12 @@ def update_model(
 
 def _examples(growth: Growth, config: TrainConfig, settings: UpdateSettings) -> Triples:
     """Return the triples to train on: all of train, or the new ones with a sample of the old."""
-    train, added = growth.dataset.train, growth.added
-    replay = _FROZEN_REPLAY if settings.freeze and settings.replay is None else settings.replay
-    if replay is None or not len(added):
-        return train
-    if config.training == "kvsall":
+    train, added, whole = growth.dataset.train, growth.added, config.training == "kvsall"
+    if whole and settings.replay is not None:
         raise ConfigError("training=kvsall trains on whole answers, not on a part of the triples: leave out replay.")
+    replay = _FROZEN_REPLAY if settings.freeze and settings.replay is None else settings.replay
+    if whole or replay is None or not len(added):
+        return train
     n_old = len(train) - len(added)
     drawn = np.random.default_rng(config.seed).permutation(n_old)[: round(replay * len(added))]
     return np.ascontiguousarray(np.concatenate([train[np.sort(drawn)], added]))
@@ -293,7 +294,10 @@ def _fill_entities(
 
 
 def _changes(before: KgeModel, after: KgeModel, growth: Growth, seed: int) -> list[Change]:
-    """Return the MRR of held-out and of new triples before and after; candidates are the entities of each graph."""
+    """Return the MRR of held-out and of new triples before and after; candidates are the entities of each graph.
+
+    Triples with new names, which the model before cannot rank, are counted apart.
+    """
     old, new = growth.before, growth.dataset
     kept_test = sample_triples(old.test, _RANKED, seed)
     rows = [("old test triples", kept_test), ("new test triples", new.test[len(old.test) :])]
@@ -302,12 +306,12 @@ def _changes(before: KgeModel, after: KgeModel, growth: Growth, seed: int) -> li
         rows = [("test triples", sample_triples(new.test, _RANKED, seed)), rows[-1]]
     changes = []
     for what, triples in rows:
-        chosen = sample_triples(triples, _RANKED, seed)
-        if not len(chosen):
-            continue
-        known_names = (chosen < np.array([old.n_entities, old.n_relations, old.n_entities])).all(1)
-        first = _mrr(before, chosen[known_names], old) if known_names.any() else None
-        changes.append(Change(what, len(chosen), first, _mrr(after, chosen, new)))
+        known = (triples < np.array([old.n_entities, old.n_relations, old.n_entities])).all(1)
+        chosen, unknown = (sample_triples(triples[part], _RANKED, seed) for part in (known, ~known))
+        if len(chosen):
+            changes.append(Change(what, len(chosen), _mrr(before, chosen, old), _mrr(after, chosen, new)))
+        if len(unknown):
+            changes.append(Change(f"{what}, with new names", len(unknown), None, _mrr(after, unknown, new)))
     return changes
 
 
