@@ -92,6 +92,18 @@ def test_parts_of_other_questions_are_not_used(tmp_path, model, questions, monke
     assert again.code == 0 and "earlier run" not in again.err
 
 
+@pytest.mark.parametrize("name", ["thesis.txt", "plan.json"])
+def test_a_folder_of_somebody_else_is_not_removed(tmp_path, model, questions, name):
+    folder = tmp_path / "a.csv.parts"
+    folder.mkdir()
+    command = ("predict", tmp_path / "m", "--questions", questions[0], "-o", tmp_path / "a.csv")
+    (folder / name).write_text('["mine"]')
+    ran = run(*command)
+    assert ran.code == 2 and "not of an earlier run" in ran.err and (folder / name).read_text() == '["mine"]'
+    (folder / name).unlink()
+    assert run(*command).code == 0 and not folder.exists(), "an empty folder is used"
+
+
 def test_an_unknown_name_is_an_error_before_anything_is_asked(tmp_path, model, questions):
     path, _ = questions
     path.write_text(path.read_text() + "person 1\tnexxt\t?\n")

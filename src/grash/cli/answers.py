@@ -80,7 +80,7 @@ class AnswerParts:
         self.folder = path.with_name(f"{path.name}.parts")
         about = self.folder / "plan.json"
         plan = json.loads(json.dumps({"columns": list(columns), **plan}))
-        if not about.is_file() or json.loads(about.read_text(encoding="utf-8")) != plan:
+        if self._earlier_plan(about) != plan:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
             write_json(about, plan)
@@ -116,6 +116,18 @@ class AnswerParts:
                             shutil.copyfileobj(part, whole)
         shutil.rmtree(self.folder, ignore_errors=True)
         say(f"answers: {self.path}")
+
+    def _earlier_plan(self, about: Path) -> dict[str, Any] | None:
+        """Return the plan of the folder, or None without one. InputError if it has other things than parts."""
+        if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
+            return None
+        try:
+            plan = json.loads(about.read_text(encoding="utf-8"))
+            if "columns" in plan:
+                return dict(plan)
+        except (OSError, ValueError, TypeError):
+            pass
+        raise InputError(f"{self.folder} is not of an earlier run: move it, or give another -o. Parts would go there.")
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06d}{self.kind}"
