@@ -296,7 +296,7 @@ def _fill_entities(
 def _changes(before: KgeModel, after: KgeModel, growth: Growth, seed: int) -> list[Change]:
     """Return the MRR of held-out and of new triples before and after; candidates are the entities of each graph.
 
-    Triples with new names, which the model before cannot rank, are counted apart.
+    Triples with new names, which the model before cannot rank, are separate.
     """
     old, new = growth.before, growth.dataset
     kept_test = sample_triples(old.test, _RANKED, seed)
