@@ -233,6 +233,9 @@ def test_every_result_of_the_readme_is_that_of_its_record() -> None:
     records = ROOT / "benchmarks" / "records"
     confirmed = (ROOT / "docs" / "results" / "confirm-fb15k-237-complex-d512-e60-default-and-others.md").read_text()
     search, step = ((records / f"2026-11-15_gpu_{name}" / "README.md").read_text() for name in ("search", "step"))
+    timed = row_of(
+        (records / "2026-11-18_time_limit" / "README.md").read_text(), "| `grash search FB15k-237 --time 2m`"
+    )
     rows = {name: row_of(confirmed, f"| complex | {name} |") for name in ("default", "sobol")}
     seconds = float(rows["default"][-2]) + float(rows["default"][-1])
     published = row_of(confirmed, "| complex | LibKGE, 200 trials trained in full")
@@ -246,6 +249,7 @@ def test_every_result_of_the_readme_is_that_of_its_record() -> None:
         f"The best of 200 full training runs of LibKGE has {short_mrr(published[3])}, at d = {published[2]}.",
         f"{NUMBERS[ours.count('winner of this graph')]} of the {NUMBERS[len(ours)].lower()} winners are published",
         f"the mean is {short_mrr(rows['sobol'][3])} ({NUMBERS[int(rows['sobol'][2][0])].lower()} seeds).",
+        f"`--time 2m` ended after {float(timed[2].split()[0]):.0f} s with {short_mrr(timed[3].split()[0])} (one run",
         f"A graph with {re.findall('DebianKG-10: ([0-9,]+) entities', search)[0]} entities: the rounds of a search "
         f"over {re.findall('n = ([0-9]+)', search)[0]} configurations take "
         f"{float(re.findall(r'nothing compiled before: whole search .*?([0-9.]+) s', search)[0]):.0f} s on one H200, "
