@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grash
+from grash.api.model import Prediction, probability_meaning
 from grash.errors import FormatError, InputError
 from grash.evaluation.calibration import Calibration, Reliability, Weights, calibrate, held_out_answers
 from grash.files import write_checksums
 from grash.kernels.count_above import LogSums
 from grash.report.charts import reliability
+from grash.serve.service import Service
 from small_graph import model_of, rings
 
 EVEN = Reliability((0,) * 10, (0.0,) * 10, (0.0,) * 10)
@@ -140,8 +142,25 @@ def test_the_sentence_names_how_many_were_right():
     counts, right = (0,) * 8 + (40, 5), (0.0,) * 8 + (0.83, 1.0)
     weights = Weights(0.0, 1.0, 0.0)
     found = Calibration("valid", 45, 1.0, 0.0, 1.0, weights, {}, Reliability(counts, right, right), EVEN)
-    assert found.meaning(0.84) == "Of 40 held-out questions with a first answer of 80 to 90 %, 83 % were right."
-    assert "Only 5 of 45" in found.meaning(0.95)
+    assert found.meaning(0.84) == "Of 40 held-out questions whose first new answer had 80 to 90 %, 83 % were right."
+    assert "only 5 held-out questions" in found.meaning(0.95)
+
+
+def test_the_sentence_is_about_the_first_new_answer_and_about_no_relation():
+    counts, right = (0,) * 3 + (28,) + (0,) * 5 + (40,), (0.0,) * 3 + (0.36,) + (0.0,) * 5 + (0.9,)
+    model = model_of(rings())
+    known, new = Prediction("a", 0, 2.0, True, 0.95), Prediction("b", 1, 1.0, False, 0.35)
+    query = model.query("person 1", "next", None)
+    assert probability_meaning(model, query, [known, new]) is None
+    weights = Weights(0.0, 1.0, 0.0)
+    model.calibration = Calibration("valid", 68, 1.0, 0.0, 1.0, weights, {}, Reliability(counts, right, right), EVEN)
+    expected = "Of 28 held-out questions whose first new answer had 30 to 40 %, 36 % were right."
+    assert probability_meaning(model, query, [known, new]) == expected
+    assert Service(model).answers(query, [known, new])["meaning"] == expected
+    assert probability_meaning(model, query, [known]) is None
+    relation = model.query("person 1", None, "person 2")
+    assert probability_meaning(model, relation, [new]) is None
+    assert "meaning" not in Service(model).answers(relation, [new])
 
 
 def test_a_reliability_diagram_has_a_dot_per_bin():

@@ -887,6 +887,14 @@ def _find(name: Name | None, i: int | None, dataset: Dataset, part: str) -> int 
     return _checked_id(i, dataset.n_relations if kind == "relation" else dataset.n_entities, kind)
 
 
+def probability_meaning(model: Model, query: Query, answers: Iterable[Prediction]) -> str | None:
+    """Return what the probability of the first new answer means, or None: a calibration asks for no relations."""
+    if model.calibration is None or query.asked == "relation":
+        return None
+    first = next((answer.probability for answer in answers if not answer.known), None)
+    return None if first is None else model.calibration.meaning(first)
+
+
 def _id_of(name: Name, dataset: Dataset, kind: str) -> int:
     """Return the id of a name, also of a short form of an IRI; without a vocabulary, ids are names."""
     vocabulary = dataset.relations if kind == "relation" else dataset.entities

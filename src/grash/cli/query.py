@@ -199,7 +199,7 @@ def predict(
                         {**_parts(loaded, query), "answers": [asdict(a) for a in answers]}, indent=2 if one else None
                     )
                 else:
-                    _show_answers(loaded, answers)
+                    _show_answers(loaded, query, answers)
     if out is not None or (not one and not json):
         write_bulk(Bulk(loaded, model, asked, top_k, filters), out)
 
@@ -437,8 +437,10 @@ def _parts(model: Model, query: Query) -> dict[str, str | None]:
     return {part: None if i is None else name(i) for part, name, i in zip(PARTS, kinds, ids)}
 
 
-def _show_answers(model: Model, answers: Predictions) -> None:
+def _show_answers(model: Model, query: Query, answers: Predictions) -> None:
     """Print a table, and what the probability of the first new answer means."""
+    from grash.api.model import probability_meaning
+
     if model.calibration is None:
         ranked = enumerate(answers, 1)
         table(
@@ -447,9 +449,8 @@ def _show_answers(model: Model, answers: Predictions) -> None:
         return
     rows = [(i, model.short_name(a.name), a.score, percent(a.probability), a.known) for i, a in enumerate(answers, 1)]
     table(("rank", "answer", ">score", ">probability", "known"), rows)
-    first = next((a.probability for a in answers if not a.known), None)
-    if first is not None:
-        say(f"\n{model.calibration.meaning(first)}")
+    if (meaning := probability_meaning(model, query, answers)) is not None:
+        say(f"\n{meaning}")
 
 
 def percent(probability: float | None) -> str:

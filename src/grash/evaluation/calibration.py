@@ -122,13 +122,13 @@ class Calibration:
         return _features(scores, log_sums, self.temperature, self.score_mean, self.score_std)
 
     def meaning(self, probability: float) -> str:
-        """Return a sentence: how many first answers of such a probability were right."""
+        """Return a sentence: how many first new answers of such a probability were right."""
         n, right = self.first.around(probability)
         low = min(int(probability * N_BINS), N_BINS - 1) * 100 // N_BINS
-        such = f"a first answer of {low} to {low + 100 // N_BINS} %"
+        such = f"held-out questions whose first new answer had {low} to {low + 100 // N_BINS} %"
         if n < MIN_QUESTIONS:
-            return f"Only {n} of {self.first.n:,} held-out questions had {such}, too few to check it."
-        return f"Of {n:,} held-out questions with {such}, {100 * right:.0f} % were right."
+            return f"There were only {n} {such}, too few to check it."
+        return f"Of {n:,} {such}, {100 * right:.0f} % were right."
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON."""

@@ -81,7 +81,7 @@ class Answers(BaseModel):
     tail: str | None
     asked: Literal["head", "relation", "tail"]
     answers: list[Answer]
-    meaning: str | None = Field(None, description="What the probability of the first answer means.")
+    meaning: str | None = Field(None, description="What the probability of the first new answer means.")
 
 
 class AnsweredBatch(BaseModel):

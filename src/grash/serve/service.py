@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from grash.api.model import Model, Prediction, Query
+from grash.api.model import Model, Prediction, Query, probability_meaning
 from grash.data.arrays import in_blocks
 from grash.data.candidates import find_type_relation
 from grash.data.dataset import Dataset
@@ -158,8 +158,8 @@ class Service:
             "asked": query.asked,
             "answers": [{"rank": i, **_without_none(asdict(answer))} for i, answer in enumerate(found, 1)],
         }
-        if self.model.calibration is not None and found and found[0].probability is not None:
-            answered["meaning"] = self.model.calibration.meaning(found[0].probability)
+        if (meaning := probability_meaning(self.model, query, found)) is not None:
+            answered["meaning"] = meaning
         return answered
 
     def neighbors(self, entity: str, k: int) -> dict[str, Any]:
