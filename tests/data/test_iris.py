@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import grash
 from grash.cli import main
-from grash.data.iris import COMMON, shorten
+from grash.data.iris import COMMON, find_id, shorten
+from grash.data.vocabulary import Vocabulary
 from grash.errors import UnknownName
 
 TURTLE = """
@@ -44,6 +48,26 @@ def test_an_end_that_several_names_have_is_an_error_with_these(model: grash.Mode
     assert sorted(caught.value.suggestions) == ["ex:Alien", "g:Alien"]
     with pytest.raises(UnknownName, match="There is no entity named 'Duna'"):
         model.entity_id("Duna")
+
+
+def test_an_end_that_more_names_have_in_other_case_means_none_of_these() -> None:
+    others = [f"http://example.org/{i}/{end}" for i in range(20) for end in ("ALIEN", "xAlien", "alien")]
+    wanted = ["http://example.org/films/Alien", "http://example.org/people#Alien"]
+    one = Vocabulary.from_names([*others, wanted[1]])
+    assert one.name(find_id("Alien", one, {})) == wanted[1]
+    with pytest.raises(UnknownName, match="2 names end in it") as caught:
+        find_id("Alien", Vocabulary.from_names([wanted[0], *others, wanted[1]]), {})
+    assert caught.value.suggestions == wanted
+    with pytest.raises(UnknownName, match="20 names end in it"):
+        find_id("alien", one, {})
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text("aA/#:é", max_size=9).map("http://".__add__)), st.text("aA/#é", min_size=1, max_size=3))
+def test_names_with_an_end_are_those_of_a_loop(names: list[str], end: str) -> None:
+    names = list(dict.fromkeys([*names, end, f"x/{end}"]))
+    wanted = [name for name in names if "://" in name and re.split("[#/]", name)[-1] == end]
+    assert Vocabulary.from_names(names).iris_ending_in(end) == wanted
 
 
 def test_answers_are_shown_with_prefixes_and_written_in_full(

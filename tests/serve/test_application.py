@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import grash
 from grash.api.model import Prediction, Query, load_model
 from grash.serve import guard, server
 from grash.serve.batching import Conditions, Question, answer_batch
@@ -26,6 +27,7 @@ from grash.serve.server import ModelServer
 from grash.serve.service import Service
 from serve.conftest import HOSTILE, Client, places, serving
 from small_graph import grash as run
+from small_graph import model_of
 
 
 def test_answers_are_those_of_python(client: Client, model_path: Path) -> None:
@@ -315,6 +317,24 @@ def test_a_graph_without_names_is_served_by_ids() -> None:
         assert served.get("/api/search", q="2").json == {"results": [{"name": "2", "id": 2}]}
         assert served.get("/api/ask", head="0", relation="0").status == 200
         assert served.get("/api/ask", head="7", relation="0").json["code"] == "unknown_name"
+
+
+def test_short_forms_of_iris_are_understood() -> None:
+    base = "http://example.org/"
+    pairs = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "x/a")]
+    graph = grash.from_triples([(base + h, "http://dbpedia.org/ontology/near", base + t) for h, t in pairs])
+    with serving(Service(model_of(graph))) as client:
+        for head in (f"{base}b", f"<{base}b>", "b"):
+            for relation in ("dbo:near", "near"):
+                reply = client.get("/api/ask", head=head, relation=relation)
+                assert reply.status == 200 and reply.json["head"] == f"{base}b"
+        asked = {"questions": [{"head": "b", "relation": "near"}, {"head": "a", "relation": "near"}]}
+        reply = client.post("/api/ask", asked)
+        assert reply.status == 404 and reply.json["question"] == 2 and "2 names end in it" in reply.json["message"]
+        assert reply.json["suggestions"] == [f"{base}a", f"{base}x/a"]
+        assert client.get("/api/explain", head="b", relation="near", tail="c").json["head"] == f"{base}b"
+        for path in ("/api/facts", "/api/neighbors"):
+            assert client.get(path, entity="b").json["entity"] == f"{base}b"
 
 
 def test_stopping_leaves_no_thread_behind(model_path: Path) -> None:

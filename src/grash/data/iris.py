@@ -29,7 +29,7 @@ COMMON = {
     "wdt": "http://www.wikidata.org/prop/direct/",
 }
 _LOCAL = re.compile(r"[\w][\w.-]*(?<!\.)")  # what may follow a prefix without escapes
-_MOST_ENDINGS = 16  # names with the same end that are looked at
+_MOST_ENDINGS = 100  # names with the same end that are looked at and counted
 _IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20<>\"{}|^`\\\ud800-\udfff]+\Z")
 _BLANK = re.compile(r"_:[A-Za-z0-9_][A-Za-z0-9_.-]*(?<!\.)\Z")
 _LITERAL = re.compile(r'"(?:[^"\\\n\r]|\\.)*"(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^<[^\x00-\x20<>"{}|^`\\]*>)?\Z')
@@ -75,26 +75,33 @@ def shorten(name: str, prefixes: Mapping[str, str]) -> str:
 
 
 def find_id(name: str, vocabulary: Vocabulary, prefixes: Mapping[str, str]) -> int:
-    """Return the id of a name, or of the name that <IRI>, urn:entity:NAME, prefix:local or a unique ending means.
+    """Return the id of a name, or of the IRI that a short form means. Raises UnknownName with suggestions."""
+    found = find_short(name, vocabulary, prefixes)
+    return vocabulary.id(name) if found is None else found
 
-    Raises UnknownName with suggestions; if several IRIs have that ending, with these.
+
+def find_short(name: str, vocabulary: Vocabulary, prefixes: Mapping[str, str]) -> int | None:
+    """Return the id of a name, or of the IRI that <IRI>, prefix:local or a unique ending means, or None.
+
+    Raises UnknownName if several IRIs have that ending, with some of them.
     """
-    found = find_name(name, vocabulary)
+    found = find_given(name, vocabulary, prefixes)
+    if found is not None:
+        return found
+    endings = vocabulary.iris_ending_in(name, _MOST_ENDINGS)
+    if len(endings) > 1:
+        n = f"{len(endings)} or more" if len(endings) == _MOST_ENDINGS else len(endings)
+        hint = f"{n} names end in it: give one of them, as an IRI or with a prefix."
+        raise UnknownName(vocabulary.kind, name, [shorten(iri, prefixes) for iri in endings[:3]], hint=hint)
+    return vocabulary.id(endings[0]) if endings else None
+
+
+def find_given(name: str, vocabulary: Vocabulary, prefixes: Mapping[str, str]) -> int | None:
+    """Return the id of a name, <IRI> or prefix:local, or None: what takes no look at the other names."""
+    found = vocabulary.find(name)
     if found is None and name.startswith("<") and name.endswith(">"):
-        found = find_name(name[1:-1], vocabulary)
+        found = vocabulary.find(name[1:-1])
     prefix, colon, local = name.partition(":")
     if found is None and colon and prefix in prefixes:
         found = vocabulary.find(prefixes[prefix] + local)
-    if found is not None:
-        return found
-    endings = [iri for iri in vocabulary.suggest(name, _MOST_ENDINGS) if "://" in iri and _local_part(iri) == name]
-    if len(endings) == 1:
-        return vocabulary.id(endings[0])
-    if endings:
-        hint = f"{len(endings)} names end in it: give one of them, as an IRI or with a prefix."
-        raise UnknownName(vocabulary.kind, name, [shorten(iri, prefixes) for iri in endings[:3]], hint=hint)
-    return vocabulary.id(name)
-
-
-def _local_part(iri: str) -> str:
-    return re.split(r"[#/]", iri)[-1]
+    return found

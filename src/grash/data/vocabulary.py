@@ -12,6 +12,7 @@ memory-mapped: STEM.names.npy (all names as UTF-8 bytes), STEM.offsets.npy (int6
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -433,6 +434,21 @@ class Vocabulary:
         _find_similar(self._names, self._offsets, lowered, limit, costs, ids)
         return self.names(ids[costs < _NO_MATCH])
 
+    def iris_ending_in(self, local: str, most: int = 100) -> list[str]:
+        """Return the IRIs whose part after the last # or / is this one, letter by letter; the first `most` by id."""
+        query, length = _as_bytes(local)
+        if not length:
+            return []
+        same = np.flatnonzero(self._local_hashes == _hash_bytes(query, 0, length))
+        named = map(self.name, same.tolist())
+        fitting = (iri for iri in named if "://" in iri and iri.replace("#", "/").rpartition("/")[2] == local)
+        return list(islice(fitting, most))
+
+    @cached_property
+    def _local_hashes(self) -> Hashes:
+        """A hash of what follows the last # or / of each name (n,), made when the first end of an IRI is looked for."""
+        return _hash_local_parts(self._names, self._offsets)
+
     def subset(self, ids: NDArray[np.integer]) -> Vocabulary:
         """Return a vocabulary in which the name of ids[i] has the id i."""
         first = self._offsets[ids]
@@ -607,6 +623,26 @@ def _check_offsets(offsets: Offsets, n_bytes: int, source: str) -> None:
         block = offsets[start : start + _BLOCK + 1]
         if (block[1:] < block[:-1]).any():
             raise FormatError(f"{source} is damaged: its offsets are out of order.")
+
+
+@njit(cache=True, nogil=True)
+def _hash_local_parts(names: Bytes, offsets: Offsets) -> Hashes:
+    hashes = np.empty(offsets.size - 1, np.uint32)
+    for i in range(hashes.size):
+        start = offsets[i + 1]
+        while start > offsets[i] and names[start - 1] != 47 and names[start - 1] != 35:  # / #
+            start -= 1
+        hashes[i] = _hash_bytes(names, start, offsets[i + 1])
+    return hashes
+
+
+@njit(cache=True, nogil=True)
+def _hash_bytes(names: Bytes, start: Integer, stop: Integer) -> Any:
+    """Return FNV-1a of a slice; unlike `hash_name`, it reads no byte beyond."""
+    h = np.uint32(2166136261)
+    for at in range(start, stop):
+        h = np.uint32((h ^ np.uint32(names[at])) * np.uint32(16777619))
+    return h
 
 
 @njit(cache=True, nogil=True)

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from grash import __version__
+from grash.api.model import Query as IdQuery
 from grash.errors import Diverged, FormatError, GrashError, InputError, UnknownName
 from grash.serve.batching import Batcher, Busy, Conditions, Question
 from grash.serve.guard import Guard, Metrics
@@ -206,12 +207,11 @@ class _Endpoints:
         service = self.service
         if conditions.answer_type is not None:
             await self.run(lambda: service.resolve(conditions.answer_type or ""))
-        queries = []
-        for i, question in enumerate(asked, 1):
-            try:
-                queries.append(service.query(question.head, question.relation, question.tail))
-            except GrashError as error:
-                raise error if len(asked) == 1 else InBatch(i, error) from error
+        at_hand = all(
+            service.at_hand(q.head) and service.at_hand(q.relation, "relation") and service.at_hand(q.tail)
+            for q in asked
+        )
+        queries = self._queries(asked) if at_hand else await self.run(lambda: self._queries(asked))
         found = await self.batcher.ask([Question(query, k, conditions) for query in queries])
 
         def reply() -> Response:
@@ -220,6 +220,15 @@ class _Endpoints:
         if sum(map(len, found)) <= _FEW:
             return reply()
         return await asyncio.get_running_loop().run_in_executor(self.others, reply)
+
+    def _queries(self, asked: list[AskedQuestion]) -> list[IdQuery]:
+        queries = []
+        for i, question in enumerate(asked, 1):
+            try:
+                queries.append(self.service.query(question.head, question.relation, question.tail))
+            except GrashError as error:
+                raise error if len(asked) == 1 else InBatch(i, error) from error
+        return queries
 
     async def run(self, work: Callable[[], Any], executor: ThreadPoolExecutor | None = None) -> Any:
         """Run something in a thread; turn it away if too much is waiting.

@@ -19,6 +19,7 @@ from grash.api.model import Model, Prediction, Query, probability_meaning
 from grash.data.arrays import in_blocks
 from grash.data.candidates import find_type_relation
 from grash.data.dataset import Dataset
+from grash.data.iris import find_given, find_short, prefixes_of
 from grash.data.known_answers import TripleIndex, triples_among, triples_with
 from grash.data.name_search import NameSearch
 from grash.data.vocabulary import Vocabulary
@@ -133,18 +134,33 @@ class Service:
         return self.model.query(None, None, None, **ids)
 
     def resolve(self, name: str, kind: str = "entity") -> int:
-        """Return the id of a name. UnknownName has no suggestions; see `suggested`."""
-        names = self.dataset.entities if kind == "entity" else self.dataset.relations
+        """Return the id of a name or of a short form of an IRI. UnknownName has no suggestions; see `suggested`.
+
+        The end of an IRI takes a look at all names: for a thread, unless `at_hand`.
+        """
+        names = self._names_of(kind)
         if names is None:
             return self.model.entity_id(name) if kind == "entity" else self.model.relation_id(name)
-        found = names.find(name)
+        found = find_short(name, names, self._prefixes)
         if found is None:
             raise UnknownName(kind, name)
         return found
 
+    def at_hand(self, name: str | None, kind: str = "entity") -> bool:
+        """Whether a name is found within microseconds: it is not, if it is unknown or the end of an IRI."""
+        names = self._names_of(kind)
+        return name is None or names is None or find_given(name, names, self._prefixes) is not None
+
+    def _names_of(self, kind: str) -> Vocabulary | None:
+        return self.dataset.entities if kind == "entity" else self.dataset.relations
+
+    @cached_property
+    def _prefixes(self) -> dict[str, str]:
+        return prefixes_of(self.dataset)
+
     def suggested(self, error: UnknownName) -> UnknownName:
         """Return the error with names that the index finds, in milliseconds."""
-        if error.kind not in ("entity", "relation"):
+        if error.suggestions or error.kind not in ("entity", "relation"):
             return error
         return UnknownName(error.kind, error.name, [near["name"] for near in self.search(error.name, 3, error.kind)])
 
@@ -165,8 +181,10 @@ class Service:
     def neighbors(self, entity: str, k: int) -> dict[str, Any]:
         """Return the entities with the most similar embeddings."""
         check_k(k)
-        found = self.model.neighbors(entity_id=self.resolve(entity), k=k)
-        return {"entity": entity, "neighbors": [{"name": a.name, "id": a.id, "score": a.score} for a in found]}
+        i = self.resolve(entity)
+        found = self.model.neighbors(entity_id=i, k=k)
+        near = [{"name": a.name, "id": a.id, "score": a.score} for a in found]
+        return {"entity": self.model.entity_name(i), "neighbors": near}
 
     def facts(self, entity: str, k: int) -> dict[str, Any]:
         """Return the triples of an entity, and the triples between the entities around it, for the map."""
@@ -180,7 +198,7 @@ class Service:
         shown = [center, *_varied(found["train"], center, MAX_ON_MAP)]
         links = triples_among(self.dataset, np.array(shown, np.int64))[: 10 * MAX_ON_MAP]
         return {
-            "entity": entity, "n_facts": total, "facts": facts,
+            "entity": self.model.entity_name(center), "n_facts": total, "facts": facts,
             "map": {
                 "entities": [self.model.entity_name(i) for i in shown],
                 "triples": [self._named(row) for row in links.tolist()],
