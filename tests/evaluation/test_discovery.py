@@ -48,13 +48,14 @@ def plain_best(model, k, least, like_known):
 def test_the_best_triples_are_those_of_a_plain_loop(name, k, least, like_known, n_answers, seed):
     model = model_of(rings(9), name, seed=seed)
     model.calibration = CALIBRATION
-    before = discovery._ANSWERS, discovery._HEADS
-    discovery._ANSWERS, discovery._HEADS = n_answers, 4
+    before = discovery._ANSWERS, discovery._HEADS, discovery._FOUND
+    discovery._ANSWERS, discovery._HEADS, discovery._FOUND = n_answers, 4, 8
     try:
         found = discover(model.kge, model.dataset, CALIBRATION, k=k, min_probability=least, like_known=like_known)
     finally:
-        discovery._ANSWERS, discovery._HEADS = before
+        discovery._ANSWERS, discovery._HEADS, discovery._FOUND = before
     expected = plain_best(model, k, least, like_known)
+    assert len({tuple(row) for row in found.triples.tolist()}) == len(found.triples)
     assert found.probabilities.tolist() == pytest.approx([p for _, p in expected], abs=1e-6)
     sure = [row for row, p in expected if all(abs(p - other) > 1e-5 for x, other in expected if x != row)]
     last = expected[-1][1] if expected else 0
@@ -79,6 +80,26 @@ def test_known_triples_are_not_discovered(world):
     found = world.discover("speaks", k=50, min_probability=0.01)
     assert found and not train & {t.ids for t in found}
     assert {t.relation for t in found} == {"speaks"} and min(t.probability for t in found) >= 0.01
+
+
+def test_memory_does_not_grow_with_heads_or_relations(world, monkeypatch):
+    ask, asked = discovery._Judge.ask, []
+
+    def watched(judge, ends, side, k):
+        found = ask(judge, ends, side, k)
+        asked.append((judge.relation, ends, side, len(found[0])))
+        return found
+
+    monkeypatch.setattr(discovery._Judge, "ask", watched)
+    monkeypatch.setattr(discovery, "_FOUND", 1 << 13)
+    world.discover(k=10)
+    counts = [n for *_, side, n in asked if side == "tail"]
+    assert max(counts) <= 1 << 13 and sum(counts) < 100_000, "few questions are asked for more than 16 answers"
+    asked.clear()
+    pairs = discovery.discover(world.kge, world.dataset, world.calibration, k=5, relations=[0, 1], like_known=False)
+    assert len(pairs.triples) == 5
+    first = [next(ends for r, ends, side, _ in asked if (r, side) == (i, "tail")) for i in (0, 1)]
+    assert np.shares_memory(*first), "all relations share the ids of the heads"
 
 
 @pytest.mark.parametrize(

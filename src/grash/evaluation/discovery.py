@@ -34,6 +34,7 @@ _HEADS = 256  # asked together
 _ANSWERS = 16  # per question at first
 _TRIPLES = 1 << 15  # scored together
 _MORE = 8  # times as many the next time
+_FOUND = 1 << 20  # answers asked for together, which limits the memory
 
 Ids = NDArray[np.int64]
 Watch = Callable[[int, int], None]  # receives the questions done and their number
@@ -56,6 +57,10 @@ class Discovered:
         heads, relations, tails = self.triples.T
         order = np.lexsort((tails, heads, relations, -self.probabilities))[:k]
         return Discovered(self.triples[order], self.scores[order], self.probabilities[order])
+
+    def limit(self, k: int, least: float) -> float:
+        """Return the probability that a triple needs to be one of the k best, which are at least `least`."""
+        return max(least, float(self.probabilities[k - 1])) if len(self.triples) >= k else least
 
 
 @torch.no_grad()
@@ -84,15 +89,15 @@ def discover(
     chosen = range(dataset.n_relations) if relations is None else relations
     seen.read(chosen if like_known else ())
     loops = set(dataset.train[dataset.train[:, 0] == dataset.train[:, 2], 1].tolist())
-    asked = {r: seen(r, "head") if like_known else np.arange(dataset.n_entities) for r in chosen}
+    everyone = np.arange(dataset.n_entities)
+    asked = {r: seen(r, "head") if like_known else everyone for r in chosen}
     total, done, best = sum(map(len, asked.values())), 0, Discovered.none()
     for relation, heads in asked.items():
         tails = seen(relation, "tail") if like_known else None
         judge = _Judge(model, calibration, index, relation, tails, has_loops=relation in loops)
         for start in range(0, len(heads), _HEADS):
             part = heads[start : start + _HEADS]
-            limit = max(min_probability, best.probabilities[-1] if len(best.triples) == k else 0.0)
-            best = _joined(best, _answers(judge, part, limit)).best(k)
+            best = _with_answers(best, judge, part, k, min_probability)
             done += len(part)
             if watch is not None:
                 watch(done, total)
@@ -148,29 +153,40 @@ class _Judge:
         return self.calibration.probabilities(found, self.head_sums[triples[:, 2]], triples[:, 1], "head")
 
 
-def _answers(judge: _Judge, heads: Ids, limit: float) -> Discovered:
-    """Return all new triples (head, relation, …) with a probability of at least `limit`."""
-    found, n_answers = Discovered.none(), _ANSWERS
+def _with_answers(best: Discovered, judge: _Judge, heads: Ids, k: int, least: float) -> Discovered:
+    """Return the k best of `best` and of all new triples (head, relation, …) with a probability of at least `least`.
+
+    All that is found raises the limit at once, so only questions whose last answer is above it are asked again.
+    """
     most = judge.model.n_entities if judge.tails is None else len(judge.tails)
-    while len(heads):
+    waiting = [(heads, min(_ANSWERS, most))]
+    while waiting:
+        heads, n_answers = waiting.pop()
         rows, ids, scores, sums = judge.ask(heads, "tail", n_answers)
         probable = judge.tail_probabilities(scores, sums[0][rows])
-        counts = np.bincount(rows, minlength=len(heads))
-        lowest = np.ones(len(heads))
-        np.minimum.at(lowest, rows, probable)
-        again = (counts == n_answers) & (lowest >= limit) & (n_answers < most)
         loop = (heads[rows] == ids) & ~judge.has_loops
-        kept = np.flatnonzero((probable >= limit) & ~again[rows] & ~loop)
+        limit = best.limit(k, least)
+        kept = np.flatnonzero((probable >= limit) & ~loop)
         triples = np.stack([heads[rows[kept]], np.full(len(kept), judge.relation), ids[kept]], 1)
         both = np.minimum(probable[kept], judge.head_probabilities(triples))
         enough = both >= limit
-        found = _joined(found, Discovered(triples[enough], scores[kept][enough], both[enough]))
-        heads, n_answers = heads[again], n_answers * _MORE
-    return found
+        found = Discovered(triples[enough], scores[kept][enough], both[enough])
+        best = _joined(best, found, judge.model.n_entities).best(k) if enough.any() else best
+        lowest = np.ones(len(heads))
+        np.minimum.at(lowest, rows, probable)
+        full = (np.bincount(rows, minlength=len(heads)) == n_answers) & (n_answers < most)
+        again, more = heads[full & (lowest >= best.limit(k, least))], min(n_answers * _MORE, most)
+        size = max(1, _FOUND // more)
+        waiting += [(again[start : start + size], more) for start in range(0, len(again), size)]
+    return best
 
 
-def _joined(a: Discovered, b: Discovered) -> Discovered:
+def _joined(best: Discovered, found: Discovered, n_entities: int) -> Discovered:
+    """Return the best and what was found of one relation, without triples found again."""
+    same = best.triples[best.triples[:, 1] == found.triples[0, 1]]
+    pairs, old = (triples[:, 0] * n_entities + triples[:, 2] for triples in (found.triples, same))
+    new = ~np.isin(pairs, old)
     return Discovered(
-        np.concatenate([a.triples, b.triples]), np.concatenate([a.scores, b.scores]),
-        np.concatenate([a.probabilities, b.probabilities]),
+        np.concatenate([best.triples, found.triples[new]]), np.concatenate([best.scores, found.scores[new]]),
+        np.concatenate([best.probabilities, found.probabilities[new]]),
     )  # fmt: skip
