@@ -43,7 +43,7 @@
     draw();
   }
   function draw() {
-    if (!waiting) { waiting = true; requestAnimationFrame(paint); }
+    if (!waiting) { waiting = true; requestAnimationFrame(() => { if (waiting) paint(); }); }
   }
   function paint() {
     waiting = false;
@@ -188,7 +188,7 @@
   const select = document.getElementById("color");
   data.colors.forEach((color, k) => select.add(new Option(color.title, k)));
   select.onchange = () => { chosen = Number(select.value); alone = -1; legend(); draw(); };
-  addEventListener("resize", () => { fit(); if (String(home) === String([view.scale, view.x, view.y])) showAll(); else draw(); });
+  addEventListener("resize", () => { fit(); if (String(home) === String([view.scale, view.x, view.y])) showAll(); paint(); }); // a new size clears the canvas
   dark.addEventListener("change", draw);
-  fit(); legend(); showAll();
+  fit(); legend(); showAll(); paint();
 })();
