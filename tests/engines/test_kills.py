@@ -81,6 +81,8 @@ def test_a_search_that_is_killed_in_every_state_ends_as_if_nothing_had_been(tmp_
     assert killed_after == {name.removeprefix("_on_") for name in vars(SearchState) if name.startswith("_on_")} - {
         "search_extended",
         "search_stopped",
+        "time_planned",
+        "plan_changed",
     }
 
 

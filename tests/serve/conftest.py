@@ -89,7 +89,7 @@ def serving(service: Service, token: str | None = None) -> Iterator[Client]:
         yield Client(server.port)
     finally:
         server.stop()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
