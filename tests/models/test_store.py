@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
-from grash.errors import FormatError, GrashError, InputError
+from grash.errors import ConfigError, FormatError, GrashError, InputError
 from grash.files import write_checksums
 from grash.kernels.host_rows import file_rows
-from grash.models import MODELS, store
+from grash.models import MODELS, register_model, store
 from grash.models.store import StoredModel, check_model_folder, load_model, read_tensors, save_model, write_tensors
 from oracles import random_triples
 
@@ -121,7 +121,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes] | None, str]] = [
     ("model.json", lambda b: b"[1]", "does not describe a grash-model"),
     ("model.json", entry("schema", "other"), "does not describe a grash-model"),
     ("model.json", entry("version", 2), "of version 2, but this grash reads version 1"),
-    ("model.json", entry("model", "transformer"), "damaged model folder"),
+    ("model.json", entry("model", "transformer"), "has the model 'transformer', which is none of"),
     ("model.json", entry("model", ["complex"]), "damaged model folder"),
     ("model.json", entry("model", "rescal"), "damaged model folder"),
     ("model.json", entry("n_entities", 7), "differ in size"),
@@ -213,11 +213,6 @@ def test_a_model_that_a_killed_save_moved_is_restored_before_the_next_training(f
         check_model_folder(folder, overwrite=False)
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     assert load_model(folder).evaluation == {"mrr": 0.5}
-
-
-def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="absent is not a model folder"):
-        load_model(tmp_path / "absent")
 
 
 @pytest.mark.slow
@@ -313,3 +308,14 @@ def test_another_shape_or_name_is_an_error(tmp_path: Path) -> None:
         read_tensors(tmp_path / "t", {"entity": torch.zeros(2, 3)})
     with pytest.raises(safetensors.SafetensorError):
         read_tensors(tmp_path / "t", {"relation": torch.zeros(3, 2)})
+
+
+def test_a_folder_that_is_not_there_is_called_so(tmp_path):
+    with pytest.raises(InputError, match="There is no folder .*gone"):
+        load_model(tmp_path / "gone")
+
+
+def test_the_name_of_a_built_in_model_is_taken():
+    with pytest.raises(ConfigError, match="'pairre' is a built-in model"):
+        register_model(type("Mine", (MODELS["distmult"],), {"name": "pairre"}))
+    assert register_model(MODELS["distmult"]) is MODELS["distmult"]

@@ -188,13 +188,22 @@ class Driver:
     def record_start(self, trial: Trial, device: str) -> None:
         self._record("trial_started", round=trial.round, number=trial.number, attempt=trial.attempt, device=device)
 
-    def record_result(self, result: TrialResult) -> None:
+    def _record_late(self, waiting: list[Trial]) -> None:
+        """Record that the waiting trials of a round are not run, with one warning for all."""
+        number, n_late = waiting[0].round, len(waiting)
+        trials = "1 trial was" if n_late == 1 else f"{n_late} trials were"
+        log.warning("round %d: %s not run, because the time for the rounds was over.", number, trials)
+        while waiting:
+            late = waiting.pop(0).result("timeout", message="The time for the rounds was over.")
+            self.record_result(late, warn=False)
+
+    def record_result(self, result: TrialResult, *, warn: bool = True) -> None:
         """Record how a trial ended and remove its checkpoint, unless the machine failed: the next attempt needs it."""
         self.search.progress.pop((result.round, result.number), None)
         self._record("trial_ended", result=result.to_json())
         if result.status not in MACHINE_FAULTS:
             self.folder.remove_checkpoint(result.round, result.number)
-        if result.status not in ("ok", "diverged"):
+        if warn and result.status not in ("ok", "diverged"):
             log.warning(
                 "configuration %d, round %d: %s. %s", result.number, result.round, result.status, result.message
             )
@@ -239,8 +248,7 @@ class Driver:
             while waiting and not self._must_stop() and running < self.engine.max_running:
                 limited = self._limited(waiting[0])
                 if limited is None:
-                    late = waiting.pop(0)
-                    self.record_result(late.result("timeout", message="The time for the rounds was over."))
+                    self._record_late(waiting)
                     continue
                 device = self.engine.start(limited)
                 if device is None:

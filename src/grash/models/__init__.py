@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from grash.errors import UnknownName
+from grash.errors import ConfigError, UnknownName
 from grash.models.base import KgeModel
 from grash.models.complex import ComplEx
 from grash.models.conve import ConvE
@@ -23,6 +23,17 @@ _ALL: tuple[type[KgeModel], ...] = (
     ComplEx, ConvE, CP, DistMult, MuRE, PairRE, QuatE, Rescal, RotatE, SimplE, TransE, TuckER,
 )  # fmt: skip
 MODELS: dict[str, type[KgeModel]] = {model.name: model for model in _ALL}
+
+
+def register_model(model: type[KgeModel]) -> type[KgeModel]:
+    """Add a model of your own to this process, under its `name`. Raises ConfigError for the name of a built-in model.
+
+    It returns the class, so it can be used as a decorator.
+    """
+    if model.name in {built_in.name for built_in in _ALL} and model not in _ALL:
+        raise ConfigError(f"{model.name!r} is a built-in model (`grash models` lists them): choose another name.")
+    MODELS[model.name] = model
+    return model
 
 
 def model_name(given: str) -> str:

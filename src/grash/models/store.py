@@ -31,7 +31,7 @@ from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
 from grash.files import CHECKSUMS_FILE, atomic_folder, check_replaceable, read_json, verify_folder, write_json
 from grash.kernels.host_rows import cpu_view, row_blocks
-from grash.models import KgeModel, model_class
+from grash.models import MODELS, KgeModel, model_class
 from grash.models.card import CARD_FILE, model_card
 
 SCHEMA, VERSION = "grash-model", 1
@@ -127,9 +127,16 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
     verify: compare the files with their checksums first, which reads all of them.
     """
     folder = model_folder(folder)
+    if not folder.exists():
+        raise InputError(f"There is no folder {folder}.")
     if not (folder / "model.json").is_file():
         raise InputError(f"{folder} is not a model folder: it has no model.json.")
     record = read_json(folder / "model.json", schema=SCHEMA, version=VERSION)
+    if isinstance(name := record.get("model"), str) and name not in MODELS:
+        raise FormatError(
+            f"{folder} has the model {name!r}, which is none of {', '.join(MODELS)}. If it is a model of your own, "
+            f"register it first (docs/how-to/add-a-model.md)."
+        )
     if verify:
         verify_folder(folder)
     try:

@@ -144,6 +144,8 @@ class ProgressLines:
             for n, result in round_state.results.items():
                 if n not in ended:
                     ended.add(n)
+                    if result.status == "timeout" and not result.seconds:
+                        continue  # it never ran; one warning counts all of them
                     done, cost = f"{len(ended)}/{n_trials}", f"{result.cost:.3g} full runs"
                     score = f"{_score_text(result)}  {cost}  {format_duration(result.seconds)}"
                     self._write(f"round {number}  {done}  configuration {n}  {score}")

@@ -261,9 +261,13 @@ class BadLines:
             parts.append(f"In all, {self.count:,} lines cannot be read: {self._shown()}.")
         if self.how == "list":
             parts.append(f"{self._list.resolve()} lists all of them.")
+        wide = self._widest > dialect.n_columns
+        if wide and not self.n_good:
+            parts.append("Give the columns of head, relation and tail, by name or counted from 0, with --columns.")
+            return " ".join(parts)
         if self._widest and self.count >= self.n_good:  # most lines: the guesses are wrong, not the lines
             parts += ["Give the separator with --separator."] if dialect.separator_guessed else []
-            if self._widest > dialect.n_columns:
+            if wide:
                 parts.append("Give the columns of head, relation and tail, by name or counted from 0, with --columns.")
         if self.how is not None:
             lists = "" if self.how == "list" else ", or list them in a file with --bad-lines list"
