@@ -117,7 +117,7 @@ def test_a_model_that_is_not_trained_yet_says_what_to_do(tmp_path):
     ran = grash("predict", tmp_path / "m", "--head", "person 1", "--relation", "next")
     assert ran.code == 2 and "its training was interrupted: run the same grash train command again" in ran.err
     ran = grash("predict", tmp_path / "none", "--head", "person 1", "--relation", "next")
-    assert ran.code == 2 and "is not a model folder" in ran.err
+    assert ran.code == 2 and "There is no folder" in ran.err
 
 
 def test_stdout_has_only_json(folder):
