@@ -95,7 +95,7 @@ def test_a_search_ends_in_time_however_wrong_the_measurement_was(
     choice = choose(seconds)
     state, _ = timed_search(path, choice, slowness, clock=clock, max_running=workers)
     assert state.finished and not state.failed and state.final is not None
-    assert clock.now - 1000.0 + choice.used <= 1.02 * seconds
+    assert clock.now - 1000.0 + choice.used <= 1.1 * seconds
     fine = make_settings({**choice.settings, "space": SPACE, "proposals": "random"})
     assert state.spent <= fine.budget + 1e-9
     assert essence(SearchState.replay(read_ledger(path / LEDGER_FILE))) == essence(state)
@@ -170,7 +170,7 @@ def test_a_resumed_search_with_less_time_still_runs_its_rounds(tmp_path: Path) -
     clock = Clock(0.0)
     state, _ = timed_search(tmp_path / "a", choice, 1.0, clock=clock, more=0.25 * choice.time)
     assert [r.status for r in state.rounds[0].results.values()].count("ok") > 3
-    assert state.finished and state.final is not None and clock.now <= 1.02 * 0.25 * choice.time
+    assert state.finished and state.final is not None and clock.now <= 1.1 * 0.25 * choice.time
     assert state.time_given == SearchState.replay(read_ledger(tmp_path / "a" / LEDGER_FILE)).time_given == 30.0
 
 
