@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grash.cli.settings import setting_rows
+from grash.cli.train import setting_rows
 
 PATH = Path(__file__).parents[1] / "docs" / "reference" / "config.md"
 PAGE = """# Settings of a training

@@ -16,7 +16,7 @@ import torch
 from grash import __version__ as grash_version
 from grash import train as train_in_python
 from grash.cli.app import app
-from grash.cli.settings import setting_rows
+from grash.cli.train import setting_rows
 from grash.report.live import progress_line
 from grash.training.config import TrainConfig
 from grash.training.loop import Progress

@@ -14,7 +14,7 @@ from grash.report.meaning import (
     settings_text,
     weak_relations,
 )
-from grash.report.samples import sample_predictions
+from grash.report.page import sample_predictions
 from grash.report.summary import read_state, trial_spans
 from grash.search.ledger import read_ledger
 from grash.training.config import TrainConfig

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from grash.report.compare import write_comparison
 from grash.report.optuna import dashboard_server
-from grash.report.page import write_report
+from grash.report.page import write_comparison, write_report
 from report.runs import MISHAPS, write_run
 
 CHROMIUM = next(

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from grash import __version__
-from grash.cli import data, grow, query, search, serve, settings, share, train
+from grash.cli import data, query, search, serve, train
 from grash.cli.console import say
 from grash.cli.options import suggest_command, suggest_options
 from grash.cli.train import has_other_ranks
@@ -46,7 +46,7 @@ app = typer.Typer(
     name="grash", cls=Commands, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )  # fmt: skip
-for group in (data, search, train, query, grow, share, serve, settings):
+for group in (data, search, train, query, serve):
     group.add_to(app)
 import_module("grash_study.cli").add_to(app)  # a package beside the product, with its own dependencies
 

@@ -1,4 +1,4 @@
-"""grash evaluate, calibrate, predict, explain, score, neighbors and export: use a trained model."""
+"""grash evaluate, calibrate, predict, explain, score, neighbors, discover and export: use a trained model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,33 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from grash.cli.answers import PARTS, check_answers_file, read_candidates, read_questions, resolve_rows, write_answers
-from grash.cli.bulk import BLOCK, Bulk, Resolver, write_bulk
-from grash.cli.console import as_json, command, say, show, show_log, table, wrapped
-from grash.cli.options import READING, Device, Json, ModelFolder, Overwrite, Threads, TopK, option_name, with_options
+from grash.cli.answers import (
+    BLOCK,
+    NTRIPLES,
+    PARTS,
+    SUFFIXES,
+    Bulk,
+    Resolver,
+    check_answers_file,
+    read_candidates,
+    read_questions,
+    resolve_rows,
+    write_answers,
+    write_bulk,
+)
+from grash.cli.console import as_json, command, say, seldom, show, show_log, status_line, table, wrapped
+from grash.cli.options import (
+    READING,
+    Device,
+    Json,
+    ModelFolder,
+    Overwrite,
+    Quiet,
+    Threads,
+    TopK,
+    option_name,
+    with_options,
+)
 from grash.errors import ConfigError, InputError
 from grash.report.meaning import baseline_text, relation_rows, weak_relations
 
@@ -35,7 +58,7 @@ _EXPORTED = "A model folder; for settings also a YAML file or a run folder, for 
 def add_to(app: typer.Typer) -> None:
     reading = {name: READING[name] for name in ("separator", "header", "columns", "literals", "format")}
     app.command(rich_help_panel="Models")(with_options(evaluate, reading=reading))
-    for verb in (calibrate, predict, explain, score, neighbors, export):
+    for verb in (calibrate, predict, explain, score, neighbors, discover, export):
         app.command(rich_help_panel="Models")(verb)
 
 
@@ -462,3 +485,55 @@ def percent(probability: float | None) -> str:
 
 def _triple_ids(model: Model, row: list[str]) -> tuple[int, int, int]:
     return model.entity_id(row[0]), model.relation_id(row[1]), model.entity_id(row[2])
+
+
+def discover(
+    model: ModelFolder,
+    relation: Annotated[str | None, typer.Option(help="Only triples of this relation (default: all).")] = None,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", help="Number of triples.")] = 1000,
+    min_probability: Annotated[float, typer.Option(help="Only triples with at least this probability.")] = 0.0,
+    all_pairs: Annotated[
+        bool, typer.Option("--all-pairs", help="Also entities not seen on that side of the relation in train.")
+    ] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Hide valid and test, and count how many of the triples they have.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File for the triples: .csv, .tsv, .jsonl, .parquet or .nt.")
+    ] = None,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the most probable triples that the graph does not have.
+
+    The probability of a triple is the smaller one of its two questions, for its tail and for its head. The model must
+    be calibrated, as it is after a training.
+    """
+    from grash.api.model import load_model
+    from grash.engines.trainer import set_threads
+
+    show_log()
+    check_answers_file(out, overwrite=overwrite, suffixes=(*SUFFIXES, NTRIPLES))
+    set_threads(threads)
+    loaded = load_model(model, device=device)
+    if loaded.calibration is None:
+        raise InputError(f"{model} is not calibrated, so it has no probabilities. Run: grash calibrate {model}")
+    options: dict[str, Any] = {"k": top_k, "min_probability": min_probability, "like_known": not all_pairs}
+    with status_line(keep=False) as draw:
+        line = seldom(draw)
+        watch = None if quiet else lambda done, total: line(f"{done:,} of {total:,} questions asked")
+        found = loaded.discover(relation, **options, hide=measure, watch=watch)
+    columns: tuple[str, ...] = ("head", "relation", "tail", "probability", "score")
+    rows: list[tuple[Any, ...]] = [(t.head, t.relation, t.tail, t.probability, t.score) for t in found]
+    if measure:
+        columns, rows = (*columns, "held_out"), [(*row, t.known) for row, t in zip(rows, found)]
+        n = sum(t.known for t in found)
+        share = f" ({n / len(found):.0%})".replace("%", " %") if found else ""
+        say(f"{n:,} of {len(found):,} triples{share} are in valid or test, which were hidden; others may be true, too.")
+    if json:
+        as_json([dict(zip(columns, row)) for row in rows])
+    if out is not None or not json:
+        write_answers(columns, rows, out)

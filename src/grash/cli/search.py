@@ -209,7 +209,7 @@ def status(
     elif len(runs) == 1:
         _print_status(found[0], runs[0])
     else:
-        from grash.report.compare import COMPARED, read_run, run_row
+        from grash.report.page import COMPARED, read_run, run_row
 
         right = [name if name in ("run", "dataset", "model", "status") else f">{name}" for name in COMPARED]
         table(right, [run_row(read_run(run)) for run in runs])
@@ -228,8 +228,7 @@ def report(
     also writes it after each round. Several run folders are compared on one page. Both are one file that needs no
     network.
     """
-    from grash.report.compare import COMPARISON_FILE, write_comparison
-    from grash.report.page import write_report
+    from grash.report.page import COMPARISON_FILE, write_comparison, write_report
 
     show_log()
     if len(runs) == 1 and out is not None:

@@ -1,19 +1,24 @@
-"""grash serve: a model as a web page and REST service on this machine."""
+"""grash serve, map, push and pull: a model as a web page and REST service, as a map, on the Hugging Face Hub."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
-from grash.cli.console import say, show_log
-from grash.cli.options import Device, ModelFolder, Threads
+from grash.cli.console import say, show, show_log
+from grash.cli.options import Device, ModelFolder, Overwrite, Threads
 from grash.formatting import format_duration
+
+Endpoint = Annotated[str | None, typer.Option(help="Address of another server than the Hub.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Models")(serve)
+    app.command("map", rich_help_panel="Models")(map_entities)
+    for verb in (push, pull, serve):
+        app.command(rich_help_panel="Models")(verb)
 
 
 def serve(
@@ -54,3 +59,62 @@ def serve(
 
         webbrowser.open(address)
     server.run()
+
+
+def map_entities(
+    model: ModelFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("map.html"),
+    method: Annotated[
+        Literal["auto", "umap", "pca"],
+        typer.Option(help="auto: UMAP if umap-learn is installed, for up to 100,000 entities; else PCA."),
+    ] = "auto",
+    max_points: Annotated[
+        int, typer.Option(help="Of a larger graph, show the entities with most triples.")
+    ] = 1_000_000,
+    type_relation: Annotated[
+        str | None,
+        typer.Option(help="Relation from an entity to its type (default: found by its name)."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of UMAP.")] = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a map of the entities: one page with zoom, colors, names and search.
+
+    Entities with similar embeddings are near each other. Open the page in a browser; it needs no network.
+    """
+    from grash.api.model import load_model
+
+    show_log()
+    loaded = load_model(model, device="cpu")
+    where = loaded.map(
+        out, method=method, max_points=max_points, type_relation=type_relation, seed=seed, overwrite=overwrite
+    )
+    show(where)
+
+
+def push(
+    model: ModelFolder,
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository.", show_default=False)],
+    public: Annotated[bool, typer.Option("--public", help="Create a public repository (default: private).")] = False,
+    endpoint: Endpoint = None,
+) -> None:
+    """Upload a model folder to the Hugging Face Hub.
+
+    The folder contains the names and triples of its graph. Log in with huggingface_hub's own command, hf auth login.
+    """
+    from grash.interop.hub import push_model
+
+    show(push_model(model, repository, public=public, endpoint=endpoint))
+
+
+def pull(
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit (default: main).")] = None,
+    endpoint: Endpoint = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Download a model folder from the Hugging Face Hub, and check it."""
+    from grash.interop.hub import pull_model
+
+    show(pull_model(repository, out, revision=revision, overwrite=overwrite, endpoint=endpoint))

@@ -1,4 +1,4 @@
-"""grash train: settings from a file and options, progress, metrics, and what to try next.
+"""grash train, update, models and settings: train a model, continue its training, and list what can be chosen.
 
 Under torchrun every process is a rank of one training: rank 0 prints the results, each rank its own errors.
 """
@@ -14,21 +14,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 from grash.cli import options
-from grash.cli.console import as_json, command, say, show, show_log, status_line, wrapped
-from grash.cli.options import READING, Device, Json, Overwrite, Quiet, Source, Threads, optional, parse_assignment
-from grash.errors import INTERRUPTED, ConfigError
+from grash.cli.console import as_json, command, say, show, show_log, status_line, table, wrapped
+from grash.cli.options import (
+    READING,
+    Device,
+    Json,
+    ModelFolder,
+    Overwrite,
+    Quiet,
+    Source,
+    Threads,
+    optional,
+    parse_assignment,
+)
+from grash.errors import INTERRUPTED, ConfigError, InputError
 from grash.formatting import format_bytes, format_duration
 from grash.report.meaning import FILTERS, early_stop, questions
 
 if TYPE_CHECKING:
     import torch
+    from pydantic.fields import FieldInfo
 
     from grash.data.dataset import Dataset
+    from grash.engines.update import UpdateReport
     from grash.training.config import TrainConfig
     from grash.training.distributed.communication import ProcessGroup
     from grash.training.loop import Progress
@@ -52,6 +65,8 @@ _SETTINGS = {
     "seed": optional(int, "Seed of all random choices (default: 0)."),
     "set": optional(list[str], "Any setting; see grash settings. Repeatable.", metavar="NAME=VALUE"),
 }
+
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,10 @@ class _Request:
 
 def add_to(app: typer.Typer) -> None:
     app.command(rich_help_panel="Models")(options.with_options(train, settings=_SETTINGS, reading=READING))
+    added = {name: READING[name] for name in ("separator", "header", "columns", "literals", "format")}
+    app.command(rich_help_panel="Models")(options.with_options(update, reading=added))
+    app.command(rich_help_panel="More")(models)
+    app.command(rich_help_panel="More")(settings)
 
 
 def train(
@@ -287,3 +306,147 @@ def _watching(request: _Request, device: str, checkpoint: Path | None) -> Iterat
         elif checkpoint is not None:
             say("Interrupted before the first checkpoint: nothing was written.")
         raise typer.Exit(INTERRUPTED) from None
+
+
+def update(
+    model: ModelFolder,
+    new_triples: Annotated[
+        str | None, typer.Argument(metavar="[NEW_TRIPLES]", help="Triples to add: a file, or a folder with splits.")
+    ] = None,
+    removed: Annotated[str | None, typer.Option(help="File with triples to remove from the graph.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="New model folder (default: MODEL-updated).")] = None,
+    epochs: Annotated[
+        float | None,
+        typer.Option("--epochs", "-e", help="Passes over the examples (default: 15 % of the earlier; frozen: 0)."),
+    ] = None,
+    replay: Annotated[
+        float | None, typer.Option(help="Train on new triples and that many old ones for each (default: all).")
+    ] = None,
+    freeze: Annotated[bool, typer.Option("--freeze", help="Leave the rows of known entities and relations.")] = False,
+    new_rows: Annotated[str, typer.Option(help="How new rows start: triples, neighbors or random.")] = "triples",
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    *,
+    reading: dict[str, Any],
+) -> None:
+    """Continue the training of a model after its graph has changed.
+
+    Known names keep their rows, new ones get rows. The triples of valid and test stay held out. Prints what changed in
+    the graph, metrics before and after, how far old rows moved, and the cost.
+    """
+    from grash.api.model import load_model, load_triples
+    from grash.api.training import check_output
+    from grash.models.store import model_folder
+
+    show_log()
+    source = model_folder(model)
+    folder = out if out is not None else source.with_name(f"{source.name}-updated")
+    if new_triples is None and removed is None:
+        raise InputError("Nothing is given: give NEW_TRIPLES, or --removed FILE.")
+    check_output(folder, overwrite=overwrite, test_sample=None)
+    given = {"added": new_triples, "removed": removed}
+    triples = {name: None if text is None else load_triples(text, **reading) for name, text in given.items()}
+    loaded = load_model(model, device=device)
+    before = loaded.evaluation
+    with status_line(keep=False) as draw:
+        watch = None if quiet else _watcher(draw)
+        settings: dict[str, Any] = {"epochs": epochs, "replay": replay, "freeze": freeze, "new_rows": new_rows}
+        grown, report = loaded.update(triples["added"], triples["removed"], **settings, threads=threads, watch=watch)
+    grown.save(folder, overwrite=overwrite)
+    if json:
+        as_json({"model_folder": str(folder), **report.to_dict(), "evaluation": grown.evaluation or None})
+        return
+    _show_report(report)
+    if before and grown.evaluation:
+        both = (before["both"]["mrr"], grown.evaluation["both"]["mrr"])
+        show(f"\nMRR on all of test: {both[0]:.4f} before, {both[1]:.4f} now (the graph and its test split changed).")
+    show(f"\nSaved as {folder}. Try:\n  {command('grash', 'evaluate', folder)}")
+
+
+def _watcher(draw: Callable[[str], None]) -> Callable[[Progress], None]:
+    from grash.engines.memory import choose_device, used_bytes
+    from grash.report.live import progress_line
+
+    memory = format_bytes(used_bytes(choose_device("cpu")))
+    return lambda progress: draw(progress_line(progress, progress.epoch * progress.n_steps / progress.step, memory))
+
+
+def _show_report(report: UpdateReport) -> None:
+    for sentence in report.diff.sentences():
+        show(sentence)
+    show()
+    rows = [(c.what, c.n, "" if c.before is None else c.before, c.after) for c in report.changes]
+    table(("MRR of", ">triples", ">before", ">after"), rows)
+    show()
+    for what, drift in (("entities", report.entity_drift), ("relations", report.relation_drift)):
+        moved = f"{drift.n_moved:,} of {drift.n_rows:,} old rows of {what} moved"
+        by = f"by {drift.mean:.1%} of a row's length on average, {drift.largest:.1%} at most"
+        show(f"{moved}, {by}.".replace("%", " %") if drift.n_moved else f"{moved}.")
+    show(
+        f"{report.positives:,} examples ({report.epochs_of_all:.1f} epochs of the graph) in "
+        f"{format_duration(report.seconds)}; optimizer state {report.optimizer_state}."
+    )
+    if report.diff.n_new_relations:
+        say("A new relation has few triples at first: check its answers before you rely on them.")
+
+
+def models(json: Json = False) -> None:
+    """List the models and their score functions."""
+    from grash.models import MODELS
+
+    formulas = {name: (sys.modules[cls.__module__].__doc__ or "").split("\n\n")[0] for name, cls in MODELS.items()}
+    rows = {name: " ".join(text.split()) for name, text in formulas.items()}
+    if json:
+        as_json(rows)
+        return
+    table(("model", "score of (head, relation, tail)"), list(rows.items()))
+    show("\nHigher scores are more plausible. Train one with: grash train SOURCE --model NAME")
+
+
+def settings(json: Json = False) -> None:
+    """List the settings of a training."""
+    rows = setting_rows()
+    if json:
+        as_json([dict(zip(("name", "values", "default", "meaning"), row)) for row in rows])
+        return
+    table(("setting", "values", "default", "meaning"), rows)
+    show("\nGive a setting as --set name=value, or as a line `name: value` in a file for --config.")
+
+
+def setting_rows() -> list[tuple[str, str, str, str]]:
+    """Return name, values, default and meaning of each field of TrainConfig."""
+    from grash.training.config import TrainConfig
+
+    return [
+        (name, _values(name, field), _value_text(field.default), field.description or "")
+        for name, field in TrainConfig.model_fields.items()
+    ]
+
+
+def _values(name: str, field: FieldInfo) -> str:
+    if name == "model":
+        from grash.models import MODELS
+
+        return ", ".join(MODELS)
+    kind: Any = field.annotation
+    none = type(None) in get_args(kind)
+    if none:
+        kind = next(part for part in get_args(kind) if part is not type(None))
+    if get_origin(kind) is Literal:
+        text = ", ".join(_value_text(value) for value in get_args(kind))
+    elif kind is bool:
+        text = "true, false"
+    else:
+        text = {int: "whole number", float: "number"}.get(kind, kind.__name__)
+        bounds = [f"{_SIGNS[s]} {getattr(m, s):g}" for m in field.metadata for s in _SIGNS if hasattr(m, s)]
+        text = " ".join([text, " and ".join(bounds)]).strip()
+    return f"{text}, or none" if none else text
+
+
+def _value_text(value: Any) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,35 +1,45 @@
 """report.html: one file that shows a search and needs no network. It can be rewritten from the ledger at any time.
 
 The sections are filled here with plain text and tables, which the template escapes; charts come from `charts.py`.
-A new column of the table of trials is one line in `_trial_columns`.
+A new column of the table of trials is one line in `_trial_columns`. comparison.html shows several searches; only their
+final trainings are compared, since the rounds of two searches have different graphs.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from grash import __version__
 from grash.data.dataset import DATASET_FILE, Dataset
+from grash.data.known_answers import known_answers
 from grash.files import atomic_file, read_json
 from grash.formatting import format_duration, format_number
+from grash.models import KgeModel
+from grash.models.base import Side
+from grash.models.store import load_model
 from grash.report import charts
 from grash.report.importance import SearchedParameter, round_correlations, searched_parameters, value_text
 from grash.report.meaning import (
     FILTERS,
     baseline_text,
     best_per_model,
+    changed_settings,
     final_stop,
     questions,
     relation_rows,
     weak_relations,
 )
 from grash.report.optuna import importances
-from grash.report.samples import sample_predictions
 from grash.report.summary import (
     FINAL,
     TrialSpan,
@@ -53,6 +63,11 @@ CALIBRATION_FILE = "calibration.json"
 REPORT_FILE = "report.html"
 WIDTH, _HALF, _NARROW = 950, 462, 346  # px: the page, half of it, a phone
 _ENOUGH = 32  # trials with a score; importances of fewer are only a hint
+_SAMPLES, _ANSWERS = 6, 3  # questions of test, and the best answers to each
+_MOST_BYTES = 1 << 30  # of the embeddings; the report does not load a larger model
+COMPARISON_FILE = "comparison.html"
+COMPARED = ("run", "dataset", "model", "n", "E", "status", "valid", "test", "baseline", "cost", "time")
+_MOST_RELATIONS = 40  # in a comparison: those with the most questions
 _log = logging.getLogger(__name__)
 
 
@@ -297,3 +312,117 @@ def _setting_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     return "none" if value in (None, "") else str(value) if isinstance(value, float) else value_text(value)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One question of the test split, filtered by the other known answers."""
+
+    head: str  # "?" if it is asked for
+    relation: str
+    tail: str
+    truth: str  # the answer in test
+    rank: int  # of the true answer
+    answers: tuple[str, ...]  # best first
+
+
+def sample_predictions(model_folder: Path) -> list[Sample]:
+    """Return a few questions about the relations that are most frequent in test; none for a very large model."""
+    weights = Path(model_folder) / "embeddings.safetensors"
+    if not weights.is_file() or weights.stat().st_size > _MOST_BYTES:
+        return []
+    stored = load_model(Path(model_folder), device="cpu")
+    chosen = _one_per_relation(stored.dataset.test)
+    sides: tuple[Side, Side] = ("tail", "head")
+    return [_answer(stored.model, stored.dataset, row, sides[i % 2]) for i, row in enumerate(chosen)]
+
+
+def _one_per_relation(triples: np.ndarray) -> np.ndarray:
+    """(n, 3) → (m, 3): a triple in the middle of each of the most frequent relations."""
+    relations, counts = np.unique(triples[:, 1], return_counts=True)
+    frequent = relations[np.argsort(-counts, kind="stable")][:_SAMPLES]
+    places = [np.flatnonzero(triples[:, 1] == relation) for relation in frequent]
+    return triples[[found[len(found) // 2] for found in places]]
+
+
+@torch.no_grad()
+def _answer(model: KgeModel, dataset: Dataset, triple: np.ndarray, side: Side) -> Sample:
+    head, relation, tail = (int(i) for i in triple)
+    truth, end = (tail, head) if side == "tail" else (head, tail)
+    asked = torch.tensor([end]), torch.tensor([relation])
+    scores = (model.score_tails(*asked) if side == "tail" else model.score_heads(*reversed(asked)))[0]
+    [known] = known_answers(dataset, np.array([end]), np.array([relation]), side)
+    scores[torch.from_numpy(known[known != truth])] = -torch.inf
+    rank = 1 + int((scores > scores[truth]).sum())
+    best = torch.topk(scores, min(_ANSWERS, int(torch.isfinite(scores).sum()))).indices.tolist()
+    names = [str(i) if dataset.entities is None else dataset.entities.name(i) for i in (head, tail, truth, *best)]
+    asked_for = {"head": 0, "tail": 1}[side]
+    names[asked_for] = "?"
+    relation_name = str(relation) if dataset.relations is None else dataset.relations.name(relation)
+    return Sample(names[0], relation_name, names[1], names[2], rank, tuple(names[3:]))
+
+
+def write_comparison(run_folders: list[Path], out: Path) -> Path:
+    """Write one page about several searches, finished or not."""
+    runs = [read_run(Path(folder)) for folder in run_folders]
+    graphs = {run["fingerprint"] for run in runs}
+    page = template("compare.html").render(
+        version=__version__,
+        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        names=[run["name"] for run in runs],
+        links=[os.path.relpath(Path(f).resolve() / REPORT_FILE, Path(out).resolve().parent) for f in run_folders],
+        columns=COMPARED,
+        rows=[run_row(run) for run in runs],
+        same_graph=len(graphs) == 1,
+        charts=draw_all({"tests": (lambda width: charts.run_intervals(_tests(runs), width), WIDTH)}, set()),
+        relations=_relations(runs) if len(graphs) == 1 else [],
+        configured=[run["name"] for run in runs if run["values"]],
+        settings=changed_settings(*(run["values"] for run in runs if run["values"])),
+    )
+    with atomic_file(Path(out)) as aside:
+        aside.write_text(page, encoding="utf-8")
+    return Path(out)
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Return what the comparison needs to know about a search, as plain data."""
+    state = read_state(folder)
+    summary = summarize(state, datetime.now(timezone.utc), alive=not is_abandoned(folder))
+    found = summary["winner"] or summary["incumbent"]
+    return {
+        "name": str(folder),
+        "fingerprint": state.dataset.get("fingerprint", ""),
+        "summary": summary,
+        "evaluation": read_evaluation(folder),
+        "values": {} if found is None else found["values"],  # of the winner, or the best so far
+    }
+
+
+def run_row(run: dict[str, Any]) -> list[str]:
+    """Return the cells of a run, one per COMPARED. MRRs are those of the final training."""
+    summary = run["summary"]
+    winner, epochs = summary["winner"] or {}, summary["max_epochs"]
+    valid, test = (winner.get("final") or {}).get("valid_mrr"), (winner.get("test") or {}).get("mrr")
+    baseline = (run["evaluation"].get("baseline") or {}).get("mrr")
+    scores = ["–" if score is None else f"{score:.4f}" for score in (valid, test, baseline)]
+    names = [run["name"], summary["dataset"].get("name", ""), ", ".join(summary["models"])]
+    sizes = [str(summary["n_trials"]), "–" if epochs is None else f"{epochs:g}", summary["status"]]
+    return [*names, *sizes, *scores, f"{summary['budget']['spent']:.3g}", format_duration(summary["seconds"])]
+
+
+def _tests(runs: list[dict[str, Any]]) -> list[tuple[str, float, tuple[float, float]]]:
+    """Return name, test MRR and interval of the runs that have them."""
+    found = [(run["name"], (run["summary"]["winner"] or {}).get("test")) for run in runs]
+    return [
+        (name, test["mrr"], tuple(test["interval"] or (test["mrr"], test["mrr"])))
+        for name, test in found
+        if test and test.get("mrr") is not None
+    ]
+
+
+def _relations(runs: list[dict[str, Any]]) -> list[tuple[str, int, list[float | None]]]:
+    """Return relation, questions and the test MRR of each run; relations with the most questions first."""
+    tables = [run["evaluation"].get("per_relation", {}) for run in runs]
+    counts = {name: int(metrics["n"]) for table in tables for name, metrics in table.items()}
+    names = sorted(counts, key=lambda name: -counts[name])[:_MOST_RELATIONS]
+    return [(name, counts[name], [(table.get(name) or {}).get("mrr") for table in tables]) for name in names]

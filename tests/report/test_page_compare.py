@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grash.report.compare import write_comparison
+from grash.report.page import write_comparison
 from report.runs import write_run
 from report.test_page import checked
 from small_graph import grash

@@ -9,7 +9,7 @@ import polars
 import pytest
 
 import grash
-from grash.cli import bulk
+from grash.cli import answers as bulk
 from grash.errors import InputError
 from small_graph import grash as run
 from small_graph import model_of, rings
