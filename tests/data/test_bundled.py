@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grash.data.profile import CARDINALITIES, relation_cardinalities
+from grash.data.known_answers import CARDINALITIES, relation_cardinalities
 
 DATA = files("grash.data") / "bundled"
 TEXT = (DATA / "world.tsv").read_text(encoding="utf-8")

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from grash.data import leakage as leakage_module
 from grash.data import profile as describe_module
 from grash.data.dataset import Dataset
+from grash.data.known_answers import CARDINALITIES, relation_cardinalities
 from grash.data.leakage import find_leakage
 from grash.data.load import load_dataset, prepare
-from grash.data.profile import CARDINALITIES, describe, relation_cardinalities, similar_name_warnings
+from grash.data.profile import describe, similar_name_warnings
 from grash.data.vocabulary import Vocabulary
 
 

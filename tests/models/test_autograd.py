@@ -20,8 +20,7 @@ from grash.evaluation.ranking import Ranker
 from grash.kernels.random import key_of
 from grash.models import MODELS
 from grash.models.autograd import AutogradModel, ScoreModel
-from grash.models.base import Weight
-from grash.models.store import model_tensors
+from grash.models.base import Weight, model_tensors
 from grash.training.batches import Batches
 from grash.training.config import make_config
 from grash.training.gradients import step_gradients

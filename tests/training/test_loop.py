@@ -19,7 +19,7 @@ from grash.engines.trainer import run_training
 from grash.errors import Diverged, FormatError, InputError
 from grash.files import write_checksums
 from grash.models import KgeModel
-from grash.models.store import model_tensors
+from grash.models.base import model_tensors
 from grash.training import loop
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState

@@ -901,8 +901,10 @@ def _id_of(name: Name, dataset: Dataset, kind: str) -> int:
     count = dataset.n_relations if kind == "relation" else dataset.n_entities
     if vocabulary is None or isinstance(name, bool) or not isinstance(name, str | int | np.integer):
         return _checked_id(name, count, kind)
-    if isinstance(name, str) or vocabulary.find(str(name)) is not None:
-        return find_id(str(name), vocabulary, prefixes_of(dataset))
+    if (found := vocabulary.find(str(name))) is not None:
+        return found
+    if isinstance(name, str):
+        return find_id(name, vocabulary, prefixes_of(dataset))
     keyword = "relation_id=" if kind == "relation" else "head_id=, tail_id= or entity_id="
     hint = f"Ids are given as {keyword}, and to `score` as an integer array (n, 3)."
     raise UnknownName(kind, str(name), hint=hint)

@@ -15,12 +15,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from grash.data.arrays import Triples
 from grash.data.dataset import SPLITS, Dataset, SplitName
 
 Ids = NDArray[np.integer]
 Side = Literal["head", "tail"]
 
 _ROWS = 1 << 20  # triples per block
+
+CARDINALITIES = ("1-1", "1-N", "N-1", "N-N", "unseen")
+MANY = 1.5  # Bordes et al. 2013: N from this mean number of tails per head (heads per tail) on
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,3 +229,40 @@ def _blocks(splits: Sequence[Ids]) -> list[Ids]:
 
 def _keys(triples: Ids, known: int, n_relations: int) -> NDArray[np.int64]:
     return triples[:, known].astype(np.int64) * n_relations + triples[:, 1]
+
+
+def relation_cardinalities(triples: Triples, n_relations: int) -> NDArray[np.int8]:
+    """Return the index into CARDINALITIES of each relation (R,), from distinct triples (n, 3), usually train.
+
+    1-N: a head has many tails (at least MANY on average), a tail has one head. "unseen": no triple.
+    """
+    return cardinalities(*relation_counts(triples, n_relations))
+
+
+def relation_counts(
+    triples: Triples, n_relations: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the number of distinct triples, heads and tails of each relation, (R,) each."""
+    head, relation, tail = (triples[:, column].astype(np.int64) for column in range(3))
+    n_entities = 1 + int(max(head.max(), tail.max())) if len(triples) else 1
+    pair, n_pairs = head * n_entities + tail, n_entities**2
+    if n_relations * n_pairs >= 2**63:  # number the pairs that occur
+        distinct, pair = np.unique(pair, return_inverse=True)
+        n_pairs = len(distinct)
+    pairs = _distinct_per_relation(relation, pair, n_pairs, n_relations)
+    heads = _distinct_per_relation(relation, head, n_entities, n_relations)
+    tails = _distinct_per_relation(relation, tail, n_entities, n_relations)
+    return pairs, heads, tails
+
+
+def _distinct_per_relation(
+    relation: NDArray[np.int64], item: NDArray[np.int64], n_items: int, n_relations: int
+) -> NDArray[np.int64]:
+    return np.bincount(np.unique(relation * n_items + item) // n_items, minlength=n_relations)
+
+
+def cardinalities(pairs: NDArray[np.int64], heads: NDArray[np.int64], tails: NDArray[np.int64]) -> NDArray[np.int8]:
+    many_tails = pairs >= MANY * np.maximum(heads, 1)
+    many_heads = pairs >= MANY * np.maximum(tails, 1)
+    codes = many_tails * 1 + many_heads * 2
+    return np.where(pairs == 0, CARDINALITIES.index("unseen"), codes).astype(np.int8)

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from grash.data.arrays import Triples
 from grash.data.dataset import SPLITS, Dataset
+from grash.data.known_answers import CARDINALITIES, cardinalities, relation_counts
 from grash.data.leakage import THRESHOLD, Leakage, SplitLeakage, find_leakage
 from grash.formatting import html_table
 
-CARDINALITIES = ("1-1", "1-N", "N-1", "N-N", "unseen")
-MANY = 1.5  # Bordes et al. 2013: N from this mean number of tails per head (heads per tail) on
 MAX_NAMES_COMPARED = 1_000_000  # takes two or three seconds
-
 SKIPPED = {
     "bad_lines_skipped": "lines that are not triples were left out",
     "literals_skipped": "triples with literals were skipped; keep them with --literals keep",
@@ -148,43 +146,6 @@ def reading_of(provenance: Mapping[str, Any]) -> Reading | None:
     return Reading(dropped, split_off.get("got", {}), split_off.get("seed"), provenance.get("read_as", {}), **skipped)
 
 
-def relation_cardinalities(triples: Triples, n_relations: int) -> NDArray[np.int8]:
-    """Return the index into CARDINALITIES of each relation (R,), from distinct triples (n, 3), usually train.
-
-    1-N: a head has many tails (at least MANY on average), a tail has one head. "unseen": no triple.
-    """
-    return _cardinalities(*_relation_counts(triples, n_relations))
-
-
-def _relation_counts(
-    triples: Triples, n_relations: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of distinct triples, heads and tails of each relation, (R,) each."""
-    head, relation, tail = (triples[:, column].astype(np.int64) for column in range(3))
-    n_entities = 1 + int(max(head.max(), tail.max())) if len(triples) else 1
-    pair, n_pairs = head * n_entities + tail, n_entities**2
-    if n_relations * n_pairs >= 2**63:  # number the pairs that occur
-        distinct, pair = np.unique(pair, return_inverse=True)
-        n_pairs = len(distinct)
-    pairs = _distinct_per_relation(relation, pair, n_pairs, n_relations)
-    heads = _distinct_per_relation(relation, head, n_entities, n_relations)
-    tails = _distinct_per_relation(relation, tail, n_entities, n_relations)
-    return pairs, heads, tails
-
-
-def _distinct_per_relation(
-    relation: NDArray[np.int64], item: NDArray[np.int64], n_items: int, n_relations: int
-) -> NDArray[np.int64]:
-    return np.bincount(np.unique(relation * n_items + item) // n_items, minlength=n_relations)
-
-
-def _cardinalities(pairs: NDArray[np.int64], heads: NDArray[np.int64], tails: NDArray[np.int64]) -> NDArray[np.int8]:
-    many_tails = pairs >= MANY * np.maximum(heads, 1)
-    many_heads = pairs >= MANY * np.maximum(tails, 1)
-    codes = many_tails * 1 + many_heads * 2
-    return np.where(pairs == 0, CARDINALITIES.index("unseen"), codes).astype(np.int8)
-
-
 def _used(dataset: Dataset, triples: Triples) -> _Used:
     entities = np.zeros(dataset.n_entities, np.bool_)
     relations = np.zeros(dataset.n_relations, np.bool_)
@@ -224,8 +185,8 @@ def _degrees(dataset: Dataset, used: list[_Used]) -> DegreeProfile:
 
 def _relation_profiles(dataset: Dataset, leakage: Leakage) -> tuple[RelationProfile, ...]:
     n = dataset.n_relations
-    pairs, heads, tails = _relation_counts(dataset.train, n)
-    codes = _cardinalities(pairs, heads, tails)
+    pairs, heads, tails = relation_counts(dataset.train, n)
+    codes = cardinalities(pairs, heads, tails)
     rows = {str(s): np.bincount(dataset.split(s)[:, 1], minlength=n) for s in SPLITS}
     is_loop = dataset.train[:, 0] == dataset.train[:, 2]
     loops = np.bincount(dataset.train[is_loop, 1], minlength=n)

@@ -31,8 +31,7 @@ from grash.evaluation.ranking import Ranker
 from grash.kernels.bf16_rows import to_float32
 from grash.models import KgeModel
 from grash.models.autograd import AutogradModel
-from grash.models.base import SIDES
-from grash.models.store import model_tensors
+from grash.models.base import SIDES, model_tensors
 from grash.training.checkpoint import TrainState, Validation, state_tensors
 from grash.training.config import TrainConfig
 from grash.training.initial import initial_model

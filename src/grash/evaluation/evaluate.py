@@ -2,6 +2,10 @@
 
 `evaluate` uses a split of the model's own dataset. `evaluate_other` uses another dataset, whose names are looked up
 among the model's names.
+
+The metrics stand beside those of a baseline without a model: it ranks the entities by how often they are the tail (or
+head) of the relation in train, and ignores the other entity of the question. A model that is not clearly better has
+learned little more than these counts.
 """
 
 from __future__ import annotations
@@ -17,10 +21,8 @@ from grash.data.arrays import TripleSet, in_blocks
 from grash.data.candidates import SeenEntities
 from grash.data.dataset import Dataset, SplitName
 from grash.data.iris import find_name
-from grash.data.known_answers import KnownAnswers
-from grash.data.profile import CARDINALITIES, relation_cardinalities
+from grash.data.known_answers import CARDINALITIES, KnownAnswers, relation_cardinalities
 from grash.errors import InputError
-from grash.evaluation.baseline import frequency_ranks
 from grash.evaluation.metrics import (
     Evaluation,
     like_known_metrics,
@@ -29,15 +31,18 @@ from grash.evaluation.metrics import (
     mrr_bounds,
     mrr_interval,
 )
-from grash.evaluation.ranking import Ranker, Ranks, rank_against_sample, rank_among
+from grash.evaluation.ranking import Ranker, Ranks, SideRanks, rank_against_sample, rank_among
 from grash.models import KgeModel
+from grash.models.base import Side
 
 Split = Literal["valid", "test"]
 Unseen = Literal["keep", "drop"]
 
 _log = logging.getLogger(__name__)
 _ABSENT = -1
-_BLOCK = 1 << 20  # triples of train looked up at a time
+_BLOCK = 1 << 20  # triples of train looked up or counted at a time
+_TABLE = 1 << 24  # relations times entities up to which all counts are stored: 128 MiB
+_QUESTIONS = 1 << 12  # whose known answers are looked up at a time
 
 
 def evaluate(
@@ -222,3 +227,77 @@ def _example(other: Dataset, triple: NDArray[np.int32], entity: NDArray[np.int64
     parts = [("entity", other.entities, entity), ("relation", other.relations, relation)]
     kind, names, i = next((k, n, i) for (k, n, ids), i in zip([*parts, parts[0]], triple) if ids[i] == _ABSENT)
     return f"the {kind} {i if names is None else repr(names.name(int(i)))}"
+
+
+def frequency_ranks(
+    triples: NDArray[np.int32], train: NDArray[np.int32], known: KnownAnswers, *, n_entities: int
+) -> Ranks:
+    """Return the filtered ranks of triples (n, 3) if candidates are ordered by their frequency in train.
+
+    Takes one pass over train and a sort of the triples whose relation is asked for.
+    """
+    sides = [_side_ranks(triples, train, known, side, n_entities) for side in ("head", "tail")]
+    return Ranks(triples, *sides)
+
+
+def _side_ranks(
+    triples: NDArray[np.int32], train: NDArray[np.int32], known: KnownAnswers, side: Side, n_entities: int
+) -> SideRanks:
+    answer = 0 if side == "head" else 2
+    counts = _Frequencies(train, np.unique(triples[:, 1]), answer, n_entities)
+    parts = []
+    for start in range(0, len(triples), _QUESTIONS):
+        part = triples[start : start + _QUESTIONS].astype(np.int64)
+        relations, answers = part[:, 1], part[:, answer]
+        own = counts.of(relations, answers)
+        above, ties = counts.above_and_ties(relations, own)
+        rows, filtered = known.of_side(side).pairs(part[:, 2 - answer], relations)
+        other = filtered != answers[rows]
+        rows, filtered = rows[other], filtered[other]
+        theirs = counts.of(relations[rows], filtered.astype(np.int64))
+        above -= np.bincount(rows[theirs > own[rows]], minlength=len(part))
+        ties -= np.bincount(rows[theirs == own[rows]], minlength=len(part))
+        parts.append((above, ties, n_entities - 1 - np.bincount(rows, minlength=len(part))))
+    return SideRanks(*(np.concatenate(column) for column in zip(*parts)))
+
+
+class _Frequencies:
+    """How often each entity answers each of some relations in train."""
+
+    def __init__(self, train: NDArray[np.int32], relations: NDArray[np.int32], answer: int, n_entities: int) -> None:
+        wanted = np.zeros(int(max(train[:, 1].max(initial=0), relations.max(initial=0))) + 1, bool)
+        wanted[relations] = True
+        keys = [np.empty(0, np.int64)]
+        for _, block in in_blocks(train, _BLOCK):
+            chosen = block[wanted[block[:, 1]]]
+            keys.append(chosen[:, 1].astype(np.int64) * n_entities + chosen[:, answer])
+        self.n_entities = n_entities
+        found = np.concatenate(keys)  # relation · E + entity
+        self.table: NDArray[np.int64] | None = None
+        if (size := len(wanted) * n_entities) <= _TABLE:
+            self.table = np.bincount(found, minlength=size)
+            self.keys = np.flatnonzero(self.table)
+            self.counts = self.table[self.keys]
+        else:
+            self.keys, self.counts = np.unique(found, return_counts=True)
+        self.limit = int(self.counts.max(initial=0)) + 1
+        self.sorted = np.sort(self.keys // n_entities * self.limit + self.counts)  # relation, then count
+
+    def of(self, relations: NDArray[np.int64], entities: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the frequencies (n,) of entities (n,) as answers of relations (n,)."""
+        wanted = relations * self.n_entities + entities
+        if self.table is not None:
+            return self.table[wanted]
+        position = np.minimum(np.searchsorted(self.keys, wanted), max(0, len(self.keys) - 1))
+        if not len(self.keys):
+            return np.zeros(len(wanted), np.int64)
+        return np.where(self.keys[position] == wanted, self.counts[position], 0)
+
+    def above_and_ties(
+        self, relations: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return how many entities are more frequent, and how many others are as frequent: (n,), (n,)."""
+        first, last = (np.searchsorted(self.sorted, r * self.limit) for r in (relations, relations + 1))
+        below, upto = (np.searchsorted(self.sorted, relations * self.limit + counts + more) for more in (0, 1))
+        never = self.n_entities - (last - first)
+        return last - upto, np.where(counts > 0, upto - below, never) - 1

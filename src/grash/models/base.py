@@ -228,3 +228,9 @@ def halves(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
     return torch.cat([first, second], -1)
+
+
+def model_tensors(model: KgeModel) -> dict[str, Tensor]:
+    """Return tables and weights by their names in a file."""
+    tables = {"entity": model.entity, "relation": model.relation}
+    return tables | {f"weight.{name}": weight for name, weight in model.weights.items()}

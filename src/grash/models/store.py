@@ -32,6 +32,7 @@ from grash.errors import ConfigError, FormatError, InputError, UnknownName
 from grash.files import CHECKSUMS_FILE, atomic_folder, check_replaceable, read_json, verify_folder, write_json
 from grash.kernels.host_rows import cpu_view, row_blocks
 from grash.models import MODELS, KgeModel, model_class
+from grash.models.base import model_tensors
 from grash.models.card import CARD_FILE, model_card
 
 SCHEMA, VERSION = "grash-model", 1
@@ -90,12 +91,6 @@ def _link(source: str | Path, target: str | Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def model_tensors(model: KgeModel) -> dict[str, Tensor]:
-    """Return tables and weights by their names in a file."""
-    tables = {"entity": model.entity, "relation": model.relation}
-    return tables | {f"weight.{name}": weight for name, weight in model.weights.items()}
 
 
 def check_model_folder(folder: Path, *, overwrite: bool) -> None:

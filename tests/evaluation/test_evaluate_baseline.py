@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import grash
 from grash.data.known_answers import KnownAnswers
-from grash.evaluation import baseline
-from grash.evaluation.baseline import frequency_ranks
+from grash.evaluation import evaluate
+from grash.evaluation.evaluate import frequency_ranks
 from oracles import places_by_sort, random_triples
 
 
@@ -24,7 +24,7 @@ def test_ranks_are_those_of_a_sort_by_frequency(
     train = random_triples(seed, n_train, n_entities, n_relations)
     test = random_triples(seed + 1, 8, n_entities, n_relations)
     known = KnownAnswers.of(train, test, n_relations=n_relations, asked=test)
-    with mock.patch.object(baseline, "_TABLE", table):  # 0: too many relations and entities for a table of counts
+    with mock.patch.object(evaluate, "_TABLE", table):  # 0: too many relations and entities for a table of counts
         ranks = frequency_ranks(test, train, known, n_entities=n_entities)
     facts = [tuple(row) for row in np.concatenate([train, test]).tolist()]
     for i, (h, r, t) in enumerate(test.tolist()):
