@@ -18,10 +18,10 @@ import numpy as np
 
 from grash.data.arrays import Duplicates, Mask, Triples, find_duplicates, in_blocks, select_rows
 from grash.data.dataset import MAX_ID, ROLES, SPLITS, Dataset
-from grash.data.frames import Columns, edge_columns, frame_columns, is_frame
 from grash.data.readers import dictionaries, tables
 from grash.data.readers.rdf import RDF_FORMATS, read_rdf_file
 from grash.data.readers.source import Layout, SourceOptions, dataset_name, open_source, recognize
+from grash.data.readers.tables import Columns, edge_columns, frame_columns, is_frame
 from grash.data.readers.text import (
     TextSource,
     describe_text_format,
