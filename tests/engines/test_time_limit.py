@@ -125,6 +125,13 @@ def test_a_slow_machine_cuts_finalists_rounds_and_epochs_and_says_so(tmp_path: P
     assert "rounds end after round 1" in said[6.0] and "epochs, to end in time" in said[6.0]
 
 
+@pytest.mark.parametrize("slowness", [1.2, 1.5, 2.0, 2.5, 3.0, 4.0])
+def test_a_round_that_is_cut_still_trains_longer_than_the_one_before(tmp_path: Path, slowness: float) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0), slowness, clock=Clock())
+    positives = [past.plan.positives for past in state.rounds if not past.plan.compares_finalists]
+    assert all(later >= 1.2 * earlier for earlier, later in zip(positives, positives[1:]))
+
+
 def test_when_no_trial_of_the_first_round_ends_the_first_configuration_is_trained(tmp_path: Path) -> None:
     state, _ = timed_search(tmp_path / "a", choose(300.0), 1000.0, clock=Clock())
     assert state.winner == 0 and state.final is not None and "wins untested" in state.changes[0]

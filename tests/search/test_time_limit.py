@@ -132,6 +132,25 @@ def test_a_time_that_is_too_short_names_the_time_that_is_needed() -> None:
         choose_settings(10, sizes(), [machine()], SCORES, {"dim": 4096, "max_epochs": 500.0})
 
 
+def test_a_start_that_takes_longer_than_the_time_leaves_the_smallest_search_and_says_that_it_is_late() -> None:
+    choice = choose_settings(30, sizes(), [machine()], SCORES, used=45.0)
+    assert choice.level == 0 and choice.settings["n_trials"] == 1
+    assert 45 < choice.planned < choice.limit == choice.to_json()["limit"] < 60
+    assert any(line.startswith("late: ") for line in choice.sentences())
+    in_time = choose_settings(30, sizes(), [machine()], SCORES, used=5.0)
+    assert in_time.limit == 30 and not any(line.startswith("late: ") for line in in_time.sentences())
+
+
+def test_compiling_is_not_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = 3.0
+    monkeypatch.setattr("grash.search.time_limit.compile_seconds", lambda: compiled)
+    limit = TimeLimit.of("30s", began=100.0)
+    compiled = 20.0
+    assert limit.without_compiling() == TimeLimit(30.0, 117.0, 20.0)
+    text = choose_settings(30, sizes(), [machine()], SCORES, used=5.0, compiled=17.0).sentences()[0]
+    assert "Compiling took 17 s more" in text
+
+
 def test_configurations_of_the_user_all_enter_the_first_round() -> None:
     assert choose_settings(20, sizes(), [machine()], SCORES, n_initial=6).settings["n_trials"] >= 6
 

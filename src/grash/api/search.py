@@ -127,7 +127,7 @@ class Search:
         if limit is not None:
             found = begun_search(self.dataset, named_settings({**given, "time": limit.seconds}, preset=preset), out)
             given = found[1] if found else self._choose(named_settings(given, preset=preset), limit)
-            out, self.limit = (found[0], None) if found else (out, limit)
+            out, self.limit = (found[0], None) if found else (out, self.limit)
         self.settings = self._with_one_vs_all(make_settings(given, preset=preset), out, device)
         sizes = self.dataset.n_entities, len(self.dataset.train)
         given_proposals(self.settings, *sizes)  # raises now for what would not fit later
@@ -319,6 +319,7 @@ class Search:
                 seconds=min(5.0, 0.04 * limit.seconds), dim=fixed.get("dim"),
             )  # fmt: skip
             sizes = graphs.sizes()
+        counted = self.limit = limit.without_compiling()
         most = min(first.max_dims.values(), default=1_000_000)
         machines = [
             replace(m, max_dim=min(m.max_dim, most))
@@ -327,7 +328,8 @@ class Search:
         ]
         self.choice = choose_settings(
             limit.seconds, sizes, machines, scores_of_models(first, models, sizes.n_entities, sizes.n_train), fixed,
-            used=limit.seconds - limit.left, final_train=first.final_train, n_initial=len(first.initial),
+            used=counted.seconds - counted.left, compiled=counted.began - limit.began, final_train=first.final_train,
+            n_initial=len(first.initial),
         )  # fmt: skip
         if self.engine == "auto":
             self.engine = self.choice.machine.engine

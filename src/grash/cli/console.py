@@ -70,6 +70,13 @@ def show_log(*, verbose: bool = False) -> None:
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
 
 
+def say_when_compiling() -> None:
+    """Say once why nothing happens, if loops have to be compiled first."""
+    from grash.kernels.device import call_when_compiling
+
+    call_when_compiling(lambda: say("The first run after an installation compiles for about 20 s …"))
+
+
 def command(*words: object) -> str:
     """Return a command line with quotes where they are needed; control characters as in $'\\x1b' of Bash and Zsh."""
     return " ".join(_quoted(str(word)) for word in words)

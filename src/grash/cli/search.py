@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grash.cli import options
-from grash.cli.console import as_json, command, say, show, show_log, table, wrapped
+from grash.cli.console import as_json, command, say, say_when_compiling, show, show_log, table, wrapped
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
 from grash.cli.query import show_relations
 from grash.errors import INTERRUPTED, UNFINISHED, ConfigError
@@ -127,6 +127,8 @@ def search(
     from grash.api.search import Search
 
     show_log()
+    if not quiet:
+        say_when_compiling()
     trackers = _make_trackers(tracker)
     if (Path(source) / "search.yaml").is_file():
         more: dict[str, Any] = {name: asked.pop(name) for name in ("n_trials", "budget") if extend and name in asked}
@@ -160,8 +162,10 @@ def plan(
     reading: dict[str, Any],
 ) -> None:
     """Show the rounds of a search, their cost and the time they take here; train nothing."""
+    began = time.monotonic()
     show_log()
-    made = _make_search(source, out, asked, engine, reading, time.monotonic())
+    say_when_compiling()
+    made = _make_search(source, out, asked, engine, reading, began)
     if json:
         found = made.plan(probe=probe and made.choice is None)
         times = {"seconds": found.seconds, "wall_seconds": found.wall_seconds}

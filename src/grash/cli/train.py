@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from grash.cli import options
-from grash.cli.console import as_json, command, say, show, show_log, status_line, table, wrapped
+from grash.cli.console import as_json, command, say, say_when_compiling, show, show_log, status_line, table, wrapped
 from grash.cli.options import (
     READING,
     Device,
@@ -130,6 +130,8 @@ def train(
     from grash.engines.trainer import set_threads
 
     show_log()
+    if not quiet:
+        say_when_compiling()
     set_threads(threads)
     chosen = configure(config, **_train_settings(settings))
     dataset = load_dataset(source, **reading)

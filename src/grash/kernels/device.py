@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +14,7 @@ from typing import Literal
 import numba
 import torch
 from numba import config as numba_config
+from numba.core import event as numba_event
 
 from grash.errors import ConfigError
 
@@ -114,6 +116,47 @@ def restore_threads() -> Iterator[None]:
         torch.set_num_threads(threads)
         if _start_numba.cache_info().currsize:
             use_torch_threads()
+
+
+def compile_seconds() -> float:
+    """Return how long numba has compiled in this process since the first call of this function.
+
+    Compiled loops are stored on disk, so this grows only in the first runs after an installation.
+    """
+    return _compile_timer().seconds
+
+
+def call_when_compiling(tell: Callable[[], None]) -> None:
+    """Call this function once, as soon as numba has compiled for more than a second."""
+    _compile_timer().tell = tell
+
+
+@functools.cache
+def _compile_timer() -> _CompileTimer:
+    timer = _CompileTimer()
+    numba_event.register("numba:compile", timer)
+    return timer
+
+
+class _CompileTimer(numba_event.Listener):
+    """Adds up the times in which numba compiles. They are nested where a loop calls another."""
+
+    def __init__(self) -> None:
+        self.seconds, self.depth, self.began = 0.0, 0, 0.0
+        self.tell: Callable[[], None] | None = None
+
+    def on_start(self, event: numba_event.Event) -> None:
+        if self.depth == 0:
+            self.began = time.monotonic()
+        self.depth += 1
+
+    def on_end(self, event: numba_event.Event) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.seconds += time.monotonic() - self.began
+            if self.tell is not None and self.seconds > 1:
+                tell, self.tell = self.tell, None
+                tell()
 
 
 @functools.cache

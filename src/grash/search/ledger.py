@@ -306,7 +306,8 @@ class SearchState:
         self.winner = event["number"]
 
     def _on_time_planned(self, event: Event) -> None:
-        self.time_plan, self.time_limit, self.time_given = event, event["time"], event["time"]
+        self.time_plan, self.time_given = event, event["time"]
+        self.time_limit = event.get("limit", event["time"])  # later, if too little was left for the smallest search
 
     def _on_plan_changed(self, event: Event) -> None:
         """Cut or extend what is left of a search, to end in time."""

@@ -17,6 +17,7 @@ from typing import Any
 from grash.errors import ConfigError
 from grash.evaluation.calibration import ranked_meanwhile
 from grash.formatting import format_duration, parse_duration
+from grash.kernels.device import compile_seconds
 from grash.search.ledger import SearchState
 from grash.search.proposals import FINAL_VALIDATIONS, score_count
 from grash.search.schedule import MIN_VALID, Graphs, least_fraction, min_entities, plan_next_round, round_sizes
@@ -43,13 +44,19 @@ class TimeLimit:
 
     seconds: float
     began: float
+    compiled: float = 0.0  # `compile_seconds` when it began
 
     @classmethod
     def of(cls, given: str | float | TimeLimit, began: float | None = None) -> TimeLimit:
         """Return a time that began now, or then."""
         if isinstance(given, TimeLimit):
             return given
-        return cls(parse_duration(given), time.monotonic() if began is None else began)
+        return cls(parse_duration(given), time.monotonic() if began is None else began, compile_seconds())
+
+    def without_compiling(self) -> TimeLimit:
+        """Return the same time, begun later by the seconds that numba has compiled since: once per installation."""
+        compiled = compile_seconds()
+        return TimeLimit(self.seconds, self.began + compiled - self.compiled, compiled)
 
     @property
     def left(self) -> float:
@@ -174,14 +181,20 @@ class Choice:
     used: float  # seconds of it before the search: reading the graph and measuring
     given: tuple[str, ...]  # settings that were not chosen
     cut: tuple[str, ...]  # what a search without a limit would have more of
+    compiled: float = 0.0  # seconds of compiling before the search, which are not part of the time
 
     @property
     def planned(self) -> float:
         return self.used + sum(self.seconds.values())
 
+    @property
+    def limit(self) -> float:
+        """The time, or more if too little of it is left for the smallest search."""
+        return max(self.time, self.planned / _PLANNED_SHARE)
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the event `time_planned`."""
-        kept = ("time", "used", "settings", "given", "seconds", "cut")
+        kept = ("time", "limit", "used", "compiled", "settings", "given", "seconds", "cut")
         return {**{name: getattr(self, name) for name in kept}, "machine": asdict(self.machine)}
 
     def sentences(self) -> list[str]:
@@ -193,13 +206,20 @@ class Choice:
         trials = f"{s['n_trials']} configurations" if s["n_trials"] > 1 else "1 configuration, the best published one"
         lines = [
             f"time: {format_duration(self.time)}; {format_duration(self.used)} went to reading the graph and measuring "
-            f"this machine ({machine.name})",
+            f"this machine ({machine.name}){self._start_sentence()}",
             f"measured: {1e6 * speed.train(s['dim'], 0):.3g} µs per triple and {1e9 * s['dim'] * speed.per_score:.3g} "
             f"ns per score in training, {1e3 * rank:.3g} ms to rank 1,000 triples among 1,000 entities",
             f"chosen: {', '.join(s['models'])}, dim {s['dim']}, {s['max_epochs']:g} epochs, {trials}",
             f"planned: {parts}; {format_duration(self.planned)} of {format_duration(self.time)} in all",
         ]
+        if self.limit > self.time:
+            lines.append(f"late: the smallest search starts so late that it ends after {format_duration(self.limit)}")
         return lines + ([f"cut, compared with a search without a limit: {', '.join(self.cut)}"] if self.cut else [])
+
+    def _start_sentence(self) -> str:
+        if self.compiled < 1:
+            return ""
+        return f". Compiling took {format_duration(self.compiled)} more, which do not count: they are needed only once"
 
 
 def choose_settings(
@@ -210,14 +230,16 @@ def choose_settings(
     given: Mapping[str, Any] | None = None,
     *,
     used: float = 0.0,
+    compiled: float = 0.0,
     final_train: bool = True,
     n_initial: int = 0,
 ) -> Choice:
     """Return the most thorough search that is expected to end within the time.
 
     machines: ways to run trials here, of which one is chosen. scores: by model, per positive, of its configurations
-    in their order. given: settings of the user, among CHOSEN. used: seconds of the time that have passed. n_initial:
-    configurations of the user, which all enter the first round.
+    in their order. given: settings of the user, among CHOSEN. used: seconds of the time that have passed. compiled:
+    seconds before the search that do not count. n_initial: configurations of the user, which all enter the first
+    round. If only the seconds used are too many, the smallest search is chosen, and ends late.
     """
     given, best = dict(given or {}), None
     planned = _PLANNED_SHARE * seconds - used
@@ -231,11 +253,22 @@ def choose_settings(
                 parts = estimate(settings, sizes, machine, scores, final_train=final_train)
                 if sum(parts.values()) > planned:
                     break
-                found = Choice(number, settings, machine, parts, seconds, used, tuple(given), _cut(settings, given))
+                cut = _cut(settings, given)
+                found = Choice(number, settings, machine, parts, seconds, used, tuple(given), cut, compiled)
                 if best is None or (number, epochs) > (best.level, best.settings["max_epochs"]):
                     best = found
-    if best is None:
-        raise ConfigError(_too_short(seconds, used, sizes, machines, scores, given, final_train, n_initial))
+    if best is not None:
+        return best
+    smallest = []
+    for machine in machines:
+        settings = _settings_of(LEVELS[0], given, machine, n_initial)
+        if all(model in machine.speeds for model in settings["models"]):
+            settings["max_epochs"] = given.get("max_epochs", _EPOCHS[0])
+            parts, cut = estimate(settings, sizes, machine, scores, final_train=final_train), _cut(settings, given)
+            smallest.append(Choice(0, settings, machine, parts, seconds, used, tuple(given), cut, compiled))
+    best = min(smallest, key=lambda choice: choice.planned)
+    if sum(best.seconds.values()) > _PLANNED_SHARE * seconds:
+        raise ConfigError(_too_short(best, given))
     return best
 
 
@@ -348,30 +381,15 @@ def _cut(settings: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ..
     return tuple(cut)
 
 
-def _too_short(
-    seconds: float,
-    used: float,
-    sizes: GraphSizes,
-    machines: Sequence[Machine],
-    scores: Mapping[str, Sequence[float]],
-    given: Mapping[str, Any],
-    final_train: bool,
-    n_initial: int,
-) -> str:
+def _too_short(smallest: Choice, given: Mapping[str, Any]) -> str:
     """Return the sentence of an error: how much time the smallest search would need."""
-    needs = []
-    for machine in machines:
-        settings = _settings_of(LEVELS[0], given, machine, n_initial)
-        if all(model in machine.speeds for model in settings["models"]):
-            settings["max_epochs"] = given.get("max_epochs", _EPOCHS[0])
-            needs.append(sum(estimate(settings, sizes, machine, scores, final_train=final_train).values()))
-    least = math.ceil((used + min(needs)) / _PLANNED_SHARE)
+    least = format_duration(math.ceil(smallest.planned / _PLANNED_SHARE))
     fixed = ", ".join(f"{name}={given[name]}" for name in CHOSEN if name in given)
     what = f"a search with {fixed}" if fixed else "the smallest search"
     more = " or leave out some of these settings" if fixed else ""
     return (
-        f"time={seconds:g} (seconds) is too short: on this machine and graph, {what} takes about "
-        f"{format_duration(least)}. Give {format_duration(least)} or more{more}."
+        f"time={smallest.time:g} (seconds) is too short: on this machine and graph, {what} takes about {least}. "
+        f"Give {least} or more{more}."
     )
 
 
@@ -418,10 +436,17 @@ def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs,
     needed = _LEAST_FINAL * settings.max_epochs * per_epoch * settings.final_train
     usable, halving = final_seconds(state, left), state.sizes[:n_halving]
     for sizes, share in ((state.sizes, 1.0), (halving, 1.0), (halving, 0.5), (halving, 1 / settings.eta)):
+        if share < 1 and _repeats_last_round(state, settings, graphs, share):
+            continue
         if _rest_of_rounds(state, settings, graphs, sizes, share) + needed <= usable:
             return _described(state, number, sizes, share)
     why = f"rounds end after round {number - 1}: the rest of the time is for the final training"
     return {"round": number, "sizes": state.sizes[: number - 1], "why": [why]}
+
+
+def _repeats_last_round(state: SearchState, settings: SearchSettings, graphs: Graphs, share: float) -> bool:
+    """Return whether trials of the next round would be about as long as the last ones, so that nothing is learned."""
+    return share * plan_next_round(state, settings, graphs).positives < 1.2 * state.rounds[-1].plan.positives
 
 
 def _described(state: SearchState, number: int, sizes: list[int], share: float) -> dict[str, Any] | None:
