@@ -1,0 +1,76 @@
+"""Run default searches, then train the other finalists in full: how much of the best one's test MRR has the pick?
+
+    python benchmarks/check_pick.py GRAPH --seeds 0 1 2 [--models complex,rotate] [--finalists] [--set NAME=VALUE …]
+
+NAME=VALUE are settings of the search. A line of CSV per search: graph, models, seed, the other settings, test MRR of
+the final model, its best validation, its epochs, seconds with final training, where the pick came from, and with
+`--finalists` the test MRR of every other finalist (or, without a round of finalists, of the best four of the last
+round) and the share of the best that the pick has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import grash
+from grash.search.ledger import SearchState
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graph")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--models", default="complex")
+    parser.add_argument("--finalists", action="store_true", help="train the other finalists in full")
+    parser.add_argument("--out", type=Path, help="append to this file instead of printing")
+    args = parser.parse_args()
+    data = grash.load_dataset(args.graph)
+    given = {name: yaml.safe_load(value) for name, _, value in (s.partition("=") for s in args.set)}
+    for seed in args.seeds:
+        row = [data.name, args.models, seed, " ".join(args.set)]
+        row += search(data, {**given, "model": args.models, "seed": seed}, finalists=args.finalists)
+        with args.out.open("a") if args.out else nullcontext(sys.stdout) as file:
+            csv.writer(file).writerow(row)
+
+
+def search(data: Any, settings: dict[str, Any], *, finalists: bool) -> list[Any]:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        state = grash.Search(data, out=Path(folder) / "run", **settings).run(progress=False).state
+    final, winner = state.final, state.winner
+    assert final is not None and final.evaluation is not None and winner is not None
+    tested, pick = final.evaluation["both"]["mrr"], state.configurations[winner]
+    row = [f"{tested:.4f}", f"{final.mrr:.4f}", f"{final.history[-1]['epoch']:.0f}", f"{time.monotonic() - began:.1f}"]
+    row.append(f"{pick.values['model']} {pick.origin}")
+    if finalists:
+        others = {n: train_in_full(data, state.configurations[n].values) for n in finalists_of(state) if n != winner}
+        row += [
+            " ".join(f"{n}:{mrr:.4f}" for n, mrr in others.items()),
+            f"{tested / max(tested, *others.values(), 0):.4f}",
+        ]
+    return row
+
+
+def finalists_of(state: SearchState) -> list[int]:
+    last = state.rounds[-1]
+    return list(last.results) if last.plan.compares_finalists else last.best(4)
+
+
+def train_in_full(data: Any, values: dict[str, Any]) -> float:
+    model = grash.train(data, values, progress=False, calibrate=False)
+    assert model.evaluation is not None
+    return float(model.evaluation["both"]["mrr"])
+
+
+if __name__ == "__main__":
+    main()
