@@ -1,15 +1,20 @@
-"""Whether a GPU affords to compare with all entities of a large graph."""
+"""Where trials of a model of one's own run; whether a GPU affords to compare with all entities of a large graph."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
 
+from engines.searches import essence, small_search
 from grash.engines import choose
+from grash.errors import ConfigError
 from grash.kernels.device import Card
+from grash.models import MODELS, import_model, import_path, register_model
 from grash.search.settings import make_settings
 from grash.training.config import TrainConfig
 
@@ -73,3 +78,64 @@ def test_the_estimate_is_proportional_to_triples_epochs_entities_and_dimension()
     assert choose.one_vs_all_seconds(config.changed(dim=256, epochs=40), 3000, 2 * 10**6, Card()) == pytest.approx(
         24 * one
     )
+
+
+@pytest.fixture
+def own_model(tmp_path, monkeypatch):
+    """A model in a module of the user's, beside his script."""
+    (tmp_path / "models_of_mine.py").write_text(
+        "from grash.models import register_model\n"
+        "from grash.models.distmult import DistMult\n"
+        "@register_model\n"
+        "class Mine(DistMult):\n"
+        "    name = 'mine'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield import_module("models_of_mine").Mine
+    del sys.modules["models_of_mine"], MODELS["mine"]
+
+
+@pytest.fixture
+def model_of_this_script(own_model, monkeypatch):
+    monkeypatch.setattr(own_model, "__module__", "__main__")
+
+
+def test_workers_can_import_a_model_from_its_module(own_model):
+    assert import_path("mine") == "models_of_mine:Mine" and import_model("models_of_mine:Mine") is own_model
+    assert choose.check_engine("auto", "cpu", 3, threads=1, models=["mine"]) == ["cpu"] * 3
+
+
+def test_a_model_inside_a_function_is_only_in_this_process(own_model):
+    @register_model
+    class Mine(own_model):
+        pass
+
+    assert Mine.__module__ == __name__ and choose.only_in_this_process(["complex", "mine"]) == ["mine"]
+
+
+def test_a_model_of_the_script_is_searched_in_this_process(model_of_this_script, monkeypatch):
+    monkeypatch.setattr(choose, "n_cores", lambda: 8)
+    assert choose.check_engine("auto", "cpu", None, threads=1, models=["complex"]) == ["cpu"] * 8
+    assert choose.check_engine("auto", "cpu", None, threads=1, models=["complex", "mine"]) == ["cpu"]
+    assert choose.trials_at_once("auto", "cpu", None, threads=1, models=["mine"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "workers", "asked"),
+    [("processes", None, "engine='processes'"), ("auto", 2, "workers=2"), ("ray", None, "engine='ray'")],
+)
+def test_workers_for_a_model_of_the_script_are_refused(model_of_this_script, engine, workers, asked):
+    with pytest.raises(ConfigError, match=f"{asked} runs trials in other processes, .* 'mine'.* out {asked}"):
+        choose.check_engine(engine, "cpu", workers, threads=1, models=["mine"])
+
+
+def test_the_plan_says_why_trials_run_in_this_process(model_of_this_script, tmp_path):
+    plan = small_search(tmp_path / "run", model="mine", engine="auto").plan(probe=False)
+    assert plan.at_once == 1 and "workers cannot import the model mine" in str(plan)
+
+
+@pytest.mark.slow
+def test_workers_train_a_model_of_ones_own_as_this_process_does(own_model, tmp_path):
+    for engine in ("processes", "sequential"):
+        small_search(tmp_path / engine / "run", model="mine", engine=engine, workers=2).run()
+    assert essence(tmp_path / "processes" / "run") == essence(tmp_path / "sequential" / "run")

@@ -27,6 +27,7 @@ from grash.engines.choose import (
     choose_engine,
     fitting_models,
     largest_dims,
+    only_in_this_process,
     trials_at_once,
 )
 from grash.engines.driver import Driver
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RUN_FIELDS = ("epochs", "valid_every", "patience", "seed", "variation", "precision", "storage")  # of no configuration
+
+_IN_THIS_PROCESS = "trials run in this process, one after another: workers cannot import the model {}"
 
 _OPEN_OPTIONS = ("engine", "device", "workers", "trial_timeout", "address", "placement")
 
@@ -184,12 +187,15 @@ class Search:
         """Return every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
         device = "auto" if self.engine == "ray" else self.device.split(",")[0]  # a cluster's GPUs are elsewhere
         check_folder(self.folder, self.settings, self.dataset)
-        at_once = trials_at_once(self.engine, self.device, self.workers, threads=self.settings.threads)
+        models = self.settings.models
+        at_once = trials_at_once(self.engine, self.device, self.workers, threads=self.settings.threads, models=models)
         with restore_threads():
             plan = plan_search(
                 self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder, at_once=at_once
             )
         self._planned = True
+        if self.engine == "auto" and (here := only_in_this_process(models)):
+            plan = replace(plan, notes=(*plan.notes, _IN_THIS_PROCESS.format(", ".join(here))))
         return plan
 
     def run(
@@ -215,7 +221,10 @@ class Search:
         if extend and self.settings.time is not None:
             raise ConfigError("A search within a time has no budget to extend: start a new search with more time.")
         limit = TimeLimit.of(time) if time is not None else self.limit
-        check_engine(self.engine, self.device, self.workers, threads=self.settings.threads, address=self.address)
+        check_engine(
+            self.engine, self.device, self.workers, threads=self.settings.threads, models=self.settings.models,
+            address=self.address,
+        )  # fmt: skip
         self._check_plan()
         with restore_threads(), RunFolder(self.folder) as folder:
             folder.open_search(self.settings, self.dataset, self.source)
@@ -310,9 +319,9 @@ class Search:
                 "time measures this machine, and engine='ray' uses others: give epochs and trials instead."
             )
         first = make_settings({**given, "time": limit.seconds})  # checks what is given
-        devices = check_engine(self.engine, self.device, self.workers, threads=1)
         fixed = {name: getattr(first, name) for name in CHOSEN if name in given}
         models, graphs = measured_models(limit.seconds, fixed), SearchGraphs(self.dataset, first)
+        devices = check_engine(self.engine, self.device, self.workers, threads=1, models=models)
         with restore_threads():
             machines = measure_machines(
                 graphs, models, device=devices[0], workers=1 if self.engine == "sequential" else len(devices),

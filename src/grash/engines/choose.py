@@ -18,7 +18,7 @@ from grash.engines.ray import TRIALS_PER_GPU, RayEngine, check_ray
 from grash.errors import ConfigError
 from grash.formatting import format_bytes
 from grash.kernels.device import Card, card_of, n_cores
-from grash.models import MODELS, model_class
+from grash.models import MODELS, import_path, model_class, own_models
 from grash.search.graphs import SearchGraphs
 from grash.search.named_spaces import ONE_VS_ALL_ENTITIES
 from grash.search.proposals import full_training
@@ -48,7 +48,8 @@ def choose_engine(
     device: auto, or names separated by commas (cuda:0,cuda:1). workers: their number on all devices.
     """
     threads, final_threads = graphs.settings.threads, graphs.settings.threads_of(final=True)
-    devices = check_engine(name, device, workers, threads=threads, address=address)
+    models = graphs.settings.models
+    devices = check_engine(name, device, workers, threads=threads, models=models, address=address)
     if name == "ray":
         return RayEngine(
             folder, address=address, device=device, threads=threads, final_threads=final_threads, workers=workers,
@@ -60,15 +61,16 @@ def choose_engine(
             f"engine=stacked uses one device, but {', '.join(sorted(set(devices)))} were given: name one."
         )
     if name == "processes":
-        return ProcessEngine(folder, devices, timeout=timeout)
+        paths = [path for model in own_models(models) if (path := import_path(model)) is not None]
+        return ProcessEngine(folder, devices, timeout=timeout, models=paths)
     return LocalEngine(TrialRunner(graphs, folder, device=devices[0], timeout=timeout), stacked=name == "stacked")
 
 
-def trials_at_once(name: str, device: str, workers: int | None, *, threads: int) -> int:
+def trials_at_once(name: str, device: str, workers: int | None, *, threads: int, models: Sequence[str] = ()) -> int:
     """Return how many trials run at the same time; a stack, and a cluster of unknown size, count as one."""
     if name == "ray":
         return workers or 1
-    devices = check_engine(name, device, workers, threads=threads)
+    devices = check_engine(name, device, workers, threads=threads, models=models)
     return len(devices) if _resolve(name, devices, workers) == "processes" else 1
 
 
@@ -80,16 +82,41 @@ def _resolve(name: str, devices: list[str], workers: int | None) -> str:
     return "stacked" if one_gpu else "sequential" if len(devices) == 1 else "processes"
 
 
-def check_engine(name: str, device: str, workers: int | None, *, threads: int, address: str | None = None) -> list[str]:
-    """Return the device of every worker (none for `ray`, which chooses them), or raise ConfigError."""
+def check_engine(
+    name: str,
+    device: str,
+    workers: int | None,
+    *,
+    threads: int,
+    models: Sequence[str] = (),
+    address: str | None = None,
+) -> list[str]:
+    """Return the device of every worker (none for `ray`, which chooses them), or raise ConfigError.
+
+    models: of the search. If a worker cannot import one of them, `auto` has one device: that of this process.
+    """
     if name not in ENGINES:
         raise ConfigError(f"engine={name!r} is unknown: give {', '.join(ENGINES)}.")
+    here = only_in_this_process(models) if name != "ray" else own_models(models)
+    if here and (name in ("processes", "ray") or (name == "auto" and (workers or 1) > 1)):
+        asked = f"engine={name!r}" if name != "auto" else f"workers={workers}"
+        remedy = "" if name == "ray" else "Put its class into a module that this script imports, or leave"
+        raise ConfigError(
+            f"{asked} runs trials in other processes, which do not have the model {here[0]!r}. "
+            f"{remedy or 'Leave'} out {asked}."
+        )
     if name == "ray":
         check_ray(device, workers, address)
         return []
     if address is not None:
         raise ConfigError(f"address={address!r} is the address of a Ray cluster: give engine='ray', not {name!r}.")
-    return worker_devices(device, workers, threads=threads)
+    devices = worker_devices(device, workers, threads=threads)
+    return devices[:1] if here and name == "auto" else devices
+
+
+def only_in_this_process(models: Sequence[str]) -> list[str]:
+    """Return the models of a search that worker processes cannot import."""
+    return [model for model in own_models(models) if import_path(model) is None]
 
 
 def fitting_models(dataset: Dataset, values: Mapping[str, Any], device: str) -> tuple[str, ...]:

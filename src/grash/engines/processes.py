@@ -82,10 +82,15 @@ class _Worker:
 
 
 class ProcessEngine:
-    """devices: one name per worker. A device that is named several times runs several trials at once if they fit."""
+    """devices: one name per worker. A device that is named several times runs several trials at once if they fit.
 
-    def __init__(self, folder: Path, devices: Sequence[str], *, timeout: float | None = None) -> None:
-        self.folder, self.timeout = Path(folder), timeout
+    models: from where workers import models that are not built in (`models.import_path`).
+    """
+
+    def __init__(
+        self, folder: Path, devices: Sequence[str], *, timeout: float | None = None, models: Sequence[str] = ()
+    ) -> None:
+        self.folder, self.timeout, self.models = Path(folder), timeout, tuple(models)
         self.max_running, self.devices = len(devices), tuple(devices)
         self._workers = [self._new_worker(device) for device in devices]
         self._usable: dict[str, int] = {}  # bytes by device, before its first trial
@@ -181,7 +186,7 @@ class ProcessEngine:
 
     def _new_worker(self, device: str) -> _Worker:
         here, there = multiprocessing.Pipe()
-        arguments = (sys.path, there.fileno(), str(self.folder), device, self.timeout, os.getpid())
+        arguments = (sys.path, there.fileno(), str(self.folder), device, self.timeout, os.getpid(), self.models)
         process = subprocess.Popen(
             [sys.executable, "-c", _START, *(json.dumps(argument) for argument in arguments)],
             stdin=subprocess.DEVNULL,
@@ -205,18 +210,23 @@ class ProcessEngine:
 
 def main(arguments: Sequence[str]) -> None:
     """Entry point of a worker, with the arguments of `ProcessEngine._new_worker`."""
-    handle, folder, device, timeout, driver = (json.loads(argument) for argument in arguments[2:])
-    work(Connection(handle), folder, device, timeout, driver)
+    handle, *rest = (json.loads(argument) for argument in arguments[2:])
+    work(Connection(handle), *rest)
 
 
-def work(pipe: Connection, folder: str, device: str, timeout: float | None, driver: int) -> None:
+def work(
+    pipe: Connection, folder: str, device: str, timeout: float | None, driver: int, models: Sequence[str] = ()
+) -> None:
     """Run a worker: receive trials, send progress and results, until the pipe closes."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole process group; the driver handles them
         signal.signal(number, signal.SIG_IGN)
     _die_with(driver)
     from grash.engines.local import TrialRunner
+    from grash.models import import_model
 
     try:
+        for path in models:
+            import_model(path)
         runner = TrialRunner.open(Path(folder), device=device, timeout=timeout)
     except Exception as error:
         _send(pipe, {"fatal": str(error)})

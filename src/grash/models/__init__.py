@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
+from collections.abc import Iterable
+from importlib import import_module
 
 from grash.errors import ConfigError, UnknownName
 from grash.models.base import KgeModel
@@ -34,6 +37,28 @@ def register_model(model: type[KgeModel]) -> type[KgeModel]:
         raise ConfigError(f"{model.name!r} is a built-in model (`grash models` lists them): choose another name.")
     MODELS[model.name] = model
     return model
+
+
+def import_path(name: str) -> str | None:
+    """Return where another process can import a model from, as `module:class`.
+
+    None if only this process has it: its class is in a script, in a notebook or inside a function.
+    """
+    model = MODELS[name]
+    module = sys.modules.get(model.__module__)
+    importable = model.__module__ != "__main__" and getattr(module, "__spec__", None) is not None
+    return f"{model.__module__}:{model.__name__}" if importable and vars(module).get(model.__name__) is model else None
+
+
+def import_model(path: str) -> type[KgeModel]:
+    """Import and register a model from where `import_path` found it."""
+    module, _, name = path.partition(":")
+    return register_model(getattr(import_module(module), name))
+
+
+def own_models(names: Iterable[str]) -> list[str]:
+    """Return those of these models that are not built in."""
+    return [name for name in names if MODELS[name] not in _ALL]
 
 
 def model_name(given: str) -> str:
