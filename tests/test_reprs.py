@@ -14,10 +14,13 @@ import pytest
 
 import grash
 from engines.searches import small_search
+from grash.api.model import DiscoveredTriple, DiscoveredTriples
 from grash.formatting import html_table
 from grash.report import live
 from grash.training import loop
 
+LISTS = ("predictions", "neighbors", "explanation", "discovered")
+KINDS = ("dataset", "profile", "search", "plan", "result", "evaluation", *LISTS)
 EVIL = "<script>alert('a')</script>\x1b[31m"
 
 
@@ -34,20 +37,23 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "dataset": graph,
         "profile": grash.describe(graph),
         "plan": plan,
+        "search": search,
         "result": search.run(),
         "evaluation": model.evaluate(),
         "predictions": model.predict(head="n1", relation="r1", k=31),
         "neighbors": model.neighbors("n1", k=31),
+        "explanation": model.explain(EVIL, "r1", "n2", k=3),
+        "discovered": DiscoveredTriples([DiscoveredTriple(EVIL, "r1", "n2", (30, 1, 2), 0.5, 1.25)] * 30),
     }
 
 
-@pytest.mark.parametrize("name", ["dataset", "profile", "plan", "result", "evaluation", "predictions", "neighbors"])
+@pytest.mark.parametrize("name", KINDS)
 def test_a_repr_is_short_and_a_table_is_escaped(shown: dict[str, Any], name: str) -> None:
     text, html = repr(shown[name]), shown[name]._repr_html_()
-    assert len(text) < (2500 if name in ("predictions", "neighbors") else 300), text
+    assert len(text) < (2500 if name in LISTS else 300), text
     assert "\x1b" not in text and "\x1b" not in html
     assert html.startswith("<table>") and "<script>" not in html
-    if name in ("dataset", "profile", "predictions", "neighbors"):
+    if name in (*LISTS, "dataset", "profile"):
         assert "&lt;script&gt;" in html
 
 
@@ -57,6 +63,21 @@ def test_predictions_are_a_list_and_a_data_frame(shown: dict[str, Any]) -> None:
     frame = pytest.importorskip("pandas") and answers.to_pandas()
     assert list(frame["name"]) == [answer.name for answer in answers] and list(frame["rank"])[:2] == [1, 2]
     assert repr(grash.Predictions()) == "no answers"
+
+
+def test_discovered_triples_are_a_list_and_a_data_frame(shown: dict[str, Any]) -> None:
+    found = shown["discovered"]
+    assert isinstance(found, list) and repr(found).endswith("…\n30 new triples, the 10 most probable shown")
+    assert repr(DiscoveredTriples(found[:1])).endswith("1 new triple") and repr(DiscoveredTriples()) == "0 new triples"
+    frame = pytest.importorskip("pandas") and found.to_pandas()
+    assert len(frame) == 30 and list(frame["probability"])[:2] == [0.5, 0.5]
+
+
+def test_a_search_shows_whether_it_has_started(tmp_path: Path) -> None:
+    search = small_search(tmp_path / "run", n_trials=2, max_epochs=1, final_train=False)
+    assert "complex, n_trials=2, max_epochs=1, budget=3; " in repr(search) and "not started" in repr(search)
+    search.run()
+    assert "finished" in repr(search)
 
 
 def test_numbers_of_a_table_are_rounded_and_missing_values_are_empty() -> None:

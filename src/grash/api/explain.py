@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.data.arrays import Triples, in_blocks
+from grash.formatting import html_table, printable
 from grash.kernels.bf16_rows import to_float32
 from grash.kernels.pair_scores import row_gradients
 from grash.models import KgeModel
@@ -43,6 +44,11 @@ class Reason:
     support: float  # fall of the answer's score when that of the triple is lowered by 1; of a path, its weaker end
     n_alike: int = 1  # paths with the same relations, of which this is the best
 
+    def text(self) -> str:
+        """Return the triples in one line."""
+        more = f" (and {self.n_alike - 1:,} more such paths)" if self.n_alike > 1 else ""
+        return "; ".join(" · ".join(step) for step in self.triples) + more
+
 
 @dataclass(frozen=True)
 class TypeShare:
@@ -65,7 +71,7 @@ class RelationStatistics:
     types: tuple[TypeShare, ...] = ()  # where a relation such as rdf:type gives types
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """The reasons for a triple, and statistics of its relation. Paths and similar triples take turns, best first."""
 
@@ -79,6 +85,22 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def title(self) -> str:
+        """Return the triple with its score."""
+        known = ", known" if self.known else ""
+        return f"{self.head} · {self.relation} · {self.tail}: score {self.score:.4g}{known}"
+
+    def rows(self) -> list[tuple[int, str, float, str]]:
+        """Return number, kind, support and triples of each reason."""
+        return [(i, reason.kind, reason.support, reason.text()) for i, reason in enumerate(self.reasons, 1)]
+
+    def __repr__(self) -> str:
+        lines = [f"{i:>3}  {kind:<7}  {support:>9.4g}  {text}" for i, kind, support, text in self.rows()]
+        return "\n".join(printable(line) for line in (self.title(), *(lines or ["no reasons"])))
+
+    def _repr_html_(self) -> str:
+        return html_table(self.title(), ("", "kind", "support", "known triples"), self.rows())
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ _WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
 _QUERIES = 256  # asked together
 _OTHER = {"head": "tail", "tail": "head"}
 _TRIPLES = 1 << 16  # scored together
+_SHOWN = 10  # discovered triples in a repr
 _SCATTERED = 4  # a row of the table that is read by its id costs as much as this many rows read in a sequence
 
 
@@ -89,11 +90,7 @@ class Predictions(list[Prediction]):
 
     def to_pandas(self) -> Any:
         """Return a pandas data frame with the columns rank, name, score, known, probability and id."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError("A data frame needs pandas, which is not installed: pip install pandas.") from error
-        return pandas.DataFrame(self.rows())
+        return _data_frame(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one mapping per answer."""
@@ -161,6 +158,38 @@ class DiscoveredTriple:
     probability: float
     score: float
     known: bool = False  # whether valid or test has it; only if these were hidden
+
+
+class DiscoveredTriples(list[DiscoveredTriple]):
+    """New triples, most probable first: a list, shown as a table."""
+
+    def to_pandas(self) -> Any:
+        """Return a pandas data frame with the columns head, relation, tail, ids, probability, score and known."""
+        return _data_frame([asdict(triple) for triple in self])
+
+    def __repr__(self) -> str:
+        lines = []
+        for i, each in enumerate(self[:_SHOWN], 1):
+            triple = printable(" · ".join((each.head, each.relation, each.tail)))
+            lines.append(f"{i:>3}  {each.probability:>6.3f}  {triple}{'  (known)' if each.known else ''}")
+        return "\n".join(lines + ["…"] * (len(self) > _SHOWN) + [self._summary()])
+
+    def _repr_html_(self) -> str:
+        columns = ("head", "relation", "tail", "probability", "score", "known")
+        rows = [[getattr(triple, name) for name in columns] for triple in self[:_SHOWN]]
+        return html_table(self._summary(), columns, rows)
+
+    def _summary(self) -> str:
+        shown = f", the {_SHOWN} most probable shown" if len(self) > _SHOWN else ""
+        return f"{len(self):,} new triple{'' if len(self) == 1 else 's'}{shown}"
+
+
+def _data_frame(rows: list[dict[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise InputError("A data frame needs pandas, which is not installed: pip install pandas.") from error
+    return pandas.DataFrame(rows)
 
 
 @dataclass(frozen=True)
@@ -505,7 +534,7 @@ class Model:
         like_known: bool = True,
         hide: bool = False,
         watch: Callable[[int, int], None] | None = None,
-    ) -> list[DiscoveredTriple]:
+    ) -> DiscoveredTriples:
         """Return the k most probable triples that the dataset does not have, most probable first.
 
         The probability of a triple is the smaller one of its two questions. relation: only of this one. like_known:
@@ -524,10 +553,10 @@ class Model:
         held = TripleSet(np.ascontiguousarray(np.concatenate([self.dataset.valid, self.dataset.test])))
         known = held.contains(np.ascontiguousarray(found.triples.astype(np.int32)))
         columns = (found.triples.tolist(), found.probabilities.tolist(), found.scores.tolist(), known.tolist())
-        return [
+        return DiscoveredTriples(
             DiscoveredTriple(self.entity_name(h), self.relation_name(r), self.entity_name(t), (h, r, t), p, s, held_out)
             for (h, r, t), p, s, held_out in zip(*columns)
-        ]
+        )
 
     def calibrate(self, *, sample: int | None = None, seed: int = 0) -> Calibration | None:
         """Learn on valid how often answers with such scores are right, and return it; None with too little data.

@@ -183,6 +183,16 @@ class Search:
     def begun(self) -> bool:
         return (self.folder / SEARCH_FILE).is_file()
 
+    def __repr__(self) -> str:
+        s = self.settings
+        planned = f"{', '.join(s.models)}, n_trials={s.n_trials}, max_epochs={s.max_epochs:g}, budget={s.budget:g}"
+        state = status_of(self.result.state) if self.begun else "not started"
+        return f"Search({self.dataset!r}, {planned}; {str(self.folder)!r}, {state})"
+
+    def _repr_html_(self) -> str:
+        given = self.settings.model_dump(mode="json", exclude_defaults=True)
+        return html_table(repr(self), ("setting", "value"), [(name, str(value)[:80]) for name, value in given.items()])
+
     def plan(self, *, probe: bool = True) -> SearchPlan:
         """Return every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
         device = "auto" if self.engine == "ray" else self.device.split(",")[0]  # a cluster's GPUs are elsewhere

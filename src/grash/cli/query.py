@@ -246,13 +246,8 @@ def explain(
     if json:
         as_json(found.to_dict())
         return
-    show(f"{found.head} · {found.relation} · {found.tail}: score {found.score:.4g}{', known' if found.known else ''}\n")
-    rows = []
-    for i, reason in enumerate(found.reasons, 1):
-        steps = "; ".join(" · ".join(step) for step in reason.triples)
-        more = f" (and {reason.n_alike - 1:,} more such paths)" if reason.n_alike > 1 else ""
-        rows.append((i, reason.kind, reason.support, f"{steps}{more}"))
-    table((">", "kind", ">support", "known triples"), rows)
+    show(f"{found.title()}\n")
+    table((">", "kind", ">support", "known triples"), found.rows())
     about = found.statistics
     show(
         f"\n{found.relation} has {about.n_triples:,} triples in train, with {about.n_heads:,} heads and "
