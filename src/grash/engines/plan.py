@@ -172,10 +172,11 @@ def _plan_rounds(
     sizes = planned_sizes(len(configurations), settings, graphs)
     state = simulate(new_state(settings, configurations, sizes), settings, graphs, run_trials)
     keeps_state = settings.variant == "epoch" or settings.warm_start != "off"
+    full = [make_config(c.values) for c in configurations]
     planned = []
     for past in state.rounds:
         plan, entrants = past.plan, past.results
-        configs = [round_config(make_config(c.values), plan, settings) for c in configurations]
+        configs = [round_config(config, plan, settings) for config in full]
         subgraph = graphs.subgraph(() if plan.whole else plan.fractions, plan.isolated)
         data = TrainingData(subgraph.dataset, device, seed=settings.seed)
         before = state.rounds[plan.number - 2].plan.positives if plan.continues else 0

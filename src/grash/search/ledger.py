@@ -15,6 +15,7 @@ import math
 import os
 import weakref
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -169,8 +170,12 @@ class RoundState:
         ordered = select_best(results, len(results), self.score)
         if models is None or count == 1:
             return ordered[:count]
-        places = {n: [models[other] for other in ordered[:i]].count(models[n]) for i, n in enumerate(ordered)}
-        chosen = sorted(ordered, key=places.__getitem__)[:count]  # stable: of equal places, the best score first
+        seen: Counter[str] = Counter()
+        places = {}  # how many of the same model are better
+        for n in ordered:
+            places[n] = seen[models[n]]
+            seen[models[n]] += 1
+        chosen = set(sorted(ordered, key=places.__getitem__)[:count])  # stable: of equal places, the best score first
         return [n for n in ordered if n in chosen]
 
     def finalists(self, count: int, among: Iterable[int], models: Models) -> list[int]:

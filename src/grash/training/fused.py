@@ -334,7 +334,8 @@ def uses_fused_step(config: TrainConfig, device: torch.device) -> bool:
     """Return whether the fused step runs: where `why_not` is empty, unless GRASH_KERNELS=reference.
 
     GRASH_KERNELS=triton raises ConfigError on a GPU where it does not apply."""
-    return use_triton(why_not(config, device), device, what="the fused step")
+    reasons = why_no_triton(device) or why_not(config, device)  # without a GPU, its own limits do not matter
+    return use_triton(reasons, device, what="the fused step")
 
 
 def load_fused_steps(
