@@ -28,14 +28,13 @@ from grash.data.known_answers import KnownAnswers
 from grash.engines.memory import choose_placement, plan_memory
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes
-from grash.kernels.host_rows import cpu_view, host_rows
 from grash.kernels.random import key_of, permuted
+from grash.kernels.storage import Placement, cpu_view, host_rows
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
-from grash.training.placement import Placement
 from harness import Timing, device_timed, record
 
 CUDA = torch.device("cuda", 0)

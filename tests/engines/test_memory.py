@@ -15,10 +15,9 @@ from grash.engines import memory as placing
 from grash.engines.memory import MemoryPlan, choose_placement, plan_memory
 from grash.engines.trainer import TrainingData
 from grash.errors import ConfigError, MemoryPlanError
-from grash.kernels.host_rows import is_offloaded
+from grash.kernels.storage import Placement, is_offloaded
 from grash.training.config import make_config
 from grash.training.optimizers import TableOptimizer
-from grash.training.placement import Placement
 from small_graph import grash, rings, write_tsv
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -28,9 +28,9 @@ from grash.engines.ray import (
     trial_resources,
 )
 from grash.errors import GrashError
+from grash.kernels.storage import Placement
 from grash.training.config import make_config
 from grash.training.loop import Progress
-from grash.training.placement import Placement
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from grash.evaluation.ranking import (
     ranking_bytes,
 )
 from grash.kernels.count_above import use_kernels, why_not
-from grash.kernels.host_rows import file_rows
+from grash.kernels.storage import file_rows
 from grash.models import MODELS, KgeModel
 from grash.training.config import make_config
 from grash.training.initial import initial_model

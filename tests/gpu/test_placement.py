@@ -16,8 +16,8 @@ from grash.data.known_answers import KnownAnswers
 from grash.engines.memory import choose_device
 from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.evaluation.ranking import Ranker
-from grash.kernels import host_rows as offloading
-from grash.kernels.host_rows import copy_rows, cpu_view, host_rows, is_offloaded, row_blocks
+from grash.kernels import storage as offloading
+from grash.kernels.storage import Placement, copy_rows, cpu_view, host_rows, is_offloaded, row_blocks
 from grash.models import MODELS
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
@@ -25,7 +25,6 @@ from grash.training.config import TrainConfig, make_config
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
 from grash.training.loop import Training, steps_for
-from grash.training.placement import Placement
 from synthetic_graph import PlantedGraph, generate
 from training.single import train as train_one
 

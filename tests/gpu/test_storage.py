@@ -8,8 +8,7 @@ import torch
 
 from grash.data.known_answers import KnownAnswers
 from grash.evaluation.ranking import Ranker
-from grash.kernels.bf16_rows import round_stochastically
-from grash.kernels.host_rows import cpu_view, host_rows, is_offloaded, row_blocks
+from grash.kernels.storage import Placement, cpu_view, host_rows, is_offloaded, round_stochastically, row_blocks
 from grash.models import MODELS
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, state_tensors
@@ -17,7 +16,6 @@ from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps, stack_states, uses_fused_step
 from grash.training.initial import initial_model
 from grash.training.loop import train_step
-from grash.training.placement import Placement
 
 pytestmark = [
     pytest.mark.gpu,

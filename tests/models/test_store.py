@@ -23,7 +23,7 @@ from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, FormatError, GrashError, InputError
 from grash.files import write_checksums
-from grash.kernels.host_rows import file_rows
+from grash.kernels.storage import file_rows
 from grash.models import MODELS, register_model, store
 from grash.models.store import StoredModel, check_model_folder, load_model, read_tensors, save_model, write_tensors
 from oracles import random_triples

@@ -14,14 +14,13 @@ from engines.planted import circle
 from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.errors import ConfigError
 from grash.evaluation.evaluate import evaluate
-from grash.kernels.host_rows import is_offloaded
+from grash.kernels.storage import Placement, check_placement, is_offloaded
 from grash.models.store import StoredModel, load_model, save_model
 from grash.training.batches import Batches
 from grash.training.checkpoint import TrainState, load_state, save_state, state_tensors
 from grash.training.config import TrainConfig, make_config
 from grash.training.initial import initial_model
 from grash.training.loop import Monitor, Training
-from grash.training.placement import Placement, check_placement
 from triton_interpreter import interpret, needs_triton
 
 CPU = torch.device("cpu")
@@ -186,7 +185,7 @@ from grash.training.config import TrainConfig
 from grash.training.fused import FusedSteps
 from grash.training.initial import initial_model
 from grash.training.loop import train_stack
-from grash.training.placement import Placement
+from grash.kernels.storage import Placement
 from grash.training.loop import Training
 from grash.training.checkpoint import TrainState
 

@@ -29,7 +29,7 @@ from grash.training.gradients import Gradient
 from grash.training.initial import initial_model
 from grash.training.loop import Training
 from grash.training.optimizers import ADAGRAD_EPS, ADAM_EPS, BETAS, TableOptimizer, rounding_key
-from kernels.test_bf16_rows import rounded_by_hand
+from kernels.test_storage import rounded_by_hand
 from small_graph import rings
 from training.distributed.thread_group import in_threads
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from grash.data.arrays import Triples, in_blocks
 from grash.formatting import html_table, printable
-from grash.kernels.bf16_rows import to_float32
 from grash.kernels.pair_scores import row_gradients
+from grash.kernels.storage import to_float32
 from grash.models import KgeModel
 
 Ids = tuple[int, int, int]  # head, relation, tail

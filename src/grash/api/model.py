@@ -41,9 +41,9 @@ from grash.evaluation.metrics import Evaluation
 from grash.formatting import html_table, printable
 from grash.interop.export import Format, export_model
 from grash.interop.hub import pull_model, push_model
-from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import LogSums, best_candidates, exact_scores, largest_row
 from grash.kernels.pair_scores import Pair, pair_scores
+from grash.kernels.storage import to_float32
 from grash.keywords import EvaluateKeywords, with_keywords
 from grash.models import KgeModel
 from grash.models.base import SIDES, Side

@@ -36,6 +36,7 @@ from grash.engines.plan import SearchPlan, measure_machines, plan_search
 from grash.errors import ConfigError, GrashError, InputError
 from grash.formatting import html_table, parse_size
 from grash.kernels.device import restore_threads
+from grash.kernels.storage import PLACEMENTS
 from grash.keywords import OpenKeywords, SearchKeywords, with_keywords
 from grash.optional import optional_import
 from grash.report.live import is_interactive, live_display
@@ -62,7 +63,6 @@ from grash.search.settings import SearchSettings, make_settings, named_settings
 from grash.search.time_limit import CHOSEN, LEVELS, Choice, TimeLimit, choose_settings, measured_models
 from grash.search.trial import Trial
 from grash.training.config import TrainConfig, make_config, read_config
-from grash.training.placement import PLACEMENTS
 from grash.yaml_files import read_yaml, read_yaml_mapping
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from grash.evaluation.calibration import calibrate
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import default_work_bytes
 from grash.files import verify_folder
-from grash.kernels.bf16_rows import to_float32
+from grash.kernels.storage import to_float32
 from grash.models.store import StoredModel, save_model
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs

@@ -18,6 +18,7 @@ from grash.errors import ConfigError, MemoryPlanError
 from grash.evaluation.ranking import ranking_bytes
 from grash.formatting import format_bytes
 from grash.kernels.pair_scores import tile_bytes
+from grash.kernels.storage import Placement, check_placement
 from grash.models import model_class
 from grash.models.autograd import AutogradModel
 from grash.models.rotate import prediction_tiles
@@ -27,7 +28,6 @@ from grash.training.config import TrainConfig
 from grash.training.fused import uses_fused_step, work_bytes
 from grash.training.initial import STORAGE_DTYPES
 from grash.training.optimizers import state_bytes
-from grash.training.placement import Placement, check_placement
 
 log = logging.getLogger(__name__)
 

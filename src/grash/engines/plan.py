@@ -22,6 +22,7 @@ from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes, format_duration, html_table
 from grash.kernels.device import matmul_precision, n_cores
+from grash.kernels.storage import Placement
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
 from grash.search.proposals import FINAL_VALIDATIONS, make_configurations, score_count
@@ -34,7 +35,6 @@ from grash.training.config import TrainConfig, make_config
 from grash.training.fused import stack_states, uses_fused_step, why_not
 from grash.training.initial import initial_model
 from grash.training.loop import Training, steps_for
-from grash.training.placement import Placement
 
 _HEADINGS = ("round", "trials", "entities", "triples", "epochs", "cost", "time")
 _DETAILED_HEADINGS = (

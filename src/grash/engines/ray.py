@@ -29,12 +29,12 @@ from grash.engines.memory import USABLE_SHARE, MemoryPlan, plan_memory
 from grash.engines.processes import Report, Watchdog, read_ended, run_trial
 from grash.errors import ConfigError, GrashError
 from grash.formatting import format_bytes
+from grash.kernels.storage import Placement
 from grash.optional import optional_import
 from grash.search.run_folder import LOCK_FILE, read_dataset
 from grash.search.trial import Status, Trial, TrialResult
 from grash.training.config import make_config
 from grash.training.loop import Progress
-from grash.training.placement import Placement
 
 if TYPE_CHECKING:
     from grash.engines.local import TrialRunner

@@ -36,6 +36,7 @@ from grash.evaluation.ranking import Ranker, Ranks
 from grash.files import repair_folder
 from grash.formatting import format_bytes
 from grash.kernels.device import set_current_device
+from grash.kernels.storage import Placement
 from grash.models import KgeModel
 from grash.training.batches import Batches, needs_index, triples_on
 from grash.training.checkpoint import TrainState, load_state, save_state
@@ -43,7 +44,6 @@ from grash.training.config import TrainConfig
 from grash.training.fused import compile_stacks, stack_states, uses_fused_step
 from grash.training.initial import initial_model
 from grash.training.loop import Found, Training, train_stack
-from grash.training.placement import Placement
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from grash.errors import ConfigError
 from grash.evaluation.evaluate import sample_triples
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker
-from grash.kernels.bf16_rows import to_float32
+from grash.kernels.storage import to_float32
 from grash.models import KgeModel
 from grash.models.autograd import AutogradModel
 from grash.models.base import SIDES, model_tensors

@@ -27,9 +27,9 @@ from grash.errors import Diverged, InputError
 from grash.evaluation.classification import Thresholds, fit_thresholds
 from grash.evaluation.evaluate import Split
 from grash.evaluation.ranking import NOT_FINITE, default_work_bytes
-from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import LogSums, best_candidates
 from grash.kernels.pair_scores import pair_scores
+from grash.kernels.storage import to_float32
 from grash.models import KgeModel
 from grash.models.base import SIDES, Side
 

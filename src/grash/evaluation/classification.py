@@ -17,8 +17,8 @@ from grash.data.arrays import Triples, TripleSet
 from grash.data.candidates import SeenEntities
 from grash.data.dataset import SPLITS, Dataset
 from grash.evaluation.evaluate import Split, sample_triples
-from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import exact_scores
+from grash.kernels.storage import to_float32
 from grash.models import KgeModel
 from grash.models.base import SIDES
 

@@ -25,8 +25,8 @@ from grash.data.dataset import SPLITS, Dataset, SplitName
 from grash.data.known_answers import KnownAnswers
 from grash.errors import InputError
 from grash.evaluation.calibration import Calibration, ask
-from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import exact_scores
+from grash.kernels.storage import to_float32
 from grash.models import KgeModel
 from grash.models.base import Side
 

@@ -24,7 +24,6 @@ from torch import Tensor
 from grash.data.candidates import Candidates
 from grash.data.known_answers import KnownAnswers, expand
 from grash.errors import Diverged
-from grash.kernels.bf16_rows import to_float32
 from grash.kernels.count_above import (
     OUT_OF_RANGE,
     CountBatch,
@@ -36,8 +35,8 @@ from grash.kernels.count_above import (
     use_kernels,
 )
 from grash.kernels.device import set_current_device
-from grash.kernels.host_rows import is_offloaded, row_blocks
 from grash.kernels.random import key_at, key_of, permuted_rows
+from grash.kernels.storage import is_offloaded, row_blocks, to_float32
 from grash.models import KgeModel
 from grash.models.base import SIDES, Side
 

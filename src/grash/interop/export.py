@@ -26,7 +26,7 @@ from grash.errors import ConfigError, FormatError, InputError
 from grash.files import atomic_file, atomic_folder, check_absent, read_json, write_json
 from grash.interop.libkge import config_to_libkge, libkge_dataset
 from grash.interop.pykeen import config_to_pykeen, pykeen_dataset
-from grash.kernels.bf16_rows import to_float32
+from grash.kernels.storage import to_float32
 from grash.models.base import KgeModel
 from grash.models.store import SCHEMA, VERSION
 from grash.optional import optional_import

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grash.errors import Diverged
-from grash.kernels.bf16_rows import to_float32
 from grash.kernels.device import use_torch_threads, use_triton, why_no_triton
 from grash.kernels.pair_scores import Pair, pair_scores, row_scores
+from grash.kernels.storage import to_float32
 
 OUT_OF_RANGE = "The model's scores leave the range of float32, so they cannot be ranked: train the model again."
 MAX_WIDTH = 2048  # floats of a row that the kernels support

@@ -3,7 +3,7 @@
 The gradients of a row that occurs several times are summed first, in the order of their occurrences, and squared after.
 This gives the same result as a dense gradient, for any number of threads.
 Bytes for n rows of D floats with Adagrad: 20·n·D (gradient, row and state read, row and state written).
-A bf16 table is updated in float32, and its rows are rounded with the key of the step (`bf16_rows`).
+A bf16 table is updated in float32, and its rows are rounded with the key of the step (`storage`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grash.kernels.bf16_rows import is_bf16, round_stochastically, to_float32
 from grash.kernels.device import use_torch_threads, use_triton, why_no_triton
+from grash.kernels.storage import is_bf16, round_stochastically, to_float32
 
 _CHUNKS = 16
 

@@ -56,7 +56,7 @@ def store_halves(table, ids, first, second, live, WIDTH: tl.constexpr, HALF: tl.
 
 @triton.jit
 def round_halves(first, second, ids, low, high, HALF: tl.constexpr, PAD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`bf16_rows.round_stochastically` of both blocks, with random bits of rows and columns."""
+    """`storage.round_stochastically` of both blocks, with random bits of rows and columns."""
     c = tl.arange(0, PAD)
     return _rounded(first, random_bits_block(ids, c, low, high)), _rounded(
         second, random_bits_block(ids, c + HALF, low, high)

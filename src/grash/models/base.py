@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from grash.errors import ConfigError
-from grash.kernels.bf16_rows import to_float32
 from grash.kernels.pair_scores import Pair, pair_gradients, pair_scores, row_scores
+from grash.kernels.storage import to_float32
 
 Side = Literal["head", "tail"]
 SIDES: tuple[Side, Side] = ("head", "tail")

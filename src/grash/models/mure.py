@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grash.kernels.bf16_rows import to_float32
+from grash.kernels.storage import to_float32
 from grash.models.autograd import AutogradModel
 from grash.models.base import Side, halves
 

@@ -30,7 +30,7 @@ from grash import __version__
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
 from grash.files import CHECKSUMS_FILE, atomic_folder, check_replaceable, read_json, verify_folder, write_json
-from grash.kernels.host_rows import cpu_view, row_blocks
+from grash.kernels.storage import cpu_view, row_blocks
 from grash.models import MODELS, KgeModel, model_class
 from grash.models.base import model_tensors
 from grash.models.card import CARD_FILE, model_card

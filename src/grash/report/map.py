@@ -21,7 +21,7 @@ from grash.data.candidates import find_type_relation
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, InputError
 from grash.files import atomic_file, check_absent
-from grash.kernels.bf16_rows import to_float32
+from grash.kernels.storage import to_float32
 from grash.models.base import KgeModel
 from grash.optional import optional_import
 from grash.report.page import template

@@ -20,13 +20,12 @@ from torch import Tensor
 
 from grash.errors import FormatError, GrashError, InputError
 from grash.files import atomic_folder, read_json, verify_folder, write_json
-from grash.kernels.host_rows import copy_rows
+from grash.kernels.storage import Placement, copy_rows
 from grash.models import KgeModel
 from grash.models.base import model_tensors
 from grash.models.store import read_tensors, write_tensors
 from grash.training.config import TrainConfig
 from grash.training.optimizers import Plateau, TableOptimizer, as_table, rounding_key
-from grash.training.placement import Placement
 
 SCHEMA, VERSION = "grash-checkpoint", 1
 _COUNTERS = ("step", "seconds", "loss_sum", "loss_steps", "first_loss")

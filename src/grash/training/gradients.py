@@ -18,11 +18,11 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from grash.kernels.bf16_rows import gather_float32, is_bf16, to_float32
 from grash.kernels.complex_product import TripleBatch, both_gradients, both_queries
 from grash.kernels.pair_scores import Pair, add_row_gradients, pair_gradients, pair_scores, row_gradients, row_scores
 from grash.kernels.random import Key, keep_mask, key_at
 from grash.kernels.softmax_loss import mask_scores, runs_on_triton
+from grash.kernels.storage import gather_float32, is_bf16, to_float32
 from grash.models.autograd import AutogradModel
 from grash.models.base import KgeModel, Side
 from grash.models.complex import ComplEx

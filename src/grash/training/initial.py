@@ -8,12 +8,11 @@ import math
 import torch
 from torch import Tensor
 
-from grash.kernels.host_rows import cpu_view
 from grash.kernels.random import normal, uniform
+from grash.kernels.storage import Placement, cpu_view
 from grash.models import KgeModel, model_class
 from grash.models.base import Weight
 from grash.training.config import TrainConfig
-from grash.training.placement import Placement
 
 _ROWS_AT_ONCE = 1 << 16  # drawing takes several times the memory of its result
 STORAGE_DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}

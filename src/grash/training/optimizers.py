@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from grash.kernels import row_update
-from grash.kernels.bf16_rows import is_bf16, round_stochastically, to_float32
 from grash.kernels.random import key_at, key_of
+from grash.kernels.storage import Placement, is_bf16, round_stochastically, to_float32
 from grash.training.config import TrainConfig
 from grash.training.gradients import Gradient
-from grash.training.placement import Placement
 
 ADAGRAD_EPS, ADAM_EPS, BETAS = 1e-10, 1e-8, (0.9, 0.999)
 _ROWS_AT_ONCE = 1 << 16  # of a bf16 table that a dense gradient updates at a time

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.kernels.bf16_rows import gather_float32, round_stochastically, round_stochastically_reference, to_float32
 from grash.kernels.random import random_bits
+from grash.kernels.storage import gather_float32, round_stochastically, round_stochastically_reference, to_float32
 
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**60), max_value=2.0**60)
 KEYS = st.integers(0, 2**64 - 1)

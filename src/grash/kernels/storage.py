@@ -1,9 +1,22 @@
-"""Tables outside the memory of the device: in host memory that a GPU reads over the bus, or in a file.
+"""How and where the rows of a table are stored: in float32 or bf16; on the device, in host memory or on disk.
+
+bf16: rows are read as float32, which is exact, and written with stochastic rounding: a number becomes one of its two
+neighbors in bf16, with probabilities that keep its mean (16 random bits are added to the 16 bits that are cut off). So
+updates much smaller than the precision of bf16 add up, where rounding to the nearest would lose them. The bits depend
+only on a key, the row's id and the column (`random`), not on order, threads or device. A number that bf16 represents
+exactly does not change.
+
+Placement of the entity table and its optimizer state, which changes the speed but no number (`engines/memory` decides
+what fits; relations are always on the device):
+
+    device   on the training device: GPU memory, or the CPU's memory
+    host     in host memory, whose rows the GPU reads and writes over the bus; on a CPU the same as `device`
+    disk     in memory-mapped files, for a CPU with less memory than the model needs
 
 Host memory is an ordinary mapping, registered with the GPU and given to torch as a CUDA tensor: kernels load and store
 its rows at the same address. (The pinned memory of torch is rounded up to powers of two: 64 GiB for 44 GB.) It is
 unregistered when its last tensor is gone. A file is mapped and has no name, so nothing is left behind if the process
-dies. `training/placement` creates such tables.
+dies.
 """
 
 from __future__ import annotations
@@ -14,17 +27,110 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numba
+import numpy as np
 import torch
 from torch import Tensor
 
-from grash.errors import MemoryPlanError, OutputError
+from grash.errors import ConfigError, MemoryPlanError, OutputError
+from grash.kernels.device import use_torch_threads
+from grash.kernels.random import _GOLDEN, _mix_u32, _row_keys, random_bits
 
+Kind = Literal["device", "host", "disk"]
+PLACEMENTS = ("auto", "device", "host", "disk")
 _PORTABLE, _MAPPED = 1, 2  # flags of cudaHostRegister
 # types in the CUDA array interface, which has none for bf16: its bits are passed as integers
 _TYPES = {torch.float32: "<f4", torch.bfloat16: "<i2"}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where entity rows are stored."""
+
+    kind: Kind = "device"
+    folder: Path | None = None  # of unnamed files: tables on disk, and best weights; None keeps the latter in memory
+
+    def __post_init__(self) -> None:
+        if self.kind == "disk" and self.folder is None:
+            raise ConfigError("placement=disk needs a folder for its files: give one for the model or the checkpoint.")
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether entity rows are in host memory or on disk."""
+        return self.kind != "device"
+
+    def rows(self, n: int, width: int, device: torch.device, *, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Allocate zeros (n, width) for entities."""
+        if self.kind == "host":
+            return host_rows(n, width, device, dtype=dtype)
+        if self.kind == "disk":
+            assert self.folder is not None
+            return file_rows(n, width, self.folder, dtype=dtype)
+        return torch.zeros(n, width, dtype=dtype, device=device)
+
+    def best_rows(self, table: Tensor) -> Tensor:
+        """Allocate memory for the best weights of a table, on the host."""
+        if self.folder is not None:
+            return file_rows(len(table), table.shape[1], self.folder, dtype=table.dtype)
+        return torch.empty(table.shape, dtype=table.dtype)
+
+
+def check_placement(name: str, device: torch.device) -> None:
+    """Raise ConfigError for a placement that is unknown or not possible on the device."""
+    if name not in PLACEMENTS:
+        raise ConfigError(f"placement={name!r} is unknown: give {', '.join(PLACEMENTS[:-1])} or {PLACEMENTS[-1]}.")
+    if name == "disk" and device.type != "cpu":
+        raise ConfigError(f"placement=disk needs device=cpu, but the device is {device}: give device=cpu, or host.")
+
+
+def is_bf16(table: Tensor) -> bool:
+    return table.dtype == torch.bfloat16
+
+
+def to_float32(rows: Tensor) -> Tensor:
+    """Return bf16 rows as float32, and all other rows unchanged."""
+    return rows.float() if rows.dtype == torch.bfloat16 else rows
+
+
+def gather_float32(table: Tensor, ids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Return a float32 table of the rows at all ids (n,) of the list, and the ids of these rows in it."""
+    places = torch.arange(sum(len(part) for part in ids), device=table.device)
+    return to_float32(table.index_select(0, torch.cat(ids))), list(places.split([len(part) for part in ids]))
+
+
+def round_stochastically(rows: Tensor, ids: Tensor, key: int) -> Tensor:
+    """Round rows (n, D) float32 of the ids (n,) to (n, D) bf16; NaN stays NaN."""
+    if rows.device.type != "cpu":
+        return round_stochastically_reference(rows, random_bits(ids, rows.shape[1], key))
+    out = torch.empty(rows.shape, dtype=torch.bfloat16)
+    use_torch_threads()
+    bits = rows.contiguous().view(torch.int32).numpy().view(np.uint32)
+    places = np.ascontiguousarray(ids.numpy(), dtype=np.int64)
+    _round_loop(bits, places, key & 0xFFFFFFFF, key >> 32, out.view(torch.int16).numpy().view(np.uint16))
+    return out
+
+
+def round_stochastically_reference(rows: Tensor, random: Tensor) -> Tensor:
+    """Reference of `round_stochastically`; random (n, D) int32, of which the low 16 bits are used."""
+    kept = (rows.view(torch.int32) + (random & 0xFFFF)) & -(1 << 16)
+    return torch.where(torch.isnan(rows), rows, kept.view(torch.float32)).bfloat16()
+
+
+@numba.njit(cache=True, parallel=True)
+def _round_loop(bits, ids, k1, k2, out):  # type: ignore[no-untyped-def]
+    for i in numba.prange(bits.shape[0]):
+        a, b = _row_keys(ids[i], k1, k2)
+        for j in range(bits.shape[1]):
+            random = _mix_u32(_mix_u32(np.uint32(a + np.uint32(np.uint32(j) * np.uint32(_GOLDEN)))) ^ b)
+            x = bits[i, j]
+            if x & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000):
+                out[i, j] = np.uint16(0x7FC0)
+            else:
+                out[i, j] = np.uint16(np.uint32(x + (random & np.uint32(0xFFFF))) >> np.uint32(16))
 
 
 class _Mapped(mmap.mmap):

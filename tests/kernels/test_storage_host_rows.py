@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.errors import OutputError
-from grash.kernels import host_rows as offloading
-from grash.kernels.host_rows import copy_rows, cpu_view, file_rows, host_rows, is_offloaded, row_blocks
+from grash.kernels import storage as offloading
+from grash.kernels.storage import copy_rows, cpu_view, file_rows, host_rows, is_offloaded, row_blocks
 
 CPU = torch.device("cpu")
 
