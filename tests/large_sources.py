@@ -10,8 +10,8 @@ import pytest
 
 from grash.data import arrays
 from grash.data.dataset import SPLITS, Dataset
-from grash.data.external import names
 from grash.data.external import prepare as prepare_module
+from grash.data.external import spill
 from grash.data.external.prepare import prepare_large
 from grash.data.readers import text
 from grash.data.readers.source import SourceOptions, recognize
@@ -23,8 +23,8 @@ TINY = 1 << 12  # bytes of memory: a generation for every block, many parts
 def shrink(patch: pytest.MonkeyPatch, block: int = 300, rows: int = 40) -> None:
     patch.setattr(text, "BLOCK", block)
     patch.setattr(text, "SAMPLE", 100)
-    patch.setattr(names, "COMMIT_ROWS", rows)
-    for module in (arrays, names, prepare_module):
+    patch.setattr(spill, "COMMIT_ROWS", rows)
+    for module in (arrays, spill, prepare_module):
         patch.setattr(module, "_ROWS", 17)
 
 

@@ -2,6 +2,10 @@
 
 The command line calls it when it finds itself started by torchrun. The steps are those of `trainer.py`, for one
 training; `training/distributed` has what each rank computes.
+
+Ranks of answers: every process embeds a part of the queries and sends it to all, with the exact scores of the true
+answers; each counts its own rows. Counts are integers decided by exact scores, so their sum over the processes equals
+the count of one process.
 """
 
 from __future__ import annotations
@@ -21,25 +25,29 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from grash import __version__
-from grash.data.dataset import Dataset
+from grash.data.dataset import Dataset, SplitName
 from grash.data.known_answers import KnownAnswers
 from grash.engines.memory import check_memory, choose_device, free_disk, plan_memory
 from grash.engines.trainer import TrainingData, checkpoint_fits, has_checkpoint, run_identity, warn_no_checkpoint
-from grash.errors import ConfigError, InputError, RankLost
-from grash.evaluation.distributed import DistributedRanker, evaluate_distributed
-from grash.evaluation.evaluate import check_sample, sample_triples
-from grash.evaluation.metrics import mrr
+from grash.errors import ConfigError, Diverged, InputError, RankLost
+from grash.evaluation.evaluate import check_sample, evaluation_of, sample_triples, select_triples
+from grash.evaluation.metrics import Evaluation, mrr
+from grash.evaluation.ranking import NOT_FINITE, Ranker, Ranks, SideQueries, default_work_bytes, is_finite, plan_tiles
 from grash.files import repair_folder
+from grash.kernels.count_above import CountBatch, count_above, exact_scores, largest_row
 from grash.models import KgeModel, model_class
 from grash.models.autograd import AutogradModel
 from grash.models.store import check_model_folder
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig
 from grash.training.distributed.checkpoint import check_shared, fresh_shard, load_shard, save_model_shard, save_shard
-from grash.training.distributed.communication import ProcessGroup, Shard, TorchProcessGroup
+from grash.training.distributed.communication import ProcessGroup, RowExchange, Shard, TorchProcessGroup
 from grash.training.distributed.loop import train_distributed
 from grash.training.loop import Progress, Training
 
@@ -265,3 +273,62 @@ def _validator(
     known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
     ranker = DistributedRanker(triples, known, shard, group, device)
     return lambda model: mrr(ranker.rank(model))
+
+
+class DistributedRanker:
+    """Ranks the same triples under several models; all processes call it together and get the same ranks."""
+
+    def __init__(
+        self, triples: NDArray[np.int32], known: KnownAnswers, shard: Shard, group: ProcessGroup, device: torch.device
+    ) -> None:
+        self.ranker = Ranker(triples, known, shard.n_rows, device)  # for its queries
+        self.shard, self.group, self.device = shard, group, device
+
+    @torch.no_grad()
+    def rank(self, model: KgeModel) -> Ranks:
+        """Return the ranks; the model holds the entity rows of this process, and all relations."""
+        finite = is_finite(model)
+        if self.group.any(not finite):
+            raise Diverged("The rows of another process contain NaN or infinite numbers." if finite else NOT_FINITE)
+        work_bytes = default_work_bytes(self.device)
+        batch, tile = plan_tiles(len(self.ranker.triples), max(1, len(self.shard)), work_bytes)
+        batch = int(self.group.all_gather(torch.tensor(batch)).min())
+        return self.ranker.ranks_of([self._count(model, side, batch, tile) for side in self.ranker.queries])
+
+    def _count(self, model: KgeModel, side: SideQueries, batch: int, tile: int) -> NDArray[np.int64]:
+        """Return (2, B), above and ties, counted by all processes."""
+        _, seen = model.asked(side.relations[:0], side.side)
+        candidates = model.candidate(model.entity, seen)
+        largest = self.group.all_gather(largest_row(candidates, model.pair)).max()
+        counts = torch.zeros(2, len(side), dtype=torch.int64, device=self.device)
+        for first in range(0, len(side), batch):
+            rows = slice(first, min(first + batch, len(side)))
+            queries, exact = self._queries(model, side, rows)
+            some = CountBatch(queries, side.answers[rows], exact, side.runs(rows.start, rows.stop), counts[:, rows])
+            count_above(some, candidates, model.pair, tile=tile, largest=largest, first=self.shard.first)
+        return self.group.all_reduce(counts).cpu().numpy()
+
+    def _queries(self, model: KgeModel, side: SideQueries, rows: slice) -> tuple[Tensor, Tensor]:
+        """Return the queries (B, W) and the exact scores (B,) of their answers, each process computing a part."""
+        group, size = self.group, rows.stop - rows.start
+        ids = [group.split(ids[rows]) for ids in (side.known, side.answers)]
+        fetched = RowExchange([torch.cat(pair) for pair in zip(*ids)], self.shard).fetch(model.entity)
+        part = group.own_slice(size)
+        known, answers = fetched.split([part.stop - part.start] * 2)
+        relations, seen = model.asked(side.relations[rows][part], side.side)
+        queries = model.query_to_rank(known, model.relation[relations], seen)
+        exact = exact_scores(queries, model.candidate(answers, seen), model.pair)
+        gathered = group.gather_slices(torch.cat([queries, exact[:, None]], 1), size)
+        return gathered[:, :-1].contiguous(), gathered[:, -1].contiguous()
+
+
+def evaluate_distributed(
+    model: KgeModel, dataset: Dataset, shard: Shard, group: ProcessGroup, *, sample: int | None = None, seed: int = 0
+) -> Evaluation:
+    """Evaluate the test split like `evaluate`, by all processes together."""
+    triples, n_unseen = select_triples(dataset, "test", sample, "keep", seed)
+    names: tuple[SplitName, ...] = ("train", "valid", "test")
+    known = KnownAnswers.of(*(dataset.split(n) for n in names), n_relations=dataset.n_relations, asked=triples)
+    ranks = DistributedRanker(triples, known, shard, group, model.entity.device).rank(model)
+    about: dict[str, Any] = {"n_unseen": n_unseen, "filter": names, "known": known}
+    return evaluation_of(ranks, dataset, split="test", unseen="keep", **about, seed=seed)

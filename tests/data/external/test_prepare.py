@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.external import names as names_module
 from grash.data.external import prepare as large_module
+from grash.data.external import spill as names_module
 from grash.data.load import load_dataset
 from large_sources import TINY, check_same, large, lines, shrink, stopped
 

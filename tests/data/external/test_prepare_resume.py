@@ -37,12 +37,12 @@ def test_stopped_at_any_point_it_resumes_to_the_same_dataset(tmp_path: Path, sma
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from grash.data.external import names
+from grash.data.external import spill
 from grash.data.external.prepare import prepare_large
 from grash.data.readers import text
 from grash.data.readers.source import recognize
 from grash.data.readers.source import SourceOptions
-text.BLOCK, text.SAMPLE, names.COMMIT_ROWS = 3000, 100, 200
+text.BLOCK, text.SAMPLE, spill.COMMIT_ROWS = 3000, 100, 200
 source, out, at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 def watch(*_):
     global at

@@ -1,6 +1,6 @@
 """Encode a source larger than memory: file by file the same dataset that load.py would make, within a memory limit.
 
-names.py reads the source into a spill folder beside the result and numbers the names; then duplicates are found, one
+spill.py reads the source into a folder beside the result and numbers the names; then duplicates are found, one
 part of the triples after the other, and the splits are written from file to file. Killed at any point, the same
 command resumes from the last commit of the reading, or from the step it was in.
 """
@@ -19,8 +19,7 @@ import numpy as np
 from grash.data import load
 from grash.data.arrays import ArrayWriter, Mask, Triples, in_blocks, open_array, release_pages, select_rows
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset
-from grash.data.external.names import FORMATS, SpillReader, merge_generations
-from grash.data.external.spill import MANIFEST, Spill, map_rows
+from grash.data.external.spill import FORMATS, MANIFEST, Spill, SpillReader, map_rows, merge_generations
 from grash.data.readers import dictionaries, tables
 from grash.data.readers.source import Layout, SourceOptions, dataset_name, machine_bytes, open_source
 from grash.data.split import HELD_OUT, split_off

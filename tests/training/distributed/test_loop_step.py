@@ -15,7 +15,7 @@ from grash.models import KgeModel
 from grash.training.batches import Batches
 from grash.training.config import TrainConfig, make_config
 from grash.training.distributed.communication import ProcessGroup, RowExchange, Shard
-from grash.training.distributed.step import distributed_gradients, log_total, negative_part, positive_part
+from grash.training.distributed.loop import distributed_gradients, log_total, negative_part, positive_part
 from grash.training.gradients import StepGradients, step_gradients
 from grash.training.losses import side_loss
 from oracles import random_triples, relative_distance

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from grash.data.dataset import Dataset
 from grash.data.known_answers import KnownAnswers
+from grash.engines.distributed import DistributedRanker, evaluate_distributed
 from grash.errors import Diverged
-from grash.evaluation.distributed import DistributedRanker, evaluate_distributed
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import Ranker, Ranks
 from grash.models import MODELS, KgeModel
@@ -72,7 +72,7 @@ def test_ranks_equal_those_of_one_process(
 
 
 def test_batches_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grash.evaluation.distributed.default_work_bytes", lambda _: 4 * 7 * 3)
+    monkeypatch.setattr("grash.engines.distributed.default_work_bytes", lambda _: 4 * 7 * 3)
     monkeypatch.setattr("grash.evaluation.ranking._MIN_TILE", 3)
     model = model_of("complex", 1, 50, reciprocal=False, seed=1, integers=False)
     test = random_triples(3, 40, 50, 3)
