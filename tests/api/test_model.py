@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,9 @@ from grash.api.model import Model, Query
 from grash.data.dataset import Dataset
 from grash.data.known_answers import TripleIndex, known_answers, known_relations
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
+from grash.evaluation.calibration import Calibration, Reliability, Weights
 from grash.files import write_checksums
-from grash.kernels.count_above import best_candidates, exact_scores
+from grash.kernels.count_above import FilterRuns, best_candidates, best_listed, exact_scores, largest_row
 from grash.models import MODELS
 from small_graph import model_of, rings, write_tsv
 
@@ -58,6 +61,38 @@ def test_the_best_candidates_are_those_of_a_full_sort(pair, n_queries, n, k, til
         tile=tile,
     )
     assert list(zip(*(x.tolist() for x in found))) == plain_best(queries, candidates, k, pair, skips)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 60), st.integers(1, 30), st.booleans(), st.integers(0, 2**32 - 1))
+def test_the_best_listed_candidates_are_those_of_a_full_sort(n_queries, n, k, integers, seed):
+    generator = np.random.default_rng(seed)
+    draw = (lambda s: generator.integers(-1, 2, s)) if integers else (lambda s: generator.normal(size=s))
+    queries, table = (torch.from_numpy(np.asarray(draw((m, 4)), np.float32)) for m in (n_queries, n))
+    lists = [np.flatnonzero(generator.random(n) < generator.random()) for _ in range(3)]
+    of = generator.integers(0, 3, n_queries)  # queries may share a list
+    skips = [np.flatnonzero(generator.random(n) < 0.2) for _ in range(n_queries)]
+    listed, skip = runs(lists), runs(skips)
+    listed = FilterRuns(listed.first[of], listed.last[of], listed.answers)
+    found = best_listed(queries, table, listed, k, skip=skip, largest=largest_row(table, "dot"))
+    left_out = {
+        (i, j) for i in range(n_queries) for j in range(n) if j not in lists[of[i]].tolist() or j in skips[i].tolist()
+    }
+    assert list(zip(*(x.tolist() for x in found))) == plain_best(queries, table, k, "dot", left_out)
+
+
+def test_listed_candidates_are_found_in_every_block_of_the_table():
+    table = torch.from_numpy(np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32))
+    ids = np.arange(0, 3000, 7)
+    found = best_listed(table[:2], table, runs([ids, ids[:0]]), 10, skip=runs([ids[:0]] * 2),
+                        largest=largest_row(table, "dot"))  # fmt: skip
+    left_out = {(i, j) for i in range(2) for j in range(3000) if i or j % 7}
+    assert list(zip(*(x.tolist() for x in found))) == plain_best(table[:2], table, 10, "dot", left_out)
+
+
+def runs(lists):
+    last = np.cumsum([len(ids) for ids in lists])
+    return FilterRuns(np.append(0, last[:-1]), last, np.concatenate(lists).astype(np.int32))
 
 
 def test_equal_scores_go_by_ascending_id_across_tiles():
@@ -397,14 +432,30 @@ def test_filters_that_make_no_sense_are_sentences():
 
 
 @pytest.mark.parametrize("scattered", [0, 10**9])
-def test_like_known_answers_do_not_depend_on_how_they_are_ranked(monkeypatch, scattered):
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("new_only", [False, True])
+def test_like_known_answers_do_not_depend_on_how_they_are_ranked(monkeypatch, scattered, calibrated, new_only):
     model = model_of(rings(), integers=True)
+    model.calibration = some_calibration() if calibrated else None
     asked = [(f"person {i}", r, None) for i in range(12) for r in ("next", "two on", "beside")]
-    wanted = [model.predict(*q, k=5, like_known=True) for q in asked]
-    monkeypatch.setattr("grash.api.model._SCATTERED", scattered)
-    assert model.predict_many(asked, 5, like_known=True) == wanted
+    asked += [(None, r, h) for h, r, _ in asked]
+    options = {"like_known": True, "new_only": new_only}
+    listed = model.predict_many(asked, 5, **options)
     model.triple_index = TripleIndex(model.dataset)
-    assert model.predict_many(asked, 5, like_known=True) == wanted
+    assert model.predict_many(asked, 5, **options) == listed == [model.predict(*q, k=5, **options) for q in asked]
+    monkeypatch.setattr("grash.api.model._SCATTERED", scattered)
+    monkeypatch.setattr(Model, "_lists", lambda *_: False)
+    for answers, wanted in zip(listed, model.predict_many(asked, 5, **options)):
+        assert [(a.id, a.score, a.known) for a in answers] == [(a.id, a.score, a.known) for a in wanted]
+        if calibrated:
+            np.testing.assert_allclose([a.probability for a in answers], [a.probability for a in wanted], rtol=1e-6)
+
+
+def some_calibration() -> Calibration:
+    seen = Reliability.of(np.array([0.4, 0.6]), np.array([False, True]))
+    weights = Weights(*(0.3,) * len(fields(Weights)))
+    return Calibration(split="valid", n_questions=100, temperature=2.0, score_mean=0.5, score_std=2.0, weights=weights,
+                       of_relation={}, first=seen, answers=seen, thresholds=None)  # fmt: skip
 
 
 def test_the_largest_row_is_found_again_after_a_change_of_the_table():

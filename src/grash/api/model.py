@@ -41,7 +41,7 @@ from grash.evaluation.metrics import Evaluation
 from grash.formatting import html_table, printable
 from grash.interop.export import Format, export_model
 from grash.interop.hub import pull_model, push_model
-from grash.kernels.count_above import LogSums, best_candidates, exact_scores, largest_row
+from grash.kernels.count_above import FilterRuns, LogSums, best_candidates, best_listed, exact_scores, largest_row
 from grash.kernels.pair_scores import Pair, pair_scores
 from grash.kernels.storage import to_float32
 from grash.keywords import EvaluateKeywords, with_keywords
@@ -64,8 +64,8 @@ _log = logging.getLogger(__name__)
 _NOT_FINITE = "The model holds NaN or infinite numbers, so its scores have no order: train it again."
 _NOT_CALIBRATED = "The model is not calibrated, so it has no probabilities: call calibrate(), or run grash calibrate."
 _WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
+_CACHED = 1 << 18  # scores that fit into the cache of a core
 _QUERIES = 256  # asked together
-_OTHER = {"head": "tail", "tail": "head"}
 _TRIPLES = 1 << 16  # scored together
 _SHOWN = 10  # discovered triples in a repr
 _SCATTERED = 4  # a row of the table that is read by its id costs as much as this many rows read in a sequence
@@ -386,14 +386,15 @@ class Model:
         if allowed is not None and any(q.asked == "relation" for q in questions):
             raise InputError("A question for a relation has no candidates or answer type: these are about entities.")
         answers = [Predictions() for _ in questions]
-        for side in SIDES:
-            chosen = [i for i, question in enumerate(questions) if question.asked == side]
-            for start in range(0, len(chosen), _QUERIES):
-                part = chosen[start : start + _QUERIES]
-                relations = np.array([questions[i].relation for i in part], np.int64)
-                ends = np.array([getattr(questions[i], _OTHER[side]) for i in part], np.int64)
-                asked = _Asked(ends, relations, side, self._known_answers(ends, relations, side))
-                found = self._best_entities(asked, k, new_only, allowed, like_known)
+        of_entities = [i for i, question in enumerate(questions) if question.asked != "relation"]
+        for start in range(0, len(of_entities), _QUERIES):
+            sides: list[tuple[Side, list[int]]] = [
+                (side, [i for i in of_entities[start : start + _QUERIES] if questions[i].asked == side])
+                for side in SIDES
+            ]
+            parts = [part for _, part in sides if part]
+            asked = [self._asked([questions[i] for i in part], side) for side, part in sides if part]
+            for part, found in zip(parts, self._best_entities(asked, k, new_only, allowed, like_known)):
                 for i, entity, score, is_known, p in found.rows():
                     answers[part[i]].append(Prediction(self.entity_name(entity), entity, score, is_known, p))
         for i, question in enumerate(questions):
@@ -428,7 +429,7 @@ class Model:
                 answers = known.of_side(side).answers  # type: ignore[arg-type]
                 runs = [answers[a : a + n].astype(np.int64) for a, n in zip(first.tolist(), count.tolist())]
                 asked = _Asked(ends, relations, side, runs)  # type: ignore[arg-type]
-                parts.append(self._best_entities(asked, k, new_only, allowed, like_known).moved(part))
+                parts += [found.moved(part) for found in self._best_entities([asked], k, new_only, allowed, like_known)]
         for row in np.flatnonzero(questions[:, 1] < 0).tolist():
             found = self._best_relations(Query(int(questions[row, 0]), None, int(questions[row, 2])), k, new_only)
             columns = zip(*((p.id, p.score, p.known, p.probability) for p in found))
@@ -603,7 +604,7 @@ class Model:
         for start in range(0, len(asked), _QUERIES):
             ends, relations = (np.ascontiguousarray(column) for column in asked[start : start + _QUERIES].T)
             known = known_answers(self.dataset, ends, relations, side)
-            sums = self._log_sums(ends, relations, side, known)
+            sums = self._log_sums(*self._finite_queries(_Asked(ends, relations, side, known)), known)
             rows = np.flatnonzero((question >= start) & (question < start + _QUERIES))
             of = question[rows] - start
             is_known = np.array([_holds(known[q], i) for q, i in zip(of.tolist(), ids[rows, answer].tolist())], bool)
@@ -759,14 +760,31 @@ class Model:
     def _on_device(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.kge.entity.device)
 
+    def _asked(self, questions: list[Query], side: Side) -> _Asked:
+        relations = np.array([q.relation for q in questions], np.int64)
+        ends = np.array([q.head if side == "tail" else q.tail for q in questions], np.int64)
+        if self.triple_index is not None:
+            return _Asked(ends, relations, side, self.triple_index.known_answers(ends, relations, side))
+        return _Asked(ends, relations, side, known_answers(self.dataset, ends, relations, side))
+
     def _best_entities(
-        self, asked: _Asked, k: int, new_only: bool, allowed: Ids | None, like_known: bool
-    ) -> AnswerArrays:
+        self, asked: list[_Asked], k: int, new_only: bool, allowed: Ids | None, like_known: bool
+    ) -> list[AnswerArrays]:
+        """Return the answers to questions for heads and to questions for tails."""
         if not like_known:
-            return self._rank(asked, k, new_only, allowed)
-        relations, side = asked.relations, asked.side
-        self.seen_entities.read(relations.tolist())
-        among = {r: common_entities(allowed, self.seen_entities(r, side)) for r in set(relations.tolist())}
+            return [self._rank(part, k, new_only, allowed) for part in asked]
+        self.seen_entities.read([relation for part in asked for relation in part.relations.tolist()])
+        among = [
+            {r: common_entities(allowed, self.seen_entities(r, part.side)) for r in set(part.relations.tolist())}
+            for part in asked
+        ]
+        if all(self._lists(part.side) for part in asked):
+            return self._rank_listed(asked, k, new_only, among)
+        return [self._rank_among(part, k, new_only, ids) for part, ids in zip(asked, among)]
+
+    def _rank_among(self, asked: _Asked, k: int, new_only: bool, among: dict[int, Ids]) -> AnswerArrays:
+        """Return the k best entities of each question of those that `among` has for its relation."""
+        relations = asked.relations
         # rows that are scattered in the table cost a few times more; probabilities need all scores anyway
         few = _SCATTERED * sum(map(len, among.values())) < self.kge.n_entities
         if not few or self.calibration is not None:
@@ -774,11 +792,6 @@ class Model:
         places = {relation: np.flatnonzero(relations == relation) for relation in among}
         parts = [self._rank(asked.part(rows), k, new_only, among[r]).moved(rows) for r, rows in places.items()]
         return AnswerArrays.joined(parts, self.calibration is not None)
-
-    def _known_answers(self, ends: Ids, relations: Ids, side: Side) -> list[Ids]:
-        if self.triple_index is not None:
-            return self.triple_index.known_answers(ends, relations, side)
-        return known_answers(self.dataset, ends, relations, side)
 
     def _rank(
         self,
@@ -789,10 +802,8 @@ class Model:
         mask: Callable[[torch.Tensor, int], None] | None = None,
     ) -> AnswerArrays:
         """Return the k best entities of each question: of all, of those in `among`, or of those that `mask` leaves."""
-        ends, relations, side, known = asked.ends, asked.relations, asked.side, asked.known
-        queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), side)
-        if not torch.isfinite(queries).all():
-            raise Diverged(_NOT_FINITE)
+        known = asked.known
+        queries, seen = self._finite_queries(asked)
         skipped = [k if among is None else _places(among, k) for k in known] if new_only else []
         skip_rows, skip_columns = _pairs(skipped)
         chosen = None if among is None else self._on_device(among)
@@ -810,23 +821,71 @@ class Model:
             self.kge.pair_of(seen),
             skip_rows=self._on_device(skip_rows),
             skip_columns=self._on_device(skip_columns),
-            tile=_tile(len(ends), queries.shape[1]),
+            tile=_tile(len(queries), queries.shape[1]),
             sums=sums if among is None else None,
             largest=self._largest(seen),
             mask=mask,
         )
-        ids = place if chosen is None else chosen[place]
-        of, entities, scores = row.cpu().numpy(), ids.cpu().numpy(), score.cpu().numpy().astype(np.float64)
-        known_rows = np.repeat(np.arange(len(known)), [len(answers) for answers in known])
-        keys = known_rows * self.kge.n_entities + np.concatenate([*known, np.empty(0, np.int64)])
-        found = of * self.kge.n_entities + entities
-        is_known = np.append(keys, -1)[np.searchsorted(keys, found)] == found
-        probable = None
+        log_sums = None
         if sums is not None:
             log_sums = sums.values[0].cpu().numpy()
             if among is not None:  # the share of an answer is that among all entities
-                log_sums = self._log_sums(ends, relations, side, known)
-            probable = self._probabilities(scores, log_sums[of], is_known, relations[of], side)
+                log_sums = self._log_sums(queries, seen, known)
+        return self._answers(asked, row, place if chosen is None else chosen[place], score, log_sums)
+
+    def _lists(self, side: Side) -> bool:
+        """Return whether `best_listed` ranks for this model: dot products with rows as they are, on a CPU."""
+        _, seen = self.kge.asked(torch.zeros(1, dtype=torch.int64), side)
+        table = self.kge.entity
+        plain = table.device.type == "cpu" and table.dtype == torch.float32 and self.kge.pair_of(seen) == "dot"
+        return plain and self.kge.candidate(table[:1], seen).data_ptr() == table.data_ptr()
+
+    def _rank_listed(
+        self, asked: list[_Asked], k: int, new_only: bool, among: list[dict[int, Ids]]
+    ) -> list[AnswerArrays]:
+        """Return the same as `_rank_among` of each part, in one pass over the table."""
+        queries, sides = zip(*(self._finite_queries(part) for part in asked))
+        lists = _runs([ids for of_side in among for ids in of_side.values()])
+        keys = [(i, relation) for i, of_side in enumerate(among) for relation in of_side]
+        place = {key: n for n, key in enumerate(keys)}
+        of = [place[i, relation] for i, part in enumerate(asked) for relation in part.relations.tolist()]
+        listed = FilterRuns(lists.first[of], lists.last[of], lists.answers)
+        skip = _runs([ids if new_only else ids[:0] for part in asked for ids in part.known])
+        largest = torch.stack([self._largest(seen) for seen in sides]).max()
+        together = torch.cat(queries)
+        found = best_listed(together, self.kge.entity, listed, k, skip=skip, largest=largest)
+        sums = None
+        if self.calibration is not None:
+            sums = self._log_sums(together, sides[0], [ids for part in asked for ids in part.known])
+        ends = np.cumsum([0, *(len(part.ends) for part in asked)])
+        cuts = torch.searchsorted(found[0], torch.from_numpy(ends)).tolist()
+        return [
+            self._answers(
+                part, found[0][a:b] - int(first), found[1][a:b], found[2][a:b],
+                None if sums is None else sums[first:],
+            )
+            for part, first, a, b in zip(asked, ends, cuts, cuts[1:])
+        ]  # fmt: skip
+
+    def _finite_queries(self, asked: _Asked) -> tuple[torch.Tensor, Side]:
+        queries, seen = self.kge.queries(self._on_device(asked.ends), self._on_device(asked.relations), asked.side)
+        if not torch.isfinite(queries).all():
+            raise Diverged(_NOT_FINITE)
+        return queries, seen
+
+    def _answers(
+        self, asked: _Asked, row: torch.Tensor, ids: torch.Tensor, score: torch.Tensor,
+        log_sums: NDArray[np.float64] | None,
+    ) -> AnswerArrays:  # fmt: skip
+        """Return ranked entities with whether they are known and, given the sums of the questions, probabilities."""
+        of, entities, scores = row.cpu().numpy(), ids.cpu().numpy(), score.cpu().numpy().astype(np.float64)
+        known_rows = np.repeat(np.arange(len(asked.known)), [len(answers) for answers in asked.known])
+        keys = known_rows * self.kge.n_entities + np.concatenate([*asked.known, np.empty(0, np.int64)])
+        found = of * self.kge.n_entities + entities
+        is_known = np.append(keys, -1)[np.searchsorted(keys, found)] == found
+        probable = None
+        if log_sums is not None:
+            probable = self._probabilities(scores, log_sums[of], is_known, asked.relations[of], asked.side)
         return AnswerArrays(of, entities, scores, is_known, probable)
 
     def _largest(self, seen: Side) -> torch.Tensor:
@@ -842,14 +901,13 @@ class Model:
         rows, columns = _pairs(known)
         return LogSums(len(known), (temperature,), self._on_device(rows), self._on_device(columns))
 
-    def _log_sums(
-        self, ends: NDArray[np.int64], relations: NDArray[np.int64], side: Side, known: list[NDArray[np.int64]]
-    ) -> NDArray[np.float64]:
-        """Return (B,): `LogSums` of questions over all entities without the known answers."""
+    def _log_sums(self, queries: torch.Tensor, seen: Side, known: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+        """Return (B,): `LogSums` of queries (B, W) over all entities without the known answers."""
         assert self.calibration is not None
         sums = self._new_sums(known, self.calibration.temperature)
-        queries, seen = self.kge.queries(self._on_device(ends), self._on_device(relations), side)
-        tile = _tile(len(ends), queries.shape[1])
+        tile = _tile(len(queries), queries.shape[1])
+        if queries.device.type == "cpu":  # scores stay in the cache until they are summed: a sixth less time
+            tile = min(tile, max(2048, _CACHED // len(queries)))
         for start in range(0, self.kge.n_entities, tile):
             rows = self.kge.candidate(to_float32(self.kge.entity[start : start + tile]), seen)
             sums.add(pair_scores(queries, rows, self.kge.pair_of(seen)), start)
@@ -989,6 +1047,13 @@ def _mask(scores: torch.Tensor, start: int, relations: NDArray[np.int64], among:
             kept = scores[row, columns]
             scores[row] = -torch.inf
             scores[row, columns] = kept
+
+
+def _runs(lists: list[Ids]) -> FilterRuns:
+    """Return lists of ids, one after the other."""
+    last = np.cumsum([len(ids) for ids in lists])
+    ids = np.concatenate([np.empty(0, np.int64), *lists]).astype(np.int32)
+    return FilterRuns(np.concatenate([[0], last[:-1]]), last, ids)
 
 
 def _places(among: Ids, answers: Ids) -> Ids:
