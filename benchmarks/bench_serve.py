@@ -66,7 +66,9 @@ def main() -> None:
                     1000 * used / (len(outcome.seconds) * max(1, given.batch)), 3
                 )
             else:
-                report |= asyncio.run(soak(port, requests, given.clients, given.seconds))
+                mixed = requests + other_requests(folder, len(requests) // 20)
+                np.random.default_rng(0).shuffle(mixed)
+                report |= asyncio.run(soak(port, mixed, given.clients, given.seconds))
             report |= gauges(port)
     print(json.dumps(vars(given) | report, indent=2, default=str))
 
@@ -98,15 +100,12 @@ def served(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        loaded, address = process.stderr.readline(), process.stderr.readline()
-        port = int(address.split(":")[2].split("/")[0])
-        while True:
-            try:
-                health = get_json(port, "/health")
-                break
-            except OSError:
-                time.sleep(0.01)
-        report = {"seconds to the first reply": round(time.monotonic() - began, 2), "printed": loaded.strip()}
+        port = int(process.stderr.readline().split(":")[2].split("/")[0])
+        fetch(port, "/")
+        report: dict[str, Any] = {"seconds to the page": round(time.monotonic() - began, 2)}
+        health = get_json(port, "/api/model")  # waits until the model is loaded
+        report["seconds to the first reply of the model"] = round(time.monotonic() - began, 2)
+        report["printed"] = process.stderr.readline().strip()
         while not health.get("verified"):
             time.sleep(0.1)
             health = get_json(port, "/health")
@@ -136,6 +135,21 @@ def make_requests(folder: Path, batch: int, like_known: bool) -> list[bytes]:
     ]
     head = "POST /api/ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return [f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode() for body in bodies]
+
+
+def other_requests(folder: Path, n: int) -> list[bytes]:
+    """Return n requests of each other kind, and n for names that are not there."""
+    dataset = Dataset.load(folder / "dataset", verify=False)
+    assert dataset.entities is not None and dataset.relations is not None
+    found = []
+    for h, r, t in dataset.train[np.random.default_rng(2).integers(0, len(dataset.train), n)].tolist():
+        head, relation, tail = dataset.entities.name(h), dataset.relations.name(r), dataset.entities.name(t)
+        found += [
+            ("/api/search", {"q": head[: 1 + h % 9]}), ("/api/facts", {"entity": head}),
+            ("/api/neighbors", {"entity": tail}), ("/api/ask", {"head": head + "x", "relation": relation}),
+            ("/api/explain", {"head": head, "relation": relation, "tail": tail}),
+        ]  # fmt: skip
+    return [f"GET {path}?{urlencode(given)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path, given in found]
 
 
 @dataclass

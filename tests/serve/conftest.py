@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,10 +83,12 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def serving(service: Service, token: str | None = None) -> Iterator[Client]:
-    server = ModelServer(service, 0, token=token)
+    server = ModelServer(lambda: service, 0, token=token)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
+        while (health := Client(server.port).get("/health")).status == 503 and health.json["code"] == "loading":
+            time.sleep(0.01)
         yield Client(server.port)
     finally:
         server.stop()

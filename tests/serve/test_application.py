@@ -21,6 +21,7 @@ import pytest
 
 import grash
 from grash.api.model import Prediction, Query, load_model
+from grash.errors import InputError
 from grash.serve import guard, server
 from grash.serve.batching import Conditions, Question, answer_batch
 from grash.serve.server import ModelServer
@@ -338,7 +339,7 @@ def test_short_forms_of_iris_are_understood() -> None:
 
 
 def test_stopping_leaves_no_thread_behind(model_path: Path) -> None:
-    server_of = ModelServer(Service.load(model_path, "cpu"), 0)
+    server_of = ModelServer(lambda: Service.load(model_path, "cpu"), 0)
     thread = threading.Thread(target=server_of.run, daemon=True)
     thread.start()
     wait_for(lambda: Client(server_of.port).get("/health").status == 200)
@@ -347,6 +348,53 @@ def test_stopping_leaves_no_thread_behind(model_path: Path) -> None:
     assert not thread.is_alive()
     with pytest.raises(OSError):
         Client(server_of.port).get("/health")
+
+
+def test_the_page_is_there_and_requests_wait_while_the_model_is_loaded(model_path: Path) -> None:
+    ready = threading.Event()
+
+    def load() -> Service:
+        assert ready.wait(20)
+        return Service.load(model_path, "cpu")
+
+    server_of = ModelServer(load, 0, token="s3cret")
+    served, allowed = Client(server_of.port), {"Authorization": "Bearer s3cret"}
+    thread = threading.Thread(target=server_of.run, daemon=True)
+    thread.start()
+    page, health = served.get("/"), served.get("/health")
+    assert (
+        page.status == 200
+        and b"Loading the model" in page.body
+        and "script-src" in page.headers["content-security-policy"]
+    )
+    assert (health.status, health.json["code"], health.headers["retry-after"]) == (503, "loading", "1")
+    assert served.get("/api/ask", head="Lima", relation="near").status == 401  # before it waits
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(served.get, "/api/ask", allowed, head="Lima", relation="near")
+        time.sleep(0.1)
+        assert not waiting.done()
+        ready.set()
+        assert waiting.result(20).status == 200
+    assert served.get("/").body == page.body and served.get("/health").status == 200
+    server_of.stop()
+    thread.join(20)
+
+
+def test_a_model_that_cannot_be_loaded_stops_the_server() -> None:
+    def load() -> Service:
+        raise InputError("This model is broken.")
+
+    with pytest.raises(InputError, match="This model is broken"):
+        ModelServer(load, 0).run()
+
+
+@pytest.mark.slow
+def test_the_server_listens_before_anything_heavy_is_imported() -> None:
+    code = (
+        "import sys, grash.serve.server; print([m for m in ('torch', 'numpy', 'numba', 'fastapi') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
 
 
 def test_every_reply_is_json_of_ascii(client: Client) -> None:
@@ -360,7 +408,7 @@ def test_the_command_serves_until_ctrl_c(model_path: Path) -> None:
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     with process.stderr:
-        loaded, address = process.stderr.readline(), process.stderr.readline()
+        address, loaded = process.stderr.readline(), process.stderr.readline()
         assert "places" in loaded and "press Ctrl-C to stop" in address
         served = Client(int(address.split(":")[2].split("/")[0]))
         wait_for(lambda: answers(served))

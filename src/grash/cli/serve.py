@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from grash.cli.console import say, show, show_log
 from grash.cli.options import Device, ModelFolder, Overwrite, Threads
 from grash.formatting import format_duration
+
+if TYPE_CHECKING:
+    from grash.serve.service import Service
 
 Endpoint = Annotated[str | None, typer.Option(help="Address of another server than the Hub.")]
 
@@ -35,24 +38,30 @@ def serve(
 
     It listens on 127.0.0.1 only, and changes nothing. /docs describes the REST service. Ctrl-C stops it.
     """
-    from grash.engines.trainer import set_threads
     from grash.errors import ConfigError
     from grash.optional import optional_import
 
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise ConfigError("--token is not possible: give one or more printable ASCII characters.")
-    for module in ("fastapi", "uvicorn"):
-        optional_import(module, extra="serve", purpose="grash serve")
+    for module in ("fastapi", "httptools", "uvicorn"):
+        optional_import(module, extra="serve", purpose="grash serve", load=False)
     from grash.serve.server import ModelServer
-    from grash.serve.service import Service
 
-    show_log()
-    set_threads(threads)
+    def load() -> Service:
+        from grash.engines.trainer import set_threads
+        from grash.serve.service import Service
+
+        set_threads(threads)
+        service = Service.load(model, device)
+        say(f"{service.model!r}, loaded after {format_duration(time.monotonic() - began)}")
+        return service
+
     began = time.monotonic()
-    service = Service.load(model, device)
-    server = ModelServer(service, port, token=token)
+    show_log()
+    if not any((folder / "model.json").is_file() for folder in (model, model / "model")):
+        load()  # raises what is wrong, before an address is printed
+    server = ModelServer(load, port, token=token)
     address = f"http://127.0.0.1:{server.port}/"
-    say(f"{service.model!r}, loaded in {format_duration(time.monotonic() - began)}")
     say(f"{address}{'' if token is None else '#token=TOKEN'}  (press Ctrl-C to stop)")
     if open_page:
         import webbrowser

@@ -7,28 +7,29 @@ thread, which `batching.py` feeds; the rest runs in two others, so the event loo
 from __future__ import annotations
 
 import asyncio
-import base64
 import csv
-import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from grash import __version__
 from grash.api.model import Query as IdQuery
 from grash.errors import Diverged, FormatError, GrashError, InputError, UnknownName
 from grash.serve.batching import Batcher, Busy, Conditions, Question
-from grash.serve.guard import Guard, Metrics
+from grash.serve.guard import Metrics
+from grash.serve.loading import content_security_policy, home_page
 from grash.serve.service import MAX_FACTS, MAX_K, Service, check_k
 
 MAX_QUESTIONS = 1000  # of a batch
@@ -39,7 +40,6 @@ _MAX_NAME = 4096  # characters of a name in a request
 _COLUMNS = ("question", "head", "relation", "tail", "asked", "rank", "answer", "score", "known", "probability")
 _FORMULA = re.compile(r"^[=+\-@\t\r]")
 
-Name = Annotated[str | None, Query(max_length=_MAX_NAME)]
 Count = Annotated[int, Query(description=f"Number of answers, 1 to {MAX_K:,}.")]
 Format = Literal["json", "csv"]
 Answered = Iterable[dict[str, Any]]  # questions with their answers
@@ -54,6 +54,19 @@ class AskedQuestion(BaseModel):
     tail: str | None = Field(None, max_length=_MAX_NAME)
 
 
+class OneQuestion(BaseModel):
+    """A question with conditions on its answers, as parameters of an address."""
+
+    head: str | None = Field(None, max_length=_MAX_NAME)
+    relation: str | None = Field(None, max_length=_MAX_NAME)
+    tail: str | None = Field(None, max_length=_MAX_NAME)
+    k: int = Field(10, description=f"Number of answers, 1 to {MAX_K:,}.")
+    like_known: bool = Field(True, description="Only entities seen on that side of the relation in train.")
+    new_only: bool = Field(False, description="Leave out answers that are in the graph.")
+    answer_type: str | None = Field(None, max_length=_MAX_NAME, description="Only entities with this type.")
+    format: Format = "json"
+
+
 class AskedBatch(BaseModel):
     """Questions with the same conditions on their answers."""
 
@@ -65,6 +78,9 @@ class AskedBatch(BaseModel):
     like_known: bool = Field(True, description="Only entities seen on that side of the relation in train.")
     new_only: bool = Field(False, description="Leave out answers that are in the graph.")
     answer_type: str | None = Field(None, max_length=_MAX_NAME, description="Only entities with this type.")
+
+
+AnyQuestion = AskedQuestion | OneQuestion
 
 
 class Answer(BaseModel):
@@ -103,21 +119,21 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(service: Service, *, token: str | None = None) -> Guard:
-    """Return the application that serves a model."""
+def make_app(service: Service, metrics: Metrics) -> Any:
+    """Return the ASGI application that serves a model."""
     api = FastAPI(
         title="grash", version=__version__, docs_url=None, redoc_url=None, responses=_PROBLEMS,
         redirect_slashes=False,
         description="Questions to a trained knowledge graph embedding model. Read-only.",
     )  # fmt: skip
-    metrics = Metrics()
     endpoints = _Endpoints(service, metrics)
     get: dict[str, Any] = {"methods": ["GET"]}
     api.add_api_route("/api/model", endpoints.about, **get, summary="The model, its graph and its relations")
     api.add_api_route("/api/search", endpoints.search, **get, summary="Names that begin like a text, or nearly")
     api.add_api_route(
-        "/api/ask", endpoints.ask, **get, summary="The best answers to a question", response_model=Answers
-    )
+        "/api/ask", endpoints.ask, **get, summary="The best answers to a question", response_model=Answers,
+        openapi_extra={"parameters": _parameters(OneQuestion)},
+    )  # fmt: skip
     api.add_api_route(
         "/api/ask", endpoints.ask_many, methods=["POST"], summary="Many questions", response_model=AnsweredBatch
     )
@@ -128,7 +144,15 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
     api.add_api_route("/metrics", endpoints.metrics_text, **get, response_class=PlainTextResponse)
     _add_pages(api)
     _add_errors(api, endpoints)
-    return Guard(api, metrics, token)
+    endpoints.ranking.submit(service.rank_once)
+    # FastAPI itself looks for telemetry settings at every request, which takes as long as a tenth of a question
+    return partial(Starlette.__call__, api)
+
+
+def _parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """Return the fields of a model as parameters of an address, for OpenAPI."""
+    fields = model.model_json_schema()["properties"]
+    return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in fields.items()]
 
 
 class _Endpoints:
@@ -148,14 +172,13 @@ class _Endpoints:
     ) -> Response:  # fmt: skip
         return _json({"results": await self.run(lambda: self.service.search(q, k, kind))})
 
-    async def ask(
-        self, head: Name = None, relation: Name = None, tail: Name = None, k: Count = 10,
-        like_known: Annotated[bool, Query(description="Only entities seen on that side in train.")] = True,
-        new_only: bool = False, answer_type: Name = None, format: Format = "json",
-    ) -> Response:  # fmt: skip
-        conditions = Conditions(new_only, like_known, answer_type)
-        asked = [AskedQuestion(head=head, relation=relation, tail=tail)]
-        return await self._answer(asked, k, conditions, _one_json if format == "json" else _csv)
+    async def ask(self, request: Request) -> Response:
+        try:  # one model, not one parameter each: FastAPI takes longer to collect eight than the model to check them
+            asked = OneQuestion.model_validate(dict(request.query_params))
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False)) from None
+        conditions = Conditions(asked.new_only, asked.like_known, asked.answer_type)
+        return await self._answer([asked], asked.k, conditions, _one_json if asked.format == "json" else _csv)
 
     async def ask_many(self, batch: AskedBatch, format: Format = "json") -> Response:
         if not 1 <= len(batch.questions) <= MAX_QUESTIONS:
@@ -201,7 +224,7 @@ class _Endpoints:
         return PlainTextResponse(self.metrics.text(self.batcher.n_waiting), media_type="text/plain; version=0.0.4")
 
     async def _answer(
-        self, asked: list[AskedQuestion], k: int, conditions: Conditions, write: Callable[[Answered], Response]
+        self, asked: Sequence[AnyQuestion], k: int, conditions: Conditions, write: Callable[[Answered], Response]
     ) -> Response:
         check_k(k)
         service = self.service
@@ -221,7 +244,7 @@ class _Endpoints:
             return reply()
         return await asyncio.get_running_loop().run_in_executor(self.others, reply)
 
-    def _queries(self, asked: list[AskedQuestion]) -> list[IdQuery]:
+    def _queries(self, asked: Sequence[AnyQuestion]) -> list[IdQuery]:
         queries = []
         for i, question in enumerate(asked, 1):
             try:
@@ -307,13 +330,12 @@ def _status_of(error: GrashError) -> tuple[int, str]:
 
 
 def _add_pages(api: FastAPI) -> None:
-    page = files("grash.serve").joinpath("page/page.html").read_text(encoding="utf-8")
+    page, policy = home_page()
     docs: str | None = None
-    headers = {"content-security-policy": content_security_policy(page)}
 
     @api.get("/", include_in_schema=False)
     async def home() -> Response:
-        return HTMLResponse(page, headers=headers)
+        return HTMLResponse(page, headers={"content-security-policy": policy})
 
     @api.get("/docs", include_in_schema=False)
     async def documentation() -> Response:
@@ -321,19 +343,6 @@ def _add_pages(api: FastAPI) -> None:
         if docs is None:
             docs = _docs_page(api.openapi())
         return HTMLResponse(docs, headers={"content-security-policy": content_security_policy(docs)})
-
-
-def content_security_policy(page: str) -> str:
-    """Return a policy that allows the scripts and styles of this page and nothing else."""
-    hashes = {}
-    for tag in ("script", "style"):
-        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found]
-        hashes[tag] = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
-    return (
-        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
 
 
 def _docs_page(schema: dict[str, Any]) -> str:

@@ -1,23 +1,30 @@
-"""Runs the application on 127.0.0.1 with uvicorn, and closes connections that send their request too slowly."""
+"""Runs the application on 127.0.0.1 with uvicorn, and closes connections that send their request too slowly.
+
+It listens before the model is loaded, which happens in a thread, and imports nothing heavy itself.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from grash.errors import InputError
-from grash.serve.application import make_app
-from grash.serve.service import Service
+from grash.serve.guard import Guard, Metrics
+from grash.serve.loading import Loading
+
+if TYPE_CHECKING:
+    from grash.serve.service import Service
 
 HEAD_SECONDS = 10.0  # a connection must send the head of a request within this time
 MAX_CONNECTIONS = 1024
 
 
-class TimedProtocol(H11Protocol):
+class TimedProtocol(HttpToolsProtocol):
     """HTTP/1.1 with a limit on the time that the head of a request may take; uvicorn has none."""
 
     def connection_made(self, transport: Any) -> None:
@@ -53,25 +60,41 @@ class TimedProtocol(H11Protocol):
 class ModelServer:
     """A server of a model on 127.0.0.1; `run` returns when it is stopped."""
 
-    def __init__(self, service: Service, port: int, *, token: str | None = None) -> None:
-        """Raises InputError if the port is in use; 0 chooses a free one."""
-        self._service, self._socket = service, _listen(port)
+    def __init__(self, load: Callable[[], Service], port: int, *, token: str | None = None) -> None:
+        """load: returns the model, in a thread. Raises InputError if the port is in use; 0 chooses a free one."""
+        self._load, self._socket = load, _listen(port)
         self.port: int = self._socket.getsockname()[1]
+        self._loading, self._metrics = Loading(), Metrics()
+        self._failure: BaseException | None = None
         self._server = uvicorn.Server(
             uvicorn.Config(
-                make_app(service, token=token), http=TimedProtocol, ws="none", lifespan="off", log_level="error",
-                access_log=False, limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=30, server_header=False,
-                timeout_graceful_shutdown=5, log_config=None,
+                Guard(self._loading, self._metrics, token), http=TimedProtocol, ws="none", lifespan="off",
+                log_level="error", access_log=False, limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=30,
+                server_header=False, timeout_graceful_shutdown=5, log_config=None,
             )
         )  # fmt: skip
 
     def run(self) -> None:
-        """Serve until `stop` or Ctrl-C. The index of names is built in another thread meanwhile."""
-        threading.Thread(target=self._service.warm_up, name="warm-up", daemon=True).start()
+        """Serve until `stop` or Ctrl-C; raises what loading the model raised."""
+        threading.Thread(target=self._start, name="load", daemon=True).start()
         try:
             self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _start(self) -> None:
+        try:
+            service = self._load()
+            from grash.serve.application import make_app
+
+            self._loading.app = make_app(service, self._metrics)
+        except BaseException as error:
+            self._failure = error
+            self.stop()
+            return
+        service.warm_up()
 
     def stop(self) -> None:
         self._server.should_exit = True

@@ -6,8 +6,8 @@ becomes a path.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from dataclasses import asdict
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -32,6 +32,7 @@ MAX_ON_MAP = 14  # entities around the one in the middle
 _MAX_TYPES = 200
 _MAX_RELATIONS = 5000  # listed by `about`
 _ROWS = 1 << 22
+_MAX_READ = 50_000_000  # triples whose like-known entities are read at the start: up to 16 bytes each
 
 
 class Service:
@@ -48,10 +49,18 @@ class Service:
     def load(cls, folder: Path, device: str = "auto") -> Service:
         return cls(Model.load(folder, device=device, verify=False), model_folder(folder))
 
+    def rank_once(self) -> None:
+        """Ask a question, so that the first person who does need not wait for code and tables to be loaded."""
+        h, r, _ = self.dataset.train[0].tolist()
+        with contextlib.suppress(GrashError):  # a model that is not finite is reported with the first answer
+            self.model.predict_many([Query(h, r, None)], like_known=True)
+
     def warm_up(self) -> None:
         """Build the indexes of names and triples, and compare the files with their checksums; meant for a thread."""
         _ = self.entity_search, self.relation_search
         self.model.triple_index = TripleIndex(self.dataset)
+        if len(self.dataset.train) <= _MAX_READ:
+            self.model.seen_entities.read(range(self.dataset.n_relations))
         if self.folder is None:
             return
         try:
@@ -172,7 +181,7 @@ class Service:
             "relation": None if query.relation is None else relation(query.relation),
             "tail": None if query.tail is None else name(query.tail),
             "asked": query.asked,
-            "answers": [{"rank": i, **_without_none(asdict(answer))} for i, answer in enumerate(found, 1)],
+            "answers": [_ranked(i, answer) for i, answer in enumerate(found, 1)],
         }
         if (meaning := probability_meaning(self.model, query, found)) is not None:
             answered["meaning"] = meaning
@@ -258,5 +267,6 @@ def _degrees(dataset: Dataset) -> Any:
     return counts
 
 
-def _without_none(answer: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in answer.items() if value is not None}
+def _ranked(rank: int, answer: Prediction) -> dict[str, Any]:
+    content = {"rank": rank, "name": answer.name, "id": answer.id, "score": answer.score, "known": answer.known}
+    return content if answer.probability is None else {**content, "probability": answer.probability}
