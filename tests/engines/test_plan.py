@@ -63,6 +63,7 @@ def test_a_plan_on_a_machine_without_cuda_does_not_mention_it(tmp_path: Path, mo
     for planned in plan.rounds:
         choice = planned.implementation
         assert (choice.fused, choice.unfused, choice.stack_size) == (0, planned.n_trials, 1)
+    assert "time" not in str(plan).splitlines()[0] and ">time<" not in plan._repr_html_()  # without a probe
     for text in (str(plan), plan.details()):
         assert "cuda" not in text.lower() and "fused" not in text and " here: " not in text
 

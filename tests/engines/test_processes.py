@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -22,6 +23,7 @@ from grash.engines.choose import choose_engine, worker_devices
 from grash.engines.local import LocalEngine
 from grash.engines.processes import ProcessEngine
 from grash.errors import ConfigError, GrashError, OutputError
+from grash.kernels.device import compile_seconds, count_compiling
 from grash.search.callbacks import OnChange
 from grash.search.ledger import SearchState
 from grash.search.trial import Trial
@@ -345,6 +347,31 @@ def test_memory_admits_as_many_trials_at_once_as_fit(tmp_path: Path, monkeypatch
     assert started(ProcessEngine(tmp_path, ["cuda:0"] * 3), 400, 400, 400) == ["cuda:0", "cuda:0", None]
     assert started(ProcessEngine(tmp_path, ["cuda:0"] * 3), 400, 600, 500) == ["cuda:0", None, "cuda:0"]
     assert started(ProcessEngine(tmp_path, ["cuda:0", "cuda:1"]), 5000, 5000, 1) == ["cuda:0", "cuda:1", None]
+
+
+def test_what_workers_compile_is_counted_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Runner:
+        folder = tmp_path
+
+        def run(self, trial: Trial, report: Any) -> Any:
+            count_compiling(6.0)
+            return trial.result("ok", mrr=0.5, positives=1)
+
+    trial, before = Trial(1, 0, 1, {}, ()), compile_seconds()
+    message = processes.run_trial(Runner(), trial, lambda *given: None)  # type: ignore[arg-type]
+    assert message["compiled"] == pytest.approx(6.0) == compile_seconds() - before
+
+    class Answering(Silent):
+        def recv_bytes(self) -> bytes:
+            return json.dumps(message).encode()
+
+    worker = processes._Worker
+    monkeypatch.setattr(ProcessEngine, "_new_worker", lambda self, device: worker(device, Silent(), Answering()))  # type: ignore[arg-type]
+    engine, before = ProcessEngine(tmp_path, ["cpu"] * 3), compile_seconds()
+    for each in engine._workers[:2]:
+        each.trial = trial
+    engine._receive(engine._workers[0], lambda *given: None)
+    assert compile_seconds() - before == pytest.approx(3.0)  # two workers compiled at the same time
 
 
 def test_workers_are_spread_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:

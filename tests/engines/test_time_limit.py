@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.engines.driver import Driver
+from grash.kernels.device import count_compiling
 from grash.search.ledger import LEDGER_FILE, SearchState, encode, read_ledger
 from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.settings import make_settings
@@ -81,7 +82,9 @@ def timed_search(
         begun = (path / LEDGER_FILE).is_file()
         (path / SEARCH_FILE).touch()
         table = TimedTable(graphs, path, clock=clock, slowness=slowness, **engine)
-        limit = TimeLimit(choice.time, clock.now - choice.used) if not begun else more and TimeLimit(more, clock.now)
+        limit = (
+            TimeLimit.of(choice.time, clock.now - choice.used) if not begun else more and TimeLimit.of(more, clock.now)
+        )
         driver = Driver(folder, graphs, table, choice=choice, limit=limit or None)  # type: ignore[arg-type]
         return driver.run(), table
 
@@ -99,6 +102,21 @@ def test_a_search_ends_in_time_however_wrong_the_measurement_was(
     fine = make_settings({**choice.settings, "space": SPACE, "proposals": "random"})
     assert state.spent <= fine.budget + 1e-9
     assert essence(SearchState.replay(read_ledger(path / LEDGER_FILE))) == essence(state)
+
+
+def test_compiling_while_the_search_runs_is_not_part_of_the_time(tmp_path: Path) -> None:
+    class Compiling(TimedTable):
+        def _result(self, trial: Trial) -> TrialResult:
+            self.clock.now += 7.0  # e.g. the first calibration after an installation
+            count_compiling(7.0)
+            return super()._result(trial)
+
+    clock, plain = Clock(), Clock()
+    with mock.patch(f"{__name__}.TimedTable", Compiling):
+        compiled, table = timed_search(tmp_path / "a", choose(60.0), 1.0, clock=clock)
+    expected, _ = timed_search(tmp_path / "b", choose(60.0), 1.0, clock=plain)
+    assert compiled.changes == expected.changes and compiled.seconds == pytest.approx(expected.seconds, abs=0.01)
+    assert clock.now - plain.now == pytest.approx(7.0 * len(table.ran))
 
 
 def test_a_search_that_is_as_fast_as_measured_runs_as_planned(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from grash.kernels import compile_ahead
+from grash.kernels.device import compile_seconds
 from triton_interpreter import needs_triton
 
 DRIVER = """
@@ -206,3 +209,12 @@ def test_a_process_that_ends_compiles_nothing_more() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
     assert done.returncode == 0 and done.stdout.count("done") <= 2 * (os.cpu_count() or 1), done
     assert threading.main_thread().is_alive()
+
+
+def test_a_launch_that_waits_for_its_kernel_counts_as_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 13.5])
+    monkeypatch.setattr(compile_ahead, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    before = compile_seconds()
+    finished: list[str] = []
+    assert compile_ahead._CompileMode().submit("key", lambda: "kernel", finished.append) == "kernel"
+    assert finished == ["kernel"] and compile_seconds() - before == pytest.approx(3.5)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import grash
 from grash.report.meaning import (
     best_per_model,
     changed_settings,
     early_stop,
+    over_time,
     questions,
     relation_rows,
     settings_text,
@@ -16,7 +19,7 @@ from grash.report.meaning import (
 )
 from grash.report.page import sample_predictions
 from grash.report.summary import read_state, trial_spans
-from grash.search.ledger import read_ledger
+from grash.search.ledger import SearchState, read_ledger
 from grash.training.config import TrainConfig
 from report.runs import write_run
 from small_graph import rings
@@ -40,6 +43,36 @@ def test_an_early_stop_names_the_validation_that_patience_counted_from() -> None
     history = [{"step": i, "epoch": i + 1.0, "mrr": 0.1 * i, "score": score} for i, score in enumerate(scores)]
     found = early_stop(history, TrainConfig(epochs=9.0, patience=2))
     assert found == "training stopped at epoch 4 of 9: no better validation since epoch 2 (valid MRR 0.1000)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "resumed", "expected"),
+    [
+        (29.9, 30.0, 30.0, ""),
+        (30.3, 30.0, 30.0, ""),  # shown as 30 s of 30 s
+        (
+            33.0, 30.0, 30.0,
+            "3.0 s over the time: the rounds took 14 s (planned: 9.0 s), final training and test took 16 s "
+            "(planned: 13 s)",
+        ),
+        (
+            33.0, 35.0, 35.0,
+            "3.0 s over the time: after reading and measuring (3.0 s), too little was left for the smallest search",
+        ),
+        (50.0, 30.0, 60.0, "20 s over the time: it was resumed with more time"),
+    ],
+)  # fmt: skip
+def test_a_search_that_ends_after_its_time_tells_why(
+    seconds: float, limit: float, resumed: float, expected: str
+) -> None:
+    parts = {"start": 4.0, "rounds": 5.0, "finalists": 0.0, "final training": 11.0, "test": 2.0}
+    plan = {"time": 30.0, "limit": limit, "used": 3.0, "seconds": parts}
+    state = SearchState(
+        settings={"time": 30.0}, seconds=seconds, time_plan=plan, time_limit=resumed, final_began=17.0, finished=True
+    )
+    state.rounds.append(None)  # type: ignore[arg-type]
+    assert over_time(state) == expected
+    assert over_time(SearchState(seconds=seconds, finished=True)) == ""
 
 
 def test_relations_with_the_most_questions_come_first() -> None:

@@ -67,7 +67,8 @@ def test_a_training_that_ends_leaves_the_others():
     assert [step.config.lr for step in steps.steps] == [0.3, 0.2]
 
 
-def test_reasons_against_a_capture_name_the_setting():
+def test_reasons_against_a_capture_name_the_setting(monkeypatch):
+    monkeypatch.setattr("grash.training.captured.why_no_triton", lambda device: ["the device is cpu, not cuda"])
     config = TrainConfig(loss="bce")
     assert why_not(config, CPU) == ["the device is cpu, not cuda"] and not uses_captured_step(config, CPU)
     for changes in (

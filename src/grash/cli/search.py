@@ -22,6 +22,7 @@ from grash.report.meaning import (
     baseline_text,
     best_per_model,
     final_stop,
+    over_time,
     questions,
     settings_text,
 )
@@ -346,6 +347,8 @@ def _print_result(result: SearchResult, dataset: Dataset) -> None:
         show(f"  valid MRR {best.mrr:.4f} [{best.interval[0]:.3f}, {best.interval[1]:.3f}] in round {best.round}")
     of_time = "" if state.settings.get("time") is None else f" of {format_duration(state.settings['time'])}"
     show(f"cost {state.spent:.4g} of {state.budget:g} full runs in {format_duration(state.seconds)}{of_time}")
+    if late := over_time(state):
+        show(wrapped(late, indent="  "))
     for change in state.changes:
         show(wrapped(f"changed on the way: {change}", indent="  "))
     if len(state.settings.get("models", [])) > 1:

@@ -210,7 +210,9 @@ class Driver:
 
     @property
     def _elapsed(self) -> float:
-        return self.before + time.monotonic() - self.began
+        """Seconds of the search so far; of one within a time, without compiling."""
+        began = self.began if self.limit is None else self.limit.without_compiling().began
+        return self.before + time.monotonic() - began
 
     def _plan_change(self, action: Event | RunTrials | None) -> Event | None:
         """Return what to change before an action, to end in time."""

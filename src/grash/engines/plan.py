@@ -112,11 +112,15 @@ class SearchPlan:
         return f"SearchPlan({rounds}; {self.billed:.3g} of {self.budget:g} full runs)"
 
     def _repr_html_(self) -> str:
-        rows = [_row(r, self.at_once) for r in self.all_rounds]
-        return html_table("Plan of the search", _HEADINGS, rows, below=" ".join(_summary_lines(self)))
+        return html_table("Plan of the search", *self._columns(), below=" ".join(_summary_lines(self)))
 
     def __str__(self) -> str:
-        return "\n".join([*_table(_HEADINGS, [_row(r, self.at_once) for r in self.all_rounds]), *_summary_lines(self)])
+        return "\n".join([*_table(*self._columns()), *_summary_lines(self)])
+
+    def _columns(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return headings and rows; without a probe there is no column of times."""
+        n = len(_HEADINGS) - (self.seconds is None)
+        return _HEADINGS[:n], [_row(r, self.at_once)[:n] for r in self.all_rounds]
 
     def details(self) -> str:
         """Return a wide table with fidelity, steps, negatives, memory and disk, followed by all notes."""

@@ -144,6 +144,10 @@ class ProcessEngine:
             return []
         if "fatal" in message:
             raise GrashError(f"A worker on {worker.device} could not start: {message['fatal']}")
+        from grash.kernels.device import count_compiling
+
+        n_running = sum(other.trial is not None for other in self._workers)
+        count_compiling(message.get("compiled", 0.0) / n_running)  # workers compile at the same time
         trial, worker.trial = worker.trial, None
         assert trial is not None
         ended = read_ended(trial, message)
@@ -256,8 +260,12 @@ def work(
 
 def run_trial(runner: TrialRunner, trial: Trial, report: Report) -> dict[str, Any]:
     """Run a trial in a worker and return the message on how it ended: a result, stopped, or a full disk."""
+    from grash.kernels.device import compile_seconds
+
+    before = compile_seconds()
     try:
-        return {"result": runner.run(trial, report).to_json()}
+        result = runner.run(trial, report).to_json()
+        return {"result": result, "compiled": compile_seconds() - before}
     except KeyboardInterrupt:
         return {"stopped": True}
     except OutputError as error:

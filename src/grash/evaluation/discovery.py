@@ -164,7 +164,7 @@ def _with_answers(best: Discovered, judge: _Judge, heads: Ids, k: int, least: fl
         heads, n_answers = waiting.pop()
         rows, ids, scores, sums = judge.ask(heads, "tail", n_answers)
         probable = judge.tail_probabilities(scores, sums[0][rows])
-        loop = (heads[rows] == ids) & ~judge.has_loops
+        loop = (heads[rows] == ids) & (not judge.has_loops)
         limit = best.limit(k, least)
         kept = np.flatnonzero((probable >= limit) & ~loop)
         triples = np.stack([heads[rows[kept]], np.full(len(kept), judge.relation), ids[kept]], 1)

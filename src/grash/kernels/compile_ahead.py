@@ -16,12 +16,15 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
+
+from grash.kernels.device import count_compiling
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +96,7 @@ class _CompileMode:
         if missing is not None:
             missing.append((key, compile_kernel))
             return None
-        kernel, future = None, _compiling.pop(key, None)
+        began, kernel, future = time.monotonic(), None, _compiling.pop(key, None)
         if future is not None:
             try:
                 kernel = future.result()
@@ -102,6 +105,7 @@ class _CompileMode:
         if kernel is None:
             kernel = compile_kernel()
         finish(kernel)
+        count_compiling(time.monotonic() - began)
         return kernel
 
 

@@ -119,11 +119,17 @@ def restore_threads() -> Iterator[None]:
 
 
 def compile_seconds() -> float:
-    """Return how long numba has compiled in this process since the first call of this function.
+    """Return how long this process has waited for compilers since the first call of this function.
 
-    Compiled loops are stored on disk, so this grows only in the first runs after an installation.
+    These are numba, Triton where a launch waits for its kernel, and what `count_compiling` adds. Compiled code is
+    stored on disk, so this grows only in the first runs after an installation.
     """
     return _compile_timer().seconds
+
+
+def count_compiling(seconds: float) -> None:
+    """Add seconds of compiling that this process has waited for, e.g. of a worker."""
+    _compile_timer().seconds += seconds
 
 
 def call_when_compiling(tell: Callable[[], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 ROUND_COLUMNS = ("round", "entities", "triples", "epochs", "done", "run", "wait", "fail", "best MRR", "cost")
 _REDRAW_SECONDS = 0.25
 _BAR_WIDTH = 14
+_LINE_WIDTH = 100  # of lines that are printed to a pipe or file
 _MOST_LINES = 4  # trials of one round on one device with their own line; more share one
 
 
@@ -125,7 +127,9 @@ def _as_html(shown: Any) -> str:
 
 
 def _print_line(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
+    """Print a line of progress; a longer one continues below, indented."""
+    lines = textwrap.wrap(printable(line), _LINE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def draw_search(state: SearchState, progress: TrialProgress, devices: Sequence[str], *, now: datetime) -> Group:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from grash.formatting import format_duration
 from grash.search.ledger import SearchState
 
 if TYPE_CHECKING:
@@ -43,6 +44,30 @@ def final_stop(state: SearchState, config: TrainConfig) -> str:
     if early or state.time_limit is None or round(last, 2) >= round(epochs, 2):
         return early
     return f"training stopped at epoch {last:.4g} of {epochs:g}: the time was over"
+
+
+def over_time(state: SearchState) -> str:
+    """Return why a search within a time ended after it; nothing if it did not."""
+    time, plan = state.settings.get("time"), state.time_plan
+    if time is None or not plan or not state.finished or state.seconds <= time:
+        return ""
+    if format_duration(state.seconds) == format_duration(time):
+        return ""
+    over = f"{format_duration(state.seconds - time)} over the time"
+    if state.time_limit is not None and state.time_limit > plan.get("limit", time):
+        return f"{over}: it was resumed with more time"
+    if plan.get("limit", time) > time:
+        used = format_duration(plan["used"])
+        return f"{over}: after reading and measuring ({used}), too little was left for the smallest search"
+    last = ("final training", "test") if state.final_began else ()
+    ending = sum(plan["seconds"].get(part, 0.0) for part in last)
+    rounds = sum(plan["seconds"].values()) - ending
+    took = (state.final_began or state.seconds) - plan["used"]
+    parts = [f"the rounds took {format_duration(took)} (planned: {format_duration(rounds)})"] if state.rounds else []
+    if last:
+        ended = format_duration(state.seconds - state.final_began)
+        parts.append(f"final training and test took {ended} (planned: {format_duration(ending)})")
+    return f"{over}: {', '.join(parts)}"
 
 
 def baseline_text(evaluation: Mapping[str, Any]) -> str:

@@ -214,6 +214,7 @@ class SearchState:
     changed_after: int = 0  # the round after which the rounds were changed last
     shares: dict[int, float] = field(default_factory=dict)  # by round: factor on its budget, to end in time
     final_epochs: float | None = None  # of the final training, if a time limit decides
+    final_began: float = 0.0  # value of `seconds` at which the final training started last
 
     @classmethod
     def replay(cls, events: Iterable[Event]) -> SearchState:
@@ -280,7 +281,7 @@ class SearchState:
     def _on_trial_started(self, event: Event) -> None:
         self.stopped = None
         if event["round"] == 0:
-            self.final_running = event
+            self.final_running, self.final_began = event, event.get("elapsed", 0.0)
         else:
             self.rounds[event["round"] - 1].running[event["number"]] = event
 

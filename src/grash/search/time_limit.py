@@ -54,7 +54,7 @@ class TimeLimit:
         return cls(parse_duration(given), time.monotonic() if began is None else began, compile_seconds())
 
     def without_compiling(self) -> TimeLimit:
-        """Return the same time, begun later by the seconds that numba has compiled since: once per installation."""
+        """Return the same time, begun later by the seconds of compiling since: once per installation."""
         compiled = compile_seconds()
         return TimeLimit(self.seconds, self.began + compiled - self.compiled, compiled)
 
