@@ -76,7 +76,7 @@ def test_triples_can_be_removed(trained):
     first = [
         tuple(names.name(int(i)) for names, i in zip((train.entities, train.relations, train.entities), train.train[0]))
     ]
-    model, report = trained.update(removed=grash.from_triples(first, n_valid=0, n_test=0), epochs=1)
+    model, report = trained.update(removed=first, epochs=1)
     assert report.diff.n_removed == 1 and len(model.dataset.train) == len(train.train) - 1
 
 

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from grash.report import trackers
 from grash.report.trackers import Store, Tracker, tracker
 from grash.search.callbacks import RunningSearch, report_event
 from grash.search.ledger import SearchState, read_ledger
+from grash.training.loop import Progress
 from report.runs import write_run
 
 
@@ -49,8 +51,8 @@ class Recorded(Store):
     def log_search(self, metrics: dict[str, float], n_ended: int) -> None:
         self._call("log_search", metrics, n_ended)
 
-    def end(self, metrics: dict[str, float], files: list[Path], *, ok: bool) -> None:
-        self._call("end", metrics, files, ok)
+    def end(self, metrics: dict[str, float], files: list[Path], trials: list[dict[str, Any]], *, ok: bool) -> None:
+        self._call("end", metrics, files, trials, ok)
 
 
 def replay(folder: Path, tracked: Tracker, *, until: int | None = None, known: int = 0) -> SearchState:
@@ -91,6 +93,25 @@ def test_a_resumed_search_continues_its_run_and_adds_what_is_missing(tmp_path: P
     assert second.calls[0][1] == "first"
     assert len(keys(first, "end_trial")) == 2 and len(keys(second, "end_trial")) == len(ends) - 2
     assert not set(keys(first, "end_trial")) & set(keys(second, "end_trial"))
+    rows = second.calls[-1][3]  # all trials, also those that the first process sent
+    assert sorted(row["trial"] for row in rows) == sorted(keys(first, "end_trial") + keys(second, "end_trial"))
+    assert all(row["mrr"] > 0 and row["lr"] > 0 for row in rows)
+
+
+def test_the_last_loss_and_epoch_of_a_short_trial_are_sent(tmp_path: Path) -> None:
+    state = write_run(tmp_path, n_trials=4).state
+    store, search = Recorded(), RunningSearch(tmp_path, state, ("cpu",))
+    tracked, result = Tracker("recorded", store), state.rounds[0].results[0]
+    tracked.on_plan(search)
+    del store.calls[:]
+    for step in (1, 2, 3):  # within ten seconds: the first is sent at once, the last at the end of the trial
+        tracked.on_progress(search, 1, 0, Progress(step, 9, step / 9, 1.0 / step, 1.0, 1.0, 1.0, None))
+    tracked.on_trial_end(search, replace(result, status="diverged", history=[]))
+    tracked.on_trial_end(search, replace(result, history=[{"step": 9, "epoch": 2.0, "loss": 0.25, "mrr": 0.5}]))
+    tracked.on_end(search)
+    sent = [call[2:] for call in store.calls if call[0] == "log_trial"][-3:]
+    assert [(step, metrics["loss"]) for metrics, step in sent] == [(1, 1.0), (3, 1 / 3), (9, 0.25)]
+    assert sent[-1][0] == {"valid_mrr": 0.5, "loss": 0.25, "epoch": 2.0}
 
 
 @pytest.mark.parametrize("failing", ["begin", "begin_trial", "end_trial", "log_search", "end"])

@@ -289,6 +289,7 @@ def test_a_watcher_receives_the_progress(eager: None) -> None:
     outcome = run(settings_of(), watch=seen.append)
     assert [p.step for p in seen] == [*range(1, outcome.step + 1)]
     assert seen[-1].n_steps == outcome.step and seen[-1].seconds_left == 0
+    assert {p.epochs for p in seen} == {seen[-1].epoch}
     assert seen[-1].epoch == pytest.approx(3.5, abs=0.01) and seen[0].best_mrr is None and seen[-1].best_mrr is not None
 
 

@@ -28,7 +28,7 @@ from grash.data.dataset import DATASET_FILE, SPLITS, Dataset, SplitName
 from grash.data.growth import grow
 from grash.data.iris import find_id, prefixes_of, shorten
 from grash.data.known_answers import KnownAnswers, TripleIndex, known_answers, known_relations
-from grash.data.load import Source, as_dataset, is_bundled, load_dataset
+from grash.data.load import Source, as_dataset, from_triples, is_bundled, load_dataset
 from grash.data.readers.source import dataset_name, split_files
 from grash.engines.memory import choose_device
 from grash.engines.update import NewRows, UpdateReport, UpdateSettings, update_model
@@ -491,8 +491,8 @@ class Model:
 
     def update(
         self,
-        added: Source | None = None,
-        removed: Source | None = None,
+        added: Source | Iterable[Any] | None = None,
+        removed: Source | Iterable[Any] | None = None,
         *,
         epochs: float | None = None,
         replay: float | None = None,
@@ -504,10 +504,10 @@ class Model:
     ) -> tuple[Model, UpdateReport]:
         """Continue the training on a changed graph; return the new model, and what changed and what it cost.
 
-        added, removed: triples by name, a file, a folder or a Dataset. Known names keep their rows, new ones get rows.
-        The triples of a file are added to train; those of a folder with splits to these. Triples of valid and test
-        stay held out. epochs: passes over the examples (default: 15 % of the earlier epochs, with freeze none: new
-        rows are only set).
+        added, removed: triples as for `from_triples`, a file, a folder or a Dataset. Known names keep their rows, new
+        ones get rows. The triples of a file are added to train; those of a folder with splits to these. Triples of
+        valid and test stay held out. epochs: passes over the examples (default: 15 % of the earlier epochs, with
+        freeze none: new rows are only set).
         replay: train on the new triples and that many old ones for each, instead of all. freeze: old rows stay as they
         are. new_rows: new rows start at what their triples point at (triples), at the mean of their neighbors
         (neighbors) or at random (random). evaluate: test at the end. watch: receives the progress.
@@ -1100,8 +1100,10 @@ def load_split(source: str | Path, split: SplitName = "test", **reading: Any) ->
     return graph
 
 
-def load_triples(source: Source, **reading: Any) -> Dataset:
+def load_triples(source: Source | Iterable[Any], **reading: Any) -> Dataset:
     """Load triples to add or to remove; nothing is split off. reading: separator, header, columns, literals, format."""
+    if not isinstance(source, Dataset | str | Path):
+        return from_triples(source, n_valid=0, n_test=0)
     if isinstance(source, Dataset) or is_bundled(Path(source)) or (Path(source) / DATASET_FILE).is_file():
         return as_dataset(source)
     return load_dataset(source, n_valid=0, n_test=0, **reading)

@@ -373,7 +373,7 @@ def _watcher(draw: Callable[[str], None]) -> Callable[[Progress], None]:
     from grash.report.live import progress_line
 
     memory = format_bytes(used_bytes(choose_device("cpu")))
-    return lambda progress: draw(progress_line(progress, progress.epoch * progress.n_steps / progress.step, memory))
+    return lambda progress: draw(progress_line(progress, round(progress.epochs, 2), memory))
 
 
 def _show_report(report: UpdateReport) -> None:

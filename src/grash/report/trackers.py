@@ -69,8 +69,8 @@ class Store:
     def log_search(self, metrics: Metrics, n_ended: int) -> None:
         """Record metrics of the search after this number of trials."""
 
-    def end(self, metrics: Metrics, files: list[Path], *, ok: bool) -> None:
-        """Record the result of the search and close everything."""
+    def end(self, metrics: Metrics, files: list[Path], trials: list[dict[str, Any]], *, ok: bool) -> None:
+        """Record the result of the search and close everything. trials: a row for each, also of earlier processes."""
 
 
 def tracker(target: str) -> Tracker:
@@ -96,6 +96,7 @@ class Tracker(Callback):
         self._failed = False
         self._known: dict[str, Any] = {"id": None, "trials": []}
         self._reported: dict[tuple[int, int], float] = {}  # when the progress of a trial was last sent
+        self._unsent: dict[tuple[int, int], Progress] = {}  # the last progress of a trial, if it was not sent
 
     def on_plan(self, search: RunningSearch) -> None:
         self._known = _read_known(search.folder).get(self.target, self._known)
@@ -113,10 +114,15 @@ class Tracker(Callback):
 
     def on_progress(self, search: RunningSearch, round: int, number: int, progress: Progress) -> None:
         if time.monotonic() - self._reported.get((round, number), -math.inf) < _EVERY_SECONDS:
+            self._unsent[round, number] = progress
             return
         self._reported[round, number] = time.monotonic()
+        self._unsent.pop((round, number), None)
+        self._send_progress(_trial(search.state, round, number), progress)
+
+    def _send_progress(self, trial: TrackedTrial, progress: Progress) -> None:
         metrics = _numbers({"loss": progress.loss, "best_mrr": progress.best_mrr, "epoch": progress.epoch})
-        self._send(self._store.log_trial, _trial(search.state, round, number), metrics, progress.step)
+        self._send(self._store.log_trial, trial, metrics, progress.step)
 
     def on_trial_end(self, search: RunningSearch, result: TrialResult) -> None:
         self._end_trial(search, result)
@@ -136,7 +142,8 @@ class Tracker(Callback):
         metrics = {**_numbers({"spent": state.spent, "seconds": state.seconds, "winner": state.winner}), **test}
         files = [folder / name for name in ("report.html", "best.yaml")]
         ok = state.finished and not state.failed
-        self._send(lambda: self._store.end(metrics, [f for f in files if f.is_file()], ok=ok))
+        rows = [_row(_trial(state, r.round, r.number, r), _end_metrics(r)) for r in _counted_results(state)]
+        self._send(lambda: self._store.end(metrics, [f for f in files if f.is_file()], rows, ok=ok))
         self._tasks.put(None)
         self._thread.join(_PATIENCE)
         if self._thread.is_alive():
@@ -148,10 +155,13 @@ class Tracker(Callback):
 
     def _end_trial(self, search: RunningSearch, result: TrialResult) -> None:
         trial, state = _trial(search.state, result.round, result.number, result), search.state
+        last = self._unsent.pop((result.round, result.number), None)
+        if last is not None and (not result.history or last.step < result.history[-1]["step"]):
+            self._send_progress(trial, last)
         for entry in result.history:
-            self._send(self._store.log_trial, trial, _numbers({"valid_mrr": entry["mrr"]}), int(entry["step"]))
-        fields = {"mrr": result.mrr, "cost": result.cost, "seconds": result.seconds, "epochs": _epochs(result)}
-        metrics = {**_numbers(fields), **_test_metrics(result)}
+            values = {"valid_mrr": entry["mrr"], "loss": entry.get("loss"), "epoch": entry["epoch"]}
+            self._send(self._store.log_trial, trial, _numbers(values), int(entry["step"]))
+        metrics = _end_metrics(result)
 
         def end() -> None:  # one task: a trial that could not be sent is not remembered
             self._store.end_trial(trial, metrics, ok=result.status == "ok")
@@ -225,7 +235,7 @@ class MlflowStore(Store):
     def log_search(self, metrics: Metrics, n_ended: int) -> None:
         self._log_metrics(self._parent, metrics, n_ended)
 
-    def end(self, metrics: Metrics, files: list[Path], *, ok: bool) -> None:
+    def end(self, metrics: Metrics, files: list[Path], trials: list[dict[str, Any]], *, ok: bool) -> None:
         for run in self._runs.values():
             self._client.set_terminated(run, status="KILLED")
         self._log_metrics(self._parent, metrics, 0)
@@ -258,7 +268,6 @@ class WandbStore(Store):
         self._wandb = optional_import("wandb", extra="wandb", purpose="The tracker wandb")
         entity, _, project = (place or "grash").rpartition("/")
         self._entity, self._project = entity or None, project
-        self._rows: list[dict[str, Any]] = []
         self._run: Any = None
 
     def begin(self, folder: Path, search_id: str | None, params: dict[str, Any]) -> str:
@@ -276,15 +285,12 @@ class WandbStore(Store):
         if trial.tags["round"] == "0":
             self._run.log({f"final/{name}": value for name, value in metrics.items()} | {"final/step": step})
 
-    def end_trial(self, trial: TrackedTrial, metrics: Metrics, *, ok: bool) -> None:
-        self._rows.append({"trial": trial.key, **trial.tags, **metrics, **trial.params})
-
     def log_search(self, metrics: Metrics, n_ended: int) -> None:
         self._run.log({f"trial/{name}": value for name, value in metrics.items()} | {"trial/ended": n_ended})
 
-    def end(self, metrics: Metrics, files: list[Path], *, ok: bool) -> None:
-        columns = sorted({name for row in self._rows for name in row}, key=lambda name: (name != "trial", name))
-        rows = [[row.get(name) for name in columns] for row in self._rows]
+    def end(self, metrics: Metrics, files: list[Path], trials: list[dict[str, Any]], *, ok: bool) -> None:
+        columns = sorted({name for row in trials for name in row}, key=lambda name: (name != "trial", name))
+        rows = [[row.get(name) for name in columns] for row in trials]
         self._run.log({"trials": self._wandb.Table(columns=columns, data=rows, allow_mixed_types=True)})
         self._run.summary.update(metrics)
         for file in files:
@@ -328,7 +334,7 @@ class TensorboardStore(Store):
         for name, value in metrics.items():
             self._writer("search").add_scalar(f"search/{name}", value, n_ended)
 
-    def end(self, metrics: Metrics, files: list[Path], *, ok: bool) -> None:
+    def end(self, metrics: Metrics, files: list[Path], trials: list[dict[str, Any]], *, ok: bool) -> None:
         for name, value in metrics.items():
             self._writer("search").add_scalar(f"result/{name}", value, 0)
         for writer in self._writers.values():
@@ -376,8 +382,14 @@ def _numbers(values: Mapping[str, float | None]) -> Metrics:
     return {name: float(v) for name, v in values.items() if v is not None and math.isfinite(v)}
 
 
-def _epochs(result: TrialResult) -> float | None:
-    return result.history[-1]["epoch"] if result.history else None
+def _end_metrics(result: TrialResult) -> Metrics:
+    epochs = result.history[-1]["epoch"] if result.history else None
+    fields = {"mrr": result.mrr, "cost": result.cost, "seconds": result.seconds, "epochs": epochs}
+    return {**_numbers(fields), **_test_metrics(result)}
+
+
+def _row(trial: TrackedTrial, metrics: Metrics) -> dict[str, Any]:
+    return {"trial": trial.key, **trial.tags, **metrics, **trial.params}
 
 
 def _test_metrics(result: TrialResult) -> Metrics:

@@ -56,6 +56,7 @@ class Progress:
     seconds: float
     seconds_left: float
     best_mrr: float | None
+    epochs: float = 0.0  # at the end
 
 
 @dataclass(eq=False)
@@ -472,6 +473,7 @@ class Monitor:
             seconds=state.seconds,
             seconds_left=(plan.total - seen) / max(rate, 1e-9),
             best_mrr=None if best is None else best.mrr,
+            epochs=plan.epoch_after(plan.n_steps),
         )
 
 
