@@ -87,6 +87,7 @@ def test_a_search_with_an_extreme_setting_has_a_plan_or_a_sentence(tmp_path: Pat
             assert is_sentence(str(error)), error
 
 
+@pytest.mark.slow
 def test_a_search_can_have_the_most_trials(tmp_path: Path) -> None:
     settings = {"dim": 4, "max_epochs": 20, "guard_rails": False, "budget": 1e6}
     search = package.Search(rings(), out=tmp_path, n_trials=5000, **settings)
@@ -141,6 +142,7 @@ def outcome(make: Callable[[], Settings]) -> Settings | None:
         return None
 
 
+@pytest.mark.slow
 def test_extreme_settings_of_commands_are_planned_or_refused(graph: Path, tmp_path: Path) -> None:
     quick = ("--dim", 4, "--epochs", 2, "--n-trials", 4)
     path = tmp_path / "search.yaml"
@@ -154,6 +156,7 @@ def test_extreme_settings_of_commands_are_planned_or_refused(graph: Path, tmp_pa
             check("plan", graph, "--no-probe", *quick, "--set", f"{name}={value}")
 
 
+@pytest.mark.slow
 def test_extreme_settings_of_a_training_run_or_are_refused(graph: Path, tmp_path: Path) -> None:
     always = (graph, "-o", tmp_path / "m", "--overwrite", "--quiet", "--device", "cpu", "--threads", 1)
     quick = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]

@@ -66,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
     moved = {**whole, "checkpoint": "moved.checkpoint", "out": "moved"}
     everyone = list("0123")
     plan = [
-        *({"size": size, "task": "losses", "settings": [settings_of(n) for n in TRAININGS], "steps": 100,
+        *({"size": size, "task": "losses", "settings": [settings_of(n) for n in TRAININGS], "steps": 50,
            "out": f"losses-{size}.json"} for size in SIZES),
         *({"size": size, **whole, "checkpoint": f"whole-{size}.checkpoint", "out": f"whole-{size}"} for size in SIZES),
         {**longer, "happens": {"ranks": ["1"], "step": 70, "signal": "SIGKILL"}},
@@ -96,9 +96,9 @@ def test_all_launches_end_as_they_should(run: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_losses_of_100_steps_are_those_of_one_process(run: Any, name: str) -> None:
+def test_losses_of_50_steps_are_those_of_one_process(run: Any, name: str) -> None:
     folder, _ = run
-    plain = plain_losses(make_config(settings_of(name)), 100)
+    plain = plain_losses(make_config(settings_of(name)), 50)
     assert plain[-1] < plain[0]
     one: list[float] = []
     for size in SIZES:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from triton_interpreter import interpret, needs_triton
+from triton_interpreter import interpret, needs_triton, run_interpreted
 
 COMPARE = """
 import numpy as np, torch
@@ -49,7 +50,7 @@ BODIES = {
     "all models and widths": """
 for name, norm, dim in [("complex", 1, 6), ("distmult", 1, 5), ("cp", 1, 10), ("rescal", 1, 3), ("transe", 1, 7),
                         ("transe", 2, 9), ("rotate", 1, 6), ("rotate", 2, 8), ("distmult", 1, 1), ("transe", 1, 1)]:
-    for values in ("floats", "ties", "integers"):
+    for values in ("floats", "ties", "integers") if norm == 1 and dim > 5 else ("ties",):
         model = model_of(name, 150, dim, 1, norm=norm, values=values, reciprocal=values == "ties")
         test, train = graph(20, 150, 2, 2), graph(300, 150, 2, 3)
         agree(model, test, train, test)
@@ -123,15 +124,37 @@ for scale in (1e-25, 1e-12, 1e12):
 }
 
 
+@pytest.fixture(scope="module")
+def failures() -> dict[str, str]:
+    """Tracebacks by case. One process runs all cases, since starting it takes as long as some of them."""
+    code = COMPARE + RUN_ALL.format(bodies=BODIES)
+    done = run_interpreted(code)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+RUN_ALL = """
+import json, traceback
+failures = {{}}
+for case, body in {bodies!r}.items():
+    try:
+        exec(body)
+    except Exception:
+        failures[case] = traceback.format_exc()
+print(json.dumps(failures))
+"""
+
+
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", BODIES)
-def test_the_kernels_count_like_the_reference(case: str) -> None:
-    interpret(COMPARE + BODIES[case])
+def test_the_kernels_count_like_the_reference(failures: dict[str, str], case: str) -> None:
+    assert case not in failures, failures[case]
 
 
 OFFLOADED = """
 import sys
+import json
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import numpy as np
@@ -141,18 +164,19 @@ from grash.evaluation.ranking import CudaCounts
 from grash.kernels.count_above_triton import CountShape
 
 for name, norm, dim in [("complex", 1, 6), ("cp", 1, 10), ("transe", 2, 9), ("rotate", 1, 6)]:
-    here, there = same_model_twice(name, norm, dim, Path(sys.argv[1]), n=700)
-    test, train = graph(20, 700, 1), graph(2000, 700, 2)
-    ranker = Ranker(test, KnownAnswers.of(train, test, n_relations=2), 700, CPU)
+    here, there = same_model_twice(name, norm, dim, Path(sys.argv[1]), n=600)
+    test, train = graph(20, 600, 1), graph(2000, 600, 2)
+    ranker = Ranker(test, KnownAnswers.of(train, test, n_relations=2), 600, CPU)
     width = here.candidate(here.entity[:0], "tail").shape[1]
-    whole = CountShape.of(20, 700, width)
+    whole = CountShape.of(20, 600, width)
     short = CountShape(whole.half, whole.truths, 512, 32 * 256)  # two blocks; there may be too many open pairs
-    for asked, shape in ((1 << 17, short), (25, short), (1 << 17, whole)):
+    several = ((1 << 17, short), (25, short), (1 << 17, whole))
+    for asked, shape in several if name == "complex" else several[1:2]:
         ranking._GROUP = asked
         wanted = CudaCounts(here, ranker.queries).read()
         found = CudaCounts(there, ranker.queries, [shape] * 2).read()
         assert all(np.array_equal(a, b) for a, b in zip(found, wanted)), (name, asked, shape)
-    there.entity[699] = float("nan")
+    there.entity[599] = float("nan")
     assert CudaCounts(there, ranker.queries, [short] * 2).read() is None
 """
 

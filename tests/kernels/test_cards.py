@@ -94,10 +94,10 @@ driver.set_active(active)
 for arch, values in json.loads(sys.argv[1]).items():
     active.arch, card = int(arch), Card(*values[:1], tuple(values[1]), *values[2:])
     for kind, dims in (("bf16", (128, 256, 512, 1024, 2048)), ("tf32", (128, 256, 512)), ("tf32x3", (128,))):
-        for dim in dims:
-            if dot_tile(kind, dim, card) is not None:
-                shape = shape_of(card, dim=dim, products=kind)
-                measure(f"{kind} products, dim={dim}", lambda: dot_products(shape))
+        fitting = [dim for dim in dims if dot_tile(kind, dim, card) is not None]
+        for dim in fitting if active.arch in (80, 86, 90) else fitting[-1:]:  # others have the tiles of one of these
+            shape = shape_of(card, dim=dim, products=kind)
+            measure(f"{kind} products, dim={dim}", lambda: dot_products(shape))
     for adversarial in (False, True):
         shape = shape_of(card, dim=2048, products="bf16", adversarial=adversarial)
         measure(f"stored weights, adversarial={adversarial}", lambda: stored_weights(shape))
@@ -156,7 +156,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("arch", CARDS)
 def test_every_kernel_fits_the_card(kernels: list[dict[str, Any]], arch: int) -> None:
     mine = [kernel for kernel in kernels if kernel["arch"] == arch]
-    assert len(mine) > 25
+    assert len(mine) > (25 if arch in (80, 86, 90) else 15)
     for kernel in mine:
         assert kernel["shared"] <= CARDS[arch].shared_bytes, kernel
         assert kernel["tensor_memory"] <= TENSOR_MEMORY, kernel

@@ -23,10 +23,9 @@ torch.set_num_threads(1)
 data, cpu = load_dataset("world"), torch.device("cpu")
 for settings in (
     {"penalty": "n3", "penalty_entity": 0.1, "dropout_entity": 0.1, "reciprocal": True, "relation_prediction": 0.3},
-    {"training": "1vsall"},
+    {"training": "1vsall", "optimizer": "adam"},
     {"model": "rotate", "loss": "self_adversarial", "margin": 6.0},
     {"model": "transe", "norm": 1},
-    {"model": "distmult", "optimizer": "adam"},
 ):
     config = make_config({"dim": 70, "negatives_head": 150, "negatives_tail": 101, "batch_size": 256, **settings})
     with torch.no_grad():
@@ -47,4 +46,4 @@ def test_a_cold_and_a_warm_cache_of_compiled_loops_give_the_same_bits(tmp_path: 
         for _ in range(2)
     )
     assert list((tmp_path / "cache").rglob("*.nbc")), "nothing was compiled"
-    assert cold.count("\n") == 5 and cold == warm
+    assert cold.count("\n") == 4 and cold == warm

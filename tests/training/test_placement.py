@@ -192,7 +192,7 @@ from grash.training.checkpoint import TrainState
 # the interpreter takes its time by the program
 drawing.ROWS, drawing.DRAWN, updating.ROWS, updating.LINES = 64, 128, 128, 32
 data, cpu = circle(24, (1, 2)), torch.device("cpu")
-config = TrainConfig(dim=8, batch_size=128, init="normal", init_std=0.3, lr=0.3, epochs=12, valid_every=4,
+config = TrainConfig(dim=8, batch_size=128, init="normal", init_std=0.3, lr=0.3, epochs=6, valid_every=2,
                      negatives_head=20, negatives_tail=20, patience=None, precision="float32")
 
 def fused(live):
