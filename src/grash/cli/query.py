@@ -119,7 +119,7 @@ def calibrate(
     """Learn on valid how often answers with such scores are right, and store it with the model.
 
     Afterwards predict and score show probabilities. Training does this by default. The table compares probabilities
-    with the share of answers that were right: on valid cross-fitted, on test with the stored calibration.
+    with how often answers were right: on valid by cross-fitting, on test with the stored calibration.
     """
     from grash.api.model import store_calibration
     from grash.evaluation.calibration import N_BINS
@@ -280,9 +280,9 @@ def score(
     """Score the triples of a file, or one triple.
 
     A higher score is more plausible. The columns of a file are separated by tabs, or by commas if no line has a tab; it
-    can have a header. The output has the columns head, relation, tail, score; if the model is calibrated also
-    probability, how often held-out answers like this tail were right, and accepted, whether the score is above the
-    threshold of the relation.
+    can have a header. The output has the columns head, relation, tail, score. A calibrated model adds two columns:
+    probability (how often held-out answers like this tail were right) and accepted (whether the score is above the
+    threshold of the relation).
     """
     import numpy as np
 

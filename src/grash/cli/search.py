@@ -46,7 +46,7 @@ _SETTINGS = {
     "budget": optional(float, "B: cost of the search in full runs (default: 3).", "--budget", "-B"),
     "n_trials": optional(int, "n: configurations in the first round (default: 64).", "--n-trials", "-n"),
     "metric": optional(str, "Decides rounds: mrr, hits@1, hits@3, hits@10 or macro-mrr (default: mrr)."),
-    "max_model_size": optional(str, "Size that the tables of a model may have, e.g. 200M; lowers dimensions."),
+    "max_model_size": optional(str, "Largest size of a model's tables, e.g. 200M; dimensions are lowered to fit."),
     "eta": optional(int, "η: the best 1/η advance to the next round (default: 4)."),
     "time": optional(
         str, "Time for search, final training and test, e.g. 90s, 10m or 2h; chooses settings that are not given."
@@ -179,7 +179,7 @@ def resume(
     folder: RunFolder,
     max_seconds: MaxSeconds = None,
     more: Annotated[
-        str | None, typer.Option("--time", help="Time for the rest of a search within a time (default: what is left).")
+        str | None, typer.Option("--time", help="New time limit of a search with --time (default: what is left).")
     ] = None,
     tracker: Trackers = None,
     quiet: Quiet = False,

@@ -77,9 +77,7 @@ def map_entities(
         Literal["auto", "umap", "pca"],
         typer.Option(help="auto: UMAP if umap-learn is installed, for up to 100,000 entities; else PCA."),
     ] = "auto",
-    max_points: Annotated[
-        int, typer.Option(help="Of a larger graph, show the entities with most triples.")
-    ] = 1_000_000,
+    max_points: Annotated[int, typer.Option(help="Most entities to show: those with the most triples.")] = 1_000_000,
     type_relation: Annotated[
         str | None,
         typer.Option(help="Relation from an entity to its type (default: found by its name)."),
@@ -103,7 +101,7 @@ def map_entities(
 
 def push(
     model: ModelFolder,
-    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository.", show_default=False)],
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.", show_default=False)],
     public: Annotated[bool, typer.Option("--public", help="Create a public repository (default: private).")] = False,
     endpoint: Endpoint = None,
 ) -> None:
@@ -117,7 +115,7 @@ def push(
 
 
 def pull(
-    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository.", show_default=False)],
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit (default: main).")] = None,
     endpoint: Endpoint = None,
