@@ -49,18 +49,23 @@ POOL: Options = {
 RUNNING: Options = {
     "store": _option(Path, Path("studies"), "--store", help="Folder of results; a run continues what it has."),
     "out": _option(Path, Path("results"), "-o", "--out", help="Folder of pages and plots."),
-    "page": _option(bool, True, "--page/--no-page", help="Write the page, or only run and store (without the extra)."),
+    "page": _option(
+        bool, True, "--page/--no-page", help="Write the page. --no-page only runs and stores, without the extra."
+    ),
     "device": _option(str, "auto", "--device", help="auto, cpu, cuda or cuda:N."),
     "max_seconds": _option(
-        float | None, None, "--max-seconds", help="Start nothing that would end later; 0 only writes the page."
+        float | None,
+        None,
+        "--max-seconds",
+        help="Time limit; nothing is started that would exceed it. 0 only writes the page.",
     ),
-    "batch": _option(int, 64, "--batch", help="Configurations to train together, and to store at once."),
+    "batch": _option(int, 64, "--batch", help="Number of configurations that are trained and stored together."),
     "plan": _option(bool, False, "--plan", help="Only print what is missing and about how long it takes."),
 }
 SEARCHING: Options = {name: option for name, option in RUNNING.items() if name != "batch"}
 N = Annotated[int, typer.Option("--n", "-n", help="Configurations.")]
-Preset = Annotated[str, typer.Option("--preset", help="Of the searches: default, paper or paper-text.")]
-Which = Annotated[str, typer.Option("--variants", help="Some of epoch, graph and combined, with commas.")]
+Preset = Annotated[str, typer.Option("--preset", help="Preset of the searches: default, paper or paper-text.")]
+Which = Annotated[str, typer.Option("--variants", help="Variants, with commas: epoch, graph, combined.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -87,7 +92,7 @@ def transfer(
     source: Source,
     n: N = 30,
     techniques: Annotated[
-        str, typer.Option("--techniques", help="Some of them, with commas.")
+        str, typer.Option("--techniques", help="Reductions to compare, with commas.")
     ] = "triples,walk,kgtuner,k-core,core-order,epochs,combined",
     **given: Any,
 ) -> None:
@@ -114,7 +119,9 @@ def variants(
     large: Annotated[
         int, typer.Option("--large-dim", help="Dimension of one more combined search each; 0: none.")
     ] = 512,
-    full: Annotated[bool, typer.Option("--full/--picks", help="Train all n in full, or only what was picked.")] = True,
+    full: Annotated[
+        bool, typer.Option("--full/--picks", help="Train all n configurations in full, or only the picks.")
+    ] = True,
     *,
     pooled: dict[str, Any],
     running: dict[str, Any],
@@ -125,8 +132,8 @@ def variants(
     Runs a search of each kind with each model, and trains what they pick in full.
     """
     from grash_study.pool import DEFAULT
+    from grash_study.searches import pick_cells, setups, variant_searches, variants_page
     from grash_study.store import cells_on
-    from grash_study.variants import pick_cells, setups, variant_searches, variants_page
 
     names = _models(models)
     dataset, clock = _load(source, reading), Clock(running)
@@ -160,8 +167,7 @@ def resources(
 
     Also measures the size of the models, and the first round with several trials at a time.
     """
-    from grash_study.resources import resources_page, time_first_rounds
-    from grash_study.variants import variant_searches
+    from grash_study.searches import resources_page, time_first_rounds, variant_searches
 
     study = Study(source, n, **given, tested=False)
     searches = variant_searches(which.split(","), n=n, preset=preset, warm=True)
@@ -184,7 +190,7 @@ def rounds(
 
     Runs searches with η = 2, 4, 8 and n at B = 3, and one round at B = 1.
     """
-    from grash_study.variants import pick_cells, round_searches, rounds_page
+    from grash_study.searches import pick_cells, round_searches, rounds_page
 
     study = Study(source, n, **given)
     searches = round_searches(which.split(","), n=n, preset=preset)
@@ -242,9 +248,8 @@ def methods(
     """
     check_extra()
     from grash_study.compare import Kind, compare, write_methods_page, write_overview
-    from grash_study.methods import METHODS
+    from grash_study.methods import METHODS, SWEEP, fitting, read_methods
     from grash_study.recorded import Recorded
-    from grash_study.sweep import SWEEP, fitting, read_methods
     from grash_study.table import Table
 
     if sweep and settings is not None:
@@ -306,8 +311,7 @@ def confirm(
     from functools import partial
 
     from grash.api.search import Search
-    from grash_study.confirm import plan_wanted, preset_candidate, run_wanted, store_of, wanted_searches
-    from grash_study.confirm_page import confirm_page
+    from grash_study.confirm import confirm_page, plan_wanted, preset_candidate, run_wanted, store_of, wanted_searches
 
     names, candidates, common, fixed = _models(models), candidates or [], common or [], fixed or []
     _check_running(running)
@@ -429,10 +433,9 @@ def _settings(search: list[str], fixed: list[str]) -> dict[str, Any]:
     from grash.api.search import resolved_space
     from grash.search.settings import ALIASES, SearchSettings
     from grash.training.config import TrainConfig
-    from grash_study.store import current_names
 
     given: dict[str, Any] = {"fixed": dict(parse_assignment(text) for text in fixed)}
-    for name, value in current_names(dict(parse_assignment(text) for text in search)).items():
+    for name, value in map(parse_assignment, search):
         if name in SearchSettings.model_fields or name in ALIASES or name not in TrainConfig.model_fields:
             given[name] = resolved_space(value) if name == "space" else value
         else:

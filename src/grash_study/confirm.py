@@ -1,4 +1,4 @@
-"""Real searches with final training, several seeds each, to confirm what a table recommends.
+"""Real searches with final training, several seeds each, to confirm what a table recommends, and their page.
 
 Each search is one record in the store of the graph. It is identified by what is searched (settings, space, first
 configurations), not by a candidate's name: a search is run again if a default changes, not if a name changes.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import time
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 
 from grash import __version__
 from grash.data.dataset import Dataset
-from grash.engines.driver import reraise_interrupts
 from grash.engines.memory import choose_device
 from grash.errors import ConfigError, SearchFailed
 from grash.search.graphs import SearchGraphs
@@ -28,14 +26,16 @@ from grash.search.schedule import fitting_trials
 from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space import as_dict
 from grash.search.trial import MACHINE_FAULTS
+from grash.training.config import TrainConfig
+from grash_study.pages import INDEX, Bar, Page, Rows, Value, bar_plot, with_interval
 from grash_study.pool import dataset_meta
 from grash_study.run import device_name
-from grash_study.searches import round_record, round_seconds, search_folder
-from grash_study.store import BEFORE_THEY_EXISTED, TESTED, Store, old_names
+from grash_study.searches import round_record, round_seconds, run_missing, search_folder
+from grash_study.statistics import mean_interval
+from grash_study.store import TESTED, Store
 
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, device=, source=, **settings)
 _SET_BY_STUDY = ("models", "seed", "final_train")
-_BEFORE = {**old_names(BEFORE_THEY_EXISTED), "storage": "float32"}
 _DIGITS = 6  # of numbers in an identity: the last bits of a draw differ between machines
 PRIORS = Path(__file__).with_name("priors.json")  # by family of graphs: fitted by tools/fit_prior.py without it
 WITHOUT_FAMILY = "-without-family"  # the end of a preset's name
@@ -43,6 +43,17 @@ _FAMILIES = {  # graphs that share entities and relations, by the start of their
     "freebase": ("fb13", "fb15k", "freebase"), "wikidata": ("codex", "wikidata"),
     "wordnet": ("wn11", "wn18", "wordnet"), "yago": ("yago",),
 }  # fmt: skip
+ALL = "all"
+_KNOWN = {
+    "winner of this graph": "published winners of this very graph, which the portfolio proposes",
+    "winner of a sibling": "published winners of a sibling of this graph, with shared entities and relations",
+    "winner of another graph": "published winners of other graphs",
+    "prior, fitted here too": "drawn from the prior, which is fitted to published trials and winners, some of this "
+    "graph or its siblings",
+    "prior": "drawn from the prior, which is fitted to published trials and winners of other graphs",
+}
+_LAST = 0.99  # of the epochs: if the best validation comes later, E was too small
+_NOT_SHOWN = ("model", "dim", "epochs", "valid_every", "patience", "seed", "variation")  # of a pick's settings
 _SIMILAR = ("models", "dim", "max_epochs", "budget")  # the time of a search depends on these most
 
 
@@ -140,7 +151,7 @@ def plain_name(dataset: str) -> str:
 
 def identity(settings: SearchSettings, n_entities: int, n_train: int | None = None) -> str:
     """Return 12 hex digits of all that makes a search: its settings, its space, its first configurations."""
-    given = old_names(settings.model_dump(mode="json"))
+    given = settings.model_dump(mode="json")
     given["space"] = [as_dict(space_for(settings, model, n_entities, n_train)) for model in settings.models]
     drawn = [c.values for c in make_configurations(settings, n_entities, settings.n_trials, n_train=n_train)]
     content = _normalized({"settings": given, "configurations": drawn})
@@ -164,34 +175,23 @@ def run_wanted(
 ) -> bool:
     """Run what the store lacks, as far as time allows; return whether all is there.
 
-    A search that was cut off, or that its machine failed, stays in STORE/searches, where the next call resumes it.
-    Ctrl-C ends a search as usual, and is then raised.
+    A search that its machine failed stays in its folder, where the next call resumes it.
     """
-    start = time.monotonic()
-    for one in wanted:
-        left = None if max_seconds is None else max_seconds - (time.monotonic() - start)
-        if one.name in store.searches:
-            continue
-        if left is not None and left <= 0:
-            break
-        store.hold()
-        folder = search_folder(store, one.name)
-        with reraise_interrupts():
-            state, failed = _run(opened(open_search, dataset, one, folder, device=device), left)
-            if state.stopped:
-                break
-            if failed and _machine_failed(state):
-                say(f"{one.label}: {failed} The same command tries it again.")
-                continue
-            record = record_of(one, state, read_ledger(folder / LEDGER_FILE), device=device, failed=failed)
-            store.add_search(record)
-            shutil.rmtree(folder, ignore_errors=True)
-            say(
-                f"{one.label}: test MRR {record['test']['mrr']:.4f}, {record['spent']:.3g} full runs in "
-                f"{record['seconds']:.1f} s, final training {record['final_seconds']:.1f} s"
-                f"{'; ' + failed if failed else ''}"
-            )
-    return all(one.name in store.searches for one in wanted)
+
+    def run(one: Wanted, folder: Path, left: float | None) -> tuple[dict[str, Any] | None, str]:
+        state, failed = _run(opened(open_search, dataset, one, folder, device=device), left)
+        if state.stopped:
+            return None, ""
+        if failed and _machine_failed(state):
+            return None, f"{one.label}: {failed} The same command tries it again."
+        record = record_of(one, state, read_ledger(folder / LEDGER_FILE), device=device, failed=failed)
+        return record, (
+            f"{one.label}: test MRR {record['test']['mrr']:.4f}, {record['spent']:.3g} full runs in "
+            f"{record['seconds']:.1f} s, final training {record['final_seconds']:.1f} s"
+            f"{'; ' + failed if failed else ''}"
+        )
+
+    return run_missing(store, wanted, lambda one: one.name in store.searches, run, max_seconds=max_seconds, say=say)
 
 
 def opened(open_search: OpenSearch, dataset: Dataset, one: Wanted, folder: Path, *, device: str = "auto") -> Any:
@@ -263,11 +263,11 @@ def _machine_failed(state: SearchState) -> bool:
 
 
 def _normalized(content: Any) -> Any:
-    """Return content with numbers of few digits and without settings at the value they had before they existed."""
+    """Return content with numbers of few digits."""
     if isinstance(content, float):
         return float(f"{content:.{_DIGITS}g}")
     if isinstance(content, dict):
-        return {k: _normalized(v) for k, v in content.items() if k not in _BEFORE or v != _BEFORE[k]}
+        return {k: _normalized(v) for k, v in content.items()}
     return [_normalized(value) for value in content] if isinstance(content, list | tuple) else content
 
 
@@ -284,3 +284,264 @@ def _known_seconds(one: Wanted, store: Store, device: str) -> float | None:
 
 def _values(settings: dict[str, Any], names: Sequence[str]) -> list[Any]:
     return [settings.get(name) for name in names]
+
+
+@dataclass(frozen=True)
+class Column:
+    """The searches of one candidate and model."""
+
+    candidate: Candidate
+    model: str
+    settings: SearchSettings
+    records: dict[int, dict[str, Any]]  # by seed
+    seeds: int  # that were asked for
+
+    def values(self, name: str) -> list[float]:
+        """Return a number of every record, or of its test."""
+        found = (r["test"][name] if name in r["test"] else r[name] for r in self.records.values())
+        return [float(v) for v in found if v is not None]
+
+
+def columns_of(wanted: Sequence[Wanted], store: Store) -> list[Column]:
+    """Return the columns model by model, the candidates in their order."""
+    grouped: dict[tuple[str, str], list[Wanted]] = {}
+    for one in wanted:
+        grouped.setdefault((one.model, one.candidate.name), []).append(one)
+    found = []
+    for model in dict.fromkeys(one.model for one in wanted):
+        for name in dict.fromkeys(one.candidate.name for one in wanted):
+            mine = grouped[model, name]
+            records = {one.seed: store.searches[one.name] for one in mine if one.name in store.searches}
+            found.append(Column(mine[0].candidate, model, mine[0].settings, records, len(mine)))
+    return found
+
+
+def confirm_page(wanted: Sequence[Wanted], store: Store, *, label: str, command: str) -> Page:
+    """Return one page for all models, with a table of differences if there are several candidates."""
+    columns, first = columns_of(wanted, store), wanted[0]
+    dataset, s = str(store.meta["dataset"]), first.settings
+    models = list(dict.fromkeys(c.model for c in columns))
+    ending = re.sub(r"[^\w.-]+", "_", label)
+    name = f"confirm-{dataset}-{'-'.join(models)}-d{s.dim}-e{s.max_epochs:g}-{ending}"
+    devices = sorted({r["device"] for c in columns for r in c.records.values()})
+    title = f"Real searches with final training: {dataset}, {', '.join(models)}"
+    page = Page(name, title, command, ", ".join(devices), raw=_raw(columns))
+    seeds = "1 seed" if columns[0].seeds == 1 else f"{columns[0].seeds} seeds"
+    page.add(
+        f"Each search is one `grash search` at B = {s.budget:g} (E = {s.max_epochs:g}, d = {s.dim}) with the final "
+        f"training of its pick, which is outside B; {seeds} each. The test triples were ranked once, by the final "
+        f"model. Means over seeds with Student's 95 % interval; a search that ended without a model counts as 0. "
+        f"`runs` is the cost of the search in full trainings.",
+        _candidates(columns),
+        "## What is found",
+        _summary(columns),
+        *_known_sentence(dataset, columns),
+    )
+    bars = _bars(dataset, columns)
+    if bars:
+        goals = [bar[0] for bar in bars if bar[0].endswith(", goal")]
+        drawn = bar_plot(bars, title="The final model", x_label="test MRR", highlighted=goals)
+        page.add((name, drawn, "Test MRR, mean over seeds"))
+    if len(dict.fromkeys(c.candidate.name for c in columns)) > 1:
+        about = "Test MRR minus that of the same model and seed; `all` takes every model and seed as one pair."
+        page.add(f"## Against {first.candidate.name}, seed by seed", about, _differences(columns))
+    page.add(*_others(dataset, columns), "## Every search", _every(dataset, columns))
+    page.add("## What was picked", _picks(columns))
+    return page
+
+
+def differences(columns: Sequence[Column], model: str, name: str) -> list[float]:
+    """Return the test MRR of a candidate minus that of the first, for every seed of both; `all`: over all models."""
+    reference = columns[0].candidate.name
+    found = []
+    for each in dict.fromkeys(c.model for c in columns) if model == ALL else (model,):
+        base, mine = (
+            next(c.records for c in columns if (c.model, c.candidate.name) == (each, n)) for n in (reference, name)
+        )
+        found += [float(mine[s]["test"]["mrr"] - base[s]["test"]["mrr"]) for s in sorted(mine) if s in base]
+    return found
+
+
+def _candidates(columns: Sequence[Column]) -> Rows:
+    rows = {c.candidate.name: (c.candidate.name, c.candidate.preset, c.candidate.text or "–") for c in columns}
+    return Rows(("candidate", "preset", "settings on top of it"), tuple(rows.values()))
+
+
+def _summary(columns: Sequence[Column]) -> Rows:
+    headings = (
+        "model", "candidate", "seeds", "test MRR", "lowest", "Hits@1", "Hits@3", "Hits@10", "valid MRR", "runs",
+        "search, s", "final, s",
+    )  # fmt: skip
+    rows: list[tuple[Value, ...]] = []
+    for c in columns:
+        mrr = c.values("mrr")
+        rest = ("hits@1", "hits@3", "hits@10", "valid", "spent", "seconds", "final_seconds")
+        rows.append((
+            c.model, c.candidate.name, f"{len(c.records)} of {c.seeds}", with_interval(*mean_interval(mrr), digits=4),
+            min(mrr, default=None), *(mean_interval(c.values(n))[0] for n in rest),
+        ))  # fmt: skip
+    return Rows(headings, tuple(rows))
+
+
+def _known_sentence(dataset: str, columns: Sequence[Column]) -> list[str]:
+    """Return a sentence on what was known of this graph before the searches."""
+    picks = [_known(c, r, dataset) for c in columns for r in c.records.values()]
+    found = [
+        f"{picks.count(kind)} of these {len(picks)} picks are {text}" for kind, text in _KNOWN.items() if kind in picks
+    ]
+    if not found:
+        return []
+    return [
+        f"What was known before: {'; '.join(found)}. A candidate with `proposals=sobol` or `proposals=random` shows "
+        f"what a search finds without that."
+    ]
+
+
+def _known(column: Column, record: dict[str, Any], dataset: str) -> str:
+    """A candidate without the graph's family has a prior that knows nothing of it."""
+    known = known_before(record["origin"], dataset)
+    return "prior" if column.candidate.without_family and known.startswith("prior") else known
+
+
+def _differences(columns: Sequence[Column]) -> Rows:
+    models = list(dict.fromkeys(c.model for c in columns))
+    names = list(dict.fromkeys(c.candidate.name for c in columns))[1:]
+    rows: list[tuple[Value, ...]] = []
+    for model in [*models, *([ALL] if len(models) > 1 else [])]:
+        for name in names:
+            found = differences(columns, model, name)
+            mean, low, high = mean_interval(found)
+            interval = None if mean is None else "–" if low is None else f"{low:+.4f} … {high:+.4f}"
+            better = f"{sum(d > 0 for d in found)} of {len(found)}" if found else None
+            rows.append((model, name, None if mean is None else f"{mean:+.4f}", interval, better))
+    return Rows(("model", "candidate", "test MRR, difference", "95 %", "better"), tuple(rows))
+
+
+def _others(dataset: str, columns: Sequence[Column]) -> list[str | Rows]:
+    """Return what others report for the models of the page; nothing if nothing is known."""
+    missed = []
+    for c in columns:
+        aim, mean = goal(dataset, c.model), mean_interval(c.values("mrr"))[0]
+        if aim is not None and mean is not None and mean < aim:
+            by = f"our goal of {aim:.3f} is missed by {aim - mean:.4f} ([why]({INDEX}))"
+            missed.append(f"- {c.model}, {c.candidate.name}: {by}.")
+    rows: list[tuple[Value, ...]] = []
+    for model in dict.fromkeys(c.model for c in columns):
+        aim = goal(dataset, model)
+        if aim is not None:
+            rows.append((model, "our goal for one default search", "≤ 512", f"{aim:.3f}", "", "", ""))
+        for f in figures(dataset, model):
+            hits = ("" if h is None else f"{h:g}" for h in (f.hits1, f.hits3, f.hits10))
+            rows.append((model, f.source, "" if f.dim is None else str(f.dim), f"{f.mrr:g}", *hits))
+    if not rows:
+        return []
+    headings = ("model", "source", "d, floats", "test MRR", "Hits@1", "Hits@3", "Hits@10")
+    return ["## What others report", *(["\n".join(missed)] if missed else []), Rows(headings, tuple(rows))]
+
+
+def _every(dataset: str, columns: Sequence[Column]) -> Rows:
+    headings = (
+        "model", "candidate", "seed", "test MRR", "Hits@10", "valid MRR", "best at epoch", "runs", "search, s",
+        "final, s", "pick known before as",
+    )  # fmt: skip
+    rows: list[tuple[Value, ...]] = []
+    for c in columns:
+        for seed in range(c.seeds):
+            r = c.records.get(seed)
+            head = (c.model, c.candidate.name, str(seed))
+            rows.append((*head, *(None,) * 8) if r is None else (
+                *head, r["test"]["mrr"], r["test"]["hits@10"], "–" if r["valid"] is None else r["valid"],
+                _best_epoch(r, c.settings.max_epochs), r["spent"], r["seconds"], r["final_seconds"],
+                _known(c, r, dataset) or "–",
+            ))  # fmt: skip
+    return Rows(headings, tuple(rows))
+
+
+def _best_epoch(record: dict[str, Any], epochs: float) -> str:
+    if not record["validations"]:
+        return "–"
+    epoch = max(record["validations"], key=lambda v: v[1])[0]
+    return f"{epoch:.3g} (the last)" if epoch >= _LAST * epochs else f"{epoch:.3g}"
+
+
+def _picks(columns: Sequence[Column]) -> Rows:
+    rows = [
+        (c.model, c.candidate.name, str(seed), r["failed"] or f"{r['winner']} ({r['origin']})", _pick_text(r["values"]))
+        for c in columns
+        for seed, r in sorted(c.records.items())
+    ]
+    headings = ("model", "candidate", "seed", "configuration", "settings that are not the training's default")
+    return Rows(headings, tuple(rows))
+
+
+def _pick_text(values: dict[str, Any]) -> str:
+    usual = TrainConfig.model_fields
+    found = {k: v for k, v in values.items() if k not in _NOT_SHOWN and (k not in usual or v != usual[k].default)}
+    return ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in found.items())
+
+
+def _bars(dataset: str, columns: Sequence[Column]) -> list[Bar]:
+    bars: list[Bar] = []
+    for model in dict.fromkeys(c.model for c in columns):
+        for c in (c for c in columns if c.model == model and c.records):
+            mean, low, high = mean_interval(c.values("mrr"))
+            assert mean is not None
+            bars.append((f"{model}, {c.candidate.name}", mean, low, high))
+        aim = goal(dataset, model)
+        if aim is not None and any(c.records for c in columns if c.model == model):
+            bars.append((f"{model}, goal", aim, None, None))
+    return bars
+
+
+def _raw(columns: Sequence[Column]) -> Rows:
+    numbers = ("score", "valid", "spent", "seconds", "final_seconds", "final_peak_bytes")
+    tests = (f"test_{m}" for m in TESTED)
+    headings = ("model", "candidate", "seed", *tests, *numbers, "device", "failed", "configuration", "settings")
+    rows: list[tuple[Value, ...]] = [
+        (c.model, c.candidate.name, seed, *(r["test"][m] for m in TESTED), *(r[n] for n in numbers), r["device"],
+         r["failed"], json.dumps(r["values"], sort_keys=True), json.dumps(r["settings"], sort_keys=True))
+        for c in columns for seed, r in sorted(c.records.items())
+    ]  # fmt: skip
+    return Rows(headings, tuple(rows))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A result that others report (`published.json`); None where the source does not give it."""
+
+    graph: str  # as `plain_name` writes it
+    model: str
+    source: str
+    mrr: float
+    dim: int | None = None  # floats per entity; a complex number has two
+    hits1: float | None = None
+    hits3: float | None = None
+    hits10: float | None = None
+
+
+_PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+PUBLISHED = tuple(Figure(**content) for content in _PUBLISHED["figures"])
+GOALS: dict[str, dict[str, float]] = _PUBLISHED["goals"]
+
+
+def figures(dataset: str, model: str) -> tuple[Figure, ...]:
+    """Return what is reported for a graph, by its name in any spelling."""
+    return tuple(f for f in PUBLISHED if (f.graph, f.model) == (plain_name(dataset), model))
+
+
+def goal(dataset: str, model: str) -> float | None:
+    """Return the test MRR that a default search should reach there."""
+    return GOALS.get(plain_name(dataset), {}).get(model)
+
+
+def known_before(origin: str, dataset: str) -> str:
+    """Return what was known of this graph in a pick before the search, by the pick's origin; "" for nothing."""
+    here, family = plain_name(dataset), family_of(dataset)
+    if origin.startswith("portfolio:"):
+        of = next((w["dataset"] for w in all_winners() if origin == f"portfolio:{w['name']}"), "")
+        if plain_name(of) == here:
+            return "winner of this graph"
+        return "winner of a sibling" if family_of(of) == family else "winner of another graph"
+    if origin != "prior":
+        return ""
+    return "prior, fitted here too" if any(family_of(w["dataset"]) == family for w in all_winners()) else "prior"

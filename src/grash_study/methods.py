@@ -2,22 +2,28 @@
 
 All methods of a seed start with the same random order of the pool, so they are compared in pairs. The final training
 of the pick is outside the budget of all.
+
+`--sweep` compares changes of the default search, each by itself (`sweep.yaml`); a YAML file can list others.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from grash.errors import ConfigError, UnknownName
 from grash.search.schedule import MAX_SUBGRAPH, MIN_VALID, least_fraction, min_entities, round_sizes
 from grash.search.settings import SearchSettings
+from grash.yaml_files import read_yaml
 from grash_study.draws import Proposer, draw, points_of
 from grash_study.recorded import Recorded, Scores
 
@@ -481,3 +487,70 @@ METHODS: tuple[Method, ...] = (
     Method("KGTuner-style, as published", "kgtuner", budget=20.0),
     Method("AutoNE-style", "autone"),
 )
+
+
+_SEARCHES = ("grash", "tpe-rounds")  # these take the settings of a search
+_MINIMUM = {"n": 1, "eta": 2, "sizes": 1, "batch": 1, "most": 1}
+
+
+def read_methods(path: Path) -> tuple[Method, ...]:
+    """Return the default, and the methods that a YAML file lists: name, run (default: grash), settings."""
+    content = read_yaml(path)
+    if not isinstance(content, list):
+        raise ConfigError(f"{path} should be a list of methods, e.g. - {{name: more survivors, eta: 3}}.")
+    return (Method("default", "grash"), *(_method(entry, path) for entry in content))
+
+
+def fitting(methods: Sequence[Method], n: int, *, say: Callable[[str], None] = lambda line: None) -> tuple[Method, ...]:
+    """Return the methods for which a pool of n configurations is large enough; `say` which are left out."""
+    found = []
+    for method in methods:
+        n_trials = method.settings.get("n_trials")
+        wanted = max(n_trials if isinstance(n_trials, int) else 0, *method.settings.get("sizes", (0,)))
+        if wanted <= n:
+            found.append(method)
+        else:
+            say(f"{method.name} is left out: it starts with {wanted} configurations, and the table has {n}.")
+    return tuple(found)
+
+
+def _method(entry: Any, path: Path) -> Method:
+    if not isinstance(entry, Mapping) or "name" not in entry or str(entry.get("run", "grash")) not in RUNS:
+        raise ConfigError(f"{path}: {entry!r} is not a method: give a name, and as run one of {', '.join(RUNS)}.")
+    run = str(entry.get("run", "grash"))
+    settings = {k: _hashable(v) for k, v in entry.items() if k not in ("name", "run", "budget")}
+    parameters = inspect.signature(RUNS[run], eval_str=True).parameters.values()
+    kinds = {p.name: p.annotation for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    known = set(kinds) | (set(SearchSettings.model_fields) if run in _SEARCHES else set())
+    for name, value in settings.items():
+        if name in kinds:
+            _check(path, name, value, kinds[name])
+        elif name not in known:
+            close = difflib.get_close_matches(name, known, n=2)
+            raise ConfigError(
+                f"{path}: {name!r} is not a setting of {run}. Did you mean {' or '.join(close or sorted(known))}?"
+            )
+    budget = entry.get("budget")
+    _check(path, "budget", budget, float | None)
+    if budget is not None and budget <= 0:
+        raise ConfigError(f"{path}: budget={budget} pays for nothing: give a number above 0.")
+    return Method(str(entry["name"]), run, settings, budget)
+
+
+def _check(path: Path, name: str, value: Any, kind: Any) -> None:
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        wanted = str(getattr(kind, "__name__", kind)).replace("collections.abc.", "").replace("Sequence", "list")
+        raise ConfigError(f"{path}: {name}={value!r} has the wrong type: give {wanted}.") from error
+    minimum = _MINIMUM.get(name, 0)
+    values = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(v, int | float) and v < minimum for v in values):
+        raise ConfigError(f"{path}: {name}={value!r} leaves nothing to search: give {minimum} or more.")
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(_hashable(v) for v in value) if isinstance(value, list) else value
+
+
+SWEEP = read_methods(Path(__file__).with_name("sweep.yaml"))

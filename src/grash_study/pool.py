@@ -61,11 +61,11 @@ class Pool:
     def meta(self) -> dict[str, Any]:
         """Return what the results of this pool belong to, JSON-able; it does not depend on n."""
         s = self.settings
-        newer = {"scaled_penalties": True} if s.scaled_penalties else {}  # older stores do not have it
         return {
             **dataset_meta(self.dataset), "model": s.models[0], "dim": s.dim, "epochs": s.max_epochs, "seed": s.seed,
             "space": s.space, "label": self.label, "fixed": dict(s.fixed), "negatives_floor": s.negatives_floor,
-            "guarded_split": s.guarded_split, "degree": s.degree, **newer,
+            "guarded_split": s.guarded_split, "degree": s.degree,
+            "scaled_penalties": s.scaled_penalties,
         }  # fmt: skip
 
 

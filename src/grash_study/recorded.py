@@ -23,7 +23,6 @@ from grash.search.ledger import SearchState
 from grash.search.schedule import Shape, cost_of, fitting_trials, isolated_shape, plan_round, round_sizes
 from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.trial import Configuration, Round, TrialResult
-from grash_study.store import BEFORE_THEY_EXISTED
 from grash_study.table import Table
 
 Scores = NDArray[np.float64]
@@ -226,9 +225,9 @@ class Recorded:
         """The settings of a search whose trainings the table has."""
         meta = self.table.meta
         named = ("dim", "space", "fixed", "degree", "guarded_split", "negatives_floor", "scaled_penalties")
-        known = {**BEFORE_THEY_EXISTED, **{name: meta[name] for name in named if name in meta}}
+        known = {name: meta[name] for name in named if name in meta}
         own = {"models": (meta["model"],), "max_epochs": self.max_epochs, "proposals": "random", "final_train": False}
-        return make_settings({**known, **own})
+        return make_settings({**known, **own, "finalists": 0, "one_vs_all": None})
 
     def _make_settings(self, preset: str, budget: float, changes: tuple[tuple[str, Any], ...]) -> SearchSettings:
         names = ("models", "dim", "max_epochs", "final_train", "finalists")  # simulated without finalists
@@ -298,11 +297,6 @@ def _notes(table: Table) -> tuple[str, ...]:
         found.append(
             f"The graph fraction {part.graph_fractions[g]:.3g}{how} is left out: {n} configurations were not trained "
             f"on it, and the neighboring graphs answer instead; {_COMPLETE_IT}"
-        )
-    if "planned_graphs" in table.meta and "planned_isolated" not in table.meta:
-        found.append(
-            "The table is older than last rounds that hold out isolated pairs (`isolated`); if they would here, the "
-            "default search is judged without them until `grash study table` is run again."
         )
     return tuple(found)
 

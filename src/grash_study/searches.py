@@ -1,7 +1,9 @@
-"""Whole searches over a pool as results: each is one record in the store of the pool.
+"""Whole searches over a pool as results, and their pages (paper, Tab. 2 to 4).
 
-variants.py and resources.py use these; confirm.py runs searches as a user does. The winner is a number of the pool,
-because both draw the same configurations from the same seed.
+Each search is one record in the store of the pool; its winner is a number of the pool, because both draw the same
+configurations from the same seed. Tab. 2 and 4: what searches pick by reducing epochs, the graph or both, and with how
+many rounds; every pick is trained in full. Tab. 3: seconds, peak memory and model size per round and variant; the first
+round is also timed with one, three and all of its trials at a time. `confirm.py` runs searches as a user does.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from grash.engines.choose import choose_engine
@@ -25,17 +29,34 @@ from grash.models import model_class
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import RoundState
+from grash.search.named_spaces import space_of
 from grash.search.run_folder import SEARCH_FILE, RunFolder
-from grash.search.schedule import round_config
+from grash.search.schedule import round_config, round_sizes
 from grash.search.settings import SearchSettings, make_settings
+from grash.search.space import as_dict
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
-from grash_study.pool import StudyGraphs
-from grash_study.run import GraphTrainer, Pace, device_name
-from grash_study.store import BEFORE_THEY_EXISTED, VERSION, Store, short
+from grash_study.pages import Page, Rows, Value, bar_plot
+from grash_study.pool import DEFAULT, StudyGraphs
+from grash_study.run import GraphTrainer, Pace, device_name, peak_bytes, reset_peak
+from grash_study.store import TESTED, VERSION, Cell, Store, cells_on, short
+from grash_study.transfer import full_test, full_valid
 
 WARM_EPOCHS = 0.02  # that trials train before they are timed, to load and compile
 _SCHEMA, _FILE = "grash-study-search", "study.json"
+VARIANTS = ("epoch", "graph", "combined")
+_NOT_ASKED = "–"
+_HEADINGS = (
+    "model", "variant", "d", "pick", "test MRR", "Hits@1", "Hits@3", "Hits@10", "best of n", "of best",
+    "picked by full validation", "median of n", "default", "search, s",
+)  # fmt: skip
+_ROUND_HEADINGS = (
+    "variant", "η", "B", "rounds", "first fidelity", "pick", "test MRR", "Hits@10", "spent", "search, s",
+)  # fmt: skip
+_COSTS = (
+    "variant", "round", "trials", "entities", "triples", "epochs", "seconds", "peak memory, MB", "model, MB",
+)  # fmt: skip
+AT_A_TIME = (1, 3, 0)  # 0: all
 
 
 @dataclass(frozen=True)
@@ -65,13 +86,8 @@ class SearchOfPool:
 
 def find_record(store: Store, one: SearchOfPool, name: str = "") -> dict[str, Any] | None:
     """Return the record of a search (or the one called `name`) if it had today's settings."""
-    record = store.searches.get(name or one.name)
-    if record is None:
-        return None
-    today = short(one.settings(store.meta).model_dump(mode="json"))
-    known = record.get("settings", today)
-    had = {**BEFORE_THEY_EXISTED, **known} if "settings" in record else {**today, **BEFORE_THEY_EXISTED}
-    return record if had == today else None
+    record, today = store.searches.get(name or one.name), short(one.settings(store.meta).model_dump(mode="json"))
+    return record if record is not None and record["settings"] == today else None
 
 
 def run_searches(
@@ -83,32 +99,50 @@ def run_searches(
     max_seconds: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> bool:
-    """Run the searches that the store lacks, as far as time allows; return whether all are there.
+    """Run the searches that the store lacks, as far as time allows; return whether all are there."""
 
-    A search that was cut off stays in STORE/searches, where the next call resumes it. Ctrl-C ends a search as usual,
-    and is then raised.
+    def run(one: SearchOfPool, folder: Path, left: float | None) -> tuple[dict[str, Any] | None, str]:
+        record = run_search(graphs, one, folder, device=device, max_seconds=left)
+        if record is None:
+            return None, ""
+        seconds = ", ".join(format(r["seconds"], ".1f") for r in record["rounds"])
+        spent = f"{record['spent']:.3g} full runs in {record['seconds']:.1f} s"
+        return record, f"{one.name}: winner {record['winner']}, {spent}, rounds {seconds} s"
+
+    return run_missing(store, searches, partial(_is_there, store), run, max_seconds=max_seconds, say=say)
+
+
+def run_missing(
+    store: Store,
+    wanted: Sequence[Any],
+    is_there: Callable[[Any], bool],
+    run: Callable[[Any, Path, float | None], tuple[dict[str, Any] | None, str]],
+    *,
+    max_seconds: float | None,
+    say: Callable[[str], None],
+) -> bool:
+    """Run and record each that is not there, as far as time allows; return whether all are there.
+
+    run(one, folder, seconds left): the record and a line to print; no record and no line: it was stopped before its
+    end. A search without a record stays in STORE/searches, where the next call resumes it. Ctrl-C ends a search as
+    usual, and is then raised.
     """
     start = time.monotonic()
-    for one in searches:
+    for one in (one for one in wanted if not is_there(one)):
         left = None if max_seconds is None else max_seconds - (time.monotonic() - start)
-        if _is_there(store, one):
-            continue
         if left is not None and left <= 0:
-            return False
+            break
         store.hold()
         folder = search_folder(store, one.name)
         with reraise_interrupts():
-            record = run_search(graphs, one, folder, device=device, max_seconds=left)
-            if record is None:
-                return False
-            store.add_search(record)
-            shutil.rmtree(folder, ignore_errors=True)
-            seconds = ", ".join(format(r["seconds"], ".1f") for r in record["rounds"])
-            say(
-                f"{one.name}: winner {record['winner']}, {record['spent']:.3g} full runs in {record['seconds']:.1f} s, "
-                f"rounds {seconds} s"
-            )
-    return all(_is_there(store, one) for one in searches)
+            record, line = run(one, folder, left)
+            if record is not None:
+                store.add_search(record)
+                shutil.rmtree(folder, ignore_errors=True)
+            elif not line:
+                break
+            say(line)
+    return all(is_there(one) for one in wanted)
 
 
 def plan_searches(graphs: StudyGraphs, searches: Sequence[SearchOfPool], store: Store, *, device: str = "auto") -> str:
@@ -238,3 +272,260 @@ def _prepare_folder(folder: Path, about: dict[str, Any]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_json(folder / _FILE, content)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One pool of the study."""
+
+    label: str
+    changes: dict[str, Any]  # what differs from the settings that were given
+    variants: tuple[str, ...]  # to search
+    full: bool  # whether all its n configurations are trained in full
+
+
+def setups(models: Sequence[str], *, dim: int, large: int, full: bool, n_entities: int) -> list[Setup]:
+    """Return every model with all variants; combined also with a larger dimension (0: none) and RotatE's own loss."""
+    found = []
+    for model in models:
+        found.append(Setup(model, {"model": model}, VARIANTS, full))
+        if large:
+            found.append(Setup(model, {"model": model, "dim": large}, ("combined",), False))
+        if model == "rotate":
+            own = {"space": self_adversarial_space(model, n_entities), "label": "paper-self-adversarial"}
+            changes = {"model": model, **own, "dim": large or dim}
+            found.append(Setup("rotate, self-adversarial", changes, ("combined",), False))
+    return found
+
+
+def self_adversarial_space(model: str, n_entities: int) -> dict[str, Any]:
+    """Return the paper's space with the loss of RotatE's authors; margin and temperature are those of `default`."""
+    paper, ours = as_dict(space_of("paper", model, n_entities)), as_dict(space_of("default", model, n_entities))
+    searched = {n: {k: v for k, v in ours[n].items() if k != "when"} for n in ("margin", "temperature")}
+    return {**paper, "loss": "self_adversarial", **searched}
+
+
+def variant_searches(variants: Sequence[str], *, n: int, preset: str, warm: bool = False) -> list[SearchOfPool]:
+    return [SearchOfPool(preset, n, (("variant", v),), warm=warm) for v in variants]
+
+
+def round_searches(variants: Sequence[str], *, n: int, preset: str, budget: float = 3.0) -> list[SearchOfPool]:
+    """Return, by variant, η = 2, 4, 8 and n at the budget, then η = n at a third of it."""
+    settings = [(eta, budget) for eta in dict.fromkeys((2, 4, 8, n))] + [(n, budget / 3)]
+    return [
+        SearchOfPool(preset, n, (("variant", variant), ("eta", eta), ("budget", b)))
+        for variant in variants
+        for eta, b in settings
+    ]
+
+
+def pick_cells(store: Store, searches: Sequence[SearchOfPool], *more: int) -> list[Cell]:
+    """Return the full trainings of what the searches picked, and of other configurations."""
+    picks = {record["winner"] for one in searches if (record := find_record(store, one)) is not None}
+    return cells_on("whole", 1.0, [*more, *sorted(p for p in picks if p is not None and p not in more)])
+
+
+def variants_page(setups: Sequence[tuple[Setup, Store]], *, n: int, preset: str, command: str) -> Page:
+    """Return a table over all models and variants, and a plot of the picks."""
+    meta = setups[0][1].meta
+    devices = sorted({e.device for _, store in setups for e in store.entries.values()})
+    rows = [
+        _variant_row(setup, store, one)
+        for setup, store in setups
+        for one in variant_searches(setup.variants, n=n, preset=preset)
+    ]
+    models = "-".join(dict.fromkeys(str(store.meta["model"]) for _, store in setups))
+    name = f"variants-{meta['dataset']}-{models}-d{meta['dim']}-{meta['label']}-e{meta['epochs']:g}-s{meta['seed']}"
+    raw = Rows(_HEADINGS, tuple(tuple(None if v == _NOT_ASKED else v for v in row) for row in rows))
+    title = f"What is reduced, and what is then found: {meta['dataset']}"
+    page = Page(f"{name}-{preset}", title, command, ", ".join(devices), raw=raw)
+    page.add(
+        f"Searches with n = {n}, η = 4, B = 3 (preset `{preset}`, E = {meta['epochs']:g}). Each pick's full training "
+        f"on the test triples, beside the best (by test MRR) and the median of the same n trained in full, and beside "
+        f"our default configuration, which is not one of the n. `of best` is the pick's share of the best test MRR: "
+        f"what the search lost by choosing. `picked by full validation` is the test MRR of the one of the n whose full "
+        f"training validates best: what choosing without any reduction gives.",
+        Rows(_HEADINGS, tuple(_with_percent(row) for row in rows)),
+    )
+    _add_plot(page, [(f"{r[0]} {r[1]}, d = {r[2]}", r[4]) for r in rows])
+    return page
+
+
+def rounds_page(store: Store, searches: Sequence[SearchOfPool], *, command: str) -> Page:
+    meta, rows = store.meta, Rows(_ROUND_HEADINGS, tuple(_round_row(store, one) for one in searches))
+    name, title = f"rounds-{store.path.stem}-{searches[0].preset}", f"How many rounds pay: {meta['dataset']}"
+    page = Page(name, title, command, store.devices, raw=rows)
+    page.add(
+        f"{meta['model']}, d = {meta['dim']}, `{meta['label']}` space, E = {meta['epochs']:g}, n = {searches[0].n}, "
+        f"preset `{searches[0].preset}`. With fewer rounds, each trial of a round costs more; with η = n there is one "
+        f"round. Every pick was then trained in full.",
+        rows,
+    )
+    _add_plot(page, [(f"{r[0]}, η = {r[1]}, B = {r[2]:g}", r[6]) for r in rows.rows])
+    return page
+
+
+def _variant_row(setup: Setup, store: Store, one: SearchOfPool) -> tuple[Value, ...]:
+    record = find_record(store, one)
+    pick = None if record is None else record["winner"]
+    tested, default = _tested(store, pick), _tested(store, DEFAULT)
+    truth, valid = full_test(store, one.n) if setup.full else {}, full_valid(store, one.n)
+    best: Value = None if setup.full else _NOT_ASKED
+    by_validation = middle = share = best
+    if len(truth) == one.n:
+        best, middle = max(truth.values()), median(truth.values())
+        by_validation = truth[max(truth, key=lambda n: valid[n])]
+        share = tested["mrr"] / best if tested and best else None
+    return (
+        setup.label, dict(one.changes)["variant"], int(store.meta["dim"]), pick,
+        *(tested[m] if tested else None for m in TESTED), best, share, by_validation, middle,
+        default["mrr"] if default else None, None if record is None else float(record["seconds"]),
+    )  # fmt: skip
+
+
+def _round_row(store: Store, one: SearchOfPool) -> tuple[Value, ...]:
+    given, record = dict(one.changes), find_record(store, one)
+    head = (str(given["variant"]), int(given["eta"]), float(given["budget"]), len(round_sizes(one.n, given["eta"])))
+    if record is None:
+        return (*head, *(None,) * 6)
+    tested = _tested(store, record["winner"])
+    mrr, hits = (None, None) if tested is None else (tested["mrr"], tested["hits@10"])
+    fidelity = float(record["rounds"][0]["fidelity"])
+    return (*head, fidelity, record["winner"], mrr, hits, float(record["spent"]), float(record["seconds"]))
+
+
+def _tested(store: Store, number: int | None) -> dict[str, float] | None:
+    """Return the test metrics of a full training; zeros if it diverged, None if none worked."""
+    entry = None if number is None else store.entry(number, "whole", 1.0)
+    if entry is None or not entry.worked:
+        return None
+    return entry.test or dict.fromkeys(TESTED, 0.0)
+
+
+def _with_percent(row: tuple[Value, ...]) -> tuple[Value, ...]:
+    i = _HEADINGS.index("of best")
+    return (*row[:i], f"{row[i]:.1%}" if isinstance(row[i], float) else row[i], *row[i + 1 :])
+
+
+def _add_plot(page: Page, picks: list[tuple[str, Value]]) -> None:
+    shown = [(name, mrr, None, None) for name, mrr in picks if isinstance(mrr, float)]
+    if shown:
+        drawn = bar_plot(shown, title="The pick, trained in full", x_label="test MRR")
+        page.add((page.name, drawn, "Test MRR of every pick"))
+
+
+def time_first_rounds(
+    graphs: StudyGraphs,
+    searches: Sequence[SearchOfPool],
+    store: Store,
+    *,
+    device: str = "auto",
+    max_seconds: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> bool:
+    """Time the first round of each search with 1, 3 and all trials at a time; return whether all are there."""
+    start = time.monotonic()
+    for one in searches:
+        for count in reversed(AT_A_TIME):
+            if _timed(store, one, count) is not None:
+                continue
+            if max_seconds is not None and time.monotonic() - start > max_seconds:
+                return False
+            record = _time_first_round(graphs, one, count, device=device)
+            store.add_search(record)
+            say(f"{record['name']}: {record['seconds']:.1f} s")
+    return all(_timed(store, one, count) is not None for one in searches for count in AT_A_TIME)
+
+
+def resources_page(store: Store, searches: Sequence[SearchOfPool], *, command: str, together: bool = True) -> Page:
+    """Return the page. together: with the first round's times for more trials at a time."""
+    meta, rows = store.meta, tuple(row for one in searches for row in _round_rows(store, one))
+    page = Page(
+        f"resources-{store.path.stem}-{searches[0].preset}", f"What a search takes: {meta['dataset']}", command,
+        ", ".join(sorted({r["device"] for r in store.searches.values()})), raw=Rows(_COSTS, rows),
+    )  # fmt: skip
+    page.add(
+        f"{meta['model']}, d = {meta['dim']}, `{meta['label']}` space, E = {meta['epochs']:g}, n = {searches[0].n}, "
+        f"preset `{searches[0].preset}`. Seconds of a round include making its graph; "
+        f"peak memory is that of all trials that were trained together; the model is one trial's tables."
+        f"{_notes(store, searches)}",
+        Rows(_COSTS, rows),
+    )
+    shown = [(f"{r[0]}, round {r[1]}", float(r[6]), None, None) for r in rows if r[6] is not None and r[1] != "all"]
+    if shown:
+        drawn = bar_plot(shown, title="Seconds of a round", x_label="seconds", form=".3g")
+        page.add((page.name, drawn, "Seconds by variant and round"))
+    if together:
+        timed = _together(store, searches)
+        shown_rows = tuple((*r[:3], None if r[3] is None else f"{r[3]:.2f} ×", *r[4:]) for r in timed.rows)
+        page.more["-at-a-time.csv"] = timed
+        page.add(
+            "## The first round with more trials at a time",
+            "All trials of the first round, trained again in groups of this size with the same kernels.",
+            Rows(timed.headings, shown_rows),
+        )
+    return page
+
+
+def _time_first_round(graphs: StudyGraphs, one: SearchOfPool, count: int, *, device: str) -> dict[str, Any]:
+    """Return the time of all trials of the first round, `count` at a time; it excludes making the graph."""
+    graph, plan, configs = first_trials(graphs, one)
+    trainer = GraphTrainer(graph, device=device)
+    size = count or len(configs)
+    warm_up(trainer, plan, configs, size)
+    reset_peak(trainer.device)
+    start = time.monotonic()
+    failed = train_in_groups(trainer, configs, size, (plan.epochs / 2, plan.epochs))
+    return {
+        "name": _name(one, count), "at_a_time": size, "trials": len(configs), "seconds": time.monotonic() - start,
+        "failed": failed, "peak_bytes": peak_bytes(trainer.device), "device": device_name(trainer.device),
+        "warmed": True, "settings": one.settings(graphs.pool.meta()).model_dump(mode="json"),
+    }  # fmt: skip
+
+
+def _notes(store: Store, searches: Sequence[SearchOfPool]) -> str:
+    """Return notes on what the seconds include."""
+    notes, records = "", [record for one in searches if (record := find_record(store, one)) is not None]
+    if any(dict(one.changes)["variant"] == "epoch" for one in searches):
+        notes += " In `epoch` every trial's state is kept for the next round, which takes some of the seconds."
+    if not all(record.get("warmed") for record in records):
+        notes += " Nothing was warmed up: the first search of a process includes its start in the first round."
+    seconds = max((record.get("peel_seconds", 0.0) for record in records), default=0.0)
+    if seconds:
+        notes += f" Core numbers were computed before, once for all searches, in {seconds:.3g} s."
+    return notes
+
+
+def _round_rows(store: Store, one: SearchOfPool) -> list[tuple[Value, ...]]:
+    record, variant = find_record(store, one), str(dict(one.changes)["variant"])
+    if record is None:
+        return [(variant, *(None,) * 8)]
+    rows: list[tuple[Value, ...]] = [
+        (variant, str(r["number"]), r["trials"], r["n_entities"], r["n_train"], float(r["epochs"]), float(r["seconds"]),
+         r["peak_bytes"] / 1e6, r["model_bytes"] / 1e6)
+        for r in record["rounds"]
+    ]  # fmt: skip
+    total = sum(r["seconds"] for r in record["rounds"])
+    return [*rows, (variant, "all", sum(r["trials"] for r in record["rounds"]), "", "", "", total, "", "")]
+
+
+def _together(store: Store, searches: Sequence[SearchOfPool]) -> Rows:
+    rows: list[tuple[Value, ...]] = []
+    for one in searches:
+        alone = _timed(store, one, 1)
+        for count in AT_A_TIME:
+            record = _timed(store, one, count)
+            numbers: tuple[Value, ...] = (None, None, None)
+            if record is not None:
+                faster = None if alone is None else alone["seconds"] / record["seconds"]
+                numbers = (float(record["seconds"]), faster, record["peak_bytes"] / 1e6)
+            rows.append((str(dict(one.changes)["variant"]), str(count or "all"), *numbers))
+    return Rows(("variant", "at a time", "seconds", "against one", "peak memory, MB"), tuple(rows))
+
+
+def _timed(store: Store, one: SearchOfPool, count: int) -> dict[str, Any] | None:
+    return find_record(store, one, _name(one, count))
+
+
+def _name(one: SearchOfPool, count: int) -> str:
+    return f"first round, {count or 'all'} at a time: {one.name}"

@@ -16,7 +16,7 @@ import lzma
 import math
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,20 +27,6 @@ from grash.errors import FormatError, InputError, OutputError
 Technique = Literal["core-order", "isolated", "k-core", "triples", "walk", "kgtuner", "whole"]
 EntryStatus = Literal["ok", "diverged", "memory", "error", "impossible"]
 SCHEMA, VERSION = "grash-study", 1
-# Published stores and tables have older names of settings and techniques, and lack the newest settings.
-OLD_NAMES = {
-    "way": "reduction", "count": "degree", "rails": "guard_rails", "carry": "carry_over", "price": "budget_unit",
-    "last_holdout": "last_round_holdout", "planned_apart": "planned_isolated",
-}  # fmt: skip
-OLD_TECHNIQUES = {"chain": "core-order", "ladder": "k-core", "apart": "isolated"}
-OLD_VALUES = {
-    "reduction": OLD_TECHNIQUES, "technique": OLD_TECHNIQUES, "degree": {"neighbours": "neighbors"},
-    "last_round_holdout": {"any": "random", "like_valid": "match_valid"},
-}  # fmt: skip
-BEFORE_THEY_EXISTED = {  # values of settings that older records do not name
-    "trend": 0.0, "scaled_penalties": False, "final_threads": None, "last_round_holdout": "random",
-    "finalists": 0, "one_vs_all": None,
-}  # fmt: skip
 _PACKED = ".xz"
 _MAY_DIFFER = ("grash",)  # entries of the first line: results of an older version still count
 _MAX_FAILURES = 2  # a training that failed so often is not tried again
@@ -167,19 +153,6 @@ def merged_marks(*several: Iterable[float]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def current_names(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings or an entry with today's names and values."""
-    renamed = {OLD_NAMES.get(name, name): value for name, value in content.items()}
-    return {n: OLD_VALUES.get(n, {}).get(v, v) if isinstance(v, str) else v for n, v in renamed.items()}
-
-
-def old_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as published stores name them."""
-    values = {n: {new: old for old, new in known.items()} for n, known in OLD_VALUES.items()}
-    names = {new: old for old, new in OLD_NAMES.items()}
-    return {names.get(n, n): values.get(n, {}).get(v, v) if isinstance(v, str) else v for n, v in settings.items()}
-
-
 class Store:
     """The results of one pool. `entries` has the latest entry of every (configuration, technique, fraction)."""
 
@@ -281,7 +254,7 @@ class Store:
             self._close()
 
     def _read_line(self, content: dict[str, Any]) -> None:
-        kind, content = content.pop("kind"), current_names(content)
+        kind = content.pop("kind")
         if not self.meta:
             if kind != "study" or content["schema"] != SCHEMA:
                 raise ValueError(f"it does not start a {SCHEMA}")
@@ -291,8 +264,7 @@ class Store:
         elif kind == "cell":
             self._take(Entry.from_json(content))
         elif kind == "search":
-            known = {"settings": current_names(content["settings"])} if "settings" in content else {}
-            self.searches[content["name"]] = {**content, **known}
+            self.searches[content["name"]] = content
 
     def _take(self, entry: Entry) -> None:
         key = (entry.number, entry.technique, rounded(entry.fraction))

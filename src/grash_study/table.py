@@ -24,10 +24,9 @@ from grash.search.graphs import SearchGraphs
 from grash.search.schedule import Shape, isolated_shape
 from grash.search.settings import SearchSettings, make_settings
 from grash_study.pool import Pool, StudyGraphs
-from grash_study.store import MARKS, REGULAR, TESTED, Cell, Entry, Store, cells_on, current_names, rounded
+from grash_study.store import MARKS, REGULAR, TESTED, Cell, Entry, Store, cells_on, rounded
 
-SCHEMA, VERSION = "grash-table", 3
-_READABLE = (1, 2, 3)  # 1 has no isolated pairs, 2 calls their column `apart`
+SCHEMA, VERSION = "grash-table", 1
 GRAPHS = MARKS[2:-1]  # of the train triples: 1/64 … 0.71, in half-steps of 2
 _CLOSE = 1e-6  # of a step between graphs: a store rounds fractions
 _NEAR_MARK = 1e-4  # relative: the epochs of a round come from whole positives and miss a usual mark by a part of one
@@ -143,10 +142,10 @@ class Table:
         try:
             about = json.loads(pl.read_parquet_metadata(path)["grash"])
             columns = {name: np.asarray(column) for name, column in pl.read_parquet(path).to_dict().items()}
-            if about["schema"] != SCHEMA or about["version"] not in _READABLE:
+            if about["schema"] != SCHEMA or about["version"] != VERSION:
                 raise ValueError(f"it is a {about['schema']} of version {about['version']}")
             not_run = {int(i): v for i, v in about.get("not_run", {}).items()}
-            return _from_rows(current_names(about["meta"]), not_run, columns)
+            return _from_rows(about["meta"], not_run, columns)
         except (KeyError, TypeError, ValueError, pl.exceptions.PolarsError, OSError) as error:
             raise FormatError(
                 f"{path} is not a table of a study ({error}): make it again with `grash study table`."
@@ -276,7 +275,7 @@ def _empty(
 
 
 def _from_rows(meta: dict[str, Any], not_run: dict[int, dict[str, Any]], columns: dict[str, NDArray[Any]]) -> Table:
-    isolated = columns.get("isolated", columns.get("apart", np.zeros(len(columns["number"]), bool)))
+    isolated = columns["isolated"]
     numbers, first = np.unique(columns["number"], return_index=True)
     found = {**not_run, **{int(n): json.loads(columns["configuration"][i]) for n, i in zip(numbers, first)}}
     values = [found[i] for i in range(len(found))]

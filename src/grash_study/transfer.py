@@ -15,7 +15,7 @@ from typing import Any, Literal
 from grash.errors import ConfigError
 from grash_study.pages import Page, Rows, Series, Value, line_plot, share_text, with_interval
 from grash_study.statistics import LEARNS, Correlation, rho_difference, spearman
-from grash_study.store import HALVES, OLD_TECHNIQUES, Cell, Entry, Store, Technique, cells_on, rounded
+from grash_study.store import HALVES, Cell, Entry, Store, Technique, cells_on, rounded
 
 Reduction = Literal["triples", "walk", "kgtuner", "k-core", "core-order", "epochs", "combined"]
 REDUCTIONS: tuple[Reduction, ...] = ("triples", "walk", "kgtuner", "k-core", "core-order", "epochs", "combined")
@@ -62,7 +62,7 @@ class Found:
 
 def check_reductions(names: str) -> tuple[Reduction, ...]:
     """Return the reductions of a list with commas."""
-    chosen = [OLD_TECHNIQUES.get(name.strip(), name.strip()) for name in names.split(",") if name.strip()]
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
     for name in chosen:
         if name not in REDUCTIONS:
             raise ConfigError(f"There is no technique {name!r}: give some of {', '.join(REDUCTIONS)}.")

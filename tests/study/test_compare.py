@@ -12,9 +12,8 @@ import pytest
 
 from grash.errors import ConfigError
 from grash_study.compare import anytime, compare, curve_points, write_methods_page, write_overview
-from grash_study.methods import METHODS, Method, Trace, Tracker
+from grash_study.methods import METHODS, SWEEP, Method, Trace, Tracker, read_methods
 from grash_study.recorded import Recorded
-from grash_study.sweep import SWEEP, read_methods
 from small_graph import grash
 from study.synthetic import make_table
 

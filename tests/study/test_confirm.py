@@ -23,8 +23,13 @@ from grash_study import confirm
 from grash_study.confirm import (
     PRIORS,
     Candidate,
+    columns_of,
+    confirm_page,
+    differences,
     family_of,
-    identity,
+    figures,
+    goal,
+    known_before,
     opened,
     plan_wanted,
     preset_candidate,
@@ -32,7 +37,6 @@ from grash_study.confirm import (
     store_of,
     wanted_searches,
 )
-from grash_study.confirm_page import columns_of, confirm_page, differences, figures, goal, known_before
 from grash_study.pages import write_page
 from grash_study.searches import search_folder
 from grash_study.store import merge_stores
@@ -75,16 +79,6 @@ def test_a_search_is_identified_by_what_it_does_and_not_by_its_name():
     names = {wanted_of(Candidate("x", settings=change))[0].name for change in changes}
     assert len(names | {one.name, wanted_of(Candidate("paper", "paper"))[0].name}) == 6
     assert len({w.name for w in wanted_of(*TWO, seeds=2, models=("complex", "transe"))}) == 8
-
-
-def test_a_new_setting_keeps_older_records_if_it_has_the_value_from_before(monkeypatch):
-    settings = wanted_of(TWO[0])[0].settings
-    without = settings.model_dump(mode="json")
-    now = identity(settings, 60)
-    monkeypatch.setitem(confirm._BEFORE, "price", "triples")  # as published stores call it
-    assert identity(settings, 60) != now and without["budget_unit"] == "triples"  # as if it had not been there
-    dearer = settings.model_copy(update={"budget_unit": "scores"})
-    assert identity(dearer, 60) != identity(settings, 60)
 
 
 def test_a_setting_that_changes_nothing_on_a_graph_makes_no_other_search(monkeypatch):

@@ -139,9 +139,6 @@ def test_what_last_rounds_lack_takes_no_part_or_is_said():
     table.isolated.valid[:-1, -1, 5:] = np.nan  # the trainings of last rounds have just begun
     bench = Recorded(table)
     assert bench.n == 40 and bench.isolated is None and len(bench.notes) == 2
-    older = with_isolated(n=8)
-    older.meta["planned_graphs"] = list(older.graph_fractions)
-    assert "older than last rounds" in Recorded(older).notes[0]
     lacking = replace(with_isolated(n=8), isolated=None)
     lacking.meta["planned_isolated"] = [0.25, 0.5]
     assert "0.25, 0.5 as last rounds have them" in Recorded(lacking).notes[0]

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from grash.errors import ConfigError, UnknownName
 from grash_study import methods as rungs
-from grash_study.methods import METHODS, RUNS, Method
+from grash_study.methods import METHODS, RUNS, SWEEP, Method, fitting, read_methods
 from grash_study.recorded import Recorded
-from grash_study.sweep import SWEEP, fitting, read_methods
 from study.synthetic import make_table
 
 ALL = {m.name: m for m in (*METHODS, *SWEEP)}
@@ -124,6 +123,7 @@ def test_a_model_finds_what_random_full_runs_do_not():
     assert tpe > random + 0.005
 
 
+@pytest.mark.slow
 def test_a_second_wave_brings_better_configurations_into_the_first_round():
     bench = bench_of(n=128, smooth=True, correlation=0.8)
     plain, waves = (

@@ -12,10 +12,9 @@ import pytest
 
 from grash.search.settings import make_settings
 from grash_study.confirm import identity
-from grash_study.methods import METHODS, Method
+from grash_study.methods import METHODS, SWEEP, Method
 from grash_study.recorded import Recorded
-from grash_study.store import BEFORE_THEY_EXISTED, Store, current_names, merge_stores, old_names
-from grash_study.sweep import SWEEP
+from grash_study.store import Store, merge_stores
 from grash_study.table import Table
 from grash_study.transfer import analyze
 
@@ -34,13 +33,14 @@ def published_name(method: Method) -> str:
 
 
 @pytest.mark.parametrize("path", STORES, ids=lambda path: path.name)
-def test_a_published_store_is_read_with_todays_names(path):
+def test_a_published_store_has_todays_names(path):
     lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).splitlines()]
     store = Store.read(path)
     assert len(store.searches) == sum(line["kind"] == "search" for line in lines)
     assert len(store.entries) == sum(line["kind"] == "cell" for line in lines)
-    assert not {e.technique for e in store.entries.values()} & {"chain", "ladder", "apart"}
     assert "count" not in store.meta and store.meta.get("degree", "neighbors") == "neighbors"
+    for record in store.searches.values():
+        assert make_settings(record["settings"]).trend == record["settings"]["trend"]  # every name is a setting
 
 
 def test_published_stores_are_merged_into_new_ones(tmp_path):
@@ -57,15 +57,8 @@ def test_published_searches_are_not_taken_for_searches_with_the_present_defaults
     """They have other batch sizes, another patience and relations predicted forward only (decisions 0046 and 0047)."""
     store = Store.read(path)
     for name, record in store.searches.items():
-        settings = make_settings({**BEFORE_THEY_EXISTED, **record["settings"]})
+        settings = make_settings(record["settings"])
         assert name.split()[-1] != identity(settings, store.meta["n_entities"]), name
-
-
-def test_old_and_current_names_translate_into_each_other():
-    old = {"way": "chain", "count": "neighbours", "rails": True, "last_holdout": "like_valid", "dim": 4, "space": "x"}
-    new = {"reduction": "core-order", "degree": "neighbors", "guard_rails": True, "last_round_holdout": "match_valid"}
-    assert current_names(old) == {**new, "dim": 4, "space": "x"} == current_names(current_names(old))
-    assert old_names(current_names(old)) == old
 
 
 @pytest.mark.parametrize("kind", ["methods", "sweep"])

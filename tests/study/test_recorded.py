@@ -245,7 +245,7 @@ def test_what_a_table_cannot_judge_is_refused(name, value):
 @pytest.mark.parametrize("scaled", [True, False])
 def test_the_refusal_names_what_the_table_was_trained_with(scaled):
     table = make_table(n=8)
-    table.meta.update({"scaled_penalties": True} if scaled else {})  # a table of the paper's space has no word for it
+    table.meta["scaled_penalties"] = scaled
     sentence = f"scaled_penalties=False cannot be judged .* trainings have scaled_penalties={scaled}: leave it out"
     with pytest.raises(ConfigError, match=sentence):
         Recorded(table).settings("default", 3.0, (("scaled_penalties", False),))

@@ -57,7 +57,7 @@ def test_penalties_are_scaled_to_the_triples_of_the_graph_but_in_the_space_of_th
         graph = graphs.graph(technique, 0.6)
         share = len(graph.dataset.train) / 600
         assert share < 0.59 and config_on(graph, graphs.pool, 0, 0.5).penalty_entity == pytest.approx(share * 0.5)
-    assert graphs.pool.meta()["scaled_penalties"] and "scaled_penalties" not in paper.meta()
+    assert graphs.pool.meta()["scaled_penalties"] and not paper.meta()["scaled_penalties"]
 
 
 def test_validations_of_a_longer_training_are_those_of_shorter_ones_that_end_with_a_whole_batch():

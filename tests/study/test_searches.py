@@ -12,10 +12,12 @@ from grash.engines import trainer as runs
 from grash.engines.driver import Driver
 from grash.search.ledger import LEDGER_FILE, read_ledger
 from grash.search.proposals import make_configurations
-from grash_study import resources, searches, variants
+from grash_study import searches
+from grash_study import searches as resources
+from grash_study import searches as variants
 from grash_study.pool import DEFAULT
 from grash_study.searches import SearchOfPool, plan_searches, run_search, run_searches, search_folder
-from grash_study.store import BEFORE_THEY_EXISTED, Store, cells_on
+from grash_study.store import Store, cells_on
 from small_graph import grash
 from study.small_study import small_graph, small_pool, small_study
 
@@ -52,10 +54,9 @@ def counted(monkeypatch) -> list[SearchOfPool]:
     return ran
 
 
-def as_older(record: dict, *gone: str) -> dict:
-    """A record as it was written when these settings did not exist yet, and nothing said whether it was warmed."""
-    settings = {k: v for k, v in record["settings"].items() if k not in gone}
-    return {**{k: v for k, v in record.items() if k != "warmed"}, "settings": settings}
+def as_older(record: dict) -> dict:
+    """A record of a time when no search had a trend, and nothing said whether it was warmed."""
+    return {**{k: v for k, v in record.items() if k != "warmed"}, "settings": {**record["settings"], "trend": 0.0}}
 
 
 def test_a_search_whose_default_has_changed_is_run_again(tmp_path, monkeypatch):
@@ -63,7 +64,7 @@ def test_a_search_whose_default_has_changed_is_run_again(tmp_path, monkeypatch):
     new, same = (SearchOfPool(preset, 4, (("variant", "graph"),)) for preset in ("default", "paper"))
     assert run_searches(graphs, [new, same], store, device="cpu")
     for one in (new, same):
-        store.add_search(as_older(store.searches[one.name], *BEFORE_THEY_EXISTED))
+        store.add_search(as_older(store.searches[one.name]))
     store.release()
     store, ran = graphs.pool.store(tmp_path), counted(monkeypatch)
     assert "1 of 2 searches" in plan_searches(graphs, [new, same], store, device="cpu")
@@ -93,8 +94,7 @@ def test_pages_show_no_search_and_no_timed_round_of_other_settings(tmp_path):
     said: list[str] = []
     assert resources.time_first_rounds(graphs, asked, store, device="cpu", say=said.append) and not said
     for record in list(store.searches.values()):
-        old = as_older(record, *BEFORE_THEY_EXISTED)
-        store.add_search({k: v for k, v in old.items() if k != "settings"} if "at_a_time" in old else old)
+        store.add_search(as_older(record))
     page = resources.resources_page(store, asked, command="grash")
     assert page.raw.rows == (("graph", *(None,) * 8),)
     assert all(row[2] is None for row in page.more["-at-a-time.csv"].rows)

@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 from grash.errors import ConfigError, InputError
-from grash_study import resources, variants
-from grash_study import variants as rounds
+from grash_study import searches as resources
+from grash_study import searches as rounds
+from grash_study import searches as variants
 from grash_study.pages import Page, Rows, Series, bar_plot, line_plot, share_text, write_page
 from grash_study.pool import DEFAULT, make_pool
 from grash_study.run import run_cells
@@ -133,7 +134,8 @@ def test_variants_are_shown_beside_the_best_the_median_and_the_default(tmp_path)
     setup = variants.Setup("complex", {}, variants.VARIANTS, True)
     asked = variants.variant_searches(setup.variants, n=4, preset="paper")
     for number, one in enumerate(asked):
-        store.add_search({"name": one.name, "winner": number, "seconds": 1.5, "rounds": [], "device": "cpu"})
+        known = {"name": one.name, "settings": one.settings(store.meta).model_dump(mode="json"), "rounds": []}
+        store.add_search({**known, "winner": number, "seconds": 1.5, "device": "cpu"})
     store.add(made_up(i, "whole", 1.0, 0.1 * (i + 1)) for i in range(4))
     store.add([made_up(DEFAULT, "whole", 1.0, 0.05)])
     assert {c.number for c in variants.pick_cells(store, asked, DEFAULT)} == {DEFAULT, 0, 1, 2}
@@ -183,7 +185,7 @@ def test_a_pick_whose_full_training_did_not_work_has_no_score(tmp_path, status):
     (other,) = variants.variant_searches(["epoch"], n=4, preset="paper")
     record = {"winner": 2, "seconds": 1.5, "spent": 3.0, "rounds": [{"fidelity": 0.5}], "device": "cpu"}
     for one in (asked[0], other):
-        store.add_search({"name": one.name, **record})
+        store.add_search({"name": one.name, "settings": one.settings(store.meta).model_dump(mode="json"), **record})
     store.add([made_up(2, "whole", 1.0, 0.0, status=status, test=None, curve=())])
     setup = variants.Setup("complex", {}, ("epoch",), False)
     row = variants.variants_page([(setup, store)], n=4, preset="paper", command="").raw.rows[0]
