@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--suffix", default=".parquet")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--like-known", action="store_true", help="rank like-known entities, not all")
     given = parser.parse_args()
     model = grash.load_model(given.model, device="cpu")
     generator = np.random.default_rng(0)
@@ -51,14 +52,14 @@ def main() -> None:
             "-k",
             str(given.k),
         ]
+        command += ["-o", str(out), "--threads", str(given.threads), "--device", given.device]
         began = time.monotonic()
-        subprocess.run(
-            [*command, "-o", str(out), "--threads", str(given.threads), "--device", given.device], check=True
-        )
+        subprocess.run([*command, *(["--like-known"] if given.like_known else [])], check=True)
         seconds, size = time.monotonic() - began, out.stat().st_size
     found = {"model": str(model), "questions": given.n, "k": given.k, "seconds": round(seconds, 1)}
     found |= {"per second": round(given.n / seconds), "bytes": size, "threads": given.threads}
-    found["peak MiB"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found |= {"CPU seconds": round(used.ru_utime + used.ru_stime, 1), "peak MiB": used.ru_maxrss // 1024}
     print(json.dumps(found))
 
 

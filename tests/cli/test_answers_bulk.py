@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 
 import numpy as np
 import polars
@@ -116,3 +118,18 @@ def test_arrays_need_one_missing_part(model):
     for rows in ([[0, 0, 0]], [[-1, -1, 0]], [[0, 0]]):
         with pytest.raises(InputError, match="−1 for the one part"):
             model.answer_arrays(np.array(rows))
+
+
+def test_questions_are_kept_as_ids_and_may_come_from_a_pipe(tmp_path, model, questions):
+    path, asked = questions
+    found = bulk.read_question_ids(path, model, skip_unknown=False)
+    assert found.dtype == np.int32 and found.shape == (len(asked), 3)
+    for row, question in zip(found.tolist(), asked):
+        wanted = model.query(*question)
+        assert [None if i < 0 else i for i in row] == [wanted.head, wanted.relation, wanted.tail]
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
+    writer.start()
+    assert np.array_equal(bulk.read_question_ids(pipe, model, skip_unknown=False), found)
+    writer.join()

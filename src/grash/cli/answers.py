@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 import shutil
 import sys
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from grash.api.model import Model, Query
+    from grash.api.model import Model
 
 PARTS = ("head", "relation", "tail")
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -154,16 +153,16 @@ def read_questions(path: Path, widths: tuple[int, ...]) -> Iterator[tuple[int, l
     """
     from grash.data.readers.text import columns_by_name, split_line
 
-    try:
-        content = path.read_bytes().removeprefix(_BOM)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     n_rows = 0
     header: tuple[int, ...] = ()
-    separator, n_columns = "\t" if b"\t" in content else ",", 0
-    for number, line in enumerate(io.BytesIO(content), 1):
+    kept = None if path.is_file() else list(_lines(path))  # a pipe is read once
+    separator, n_columns = (
+        ord("\t" if any(b"\t" in line for line in (_lines(path) if kept is None else kept)) else ","),
+        0,
+    )
+    for number, line in enumerate(_lines(path) if kept is None else kept, 1):
         try:
-            fields = split_line(line.rstrip(b"\r\n").decode("utf-8"), ord(separator))
+            fields = split_line(line.rstrip(b"\r\n").decode("utf-8"), separator)
         except UnicodeDecodeError as error:
             raise InputError(f"{path}, line {number}: not UTF-8. Save the file as UTF-8.") from error
         if fields in ([], [""]):
@@ -187,6 +186,23 @@ def read_questions(path: Path, widths: tuple[int, ...]) -> Iterator[tuple[int, l
         raise InputError(f"{path} is empty: give one question or triple per line.")
 
 
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, of which one is in memory at a time."""
+    try:
+        with path.open("rb") as file:
+            yield from (line if i else line.removeprefix(_BOM) for i, line in enumerate(file))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def read_question_ids(path: Path, model: Model, skip_unknown: bool) -> NDArray[np.int32]:
+    """Return the questions of a file by ids (n, 3), with −1 for the part to predict: 12 bytes for each."""
+    import numpy as np
+
+    rows = resolve_rows(path, read_questions(path, (2, 3)), Resolver(model), skip_unknown)
+    return np.fromiter((part for row in rows for part in row), np.int32).reshape(-1, 3)
+
+
 def read_candidates(path: Path, entity_id: Callable[[str], int], skip_unknown: bool) -> NDArray[np.int64]:
     """Return the ids of the entities in a file, one name per line."""
     import numpy as np
@@ -200,17 +216,17 @@ def read_candidates(path: Path, entity_id: Callable[[str], int], skip_unknown: b
     names = [(number, [name]) for number, line in enumerate(lines, 1) if (name := line.rstrip("\r"))]
     if not names:
         raise InputError(f"{path} is empty: give one entity per line.")
-    return np.array(resolve_rows(path, names, lambda row: entity_id(row[0]), skip_unknown), np.int64)
+    return np.fromiter(resolve_rows(path, names, lambda row: entity_id(row[0]), skip_unknown), np.int64)
 
 
 def resolve_rows(
     path: Path, rows: Iterable[tuple[int, list[str]]], resolve: Callable[[list[str]], _T], skip_unknown: bool
-) -> list[_T]:
-    """Return what the rows of a file resolve to. Unknown names are an error, or their line is skipped."""
-    found, n_skipped = [], 0
+) -> Iterator[_T]:
+    """Yield what the rows of a file resolve to. Unknown names are an error, or their line is skipped."""
+    n_found = n_skipped = 0
     for number, row in rows:
         try:
-            found.append(resolve(row))
+            found = resolve(row)
         except UnknownName as error:
             if not skip_unknown:
                 hint = "--skip-unknown skips such lines."
@@ -220,10 +236,11 @@ def resolve_rows(
                 say(f"{path}, line {number} is skipped: {error}")
         except InputError as error:
             raise InputError(f"{path}, line {number}: {error}") from error
+        else:
+            n_found += 1
+            yield found
     if n_skipped > _SKIPPED_SHOWN:
-        n = n_skipped + len(found)
-        say(f"{n_skipped:,} of {n:,} lines of {path} were skipped because of unknown names.")
-    return found
+        say(f"{n_skipped:,} of {n_found + n_skipped:,} lines of {path} were skipped because of unknown names.")
 
 
 def _write_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], text: IO[str], separator: str) -> None:
@@ -241,21 +258,19 @@ def _short(value: Any) -> Any:
 
 
 class Resolver:
-    """Turns the fields of a line into a question; names that it has seen are looked up once."""
+    """Turns the fields of a line into ids, −1 for the question mark; names that it has seen are looked up once."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.entity = lru_cache(1 << 20)(model.entity_id)
         self.relation = lru_cache(1 << 16)(model.relation_id)
 
-    def __call__(self, row: list[str]) -> Query:
-        from grash.api.model import Query
-
+    def __call__(self, row: list[str]) -> tuple[int, int, int]:
         head, relation, tail = [*row, "?"][:3]
         if (n := (head, relation, tail).count("?")) != 1:
             raise InputError(f"found {n} question marks. Exactly one of head, relation and tail must be ?.")
-        ends = (None if end == "?" else self.entity(end) for end in (head, tail))
-        return Query(next(ends), None if relation == "?" else self.relation(relation), next(ends))
+        first, last = (-1 if end == "?" else self.entity(end) for end in (head, tail))
+        return first, -1 if relation == "?" else self.relation(relation), last
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,22 +279,15 @@ class Bulk:
 
     model: Model
     folder: Path
-    asked: list[Query]
+    ids: NDArray[np.int32]  # (n, 3), −1 for the part to predict
     k: int
     filters: dict[str, Any]
-
-    @cached_property
-    def ids(self) -> NDArray[np.int64]:
-        import numpy as np
-
-        parts = ((-1 if part is None else part for part in (q.head, q.relation, q.tail)) for q in self.asked)
-        return np.array([tuple(three) for three in parts], np.int64).reshape(-1, 3)
 
     @cached_property
     def allowed(self) -> NDArray[np.int64] | None:
         filters = (self.filters[name] for name in ("answer_type", "type_relation", "candidates"))
         allowed = self.model.allowed_entities(*filters)
-        if allowed is not None and any(q.asked == "relation" for q in self.asked):
+        if allowed is not None and (self.ids[:, 1] < 0).any():
             raise InputError("A question for a relation has no candidates or answer type: these are about entities.")
         return allowed
 
@@ -295,7 +303,7 @@ class Bulk:
 
         model = (model_folder(self.folder) / CHECKSUMS_FILE).read_bytes()
         kept = b"" if self.allowed is None else self.allowed.tobytes()
-        digests = [hashlib.sha256(part).hexdigest() for part in (self.ids.tobytes(), model, kept)]
+        digests = [hashlib.sha256(part).hexdigest() for part in (self.ids.data, model, kept)]
         flags = {name: self.filters[name] for name in ("new_only", "like_known")}
         return {
             "questions": digests[0],
@@ -321,7 +329,7 @@ class Bulk:
         return [*names, *rest, *([] if found.probability is None else [found.probability.tolist()])]
 
 
-def _names(name_of: Callable[[int], str], ids: NDArray[np.int64]) -> list[str]:
+def _names(name_of: Callable[[int], str], ids: NDArray[np.integer]) -> list[str]:
     """Return the names of ids; each distinct one is looked up once."""
     import numpy as np
 
@@ -331,7 +339,7 @@ def _names(name_of: Callable[[int], str], ids: NDArray[np.int64]) -> list[str]:
 
 def write_bulk(bulk: Bulk, out: Path | None) -> None:
     """Write all answers: to a file in parts that a second run uses again, or to stdout."""
-    starts = range(0, len(bulk.asked), BLOCK)
+    starts = range(0, len(bulk.ids), BLOCK)
     if out is None:
         write_answers(bulk.columns, (row for first in starts for row in zip(*bulk.answers(first))), None)
         return
@@ -345,11 +353,11 @@ def write_bulk(bulk: Bulk, out: Path | None) -> None:
             for i, first in enumerate(starts):
                 if not parts.has(i):
                     parts.write(i, bulk.answers(first))
-                    n_done += min(BLOCK, len(bulk.asked) - first)
+                    n_done += min(BLOCK, len(bulk.ids) - first)
                     speed = n_done / max(time.monotonic() - began, 1e-9)
-                    done = min(first + BLOCK, len(bulk.asked))
-                    left = format_duration((len(bulk.asked) - done) / speed)
-                    draw(f"{done:,} of {len(bulk.asked):,} questions, {speed:,.0f} per second, {left} left")
+                    done = min(first + BLOCK, len(bulk.ids))
+                    left = format_duration((len(bulk.ids) - done) / speed)
+                    draw(f"{done:,} of {len(bulk.ids):,} questions, {speed:,.0f} per second, {left} left")
     except KeyboardInterrupt:
         n = sum(parts.has(i) for i in range(len(starts)))
         say(f"Interrupted. {n:,} of {len(starts):,} parts are written; run the same command again to continue.")

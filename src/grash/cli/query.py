@@ -15,9 +15,9 @@ from grash.cli.answers import (
     PARTS,
     SUFFIXES,
     Bulk,
-    Resolver,
     check_answers_file,
     read_candidates,
+    read_question_ids,
     read_questions,
     resolve_rows,
     write_answers,
@@ -209,13 +209,19 @@ def predict(
     filters: dict[str, Any] = {"new_only": new_only, "like_known": like_known}
     filters |= {"answer_type": answer_type, "type_relation": type_relation}
     filters["candidates"] = None if candidates is None else read_candidates(candidates, loaded.entity_id, skip_unknown)
+    import numpy as np
+
+    from grash.api.model import Query
+
     if questions is not None:
-        asked = resolve_rows(questions, read_questions(questions, (2, 3)), Resolver(loaded), skip_unknown)
+        asked = read_question_ids(questions, loaded, skip_unknown)
     else:
-        asked = [loaded.query(*given)]
+        query = loaded.query(*given)
+        parts = (query.head, query.relation, query.tail)
+        asked = np.array([[-1 if part is None else part for part in parts]], np.int32)
     if json or (one and out is None):
         for first in range(0, len(asked), BLOCK):
-            part = asked[first : first + BLOCK]
+            part = [Query(*(None if i < 0 else i for i in row)) for row in asked[first : first + BLOCK].tolist()]
             for query, answers in zip(part, loaded.predict_many(part, top_k, **filters)):
                 if json:
                     as_json(
@@ -294,9 +300,9 @@ def score(
     if triples is None:
         rows, ids = [one], [_triple_ids(loaded, one)]
     else:
-        found_rows = resolve_rows(
-            triples, read_questions(triples, (3,)), lambda row: (row, _triple_ids(loaded, row)), skip_unknown
-        )
+        lines = read_questions(triples, (3,))
+        resolved = resolve_rows(triples, lines, lambda row: (row, _triple_ids(loaded, row)), skip_unknown)
+        found_rows = list(resolved)
         rows, ids = [row for row, _ in found_rows], [triple for _, triple in found_rows]
     found = {"score": loaded.score(np.array(ids).reshape(-1, 3)).tolist()}
     if probability and loaded.calibration is not None:
