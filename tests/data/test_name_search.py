@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.name_search import NameSearch
+from grash.data.name_search import NameSearch, _distance, _fast_distance
 from grash.data.vocabulary import Vocabulary
 
 NAMES = ["United Kingdom", "Kingdom of Fife", "Peru", "Perth", "São Paulo", "Zürich", "New_York", "New Yorkshire",
@@ -77,3 +77,26 @@ def test_any_text_can_be_searched_in_any_names(text: str, names: list[str]) -> N
     search = NameSearch(Vocabulary.from_names(names), np.ones(len(names)))
     assert len(search(text, 3)) <= 3
     search.close()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("abc ", min_size=2, max_size=64), st.text("abc ", min_size=1, max_size=70), st.integers(1, 2), st.data())
+def test_the_fast_distance_is_that_of_a_table(query: str, name: str, limit: int, data: st.DataObject) -> None:
+    letters, wanted = (np.frombuffer(text.encode(), np.uint8) for text in (name, query))
+    start = data.draw(st.integers(0, len(name) - 1))
+    places = np.zeros(256, np.uint64)
+    for j, letter in enumerate(wanted):
+        places[letter] |= np.uint64(1) << np.uint64(j)
+    table = _distance(letters, start, len(letters), wanted, limit, np.empty((3, len(wanted) + 1), np.int64))
+    fast = _fast_distance(letters, start, len(letters), len(wanted), limit, places)
+    assert min(fast, limit + 1) == min(table, limit + 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text("abcdef ", min_size=4, max_size=9), min_size=1, max_size=8), st.text("abcdef", min_size=4))
+def test_the_letters_of_a_name_lose_no_match_with_errors(names: list[str], text: str) -> None:
+    names = sorted(set(names))
+    index, query = NameSearch(Vocabulary.from_names(names), np.ones(len(names), np.int64)), text[:9].encode()
+    found = [index._scan(np.frombuffer(query, np.uint8), 9, errors).tolist() for errors in (1, 2)]
+    index._letters[:] = 0xFFFFFFFF  # leave out no name
+    assert found == [index._scan(np.frombuffer(query, np.uint8), 9, errors).tolist() for errors in (1, 2)]
