@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import csv
 import io
@@ -246,6 +247,16 @@ def test_a_token_is_needed_where_one_is_set(model_path: Path) -> None:
         assert secret.get("/health").status == 200 and secret.get("/").status == 200
     ran = run("serve", model_path, "--token", "\n")
     assert ran.code == 2 and "--token is not possible" in ran.err
+
+
+def test_the_map_has_every_entity_once_and_is_made_once(client: Client, model_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(lambda _: client.get("/api/map").json, range(3))
+    assert all(found == first for found in others)
+    entities = load_model(model_path, device="cpu").dataset.entities
+    assert entities is not None and first["names"][:2] == [entities.name(0), entities.name(1)]
+    assert len(first["names"]) == 15 and len(base64.b64decode(first["places"])) == 15 * 4
+    assert [color["title"] for color in first["colors"]] == ["type", "relation"]
 
 
 def test_concurrent_questions_share_ranking_calls(client: Client) -> None:

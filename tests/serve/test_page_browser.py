@@ -106,6 +106,53 @@ def test_the_map_shows_the_surroundings_and_leads_on(page: Page) -> None:
     assert page.run("document.querySelectorAll('#near li').length") == 8
 
 
+def test_the_map_of_all_entities_opens_in_place_of_the_answers(page: Page) -> None:
+    ask(page, "Lima", "near")
+    page.click("document.getElementById('atlas-open')")
+    page.wait("document.getElementById('atlas-map').dataset.visible === '15'")
+    assert page.run("document.getElementById('answers-card').hidden") and "view=map" in page.run("location.href")
+    assert page.run("[...document.getElementById('atlas-color').options].map(o => o.text)") == ["type", "relation"]
+    legend = page.run("[...document.querySelectorAll('#atlas-legend button')].map(b => b.textContent)")
+    assert legend == ["City", "Country", "other"]
+    page.click("document.querySelector('#atlas-legend button')")
+    page.wait("document.getElementById('atlas-map').dataset.visible === '8'")  # the cities
+    page.click("document.getElementById('atlas-reset')")
+    page.wait("document.getElementById('atlas-map').dataset.visible === '15'")
+    page.click("document.getElementById('atlas-search')")
+    page.type("norw")
+    page.wait("document.querySelectorAll('#atlas-found button').length === 1")
+    page.click("document.querySelector('#atlas-found button')")
+    page.wait("document.getElementById('entity-title').textContent === 'Norway'")
+    middle = page.run("(b => [b.x + b.width / 2, b.y + b.height / 2])"
+                      "(document.getElementById('atlas-map').getBoundingClientRect())")  # fmt: skip
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=middle[0], y=middle[1])
+    page.wait("document.getElementById('atlas-name').textContent === 'Norway (Country)'")
+    address = page.run("location.href")
+    page.open(address)
+    page.wait("document.getElementById('atlas-map').dataset.visible === '15'")
+    page.click("document.getElementById('atlas-in')")
+    page.wait("document.getElementById('atlas-map').dataset.visible !== '15'")
+    page.click("document.getElementById('atlas-open')")
+    page.wait("!document.getElementById('answers-card').hidden && document.getElementById('atlas').hidden")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_map_of_all_entities_fits(page: Page, client: Client, width: int, scheme: str) -> None:
+    page.run("localStorage.removeItem('grash-theme')")
+    page.size(width, 900)
+    page.prefer(scheme)
+    page.open(f"http://127.0.0.1:{client.port}/?view=map&entity=Lima")
+    page.wait("document.getElementById('atlas-map').dataset.visible === '15'")
+    marks = page.run("(c => new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)"
+                     ".reduce((sum, p) => sum + (p ? 1 : 0), 0))(document.getElementById('atlas-map'))")  # fmt: skip
+    assert marks >= 15 * 9
+    assert page.run("document.documentElement.scrollWidth - innerWidth") <= 0
+    if pictures := os.environ.get("GRASH_PICTURES"):
+        page.run("scrollTo(0, 0)")
+        page.picture(Path(pictures) / f"serve-map-{scheme}-{width}.png")
+
+
 def test_html_in_names_is_inert(page: Page) -> None:
     page.open(
         page.run("location.origin") + "/?relation=located_in&tail=" + HOSTILE.replace("=", "%3D").replace(" ", "%20")
@@ -113,6 +160,12 @@ def test_html_in_names_is_inert(page: Page) -> None:
     page.wait("document.querySelectorAll('#answers > li').length > 0")
     page.wait("!document.getElementById('entity').hidden")
     assert HOSTILE in page.run("document.getElementById('answers-title').textContent")
+    assert page.run("document.querySelectorAll('main img').length") == 0
+    page.click("document.getElementById('atlas-open')")
+    page.wait("!document.getElementById('atlas-view').hidden")
+    page.click("document.getElementById('atlas-search')")
+    page.type("onerror")
+    page.wait("document.querySelector('#atlas-found button')?.textContent.includes('<img')")
     assert page.run("document.querySelectorAll('main img').length") == 0
 
 
@@ -151,12 +204,18 @@ def test_it_fits_small_windows_and_dark_rooms(page: Page, client: Client, width:
     not AXE.is_file(), reason="axe-core is missing: npm install axe-core, or set AXE_CORE to axe.min.js"
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(page: Page, client: Client, scheme: str) -> None:
+@pytest.mark.parametrize("view", ["", "map"])
+def test_axe_finds_nothing_serious(page: Page, client: Client, scheme: str, view: str) -> None:
     page.prefer(scheme)
-    page.open(f"http://127.0.0.1:{client.port}/?head=Lima&relation=near")
+    page.open(f"http://127.0.0.1:{client.port}/?head=Lima&relation=near&view={view}")
     page.wait("document.querySelectorAll('#answers > li').length > 0 && !document.getElementById('entity').hidden")
-    page.click("document.querySelector('.why')")
-    page.wait("document.querySelectorAll('.reasons ol li').length > 0")
+    if view:
+        page.wait("document.getElementById('atlas-map').dataset.visible === '15'")
+        page.run("document.getElementById('atlas-search').value = 'l'")
+        page.run("document.getElementById('atlas-search').dispatchEvent(new Event('input'))")
+    else:
+        page.click("document.querySelector('.why')")
+        page.wait("document.querySelectorAll('.reasons ol li').length > 0")
     page.run(AXE.read_text(encoding="utf-8"))
     found = page.run("axe.run().then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
                      ".map(v => v.id + ': ' + v.nodes.slice(0, 3).map(n => n.html).join(' | ')))")  # fmt: skip

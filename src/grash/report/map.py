@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grash.data.arrays import in_blocks
 from grash.data.candidates import find_type_relation
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, InputError
@@ -29,9 +30,11 @@ from grash.report.page import template
 Method = Literal["auto", "umap", "pca"]
 METHODS: tuple[Method, ...] = ("auto", "umap", "pca")
 MAX_POINTS = 1_000_000
+MAP_SCRIPT = Path(__file__).parent / "template" / "map.js"
 _MAX_UMAP = 100_000  # points that `auto` leaves to UMAP
 _N_COLORS = 10  # of the page; the rest is "other"
 _ROWS = 1 << 16
+_TRIPLES = 1 << 20
 _SIZE = 65535
 
 
@@ -52,22 +55,50 @@ def write_map(
     graph, the entities with most triples. type_relation: id of the relation to types, by default found by its name.
     """
     path = Path(path)
+    if not overwrite:
+        check_absent(path)
+    data = map_data(kge, dataset, method=method, max_points=max_points, type_relation=type_relation, seed=seed)
+    with atomic_file(path) as temporary:
+        temporary.write_text(_page(data), encoding="utf-8", errors="replace")
+    return path
+
+
+def map_data(
+    kge: KgeModel,
+    dataset: Dataset,
+    *,
+    method: Method = "auto",
+    max_points: int = MAX_POINTS,
+    type_relation: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return what `map.js` draws, for JSON: title, about, places and names of the points, and their colors.
+
+    The options are those of `write_map`.
+    """
     if method not in METHODS:
         raise ConfigError(f"method={method!r} is unknown: give {', '.join(METHODS)}.")
     if not 2 <= max_points <= MAX_POINTS:
         raise ConfigError(f"max_points={max_points} is not possible: give a number from 2 to {MAX_POINTS:,}.")
     if kge.n_entities < 2:
         raise InputError(f"{dataset.name} has {kge.n_entities} entities: a map needs 2 or more.")
-    if not overwrite:
-        check_absent(path)
     ids = _most_connected(dataset, max_points)
     used = _method(method, len(ids))
     rows = _rows(kge, ids)
     places = umap_places(rows, seed) if used == "umap" else pca_places(rows)
-    page = _page(dataset, ids, places, used, find_type_relation(dataset) if type_relation is None else type_relation)
-    with atomic_file(path) as temporary:
-        temporary.write_text(page, encoding="utf-8", errors="replace")
-    return path
+    types = find_type_relation(dataset) if type_relation is None else type_relation
+    colors = [] if types is None else [("type", *type_classes(dataset, ids, types))]
+    colors.append(("relation", *relation_classes(dataset, ids)))
+    entity = str if dataset.entities is None else dataset.entities.name
+    how = "UMAP of cosine distances" if used == "umap" else "PCA: the two directions of most variance"
+    of_all = "" if len(ids) == dataset.n_entities else f" of {dataset.n_entities:,}, those with most triples"
+    return {
+        "title": f"Map of {dataset.name}",
+        "about": f"{len(ids):,} entities{of_all}. {how}.",
+        "places": _encoded(_quantized(places)),
+        "names": [_shown(entity(int(i))) for i in ids],
+        "colors": [{"title": t, "classes": _encoded(classes), "labels": labels} for t, classes, labels in colors],
+    }
 
 
 def pca_places(rows: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -96,10 +127,14 @@ def umap_places(rows: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
 
 def relation_classes(dataset: Dataset, ids: NDArray[np.int64]) -> tuple[NDArray[np.uint8], list[str]]:
     """Return the class (n,) of each entity, and the names of the classes: the side and relation it is seen in most."""
-    n_kinds = 2 * dataset.n_relations
-    train = dataset.train.astype(np.int64)
-    heads, tails = train[:, 0] * n_kinds + train[:, 1], train[:, 2] * n_kinds + dataset.n_relations + train[:, 1]
-    keys, counts = np.unique(np.concatenate([heads, tails]), return_counts=True)
+    n_kinds, shown = 2 * dataset.n_relations, np.zeros(dataset.n_entities, bool)
+    shown[ids] = True
+    parts = [np.empty(0, np.int64)]
+    for _, block in in_blocks(dataset.train, _TRIPLES):
+        for column, kind in ((0, 0), (2, dataset.n_relations)):
+            chosen = block[shown[block[:, column]]].astype(np.int64)
+            parts.append(chosen[:, column] * n_kinds + kind + chosen[:, 1])
+    keys, counts = np.unique(np.concatenate(parts), return_counts=True)
     order = np.lexsort((keys, -counts))  # the most frequent first, so that the first of an entity is its kind
     entities, first = np.unique(keys[order] // n_kinds, return_index=True)
     kinds = np.full(dataset.n_entities, -1, np.int64)
@@ -154,29 +189,15 @@ def _rows(kge: KgeModel, ids: NDArray[np.int64]) -> NDArray[np.float32]:
     return rows
 
 
-def _page(
-    dataset: Dataset, ids: NDArray[np.int64], places: NDArray[np.float64], method: str, type_relation: int | None
-) -> str:
-    colors = [("relation", *relation_classes(dataset, ids))]
-    if type_relation is not None:
-        colors.insert(0, ("type", *type_classes(dataset, ids, type_relation)))
-    entity = str if dataset.entities is None else dataset.entities.name
-    data = {
-        "places": _encoded(_quantized(places)),
-        "names": [_shown(entity(int(i))) for i in ids],
-        "colors": [{"title": t, "classes": _encoded(classes), "labels": labels} for t, classes, labels in colors],
-    }
-    how = "UMAP of cosine distances" if method == "umap" else "PCA: the two directions of most variance"
-    of_all = "" if len(ids) == dataset.n_entities else f" of {dataset.n_entities:,}, those with most triples"
+def _page(data: dict[str, Any]) -> str:
     from markupsafe import Markup
 
-    script = (Path(__file__).parent / "template" / "map.js").read_text(encoding="utf-8")
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":  # a name cannot end the script
         text = text.replace(character, f"\\u{ord(character):04x}")
     return template("map.html").render(
-        title=f"Map of {dataset.name}", about=f"{len(ids):,} entities{of_all}. {how}.", data=Markup(text),  # noqa: S704, escaped above
-        script=Markup(script),  # noqa: S704, ours
+        title=data["title"], about=data["about"], data=Markup(text),  # noqa: S704, escaped above
+        script=Markup(MAP_SCRIPT.read_text(encoding="utf-8")),  # noqa: S704, ours
     )  # fmt: skip
 
 

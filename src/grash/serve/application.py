@@ -140,6 +140,7 @@ def make_app(service: Service, metrics: Metrics) -> Any:
     api.add_api_route("/api/explain", endpoints.explain, **get, summary="Reasons for a triple")
     api.add_api_route("/api/neighbors", endpoints.neighbors, **get, summary="Entities with similar embeddings")
     api.add_api_route("/api/facts", endpoints.facts, **get, summary="Triples of an entity, and those around it")
+    api.add_api_route("/api/map", endpoints.map, **get, summary="Places and colors of the entities, in two dimensions")
     api.add_api_route("/health", endpoints.health, **get, summary="Whether the model is served and undamaged")
     api.add_api_route("/metrics", endpoints.metrics_text, **get, response_class=PlainTextResponse)
     _add_pages(api)
@@ -209,6 +210,9 @@ class _Endpoints:
         k: Annotated[int, Query(description=f"Number of triples, 1 to {MAX_FACTS:,}.")] = 100,
     ) -> Response:  # fmt: skip
         return _json(await self.run(lambda: self.service.facts(entity, k)))
+
+    async def map(self) -> Response:
+        return await self.run(lambda: _json(self.service.map()))
 
     async def health(self) -> Response:
         service = self.service

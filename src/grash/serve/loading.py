@@ -41,6 +41,8 @@ class Loading:
 def home_page() -> tuple[bytes, str]:
     """Return the page and its content security policy."""
     text = files("grash.serve").joinpath("page/page.html").read_text(encoding="utf-8")
+    script = files("grash").joinpath("report/template/map.js").read_text(encoding="utf-8")
+    text = text.replace("/* map.js */", script)
     return text.encode(), content_security_policy(text)
 
 

@@ -1,11 +1,12 @@
 "use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+/* Draw a map into the elements whose ids begin with a prefix; onChoose receives the name of a point that is clicked. */
+function entityMap(data, prefix, onChoose) {
+  const $ = id => document.getElementById(prefix + id);
   const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
   const place = new Uint16Array(bytes(data.places).buffer);      // x, y of each point, 0 … 65535
   const classes = data.colors.map(color => bytes(color.classes)); // the color of each point, by choice of colors
   const n = place.length / 2, names = data.names, SIZE = 65536, CELLS = 256, SHIFT = 8;
-  const canvas = document.getElementById("map"), pen = canvas.getContext("2d"), label = document.getElementById("name");
+  const canvas = $("map"), pen = canvas.getContext("2d"), label = $("name");
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const COLORS = ["#4477aa", "#ee6677", "#228833", "#b58900", "#0099aa", "#aa3377", "#e07020", "#7755cc", "#777733", "#994400"];
   const OTHER = "#8a8f98";
@@ -33,9 +34,9 @@
     canvas.width = Math.max(1, Math.round(canvas.clientWidth * ratio));
     canvas.height = Math.max(1, Math.round(canvas.clientHeight * ratio));
   }
-  function showAll() { // beside the panel, or below it on a narrow screen
-    const narrow = canvas.clientWidth <= 480;
-    const left = narrow ? 0 : Math.min(304 * ratio, canvas.width / 3), top = narrow ? 0.47 * canvas.height : 0;
+  function showAll() { // beside a panel that covers the canvas, or below it on a narrow screen
+    const covered = getComputedStyle(canvas).position === "absolute", narrow = canvas.clientWidth <= 480;
+    const left = !covered || narrow ? 0 : Math.min(304 * ratio, canvas.width / 3), top = covered && narrow ? 0.47 * canvas.height : 0;
     view.scale = 0.92 * Math.min(canvas.width - left, canvas.height - top) / SIZE;
     view.x = SIZE / 2 - left / 2 / view.scale;
     view.y = SIZE / 2 - top / 2 / view.scale;
@@ -79,8 +80,7 @@
       pen.beginPath(); pen.arc(x, y, size + 5 * ratio, 0, 7); pen.stroke();
       pen.fillText(names[marked].slice(0, 60), x + size + 8 * ratio, y + 4 * ratio);
     }
-    document.documentElement.dataset.ready = "yes";
-    document.documentElement.dataset.visible = visible;
+    canvas.dataset.visible = visible;
   }
   function zoomAt(x, y, factor) {
     const [px, py] = fromScreen(x, y);
@@ -93,9 +93,9 @@
   const zoomMiddle = factor => zoomAt(canvas.width / 2, canvas.height / 2, factor);
   function nearest(x, y) {
     const [px, py] = fromScreen(x, y), reach = 10 * ratio / view.scale, kinds = classes[chosen];
-    const at = v => Math.max(0, Math.min(CELLS - 1, Math.floor(v) >> SHIFT));
+    const cellAt = v => Math.max(0, Math.min(CELLS - 1, Math.floor(v) >> SHIFT));
     let best = -1, least = reach * reach;
-    for (let cy = at(py - reach); cy <= at(py + reach); cy++) for (let cx = at(px - reach); cx <= at(px + reach); cx++) {
+    for (let cy = cellAt(py - reach); cy <= cellAt(py + reach); cy++) for (let cx = cellAt(px - reach); cx <= cellAt(px + reach); cx++) {
       for (let k = start[cy * CELLS + cx]; k < start[cy * CELLS + cx + 1]; k++) {
         const i = order[k], dx = place[2 * i] - px, dy = place[2 * i + 1] - py, d = dx * dx + dy * dy;
         if (d < least && (alone < 0 || !kinds || kinds[i] === alone)) { least = d; best = i; }
@@ -103,8 +103,10 @@
     }
     return best;
   }
+  const at = event => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+  const zoomTo = (event, factor) => { const [x, y] = at(event); zoomAt(x * ratio, y * ratio, factor); };
   function hover(event) {
-    const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    const box = canvas.getBoundingClientRect(), [x, y] = at(event);
     const i = nearest(x * ratio, y * ratio);
     label.style.display = i < 0 ? "none" : "block";
     if (i < 0) return;
@@ -114,7 +116,15 @@
     label.style.top = `${Math.max(8, Math.min(y + 14, box.height - label.offsetHeight - 8))}px`;
   }
   const pointers = new Map();
-  canvas.addEventListener("pointerdown", e => { pointers.set(e.pointerId, e); canvas.setPointerCapture(e.pointerId); });
+  let pressed = [0, 0];
+  canvas.addEventListener("pointerdown", e => { pressed = at(e); pointers.set(e.pointerId, e); canvas.setPointerCapture(e.pointerId); });
+  canvas.addEventListener("click", e => {
+    const [x, y] = at(e), i = Math.hypot(x - pressed[0], y - pressed[1]) > 4 ? -1 : nearest(x * ratio, y * ratio);
+    if (i < 0 || !onChoose) return;
+    marked = i;
+    draw();
+    onChoose(names[i]);
+  });
   for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, e => pointers.delete(e.pointerId));
   canvas.addEventListener("pointerleave", () => { label.style.display = "none"; });
   canvas.addEventListener("pointermove", e => {
@@ -123,7 +133,7 @@
     const others = [...pointers.values()].filter(p => p.pointerId !== e.pointerId);
     if (others.length) { // two fingers
       const o = others[0], far = p => Math.hypot(p.clientX - o.clientX, p.clientY - o.clientY);
-      zoomAt(o.clientX * ratio, o.clientY * ratio, far(e) / Math.max(1, far(before)));
+      zoomTo(o, far(e) / Math.max(1, far(before)));
     } else {
       view.x -= (e.clientX - before.clientX) * ratio / view.scale;
       view.y -= (e.clientY - before.clientY) * ratio / view.scale;
@@ -131,7 +141,7 @@
     }
     pointers.set(e.pointerId, e);
   });
-  canvas.addEventListener("wheel", e => { e.preventDefault(); zoomAt(e.clientX * ratio, e.clientY * ratio, Math.exp(-e.deltaY / 300)); }, { passive: false });
+  canvas.addEventListener("wheel", e => { e.preventDefault(); zoomTo(e, Math.exp(-e.deltaY / 300)); }, { passive: false });
   canvas.addEventListener("keydown", e => {
     const step = 60 * ratio / view.scale, moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
     if (e.key in moves) { view.x += moves[e.key][0]; view.y += moves[e.key][1]; draw(); }
@@ -140,9 +150,9 @@
     else return;
     e.preventDefault();
   });
-  document.getElementById("in").onclick = () => zoomMiddle(1.6);
-  document.getElementById("out").onclick = () => zoomMiddle(1 / 1.6);
-  document.getElementById("reset").onclick = () => { alone = marked = -1; legend(); showAll(); };
+  $("in").onclick = () => zoomMiddle(1.6);
+  $("out").onclick = () => zoomMiddle(1 / 1.6);
+  $("reset").onclick = () => { alone = marked = -1; legend(); showAll(); };
 
   function item(list, text, color, act) {
     const button = document.createElement("button"), shown = document.createElement("span");
@@ -157,7 +167,7 @@
     return button;
   }
   function legend() {
-    const list = document.getElementById("legend");
+    const list = $("legend");
     list.replaceChildren();
     (data.colors[chosen] ? data.colors[chosen].labels : []).forEach((text, k) => {
       if (!text) return;
@@ -167,7 +177,7 @@
   }
   let lower = null;
   function search() {
-    const list = document.getElementById("found"), words = document.getElementById("search").value.trim().toLowerCase();
+    const list = $("found"), words = $("search").value.trim().toLowerCase();
     list.replaceChildren();
     if (!words) { marked = -1; return draw(); }
     lower = lower || names.map(name => name.toLowerCase());
@@ -181,14 +191,17 @@
       [view.x, view.y] = [place[2 * i], place[2 * i + 1]];
       view.scale = Math.max(view.scale, 6 * Math.min(canvas.width, canvas.height) / SIZE);
       draw();
+      if (onChoose) onChoose(names[i]);
     });
     if (!first.length && !rest.length) { const row = document.createElement("li"); row.textContent = "No entity has this in its name."; list.append(row); }
   }
-  document.getElementById("search").oninput = search;
-  const select = document.getElementById("color");
+  $("search").oninput = search;
+  const select = $("color");
+  select.replaceChildren();
   data.colors.forEach((color, k) => select.add(new Option(color.title, k)));
   select.onchange = () => { chosen = Number(select.value); alone = -1; legend(); draw(); };
   addEventListener("resize", () => { fit(); if (String(home) === String([view.scale, view.x, view.y])) showAll(); paint(); }); // a new size clears the canvas
   dark.addEventListener("change", draw);
   fit(); legend(); showAll(); paint();
-})();
+  return draw;
+}
