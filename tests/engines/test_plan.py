@@ -76,6 +76,8 @@ def test_the_short_plan_shows_warnings_and_which_rounds_guard_rails_changed(tmp_
     lines = str(plan).splitlines()
     assert "guard rails enlarged the graph of round 1; --verbose shows why" in lines
     assert "round 1: warning: a trial sees only 0.20 epochs" in lines and "another note" not in str(plan)
+    twice = replace(plan, rounds=(*plan.rounds, replace(first, plan=replace(first.plan, number=2, notes=notes))))
+    assert "rounds 1, 2: warning: a trial sees only 0.20 epochs" in str(twice).splitlines()
 
 
 def test_trials_run_at_the_same_time_only_in_worker_processes() -> None:

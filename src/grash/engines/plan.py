@@ -439,7 +439,11 @@ def _summary_lines(plan: SearchPlan) -> list[str]:
     changed = list(dict.fromkeys(str(number) for number, note in numbered if note.startswith("guard rail")))
     rounds = f"round{'s' if len(changed) > 1 else ''} {', '.join(changed)}"
     notes = [f"guard rails enlarged the graph of {rounds}; --verbose shows why"] if changed else []
-    notes += [f"round {number}: {note}" for number, note in numbered if note.startswith("warning")]
+    warnings: dict[str, list[str]] = {}
+    for number, note in numbered:
+        if note.startswith("warning"):
+            warnings.setdefault(note, []).append(str(number))
+    notes += [f"round{'s' if len(n) > 1 else ''} {', '.join(n)}: {note}" for note, n in warnings.items()]
     return [_cost_line(plan), *notes, *plan.notes, *_time_line(plan)]
 
 
