@@ -1,11 +1,13 @@
 """Load on `grash serve`: questions per second, latency, start, memory and handles; also a soak of any length.
 
-    python benchmarks/bench_serve.py load --entities 100000 --clients 50 --seconds 30
+    python benchmarks/bench_serve.py load --entities 100000 --clients 50 --seconds 30 --threads 1
     python benchmarks/bench_serve.py load --entities 6500000 --triples 21000000 --clients 1 --seconds 30
     python benchmarks/bench_serve.py soak --entities 100000 --seconds 1800
 
-The model has random tables and names, so its answers mean nothing, but cost what real ones cost. The server is a
-separate process; the clients are sockets in this process, which keep their connections. All share the same cores.
+The model has random tables and names, so its answers mean nothing, but cost what real ones cost. --calibrated gives it
+probabilities, which also mean nothing. The server is a separate process. Its clients are those of wrk if it is
+installed (apt-get install wrk), else sockets in this process; both keep their connections. All share the same cores, so
+the CPU time of the clients is printed, too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +37,7 @@ from bench_name_search import invented_names
 from grash.api.model import Model
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
+from grash.evaluation.calibration import Calibration, Reliability, Weights
 from grash.models import model_class
 from grash.training.config import make_config
 
@@ -48,23 +54,25 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--batch", type=int, default=0, help="questions per request, sent to POST /api/ask; 0: GET")
     parser.add_argument("--all-entities", action="store_true", help="ask among all entities, not like-known ones")
+    parser.add_argument("--threads", type=int, help="of the server, for ranking")
+    parser.add_argument("--calibrated", action="store_true", help="make a model with probabilities")
     parser.add_argument("--model", type=Path, help="model folder to use, or to make if it is not there")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.model or Path(temporary) / "model"
         if not folder.is_dir():
-            make_model(folder, given.entities, given.triples)
-        with served(folder) as (port, report):
+            make_model(folder, given.entities, given.triples, given.calibrated)
+        with served(folder, given.threads) as (port, report):
             requests = make_requests(folder, given.batch, not given.all_entities)
             if given.what == "load":
                 asyncio.run(load(port, requests, given.clients, min(3.0, given.seconds)))  # compiles and warms up
-                before = gauges(port)["cpu"]
-                outcome = asyncio.run(load(port, requests, given.clients, given.seconds))
-                used = gauges(port)["cpu"] - before
-                report |= summary(outcome, given.batch)
-                report["CPU ms of the server per question"] = round(
-                    1000 * used / (len(outcome.seconds) * max(1, given.batch)), 3
-                )
+                before, mine = gauges(port), cpu_of_clients()
+                run = load_with_wrk if shutil.which("wrk") else load_from_here
+                report |= run(port, requests, given.clients, given.seconds, max(1, given.batch))
+                after = gauges(port)
+                n = after["questions"] - before["questions"]
+                for who, used in (("server", after["cpu"] - before["cpu"]), ("clients", cpu_of_clients() - mine)):
+                    report[f"CPU ms of the {who} per question"] = round(1000 * used / max(1, n), 3)
             else:
                 mixed = requests + other_requests(folder, len(requests) // 20)
                 np.random.default_rng(0).shuffle(mixed)
@@ -73,7 +81,7 @@ def main() -> None:
     print(json.dumps(vars(given) | report, indent=2, default=str))
 
 
-def make_model(folder: Path, n_entities: int, n_triples: int) -> None:
+def make_model(folder: Path, n_entities: int, n_triples: int, calibrated: bool = False) -> None:
     generator = np.random.default_rng(0)
     ends = (n_entities * generator.random((n_triples, 2)) ** 2).astype(np.int32)  # some entities have many triples
     relations = (N_RELATIONS * generator.random(n_triples) ** 2).astype(np.int32)
@@ -89,14 +97,22 @@ def make_model(folder: Path, n_entities: int, n_triples: int) -> None:
         relations=Vocabulary.from_names([f"relation {i}" for i in range(N_RELATIONS)], kind="relation"),
     )  # fmt: skip
     tables = [torch.randn(n, DIM, generator=torch.Generator().manual_seed(n)) for n in (n_entities, N_RELATIONS)]
-    Model(model_class("complex")(*tables), dataset, make_config({"model": "complex", "dim": DIM})).save(folder)
+    model = Model(model_class("complex")(*tables), dataset, make_config({"model": "complex", "dim": DIM}))
+    if calibrated:
+        seen = Reliability.of(np.array([0.4, 0.6]), np.array([False, True]))
+        model.calibration = Calibration(
+            split="valid", n_questions=100, temperature=8.0, score_mean=0.0, score_std=8.0,
+            weights=Weights(0.1, 0.1, 0.1), of_relation={}, first=seen, answers=seen, thresholds=None,
+        )  # fmt: skip
+    model.save(folder)
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def served(folder: Path, threads: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the port of a server process, and how long it took to start."""
     began = time.monotonic()
     words = [sys.executable, "-m", "grash", "serve", str(folder), "--port", "0"]
+    words += [] if threads is None else ["--threads", str(threads)]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -161,6 +177,44 @@ class Outcome:
     wall: float = 0.0
 
 
+_WRK = """
+local requests, i = {}, 0
+local file = io.open(os.getenv("GRASH_REQUESTS"), "rb")
+for text in file:read("*a"):gmatch("[^%z]+") do requests[#requests + 1] = text end
+request = function() i = i % #requests + 1; return requests[i] end
+done = function(summary, latency)
+  io.stderr:write(string.format("%d %d %d %d %d %d %d", summary.requests, summary.duration, summary.errors.status,
+    latency:percentile(50), latency:percentile(95), latency:percentile(99), latency.max))
+end
+"""
+
+
+def load_with_wrk(port: int, requests: list[bytes], n_clients: int, seconds: float, batch: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as temporary:
+        script, file = Path(temporary) / "ask.lua", Path(temporary) / "requests"
+        script.write_text(_WRK, encoding="ascii")
+        file.write_bytes(b"\0".join(requests))
+        words = ["wrk", "-t1", f"-c{n_clients}", f"-d{round(seconds)}s", "-s", str(script), f"http://127.0.0.1:{port}"]
+        ran = subprocess.run(words, env=os.environ | {"GRASH_REQUESTS": str(file)}, capture_output=True, check=True)
+    replies, microseconds, errors, *times = map(int, ran.stderr.split())
+    names = ("median ms", "p95 ms", "p99 ms", "max ms")
+    return {
+        "clients of": "wrk", "questions per second": round(1e6 * replies * batch / microseconds, 1),
+        "replies": replies, "replies with another status than 200": errors,
+        **{name: round(value / 1000, 1) for name, value in zip(names, times)},
+    }  # fmt: skip
+
+
+def load_from_here(port: int, requests: list[bytes], n_clients: int, seconds: float, batch: int) -> dict[str, Any]:
+    return {"clients of": "Python"} | summary(asyncio.run(load(port, requests, n_clients, seconds)), batch)
+
+
+def cpu_of_clients() -> float:
+    """Return the CPU seconds of this process and of those that it waited for: wrk, not the server."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
 async def load(port: int, requests: list[bytes], n_clients: int, seconds: float) -> Outcome:
     outcome, began = Outcome(), time.monotonic()
     clients = [client(port, requests[i::n_clients] or requests, began + seconds, outcome) for i in range(n_clients)]
@@ -220,7 +274,10 @@ def gauges(port: int) -> dict[str, float]:
     lines = fetch(port, "/metrics").decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     found = {"memory": float(values["process_resident_memory_bytes"]), "handles": float(values["process_open_fds"])}
-    found["cpu"] = float(values["process_cpu_seconds_total"])
+    found["cpu"], found["questions"] = (
+        float(values["process_cpu_seconds_total"]),
+        float(values["grash_questions_total"]),
+    )
     batches = max(1.0, float(values["grash_batches_total"]))
     return found | {"questions per batch": round(float(values["grash_questions_total"]) / batches, 1)}
 

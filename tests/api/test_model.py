@@ -17,7 +17,7 @@ from grash.data.known_answers import TripleIndex, known_answers, known_relations
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
 from grash.evaluation.calibration import Calibration, Reliability, Weights
 from grash.files import write_checksums
-from grash.kernels.count_above import FilterRuns, best_candidates, best_listed, exact_scores, largest_row
+from grash.kernels.count_above import FilterRuns, ListedScores, best_candidates, best_listed, exact_scores, largest_row
 from grash.models import MODELS
 from small_graph import model_of, rings, write_tsv
 
@@ -74,18 +74,26 @@ def test_the_best_listed_candidates_are_those_of_a_full_sort(n_queries, n, k, in
     skips = [np.flatnonzero(generator.random(n) < 0.2) for _ in range(n_queries)]
     listed, skip = runs(lists), runs(skips)
     listed = FilterRuns(listed.first[of], listed.last[of], listed.answers)
-    found = best_listed(queries, table, listed, k, skip=skip, largest=largest_row(table, "dot"))
+    picked, computed = ListedScores(listed), ListedScores(listed)
+    computed.compute(queries, table)
+    tile = int(generator.integers(1, n + 1))
+    for start in range(0, n, tile):
+        picked.pick(queries @ table[start : start + tile].T, start)
+    np.testing.assert_allclose(picked.values, computed.values, rtol=1e-5, atol=1e-5)
     left_out = {
         (i, j) for i in range(n_queries) for j in range(n) if j not in lists[of[i]].tolist() or j in skips[i].tolist()
     }
-    assert list(zip(*(x.tolist() for x in found))) == plain_best(queries, table, k, "dot", left_out)
+    for scores in (picked, computed):
+        found = best_listed(queries, table, scores, k, skip=skip, largest=largest_row(table, "dot"))
+        assert list(zip(*(x.tolist() for x in found))) == plain_best(queries, table, k, "dot", left_out)
 
 
 def test_listed_candidates_are_found_in_every_block_of_the_table():
     table = torch.from_numpy(np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32))
     ids = np.arange(0, 3000, 7)
-    found = best_listed(table[:2], table, runs([ids, ids[:0]]), 10, skip=runs([ids[:0]] * 2),
-                        largest=largest_row(table, "dot"))  # fmt: skip
+    scores, nothing = ListedScores(runs([ids, ids[:0]])), runs([ids[:0]] * 2)
+    scores.compute(table[:2], table)
+    found = best_listed(table[:2], table, scores, 10, skip=nothing, largest=largest_row(table, "dot"))
     left_out = {(i, j) for i in range(2) for j in range(3000) if i or j % 7}
     assert list(zip(*(x.tolist() for x in found))) == plain_best(table[:2], table, 10, "dot", left_out)
 

@@ -41,7 +41,15 @@ from grash.evaluation.metrics import Evaluation
 from grash.formatting import html_table, printable
 from grash.interop.export import Format, export_model
 from grash.interop.hub import pull_model, push_model
-from grash.kernels.count_above import FilterRuns, LogSums, best_candidates, best_listed, exact_scores, largest_row
+from grash.kernels.count_above import (
+    FilterRuns,
+    ListedScores,
+    LogSums,
+    best_candidates,
+    best_listed,
+    exact_scores,
+    largest_row,
+)
 from grash.kernels.pair_scores import Pair, pair_scores
 from grash.kernels.storage import to_float32
 from grash.keywords import EvaluateKeywords, with_keywords
@@ -852,11 +860,13 @@ class Model:
         listed = FilterRuns(lists.first[of], lists.last[of], lists.answers)
         skip = _runs([ids if new_only else ids[:0] for part in asked for ids in part.known])
         largest = torch.stack([self._largest(seen) for seen in sides]).max()
-        together = torch.cat(queries)
-        found = best_listed(together, self.kge.entity, listed, k, skip=skip, largest=largest)
-        sums = None
-        if self.calibration is not None:
-            sums = self._log_sums(together, sides[0], [ids for part in asked for ids in part.known])
+        together, scores, sums = torch.cat(queries), ListedScores(listed), None
+        if self.calibration is None:
+            scores.compute(together, self.kge.entity)
+        else:  # probabilities need the scores of all entities anyway
+            known = [ids for part in asked for ids in part.known]
+            sums = self._log_sums(together, sides[0], known, scores.pick)
+        found = best_listed(together, self.kge.entity, scores, k, skip=skip, largest=largest)
         ends = np.cumsum([0, *(len(part.ends) for part in asked)])
         cuts = torch.searchsorted(found[0], torch.from_numpy(ends)).tolist()
         return [
@@ -901,8 +911,14 @@ class Model:
         rows, columns = _pairs(known)
         return LogSums(len(known), (temperature,), self._on_device(rows), self._on_device(columns))
 
-    def _log_sums(self, queries: torch.Tensor, seen: Side, known: list[NDArray[np.int64]]) -> NDArray[np.float64]:
-        """Return (B,): `LogSums` of queries (B, W) over all entities without the known answers."""
+    def _log_sums(
+        self, queries: torch.Tensor, seen: Side, known: list[NDArray[np.int64]],
+        watch: Callable[[torch.Tensor, int], None] | None = None,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Return (B,): `LogSums` of queries (B, W) over all entities without the known answers.
+
+        watch: receives the scores (B, n) of the entities from a number on, tile by tile.
+        """
         assert self.calibration is not None
         sums = self._new_sums(known, self.calibration.temperature)
         tile = _tile(len(queries), queries.shape[1])
@@ -910,7 +926,10 @@ class Model:
             tile = min(tile, max(2048, _CACHED // len(queries)))
         for start in range(0, self.kge.n_entities, tile):
             rows = self.kge.candidate(to_float32(self.kge.entity[start : start + tile]), seen)
-            sums.add(pair_scores(queries, rows, self.kge.pair_of(seen)), start)
+            scores = pair_scores(queries, rows, self.kge.pair_of(seen))
+            sums.add(scores, start)
+            if watch is not None:
+                watch(scores, start)
         return sums.values[0].cpu().numpy()
 
     def _probabilities(

@@ -286,23 +286,40 @@ def best_candidates(
     return best
 
 
+class ListedScores:
+    """Fast scores of the candidates that are listed for each of B queries; float32 on a CPU, dot products."""
+
+    def __init__(self, listed: FilterRuns) -> None:
+        self.listed = listed
+        self.starts = np.concatenate(
+            [[0], np.cumsum(listed.last - listed.first)]
+        )  # query i: starts[i] to starts[i + 1]
+        self.values = np.empty(int(self.starts[-1]), np.float32)
+
+    def compute(self, queries: Tensor, table: Tensor) -> None:
+        """Score the listed rows of `table` (E, W), which pass through the cache once for all queries (B, W)."""
+        use_torch_threads()
+        _listed_scores(queries.contiguous().numpy(), table.numpy(), *self.listed, self.starts, self.values)
+
+    def pick(self, scores: Tensor, start: int) -> None:
+        """Take the listed ones of the scores (B, n) of all candidates from `start` on."""
+        use_torch_threads()
+        _pick_listed(scores.numpy(), start, *self.listed, self.starts, self.values)
+
+
 def best_listed(
-    queries: Tensor, table: Tensor, listed: FilterRuns, k: int, *, skip: FilterRuns, largest: Tensor
+    queries: Tensor, table: Tensor, found: ListedScores, k: int, *, skip: FilterRuns, largest: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return what `best_candidates` does, among the rows of `table` (E, W) that are listed for each query (B, W).
 
-    Float32 on a CPU, scored by dot products. largest: `largest_row` of the table. The rows pass through the cache once
-    for all queries; only listed ones are scored, so a query with a tenth of the rows costs about a tenth.
+    largest: `largest_row` of the table. Changes the scores found: skipped candidates get −∞.
     """
     use_torch_threads()
-    starts = np.concatenate([[0], np.cumsum(listed.last - listed.first)])
-    scores = np.empty(int(starts[-1]), np.float32)
-    _listed_scores(queries.contiguous().numpy(), table.numpy(), *listed, starts, scores)
+    listed, starts, scores = found.listed, found.starts, found.values
     _skip_listed(*listed, *skip, starts, scores)
     kth = np.empty(len(queries), np.float32)
     _kth_loop(scores, starts, k, kth)
-    near = torch.from_numpy(kth)
-    bound = near - 2 * error_bound(queries, largest, "dot")
+    bound = torch.from_numpy(kth) - 2 * error_bound(queries, largest, "dot")
     row, place = _from_bound(scores, starts, bound.numpy())
     column = torch.from_numpy(listed.answers[listed.first[row] + place].astype(np.int64))
     rows = torch.from_numpy(row)
@@ -402,6 +419,14 @@ def _listed_scores(queries, table, first, last, ids, starts, scores):  # type: i
             end = np.searchsorted(run, (block + 1) * _ROWS_IN_CACHE)
             for j in range(begin, end):
                 scores[starts[i] + j] = _dot(queries[i], table[run[j]])
+
+
+@numba.njit(cache=True, parallel=True)
+def _pick_listed(tile, start, first, last, ids, starts, scores):  # type: ignore[no-untyped-def]
+    for i in numba.prange(tile.shape[0]):
+        run = ids[first[i] : last[i]]
+        for j in range(np.searchsorted(run, start), np.searchsorted(run, start + tile.shape[1])):
+            scores[starts[i] + j] = tile[i, run[j] - start]
 
 
 @numba.njit(cache=True)
