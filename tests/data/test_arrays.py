@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from grash.data.arrays import ArrayWriter, in_blocks, open_array
+from grash.data.arrays import ArrayWriter, distinct, in_blocks, open_array
 
 
 def test_an_array_is_written_in_parts(tmp_path: Path) -> None:
@@ -44,3 +46,9 @@ def test_a_walk_loses_nothing_that_was_written_privately(tmp_path: Path) -> None
     assert all((block == 7).all() for _, block in in_blocks(private, 1000))
     assert (private == 7).all()
     assert [start for start, _ in in_blocks(np.zeros(5), 2)] == [0, 2, 4]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5)))
+def test_distinct_keys_are_those_of_numpy(keys: list[int]) -> None:
+    array = np.array(keys, np.int64)
+    assert np.array_equal(distinct(array.copy()), np.unique(array))

@@ -79,6 +79,15 @@ def open_array(path: Path) -> NDArray:
         ) from error
 
 
+def distinct(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct keys, ascending; sorts the array given.
+
+    `np.unique` of NumPy 2.4 looks them up in a table: .8 s for a million, which are sorted in 5 ms.
+    """
+    keys.sort()
+    return keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
+
+
 def in_blocks(array: NDArray, n_rows: int) -> Iterator[tuple[int, NDArray]]:
     """Yield (first row, rows) of an array in blocks of `n_rows`.
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data.arrays import Triples, in_blocks
+from grash.data.arrays import Triples, distinct, in_blocks
 from grash.data.dataset import Dataset
 from grash.errors import InputError
 
@@ -90,15 +90,9 @@ def _seen_entities(train: Triples, relations: Ids) -> Iterable[tuple[Ids, Ids]]:
     for _, block in in_blocks(train, _ROWS):
         chosen = block[np.isin(block[:, 1], relations)]
         places = np.searchsorted(relations, chosen[:, 1]) << 32
-        heads.append(_distinct(places + chosen[:, 0]))
-        tails.append(_distinct(places + chosen[:, 2]))
-    return zip(*(_split_keys(_distinct(np.concatenate(keys)), len(relations)) for keys in (heads, tails)))
-
-
-def _distinct(keys: Ids) -> Ids:
-    """Return `np.unique`, which takes 0.8 s for a million keys with NumPy 2.4; sorting takes 5 ms."""
-    keys.sort()
-    return keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
+        heads.append(distinct(places + chosen[:, 0]))
+        tails.append(distinct(places + chosen[:, 2]))
+    return zip(*(_split_keys(distinct(np.concatenate(keys)), len(relations)) for keys in (heads, tails)))
 
 
 def _split_keys(keys: Ids, n: int) -> list[Ids]:

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from grash.data.arrays import Triples
+from grash.data.arrays import Triples, distinct
 from grash.data.dataset import SPLITS, Dataset, SplitName
 
 Ids = NDArray[np.integer]
@@ -212,7 +212,7 @@ class _Questions:
     def of(cls, asked: Ids, known: int, n_relations: int) -> _Questions:
         marks = np.zeros(int(asked[:, known].max(initial=-1)) + 2, bool)
         marks[asked[:, known]] = True
-        return cls(np.unique(_keys(asked, known, n_relations)), marks)
+        return cls(distinct(_keys(asked, known, n_relations)), marks)
 
     def answered_by(self, triples: Ids, known: int, n_relations: int) -> NDArray[np.int64]:
         """Return the rows of the triples that answer a question."""
@@ -247,8 +247,8 @@ def relation_counts(
     n_entities = 1 + int(max(head.max(), tail.max())) if len(triples) else 1
     pair, n_pairs = head * n_entities + tail, n_entities**2
     if n_relations * n_pairs >= 2**63:  # number the pairs that occur
-        distinct, pair = np.unique(pair, return_inverse=True)
-        n_pairs = len(distinct)
+        occurring, pair = np.unique(pair, return_inverse=True)
+        n_pairs = len(occurring)
     pairs = _distinct_per_relation(relation, pair, n_pairs, n_relations)
     heads = _distinct_per_relation(relation, head, n_entities, n_relations)
     tails = _distinct_per_relation(relation, tail, n_entities, n_relations)
@@ -258,7 +258,7 @@ def relation_counts(
 def _distinct_per_relation(
     relation: NDArray[np.int64], item: NDArray[np.int64], n_items: int, n_relations: int
 ) -> NDArray[np.int64]:
-    return np.bincount(np.unique(relation * n_items + item) // n_items, minlength=n_relations)
+    return np.bincount(distinct(relation * n_items + item) // n_items, minlength=n_relations)
 
 
 def cardinalities(pairs: NDArray[np.int64], heads: NDArray[np.int64], tails: NDArray[np.int64]) -> NDArray[np.int8]:
