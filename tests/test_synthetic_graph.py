@@ -39,6 +39,7 @@ def graphs(draw: st.DrawFn) -> PlantedGraph:
         raise
 
 
+@pytest.mark.slow
 @given(graph=graphs(), n_rows=st.integers(20, 400), held_out=st.integers(0, 40))
 @settings(max_examples=60)
 def test_counts_are_exact_and_triples_distinct(
@@ -108,6 +109,7 @@ module._shuffle = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "folder"])
 def test_the_next_call_removes_the_files_of_a_killed_one(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

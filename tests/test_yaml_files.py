@@ -49,6 +49,7 @@ def test_a_bad_file_is_refused_in_a_sentence(tmp_path: Path, read, content: byte
     assert sentence in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "train"])
 def test_commands_refuse_bad_files(tmp_path: Path, command: str) -> None:
     graph = write_tsv(rings(), tmp_path / "rings.tsv")

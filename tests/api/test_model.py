@@ -63,6 +63,7 @@ def test_the_best_candidates_are_those_of_a_full_sort(pair, n_queries, n, k, til
     assert list(zip(*(x.tolist() for x in found))) == plain_best(queries, candidates, k, pair, skips)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 60), st.integers(1, 30), st.booleans(), st.integers(0, 2**32 - 1))
 def test_the_best_listed_candidates_are_those_of_a_full_sort(n_queries, n, k, integers, seed):

@@ -35,6 +35,7 @@ def test_a_plan_says_what_the_run_then_does(tmp_path: Path, variant: str, change
     assert state.spent <= state.budget == plan.budget
 
 
+@pytest.mark.slow
 def test_a_plan_estimates_seconds_memory_and_disk(tmp_path: Path) -> None:
     plan = small_search(tmp_path / "run", variant="epoch").plan()
     assert plan.final is not None and plan.final.plan.whole and plan.final.n_trials == 1
@@ -45,6 +46,7 @@ def test_a_plan_estimates_seconds_memory_and_disk(tmp_path: Path) -> None:
     assert small_search(tmp_path / "run", n_trials=1).plan(probe=False).rounds == ()
 
 
+@pytest.mark.slow
 def test_a_plan_survives_a_typical_configuration_that_diverges(tmp_path: Path) -> None:
     wild = {"init": "normal", "init_std": 1e10, "negatives_head": 10, "batch_size": 96}
     plan = small_search(tmp_path / "run", space={"lr": {"low": 1e29, "high": 1e30}}, fixed=wild).plan()

@@ -141,6 +141,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(
     assert ran.code == 4 and "could not be written" in ran.err
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_not_there_is_said(
     source: str, tmp_path: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

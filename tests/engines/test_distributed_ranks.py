@@ -47,6 +47,7 @@ def in_processes(size: int, model: KgeModel, triples: np.ndarray, known: KnownAn
     return in_threads(size, work)
 
 
+@pytest.mark.slow
 @given(
     variant=st.sampled_from(VARIANTS),
     reciprocal=st.booleans(),

@@ -71,6 +71,7 @@ def attempts(state: SearchState) -> dict[tuple[int, int], list[str]]:
     }
 
 
+@pytest.mark.slow
 def test_diverged_trials_are_not_tried_again_and_what_they_did_not_use_is_carried_over(tmp_path: Path) -> None:
     state = small_search(tmp_path / "run", space=WILD, n_trials=8, final_train=False).run().state
     first, second = state.rounds[:2]
@@ -290,6 +291,7 @@ def test_a_search_runs_in_a_thread_that_gets_no_signals(tmp_path: Path, undistur
     assert essence(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_a_search_where_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_search(tmp_path / "a" / "run", variant="epoch").run()
     folder, room = tmp_path / "b" / "run", 2
@@ -312,6 +314,7 @@ def test_a_full_disk_stops_a_search_where_it_goes_on(tmp_path: Path, monkeypatch
     assert essence(folder) == essence(tmp_path / "a" / "run")
 
 
+@pytest.mark.slow
 def test_weights_of_dropped_trials_go_at_the_barrier(tmp_path: Path) -> None:
     kept: dict[int, list[str]] = {}
 
@@ -326,6 +329,7 @@ def test_weights_of_dropped_trials_go_at_the_barrier(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("run/round-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["combined", "graph"])
 def test_without_continuation_no_trial_writes_weights(tmp_path: Path, variant: str) -> None:
     seen: set[str] = set()
@@ -351,6 +355,7 @@ def test_a_single_configuration_is_only_trained(tmp_path: Path) -> None:
     assert state.winner == 0 and state.final is not None and state.spent == 0.0 and not state.rounds
 
 
+@pytest.mark.slow
 def test_a_finished_search_is_left_as_it_is(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     small_search(tmp_path / "run").run()
     before = [e for e in events_of(tmp_path / "run") if e["event"] != "search_resumed"]
@@ -361,6 +366,7 @@ def test_a_finished_search_is_left_as_it_is(tmp_path: Path, undisturbed: dict[st
     assert essence(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.slow
 def test_seconds_of_all_drivers_add_up(tmp_path: Path) -> None:
     small_search(tmp_path / "run").run(max_seconds=0.2)
     first = state_of(tmp_path / "run").seconds

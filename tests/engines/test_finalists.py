@@ -54,6 +54,7 @@ def test_the_final_model_is_that_of_an_uninterrupted_training(whole: Path) -> No
     assert torch.equal(grash.Model.load(whole, device="cpu").kge.entity, alone.kge.entity)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_in", [2, 3, 0])
 def test_a_search_stopped_around_the_finalists_resumes_to_the_same_end(
     whole: Path, tmp_path: Path, stop_in: int

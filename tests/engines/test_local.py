@@ -53,6 +53,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 def test_a_search_that_has_ended_leaves_no_graph_on_the_device(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,6 +175,7 @@ class TestMemory:
         assert stacks == [2, 2, 1] and sorted(found) == [0, 1, 2, 3, 4]
         assert all(equal(found[i], config) for i, config in enumerate(configs))
 
+    @pytest.mark.slow
     def test_a_stack_that_runs_out_of_memory_is_halved(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real, sizes = run_module.train_stack, []
 

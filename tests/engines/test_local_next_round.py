@@ -94,6 +94,7 @@ def test_a_continued_run_equals_one_that_was_never_interrupted(kind: str, batch_
     assert same(in_parts(config, [0.2, 0.21, 1.5, 2.75], tmp_path / "many")[0], whole[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     batch_size=st.integers(3, 200),
@@ -160,6 +161,7 @@ def test_schedules_with_a_horizon_start_anew_at_full_price(schedule: str, tmp_pa
     assert last.cost > len(last.results) * last.plan.cost and state.spent <= state.budget
 
 
+@pytest.mark.slow
 def test_a_warm_start_takes_over_rows_and_begins_new_entities_at_the_mean_of_known_neighbors(tmp_path: Path) -> None:
     earlier, graph = subgraphs(0.3, 0.7)
     assert 0 < len(earlier.entity_ids) < len(graph.entity_ids)

@@ -167,6 +167,7 @@ def test_a_final_training_that_does_not_fit_is_noted_in_the_plan_of_a_search(
     assert "final: it does not fit with these settings." in found and "With placement=disk" in found
 
 
+@pytest.mark.slow
 def test_the_final_training_of_a_search_is_the_same_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: list[str] = []
     real = TrainingData.choose_placement

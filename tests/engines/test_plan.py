@@ -44,6 +44,7 @@ def config_of(number: int, **values: Any) -> TrainConfig:
     return make_config({**start, "variation": number, **values})
 
 
+@pytest.mark.slow
 def test_a_plan_fits_a_terminal_and_ends_with_the_time_it_takes(tmp_path: Path) -> None:
     plan = small_search(tmp_path / "run").plan()
     heading, *rows = str(plan).splitlines()
@@ -133,6 +134,7 @@ def test_the_time_of_a_validation_is_not_that_of_compiling_it(monkeypatch: pytes
     assert probe_validation(TrainingData(shifts(), CPU), config_of(0)) < 0.5 and len(calls) == 2
 
 
+@pytest.mark.slow
 def test_a_plan_with_kernels_names_the_stacks_of_each_round(
     tmp_path: Path, served: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ class TestConformance:
         assert decisions(tmp_path / "run") == decisions(sequential(**changes))
         assert trials(tmp_path / "run") == trials(sequential(**changes))
 
+    @pytest.mark.slow
     def test_an_engine_without_room_is_asked_again(self, tmp_path: Path, sequential: Any, engines: list[Any]) -> None:
         class Full(LocalEngine):
             def start(self, trial: Trial) -> str | None:
@@ -261,6 +262,7 @@ def test_workers_that_all_hang_before_they_begin_end_the_search_with_a_sentence(
         small_search(tmp_path / "run", engine="processes", workers=1).run()
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_begin_end_the_search_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sequential: Any
 ) -> None:
@@ -272,6 +274,7 @@ def test_workers_that_cannot_begin_end_the_search_with_a_sentence(
     assert essence(tmp_path / "run") == essence(sequential())
 
 
+@pytest.mark.slow
 def test_why_a_worker_could_not_begin_is_said(tmp_path: Path) -> None:
     engine = ProcessEngine(tmp_path, ["cpu"])
     try:

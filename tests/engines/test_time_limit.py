@@ -89,6 +89,7 @@ def timed_search(
         return driver.run(), table
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.floats(4, 600), st.floats(0.2, 8), st.integers(1, 3))
 def test_a_search_ends_in_time_however_wrong_the_measurement_was(

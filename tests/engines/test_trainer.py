@@ -75,6 +75,7 @@ LEARNT: dict[str, tuple[Any, dict[str, Any], float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNT)
 def test_a_planted_graph_is_learnt(name: str) -> None:
     graph, values, wanted = LEARNT[name]
@@ -149,6 +150,7 @@ def test_the_plan_of_distances_without_a_kernel_counts_their_tiles(monkeypatch: 
     assert more == {"modulus": 3.5 * 64, "l1": 2 * 64, "l2": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model,norm", [("complex", 1), ("rotate", 1), ("rotate", 2)])
 @pytest.mark.parametrize("n_relations", [30, 3000])
 def test_the_plan_counts_the_scores_of_predicted_relations(model: str, norm: int, n_relations: int) -> None:

@@ -127,6 +127,7 @@ def test_a_model_of_kvsall_can_be_frozen(added, epochs):
     assert report.entity_drift.n_moved == report.relation_drift.n_moved == 0
 
 
+@pytest.mark.slow
 def test_before_and_after_are_of_the_same_triples(trained):
     known = [("Lisbon", "located_in", "Peru"), ("Porto", "located_in", "Peru")]
     changes = []

@@ -287,6 +287,7 @@ def test_splits_are_written_of_a_run_without_a_model_and_of_any_graph(tmp_path):
     assert sorted(lines) == sorted((tmp_path / "rings.tsv").read_text().splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_pykeen_loads_the_file_from_any_folder(tmp_path, monkeypatch):
     from pykeen.pipeline import pipeline_from_path

@@ -201,6 +201,7 @@ def test_a_hook_that_triton_calls_in_another_way_breaks_no_launch(tmp_path: Path
     run_with_driver(CHANGED_HOOK, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_compiles_nothing_more() -> None:
     code = (
         "import time; from grash.kernels.compile_ahead import _start_compiling\n"

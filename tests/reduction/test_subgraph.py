@@ -92,6 +92,7 @@ def test_prefixes_are_nested_and_have_all_triples_among_their_entities(dataset, 
         assert smallest_prefix(order, dataset, n) == np.searchsorted(n_entities, n)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(datasets(min_triples=1), FRACTIONS, DEGREES, st.integers(0, 3), st.booleans())
 def test_one_more_entity_would_exceed_the_target(dataset, fraction, degree, seed, guarded):

@@ -86,6 +86,7 @@ def test_a_running_search_shows_which_configurations_are_active(running: Path) -
     assert {t.params["model"] for t in found["overview"].trials} == {"complex", "rotate", "transe"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["finished", "running"])
 def test_every_plot_and_the_importances_work(which: str, request: pytest.FixtureRequest) -> None:
     pytest.importorskip("plotly")
@@ -205,6 +206,7 @@ def test_a_note_from_the_dashboard_stays(tmp_path: Path) -> None:
     assert states_of(studies(folder)["overview"]) == {"COMPLETE": 16}
 
 
+@pytest.mark.slow
 def test_a_thousand_trials_take_less_than_two_seconds(tmp_path: Path) -> None:
     folder = tmp_path / "large"
     state = write_run(folder, n_trials=1000, budget=100, guard_rails=False).state

@@ -35,6 +35,7 @@ class Recorder(Callback):
         self.calls.append(("finished", search.state.finished, search.folder))
 
 
+@pytest.mark.slow
 def test_a_callback_hears_plan_trials_rounds_and_end_in_order(tmp_path: Path) -> None:
     heard = Recorder()
     state = small_search(tmp_path / "run", n_trials=4).run(callbacks=[heard]).state
@@ -49,6 +50,7 @@ def test_a_callback_hears_plan_trials_rounds_and_end_in_order(tmp_path: Path) ->
             assert heard.calls.index(("start", *trial)) < heard.calls.index(("end", *trial))
 
 
+@pytest.mark.slow
 def test_an_error_of_a_callback_stops_the_search_and_on_end_is_still_called(tmp_path: Path) -> None:
     class Refuses(Recorder):
         def on_trial_end(self, search: RunningSearch, result: TrialResult) -> None:

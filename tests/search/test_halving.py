@@ -232,6 +232,7 @@ def test_one_dear_survivor_does_not_lower_the_fidelity() -> None:
     assert bill(state, settings, graphs.n_train) <= 2
 
 
+@pytest.mark.slow
 @given(
     st.integers(2, 12), st.integers(2, 4), st.sampled_from(["combined", "graph", "epoch"]), st.integers(1, 5),
     st.integers(0, 99),

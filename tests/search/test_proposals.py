@@ -18,6 +18,7 @@ from grash.search.settings import make_settings
 HOW = ("random", "sobol", "portfolio")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 @given(seed=st.integers(0, 10**9), start=st.integers(0, 12), count=st.integers(0, 12))
 def test_more_proposals_begin_with_fewer(how: Any, seed: int, start: int, count: int) -> None:

@@ -35,6 +35,7 @@ MISHAPS: Any = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["combined", "epoch"])
 def test_a_search_cut_after_any_line_of_its_ledger_goes_on_to_the_same_end(tmp_path: Path, variant: str) -> None:
     graphs = small(variant=variant, carry_over=True)

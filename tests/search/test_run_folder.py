@@ -41,6 +41,7 @@ with RunFolder(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_process_writes_to_says_by_whom(tmp_path: Path) -> None:
     other = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -144,6 +145,7 @@ def test_a_damaged_description_is_refused_in_a_sentence_and_left_alone(
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_any_changed_bit_of_a_description_is_noticed(tmp_path: Path) -> None:
     begun(tmp_path)
     path = tmp_path / SEARCH_FILE

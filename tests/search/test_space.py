@@ -88,6 +88,7 @@ def test_conditions_reach_through_others() -> None:
     assert list(space.configuration([0.5, 0.9, 0.1])) == ["margin", "loss", "training"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 @given(seed=st.integers(0, 1000), model=st.sampled_from(["complex", "rotate", "transe", "cp"]))
 def test_every_configuration_lies_inside_and_comes_back(name: str, seed: int, model: str) -> None:

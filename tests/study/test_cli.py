@@ -89,6 +89,7 @@ def test_searches_are_run_and_stored_without_the_extra_and_their_page_is_written
     assert grash(*words, "--max-seconds", 0).code == 0 and len(list((tmp_path / "o").glob("confirm-*.md"))) == 1
 
 
+@pytest.mark.slow
 def test_resources_of_one_variant_need_no_test_triples_and_no_timing_of_first_rounds(here, tmp_path):
     _, given = here
     whole = small_graph()
@@ -136,6 +137,7 @@ def test_a_table_that_cannot_be_made_yet_is_unfinished_and_no_mistake(here, tmp_
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.slow
 def test_variants_have_rows_for_rotate_s_own_loss_and_the_larger_dimension(here, tmp_path):
     graph, given = here
     options = ["--n", 4, "--epochs", 8, "--dim", 4, "--models", "rotate", "--large-dim", 8, "--picks", *given[-4:]]

@@ -104,6 +104,7 @@ def test_the_rounds_of_the_page_carry_what_a_cap_leaves_over(variant, carry, bud
     assert bench.planned(settings) == spoiled.planned(settings) == wanted
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_method_with_its_files(bench, tmp_path):
     found = compare(bench, METHODS, seeds=4)
     path = write_methods_page(found, tmp_path, command="grash study methods drawn.parquet")
@@ -223,6 +224,7 @@ def test_rows_that_a_table_has_too_few_for_are_left_out_with_a_word(tmp_path):
     assert "more is left out: it starts with 500 configurations, and the table has 16." in said
 
 
+@pytest.mark.slow
 def test_another_budget_has_pages_of_its_own(bench, tmp_path):
     for budget in (3.0, 1.0, 0.5):
         found = compare(bench, FEW, seeds=2, budget=budget)

@@ -124,6 +124,7 @@ def test_the_search_is_the_one_that_a_user_would_open(tmp_path):
     )  # the same here
 
 
+@pytest.mark.slow
 def test_searches_are_run_once_with_their_final_training_and_shown(tmp_path):
     wanted, data = wanted_of(*TWO), small_graph()
     store, said = store_of(tmp_path / "s", data), []
@@ -142,6 +143,7 @@ def test_searches_are_run_once_with_their_final_training_and_shown(tmp_path):
     assert "not run yet" not in text and "| complex | sobol | 1 of 1 |" in text
 
 
+@pytest.mark.slow
 def test_the_final_model_is_that_of_the_same_search_by_itself(tmp_path):
     one, data = wanted_of(TWO[0])[0], small_graph()
     store = store_of(tmp_path, data)
@@ -331,6 +333,7 @@ def named(name: str, **changes):
     return wanted_searches(data, two, models=("complex",), seeds=1, common=common)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "family"),
     [("FB15k-237", ("fb15k-237", "freebase")), ("wn18rr", ("wn18rr",)), ("CoDEx-S", ("codex", "wikidata"))],
@@ -354,6 +357,7 @@ def test_a_graph_without_published_winners_loses_nothing():
     assert fixed[0].name == fixed[1].name
 
 
+@pytest.mark.slow
 def test_a_search_without_its_family_is_another_search_with_as_many_trials(tmp_path):
     one, other = named("FB15k-237", max_epochs=8.0, n_trials=4, eta=2, dim=4)
     assert one.name != other.name and other.candidate.preset == "default" and len(other.settings.initial) == 4

@@ -52,6 +52,7 @@ def test_published_stores_are_merged_into_new_ones(tmp_path):
     assert merge_stores(tmp_path / "here", tmp_path / "some") == dict.fromkeys(found, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [p for p in STORES if p.name.startswith("confirm-")], ids=lambda path: path.name)
 def test_published_searches_are_not_taken_for_searches_with_the_present_defaults(path):
     """They have other batch sizes, another patience and relations predicted forward only (decisions 0046 and 0047)."""
@@ -79,6 +80,7 @@ def test_a_published_table_gives_the_published_picks(path, kind):
             assert (bench.members[trace.pick], trace.cost) == (row["pick"], pytest.approx(row["cost"])), method.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["codex-s-complex-d128-paper-e100-s0", "wn18rr-complex-d128-paper-e100-s0"])
 def test_a_published_store_gives_the_published_correlations(graph):
     store = Store.read(RESULTS / "stores" / f"{graph}.jsonl.xz")

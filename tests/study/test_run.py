@@ -232,6 +232,7 @@ def test_a_graph_too_small_for_a_technique_is_said_and_written_down(tmp_path):
     assert entry.status == "impossible" and "leaves none to train on" in entry.message
 
 
+@pytest.mark.slow
 def test_cells_are_run_without_the_extra(tmp_path):
     code = f"""
 import sys

@@ -79,6 +79,7 @@ def test_what_was_not_run_is_shown_as_such(tmp_path):
     ) == len(BUDGETS)
 
 
+@pytest.mark.slow
 def test_the_transfer_page_shows_intervals_costs_and_plots(tmp_path):
     _, store = filled(tmp_path, noise=0.1)
     path = write_page(transfer_page(store, 12, command="grash study transfer small"), tmp_path)
@@ -91,6 +92,7 @@ def test_the_transfer_page_shows_intervals_costs_and_plots(tmp_path):
         ElementTree.parse(svg)
 
 
+@pytest.mark.slow
 def test_techniques_may_rest_on_different_configurations_and_are_compared_over_those_that_both_have(tmp_path):
     graphs, store = filled(tmp_path, noise=0.1)
     for key in [k for k, e in store.entries.items() if e.technique == "walk" and e.number > 6]:
@@ -259,6 +261,7 @@ def test_a_page_with_as_much_or_more_replaces_the_one_that_is_there(tmp_path):
     assert (tmp_path / "p.csv").read_text() == "rho,scores\n2,3\n,0\n"
 
 
+@pytest.mark.slow
 def test_commands_plan_run_resume_write_and_merge(tmp_path):
     folder = tmp_path / "graph"
     small_graph().save(folder)

@@ -121,6 +121,7 @@ TRIALS = st.tuples(
 ).map(lambda drawn: [Trial(config_of(i, drawn[0], **own), spoilt) for i, (own, spoilt) in enumerate(drawn[1])])
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(TRIALS)
 def test_a_training_is_the_same_alone_and_among_others(trials: list[Trial]) -> None:
@@ -137,6 +138,7 @@ class Late(Monitor):
         self.most_unread = self.left_unread = 1
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(TRIALS, st.integers(1, 7))
 def test_windows_that_are_read_late_change_nothing(trials: list[Trial], window: int) -> None:

@@ -19,6 +19,7 @@ from grash.errors import FormatError, InputError, OutputError
 from large_sources import check_same, large, lines, stopped
 
 
+@pytest.mark.slow
 def test_stopped_at_any_point_it_resumes_to_the_same_dataset(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "g.tsv").write_text(lines(n=150))
     wanted = load_dataset(tmp_path / "g.tsv")
@@ -117,6 +118,7 @@ def test_killed_at_its_end_the_same_call_finishes_and_leaves_no_spill(tmp_path: 
         prepare(source, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_an_existing_dataset_is_not_mistaken_for_the_result_of_another_source_or_call(
     tmp_path: Path,
 ) -> None:
