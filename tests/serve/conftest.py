@@ -92,7 +92,7 @@ def serving(service: Service, token: str | None = None) -> Iterator[Client]:
         yield Client(server.port)
     finally:
         server.stop()
-        thread.join(10)  # the thread ends with the process anyway; test_application.py tests that the command stops
+        thread.join(1)  # the thread ends with the process anyway; test_application.py tests that the command stops
 
 
 @pytest.fixture(scope="session")
