@@ -31,6 +31,7 @@ _NO_MATCH = 1 << 30
 _BEGINS, _WORD_BEGINS, _PER_ERROR = 1, 2, 4  # cost of a match; the whole name costs 0
 _LETTERS_PER_ERROR = 4  # of a query: one error from 4 letters on, two from 8 on
 _WORD = 64  # letters of a query whose distances fit into one word
+_TOGETHER = 256  # names of which those that may match are loaded together
 _TRUST_BEGINNING = 6  # the first letter of a shorter query has no error
 
 
@@ -205,10 +206,44 @@ def _find(
     rows, places = np.empty((3, query.size + 1), np.int64), np.zeros(256, np.uint64)
     for j in range(min(query.size, _WORD)):
         places[query[j]] |= np.uint64(1) << np.uint64(j)
-    low, high, letter_set = wanted[0], wanted[1], _letter_set(query, query.size)
+    low, high = wanted[0], wanted[1]
     least = errors * _PER_ERROR + _BEGINS  # the lowest cost, except that of the whole name
+    chosen, letter_set = np.empty(_TOGETHER, np.int64), _letter_set(query, query.size)
+    for block in range(first, last, _TOGETHER):
+        n_chosen = _choose(
+            bits, sets, wanted, begin, letter_set, errors, missing, block, min(block + _TOGETHER, last), chosen
+        )
+        n_hopeful = 0
+        for i in chosen[:n_chosen]:
+            if ids[k - 1] >= 0 and weights[i] <= weights[ids[k - 1]]:  # only a lower cost helps
+                if costs[k - 1] <= least and (bits[i, 0] != low or bits[i, 1] != high):
+                    continue
+                if errors == 0 and costs[k - 1] <= _WORD_BEGINS and begins[i] != query[0]:
+                    continue
+            chosen[n_hopeful] = i
+            n_hopeful += 1
+        letters[0] = _touch(names, offsets, chosen[:n_hopeful])  # else every name is waited for in turn
+        for i in chosen[:n_hopeful]:
+            length = _fold(names, offsets[i], offsets[i + 1], folds, letters)
+            cost = _cost(letters, length, query, errors, places, rows)
+            if cost > costs[k - 1] or (cost == costs[k - 1] and (ids[k - 1] < 0 or weights[i] <= weights[ids[k - 1]])):
+                continue
+            at = k - 1
+            while at > 0 and (costs[at - 1] > cost or (costs[at - 1] == cost and weights[ids[at - 1]] < weights[i])):
+                costs[at], ids[at] = costs[at - 1], ids[at - 1]
+                at -= 1
+            costs[at], ids[at] = cost, i
+
+
+@njit(cache=True, nogil=True)
+def _choose(
+    bits: NDArray[np.uint64], sets: NDArray[np.uint32], wanted: NDArray[np.uint64], begin: NDArray[np.uint64],
+    letter_set: Any, errors: Any, missing: Any, first: Any, last: Any, chosen: NDArray[np.int64],
+) -> Any:  # fmt: skip
+    """Fill `chosen` with the names that may match, by their bits, and return their number."""
+    count = 0
     for i in range(first, last):
-        absent_low, absent_high = low & ~bits[i, 0], high & ~bits[i, 1]
+        absent_low, absent_high = wanted[0] & ~bits[i, 0], wanted[1] & ~bits[i, 1]
         if missing == 0:
             if (absent_low | absent_high) != np.uint64(0):
                 continue
@@ -219,20 +254,19 @@ def _find(
                 continue
             if _count_bits(np.uint64(letter_set & ~sets[i])) > errors:  # an error loses one letter at most
                 continue
-        if ids[k - 1] >= 0 and weights[i] <= weights[ids[k - 1]]:  # only a lower cost helps
-            if costs[k - 1] <= least and (bits[i, 0] != low or bits[i, 1] != high):
-                continue
-            if errors == 0 and costs[k - 1] <= _WORD_BEGINS and begins[i] != query[0]:
-                continue
-        length = _fold(names, offsets[i], offsets[i + 1], folds, letters)
-        cost = _cost(letters, length, query, errors, places, rows)
-        if cost > costs[k - 1] or (cost == costs[k - 1] and (ids[k - 1] < 0 or weights[i] <= weights[ids[k - 1]])):
-            continue
-        at = k - 1
-        while at > 0 and (costs[at - 1] > cost or (costs[at - 1] == cost and weights[ids[at - 1]] < weights[i])):
-            costs[at], ids[at] = costs[at - 1], ids[at - 1]
-            at -= 1
-        costs[at], ids[at] = cost, i
+        chosen[count] = i
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _touch(names: Bytes, offsets: Offsets, chosen: NDArray[np.int64]) -> Any:
+    """Load names into the cache, many at a time; the sum of their letters keeps the compiler from leaving it out."""
+    total = np.uint8(0)
+    for i in chosen:
+        if offsets[i + 1] > offsets[i]:
+            total += names[offsets[i]] + names[offsets[i + 1] - 1]
+    return total
 
 
 @njit(cache=True, nogil=True)
