@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 Scores = NDArray[np.float64]
 TABLES = Path(__file__).parents[1] / "docs" / "results" / "tables"
 SHARES = (0.0441941738, 0.125, 0.25)  # of the epochs, on the full graph
+AGAIN = ((2, 1.0), (3, 0.0), (3, 0.5), (3, 1.0))  # finalists compared again at half of the epochs; weight of their rise
+CLOSE = 0.16  # relative to the best finalist after the first comparison
 MARGINS = (0.02, 0.04, 1.0)  # relative to the best score of the last round; 1: all four
 TRENDS = ((0.0, 0.0), (0.5, 0.0), (0.5, 0.5))  # in the first two rounds, and in the last one
 N_SEARCHES = 2000
@@ -54,7 +56,7 @@ def compare(table: Table) -> dict[str, list[tuple[float, float]]]:
     """Return (share of the best finalist's test MRR, cost) of every search, by rule."""
     isolated = table.has_isolated
     first, second, last = table.mrr(0.125, 0.125), table.mrr(0.25, 0.25), table.mrr(0.5, 0.5, isolated=isolated)
-    truth = table.mrr(1.0, 1.0, test=True)
+    truth, middle = table.mrr(1.0, 1.0, test=True), table.mrr(1.0, 0.5)
     full = {e: table.mrr(1.0, e) for e in SHARES}
     half = {e: table.mrr(0.5, e, isolated=isolated) for e in SHARES}
     rng, found = np.random.default_rng(1), dict[str, list[tuple[float, float]]]()
@@ -72,6 +74,16 @@ def compare(table: Table) -> dict[str, list[tuple[float, float]]]:
                 cost = (len(close) - 1) * e
                 pick = best(close, ratio, 1)[0]
                 found.setdefault(f"ratio after {e:.3f}, within {margin:.0%}", []).append((truth[pick] / top, cost))
+        ratio = last * full[0.125] / np.maximum(half[0.125], 1e-3)
+        within = [i for i in finalists if last[i] >= 0.96 * last[finalists[0]]]
+        for count, trend in AGAIN:
+            close = best(within, ratio, count)
+            close = [i for i in close if ratio[i] >= (1 - CLOSE) * ratio[close[0]]]
+            cost = (len(within) - 1) * 0.125 + (len(close) - 1) * 0.375
+            pick = best(close, middle + trend * np.maximum(0.0, middle - full[0.25]), 1)[0]
+            found.setdefault(f"the closest {count} again, trend {trend}", []).append((truth[pick] / top, cost))
+        pick = best(within, table.mrr(1.0, 1.0), 1)[0]
+        found.setdefault("all within 4 % in full", []).append((truth[pick] / top, len(within) - 1.0))
     return found
 
 

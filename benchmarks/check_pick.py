@@ -1,6 +1,7 @@
-"""Run default searches, then train the other finalists in full: how much of the best one's test MRR has the pick?
+r"""Run default searches, then train the other finalists in full: how much of the best one's test MRR has the pick?
 
-    python benchmarks/check_pick.py GRAPH --seeds 0 1 2 [--models complex,rotate] [--finalists] [--set NAME=VALUE …]
+    python benchmarks/check_pick.py GRAPH --seeds 0 1 2 [--models complex,rotate] [--finalists] \
+        [--ledgers FOLDER] [--set NAME=VALUE …]
 
 NAME=VALUE are settings of the search. A line of CSV per search: graph, models, seed, the other settings, test MRR of
 the final model, its best validation, its epochs, seconds with final training, where the pick came from, and with
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import shutil
 import sys
 import tempfile
 import time
@@ -33,20 +35,24 @@ def main() -> None:
     parser.add_argument("--models", default="complex")
     parser.add_argument("--finalists", action="store_true", help="train the other finalists in full")
     parser.add_argument("--out", type=Path, help="append to this file instead of printing")
+    parser.add_argument("--ledgers", type=Path, help="keep the ledger of every search in this folder")
     args = parser.parse_args()
     data = grash.load_dataset(args.graph)
     given = {name: yaml.safe_load(value) for name, _, value in (s.partition("=") for s in args.set)}
     for seed in args.seeds:
         row = [data.name, args.models, seed, " ".join(args.set)]
-        row += search(data, {**given, "model": args.models, "seed": seed}, finalists=args.finalists)
+        kept = args.ledgers / f"{data.name}-{args.models.replace(',', '+')}-{seed}.jsonl" if args.ledgers else None
+        row += search(data, {**given, "model": args.models, "seed": seed}, finalists=args.finalists, ledger=kept)
         with args.out.open("a") if args.out else nullcontext(sys.stdout) as file:
             csv.writer(file).writerow(row)
 
 
-def search(data: Any, settings: dict[str, Any], *, finalists: bool) -> list[Any]:
+def search(data: Any, settings: dict[str, Any], *, finalists: bool, ledger: Path | None = None) -> list[Any]:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         state = grash.Search(data, out=Path(folder) / "run", **settings).run(progress=False).state
+        if ledger is not None:
+            shutil.copy(Path(folder) / "run" / "ledger.jsonl", ledger)
     final, winner = state.final, state.winner
     assert final is not None and final.evaluation is not None and winner is not None
     tested, pick = final.evaluation["both"]["mrr"], state.configurations[winner]
@@ -62,8 +68,8 @@ def search(data: Any, settings: dict[str, Any], *, finalists: bool) -> list[Any]
 
 
 def finalists_of(state: SearchState) -> list[int]:
-    last = state.rounds[-1]
-    return list(last.results) if last.plan.compares_finalists else last.best(4)
+    compared = next((r for r in state.rounds if r.plan.compares_finalists), None)
+    return list(compared.results) if compared else state.rounds[-1].best(4)
 
 
 def train_in_full(data: Any, values: dict[str, Any]) -> float:

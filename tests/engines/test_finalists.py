@@ -1,4 +1,4 @@
-"""The finalists' round of real searches: on the full graph, outside the budget, resumed and continued exactly."""
+"""The finalists' rounds of real searches: on the full graph, outside the budget, resumed and continued exactly."""
 
 from __future__ import annotations
 
@@ -37,13 +37,30 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_finalists_train_on_the_full_graph_and_the_winner_continues(whole: Path) -> None:
     state = state_of(whole)
-    halving, finalists = state.rounds[:-1], state.rounds[-1]
-    assert state.sizes == [9, 3, 3] and finalists.plan.compares_finalists and finalists.plan.whole
-    assert finalists.plan.n_train == len(shifts().train) and not halving[-1].plan.whole
+    halving, (first, second) = state.rounds[:-2], state.rounds[-2:]
+    assert state.sizes == [9, 3, 3, 3] and not halving[-1].plan.whole
+    for finalists in (first, second):
+        assert finalists.plan.compares_finalists and finalists.plan.whole
+        assert finalists.plan.n_train == len(shifts().train)
     assert [len(r.history) for r in halving[-1].results.values()] == [4, 4, 4]
     assert state.spent == pytest.approx(sum(past.cost for past in halving)) and state.spent <= state.budget
-    assert state.winner == finalists.best(1)[0]
-    assert state.final is not None and state.final.history[0]["epoch"] >= finalists.plan.epochs - 0.5
+    assert state.winner == second.best(1)[0]
+    assert state.final is not None and state.winner is not None
+    continued = second.results[state.winner].ends_at_best
+    assert (state.final.history[0]["epoch"] >= second.plan.epochs - 0.5) == continued
+
+
+def test_the_closest_finalists_continue_to_the_epochs_of_the_last_round(whole: Path) -> None:
+    state = state_of(whole)
+    last, first, second = state.rounds[-3:]
+    assert set(second.results) == set(first.survivors or [])
+    assert first.plan.epochs == pytest.approx(last.plan.epochs / 4, rel=0.05)
+    assert second.plan.epochs == pytest.approx(last.plan.epochs, rel=0.05) and second.plan.continues
+    for number, result in second.results.items():
+        assert result.positives == second.plan.positives - first.plan.positives
+        config = make_config(state.configurations[number].values)
+        alone = grash.train(shifts(), config.changed(epochs=second.plan.epochs), device="cpu", threads=1)
+        assert result.history[-1]["mrr"] == alone.history[-1]["mrr"]
 
 
 def test_the_final_model_is_that_of_an_uninterrupted_training(whole: Path) -> None:
@@ -55,7 +72,7 @@ def test_the_final_model_is_that_of_an_uninterrupted_training(whole: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop_in", [2, 3, 0])
+@pytest.mark.parametrize("stop_in", [2, 3, 4, 0])
 def test_a_search_stopped_around_the_finalists_resumes_to_the_same_end(
     whole: Path, tmp_path: Path, stop_in: int
 ) -> None:
@@ -83,7 +100,9 @@ def test_the_estimate_of_seconds_counts_the_validations_of_each_round(
     monkeypatch.setattr("grash.engines.plan.probe_validation", lambda data, config: 1.0)
     monkeypatch.setattr("grash.engines.plan._probe_steps", lambda data, configs: 0.0)
     plan = small_search(tmp_path / "run", **FINALISTS).plan()
-    assert [(r.n_trials, r.seconds) for r in plan.rounds] == [(9, 9 * 2.0), (3, 3 * 4.0), (3, 3 * 1.0)]
+    assert [(r.n_trials, r.seconds) for r in plan.rounds] == [
+        (9, 9 * 2.0), (3, 3 * 4.0), (3, 3 * 1.0), (3, 3 * 4.0)
+    ]  # fmt: skip
     assert plan.final is not None and plan.final.seconds == 20.0
 
 

@@ -157,13 +157,16 @@ def test_when_no_trial_of_the_first_round_ends_the_first_configuration_is_traine
 
 
 @pytest.mark.parametrize("slowness", [0.3, 1.0, 3.0])
-def test_a_killed_search_resumes_with_the_same_decisions(tmp_path: Path, slowness: float) -> None:
+def test_a_killed_search_resumes_with_the_same_decisions(
+    tmp_path: Path, slowness: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFolder, "tidy", lambda self, state: None)  # finalists continue from their saved states
     choice = choose(120.0)
     whole, _ = timed_search(tmp_path / "whole", choice, slowness, clock=Clock())
     events = read_ledger(tmp_path / "whole" / LEDGER_FILE)
     for n in range(2, len(events), 7):
         path, total = tmp_path / str(n), 0
-        path.mkdir()
+        shutil.copytree(tmp_path / "whole", path, ignore=shutil.ignore_patterns(LEDGER_FILE))
         with (path / LEDGER_FILE).open("wb") as file:
             for event in events[:n]:
                 line, total = encode({k: v for k, v in event.items() if k != "sum"}, total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import SearchFailed
+from grash.search import schedule
 from grash.search.halving import next_action
 from grash.search.ledger import SearchState, select_best
 from grash.search.run_folder import BEST_FILE
@@ -283,7 +285,8 @@ def test_scores_are_the_same_whenever_they_are_asked_for() -> None:
     assert drawn_score(1, 2) == drawn_score(1, 2) != drawn_score(2, 1)
 
 
-# Finalists: the best of the last round are compared on the full graph (decision 0043).
+# Finalists: the best of the last round are compared on the full graph (decision 0043), the closest of them again after
+# more epochs (decision 0061).
 
 
 def last_rounds(last: dict[int, float], full: dict[int, float], at_quarter: dict[int, float]) -> SearchState:
@@ -322,10 +325,34 @@ def test_a_finalist_that_starts_slowly_on_both_graphs_keeps_its_lead() -> None:
     assert state.rounds[1].best(1) == [0]
 
 
+def test_finalists_that_may_still_win_are_compared_again() -> None:
+    """As on DebianKG-10: a strong penalty is 4 % behind after an eighth of the epochs, and ahead in the end."""
+    state = last_rounds({0: 0.4107, 1: 0.405, 2: 0.4041}, {0: 0.3473, 1: 0.3746, 2: 0.29},
+                        {0: 0.3639, 1: 0.3713, 2: 0.3501})  # fmt: skip
+    state.sizes.append(3)
+    assert state.entrants(3) == [1, 0]
+    state.sizes[2] = 1
+    assert state.entrants(3) == [1]
+
+
+def test_the_second_comparison_extrapolates_the_mrr_on_the_full_graph() -> None:
+    state = last_rounds({0: 0.41, 1: 0.40}, {0: 0.35, 1: 0.37}, {0: 0.36, 1: 0.37})
+    state.sizes.append(2)
+    plan = replace(state.rounds[1].plan, number=3, continues=True, trend=1.0)
+    state.apply({"event": "round_opened", "plan": plan.to_json()})
+    for n, first, last in ((0, 0.38, 0.410), (1, 0.40, 0.412)):
+        history = [{"epoch": 2.0, "mrr": first}, {"epoch": 3.0, "mrr": first}, {"epoch": 4.0, "mrr": last}]
+        result = replace(ended(n, last), round=3, history=history)
+        state.apply({"event": "trial_ended", "result": result.to_json()})
+    assert state.rounds[2].best(2) == [0, 1]  # .410 + .030 and .412 + .012
+
+
 def test_a_rise_counts_in_all_rounds_but_the_one_before_finalists() -> None:
     settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.5)
     with_finalists = decide(settings, graphs)
-    assert [past.plan.trend for past in with_finalists.rounds] == [0.5, 0.0, 0.0]
+    assert [past.plan.trend for past in with_finalists.rounds[:3]] == [0.5, 0.0, 0.0]
+    last = with_finalists.rounds[3].plan  # extrapolated to all epochs
+    assert last.trend == pytest.approx(math.log2(settings.max_epochs / last.epochs)) and 0 < last.trend < 1
     without = decide(*small(finalists=0, eta=4, n_trials=16, trend=0.5))
     assert [past.plan.trend for past in without.rounds] == [0.5, 0.5]
 
@@ -336,9 +363,11 @@ def test_a_search_compares_finalists_outside_its_budget(fails: bool) -> None:
     state = decide(settings, graphs, score=lambda r, n: 0.5 - 0.001 * n if r < 3 else 0.1 + 0.01 * n,
                    faults={(3, n): ["diverged"] for n in range(4)} if fails else None,
                    validations=lambda r, n: [0.2, 0.3, 0.4, 0.5][: 4 if r == 2 else 1])  # fmt: skip
-    assert state.sizes == [16, 4, 4] and state.rounds[2].plan.whole
+    assert state.sizes == [16, 4, 4, 3] and state.rounds[2].plan.whole
     assert state.rounds[2].plan.epochs == pytest.approx(state.rounds[1].plan.epochs / 4)
-    assert state.winner == (0 if fails else 3)
+    assert state.winner == (0 if fails else 3) and len(state.rounds) == (3 if fails else 4)
+    if not fails:
+        assert state.rounds[3].plan.epochs == pytest.approx(state.rounds[1].plan.epochs)
     within = [past for past in state.rounds if not past.plan.compares_finalists]
     assert sum(past.cost for past in within) <= settings.budget
 
@@ -350,15 +379,21 @@ def test_a_search_compares_finalists_outside_its_budget(fails: bool) -> None:
 def test_finalists_are_not_compared_where_that_tells_nothing(changes: dict[str, Any]) -> None:
     settings, graphs = small(**{"finalists": 4, **changes})
     assert planned_sizes(8, settings, graphs) == [8, 4, 2]
-    assert planned_sizes(8, *small(finalists=4)) == [8, 4, 2, 2]
+    assert planned_sizes(8, *small(finalists=4)) == [8, 4, 2, 2, 2]
     assert planned_sizes(8, settings, replace(graphs, n_valid=999)) == [8, 4, 2]
 
 
 def test_an_extension_leaves_the_finalists_out_of_its_budget(tmp_path: Path) -> None:
     settings, graphs = small(finalists=4, eta=4, n_trials=16, final_train=False)
     state, _ = run_search(tmp_path / "run", graphs)
-    assert state.sizes == [16, 4, 4]
+    assert state.sizes == [16, 4, 4, 3]
     extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20})
-    assert extended.sizes == [20, 5, 4] and extended.finished
+    assert extended.sizes == [20, 5, 4, 3] and extended.finished
     whole = [past.plan.compares_finalists for past in extended.rounds]
-    assert whole == [False, False, True] and extended.winner in extended.rounds[2].results
+    assert whole == [False, False, True, True] and extended.winner in extended.rounds[3].results
+
+
+def test_large_finalists_are_compared_once_because_their_states_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, graphs = small(finalists=4)
+    monkeypatch.setattr(schedule, "KEPT_BYTES", 12 * graphs.n_entities * settings.dim - 1)
+    assert planned_sizes(8, settings, graphs) == [8, 4, 2, 2]

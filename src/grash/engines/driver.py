@@ -33,7 +33,7 @@ from grash.search.halving import RunTrials, advance
 from grash.search.ledger import SCHEMA, VERSION, Event, Ledger, SearchState, StopReason
 from grash.search.proposals import FINAL_VALIDATIONS, make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
-from grash.search.schedule import fitting_trials, plan_extension, planned_sizes, round_config
+from grash.search.schedule import fitting_trials, keeps_finalists, plan_extension, planned_sizes, round_config
 from grash.search.time_limit import Choice, TimeLimit, final_seconds, plan_change, resumed_limit, rounds_end
 from grash.search.trial import FIXED_LENGTH_SCHEDULES, MACHINE_FAULTS, Engine, Trial, TrialResult
 from grash.training.config import TrainConfig, make_config
@@ -42,7 +42,6 @@ from grash.yaml_files import matches_checksum, write_yaml
 
 log = logging.getLogger(__name__)
 
-_KEPT_BYTES = 2 << 30  # of a finalist's tables and optimizer state; a larger one trains again from its start
 _PAUSE = 0.05  # seconds before the second attempt at a trial; doubled for every further one
 _interrupts: ContextVar[list[int] | None] = ContextVar("interrupts", default=None)  # for `reraise_interrupts`
 
@@ -165,8 +164,8 @@ class Driver:
         keeps_state = self.settings.variant == "epoch" or warm
         finalists = plan.compares_finalists
         saved = self.folder.trial(number - 1, configuration) / "state"
-        has_saved = number > 1 and (saved / "state.json").is_file()
-        continues = keeps_state and has_saved and (warm or full.schedule not in FIXED_LENGTH_SCHEDULES)
+        continues = number > 1 and (saved / "state.json").is_file()
+        continues = continues and (warm or plan.continues and full.schedule not in FIXED_LENGTH_SCHEDULES)
         if continues:
             verify_folder(saved)  # the round before has ended, so nothing can replace it: the search stops
         return self._trial(
@@ -180,7 +179,10 @@ class Driver:
             continues=str(saved.relative_to(self.folder.path)) if continues else None,
             epochs_before=self.state.rounds[number - 2].plan.epochs if continues and not warm else 0.0,
             warm=warm,
-            keep=_is_small(full, plan.n_entities) if finalists else keeps_state and number < len(self.state.sizes),
+            keep=finalists
+            and keeps_finalists(plan.n_entities, full.dim)
+            or keeps_state
+            and number < len(self.state.sizes),
             billed=not finalists,
             placement=self.placement if finalists else "auto",
         )
@@ -301,15 +303,18 @@ class Driver:
         )  # fmt: skip
 
     def _saved_finalist(self, number: int, config: TrainConfig) -> dict[str, Any]:
-        """Return the fields with which the final training continues from the winner's state among the finalists."""
-        last = self.state.rounds[-1].plan if self.state.rounds else None
+        """Return the fields with which the final training continues from the winner's state among the finalists.
+
+        It starts again if the winner was better before: its best weights are then not those that were saved.
+        """
+        last = self.state.rounds[-1] if self.state.rounds else None
         saved = self.folder.trial(len(self.state.rounds), number) / "state"
-        if last is None or not last.compares_finalists or not (saved / "state.json").is_file():
+        if last is None or not last.plan.compares_finalists or not (saved / "state.json").is_file():
             return {}
-        if config.schedule in FIXED_LENGTH_SCHEDULES:
+        if config.schedule in FIXED_LENGTH_SCHEDULES or not last.results[number].ends_at_best:
             return {}
         verify_folder(saved)
-        return {"continues": str(saved.relative_to(self.folder.path)), "epochs_before": last.epochs}
+        return {"continues": str(saved.relative_to(self.folder.path)), "epochs_before": last.plan.epochs}
 
     def _trial(
         self, number: int, configuration: int, config: TrainConfig, sizes: tuple[int, int, int, int], **fields: Any
@@ -424,8 +429,3 @@ def reraise_interrupts() -> Iterator[None]:
         _interrupts.reset(token)
     if received:
         raise KeyboardInterrupt
-
-
-def _is_small(config: TrainConfig, n_entities: int) -> bool:
-    """Return whether a training's state is small enough to keep on disk: float32 rows, up to three per entity."""
-    return n_entities * config.dim * 12 <= _KEPT_BYTES

@@ -29,6 +29,7 @@ from grash.search.trial import MACHINE_FAULTS, Configuration, Round, TrialResult
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
 FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision 0043)
+CLOSE_MARGIN = 0.16  # relative to the best finalist after the first comparison (decision 0061)
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
 _NOT_SYNCED = ("trial_started",)
 Event = dict[str, Any]
@@ -150,8 +151,8 @@ class RoundState:
     def score(self, result: TrialResult) -> float:
         """Return what ranks a trial: its MRR, or the metric of the search, plus `trend` times its rise (decision 0033).
 
-        Of a finalist: its score in the last round times how it on the full graph compares with that on the
-        last round's graph after the same number of epochs, so a slow start counts on neither side (decision 0043).
+        Of a finalist in the first comparison: its score in the last round times its MRR on the full graph, divided by
+        its MRR on the last round's graph after the same number of epochs, so that a slow start cancels (decision 0043).
         """
         value = result.value or 0.0
         if self.before is None or result.number not in self.before.results:
@@ -177,6 +178,13 @@ class RoundState:
             seen[models[n]] += 1
         chosen = set(sorted(ordered, key=places.__getitem__)[:count])  # stable: of equal places, the best score first
         return [n for n in ordered if n in chosen]
+
+    def close(self, count: int, among: Iterable[int]) -> list[int]:
+        """Return the finalists that may still win, best first."""
+        best = self.best(count, among)
+        return [
+            n for n in best if self.score(self.results[n]) >= (1 - CLOSE_MARGIN) * self.score(self.results[best[0]])
+        ]
 
     def finalists(self, count: int, among: Iterable[int], models: Models) -> list[int]:
         """Return the best configuration of every model, and those whose scores are close to the best of all."""
@@ -239,6 +247,8 @@ class SearchState:
         """Return the configurations that advance from a round whose trials have all ended, best first."""
         past = self.rounds[number - 1]
         n_survivors = self.sizes[number] if number < len(self.sizes) else 1
+        if past.plan.compares_finalists:
+            return past.close(n_survivors, entrants)
         models = {n: self.configurations[n].values.get("model", "") for n in entrants}
         return (past.finalists if past.plan.before_finalists else past.best)(n_survivors, entrants, models)
 
@@ -276,7 +286,8 @@ class SearchState:
 
     def _on_round_opened(self, event: Event) -> None:
         plan = Round.from_json(event["plan"])
-        self.rounds.append(RoundState(plan, before=self.rounds[-1] if plan.compares_finalists else None))
+        first_comparison = plan.compares_finalists and not plan.continues
+        self.rounds.append(RoundState(plan, before=self.rounds[-1] if first_comparison else None))
 
     def _on_trial_started(self, event: Event) -> None:
         self.stopped = None

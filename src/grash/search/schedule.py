@@ -29,6 +29,8 @@ MIN_ENTITIES = 2000
 MIN_VALID = 1000  # and this number of validation triples
 ISOLATED_FROM = 0.25  # smaller graphs predict full-training performance better with random triples (decision 0039)
 ISOLATED_NOTE = "validation triples are isolated pairs, like the dataset's valid split: no other triple links them"
+CLOSEST = 3  # finalists that are compared again after more epochs, at most (decision 0061)
+KEPT_BYTES = 2 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
 MAX_SUBGRAPH = 0.5  # a subgraph that must be larger saves little, and the whole graph has the better validation
 _PARTS = 64  # steps in which the budget of an extension is tried
 
@@ -73,10 +75,11 @@ def round_sizes(n_trials: int, eta: int) -> list[int]:
 
 
 def planned_sizes(n_trials: int, settings: SearchSettings, graphs: Graphs) -> list[int]:
-    """Return the number of trials of each round, with that of the finalists, if there is one, at the end.
+    """Return the number of trials of each round, with the two comparisons of finalists, if there are any, at the end.
 
     Finalists are compared if the last round has a subgraph (on the full graph it is such a comparison itself) and the
-    dataset has enough validation triples to compare them.
+    dataset has enough validation triples to compare them. The second comparison continues the trainings of the first,
+    so it needs their states.
     """
     sizes = round_sizes(n_trials, settings.eta)
     if settings.finalists < 2 or not sizes or settings.variant == "epoch" or settings.warm_start != "off":
@@ -85,7 +88,13 @@ def planned_sizes(n_trials: int, settings: SearchSettings, graphs: Graphs) -> li
     fraction, _ = _graph_fraction(fidelity, settings, graphs)
     if graphs.shape((fraction,)).whole or graphs.shape((1.0,)).n_valid < MIN_VALID:
         return sizes
-    return [*sizes, min(settings.finalists, sizes[-1])]
+    count = min(settings.finalists, sizes[-1])
+    return [*sizes, count, min(CLOSEST, count)] if keeps_finalists(graphs.n_entities, settings.dim) else [*sizes, count]
+
+
+def keeps_finalists(n_entities: int, dim: int) -> bool:
+    """Return whether the state of a finalist is saved: float32 rows, up to three per entity."""
+    return n_entities * dim * 12 <= KEPT_BYTES
 
 
 def fitting_trials(settings: SearchSettings, graphs: Graphs) -> int:
@@ -124,16 +133,25 @@ def plan_next_round(state: SearchState, settings: SearchSettings, graphs: Graphs
 
 
 def _plan_finalists(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:
-    """Return the round on the full graph, with the epochs after which the last round was validated first."""
-    last, shape = state.rounds[-1].plan, graphs.shape((1.0,))
-    positives = max(1, round(last.epochs / last.n_validations * shape.n_train))
-    cost = float(cost_of(positives, settings, graphs.n_train))
+    """Return a comparison on the full graph: with the epochs after which the last round was validated first, or, to
+    compare the closest again, with all epochs of the last round.
+
+    The second is decided by extrapolation: the next doubling of the epochs brings as much as the last one did.
+    """
+    before, shape = state.rounds[-1].plan, graphs.shape((1.0,))
+    again = before.compares_finalists
+    last = state.rounds[-2].plan if again else before
+    positives = max(1, round(last.epochs / (1 if again else last.n_validations) * shape.n_train))
+    cost = float(cost_of(positives - (before.positives if again else 0), settings, graphs.n_train))
+    what = "the closest finalists continue on the full graph" if again else "finalists are compared on the full graph"
+    doublings = math.log2(max(1.0, settings.max_epochs * shape.n_train / positives))
     return Round(
-        number=last.number + 1, n_trials=state.sizes[-1], share=0.0, fidelity=cost, graph_fraction=1.0,
+        number=before.number + 1, n_trials=state.sizes[before.number], share=0.0, fidelity=cost, graph_fraction=1.0,
         epoch_fraction=positives / shape.n_train / settings.max_epochs, fractions=(), whole=True, k=None,
         n_entities=shape.n_entities, n_relations=shape.n_relations, n_train=shape.n_train, n_valid=shape.n_valid,
-        entity_share=1.0, positives=positives, continues=False, cost=cost, compares_finalists=True,
-        notes=("finalists are compared on the full graph, outside the budget; the winner's training continues",),
+        entity_share=1.0, positives=positives, continues=again, cost=cost, compares_finalists=True,
+        trend=min(1.0, doublings) if again else 0.0,
+        notes=(f"{what}, outside the budget; the winner's training continues",),
     )  # fmt: skip
 
 
@@ -347,7 +365,7 @@ def plan_extension(
                 f"more configurations in the first round."
             )
     total = float(Fraction(str(state.budget)) + _largest_cost(sizes, before, fidelities, costs))
-    finalists = [min(settings.finalists, sizes[-1])] if len(before) < len(state.sizes) else []
+    finalists = [min(n, sizes[-1]) for n in (settings.finalists, CLOSEST)][: len(state.sizes) - len(before)]
     return {"sizes": sizes + finalists, "budget": total, "settings": {"n_trials": sizes[0], "budget": total}}
 
 

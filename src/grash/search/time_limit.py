@@ -20,7 +20,16 @@ from grash.formatting import format_duration, parse_duration
 from grash.kernels.device import compile_seconds
 from grash.search.ledger import SearchState
 from grash.search.proposals import FINAL_VALIDATIONS, score_count
-from grash.search.schedule import MIN_VALID, Graphs, least_fraction, min_entities, plan_next_round, round_sizes
+from grash.search.schedule import (
+    CLOSEST,
+    MIN_VALID,
+    Graphs,
+    keeps_finalists,
+    least_fraction,
+    min_entities,
+    plan_next_round,
+    round_sizes,
+)
 from grash.search.settings import SearchSettings
 from grash.search.trial import FIXED_LENGTH_SCHEDULES, TrialResult
 from grash.training.config import make_config
@@ -302,9 +311,14 @@ def estimate(
         each = trial(sizes.entity_share(fraction), count, fidelity * epochs * sizes.n_train, n_ranked)
         parts["rounds"] += -(-count // machine.workers) * each
         if i == len(counts) - 1 and fraction < 1 and sizes.n_valid >= MIN_VALID:
-            number, first_part = min(4, count), fidelity * epochs / fraction / 4
-            each = trial(1.0, number, first_part * sizes.n_train, sizes.n_valid)
-            parts["finalists"] = -(-number // machine.workers) * each
+            # compared after a quarter of the last round's epochs, the closest again after all of them
+            quarter, stages = fidelity * epochs / fraction / 4, [(4, 1)]
+            if keeps_finalists(sizes.n_entities, dim):
+                stages.append((CLOSEST, 3))
+            for most, quarters in stages:
+                number = min(most, count)
+                each = trial(1.0, number, quarters * quarter * sizes.n_train, quarters * sizes.n_valid)
+                parts["finalists"] += -(-number // machine.workers) * each
     if final_train:
         n_ranked = FINAL_VALIDATIONS * sizes.n_valid
         parts["final training"] = machine.final_factor * trial(1.0, 1, epochs * sizes.n_train, n_ranked)
@@ -435,11 +449,13 @@ def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs,
         return None
     needed = _LEAST_FINAL * settings.max_epochs * per_epoch * settings.final_train
     usable, halving = final_seconds(state, left), state.sizes[:n_halving]
-    for sizes, share in ((state.sizes, 1.0), (halving, 1.0), (halving, 0.5), (halving, 1 / settings.eta)):
+    once = state.sizes[: n_halving + 1]  # the closest finalists are not compared again
+    options = ((state.sizes, 1.0), (once, 1.0), (halving, 1.0), (halving, 0.5), (halving, 1 / settings.eta))
+    for sizes, share in options:
         if share < 1 and _repeats_last_round(state, settings, graphs, share):
             continue
         if _rest_of_rounds(state, settings, graphs, sizes, share) + needed <= usable:
-            return _described(state, number, sizes, share)
+            return _described(state, number, sizes, share, n_halving)
     why = f"rounds end after round {number - 1}: the rest of the time is for the final training"
     return {"round": number, "sizes": state.sizes[: number - 1], "why": [why]}
 
@@ -449,10 +465,13 @@ def _repeats_last_round(state: SearchState, settings: SearchSettings, graphs: Gr
     return share * plan_next_round(state, settings, graphs).positives < 1.2 * state.rounds[-1].plan.positives
 
 
-def _described(state: SearchState, number: int, sizes: list[int], share: float) -> dict[str, Any] | None:
+def _described(
+    state: SearchState, number: int, sizes: list[int], share: float, n_halving: int
+) -> dict[str, Any] | None:
     why = []
     if len(sizes) < len(state.sizes):
-        why.append("finalists are not compared on the full graph, to end in time")
+        compared = "compared only once" if len(sizes) > n_halving else "not compared"
+        why.append(f"finalists are {compared} on the full graph, to end in time")
     if share < 1:
         why.append(f"rounds from {number} on have {share:.0%} of their budget, to end in time")
     return {"round": number, "sizes": sizes, "share": share, "why": why} if why else None
@@ -472,10 +491,12 @@ def _rest_of_rounds(
         full = settings.max_epochs * graphs.n_train
         if this == number:
             n_entities, n_valid, positives = following.n_entities, following.n_valid, float(following.positives)
+            positives -= state.rounds[-1].plan.positives if following.continues else 0
         elif this <= n_halving:
             positives = min(1.0, settings.budget / n_halving / count) * full
         else:
-            positives = math.sqrt(min(1.0, settings.budget / n_halving / sizes[n_halving - 1])) * full / 4
+            quarters = 1 if this == n_halving + 1 else 3  # of the last round's epochs
+            positives = math.sqrt(min(1.0, settings.budget / n_halving / sizes[n_halving - 1])) * full * quarters / 4
         each = [_expected(state, n, n_entities, share * positives, 2 * n_valid) for n in entrants]
         dearest = sorted(each, reverse=True)[:count]
         total += -(-count // machine.workers) * (sum(dearest) / len(dearest) + machine.trial_seconds)

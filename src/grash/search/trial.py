@@ -60,7 +60,7 @@ class Round(_Record):
     n_valid: int
     entity_share: float  # |E_i| / |E|, which scales the number of negatives
     positives: int  # training triples that a trial has seen at its end, including rounds that it continues
-    continues: bool  # survivors continue from their weights (variant=epoch)
+    continues: bool  # survivors continue from their weights (variant=epoch; the closest finalists)
     cost: float  # of one trial with a relative cost of 1, in full trainings
     notes: tuple[str, ...] = ()  # what the guard rails changed, and warnings
     trend: float = 0.0  # weight of the rise of the MRR in a trial's score
@@ -76,7 +76,9 @@ class Round(_Record):
     @property
     def n_validations(self) -> int:
         """Validations of a trial, evenly spaced, the last one at its end."""
-        return 1 if self.compares_finalists else 4 if self.before_finalists else 2
+        if self.compares_finalists and not self.continues:
+            return 1
+        return 4 if self.compares_finalists or self.before_finalists else 2
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,11 @@ class TrialResult(_Record):
             return 0.0
         middle, last = self.history[len(self.history) // 2 - 1], self.history[-1]
         return max(0.0, _value(last) - _value(middle))
+
+    @property
+    def ends_at_best(self) -> bool:
+        """Whether no validation of this round was better than the last one."""
+        return all(_value(v) <= _value(self.history[-1]) for v in self.history)
 
     def value_at(self, epochs: float) -> float | None:
         """Return what the validation nearest to this number of epochs found; None if there was none."""
