@@ -409,6 +409,7 @@ def test_filtered_answers_are_the_answers_without_the_others(name, new_only):
     found = model.predict_many(asked, 12, new_only=new_only, candidates=among)
     assert found == [[a for a in answers if a.name in among] for answers in full]
     liked = model.predict_many(asked, 3, new_only=new_only, like_known=True)
+    assert liked == [model.predict(*q, k=3, new_only=new_only, like_known=True) for q in asked]  # one side at a time
     for (_, relation, tail), answers, chosen in zip(asked, full, liked):
         side = "head" if tail else "tail"
         seen = set(model.seen_entities(model.relation_id(relation), side).tolist())

@@ -845,8 +845,10 @@ class Model:
         """Return whether `best_listed` ranks for this model: dot products with rows as they are, on a CPU."""
         _, seen = self.kge.asked(torch.zeros(1, dtype=torch.int64), side)
         table = self.kge.entity
-        plain = table.device.type == "cpu" and table.dtype == torch.float32 and self.kge.pair_of(seen) == "dot"
-        return plain and self.kge.candidate(table[:1], seen).data_ptr() == table.data_ptr()
+        if table.device.type != "cpu" or table.dtype != torch.float32 or self.kge.pair_of(seen) != "dot":
+            return False
+        candidate = self.kge.candidate(table[:1], seen)  # CP takes a half of the row
+        return candidate.data_ptr() == table.data_ptr() and candidate.shape == table[:1].shape
 
     def _rank_listed(
         self, asked: list[_Asked], k: int, new_only: bool, among: list[dict[int, Ids]]
