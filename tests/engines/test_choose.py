@@ -15,7 +15,9 @@ from grash.engines import choose
 from grash.errors import ConfigError
 from grash.kernels.device import Card
 from grash.models import MODELS, import_model, import_path, register_model
+from grash.search.named_spaces import space_of
 from grash.search.settings import make_settings
+from grash.search.space import as_dict
 from grash.training.config import TrainConfig
 
 
@@ -118,6 +120,15 @@ def test_a_model_of_the_script_is_searched_in_this_process(model_of_this_script,
     assert choose.check_engine("auto", "cpu", None, threads=1, models=["complex"]) == ["cpu"] * 8
     assert choose.check_engine("auto", "cpu", None, threads=1, models=["complex", "mine"]) == ["cpu"]
     assert choose.trials_at_once("auto", "cpu", None, threads=1, models=["mine"]) == 1
+
+
+def test_the_space_of_a_score_function_of_ones_own_has_few_negatives(own_model):
+    @register_model
+    class Mine(MODELS["pairre"]):
+        name = "mine"
+
+    space = space_of("default", "mine", 10**6)
+    assert space.parameters["negatives_head"].high == 1_000 and "1vsall" not in str(as_dict(space))
 
 
 @pytest.mark.parametrize(

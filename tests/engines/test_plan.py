@@ -14,6 +14,7 @@ import torch
 from engines.searches import shifts, small_search
 from grash.engines.choose import trials_at_once
 from grash.engines.plan import (
+    _new_state,
     choose_implementation,
     implementation_sentence,
     largest_stack,
@@ -85,6 +86,15 @@ def test_trials_run_at_the_same_time_only_in_worker_processes() -> None:
     assert trials_at_once("auto", "cpu", 3, threads=1) == 3
     assert trials_at_once("sequential", "cpu", 3, threads=1) == 1
     assert trials_at_once("ray", "auto", None, threads=1) == 1
+
+
+@pytest.mark.parametrize(("slow", "n_steps"), [(-1.0, 1), (1e9, 3)])
+def test_a_slow_first_step_is_not_repeated(monkeypatch: pytest.MonkeyPatch, slow: float, n_steps: int) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr("grash.engines.plan._SLOW_SECONDS", slow)
+    monkeypatch.setattr("grash.engines.plan._new_state", lambda *given: made.append(_new_state(*given)) or made[-1])
+    assert probe_step(TrainingData(shifts(), CPU), [config_of(0)], 0.0) > 0
+    assert made[0].step == n_steps
 
 
 def test_reasons_are_counted(served: None) -> None:

@@ -29,7 +29,9 @@ def test_every_named_space_can_be_trained_anywhere(name: str, model: str, n_enti
         assert make_config(space.configuration(row)).model == model
 
 
-@pytest.mark.parametrize(("model", "cap"), [("complex", 10_000), ("rotate", 1_000), ("transe", 1_000)])
+@pytest.mark.parametrize(
+    ("model", "cap"), [("complex", 10_000), ("rotate", 1_000), ("transe", 1_000), ("pairre", 1_000)]
+)
 def test_the_papers_space_is_the_published_one(model: str, cap: int) -> None:
     space = as_dict(space_of("paper", model))
     weight = {"type": "float", "low": 1e-20, "high": 0.1, "log": True, "when": {"penalty": ["l3", "l2", "l1"]}}

@@ -197,7 +197,8 @@ def _print_profile(profile: Profile) -> None:
     degrees = profile.degrees
     quantiles = ", ".join(f"{name}: {value:g}" for name, value in degrees.quantiles.items())
     show(f"\nTrain triples per entity: {degrees.mean:.1f} on average; quantiles: {quantiles}.")
-    show(f"{degrees.with_one_triple:,} entities have one train triple, {degrees.not_in_train:,} have none.\n")
+    one, none = f"{degrees.with_one_triple:,}", f"{degrees.not_in_train:,}"
+    show(f"Entities with one train triple: {one}; with none: {none}.\n")
     _print_relations(profile)
     for warning in profile.warnings:
         show(f"\nwarning: {warning}")

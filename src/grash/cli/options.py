@@ -19,7 +19,10 @@ PANELS = {
 }  # fmt: skip
 Options = dict[str, tuple[Any, Any, Any]]  # {name: (type, default, typer.Option)}
 
-SOURCE = "A graph: a file, a folder with train/valid/test files, an encoded dataset, or 'world', the bundled one."
+SOURCE = (
+    "A graph: a file, a folder with train/valid/test files, an encoded dataset, or a name: 'world' is bundled, grash "
+    "datasets lists others."
+)
 MODEL = "A model folder, or the run folder of a finished search."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE, show_default=False)]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]

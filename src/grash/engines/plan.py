@@ -21,7 +21,7 @@ from grash.engines.trainer import TrainingData, stacks
 from grash.errors import MemoryPlanError
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes, format_duration, html_table
-from grash.kernels.device import matmul_precision, n_cores
+from grash.kernels.device import compile_seconds, matmul_precision, n_cores
 from grash.kernels.storage import Placement
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
@@ -42,6 +42,7 @@ _DETAILED_HEADINGS = (
     "negatives", "cost", "seconds", "memory", "disk",
 )  # fmt: skip
 _PROBE_SECONDS = 0.5
+_SLOW_SECONDS = 2.0  # of a first step that is not repeated
 _CPU_DIMS, _GPU_DIMS = (64, 256), (128, 512)  # at which speeds are measured
 _STACK = 8  # trials that are measured together on a GPU
 _CROWDED = 1.15  # seconds of a trial while every core has one, relative to a trial alone
@@ -283,7 +284,10 @@ def largest_stack(data: TrainingData, configs: Sequence[TrainConfig]) -> list[Tr
 
 @torch.no_grad()
 def probe_step(data: TrainingData, configs: Sequence[TrainConfig], least_seconds: float = _PROBE_SECONDS) -> float:
-    """Return the seconds of a step of all these together, measured for about half a second."""
+    """Return the seconds of a step of all these together, measured for about half a second.
+
+    A first step that takes long, e.g. of a score function on a CPU, is the measurement.
+    """
     longer = [config.changed(epochs=1e5) for config in configs]
     device = data.device
     placement = data.choose_placement(longer[0]).placement if len(longer) == 1 else Placement()
@@ -291,8 +295,12 @@ def probe_step(data: TrainingData, configs: Sequence[TrainConfig], least_seconds
     trainings = [Training(c).started(s, data.batches(c)) for s, c in zip(states, longer)]
     steps, n_steps = steps_for(trainings), trainings[0].batches.plan.n_steps
     with matmul_precision(longer[0].precision):
+        began, compiled = time.monotonic(), compile_seconds()
         steps.advance(n_steps)
         _synchronize(device)
+        took = time.monotonic() - began - (compile_seconds() - compiled)
+        if device.type == "cpu" and took > _SLOW_SECONDS:
+            return took / states[0].step
         began, first = time.monotonic(), states[0].step
         while time.monotonic() - began < least_seconds or states[0].step - first < 2:
             steps.advance(n_steps)

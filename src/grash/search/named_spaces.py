@@ -12,10 +12,11 @@ from typing import Any
 
 from grash.errors import ConfigError, UnknownName
 from grash.models import model_class
+from grash.models.autograd import ScoreModel
 from grash.search.space import Space, make_space, read_space
 
 # of distance models, per side, as in the paper; 10,000 for models of dot products
-MAX_NEGATIVES = {"rotate": 1_000, "transe": 1_000, "pairre": 1_000}
+MAX_NEGATIVES = {"rotate": 1_000, "transe": 1_000}  # and of every score function: no matrix product compares them
 ONE_VS_ALL_ENTITIES = 50_000  # comparing with all entities then costs at most five times as much as many negatives
 # Small batches are slower at first and better in the end, so only long trainings on small graphs have them (0047).
 SMALL_BATCH_TRIPLES, SMALL_BATCH_EPOCHS = 200_000, 50
@@ -79,7 +80,7 @@ def _for_model(space: Space, model: str, source: str) -> Space:
 
 def _paper(model: str, graph: Graph) -> dict[str, Any]:
     """Return the published space, the same for all graphs."""
-    negatives = {"type": "int", "low": 1, "high": MAX_NEGATIVES.get(model, 10_000)}
+    negatives = {"type": "int", "low": 1, "high": max_negatives(model)}
     weight = {"type": "float", "low": 1e-20, "high": 0.1, "log": True, "when": {"penalty": ["l3", "l2", "l1"]}}
     dropout = {"type": "float", "low": -0.5, "high": 0.5}
     return {
@@ -105,7 +106,8 @@ def _paper(model: str, graph: Graph) -> dict[str, Any]:
 
 def _default(model: str, graph: Graph) -> dict[str, Any]:
     """Return the default space: the ranges of published winners, and the losses and penalties that help."""
-    distance, cap, n_entities = model in MAX_NEGATIVES, MAX_NEGATIVES.get(model, 10_000), graph.n_entities
+    cap, n_entities = max_negatives(model), graph.n_entities
+    distance = cap < 10_000
     # no dura: the fused step does not support it, and one such trial would take longer than all others together
     powers = ["l1", "l2", "l3"] if distance else ["l2", "l3", "n3"]
     weight = {"type": "float", "low": 1e-6, "high": 1.0, "log": True, "off": 0.25, "when": {"penalty": powers}}
@@ -163,6 +165,11 @@ def _dot_losses(model: str, graph: Graph) -> dict[str, Any]:
     if model_class(model).needs_reciprocal:  # these do not predict relations
         return found
     return found | {"relation_prediction": {"type": "float", "low": 0.025, "high": 8.0, "log": True, "off": 0.5}}
+
+
+def max_negatives(model: str) -> int:
+    """Return the most negatives per side. A model without matrix products is slow, so it has fewer."""
+    return MAX_NEGATIVES.get(model, 1_000 if issubclass(model_class(model), ScoreModel) else 10_000)
 
 
 def _distance_losses(model: str) -> dict[str, Any]:
