@@ -273,7 +273,8 @@ def run_autone(
     on_full = np.concatenate([features, np.tile(signs[-1], (bench.n, 1))], axis=1)
     while tracker.affords(1.0) and free.any():
         if seen:
-            with warnings.catch_warnings(category=ConvergenceWarning, action="ignore"):  # a length at its bound is fine
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # a length at its bound is fine
                 process.fit(*(np.array(column) for column in zip(*seen)))
         mean, deviation = process.predict(on_full, return_std=True)
         member = int(np.argmax(np.where(free, mean + AUTONE_KAPPA * deviation, -np.inf)))

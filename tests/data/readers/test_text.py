@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import lzma
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -357,7 +358,8 @@ def test_tab_files_agree_with_splitting_in_python(rows, newline):
     assert read(content, separator="tab", header=False) == plain_read(content, "\t")
 
 
-quoted = st.text(st.characters(exclude_characters="\r\ufeff", exclude_categories=("Cs",)), min_size=1, max_size=12)
+odd = "\r\ufeff" if sys.version_info >= (3, 11) else "\r\ufeff\0"  # before, the csv module wrote no NUL
+quoted = st.text(st.characters(exclude_characters=odd, exclude_categories=("Cs",)), min_size=1, max_size=12)
 
 
 @settings(max_examples=200, deadline=None)
