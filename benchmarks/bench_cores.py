@@ -1,6 +1,6 @@
 """Measure the time and memory of core numbers and core order, and compare with igraph and networkx.
 
-    python benchmarks/bench_cores.py [FOLDER ...] [--triples 20000000] [--entities 5000000] [--repeats 5]
+    python benchmarks/bench_cores.py [FOLDER ...] [--triples 20000000] [--entities 5000000] [--repeats 5] [--record]
     python benchmarks/bench_cores.py --dataset freebase.grash
 
 FOLDER has train.npy (n, 3). On each graph, one run measures grash with both definitions of degree, igraph and networkx,
@@ -44,28 +44,30 @@ def main() -> None:
     parser.add_argument("--entities", type=int, default=5_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dataset", type=Path)
+    parser.add_argument("--record", action="store_true", help="append the numbers to results.csv")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.dataset is not None:
         measure_dataset(arguments.dataset)
         return
     if arguments.alone is not None:
-        measure_alone(arguments.alone, arguments.entities)
+        measure_alone(arguments.alone, arguments.entities, record_it=arguments.record)
         return
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; igraph {igraph.__version__}, "
           f"networkx {networkx.__version__}")  # fmt: skip
     for folder in arguments.folders:
-        compare(folder.name, np.ascontiguousarray(np.load(folder / "train.npy")), arguments.repeats)
+        train = np.ascontiguousarray(np.load(folder / "train.npy"))
+        compare(folder.name, train, arguments.repeats, record_it=arguments.record)
     if arguments.triples:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "train.npy"
             generate(path, arguments.triples, arguments.entities)
             command = [sys.executable, __file__, "--alone", str(path), "--entities", str(arguments.entities)]
-            subprocess.run(command, check=True)
+            subprocess.run(command + ["--record"] * arguments.record, check=True)
     print(f"load {os.getloadavg()[0]:.1f}")
 
 
-def compare(name: str, train: np.ndarray, repeats: int) -> None:
+def compare(name: str, train: np.ndarray, repeats: int, *, record_it: bool) -> None:
     n_entities = int(train[:, ::2].max()) + 1
     calls: dict[str, Callable[[], np.ndarray]] = {}
     for count in ("neighbors", "triples"):
@@ -80,7 +82,8 @@ def compare(name: str, train: np.ndarray, repeats: int) -> None:
         assert np.array_equal(cores[variant], cores[f"grash, {variant.split(', ')[1]}"]), variant
     print(f"\n{name}: {len(train):,} triples, {n_entities:,} entities; core numbers are equal")
     for variant, timing in interleaved(calls, repeats=repeats, warm_up=1).items():
-        record("cores", variant, name, timing)
+        if record_it:
+            record("cores", variant, name, timing)
         k_max = cores[variant].max()
         print(f"{variant:33} {timing.median:9.4f} s (20/80 %: {timing.p20:.4f} {timing.p80:.4f}), k up to {k_max}")
 
@@ -114,7 +117,7 @@ def generate(path: Path, n_triples: int, n_entities: int) -> None:
     train.flush()
 
 
-def measure_alone(path: Path, n_entities: int) -> None:
+def measure_alone(path: Path, n_entities: int, *, record_it: bool) -> None:
     """Seconds, and the peak of memory above the input once it has been read."""
     warm = np.array([[0, 0, 1], [1, 0, 1]], np.int32)
     for count in ("neighbors", "triples"):
@@ -128,7 +131,8 @@ def measure_alone(path: Path, n_entities: int) -> None:
         peeling = peel(train, n_entities, count)
         seconds = time.perf_counter() - start
         above = (resident("VmHWM") - before) / 2**30
-        record("cores", f"grash, {count}", f"{len(train)} triples", Timing(seconds, seconds, seconds, 1))
+        if record_it:
+            record("cores", f"grash, {count}", f"{len(train)} triples", Timing(seconds, seconds, seconds, 1))
         print(f"grash, {count:10} {seconds:7.2f} s, {above:.2f} GiB above the input, k up to {peeling.k_max}")
     cut_once(train, n_entities, peeling)
     print(f"peak of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")

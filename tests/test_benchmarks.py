@@ -60,8 +60,9 @@ def test_a_benchmark_of_a_cpu_runs(bench, monkeypatch, tmp_path, capsys, words):
     folder = ("--folder", str(tmp_path)) if words[0] != "bench_cores" else ()
     monkeypatch.setattr("sys.argv", [*words, *folder])
     monkeypatch.setattr("harness.RESULTS", tmp_path / "results.csv")
+    before = (BENCHMARKS / "results.csv").read_bytes()
     script.main()
-    assert capsys.readouterr().out
+    assert capsys.readouterr().out and (BENCHMARKS / "results.csv").read_bytes() == before
 
 
 def test_the_first_round_of_a_search_is_measured_on_its_graph(bench, tmp_path):
