@@ -165,3 +165,11 @@ def test_options_of_files_are_refused():
 def test_triples_instead_of_a_path_are_referred_to_from_triples(read, source):
     with pytest.raises(InputError, match="with grash.from_triples"):
         read(source)
+
+
+def test_columns_of_a_data_frame_given_one_by_one_are_explained() -> None:
+    table = frame([("a", "r", "b", 1)], "start", "type", "end", "weight")
+    with pytest.raises(ConfigError, match=r"give columns=\('start', 'type', 'end'\)\."):
+        grash.from_dataframe(table, head="start", relation="type", tail="end")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="There is no option 'seperator'"):
+        grash.from_dataframe(table, seperator=",")  # type: ignore[call-arg]

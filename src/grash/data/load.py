@@ -106,6 +106,10 @@ def from_dataframe(
     named head, relation and tail (or subject, predicate, object), or the only three. Strings and integers are names.
     options: as in `from_triples`.
     """
+    roles = [str(options[role]) for role in ROLES if role in options]  # type: ignore[literal-required]
+    if len(roles) == 3:
+        raise ConfigError(f"Columns are given together: give columns={tuple(roles)}.")
+    splitting_options(options)
     given = {"train": train, "valid": valid, "test": test}
     found = {split: frame_columns(frame, split, columns) for split, frame in given.items() if frame is not None}
     return _from_columns(found, name, options=options)
