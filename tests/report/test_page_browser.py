@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import threading
 import warnings
@@ -12,21 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from browsers import AXE, CHROMIUM
 from grash.report.optuna import dashboard_server
 from grash.report.page import write_comparison, write_report
 from report.runs import MISHAPS, write_run
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-AXE = next(
-    (
-        path
-        for folder in (os.environ.get("GRASH_AXE", ""), str(Path(__file__).parents[2] / ".venv" / "axe"))
-        if folder and (path := Path(folder) / "node_modules" / "axe-core" / "axe.min.js").is_file()
-    ),
-    None,
-)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt-get install chromium)"),

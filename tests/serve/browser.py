@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import shutil
 import socket
 import struct
 import subprocess
@@ -16,9 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
+from browsers import CHROMIUM
 
 
 class WebSocket:
