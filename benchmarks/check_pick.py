@@ -68,8 +68,8 @@ def search(data: Any, settings: dict[str, Any], *, finalists: bool, ledger: Path
 
 
 def finalists_of(state: SearchState) -> list[int]:
-    compared = next((r for r in state.rounds if r.plan.compares_finalists), None)
-    return list(compared.results) if compared else state.rounds[-1].best(4)
+    last = next((r for r in state.rounds if r.plan.before_finalists), None)
+    return (last and last.survivors) or state.rounds[-1].best(4)
 
 
 def train_in_full(data: Any, values: dict[str, Any]) -> float:

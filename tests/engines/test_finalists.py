@@ -12,7 +12,7 @@ import torch
 import grash
 from engines.searches import essence, shifts, small_search, state_of
 from grash.api.search import Search
-from grash.search import schedule
+from grash.search import ledger, schedule
 from grash.search.callbacks import OnChange
 from grash.training import loop
 from grash.training.config import make_config
@@ -21,16 +21,23 @@ FINALISTS: dict[str, Any] = {"finalists": 4, "n_trials": 9, "eta": 3}
 
 
 @pytest.fixture(autouse=True)
-def few_valid_triples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "MIN_VALID", 10)
+def small_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare_on_a_small_graph(monkeypatch)
     monkeypatch.setattr(loop, "_REPORT_SECONDS", -1.0)
+
+
+def compare_on_a_small_graph(patch: pytest.MonkeyPatch) -> None:
+    """Compare finalists with few validation triples, and all three of them: their MRRs differ much."""
+    patch.setattr(schedule, "MIN_VALID", 10)
+    patch.setattr(ledger, "FINALIST_MARGIN", 0.9)
+    patch.setattr(ledger, "CLOSE_MARGIN", 0.9)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedule, "MIN_VALID", 10)
+        compare_on_a_small_graph(patch)
         small_search(folder, **FINALISTS).run()
     return folder
 

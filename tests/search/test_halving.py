@@ -349,7 +349,7 @@ def test_the_second_comparison_extrapolates_the_mrr_on_the_full_graph() -> None:
 
 def test_a_rise_counts_in_all_rounds_but_the_one_before_finalists() -> None:
     settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.5)
-    with_finalists = decide(settings, graphs)
+    with_finalists = decide(settings, graphs, score=lambda r, n: 0.5 - 0.001 * n)
     assert [past.plan.trend for past in with_finalists.rounds[:3]] == [0.5, 0.0, 0.0]
     last = with_finalists.rounds[3].plan  # extrapolated to all epochs
     assert last.trend == pytest.approx(math.log2(settings.max_epochs / last.epochs)) and 0 < last.trend < 1
@@ -385,12 +385,56 @@ def test_finalists_are_not_compared_where_that_tells_nothing(changes: dict[str, 
 
 def test_an_extension_leaves_the_finalists_out_of_its_budget(tmp_path: Path) -> None:
     settings, graphs = small(finalists=4, eta=4, n_trials=16, final_train=False)
-    state, _ = run_search(tmp_path / "run", graphs)
+
+    def close(round_number: int, number: int) -> float:
+        return 0.5 + 0.001 * number
+
+    state, _ = run_search(tmp_path / "run", graphs, score=close)
     assert state.sizes == [16, 4, 4, 3]
-    extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20})
+    extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20}, score=close)
     assert extended.sizes == [20, 5, 4, 3] and extended.finished
     whole = [past.plan.compares_finalists for past in extended.rounds]
     assert whole == [False, False, True, True] and extended.winner in extended.rounds[3].results
+    assert len(extended.rounds[3].results) > 3  # finalists of before were displaced
+
+
+def test_an_extension_compares_no_more_finalists_than_the_search(tmp_path: Path) -> None:
+    settings, graphs = small(finalists=2, eta=4, n_trials=16, final_train=False)
+    state, _ = run_search(tmp_path / "run", graphs)
+    assert state.sizes == [16, 4, 2, 2]
+    extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20})
+    assert extended.sizes == [20, 5, 2, 2]
+
+
+@pytest.mark.parametrize("leaves_in", [2, 3])
+def test_one_finalist_is_compared_with_nobody(tmp_path: Path, leaves_in: int) -> None:
+    """The search ends without the comparisons that are left, and can be extended."""
+    settings, graphs = small(finalists=4, eta=4, n_trials=16)
+
+    def score(round_number: int, number: int) -> float:
+        return 0.5 if number == 3 else 0.1 if round_number >= leaves_in else 0.49
+
+    state, _ = run_search(
+        tmp_path / "run", graphs, score=score, faults={(3, n): ["diverged"] for n in range(16) if n != 3}
+    )
+    assert state.sizes == [16, 4, 4, 3] and len(state.rounds) == leaves_in
+    assert state.winner == 3 and state.finished and state.final is not None
+    saved = state.last_comparison(3)
+    assert (saved is None) == (leaves_in == 2)
+    seen = saved.plan.positives if saved is not None else 0  # the final training continues from there
+    assert state.final.positives == 100 * graphs.n_train - seen
+    again, table = run_search(tmp_path / "run", graphs)
+    assert again.finished and not table.ran
+    extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20}, score=lambda r, n: 0.5)
+    assert extended.finished and len(extended.rounds) == len(extended.sizes) == 4
+
+
+def test_the_winner_continues_from_the_first_comparison_if_the_second_fails(tmp_path: Path) -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16)
+    faults = {(4, n): ["diverged"] for n in range(16)}
+    state, _ = run_search(tmp_path / "run", graphs, score=lambda r, n: 0.5 - 0.001 * n, faults=faults)
+    assert state.winner == 0 and len(state.rounds) == 4 and state.final is not None
+    assert state.final.positives == 100 * graphs.n_train - state.rounds[2].plan.positives
 
 
 def test_large_finalists_are_compared_once_because_their_states_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:

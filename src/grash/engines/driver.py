@@ -307,9 +307,11 @@ class Driver:
 
         It starts again if the winner was better before: its best weights are then not those that were saved.
         """
-        last = self.state.rounds[-1] if self.state.rounds else None
-        saved = self.folder.trial(len(self.state.rounds), number) / "state"
-        if last is None or not last.plan.compares_finalists or not (saved / "state.json").is_file():
+        last = self.state.last_comparison(number)
+        if last is None:
+            return {}
+        saved = self.folder.trial(last.plan.number, number) / "state"
+        if not (saved / "state.json").is_file():
             return {}
         if config.schedule in FIXED_LENGTH_SCHEDULES or not last.results[number].ends_at_best:
             return {}
@@ -334,7 +336,8 @@ class Driver:
 
     def _is_over(self) -> bool:
         """Return whether a search that has to stop has nothing left to run; then it is recorded as finished."""
-        return len(self.state.rounds) == len(self.state.sizes) and self.advance() is None
+        known = self.state.winner is not None or len(self.state.rounds) == len(self.state.sizes)
+        return known and self.advance() is None
 
     def _on_progress(self, trial: Trial, progress: Progress) -> None:
         self.search.progress[trial.round, trial.number] = progress

@@ -2,7 +2,7 @@
 
     propose n configurations
     for each round: fix its graph and its epochs, run all its trials, keep the best 1/η
-    compare the finalists briefly on the full graph
+    compare the finalists on the full graph, if there are several
     train the winner in full
 
 `next_action` is a pure function of the state. A search that was killed therefore resumes from its ledger alone, and
@@ -42,6 +42,8 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
     entrants = sorted(state.configurations)[:n_trials]
     for round_number in range(1, len(state.sizes) + 1):
         if round_number > len(state.rounds):
+            if len(entrants) == 1 and state.rounds and state.rounds[-1].plan.finalists_follow:
+                break  # nothing to compare it with
             return {"event": "round_opened", "plan": plan_next_round(state, settings, graphs).to_json()}
         current = state.rounds[round_number - 1]
         missing = tuple(number for number in entrants if number not in current.results)

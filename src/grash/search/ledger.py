@@ -260,6 +260,13 @@ class SearchState:
                 return past.results[best[0]]
         return None
 
+    def last_comparison(self, number: int) -> RoundState | None:
+        """Return the last comparison of finalists in which this configuration has a score; its state may be saved."""
+        for past in reversed(self.rounds):
+            if past.plan.compares_finalists and number in past.best(len(past.results)):
+                return past
+        return None
+
     @property
     def final(self) -> TrialResult | None:
         """The final training of the winner, unless it has to run (again)."""

@@ -365,7 +365,8 @@ def plan_extension(
                 f"more configurations in the first round."
             )
     total = float(Fraction(str(state.budget)) + _largest_cost(sizes, before, fidelities, costs))
-    finalists = [min(n, sizes[-1]) for n in (settings.finalists, CLOSEST)][: len(state.sizes) - len(before)]
+    count = min(settings.finalists, sizes[-1])
+    finalists = [count, min(CLOSEST, count)][: len(state.sizes) - len(before)]
     return {"sizes": sizes + finalists, "budget": total, "settings": {"n_trials": sizes[0], "budget": total}}
 
 
@@ -376,7 +377,8 @@ def _check(state: SearchState, settings: SearchSettings, n_trials: int | None, b
         )
     if not state.sizes:
         raise ConfigError("--extend adds trials to rounds, and a search of one trial has none: start a new search.")
-    if len(state.rounds) < len(state.sizes):
+    only_comparisons_missing = state.winner is not None and state.rounds[-1].plan.finalists_follow
+    if len(state.rounds) < len(state.sizes) and not only_comparisons_missing:
         raise ConfigError("--extend needs a search whose rounds are all open: run `grash resume` first.")
     if (n_trials is None) == (budget is None):
         raise ConfigError("--extend needs either --n-trials or --budget, larger than before.")

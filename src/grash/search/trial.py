@@ -74,6 +74,11 @@ class Round(_Record):
         return self.positives / self.n_train
 
     @property
+    def finalists_follow(self) -> bool:
+        """Whether the next round, if there is one, compares finalists."""
+        return self.before_finalists or self.compares_finalists
+
+    @property
     def n_validations(self) -> int:
         """Validations of a trial, evenly spaced, the last one at its end."""
         if self.compares_finalists and not self.continues:
