@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import torch
 import grash
 from engines.searches import essence, shifts, small_search, state_of
 from grash.api.search import Search
+from grash.report import summary
 from grash.search import ledger, schedule
 from grash.search.callbacks import OnChange
+from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.training import loop
 from grash.training.config import make_config
 
@@ -78,6 +81,21 @@ def test_the_final_model_is_that_of_an_uninterrupted_training(whole: Path) -> No
     assert torch.equal(grash.Model.load(whole, device="cpu").kge.entity, alone.kge.entity)
 
 
+def test_the_time_left_counts_both_comparisons_before_they_open(whole: Path) -> None:
+    events = read_ledger(whole / LEDGER_FILE)
+    first, second = (past.plan for past in state_of(whole).rounds[-2:])
+    early = SearchState.replay(itertools.takewhile(lambda e: e["event"] != "round_closed", events))
+    expected = [early.budget / 2, 3 * first.cost, 3 * second.cost]
+    assert [summary._cost_left(early, number) for number in (2, 3, 4)] == pytest.approx(expected, rel=0.05)
+
+
+def test_the_pace_of_finalists_counts_though_they_are_not_billed(whole: Path) -> None:
+    state = state_of(whole)
+    last = state.rounds[-1]
+    pace = last.seconds / (len(last.results) * last.plan.cost)
+    assert summary._seconds_per_cost(state) == pytest.approx(pace)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_in", [2, 3, 4, 0])
 def test_a_search_stopped_around_the_finalists_resumes_to_the_same_end(
@@ -111,6 +129,15 @@ def test_the_estimate_of_seconds_counts_the_validations_of_each_round(
         (9, 9 * 2.0), (3, 3 * 4.0), (3, 3 * 1.0), (3, 3 * 4.0)
     ]  # fmt: skip
     assert plan.final is not None and plan.final.seconds == 20.0
+
+
+def test_the_plan_reserves_no_disk_for_finalists_that_are_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = small_search(tmp_path / "run", **FINALISTS).plan(probe=False)
+    assert [r.disk_bytes > 0 for r in saved.rounds] == [False, False, True, True]
+    monkeypatch.setattr(schedule, "KEPT_BYTES", 1)
+    assert [r.disk_bytes for r in small_search(tmp_path / "run", **FINALISTS).plan(probe=False).rounds] == [0, 0, 0]
 
 
 def test_an_outside_trainer_is_asked_for_no_finalists(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from grash.engines.driver import Driver
 from grash.kernels.device import count_compiling
+from grash.search import time_limit
 from grash.search.ledger import LEDGER_FILE, SearchState, encode, read_ledger
 from grash.search.run_folder import SEARCH_FILE, RunFolder
 from grash.search.settings import make_settings
-from grash.search.time_limit import Choice, GraphSizes, Machine, Speed, TimeLimit, choose_settings
+from grash.search.time_limit import Choice, GraphSizes, Machine, Speed, TimeLimit, choose_settings, final_seconds
 from grash.search.trial import Trial, TrialResult
 from table_engine import SPACE, NumberGraphs, TableEngine, essence
 
@@ -205,6 +206,20 @@ def test_a_resumed_search_with_less_time_still_runs_its_rounds(tmp_path: Path) -
     assert [r.status for r in state.rounds[0].results.values()].count("ok") > 3
     assert state.finished and state.final is not None and clock.now <= 1.1 * 0.25 * choice.time
     assert state.time_given == SearchState.replay(read_ledger(tmp_path / "a" / LEDGER_FILE)).time_given == 30.0
+
+
+def test_the_final_training_has_the_epochs_of_the_comparison_that_it_continues(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(120.0), 1.0, clock=Clock())
+    last, winner = state.rounds[-1].plan, state.winner
+    assert last.compares_finalists and last.continues and winner is not None
+    few = final_seconds(state, 10.0) / time_limit._final_epoch_seconds(state, winner)  # type: ignore[operator]
+    change = time_limit._final_change(state, make_settings(state.settings), 10.0)
+    assert change["why"] and few + last.epochs < state.settings["max_epochs"]
+    assert f"about {time_limit._round_down(few + last.epochs):g} of" in change["why"][0]
+    values = state.configurations[winner].values
+    values["schedule"] = "cosine"  # its final training starts again
+    change = time_limit._final_change(state, make_settings(state.settings), 10.0)
+    assert change["final_epochs"] == time_limit._round_down(few)
 
 
 def test_without_final_training_late_rounds_have_all_the_time(tmp_path: Path) -> None:

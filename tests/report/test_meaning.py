@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from grash.report.meaning import (
     questions,
     relation_rows,
     settings_text,
+    starts_again,
     weak_relations,
 )
 from grash.report.page import sample_predictions
-from grash.report.summary import read_state, trial_spans
+from grash.report.summary import difference, read_state, trial_spans
 from grash.search.ledger import SearchState, read_ledger
 from grash.training.config import TrainConfig
 from report.runs import write_run
@@ -43,6 +45,35 @@ def test_an_early_stop_names_the_validation_that_patience_counted_from() -> None
     history = [{"step": i, "epoch": i + 1.0, "mrr": 0.1 * i, "score": score} for i, score in enumerate(scores)]
     found = early_stop(history, TrainConfig(epochs=9.0, patience=2))
     assert found == "training stopped at epoch 4 of 9: no better validation since epoch 2 (valid MRR 0.1000)"
+
+
+def winner_with(state: SearchState, values: list[float]) -> None:
+    """Make the last round the second comparison of finalists, with these validations of the winner."""
+    last, number = state.rounds[-1], state.winner
+    assert number is not None
+    last.plan = replace(last.plan, compares_finalists=True, continues=True, trend=0.707519)
+    history = [{"step": i, "epoch": i + 1.0, "mrr": mrr} for i, mrr in enumerate(values)]
+    last.results[number] = replace(last.results[number], history=history, mrr=max(values))
+
+
+def test_the_log_tells_why_the_final_training_starts_again(tmp_path: Path) -> None:
+    state = write_run(tmp_path / "run").state
+    assert starts_again(state) == ""
+    winner_with(state, [0.2, 0.3, 0.4])
+    assert starts_again(state) == ""
+    winner_with(state, [0.2, 0.4, 0.3])
+    end = f"it was better after 2 epochs than after {state.rounds[-1].plan.epochs:.3g}"
+    assert starts_again(state) == f"; its training starts again from the beginning, because {end}"
+
+
+def test_the_report_does_not_name_the_trend_setting_for_finalists(tmp_path: Path) -> None:
+    state = write_run(tmp_path / "run").state
+    last = state.rounds[-1]
+    for result in last.results.values():
+        last.results[result.number] = replace(result, history=[], mrr=0.3)
+    winner_with(state, [0.1, 0.299])
+    text = difference(last)
+    assert "its MRR was still rising: the score extrapolates it to all epochs." in text and "trend" not in text
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from grash.kernels.storage import Placement
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
 from grash.search.proposals import FINAL_VALIDATIONS, make_configurations, score_count
-from grash.search.schedule import fitting_trials, planned_sizes, round_config
+from grash.search.schedule import fitting_trials, keeps_finalists, planned_sizes, round_config
 from grash.search.time_limit import LEVELS, Machine, Speed
 from grash.search.trial import Configuration, Round, TrialResult
 from grash.training.captured import uses_captured_step
@@ -188,7 +188,8 @@ def _plan_rounds(
         this = _plan_round(plan, data, configs, len(entrants), plan.positives - before, settings.threads, probe)
         billed = plan.cost * sum(c.relative_cost for c in configurations if c.number in entrants)
         billed = 0.0 if plan.compares_finalists else billed
-        is_saved = keeps_state and plan.number < len(state.sizes) or plan.compares_finalists
+        is_saved = keeps_state and plan.number < len(state.sizes)
+        is_saved = is_saved or plan.compares_finalists and keeps_finalists(graphs.n_entities, settings.dim)
         planned.append(replace(this, billed=billed, disk_bytes=this.disk_bytes if is_saved else 0))
     return tuple(planned)
 

@@ -46,6 +46,19 @@ def final_stop(state: SearchState, config: TrainConfig) -> str:
     return f"training stopped at epoch {last:.4g} of {epochs:g}: the time was over"
 
 
+def starts_again(state: SearchState) -> str:
+    """Return why the final training does not continue from the comparison of finalists; nothing if it does."""
+    past = None if state.winner is None else state.last_comparison(state.winner)
+    if past is None or state.winner is None or not state.settings.get("final_train", True):
+        return ""
+    result = past.results[state.winner]
+    if result.ends_at_best:
+        return ""
+    best = max(result.history, key=lambda v: v.get("score", v["mrr"]))
+    better = f"it was better after {best['epoch']:.3g} epochs than after {past.plan.epochs:.3g}"
+    return f"; its training starts again from the beginning, because {better}"
+
+
 def over_time(state: SearchState) -> str:
     """Return why a search within a time ended after it; nothing if it did not."""
     time, plan = state.settings.get("time"), state.time_plan

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grash.formatting import format_duration, printable
+from grash.report.meaning import starts_again
 from grash.report.optuna import OptunaView
 from grash.report.page import write_report
 from grash.report.summary import final_metrics, higher_than, mrr_text, n_entrants, read_state
@@ -109,7 +110,7 @@ class ProgressLines:
         for round_state in state.rounds:
             self._write_round(state, round_state)
         if state.winner is not None and state.winner != self._winner:
-            self._write(f"the winner is configuration {state.winner}")
+            self._write(f"the winner is configuration {state.winner}{starts_again(state)}")
         self._winner = state.winner
         if state.final is not None and not self._final:
             test = final_metrics(state.final)
@@ -137,7 +138,8 @@ class ProgressLines:
         if number not in self._ended:
             self._ended[number], self._closed[number] = set(), False
             graph = f"{plan.n_entities:,} entities and {plan.n_train:,} triples"
-            trials = f"{_count_trials(n_trials)} of {plan.epochs:.3g} epochs"
+            length = f"continued to {plan.epochs:.3g}" if plan.continues else f"of {plan.epochs:.3g}"
+            trials = f"{_count_trials(n_trials)} {length} epochs"
             self._write(f"round {number}: {trials} on {graph}, {plan.cost:.3g} full runs each")
         ended = self._ended[number]
         if len(ended) < len(round_state.results):
@@ -164,7 +166,7 @@ class ProgressLines:
 def _resume_text(state: SearchState, done: int) -> str:
     """Return where a search resumes; an extension opens the first rounds again."""
     number = next((r.plan.number for r in state.rounds if r.survivors is None), len(state.rounds) + 1)
-    if number <= len(state.sizes):
+    if number <= len(state.sizes) and state.winner is None:
         return f"resumes in round {number}: {_count_trials(done)} done so far"
     if state.settings.get("final_train", True) and state.final is None:
         return "resumes with the final training"

@@ -93,7 +93,7 @@ def summarize(state: SearchState, now: datetime, *, alive: bool = True) -> dict[
         "ends_at": None if left is None else (now + timedelta(seconds=left)).isoformat(timespec="seconds"),
         "budget": {"planned": state.budget, "spent": state.spent, "share": share},
         "cost": {"billed": state.spent, "measured_seconds": sum(r.seconds for r in state.rounds)},
-        "rounds": [_round_summary(state, number) for number in range(1, len(state.sizes) + 1)],
+        "rounds": [_round_summary(state, number) for number in range(1, _n_rounds(state) + 1)],
         "incumbent": _incumbent_summary(state),
         "winner": _winner_summary(state),
         "failures": failures(state),
@@ -133,7 +133,7 @@ def seconds_left(state: SearchState, now: datetime) -> float | None:
     pace = _seconds_per_cost(state)
     if state.finished or pace is None:
         return None
-    seconds = sum(_cost_left(state, number) * pace for number in range(1, len(state.sizes) + 1))
+    seconds = sum(_cost_left(state, number) * pace for number in range(1, _n_rounds(state) + 1))
     running = [event for r in state.rounds for n, event in r.running.items() if n not in r.results]
     at_once = max(1.0, len(running), sum(r.seconds for r in state.rounds) / (state.seconds or 1.0))
     for event in running:  # subtract what has run, at most the expected time of the trial
@@ -142,7 +142,7 @@ def seconds_left(state: SearchState, now: datetime) -> float | None:
     total = max(0.0, seconds) / at_once
     if state.settings.get("final_train", True) and state.final is None:
         done = 0.0 if state.final_running is None else _seconds_since(state.final_running, now)
-        total += max(0.0, pace - done)
+        total += max(0.0, pace * (1 - _share_before(state)) - done)
     return total
 
 
@@ -198,8 +198,15 @@ def difference(round_state: RoundState) -> str:
             text += f"; {close} of the {len(others)} others {overlap}, so the lead may be chance."
         else:
             text += ", and its interval is below the winner's." if lead >= 0 else "."
+        if lead < 0 and plan.compares_finalists and not plan.continues:
+            text += (
+                " Finalists are ranked by their score in the round before, times the ratio of their MRRs on the full"
+            )
+            text += " graph and on that round's graph after the same number of epochs."
     if (higher := higher_than(round_state, first)) is not None:
         rise = f"the score adds {plan.trend:g} of the rise over the second half of the round (`trend`)."
+        if plan.compares_finalists:
+            rise = "the score extrapolates it to all epochs."
         text += f" Configuration {first.number} ranks before configuration {higher.number} ({higher.mrr:.4f}) "
         text += f"because its MRR was still rising: {rise}"
     return text
@@ -325,18 +332,50 @@ def _winner_summary(state: SearchState) -> dict[str, Any] | None:
 
 
 def _seconds_per_cost(state: SearchState) -> float | None:
-    """Return the measured seconds per billed full run, in the latest round with finished trials."""
+    """Return the measured seconds per full run, in the latest round with finished trials."""
     for r in reversed(state.rounds):
-        ended = [result for result in r.results.values() if result.status == "ok" and result.cost > 0]
-        if ended:
-            return sum(result.seconds for result in ended) / sum(result.cost for result in ended)
+        ended = [result for result in r.results.values() if result.status == "ok"]
+        cost = sum(result.cost or r.plan.cost for result in ended)  # that of a finalist is outside the budget
+        if cost > 0:
+            return sum(result.seconds for result in ended) / cost
     return None
 
 
+def _n_rounds(state: SearchState) -> int:
+    """Return the number of rounds, without comparisons of finalists that turned out not to be needed."""
+    return len(state.sizes) if state.winner is None else min(len(state.sizes), len(state.rounds))
+
+
+def _share_before(state: SearchState) -> float:
+    """Return the share of the final training that a comparison of finalists is expected to have done."""
+    best = state.incumbent()
+    if best is None:
+        return 0.0
+    number = best.number if state.winner is None else state.winner
+    past = state.last_comparison(number)
+    return past.plan.epoch_fraction if past is not None and past.results[number].ends_at_best else 0.0
+
+
+def _halving_sizes(state: SearchState) -> list[int]:
+    """Return the number of trials of each round before the finalists."""
+    n_rounds, n_trials = 0, state.planned_trials
+    while n_trials > 1:  # as in search/schedule.py, whose import would make `grash status` slow
+        n_rounds, n_trials = n_rounds + 1, -(-n_trials // state.settings["eta"])
+    return state.sizes[:n_rounds]
+
+
 def _cost_left(state: SearchState, number: int) -> float:
-    """Return the cost of a round's open trials; for a round that is not open yet, an equal share of the budget."""
+    """Return the cost of a round's open trials; for a round that is not open yet, what is expected.
+
+    A round of halving has an equal share of the budget. Finalists have a quarter of the last round's epochs, on the
+    full graph, and then three quarters more.
+    """
     if number > len(state.rounds):
-        return state.budget / max(1, len(state.sizes))
+        halving = _halving_sizes(state)
+        if number <= len(halving):
+            return state.budget / len(halving)
+        epoch_fraction = math.sqrt(min(1.0, state.budget / len(halving) / halving[-1]))
+        return state.sizes[number - 1] * epoch_fraction * (1 if number == len(halving) + 1 else 3) / 4
     this = state.rounds[number - 1]
     if this.survivors is not None:
         return 0.0

@@ -312,12 +312,12 @@ def estimate(
         parts["rounds"] += -(-count // machine.workers) * each
         if i == len(counts) - 1 and fraction < 1 and sizes.n_valid >= MIN_VALID:
             # compared after a quarter of the last round's epochs, the closest again after all of them
-            quarter, stages = fidelity * epochs / fraction / 4, [(4, 1)]
+            quarter, stages = fidelity * epochs / fraction / 4, [(4, 1, 1)]
             if keeps_finalists(sizes.n_entities, dim):
-                stages.append((CLOSEST, 3))
-            for most, quarters in stages:
+                stages.append((CLOSEST, 3, 4))
+            for most, quarters, n_validations in stages:
                 number = min(most, count)
-                each = trial(1.0, number, quarters * quarter * sizes.n_train, quarters * sizes.n_valid)
+                each = trial(1.0, number, quarters * quarter * sizes.n_train, n_validations * sizes.n_valid)
                 parts["finalists"] += -(-number // machine.workers) * each
     if final_train:
         n_ranked = FINAL_VALIDATIONS * sizes.n_valid
@@ -428,7 +428,8 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     if per_epoch is None or state.winner is None:
         return {"final_epochs": epochs, "why": []}
     most = epochs if given else max(epochs, MAX_EPOCHS)
-    fitting = _round_down(min(most, max(0.01, final_seconds(state, left) / per_epoch)))
+    done = _epochs_before(state, state.winner)
+    fitting = _round_down(min(most, max(0.01, done + final_seconds(state, left) / per_epoch)))
     if fitting > epochs:
         return {
             "final_epochs": fitting,
@@ -439,6 +440,15 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     why = [f"final training: about {fitting:g} of {epochs:g} epochs, to end in time"]
     needs_all = state.configurations[state.winner].values.get("schedule") in FIXED_LENGTH_SCHEDULES
     return {"final_epochs": fitting if needs_all else epochs, "why": why}
+
+
+def _epochs_before(state: SearchState, winner: int) -> float:
+    """Return the epochs of the saved state that the final training is expected to continue from."""
+    compared, values = state.last_comparison(winner), state.configurations[winner].values
+    if compared is None or values.get("schedule") in FIXED_LENGTH_SCHEDULES:
+        return 0.0
+    is_saved = keeps_finalists(compared.plan.n_entities, make_config(values).dim)
+    return compared.plan.epochs if is_saved and compared.results[winner].ends_at_best else 0.0
 
 
 def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs, left: float) -> dict[str, Any] | None:
@@ -488,16 +498,17 @@ def _rest_of_rounds(
     entrants = state.survivors(number - 1, state.entrants(number - 1))
     for this in range(number, len(sizes) + 1):
         count, n_entities, n_valid = sizes[this - 1], graphs.n_entities, state.dataset["n_valid"]
-        full = settings.max_epochs * graphs.n_train
+        full, n_validations = settings.max_epochs * graphs.n_train, 4
         if this == number:
             n_entities, n_valid, positives = following.n_entities, following.n_valid, float(following.positives)
             positives -= state.rounds[-1].plan.positives if following.continues else 0
+            n_validations = following.n_validations
         elif this <= n_halving:
             positives = min(1.0, settings.budget / n_halving / count) * full
         else:
             quarters = 1 if this == n_halving + 1 else 3  # of the last round's epochs
             positives = math.sqrt(min(1.0, settings.budget / n_halving / sizes[n_halving - 1])) * full * quarters / 4
-        each = [_expected(state, n, n_entities, share * positives, 2 * n_valid) for n in entrants]
+        each = [_expected(state, n, n_entities, share * positives, n_validations * n_valid) for n in entrants]
         dearest = sorted(each, reverse=True)[:count]
         total += -(-count // machine.workers) * (sum(dearest) / len(dearest) + machine.trial_seconds)
     return total * _pace(state)
