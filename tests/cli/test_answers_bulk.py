@@ -59,6 +59,23 @@ def test_a_file_has_the_answers_to_single_questions(tmp_path, model, questions, 
     assert found.rows() == expected
 
 
+def test_blocks_of_questions_without_answers_have_the_columns_of_the_others(tmp_path, model, questions, monkeypatch):
+    monkeypatch.setattr(bulk, "BLOCK", 1)
+    path, kept = tmp_path / "two.tsv", tmp_path / "kept.txt"
+    known = model.dataset.train[model.dataset.train[:, 1] == 0][0]
+    head, tail = (model.dataset.entities.name(int(i)) for i in known[[0, 2]])
+    path.write_text(f"{head}\tnext\t?\n{tail}\tnext\t?\nnobody\tnext\t?\n", encoding="utf-8")
+    kept.write_text(f"{tail}\n", encoding="utf-8")
+    command = ("predict", tmp_path / "m", "--questions", path, "--skip-unknown", "--new-only", "--candidates", kept)
+    assert run(*command, "-o", tmp_path / "a.parquet").code == 0
+    found = polars.read_parquet(tmp_path / "a.parquet")
+    assert found.rows()[0][:5] == (tail, "next", tail, "tail", 1) and len(found) == 1
+    path.write_text("nobody\tnext\t?\n", encoding="utf-8")
+    assert run(*command, "-o", tmp_path / "none.parquet").code == 0
+    none = polars.read_parquet(tmp_path / "none.parquet")
+    assert none.schema == found.schema and len(none) == 0
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_an_interrupted_run_continues_where_it_stopped(tmp_path, model, questions, monkeypatch, suffix):
     monkeypatch.setattr(bulk, "BLOCK", 10)

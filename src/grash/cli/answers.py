@@ -40,6 +40,7 @@ BLOCK = 20_000  # questions answered and written together
 
 _T = TypeVar("_T")
 _SKIPPED_SHOWN = 20  # skipped lines that get their own message
+_NUMBERS = ("score", "probability", "cosine", "dot", "euclidean")  # columns of numbers, in Parquet
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -64,7 +65,7 @@ def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: P
     kind = path.suffix.lower()
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as text:
         if kind == ".parquet":
-            _polars(path).DataFrame(list(rows), schema=list(columns), orient="row").write_parquet(temporary)
+            _parquet_frame(path, columns, rows, orient="row").write_parquet(temporary)
         elif kind == NTRIPLES:
             from grash.data.iris import ntriples_line
 
@@ -100,7 +101,7 @@ class AnswerParts:
         """Write the columns of one block of questions, completely or not at all."""
         with atomic_file(self._file(number)) as temporary:
             if self.kind == ".parquet":
-                _polars(self.path).DataFrame(dict(zip(self.columns, values))).write_parquet(temporary)
+                _parquet_frame(self.path, self.columns, values, orient="col").write_parquet(temporary)
                 return
             with temporary.open("w", encoding="utf-8", newline="") as text:
                 if self.kind == ".jsonl":
@@ -113,8 +114,10 @@ class AnswerParts:
         """Write the file from its parts, and remove these."""
         files = [self._file(number) for number in range(n_parts)]
         with atomic_file(self.path) as temporary:
-            if self.kind == ".parquet":
+            if self.kind == ".parquet" and files:
                 _polars(self.path).scan_parquet(files).sink_parquet(temporary)
+            elif self.kind == ".parquet":
+                _parquet_frame(self.path, self.columns, (), orient="row").write_parquet(temporary)
             else:
                 with temporary.open("wb") as whole:
                     if self.kind != ".jsonl":
@@ -139,6 +142,15 @@ class AnswerParts:
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06d}{self.kind}"
+
+
+def _parquet_frame(path: Path, columns: Sequence[str], values: Iterable[Any], *, orient: str) -> Any:
+    """Return a data frame whose types follow from the names of the columns, so that no answers have them, too."""
+    polars = _polars(path)
+    types = {"rank": polars.Int64, "known": polars.Boolean, "accepted": polars.Boolean, "held_out": polars.Boolean}
+    types |= dict.fromkeys(_NUMBERS, polars.Float64)
+    schema = {name: types.get(name, polars.String) for name in columns}
+    return polars.DataFrame(list(values), schema=schema, orient=orient)
 
 
 def _polars(path: Path) -> Any:
