@@ -387,6 +387,29 @@ def test_a_row_that_is_no_triple_is_named(row):
         model.predict_many([row])
 
 
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [((12, 0, -1), "Row 0 has the head id 12"), ((0, 3, -1), "Row 0 has the relation id 3"),
+     ((-1, 0, 12), "Row 0 has the tail id 12"), ((-1, 0, -1), "Questions have the shape")],
+)  # fmt: skip
+@pytest.mark.parametrize("like_known", [False, True])
+def test_questions_by_ids_that_do_not_exist_are_named(row, sentence, like_known):
+    with pytest.raises(InputError, match=sentence):
+        model_of(rings()).answer_arrays(np.array([row]), like_known=like_known)
+
+
+def test_candidates_and_sides_that_do_not_exist_are_named():
+    model = model_of(rings())
+    model.calibration = some_calibration()
+    with pytest.raises(InputError, match="no entity id 12"):
+        model.answer_arrays(np.array([[0, 0, -1]]), allowed=np.array([12]))
+    with pytest.raises(InputError, match=r"Candidates are several entities: give \['person 1'\]"):
+        model.predict("person 1", "next", candidates="person 1")
+    for ask in (model.score, model.probability):
+        with pytest.raises(InputError, match="side='object' is unknown: give head or tail"):
+            ask([("person 1", "next", "person 2")], side="object")
+
+
 def test_a_truth_value_is_no_id():
     model = model_of(rings())
     with pytest.raises(InputError, match="True is no entity"):
@@ -459,6 +482,25 @@ def test_like_known_answers_do_not_depend_on_how_they_are_ranked(monkeypatch, sc
         assert [(a.id, a.score, a.known) for a in answers] == [(a.id, a.score, a.known) for a in wanted]
         if calibrated:
             np.testing.assert_allclose([a.probability for a in answers], [a.probability for a in wanted], rtol=1e-6)
+
+
+def test_long_lists_of_like_known_entities_are_ranked_tile_by_tile(monkeypatch):
+    model = model_of(rings(), integers=True)
+    asked = [(f"person {i}", "next", None) for i in range(4)]
+    listed = model.predict_many(asked, 5, like_known=True)
+    monkeypatch.setattr("grash.api.model._MAX_LISTED", 4)
+    monkeypatch.setattr(Model, "_rank_listed", None)  # would keep more scores than that
+    assert model.predict_many(asked, 5, like_known=True) == listed
+
+
+@pytest.mark.parametrize("like_known", [False, True])
+def test_more_answers_than_there_are_entities_are_all_of_them(like_known):
+    model = model_of(rings(), integers=True)
+    asked = [("person 3", "next", None), (None, "two on", "person 5")] * 5
+    for options in ({}, {"new_only": True}):
+        found = model.predict_many(asked, 10**30, like_known=like_known, **options)
+        assert found == model.predict_many(asked, 12, like_known=like_known, **options)
+    assert len(model.neighbors("person 3", 10**30)) == 11
 
 
 def some_calibration() -> Calibration:

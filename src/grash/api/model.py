@@ -75,6 +75,9 @@ _WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
 _CACHED = 1 << 18  # scores that fit into the cache of a core
 _QUERIES = 256  # asked together
 _TRIPLES = 1 << 16  # scored together
+_MAX_LISTED = (
+    1 << 26
+)  # like-known scores kept at a time: those of 256 questions for any of 6.5 million entities are 7 GB
 _SHOWN = 10  # discovered triples in a repr
 _SCATTERED = 4  # a row of the table that is read by its id costs as much as this many rows read in a sequence
 
@@ -424,6 +427,8 @@ class Model:
         questions = np.asarray(questions, np.int64)
         if questions.ndim != 2 or questions.shape[1] != 3 or ((questions < 0).sum(1) != 1).any():
             raise InputError("Questions have the shape (n, 3), with −1 for the one part to predict.")
+        self._ids(np.maximum(questions, 0))  # raises an error for an id that does not exist
+        allowed = None if allowed is None else self._entity_ids(allowed)
         known = KnownAnswers.of(
             *map(self.dataset.split, SPLITS), n_relations=self.dataset.n_relations, asked=np.maximum(questions, 0)
         )
@@ -484,6 +489,7 @@ class Model:
         triples: rows of names, or an integer array (n, 3) of ids, as the splits of a Dataset are. With reciprocal
         relations, a triple has two scores; this is the one that ranks `side`.
         """
+        _check_side(side)
         ids = self._ids(triples)
         scores = []
         for start in range(0, len(ids), _TRIPLES):
@@ -605,6 +611,7 @@ class Model:
         """
         if self.calibration is None:
             raise InputError(_NOT_CALIBRATED)
+        _check_side(side)
         ids, end, answer = self._ids(triples), *((0, 2) if side == "tail" else (2, 0))
         scores = self.score(ids, side=side).astype(np.float64)
         asked, question = np.unique(ids[:, [end, 1]], axis=0, return_inverse=True)
@@ -756,6 +763,8 @@ class Model:
 
     def _entity_ids(self, entities: Iterable[Name] | NDArray[Any]) -> Ids:
         """Return the ids of names, or an array of ids as it is."""
+        if isinstance(entities, str):
+            raise InputError(f"Candidates are several entities: give [{entities!r}] for this one alone.")
         if not isinstance(entities, np.ndarray) or not np.issubdtype(entities.dtype, np.integer):
             return np.array([self.entity_id(name) for name in entities], np.int64)
         outside = entities[(entities < 0) | (entities >= self.dataset.n_entities)]
@@ -786,7 +795,8 @@ class Model:
             {r: common_entities(allowed, self.seen_entities(r, part.side)) for r in set(part.relations.tolist())}
             for part in asked
         ]
-        if all(self._lists(part.side) for part in asked):
+        n_listed = sum(len(ids[r]) for part, ids in zip(asked, among) for r in part.relations.tolist())
+        if n_listed <= _MAX_LISTED and all(self._lists(part.side) for part in asked):
             return self._rank_listed(asked, k, new_only, among)
         return [self._rank_among(part, k, new_only, ids) for part, ids in zip(asked, among)]
 
@@ -1031,6 +1041,11 @@ def _checked_id(name: Name, count: int, kind: str) -> int:
 def _check_count(k: object) -> None:
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise InputError(f"k={k!r} is not valid: give a whole number, 1 or more.")
+
+
+def _check_side(side: object) -> None:
+    if side not in SIDES:
+        raise InputError(f"side={side!r} is unknown: give {' or '.join(SIDES)}.")
 
 
 def _three(row: Any, number: int) -> tuple[Any, Any, Any]:

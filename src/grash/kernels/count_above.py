@@ -262,7 +262,7 @@ def best_candidates(
     receives the scores of all candidates. largest: `largest_row` of all candidates, if it is known. mask(scores,
     start) may set scores (B, n) of the candidates from `start` on to −∞, to leave them out.
     """
-    device = queries.device
+    device, k = queries.device, min(k, n_candidates)
     empty = torch.empty(0, dtype=torch.int64, device=device)
     best = (empty, empty, queries.new_empty(0, dtype=torch.float32))
     for start in range(0, n_candidates if k > 0 else 0, tile):
@@ -316,6 +316,7 @@ def best_listed(
     """
     use_torch_threads()
     listed, starts, scores = found.listed, found.starts, found.values
+    k = min(k, len(table))  # as many floats are reserved
     _skip_listed(*listed, *skip, starts, scores)
     kth = np.empty(len(queries), np.float32)
     _kth_loop(scores, starts, k, kth)
