@@ -104,7 +104,7 @@ def test_mistakes_of_a_batch_name_the_question(client: Client) -> None:
     assert reply.status == 404 and reply.json["question"] == 2 and "Lima" in reply.json["suggestions"]
     assert client.post("/api/ask", {"questions": []}).json["code"] == "batch_size"
     assert client.post("/api/ask", {"questions": [good] * 1001}).status == 413
-    assert client.post("/api/ask", b"{").json["code"] == "bad_request"
+    assert client.post("/api/ask", b"{").json == {"code": "bad_request", "message": "The body is not JSON: see /docs."}
     assert client.post("/api/ask", {"questions": [{**good, "path": "/etc"}]}).status == 400
     assert client.post("/api/ask", b'{"questions": [{"head": "\\ud800", "relation": "near"}]}').status == 400
 
@@ -245,8 +245,9 @@ def test_a_token_is_needed_where_one_is_set(model_path: Path) -> None:
         assert secret.get("/api/model", {"Authorization": "Bearer wrong"}).status == 401
         assert secret.get("/api/model", {"Authorization": "Bearer s3cret"}).status == 200
         assert secret.get("/health").status == 200 and secret.get("/").status == 200
-    ran = run("serve", model_path, "--token", "\n")
-    assert ran.code == 2 and "--token is not possible" in ran.err
+    for token in ("\n", "", "s3cret "):  # no header has a space at its end
+        ran = run("serve", model_path, "--token", token)
+        assert ran.code == 2 and "--token is not possible" in ran.err
 
 
 def test_the_map_has_every_entity_once_and_is_made_once(client: Client, model_path: Path) -> None:
@@ -397,6 +398,48 @@ def test_a_model_that_cannot_be_loaded_stops_the_server() -> None:
 
     with pytest.raises(InputError, match="This model is broken"):
         ModelServer(load, 0).run()
+
+
+def test_requests_that_wait_for_a_model_are_told_when_it_cannot_be_loaded() -> None:
+    failing = threading.Event()
+
+    def load() -> Service:
+        failing.wait(20)
+        raise InputError("This model is broken.")
+
+    server = ModelServer(load, 0)
+    with ThreadPoolExecutor(2) as pool:
+        ended = pool.submit(server.run)
+        waiting = pool.submit(Client(server.port).get, "/api/model")
+        time.sleep(0.2)
+        assert not waiting.done()
+        failing.set()
+        reply = waiting.result(20)
+        assert (reply.status, reply.json["code"]) == (503, "not_loaded")
+        assert isinstance(ended.exception(20), InputError)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_indexes_that_cannot_be_built_are_logged_unless_the_server_stops(
+    stopped: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(service: Service) -> None:
+        if stopped:
+            server.stop()
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(Service, "warm_up", fail)
+    server = ModelServer(lambda: Service(places()), 0)
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(server.run)
+        end = time.monotonic() + 20
+        while not stopped and not caplog.records and time.monotonic() < end:
+            time.sleep(0.01)
+        server.stop()
+        ended.result(20)
+    assert [r.getMessage() for r in caplog.records if r.name == "grash.serve.server"] == (
+        [] if stopped else ["The model is served, but its indexes could not be built."]
+    )
 
 
 @pytest.mark.slow

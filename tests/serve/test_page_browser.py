@@ -229,3 +229,34 @@ def test_a_token_is_asked_for_and_kept_out_of_the_address(tab: Page) -> None:
         tab.wait("document.querySelectorAll('#answers > li').length > 0")
         assert "cret" not in tab.run("location.href")
         tab.run("sessionStorage.clear()")
+
+
+def test_a_token_with_a_percent_sign_is_taken_as_it_is(tab: Page) -> None:
+    with serving(Service(places()), token="s3%cret") as secret:
+        tab.open(f"http://127.0.0.1:{secret.port}/?head=Lima&relation=near#token=s3%cret")
+        tab.wait("document.querySelectorAll('#answers > li').length > 0")
+        tab.run("sessionStorage.clear()")
+
+
+def test_a_damaged_model_is_reported_beside_the_answers_of_a_link(tab: Page) -> None:
+    service = Service(places())
+    service.verified, service.damage = False, "The model is damaged."
+    with serving(service) as damaged:
+        tab.open(f"http://127.0.0.1:{damaged.port}/?head=Lima&relation=near")
+        tab.wait("document.querySelectorAll('#answers > li').length > 0 && document.documentElement.dataset.ready")
+        assert tab.run("document.getElementById('notice').textContent").startswith("The model is damaged.")
+    tab.errors.clear()  # the browser itself reports the status 503 of /health
+
+
+def test_the_entity_that_was_chosen_last_is_shown_though_the_one_before_takes_longer(page: Page) -> None:
+    page.run("""(() => {
+        const fetched = fetch;
+        window.fetch = async (address, ...rest) => {
+          const reply = await fetched(address, ...rest);
+          if (address.includes("entity=Rome")) await new Promise((done) => setTimeout(done, 300));
+          return reply;
+        };
+        window.settled = Promise.all([openEntity("Rome"), openEntity("Oslo")]);
+    })()""")
+    page.run("window.settled.then(() => 1)")
+    assert page.run("document.getElementById('entity-title').textContent") == "Oslo"

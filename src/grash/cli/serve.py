@@ -41,8 +41,8 @@ def serve(
     from grash.errors import ConfigError
     from grash.optional import optional_import
 
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-        raise ConfigError("--token is not possible: give one or more printable ASCII characters.")
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):
+        raise ConfigError("--token is not possible: give printable ASCII characters, no space at the ends.")
     for module in ("fastapi", "httptools", "uvicorn"):
         optional_import(module, extra="serve", purpose="grash serve", load=False)
     from grash.serve.server import ModelServer

@@ -304,6 +304,8 @@ def _add_errors(api: FastAPI, endpoints: _Endpoints) -> None:
     @api.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return _json({"code": "bad_request", "message": "The body is not JSON: see /docs."}, 400)
         where = ".".join(str(part) for part in first["loc"] if part not in ("query", "body")) or "The body"
         return _json({"code": "bad_request", "message": f"{where[:200]}: {first['msg']}."}, 400)
 

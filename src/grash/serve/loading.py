@@ -1,7 +1,7 @@
 """Serves the page while the model is loaded: torch alone takes longer to import than a person likes to wait.
 
-`/` is the page, `/health` reports `loading` with 503, and any other request waits for the model. This module imports
-nothing heavy.
+`/` is the page, `/health` reports `loading` with 503, and any other request waits for the model, or for the server to
+stop without one. This module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -18,10 +19,11 @@ _PAUSE = 0.02  # seconds between two looks at whether the model is there
 
 
 class Loading:
-    """An ASGI application that passes requests to `app` once there is one."""
+    """An ASGI application that passes requests to `app` once there is one; is_stopping: whether there will be none."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self.app: Any = None
+        self._is_stopping = is_stopping
         self._page: tuple[bytes, str] | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -33,9 +35,13 @@ class Loading:
             content = {"status": "loading", "code": "loading", "message": "The model is being loaded: try again soon."}
             await _reply(send, 503, b"application/json", json.dumps(content).encode(), [(b"retry-after", b"1")])
         else:
-            while self.app is None:
+            while self.app is None and not self._is_stopping():
                 await asyncio.sleep(_PAUSE)
-            await self.app(scope, receive, send)
+            if self.app is not None:
+                await self.app(scope, receive, send)
+                return
+            content = {"code": "not_loaded", "message": "The server stops, and has not loaded its model."}
+            await _reply(send, 503, b"application/json", json.dumps(content).encode(), [])
 
 
 def home_page() -> tuple[bytes, str]:

@@ -5,6 +5,7 @@ It listens before the model is loaded, which happens in a thread, and imports no
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from grash.serve.loading import Loading
 if TYPE_CHECKING:
     from grash.serve.service import Service
 
+_log = logging.getLogger(__name__)
 HEAD_SECONDS = 10.0  # a connection must send the head of a request within this time
 MAX_CONNECTIONS = 1024
 
@@ -64,7 +66,7 @@ class ModelServer:
         """load: returns the model, in a thread. Raises InputError if the port is in use; 0 chooses a free one."""
         self._load, self._socket = load, _listen(port)
         self.port: int = self._socket.getsockname()[1]
-        self._loading, self._metrics = Loading(), Metrics()
+        self._loading, self._metrics = Loading(lambda: self._server.should_exit), Metrics()
         self._failure: BaseException | None = None
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -94,7 +96,11 @@ class ModelServer:
             self._failure = error
             self.stop()
             return
-        service.warm_up()
+        try:
+            service.warm_up()
+        except Exception:  # after Ctrl-C, no thread can be started anymore
+            if not self._server.should_exit:
+                _log.exception("The model is served, but its indexes could not be built.")
 
     def stop(self) -> None:
         self._server.should_exit = True
