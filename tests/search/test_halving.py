@@ -398,6 +398,20 @@ def test_an_extension_leaves_the_finalists_out_of_its_budget(tmp_path: Path) -> 
     assert len(extended.rounds[3].results) > 3  # finalists of before were displaced
 
 
+def test_a_displaced_finalist_is_not_the_best_though_its_score_is_the_highest(tmp_path: Path) -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, final_train=False)
+
+    def score(round_number: int, number: int) -> float:  # later configurations lead until the last comparison
+        return 0.5 - 0.001 * number if round_number == 4 else 0.4 + 0.001 * number
+
+    state, _ = run_search(tmp_path / "run", graphs, score=score)
+    assert state.winner == 13
+    extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20}, score=score)
+    assert extended.rounds[3].best(1) == [13] and extended.winner == 17
+    best, last = extended.incumbent(), extended.last_scored()
+    assert best is not None and last is not None and best.number == 17 and set(last.results) == {17, 18, 19}
+
+
 def test_an_extension_compares_no_more_finalists_than_the_search(tmp_path: Path) -> None:
     settings, graphs = small(finalists=2, eta=4, n_trials=16, final_train=False)
     state, _ = run_search(tmp_path / "run", graphs)

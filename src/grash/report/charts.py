@@ -204,7 +204,7 @@ def _model_bytes(state: SearchState, number: int) -> int:
 
 def finalists(state: SearchState, width: int) -> str | None:
     """Draw the MRRs of the last round with scores, best first, with their 95 % intervals."""
-    last = next((r for r in reversed(state.rounds) if ranked(r)), None)
+    last = state.last_scored()
     if last is None:
         return None
     shown = [last.results[n] for n in ranked(last)[:12]]

@@ -165,7 +165,7 @@ def template(name: str) -> Any:
 
 def _best(state: SearchState, parameters: list[SearchedParameter]) -> dict[str, Any] | None:
     """Return the settings of the best three configurations, and sentences that compare them."""
-    last = next((r for r in reversed(state.rounds) if ranked(r)), None)
+    last = state.last_scored()
     if last is None:
         return None
     order = ranked(last)[:3]

@@ -305,10 +305,10 @@ def _score_summary(result: TrialResult) -> dict[str, Any]:
 
 
 def _incumbent_summary(state: SearchState) -> dict[str, Any] | None:
-    best = state.incumbent()
-    if best is None:
+    best, last = state.incumbent(), state.last_scored()
+    if best is None or last is None:
         return None
-    made, higher = state.configurations[best.number], higher_than(state.rounds[best.round - 1], best)
+    made, higher = state.configurations[best.number], higher_than(last, best)
     return {
         **_score_summary(best),
         "higher": None if higher is None else {"configuration": higher.number, "mrr": higher.mrr},

@@ -18,7 +18,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -254,10 +254,17 @@ class SearchState:
 
     def incumbent(self) -> TrialResult | None:
         """Return the best trial of the highest round that has one."""
-        for past in reversed(self.rounds):
-            best = past.best(1)
-            if best:
-                return past.results[best[0]]
+        past = self.last_scored()
+        return None if past is None else past.results[past.best(1)[0]]
+
+    def last_scored(self) -> RoundState | None:
+        """Return the highest round that has a score, without trials whose places an extension gave to others."""
+        for before, past in zip([*reversed(self.rounds[:-1]), None], reversed(self.rounds)):
+            if before is not None and before.survivors is not None:
+                entered = {n: past.results[n] for n in before.survivors if n in past.results}
+                past = replace(past, results=entered)
+            if past.best(1):
+                return past
         return None
 
     def last_comparison(self, number: int) -> RoundState | None:
