@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import grash
 from engines.searches import essence, shifts, small_search, state_of
 from grash.api.search import Search
 from grash.report import summary
+from grash.report.live import round_cells
 from grash.search import ledger, schedule
 from grash.search.callbacks import OnChange
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
@@ -87,6 +89,15 @@ def test_the_time_left_counts_both_comparisons_before_they_open(whole: Path) -> 
     early = SearchState.replay(itertools.takewhile(lambda e: e["event"] != "round_closed", events))
     expected = [early.budget / 2, 3 * first.cost, 3 * second.cost]
     assert [summary._cost_left(early, number) for number in (2, 3, 4)] == pytest.approx(expected, rel=0.05)
+
+
+def test_status_and_report_show_that_finalists_are_outside_the_budget(whole: Path) -> None:
+    rounds = summary.summarize(state_of(whole), datetime.now(timezone.utc))["rounds"]
+    assert [round_cells(entry)[-1] == "on top" for entry in rounds] == [False, False, True, True]
+    page = (whole / "report.html").read_text(encoding="utf-8")
+    for name in ("round 3, finalists", "round 4, finalists"):
+        assert f"<td>{name}</td><td>3</td><td>outside the budget</td>" in page
+    assert "<td>all of them</td><td>12</td>" in page
 
 
 def test_the_pace_of_finalists_counts_though_they_are_not_billed(whole: Path) -> None:

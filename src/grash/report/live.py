@@ -176,7 +176,8 @@ def round_cells(entry: dict[str, Any]) -> list[str]:
     sizes = [f"{plan['n_entities']:,}", f"{plan['n_train']:,}", f"{plan['epochs']:.3g}"] if plan else ["–"] * 3
     counts = [f"{entry[name]:,}" for name in ("done", "running", "waiting", "failed")]
     mrr = "–" if best is None else f"{best['mrr']:.4f}"
-    return [str(entry["number"]), *sizes, *counts, mrr, f"{entry['cost']:.3g}"]
+    cost = "on top" if plan and plan["compares_finalists"] else f"{entry['cost']:.3g}"
+    return [str(entry["number"]), *sizes, *counts, mrr, cost]
 
 
 def _title(summary: dict[str, Any]) -> str:

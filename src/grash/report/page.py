@@ -107,6 +107,7 @@ def _render(state: SearchState, summary: dict[str, Any], folder: Path, warned: s
             summary=summary,
             test=summary["winner"] and summary["winner"]["test"],
             rounds=state.rounds,
+            billed=[r for r in state.rounds if not r.plan.compares_finalists],
             final=state.final,
             best=_best(state, parameters),
             folder=str(folder),
