@@ -210,6 +210,17 @@ def test_evaluate_takes_another_graph_by_names(folder, tmp_path):
     assert (json.loads(ran.out)["n_triples"], json.loads(ran.out)["n_unseen"]) == (1, 1)
 
 
+def test_lines_that_are_no_triples_are_left_out_as_the_message_says(folder, tmp_path):
+    path = tmp_path / "new.tsv"
+    path.write_text("person 0\tnext\tstranger\nno triple\nperson 3\tnext\tperson 4\n", encoding="utf-8")
+    update = ("update", folder / "m", path, "--epochs", 0, "-o", tmp_path / "now")
+    evaluate = ("evaluate", folder / "m", "--dataset", path, "--unseen", "drop")
+    for command in (update, evaluate):
+        ran = grash(*command)
+        assert ran.code == 2 and "leave such lines out with --bad-lines skip" in ran.err
+        assert grash(*command, "--bad-lines", "skip").code == 0
+
+
 def test_evaluate_ranks_a_whole_file_and_prints_from_where(folder, tmp_path):
     path = tmp_path / "new.tsv"
     path.write_text("".join(f"person {i}\tnext\tperson {(i + 1) % 12}\n" for i in range(12)))

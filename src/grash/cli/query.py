@@ -56,7 +56,7 @@ _EXPORTED = "A model folder; for settings also a YAML file or a run folder, for 
 
 
 def add_to(app: typer.Typer) -> None:
-    reading = {name: READING[name] for name in ("separator", "header", "columns", "literals", "format")}
+    reading = {name: READING[name] for name in ("separator", "header", "columns", "bad_lines", "literals", "format")}
     app.command(rich_help_panel="Models")(with_options(evaluate, reading=reading))
     for verb in (calibrate, predict, explain, score, neighbors, discover, export):
         app.command(rich_help_panel="Models")(verb)
@@ -129,7 +129,7 @@ def calibrate(
     if calibration is None:
         raise InputError(
             f"{model} cannot be calibrated: valid of {loaded.dataset.name} has {len(loaded.dataset.valid):,} triples, "
-            f"with too few right or wrong answers."
+            f"with too few right or wrong answers{'' if sample is None else f' among --sample {sample:,}'}."
         )
     store_calibration(loaded, model)
     measured = {"valid": (calibration.first, calibration.answers)}

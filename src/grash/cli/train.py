@@ -93,7 +93,7 @@ class _Request:
 
 def add_to(app: typer.Typer) -> None:
     app.command(rich_help_panel="Models")(options.with_options(train, settings=_SETTINGS, reading=READING))
-    added = {name: READING[name] for name in ("separator", "header", "columns", "literals", "format")}
+    added = {name: READING[name] for name in ("separator", "header", "columns", "bad_lines", "literals", "format")}
     app.command(rich_help_panel="Models")(options.with_options(update, reading=added))
     app.command(rich_help_panel="More")(models)
     app.command(rich_help_panel="More")(settings)
@@ -364,7 +364,7 @@ def update(
     _show_report(report)
     if before and grown.evaluation:
         both = (before["both"]["mrr"], grown.evaluation["both"]["mrr"])
-        show(f"\nMRR on all of test: {both[0]:.4f} before, {both[1]:.4f} now (the graph and its test split changed).")
+        show(f"\nMRR on all of test: {both[0]:.4f} before, {both[1]:.4f} now (the graph changed).")
     show(f"\nSaved as {folder}. Try:\n  {command('grash', 'evaluate', folder)}")
 
 
