@@ -23,6 +23,7 @@ import pytest
 import grash
 from grash.api.model import Prediction, Query, load_model
 from grash.errors import InputError
+from grash.models.store import replace_calibration
 from grash.serve import guard, server
 from grash.serve.batching import Conditions, Question, answer_batch
 from grash.serve.server import ModelServer
@@ -290,6 +291,15 @@ def test_a_replaced_folder_is_reported_and_the_old_model_answers(model_path: Pat
         shutil.rmtree(folder)
         assert served.get("/health").json["code"] == "model_replaced"
         assert served.get("/api/ask", head="Lima", relation="near").json == before
+
+
+def test_a_model_that_is_calibrated_while_it_is_served_is_reported(model_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_path, folder)
+    service = Service.load(folder, "cpu")
+    assert service.replaced is None
+    replace_calibration(folder, {})
+    assert service.replaced is not None
 
 
 def test_damage_is_found_after_the_start(model_path: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from grash.data.known_answers import TripleIndex, triples_among, triples_with
 from grash.data.name_search import NameSearch
 from grash.data.vocabulary import Vocabulary
 from grash.errors import GrashError, InputError, UnknownName
+from grash.files import CHECKSUMS_FILE
 from grash.models.store import model_folder, verify_model
 from grash.report.map import map_data
 
@@ -86,7 +87,7 @@ class Service:
         if self.folder is None:
             return None
         try:
-            found = (self.folder / "model.json").stat()
+            found = (self.folder / CHECKSUMS_FILE).stat()  # other files may be links to the old ones (calibrate)
         except OSError:
             return 0, 0
         return found.st_ino, found.st_mtime_ns
