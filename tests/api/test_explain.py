@@ -76,6 +76,13 @@ def test_paths_are_those_of_a_search_by_hand():
     assert (about.n_triples, about.n_heads, about.n_tails, about.head_seen, about.tail_seen) == (2, 2, 2, 1, 1)
 
 
+def test_no_path_takes_the_same_triple_there_and_back():
+    graph = grash.from_triples([("a", "s", "m"), ("a", "t", "m"), ("b", "s", "m")], valid=[], test=[])
+    (a, s, m), (_, t, _) = graph.train[:2].tolist()
+    near = surroundings(graph.train, (a, s, a))
+    assert find_paths(near, (a, s, a), graph.train) == [((a, s, m), (a, t, m)), ((a, t, m), (a, s, m))]
+
+
 def test_a_path_of_three_triples_is_found_where_there_is_no_shorter_one():
     graph = grash.from_triples([("a", "s", "b"), ("c", "s", "b"), ("c", "t", "d"), ("a", "u", "e")], valid=[], test=[])
     model = model_of(graph)

@@ -180,7 +180,8 @@ def find_paths(near: Surroundings, triple: Ids, train: Triples) -> list[tuple[Id
     from_head, from_tail = _by_other_end(near.around_head, h), _by_other_end(near.around_tail, t)
     paths: list[tuple[Ids, ...]] = [(step,) for step in from_head.get(t, [])]
     for middle in sorted((from_head.keys() & from_tail.keys()) - {h, t}):
-        paths += [(first, last) for first in from_head[middle] for last in from_tail[middle]]
+        pairs = ((first, last) for first in from_head[middle] for last in from_tail[middle])
+        paths += [pair for pair in pairs if pair[0] != pair[1]]  # if head is tail, one triple leads there and back
     if not paths:
         paths = list(_long_paths(from_head, from_tail, train, {h, t}))
     return paths[:_MAX_PATHS]
