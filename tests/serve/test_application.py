@@ -30,7 +30,7 @@ from grash.serve.server import ModelServer
 from grash.serve.service import Service
 from serve.conftest import HOSTILE, Client, places, serving
 from small_graph import grash as run
-from small_graph import model_of
+from small_graph import model_of, rings
 
 
 def test_answers_are_those_of_python(client: Client, model_path: Path) -> None:
@@ -300,6 +300,13 @@ def test_a_model_that_is_calibrated_while_it_is_served_is_reported(model_path: P
     assert service.replaced is None
     replace_calibration(folder, {})
     assert service.replaced is not None
+
+
+def test_a_type_is_refused_by_a_graph_without_types() -> None:
+    with serving(Service(model_of(rings()))) as served:
+        reply = served.get("/api/ask", head="person 1", relation="next", answer_type="person 2")
+        assert (reply.status, reply.json["code"]) == (400, "bad_question")
+        assert "This graph has no types" in reply.json["message"] and "--type-relation" not in reply.json["message"]
 
 
 def test_damage_is_found_after_the_start(model_path: Path, tmp_path: Path) -> None:

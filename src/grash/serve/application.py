@@ -233,7 +233,7 @@ class _Endpoints:
         check_k(k)
         service = self.service
         if conditions.answer_type is not None:
-            await self.run(lambda: service.resolve(conditions.answer_type or ""))
+            await self.run(lambda: service.check_type(conditions.answer_type or ""))
         at_hand = all(
             service.at_hand(q.head) and service.at_hand(q.relation, "relation") and service.at_hand(q.tail)
             for q in asked

@@ -159,6 +159,15 @@ class Service:
             raise UnknownName(kind, name)
         return found
 
+    def check_type(self, name: str) -> None:
+        """Raise InputError unless answers can be restricted to this type."""
+        if find_type_relation(self.dataset) is None:
+            raise InputError(
+                "This graph has no types, since no relation is called rdf:type, P31, instance_of or the like: leave "
+                "answer_type out."
+            )
+        self.resolve(name)
+
     def at_hand(self, name: str | None, kind: str = "entity") -> bool:
         """Whether a name is found within microseconds: it is not, if it is unknown or the end of an IRI."""
         names = self._names_of(kind)
