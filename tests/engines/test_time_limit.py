@@ -222,6 +222,20 @@ def test_the_final_training_has_the_epochs_of_the_comparison_that_it_continues(t
     assert change["final_epochs"] == time_limit._round_down(few)
 
 
+def test_the_rest_of_the_rounds_counts_the_validations_of_each_comparison(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(120.0), 1.0, clock=Clock())
+    assert state.sizes == [8, 2, 2, 2]
+    del state.rounds[1:]
+    speed = {"positive": 0.0, "per_dim": 0.0, "per_score": 0.0, "rank": 1e-9}  # all seconds are validations
+    machine = {**state.time_plan["machine"], "speeds": {"complex": speed}, "trial_seconds": 0.0}
+    state.time_plan = {**state.time_plan, "machine": machine}
+    fine = make_settings(state.settings)
+    halving, once, twice = (
+        time_limit._rest_of_rounds(state, fine, NumberGraphs(fine), state.sizes[:n], 1.0) for n in (2, 3, 4)
+    )
+    assert twice - once == pytest.approx(4 * (once - halving)) and halving > 0
+
+
 def test_without_final_training_late_rounds_have_all_the_time(tmp_path: Path) -> None:
     choice, clock = choose(60.0, final_train=False, n_trials=8), Clock()
     state, _ = timed_search(tmp_path / "a", choice, 1.3, clock=clock, final_train=False)

@@ -498,15 +498,16 @@ def _rest_of_rounds(
     entrants = state.survivors(number - 1, state.entrants(number - 1))
     for this in range(number, len(sizes) + 1):
         count, n_entities, n_valid = sizes[this - 1], graphs.n_entities, state.dataset["n_valid"]
-        full, n_validations = settings.max_epochs * graphs.n_train, 4
+        full = settings.max_epochs * graphs.n_train
         if this == number:
             n_entities, n_valid, positives = following.n_entities, following.n_valid, float(following.positives)
             positives -= state.rounds[-1].plan.positives if following.continues else 0
             n_validations = following.n_validations
         elif this <= n_halving:
             positives = min(1.0, settings.budget / n_halving / count) * full
+            n_validations = 4 if this == n_halving else 2
         else:
-            quarters = 1 if this == n_halving + 1 else 3  # of the last round's epochs
+            quarters, n_validations = (1, 1) if this == n_halving + 1 else (3, 4)  # of the last round's epochs
             positives = math.sqrt(min(1.0, settings.budget / n_halving / sizes[n_halving - 1])) * full * quarters / 4
         each = [_expected(state, n, n_entities, share * positives, n_validations * n_valid) for n in entrants]
         dearest = sorted(each, reverse=True)[:count]
