@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import csv
+import gc
 import io
 import json
 import shutil
@@ -407,6 +408,20 @@ def test_the_page_is_there_and_requests_wait_while_the_model_is_loaded(model_pat
     assert served.get("/").body == page.body and served.get("/health").status == 200
     server_of.stop()
     thread.join(20)
+
+
+def test_what_is_loaded_is_no_work_for_garbage_collections_until_the_server_stops(model_path: Path) -> None:
+    server = ModelServer(lambda: Service.load(model_path, "cpu"), 0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    gc.unfreeze()
+    thread.start()
+    deadline = time.monotonic() + 60
+    while gc.get_freeze_count() < 10_000 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert gc.get_freeze_count() >= 10_000
+    server.stop()
+    thread.join(60)
+    assert not thread.is_alive() and gc.get_freeze_count() == 0
 
 
 def test_a_model_that_cannot_be_loaded_stops_the_server() -> None:
