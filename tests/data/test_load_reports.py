@@ -86,7 +86,8 @@ def test_bad_lines_are_listed_in_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     done = grash("prepare", "g.tsv", "-o", "out", "--bad-lines", "list")
     assert done.code == 2 and not Path("out").exists()
     assert "In all, 100 lines cannot be read: lines 2, 4, 6, 8, 10: found 4 columns, expected 3; lines 3, 5" in done.err
-    assert "9, 11: found 2 columns, expected 3; …" in done.err and "12" not in done.err.partition("In all")[2][:200]
+    assert "9, 11: found 2 columns, expected 3; …" in done.err
+    assert "12" not in done.err.partition("In all")[2].partition("…")[0]
     assert f"{tmp_path / 'g.tsv.bad-lines.txt'} lists all of them." in done.err
     listed = [line.split("\t", 2) for line in Path("g.tsv.bad-lines.txt").read_text().splitlines()]
     assert [int(number) for number, _, _ in listed] == list(range(2, 102))
