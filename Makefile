@@ -1,6 +1,6 @@
 # make demo:     set up what the demo needs, then search, train the winner and query it, on the bundled graph.
 # make test:     set up, then everything that CI runs: format, lint, types and all tests.
-# make check:    the same without the slow tests, in about a minute.
+# make check:    the same without the slow tests, in about two minutes.
 # make coverage: all tests again, with the lines that none of them ran.
 PYTHON ?= python3
 VENV := .venv
