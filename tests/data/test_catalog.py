@@ -31,7 +31,9 @@ def test_files_have_safe_names_and_addresses(entry):
     for file in entry.files:
         assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", file.name)
         assert not file.name.endswith((".part", ".version"))
-        assert urlsplit(file.url).scheme == "https" and urlsplit(file.url).netloc
+        for url in (file.url, *file.mirrors):
+            assert urlsplit(url).scheme == "https" and urlsplit(url).netloc
+        assert len({file.url, *file.mirrors}) == 1 + len(file.mirrors)
         assert file.sha256 is None or re.fullmatch(r"[0-9a-f]{64}", file.sha256)
         assert file.md5 is None or re.fullmatch(r"[0-9a-f]{32}", file.md5)
         assert file.size is None or file.size > 0

@@ -207,6 +207,29 @@ def test_a_missing_file_is_requested_only_once(server, tmp_path):
     assert len(server.seen) == 1
 
 
+def test_a_mirror_is_used_if_the_first_address_fails_or_has_another_file(server, tmp_path):
+    server.content = {"/wrong": b"moved", "/right": TRAIN}
+    addresses = [f"{server.url}/{name}" for name in ("none", "wrong", "right", "never")]
+    file = RemoteFile(addresses[0], "train.txt", sha256=sha256(TRAIN), mirrors=tuple(addresses[1:]))
+    assert get(entry(file), tmp_path).read_bytes() == TRAIN
+    assert [path for path, *_ in server.seen] == ["/none", "/wrong", "/right"]
+
+
+def test_if_all_mirrors_fail_the_error_names_each_with_its_reason(server, tmp_path):
+    server.content = {"/wrong": b"moved"}
+    file = RemoteFile(f"{server.url}/none", "a.txt", md5="0" * 32, mirrors=(f"{server.url}/wrong",))
+    with pytest.raises(InputError, match="/none could not be downloaded .*404.*/wrong could .*expected"):
+        get(entry(file), tmp_path)
+
+
+def test_a_file_that_differs_from_the_catalog_can_be_accepted(server, tmp_path):
+    server.content = {"/train": TRAIN}
+    toy = entry(RemoteFile(f"{server.url}/train", "train.txt", size=5, sha256="0" * 64))
+    with pytest.raises(InputError, match="`grash datasets get toy --no-verify` accepts"):
+        get(toy, tmp_path)
+    assert get(toy, tmp_path, verify=False).read_bytes() == TRAIN
+
+
 def test_without_a_network_the_error_says_which_file_to_put_where(tmp_path):
     def no_network(request, timeout):
         raise URLError("Name or service not known")

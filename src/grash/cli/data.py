@@ -158,6 +158,9 @@ def get_dataset(
     folder: Annotated[
         Path | None, typer.Option(help="Folder of downloaded datasets (default: the user's cache folder).")
     ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Accept files that differ from the catalog's sizes and checksums.")
+    ] = False,
 ) -> None:
     """Download and verify a public dataset, and print its folder. An interrupted download is continued.
 
@@ -173,7 +176,8 @@ def get_dataset(
         def progress(name: str, done: int, total: int | None) -> None:
             draw(f"{name}: {format_bytes(done)}" + (f" of {format_bytes(total)}" if total else ""))
 
-        path = download(entry, folder or cache_folder(), progress=progress if sys.stderr.isatty() else None)
+        drawn = progress if sys.stderr.isatty() else None
+        path = download(entry, folder or cache_folder(), progress=drawn, verify=not no_verify)
     show(path)
     if entry.notes:
         say(entry.notes)

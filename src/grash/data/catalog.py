@@ -24,7 +24,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, ClassVar, Literal
@@ -60,6 +60,7 @@ class RemoteFile:
     size: int | None = None  # bytes
     sha256: str | None = None
     md5: str | None = None
+    mirrors: tuple[str, ...] = ()  # further addresses of the same bytes, tried in this order
 
 
 @dataclass(frozen=True)
@@ -160,15 +161,20 @@ def download(
     open_url: Callable[..., Any] = urllib.request.urlopen,
     wait: Callable[[float], None] = time.sleep,
     progress: Progress | None = None,
+    verify: bool = True,
 ) -> Path:
-    """Return the folder FOLDER/NAME, or the file in it if there is only one; download it unless it exists."""
+    """Return the folder FOLDER/NAME, or the file in it if there is only one; download it unless it exists.
+
+    With verify=False, files may differ from the sizes and checksums of the catalog.
+    """
     if entry.instructions is not None:
         raise InputError(f"{entry.name} cannot be downloaded by grash. {entry.instructions}")
     folder = Path(folder)
     target = folder / entry.name
     if not target.exists():
         cache = folder / f"{entry.name}.download"
-        paths = [_Transfer(f, cache / f.name, open_url, wait, progress).fetch() for f in entry.files]
+        files = entry.files if verify else [replace(f, size=None, sha256=None, md5=None) for f in entry.files]
+        paths = [_Transfer(entry.name, f, cache / f.name, open_url, wait, progress).fetch() for f in files]
         with atomic_folder(target) as temporary:
             for path in paths:
                 if entry.form == "archive":
@@ -199,6 +205,7 @@ class _TransferError(Exception):
 
 @dataclass(frozen=True)
 class _Transfer:
+    dataset: str
     file: RemoteFile
     path: Path
     open_url: Callable[..., Any]
@@ -217,34 +224,47 @@ class _Transfer:
 
     def fetch(self) -> Path:
         """Return the path of the file, verified; download it unless it exists."""
-        if not _is_http(self.file.url):
-            raise InputError(f"{self.file.url} is not an http or https address; grash downloads from no other.")
         if self.path.exists():
             if problem := _problem(self.path, self.file):
                 raise InputError(
                     f"{self.path} is not the file of the catalog: {problem}. Delete it and run the same command again "
-                    f"to download it, or put the right file there."
+                    f"to download it, or put the right file there. {self._without_verifying}"
                 )
             return self.path
-        if reason := self._attempt_repeatedly():
+        reasons: list[str] = []
+        for url in (self.file.url, *self.file.mirrors):
+            if not _is_http(url):
+                raise InputError(f"{url} is not an http or https address; grash downloads from no other.")
+            reason = self._attempt_repeatedly(url)
+            if reason is None:
+                break
+            reasons.append(f"{url} could not be downloaded ({reason}).")
+            _log.warning("%s", reasons[-1])
+        else:
             raise InputError(
-                f"{self.file.url} could not be downloaded ({reason}). Try again later, or download it in a browser, "
-                f"put it at {self.path}, and run the same command again."
+                f"{' '.join(reasons)} Try again later, or download it in a browser, "
+                f"put it at {self.path}, and run the same command again. {self._without_verifying}".rstrip()
             )
         with _as_output_error(self.path):
             self.part.replace(self.path)
             self.version.unlink(missing_ok=True)
         return self.path
 
-    def _attempt_repeatedly(self) -> str | None:
+    @property
+    def _without_verifying(self) -> str:
+        if self.file.size is None and self.file.sha256 is None and self.file.md5 is None:
+            return ""
+        return f"`grash datasets get {self.dataset} --no-verify` accepts a file that differs from the catalog."
+
+    def _attempt_repeatedly(self, url: str) -> str | None:
         """Return why all attempts failed, or None if the incomplete file became complete and verified."""
         reason: str | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
-                _log.warning("%s: %s; trying again (%d of %d).", self.file.url, reason, attempt + 1, ATTEMPTS)
+                _log.warning("%s: %s; trying again (%d of %d).", url, reason, attempt + 1, ATTEMPTS)
                 self.wait(2.0 ** (attempt - 1))
             try:
-                resumed = self._transfer()
+                resumed = self._transfer(url)
             except _TransferError as error:
                 reason = str(error)
                 if error.final:
@@ -258,7 +278,7 @@ class _Transfer:
                 break
         return reason
 
-    def _transfer(self) -> bool:
+    def _transfer(self, url: str) -> bool:
         """Append the missing bytes to the incomplete file; return whether existing bytes were used."""
         with _as_output_error(self.part):
             self.part.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +290,7 @@ class _Transfer:
                 headers["If-Range"] = version
         file = self.file
         try:
-            with self.open_url(urllib.request.Request(file.url, headers=headers), timeout=TIMEOUT_SECONDS) as response:
+            with self.open_url(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS) as response:
                 if not _is_http(response.geturl()):
                     raise _TransferError(f"it redirects to {response.geturl()}, which is not an http or https address")
                 return self._receive(response, start)
