@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.name_search import NameSearch, _distance, _fast_distance
+from grash.data.name_search import NameSearch, _bits_of, _distance, _explained, _fast_distance, _pair_places
 from grash.data.vocabulary import Vocabulary
 
 NAMES = ["United Kingdom", "Kingdom of Fife", "Peru", "Perth", "São Paulo", "Zürich", "New_York", "New Yorkshire",
@@ -100,3 +100,44 @@ def test_the_letters_of_a_name_lose_no_match_with_errors(names: list[str], text:
     found = [index._scan(np.frombuffer(query, np.uint8), 9, errors).tolist() for errors in (1, 2)]
     index._letters[:] = 0xFFFFFFFF  # leave out no name
     assert found == [index._scan(np.frombuffer(query, np.uint8), 9, errors).tolist() for errors in (1, 2)]
+
+
+def plain_distance(query: str, name: str) -> int:
+    """The smallest edit distance of the query to a beginning of the name, with swaps, from a whole table."""
+    rows = [list(range(len(query) + 1))]
+    for i, letter in enumerate(name, 1):
+        row = [i]
+        for j, wanted in enumerate(query, 1):
+            row.append(min(rows[-1][j - 1] + (letter != wanted), rows[-1][j] + 1, row[-1] + 1))
+            if i > 1 and j > 1 and letter == query[j - 2] and name[i - 2] == wanted:
+                row[-1] = min(row[-1], rows[-2][j - 2] + 1)
+        rows.append(row)
+    return min(row[-1] for row in rows)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.text("abcd", min_size=4, max_size=12), st.data())
+def test_what_errors_explain_holds_for_every_name_with_so_few(name: str, data: st.DataObject) -> None:
+    query = list(name)
+    for _ in range(data.draw(st.integers(0, 2))):
+        i, letter = data.draw(st.integers(0, len(query) - 1)), data.draw(st.sampled_from("abcdx"))
+        kind = data.draw(st.sampled_from(["wrong", "missing", "additional", "swap"]))
+        if kind == "wrong":
+            query[i] = letter
+        elif kind == "missing" and len(query) > 1:
+            del query[i]
+        elif kind == "additional":
+            query.insert(i, letter)
+        else:
+            query[i : i + 2] = query[i : i + 2][::-1]
+    errors = plain_distance("".join(query), name)
+    low, high = _bits_of(np.frombuffer(name.encode(), np.uint8))
+    pairs = _pair_places(np.frombuffer("".join(query).encode(), np.uint8))
+    assert errors > 2 or _explained(pairs, low, high, errors)
+
+
+def test_errors_do_not_explain_pairs_that_are_missing_in_too_many_places() -> None:
+    low, high = _bits_of(np.frombuffer(b"kingdom", np.uint8))
+    for query, errors in (("kingdom", 0), ("kindgom", 1), ("kqngqom", 2)):
+        pairs = _pair_places(np.frombuffer(query.encode(), np.uint8))
+        assert _explained(pairs, low, high, errors) and not (errors and _explained(pairs, low, high, errors - 1))

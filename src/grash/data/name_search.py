@@ -2,7 +2,8 @@
 
 A scan needs no sorted copy of the names: each name has 128 bits, one per pair of neighboring letters (hashed), and a
 name without the pairs of the query is passed over after one comparison. With errors, some pairs may be missing, but no
-more letters than errors: 32 bits per name tell. The few others are compared letter by letter.
+more letters than errors: 32 bits per name tell. Missing pairs must also be where so few errors can put them. The few
+others are compared letter by letter.
 The bits take 20 bytes per name and are made in one pass over the names; nothing is written to disk. Case, accents of
 Latin, Greek and Cyrillic letters, and punctuation are ignored; of an IRI, the part after the last / or # is searched.
 """
@@ -154,12 +155,17 @@ def _label(names: Bytes, start: Any, stop: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _set_bits(letters: Bytes, length: Any, bits: NDArray[np.uint64], row: Any) -> None:
-    before = np.uint64(_GAP)
+    before = _GAP
     for i in range(length):
-        letter = np.uint64(letters[i])
-        place = ((before * np.uint64(257) + letter) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(57)
+        place = _place(before, letters[i])
         bits[row, np.int64(place >> np.uint64(6))] |= np.uint64(1) << (place & np.uint64(63))
-        before = letter
+        before = letters[i]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _place(before: Any, letter: Any) -> Any:
+    """Return the bit of a pair of letters, 0 to 127."""
+    return ((np.uint64(before) * np.uint64(257) + np.uint64(letter)) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(57)
 
 
 @njit(cache=True, nogil=True)
@@ -209,9 +215,10 @@ def _find(
     low, high = wanted[0], wanted[1]
     least = errors * _PER_ERROR + _BEGINS  # the lowest cost, except that of the whole name
     chosen, letter_set = np.empty(_TOGETHER, np.int64), _letter_set(query, query.size)
+    pairs = _pair_places(query)
     for block in range(first, last, _TOGETHER):
         n_chosen = _choose(
-            bits, sets, wanted, begin, letter_set, errors, missing, block, min(block + _TOGETHER, last), chosen
+            bits, sets, wanted, begin, letter_set, pairs, errors, missing, block, min(block + _TOGETHER, last), chosen
         )
         n_hopeful = 0
         for i in chosen[:n_chosen]:
@@ -238,7 +245,7 @@ def _find(
 @njit(cache=True, nogil=True)
 def _choose(
     bits: NDArray[np.uint64], sets: NDArray[np.uint32], wanted: NDArray[np.uint64], begin: NDArray[np.uint64],
-    letter_set: Any, errors: Any, missing: Any, first: Any, last: Any, chosen: NDArray[np.int64],
+    letter_set: Any, pairs: Bytes, errors: Any, missing: Any, first: Any, last: Any, chosen: NDArray[np.int64],
 ) -> Any:  # fmt: skip
     """Fill `chosen` with the names that may match, by their bits, and return their number."""
     count = 0
@@ -254,9 +261,46 @@ def _choose(
                 continue
             if _count_bits(np.uint64(letter_set & ~sets[i])) > errors:  # an error loses one letter at most
                 continue
+            if not _explained(pairs, bits[i, 0], bits[i, 1], errors):
+                continue
         chosen[count] = i
         count += 1
     return count
+
+
+@njit(cache=True, nogil=True)
+def _pair_places(query: Bytes) -> Bytes:
+    """Return (m, 2): the bit of each pair of the query, and the bit of the pair that swapped letters would give."""
+    pairs, before = np.zeros((query.size, 2), np.uint8), _GAP
+    for j in range(query.size):
+        pairs[j, 0] = _place(before, query[j])
+        pairs[j, 1] = _place(query[min(j + 1, query.size - 1)], query[j])
+        before = query[j]
+    return pairs
+
+
+@njit(cache=True, nogil=True)
+def _explained(pairs: Bytes, low: Any, high: Any, errors: Any) -> bool:
+    """Return whether so few errors can be the reason for all missing pairs.
+
+    A wrong, missing or additional letter changes two neighboring pairs at most, a swap three.
+    """
+    j, left = 0, errors
+    while j < len(pairs):
+        if _has(low, high, pairs[j, 0]):
+            j += 1
+        elif left == 0:
+            return False
+        else:
+            left -= 1
+            j += 3 if _has(low, high, pairs[j, 1]) else 2
+    return True
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _has(low: Any, high: Any, place: Any) -> bool:
+    word = low if place < 64 else high
+    return (word >> np.uint64(place & 63)) & np.uint64(1) != np.uint64(0)
 
 
 @njit(cache=True, nogil=True)
