@@ -36,6 +36,7 @@ def compare_on_a_small_graph(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(schedule, "MIN_VALID", 10)
     patch.setattr(ledger, "FINALIST_MARGIN", 0.9)
     patch.setattr(ledger, "CLOSE_MARGIN", 0.9)
+    patch.setattr(ledger, "END_MARGIN", 0.9)
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +50,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_finalists_train_on_the_full_graph_and_the_winner_continues(whole: Path) -> None:
     state = state_of(whole)
-    halving, (first, second) = state.rounds[:-2], state.rounds[-2:]
-    assert state.sizes == [9, 3, 3, 3] and not halving[-1].plan.whole
-    for finalists in (first, second):
+    halving, comparisons = state.rounds[:-3], state.rounds[-3:]
+    assert state.sizes == [9, 3, 3, 3, 2] and not halving[-1].plan.whole
+    for finalists in comparisons:
         assert finalists.plan.compares_finalists and finalists.plan.whole
         assert finalists.plan.n_train == len(shifts().train)
     assert [len(r.history) for r in halving[-1].results.values()] == [4, 4, 4]
     assert state.spent == pytest.approx(sum(past.cost for past in halving)) and state.spent <= state.budget
-    assert state.winner == second.best(1)[0]
+    end = comparisons[-1]
+    assert state.winner == end.best(1)[0] and end.plan.to_the_end
     assert state.final is not None and state.winner is not None
-    continued = second.results[state.winner].ends_at_best
-    assert (state.final.history[0]["epoch"] >= second.plan.epochs - 0.5) == continued
+    if state.continued_by_final(state.winner) is None:
+        assert state.final.history[0]["epoch"] < comparisons[1].plan.epochs
+    else:  # nothing is left to train
+        assert state.final.history == end.results[state.winner].history
 
 
 def test_the_closest_finalists_continue_to_the_epochs_of_the_last_round(whole: Path) -> None:
     state = state_of(whole)
-    last, first, second = state.rounds[-3:]
+    last, first, second = state.rounds[-4:-1]
     assert set(second.results) == set(first.survivors or [])
     assert first.plan.epochs == pytest.approx(last.plan.epochs / 4, rel=0.05)
     assert second.plan.epochs == pytest.approx(last.plan.epochs, rel=0.05) and second.plan.continues
@@ -83,20 +87,21 @@ def test_the_final_model_is_that_of_an_uninterrupted_training(whole: Path) -> No
     assert torch.equal(grash.Model.load(whole, device="cpu").kge.entity, alone.kge.entity)
 
 
-def test_the_time_left_counts_both_comparisons_before_they_open(whole: Path) -> None:
+def test_the_time_left_counts_all_comparisons_before_they_open(whole: Path) -> None:
     events = read_ledger(whole / LEDGER_FILE)
-    first, second = (past.plan for past in state_of(whole).rounds[-2:])
+    first, second, end = (past.plan for past in state_of(whole).rounds[-3:])
     early = SearchState.replay(itertools.takewhile(lambda e: e["event"] != "round_closed", events))
-    expected = [early.budget / 2, 3 * first.cost, 3 * second.cost]
-    assert [summary._cost_left(early, number) for number in (2, 3, 4)] == pytest.approx(expected, rel=0.05)
+    expected = [early.budget / 2, 3 * first.cost, 3 * second.cost, 2 * end.cost]
+    assert [summary._cost_left(early, number) for number in (2, 3, 4, 5)] == pytest.approx(expected, rel=0.05)
 
 
 def test_status_and_report_show_that_finalists_are_outside_the_budget(whole: Path) -> None:
     rounds = summary.summarize(state_of(whole), datetime.now(timezone.utc))["rounds"]
-    assert [round_cells(entry)[-1] == "on top" for entry in rounds] == [False, False, True, True]
+    assert [round_cells(entry)[-1] == "on top" for entry in rounds] == [False, False, True, True, True]
     page = (whole / "report.html").read_text(encoding="utf-8")
     for name in ("round 3, finalists", "round 4, finalists"):
         assert f"<td>{name}</td><td>3</td><td>outside the budget</td>" in page
+    assert "<td>round 5, finalists</td><td>2</td><td>outside the budget</td>" in page
     assert "<td>all of them</td><td>12</td>" in page
 
 
@@ -108,7 +113,7 @@ def test_the_pace_of_finalists_counts_though_they_are_not_billed(whole: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop_in", [2, 3, 4, 0])
+@pytest.mark.parametrize("stop_in", [2, 3, 4, 5])
 def test_a_search_stopped_around_the_finalists_resumes_to_the_same_end(
     whole: Path, tmp_path: Path, stop_in: int
 ) -> None:
@@ -137,7 +142,7 @@ def test_the_estimate_of_seconds_counts_the_validations_of_each_round(
     monkeypatch.setattr("grash.engines.plan._probe_steps", lambda data, configs: 0.0)
     plan = small_search(tmp_path / "run", **FINALISTS).plan()
     assert [(r.n_trials, r.seconds) for r in plan.rounds] == [
-        (9, 9 * 2.0), (3, 3 * 4.0), (3, 3 * 1.0), (3, 3 * 4.0)
+        (9, 9 * 2.0), (3, 3 * 4.0), (3, 3 * 1.0), (3, 3 * 4.0), (2, 2 * 10.0)
     ]  # fmt: skip
     assert plan.final is not None and plan.final.seconds == 20.0
 
@@ -146,7 +151,7 @@ def test_the_plan_reserves_no_disk_for_finalists_that_are_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = small_search(tmp_path / "run", **FINALISTS).plan(probe=False)
-    assert [r.disk_bytes > 0 for r in saved.rounds] == [False, False, True, True]
+    assert [r.disk_bytes > 0 for r in saved.rounds] == [False, False, True, True, True]
     monkeypatch.setattr(schedule, "KEPT_BYTES", 1)
     assert [r.disk_bytes for r in small_search(tmp_path / "run", **FINALISTS).plan(probe=False).rounds] == [0, 0, 0]
 

@@ -210,6 +210,7 @@ def test_a_resumed_search_with_less_time_still_runs_its_rounds(tmp_path: Path) -
 
 def test_the_final_training_has_the_epochs_of_the_comparison_that_it_continues(tmp_path: Path) -> None:
     state, _ = timed_search(tmp_path / "a", choose(120.0), 1.0, clock=Clock())
+    del state.rounds[-1]  # that trains to the end
     last, winner = state.rounds[-1].plan, state.winner
     assert last.compares_finalists and last.continues and winner is not None
     few = final_seconds(state, 10.0) / time_limit._final_epoch_seconds(state, winner)  # type: ignore[operator]
@@ -224,16 +225,17 @@ def test_the_final_training_has_the_epochs_of_the_comparison_that_it_continues(t
 
 def test_the_rest_of_the_rounds_counts_the_validations_of_each_comparison(tmp_path: Path) -> None:
     state, _ = timed_search(tmp_path / "a", choose(120.0), 1.0, clock=Clock())
-    assert state.sizes == [8, 2, 2, 2]
+    assert state.sizes == [8, 2, 2, 2, 2]
     del state.rounds[1:]
     speed = {"positive": 0.0, "per_dim": 0.0, "per_score": 0.0, "rank": 1e-9}  # all seconds are validations
     machine = {**state.time_plan["machine"], "speeds": {"complex": speed}, "trial_seconds": 0.0}
     state.time_plan = {**state.time_plan, "machine": machine}
     fine = make_settings(state.settings)
-    halving, once, twice = (
-        time_limit._rest_of_rounds(state, fine, NumberGraphs(fine), state.sizes[:n], 1.0) for n in (2, 3, 4)
+    halving, once, twice, to_the_end = (
+        time_limit._rest_of_rounds(state, fine, NumberGraphs(fine), state.sizes[:n], 1.0) for n in (2, 3, 4, 5)
     )
     assert twice - once == pytest.approx(4 * (once - halving)) and halving > 0
+    assert to_the_end - twice == pytest.approx(10 * (once - halving))
 
 
 def test_without_final_training_late_rounds_have_all_the_time(tmp_path: Path) -> None:

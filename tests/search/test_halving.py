@@ -286,7 +286,7 @@ def test_scores_are_the_same_whenever_they_are_asked_for() -> None:
 
 
 # Finalists: the best of the last round are compared on the full graph (decision 0043), the closest of them again after
-# more epochs (decision 0061).
+# more epochs (decision 0061), and the two closest after all epochs (decision 0062).
 
 
 def last_rounds(last: dict[int, float], full: dict[int, float], at_quarter: dict[int, float]) -> SearchState:
@@ -360,14 +360,15 @@ def test_a_rise_counts_in_all_rounds_but_the_one_before_finalists() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_search_compares_finalists_outside_its_budget(fails: bool) -> None:
     settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
-    state = decide(settings, graphs, score=lambda r, n: 0.5 - 0.001 * n if r < 3 else 0.1 + 0.01 * n,
+    state = decide(settings, graphs, score=lambda r, n: 0.5 - 0.001 * n if r < 3 else 0.4 + 0.001 * n,
                    faults={(3, n): ["diverged"] for n in range(4)} if fails else None,
                    validations=lambda r, n: [0.2, 0.3, 0.4, 0.5][: 4 if r == 2 else 1])  # fmt: skip
-    assert state.sizes == [16, 4, 4, 3] and state.rounds[2].plan.whole
+    assert state.sizes == [16, 4, 4, 3, 2] and state.rounds[2].plan.whole
     assert state.rounds[2].plan.epochs == pytest.approx(state.rounds[1].plan.epochs / 4)
-    assert state.winner == (0 if fails else 3) and len(state.rounds) == (3 if fails else 4)
+    assert state.winner == (0 if fails else 3) and len(state.rounds) == (3 if fails else 5)
     if not fails:
         assert state.rounds[3].plan.epochs == pytest.approx(state.rounds[1].plan.epochs)
+        assert state.rounds[4].plan.epochs == settings.max_epochs and state.rounds[4].plan.to_the_end
     within = [past for past in state.rounds if not past.plan.compares_finalists]
     assert sum(past.cost for past in within) <= settings.budget
 
@@ -379,7 +380,7 @@ def test_a_search_compares_finalists_outside_its_budget(fails: bool) -> None:
 def test_finalists_are_not_compared_where_that_tells_nothing(changes: dict[str, Any]) -> None:
     settings, graphs = small(**{"finalists": 4, **changes})
     assert planned_sizes(8, settings, graphs) == [8, 4, 2]
-    assert planned_sizes(8, *small(finalists=4)) == [8, 4, 2, 2, 2]
+    assert planned_sizes(8, *small(finalists=4)) == [8, 4, 2, 2, 2, 2]
     assert planned_sizes(8, settings, replace(graphs, n_valid=999)) == [8, 4, 2]
 
 
@@ -390,11 +391,11 @@ def test_an_extension_leaves_the_finalists_out_of_its_budget(tmp_path: Path) -> 
         return 0.5 + 0.001 * number
 
     state, _ = run_search(tmp_path / "run", graphs, score=close)
-    assert state.sizes == [16, 4, 4, 3]
+    assert state.sizes == [16, 4, 4, 3, 2]
     extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20}, score=close)
-    assert extended.sizes == [20, 5, 4, 3] and extended.finished
+    assert extended.sizes == [20, 5, 4, 3, 2] and extended.finished
     whole = [past.plan.compares_finalists for past in extended.rounds]
-    assert whole == [False, False, True, True] and extended.winner in extended.rounds[3].results
+    assert whole == [False, False, True, True, True] and extended.winner in extended.rounds[4].results
     assert len(extended.rounds[3].results) > 3  # finalists of before were displaced
 
 
@@ -402,22 +403,22 @@ def test_a_displaced_finalist_is_not_the_best_though_its_score_is_the_highest(tm
     settings, graphs = small(finalists=4, eta=4, n_trials=16, final_train=False)
 
     def score(round_number: int, number: int) -> float:  # later configurations lead until the last comparison
-        return 0.5 - 0.001 * number if round_number == 4 else 0.4 + 0.001 * number
+        return 0.5 - 0.001 * number if round_number == 5 else 0.4 + 0.001 * number
 
     state, _ = run_search(tmp_path / "run", graphs, score=score)
-    assert state.winner == 13
+    assert state.winner == 14
     extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20}, score=score)
-    assert extended.rounds[3].best(1) == [13] and extended.winner == 17
+    assert extended.rounds[4].best(1) == [14] and extended.winner == 18
     best, last = extended.incumbent(), extended.last_scored()
-    assert best is not None and last is not None and best.number == 17 and set(last.results) == {17, 18, 19}
+    assert best is not None and last is not None and best.number == 18 and set(last.results) == {18, 19}
 
 
 def test_an_extension_compares_no_more_finalists_than_the_search(tmp_path: Path) -> None:
     settings, graphs = small(finalists=2, eta=4, n_trials=16, final_train=False)
     state, _ = run_search(tmp_path / "run", graphs)
-    assert state.sizes == [16, 4, 2, 2]
+    assert state.sizes == [16, 4, 2, 2, 2]
     extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20})
-    assert extended.sizes == [20, 5, 2, 2]
+    assert extended.sizes == [20, 5, 2, 2, 2]
 
 
 @pytest.mark.parametrize("leaves_in", [2, 3])
@@ -431,7 +432,7 @@ def test_one_finalist_is_compared_with_nobody(tmp_path: Path, leaves_in: int) ->
     state, _ = run_search(
         tmp_path / "run", graphs, score=score, faults={(3, n): ["diverged"] for n in range(16) if n != 3}
     )
-    assert state.sizes == [16, 4, 4, 3] and len(state.rounds) == leaves_in
+    assert state.sizes == [16, 4, 4, 3, 2] and len(state.rounds) == leaves_in
     assert state.winner == 3 and state.finished and state.final is not None
     saved = state.last_comparison(3)
     assert (saved is None) == (leaves_in == 2)
@@ -440,7 +441,7 @@ def test_one_finalist_is_compared_with_nobody(tmp_path: Path, leaves_in: int) ->
     again, table = run_search(tmp_path / "run", graphs)
     assert again.finished and not table.ran
     extended, _ = run_search(tmp_path / "run", graphs, extend={"n_trials": 20}, score=lambda r, n: 0.5)
-    assert extended.finished and len(extended.rounds) == len(extended.sizes) == 4
+    assert extended.finished and len(extended.rounds) == len(extended.sizes) == 5
 
 
 def test_the_winner_continues_from_the_first_comparison_if_the_second_fails(tmp_path: Path) -> None:
@@ -455,3 +456,55 @@ def test_large_finalists_are_compared_once_because_their_states_are_not_saved(mo
     settings, graphs = small(finalists=4)
     monkeypatch.setattr(schedule, "KEPT_BYTES", 12 * graphs.n_entities * settings.dim - 1)
     assert planned_sizes(8, settings, graphs) == [8, 4, 2, 2]
+
+
+def test_the_two_closest_of_the_second_comparison_are_trained_to_the_end() -> None:
+    """As on WordNet3-full: the one behind after half of the epochs wins in the end."""
+
+    def score(round_number: int, number: int) -> float:
+        return 0.30 + 0.02 * number if round_number == 5 else (0.30, 0.295, 0.291, 0.25)[number]
+
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
+    state = decide(settings, graphs, score=lambda r, n: score(r, n) if n < 4 else 0.1)
+    assert set(state.rounds[4].results) == {0, 1} and state.winner == 1
+    clear = decide(
+        settings, graphs, score=lambda r, n: (0.30, 0.28, 0.28, 0.28)[n] if n < 4 and r > 2 else 0.2 - 0.001 * n
+    )
+    assert len(clear.rounds) == 4 and clear.winner == 0  # more than 4 % behind
+
+
+def test_after_a_last_round_on_the_full_graph_the_closest_are_trained_to_the_end() -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0, guard_rails=True)
+    few = replace(graphs, n_entities=3000, n_train=8000, n_valid=1100)  # a subgraph would have too few validations
+    state = decide(settings, few, score=lambda r, n: 0.5 - 0.001 * n if r < 3 else 0.6 + 0.001 * n)
+    last, end = state.rounds[1].plan, state.rounds[2].plan
+    assert state.sizes == [16, 4, 2] and last.whole and last.before_finalists and not last.compares_finalists
+    assert end.to_the_end and end.continues and end.epochs == settings.max_epochs
+    assert end.cost == pytest.approx(1 - last.epoch_fraction) and state.winner == 1
+    assert planned_sizes(16, settings.model_copy(update={"finalists": 0}), few) == [16, 4]
+
+
+def test_the_final_training_starts_again_only_if_its_best_weights_were_not_saved(tmp_path: Path) -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
+    scores = {3: 0.3, 4: 0.4, 5: 0.5}
+    rising = decide(settings, graphs, score=lambda r, n: scores.get(r, 0.5) - 0.001 * n)
+    assert rising.winner == 0 and rising.continued_by_final(0) is rising.rounds[4]
+    falling = decide(settings, graphs, score=lambda r, n: scores.get(9 - r, 0.5) - 0.001 * n)
+    assert falling.winner == 0 and falling.continued_by_final(0) is None
+
+
+def test_finalists_past_their_best_are_not_trained_to_the_end() -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
+
+    def falling(round_number: int, number: int) -> list[float]:
+        return [0.4, 0.5, 0.45, 0.44] if round_number == 4 else [0.1, 0.2, 0.3, 0.4][: 4 if round_number == 2 else 1]
+
+    state = decide(settings, graphs, score=lambda r, n: 0.5 - 0.001 * n, validations=falling)
+    assert len(state.sizes) == 5 and len(state.rounds) == 4 and state.winner == 0
+
+
+def test_of_finalists_trained_to_the_end_the_best_validation_counts_even_if_it_came_before() -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
+    scores = {(4, 0): 0.50, (4, 1): 0.49, (5, 0): 0.45, (5, 1): 0.49}
+    state = decide(settings, graphs, score=lambda r, n: scores.get((r, n), 0.4 - 0.001 * n))
+    assert set(state.rounds[4].results) == {0, 1} and state.winner == 0

@@ -31,11 +31,11 @@ from grash.search.callbacks import Callback, RunningSearch, report_event
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials, advance
 from grash.search.ledger import SCHEMA, VERSION, Event, Ledger, SearchState, StopReason
-from grash.search.proposals import FINAL_VALIDATIONS, make_configurations
+from grash.search.proposals import make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
 from grash.search.schedule import fitting_trials, keeps_finalists, plan_extension, planned_sizes, round_config
 from grash.search.time_limit import Choice, TimeLimit, final_seconds, plan_change, resumed_limit, rounds_end
-from grash.search.trial import FIXED_LENGTH_SCHEDULES, MACHINE_FAULTS, Engine, Trial, TrialResult
+from grash.search.trial import FINAL_VALIDATIONS, FIXED_LENGTH_SCHEDULES, MACHINE_FAULTS, Engine, Trial, TrialResult
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress
 from grash.yaml_files import matches_checksum, write_yaml
@@ -163,6 +163,7 @@ class Driver:
         warm = self.settings.warm_start != "off"
         keeps_state = self.settings.variant == "epoch" or warm
         finalists = plan.compares_finalists
+        is_compared = finalists or plan.before_finalists and plan.whole  # a later comparison continues from its state
         saved = self.folder.trial(number - 1, configuration) / "state"
         continues = number > 1 and (saved / "state.json").is_file()
         continues = continues and (warm or plan.continues and full.schedule not in FIXED_LENGTH_SCHEDULES)
@@ -179,10 +180,11 @@ class Driver:
             continues=str(saved.relative_to(self.folder.path)) if continues else None,
             epochs_before=self.state.rounds[number - 2].plan.epochs if continues and not warm else 0.0,
             warm=warm,
-            keep=finalists
+            keep=is_compared
             and keeps_finalists(plan.n_entities, full.dim)
             or keeps_state
             and number < len(self.state.sizes),
+            keep_best=plan.to_the_end,
             billed=not finalists,
             placement=self.placement if finalists else "auto",
         )
@@ -303,17 +305,15 @@ class Driver:
         )  # fmt: skip
 
     def _saved_finalist(self, number: int, config: TrainConfig) -> dict[str, Any]:
-        """Return the fields with which the final training continues from the winner's state among the finalists.
-
-        It starts again if the winner was better before: its best weights are then not those that were saved.
-        """
-        last = self.state.last_comparison(number)
+        """Return the fields with which the final training continues from the winner's state among the finalists."""
+        last = self.state.continued_by_final(number)
         if last is None:
             return {}
         saved = self.folder.trial(last.plan.number, number) / "state"
         if not (saved / "state.json").is_file():
             return {}
-        if config.schedule in FIXED_LENGTH_SCHEDULES or not last.results[number].ends_at_best:
+        is_complete = last.plan.to_the_end and self.state.final_epochs in (None, config.epochs)
+        if config.schedule in FIXED_LENGTH_SCHEDULES and not is_complete:
             return {}
         verify_folder(saved)
         return {"continues": str(saved.relative_to(self.folder.path)), "epochs_before": last.plan.epochs}
@@ -323,7 +323,8 @@ class Driver:
     ) -> Trial:
         """sizes: entities, relations, and triples of train and valid."""
         device = torch.device(self.engine.devices[0])
-        plan = plan_memory([config], *sizes[:3], device, n_valid=sizes[3], keep_best=number == 0)
+        keep_best = number == 0 or fields.get("keep_best", False)
+        plan = plan_memory([config], *sizes[:3], device, n_valid=sizes[3], keep_best=keep_best)
         return Trial(
             round=number,
             number=configuration,

@@ -176,10 +176,10 @@ class TrialRunner:
             watch,
             initialize,
             initial_step,
-            keep=(lambda state: save_for_next_round(state, folder / "state")) if trial.keep else None,
+            keep=(lambda state: save_for_next_round(state, folder / "state", trial.keep_best)) if trial.keep else None,
             belongs_to={"trial": [trial.round, trial.number, list(trial.fractions)]},
             placement=trial.placement,
-            keep_best=trial.final,
+            keep_best=trial.final or trial.keep_best,
             deadline=deadline if trial.final else None,
         )
 
@@ -322,10 +322,11 @@ def _discard_if_damaged(checkpoint: Path) -> None:
         shutil.rmtree(checkpoint)
 
 
-def save_for_next_round(state: TrainState, folder: Path) -> None:
-    """Save the state that a later round continues from, without the validations and best weights of this round."""
-    bare = replace(state, history=[], best={}, loss_sum=0.0, loss_steps=0, seconds=0.0, interval=None)
-    save_state(bare, folder, belongs_to={})
+def save_for_next_round(state: TrainState, folder: Path, with_best: bool = False) -> None:
+    """Save the state that a later round continues from, without the validations and best weights of this round, or
+    with them."""
+    bare = replace(state, loss_sum=0.0, loss_steps=0, seconds=0.0, interval=None)
+    save_state(bare if with_best else replace(bare, history=[], best={}), folder, belongs_to={})
 
 
 def load_saved_state(state: TrainState, folder: Path) -> None:

@@ -25,10 +25,10 @@ from grash.kernels.device import compile_seconds, matmul_precision, n_cores
 from grash.kernels.storage import Placement
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
-from grash.search.proposals import FINAL_VALIDATIONS, make_configurations, score_count
+from grash.search.proposals import make_configurations, score_count
 from grash.search.schedule import fitting_trials, keeps_finalists, planned_sizes, round_config
 from grash.search.time_limit import LEVELS, Machine, Speed
-from grash.search.trial import Configuration, Round, TrialResult
+from grash.search.trial import FINAL_VALIDATIONS, Configuration, Round, TrialResult
 from grash.training.captured import uses_captured_step
 from grash.training.checkpoint import TrainState
 from grash.training.config import TrainConfig, make_config
@@ -189,7 +189,8 @@ def _plan_rounds(
         billed = plan.cost * sum(c.relative_cost for c in configurations if c.number in entrants)
         billed = 0.0 if plan.compares_finalists else billed
         is_saved = keeps_state and plan.number < len(state.sizes)
-        is_saved = is_saved or plan.compares_finalists and keeps_finalists(graphs.n_entities, settings.dim)
+        is_compared = plan.compares_finalists or plan.before_finalists and plan.whole
+        is_saved = is_saved or is_compared and keeps_finalists(graphs.n_entities, settings.dim)
         planned.append(replace(this, billed=billed, disk_bytes=this.disk_bytes if is_saved else 0))
     return tuple(planned)
 
@@ -248,7 +249,7 @@ def _plan_round(
         negatives=(min(negatives, default=0), max(negatives, default=0)),
         billed=0.0,
         n_bytes=max(implementation.n_bytes, *(m.device for m in memory)),
-        disk_bytes=n * max((2 if final else 1) * m.tables + m.optimizer for m in memory),
+        disk_bytes=n * max((2 if final or plan.to_the_end else 1) * m.tables + m.optimizer for m in memory),
         seconds=seconds,
         implementation=implementation,
     )

@@ -51,10 +51,11 @@ def starts_again(state: SearchState) -> str:
     past = None if state.winner is None else state.last_comparison(state.winner)
     if past is None or state.winner is None or not state.settings.get("final_train", True):
         return ""
-    result = past.results[state.winner]
-    if result.ends_at_best:
+    if state.continued_by_final(state.winner) is not None:
         return ""
-    best = max(result.history, key=lambda v: v.get("score", v["mrr"]))
+    whole = [r.results[state.winner] for r in state.rounds if r.plan.whole and state.winner in r.results]
+    history = [v for result in whole for v in result.history] or past.results[state.winner].history
+    best = max(history, key=lambda v: v.get("score", v["mrr"]))
     better = f"it was better after {best['epoch']:.3g} epochs than after {past.plan.epochs:.3g}"
     return f"; its training starts again from the beginning, because {better}"
 

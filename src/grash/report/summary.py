@@ -352,8 +352,8 @@ def _share_before(state: SearchState) -> float:
     if best is None:
         return 0.0
     number = best.number if state.winner is None else state.winner
-    past = state.last_comparison(number)
-    return past.plan.epoch_fraction if past is not None and past.results[number].ends_at_best else 0.0
+    past = state.continued_by_final(number)
+    return 0.0 if past is None else past.plan.epoch_fraction
 
 
 def _halving_sizes(state: SearchState) -> list[int]:
@@ -368,14 +368,18 @@ def _cost_left(state: SearchState, number: int) -> float:
     """Return the cost of a round's open trials; for a round that is not open yet, what is expected.
 
     A round of halving has an equal share of the budget. Finalists have a quarter of the last round's epochs, on the
-    full graph, and then three quarters more.
+    full graph, then three quarters more, then the rest; only the rest if the last round has the full graph.
     """
     if number > len(state.rounds):
         halving = _halving_sizes(state)
         if number <= len(halving):
             return state.budget / len(halving)
         epoch_fraction = math.sqrt(min(1.0, state.budget / len(halving) / halving[-1]))
-        return state.sizes[number - 1] * epoch_fraction * (1 if number == len(halving) + 1 else 3) / 4
+        shares = epoch_fraction / 4, 3 * epoch_fraction / 4, 1 - epoch_fraction
+        last = state.rounds[len(halving) - 1].plan if len(state.rounds) >= len(halving) else None
+        if last is not None and last.whole:
+            return state.sizes[number - 1] * (1 - last.epoch_fraction)
+        return state.sizes[number - 1] * shares[number - len(halving) - 1]
     this = state.rounds[number - 1]
     if this.survivors is not None:
         return 0.0

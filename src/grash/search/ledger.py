@@ -30,6 +30,7 @@ SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
 FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision 0043)
 CLOSE_MARGIN = 0.16  # relative to the best finalist after the first comparison (decision 0061)
+END_MARGIN = 0.04  # and before the last one, which trains to the end (decision 0062)
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
 _NOT_SYNCED = ("trial_started",)
 Event = dict[str, Any]
@@ -138,7 +139,7 @@ class RoundState:
     attempts: dict[int, list[TrialResult]] = field(default_factory=dict)  # by configuration: every attempt
     running: dict[int, Event] = field(default_factory=dict)  # by configuration: its `trial_started`
     survivors: list[int] | None = None  # best first; None while the round is open
-    before: RoundState | None = field(default=None, repr=False)  # of the finalists' round: the last round of halving
+    before: RoundState | None = field(default=None, repr=False)  # of the first and last comparison of finalists
 
     @property
     def cost(self) -> float:
@@ -153,11 +154,14 @@ class RoundState:
 
         Of a finalist in the first comparison: its score in the last round times its MRR on the full graph, divided by
         its MRR on the last round's graph after the same number of epochs, so that a slow start cancels (decision 0043).
+        Of one that was trained to the end: its best MRR, which may be that of the round before (decision 0062).
         """
         value = result.value or 0.0
         if self.before is None or result.number not in self.before.results:
             return value + self.plan.trend * result.rise
         earlier = self.before.results[result.number]
+        if self.plan.to_the_end:
+            return max(value, earlier.value or 0.0)
         then = earlier.value_at(self.plan.epochs)
         return self.before.score(earlier) * (value / then if then else 1.0)
 
@@ -181,17 +185,21 @@ class RoundState:
 
     def close(self, count: int, among: Iterable[int]) -> list[int]:
         """Return the finalists that may still win, best first."""
-        best = self.best(count, among)
-        return [
-            n for n in best if self.score(self.results[n]) >= (1 - CLOSE_MARGIN) * self.score(self.results[best[0]])
-        ]
+        best, margin = self.best(count, among), END_MARGIN if self.plan.continues else CLOSE_MARGIN
+        close = [n for n in best if self.score(self.results[n]) >= (1 - margin) * self.score(self.results[best[0]])]
+        return self.rising(close) if self.plan.continues else close
 
     def finalists(self, count: int, among: Iterable[int], models: Models) -> list[int]:
         """Return the best configuration of every model, and those whose scores are close to the best of all."""
         best = self.best(count, among, models)
         scores = {n: self.score(self.results[n]) for n in best}
         first = {models[n]: n for n in reversed(best)}.values()
-        return [n for n in best if n in first or scores[n] >= (1 - FINALIST_MARGIN) * scores[best[0]]]
+        close = [n for n in best if n in first or scores[n] >= (1 - FINALIST_MARGIN) * scores[best[0]]]
+        return self.rising(close) if self.plan.whole else close
+
+    def rising(self, close: list[int]) -> list[int]:
+        """Return those that training to the end would tell apart: only the first if all of them were better before."""
+        return close if any(self.results[n].ends_at_best for n in close) else close[:1]
 
 
 @dataclass
@@ -274,6 +282,24 @@ class SearchState:
                 return past
         return None
 
+    def continued_by_final(self, number: int) -> RoundState | None:
+        """Return the comparison of finalists from whose saved state the final training of a configuration continues.
+
+        None if it starts again: there is no such state, or a validation before it was better, and those weights are
+        not in it. A training to the end saves its best weights, too.
+        """
+        last = self.last_comparison(number)
+        if last is None or not (last.plan.to_the_end or last.results[number].ends_at_best):
+            return None
+        best = last.results[number].value or 0.0
+        return last if all(value <= best for value in self._values_before(last, number)) else None
+
+    def _values_before(self, last: RoundState, number: int) -> list[float]:
+        """Return the scores on the full graph of the trainings that the one in the round `last` continues."""
+        rounds = self.rounds[: last.plan.number - 1]
+        rounds = [r for r in rounds if r.plan.compares_finalists or r.plan.before_finalists and r.plan.whole]
+        return [r.results[number].value or 0.0 for r in rounds if number in r.results]
+
     @property
     def final(self) -> TrialResult | None:
         """The final training of the winner, unless it has to run (again)."""
@@ -300,8 +326,8 @@ class SearchState:
 
     def _on_round_opened(self, event: Event) -> None:
         plan = Round.from_json(event["plan"])
-        first_comparison = plan.compares_finalists and not plan.continues
-        self.rounds.append(RoundState(plan, before=self.rounds[-1] if first_comparison else None))
+        refers = plan.compares_finalists and (plan.to_the_end or not plan.continues)
+        self.rounds.append(RoundState(plan, before=self.rounds[-1] if refers else None))
 
     def _on_trial_started(self, event: Event) -> None:
         self.stopped = None

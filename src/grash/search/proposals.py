@@ -27,10 +27,9 @@ from grash.kernels.random import key_of
 from grash.search.named_spaces import space_of
 from grash.search.settings import SearchSettings
 from grash.search.space import Parameter, Space, same_value
-from grash.search.trial import Configuration
+from grash.search.trial import FINAL_VALIDATIONS, Configuration
 from grash.training.config import TrainConfig, make_config
 
-FINAL_VALIDATIONS = 20
 FINAL_PATIENCE = 10  # half of them: with 5, trainings whose MRR still rose stopped on noise
 # One in four is uniform, one in four a published winner, the rest from the prior. The first is a winner; of any two or
 # more, at least a quarter is uniform.

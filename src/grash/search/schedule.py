@@ -30,7 +30,8 @@ MIN_VALID = 1000  # and this number of validation triples
 ISOLATED_FROM = 0.25  # smaller graphs predict full-training performance better with random triples (decision 0039)
 ISOLATED_NOTE = "validation triples are isolated pairs, like the dataset's valid split: no other triple links them"
 CLOSEST = 3  # finalists that are compared again after more epochs, at most (decision 0061)
-KEPT_BYTES = 2 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
+TO_THE_END = 2  # finalists that are trained in full, at most (decision 0062)
+KEPT_BYTES = 4 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
 MAX_SUBGRAPH = 0.5  # a subgraph that must be larger saves little, and the whole graph has the better validation
 _PARTS = 64  # steps in which the budget of an extension is tried
 
@@ -75,21 +76,31 @@ def round_sizes(n_trials: int, eta: int) -> list[int]:
 
 
 def planned_sizes(n_trials: int, settings: SearchSettings, graphs: Graphs) -> list[int]:
-    """Return the number of trials of each round, with the two comparisons of finalists, if there are any, at the end.
+    """Return the number of trials of each round, with the comparisons of finalists, if there are any, at the end.
 
-    Finalists are compared if the last round has a subgraph (on the full graph it is such a comparison itself) and the
-    dataset has enough validation triples to compare them. The second comparison continues the trainings of the first,
-    so it needs their states.
+    Finalists are compared if the dataset has enough validation triples: twice, then the closest are trained to the end.
+    A last round that has the full graph is such a comparison itself, so that only the training to the end is left. All
+    but the first comparison continue trainings, so they need their states.
     """
     sizes = round_sizes(n_trials, settings.eta)
     if settings.finalists < 2 or not sizes or settings.variant == "epoch" or settings.warm_start != "off":
         return sizes
     fidelity = fidelity_of(settings.full_budget / len(sizes), [1.0] * sizes[-1])
     fraction, _ = _graph_fraction(fidelity, settings, graphs)
-    if graphs.shape((fraction,)).whole or graphs.shape((1.0,)).n_valid < MIN_VALID:
+    if graphs.shape((1.0,)).n_valid < MIN_VALID or fidelity == 1:
         return sizes
-    count = min(settings.finalists, sizes[-1])
-    return [*sizes, count, min(CLOSEST, count)] if keeps_finalists(graphs.n_entities, settings.dim) else [*sizes, count]
+    comparisons = _comparison_sizes(sizes[-1], settings, whole=graphs.shape((fraction,)).whole)
+    saved = keeps_finalists(graphs.n_entities, settings.dim)
+    return sizes + [n for i, n in enumerate(comparisons) if saved or i == 0 and len(comparisons) > 1]
+
+
+def _comparison_sizes(n_last: int, settings: SearchSettings, *, whole: bool) -> list[int]:
+    """Return the number of finalists in each comparison. whole: the last round has the full graph."""
+    count = min(settings.finalists, n_last)
+    sizes = [count, min(CLOSEST, count)]
+    if settings.variant != "graph":  # there, the second comparison has all epochs
+        sizes.append(min(TO_THE_END, count))
+    return sizes[-1:] if whole else sizes
 
 
 def keeps_finalists(n_entities: int, dim: int) -> bool:
@@ -133,24 +144,29 @@ def plan_next_round(state: SearchState, settings: SearchSettings, graphs: Graphs
 
 
 def _plan_finalists(state: SearchState, settings: SearchSettings, graphs: Graphs) -> Round:
-    """Return a comparison on the full graph: with the epochs after which the last round was validated first, or, to
-    compare the closest again, with all epochs of the last round.
+    """Return a comparison on the full graph: with the epochs after which the last round was validated first; to compare
+    the closest again, with all epochs of the last round; at last, with all epochs of a full training.
 
     The second is decided by extrapolation: the next doubling of the epochs brings as much as the last one did.
     """
+    last = next(past.plan for past in state.rounds if past.plan.before_finalists)
     before, shape = state.rounds[-1].plan, graphs.shape((1.0,))
-    again = before.compares_finalists
-    last = state.rounds[-2].plan if again else before
-    positives = max(1, round(last.epochs / (1 if again else last.n_validations) * shape.n_train))
-    cost = float(cost_of(positives - (before.positives if again else 0), settings, graphs.n_train))
-    what = "the closest finalists continue on the full graph" if again else "finalists are compared on the full graph"
-    doublings = math.log2(max(1.0, settings.max_epochs * shape.n_train / positives))
+    stage = 2 if last.whole else before.number - last.number  # 0, 1 or 2: the comparisons so far
+    epochs = (last.epochs / last.n_validations, last.epochs, settings.max_epochs)[stage]
+    positives, all_positives = max(1, round(epochs * shape.n_train)), round(settings.max_epochs * shape.n_train)
+    cost = float(cost_of(positives - (before.positives if stage else 0), settings, graphs.n_train))
+    what = (
+        "finalists are compared on the full graph",
+        "the closest finalists continue on the full graph",
+        "the closest finalists are trained to the end",
+    )[stage]
+    doublings = math.log2(max(1.0, all_positives / positives))
     return Round(
         number=before.number + 1, n_trials=state.sizes[before.number], share=0.0, fidelity=cost, graph_fraction=1.0,
         epoch_fraction=positives / shape.n_train / settings.max_epochs, fractions=(), whole=True, k=None,
         n_entities=shape.n_entities, n_relations=shape.n_relations, n_train=shape.n_train, n_valid=shape.n_valid,
-        entity_share=1.0, positives=positives, continues=again, cost=cost, compares_finalists=True,
-        trend=min(1.0, doublings) if again else 0.0,
+        entity_share=1.0, positives=positives, continues=stage > 0, cost=cost, compares_finalists=True,
+        trend=min(1.0, doublings) if stage else 0.0, to_the_end=positives == all_positives,
         notes=(f"{what}, outside the budget; the winner's training continues",),
     )  # fmt: skip
 
@@ -261,8 +277,11 @@ def round_config(full: TrainConfig, plan: Round, settings: SearchSettings) -> Tr
     """Return the training of a configuration at the fidelity of a round.
 
     It has the round's epochs, is validated at equal distances and at its end, and never stops early. Negatives scale
-    with the entities, penalties with the triples (decision 0037), unless isolated pairs are held out (0039).
+    with the entities, penalties with the triples (decision 0037), unless isolated pairs are held out (0039). A finalist
+    that is trained to the end is trained as the winner would be.
     """
+    if plan.to_the_end:
+        return full
     share = plan.graph_fraction if plan.triple_share is None else plan.triple_share
     penalty_scale = 1.0 if plan.whole or plan.isolated or not settings.scaled_penalties else min(1.0, share)
     return full.changed(
@@ -365,8 +384,8 @@ def plan_extension(
                 f"more configurations in the first round."
             )
     total = float(Fraction(str(state.budget)) + _largest_cost(sizes, before, fidelities, costs))
-    count = min(settings.finalists, sizes[-1])
-    finalists = [count, min(CLOSEST, count)][: len(state.sizes) - len(before)]
+    comparisons = _comparison_sizes(sizes[-1], settings, whole=halving[-1].whole)
+    finalists = comparisons[: len(state.sizes) - len(before)]
     return {"sizes": sizes + finalists, "budget": total, "settings": {"n_trials": sizes[0], "budget": total}}
 
 

@@ -19,7 +19,7 @@ from grash.evaluation.calibration import ranked_meanwhile
 from grash.formatting import format_duration, parse_duration
 from grash.kernels.device import compile_seconds
 from grash.search.ledger import SearchState
-from grash.search.proposals import FINAL_VALIDATIONS, score_count
+from grash.search.proposals import score_count
 from grash.search.schedule import (
     CLOSEST,
     MIN_VALID,
@@ -31,7 +31,7 @@ from grash.search.schedule import (
     round_sizes,
 )
 from grash.search.settings import SearchSettings
-from grash.search.trial import FIXED_LENGTH_SCHEDULES, TrialResult
+from grash.search.trial import FINAL_VALIDATIONS, FIXED_LENGTH_SCHEDULES, TrialResult
 from grash.training.config import make_config
 
 CHOSEN = ("models", "dim", "max_epochs", "n_trials", "eta")  # settings that the time decides unless they are given
@@ -444,11 +444,10 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
 
 def _epochs_before(state: SearchState, winner: int) -> float:
     """Return the epochs of the saved state that the final training is expected to continue from."""
-    compared, values = state.last_comparison(winner), state.configurations[winner].values
-    if compared is None or values.get("schedule") in FIXED_LENGTH_SCHEDULES:
+    compared, values = state.continued_by_final(winner), state.configurations[winner].values
+    if compared is None or values.get("schedule") in FIXED_LENGTH_SCHEDULES and not compared.plan.to_the_end:
         return 0.0
-    is_saved = keeps_finalists(compared.plan.n_entities, make_config(values).dim)
-    return compared.plan.epochs if is_saved and compared.results[winner].ends_at_best else 0.0
+    return compared.plan.epochs if keeps_finalists(compared.plan.n_entities, make_config(values).dim) else 0.0
 
 
 def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs, left: float) -> dict[str, Any] | None:
@@ -459,8 +458,8 @@ def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs,
         return None
     needed = _LEAST_FINAL * settings.max_epochs * per_epoch * settings.final_train
     usable, halving = final_seconds(state, left), state.sizes[:n_halving]
-    once = state.sizes[: n_halving + 1]  # the closest finalists are not compared again
-    options = ((state.sizes, 1.0), (once, 1.0), (halving, 1.0), (halving, 0.5), (halving, 1 / settings.eta))
+    fewer = [(state.sizes[:n], 1.0) for n in range(len(state.sizes), n_halving, -1)]  # comparisons of finalists
+    options = (*fewer, (halving, 1.0), (halving, 0.5), (halving, 1 / settings.eta))
     for sizes, share in options:
         if share < 1 and _repeats_last_round(state, settings, graphs, share):
             continue
@@ -480,7 +479,7 @@ def _described(
 ) -> dict[str, Any] | None:
     why = []
     if len(sizes) < len(state.sizes):
-        compared = "compared only once" if len(sizes) > n_halving else "not compared"
+        compared = ("not compared", "compared only once", "compared but not trained to the end")[len(sizes) - n_halving]
         why.append(f"finalists are {compared} on the full graph, to end in time")
     if share < 1:
         why.append(f"rounds from {number} on have {share:.0%} of their budget, to end in time")
@@ -507,8 +506,10 @@ def _rest_of_rounds(
             positives = min(1.0, settings.budget / n_halving / count) * full
             n_validations = 4 if this == n_halving else 2
         else:
-            quarters, n_validations = (1, 1) if this == n_halving + 1 else (3, 4)  # of the last round's epochs
-            positives = math.sqrt(min(1.0, settings.budget / n_halving / sizes[n_halving - 1])) * full * quarters / 4
+            share_before = math.sqrt(min(1.0, settings.budget / n_halving / sizes[n_halving - 1]))
+            shares = share_before / 4, 3 * share_before / 4, 1 - share_before
+            n_validations = (1, 4, FINAL_VALIDATIONS // 2)[this - n_halving - 1]
+            positives = shares[this - n_halving - 1] * full
         each = [_expected(state, n, n_entities, share * positives, n_validations * n_valid) for n in entrants]
         dearest = sorted(each, reverse=True)[:count]
         total += -(-count // machine.workers) * (sum(dearest) / len(dearest) + machine.trial_seconds)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Status = Literal["ok", "diverged", "out_of_memory", "killed", "timeout", "error"]
 MACHINE_FAULTS: tuple[Status, ...] = ("out_of_memory", "killed")  # retried; other failures are the trial's own
 FIXED_LENGTH_SCHEDULES = ("cosine", "linear", "plateau")  # depend on the length of a run, so it cannot be continued
+FINAL_VALIDATIONS = 20  # of a training to the end, at equal distances
 _TUPLES = ("fractions", "notes", "interval")  # fields that JSON stores as lists
 
 
@@ -60,7 +61,7 @@ class Round(_Record):
     n_valid: int
     entity_share: float  # |E_i| / |E|, which scales the number of negatives
     positives: int  # training triples that a trial has seen at its end, including rounds that it continues
-    continues: bool  # survivors continue from their weights (variant=epoch; the closest finalists)
+    continues: bool  # survivors continue from their weights (variant=epoch; finalists that are compared again)
     cost: float  # of one trial with a relative cost of 1, in full trainings
     notes: tuple[str, ...] = ()  # what the guard rails changed, and warnings
     trend: float = 0.0  # weight of the rise of the MRR in a trial's score
@@ -68,6 +69,7 @@ class Round(_Record):
     isolated: bool = False  # it holds out only triples that are the one link of their entity pair (decision 0039)
     before_finalists: bool = False  # the last round of halving, if the best are then compared on the full graph
     compares_finalists: bool = False  # on the full graph, outside the budget (decision 0043)
+    to_the_end: bool = False  # the last comparison: finalists are trained in full (decision 0062)
 
     @property
     def epochs(self) -> float:
@@ -80,7 +82,9 @@ class Round(_Record):
 
     @property
     def n_validations(self) -> int:
-        """Validations of a trial, evenly spaced, the last one at its end."""
+        """Validations of a trial, evenly spaced, the last one at its end; of one trained to the end, about."""
+        if self.to_the_end:
+            return FINAL_VALIDATIONS // 2  # the others were due before
         if self.compares_finalists and not self.continues:
             return 1
         return 4 if self.compares_finalists or self.before_finalists else 2
@@ -101,6 +105,7 @@ class Trial(_Record):
     epochs_before: float = 0.0  # epochs of that state, which were paid for in its round
     warm: bool = False  # copy the rows of known entities from that state and initialize the others
     keep: bool = False  # save the state at the end, for the next round
+    keep_best: bool = False  # and its best weights, for a final training that has nothing left to train
     folder: str = ""  # for checkpoint and saved state, inside the run folder
     n_bytes: int = 0  # estimated memory on the device
     placement: str = "auto"  # of the entity embeddings, for a trial that is trained alone

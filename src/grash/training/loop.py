@@ -214,8 +214,8 @@ def _end(live: list[Training], indices: list[int], steps: Steps | None) -> None:
     all_end = len(indices) == len(live)
     finished = [live[i] for i in indices if live[i].error is None]
     for training in finished:
-        if training.state.step == training.batches.plan.full_steps:
-            _keep(training)
+        if training.state.step == training.batches.plan.full_steps or training.keep_best:
+            _keep(training)  # with the best weights, also of a training that stopped early
         if training.save is not None and not all_end:
             training.save(training.state)  # the rest of the stack may be interrupted later
     with uninterrupted():  # an interrupt would save tables that are being moved
