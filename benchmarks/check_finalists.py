@@ -1,4 +1,4 @@
-"""Compare rules that choose among the finalists of a search, on the published tables (decision 0043).
+"""Compare rules that choose among the finalists of a search, on the published tables (decisions 0043, 0061, 0062).
 
     python benchmarks/check_finalists.py [--rules] [TABLE.parquet ...]
 
@@ -23,6 +23,7 @@ TABLES = Path(__file__).parents[1] / "docs" / "results" / "tables"
 SHARES = (0.0441941738, 0.125, 0.25)  # of the epochs, on the full graph
 AGAIN = ((2, 1.0), (3, 0.0), (3, 0.5), (3, 1.0))  # finalists compared again at half of the epochs; weight of their rise
 CLOSE = 0.16  # relative to the best finalist after the first comparison
+END = 0.04  # relative to the best one after the second comparison
 MARGINS = (0.02, 0.04, 1.0)  # relative to the best score of the last round; 1: all four
 TRENDS = ((0.0, 0.0), (0.5, 0.0), (0.5, 0.5))  # in the first two rounds, and in the last one
 N_SEARCHES = 2000
@@ -56,7 +57,7 @@ def compare(table: Table) -> dict[str, list[tuple[float, float]]]:
     """Return (share of the best finalist's test MRR, cost) of every search, by rule."""
     isolated = table.has_isolated
     first, second, last = table.mrr(0.125, 0.125), table.mrr(0.25, 0.25), table.mrr(0.5, 0.5, isolated=isolated)
-    truth, middle = table.mrr(1.0, 1.0, test=True), table.mrr(1.0, 0.5)
+    truth, middle, end = table.mrr(1.0, 1.0, test=True), table.mrr(1.0, 0.5), table.mrr(1.0, 1.0)
     full = {e: table.mrr(1.0, e) for e in SHARES}
     half = {e: table.mrr(0.5, e, isolated=isolated) for e in SHARES}
     rng, found = np.random.default_rng(1), dict[str, list[tuple[float, float]]]()
@@ -80,9 +81,15 @@ def compare(table: Table) -> dict[str, list[tuple[float, float]]]:
             close = best(within, ratio, count)
             close = [i for i in close if ratio[i] >= (1 - CLOSE) * ratio[close[0]]]
             cost = (len(within) - 1) * 0.125 + (len(close) - 1) * 0.375
-            pick = best(close, middle + trend * np.maximum(0.0, middle - full[0.25]), 1)[0]
-            found.setdefault(f"the closest {count} again, trend {trend}", []).append((truth[pick] / top, cost))
-        pick = best(within, table.mrr(1.0, 1.0), 1)[0]
+            score = middle + trend * np.maximum(0.0, middle - full[0.25])
+            pick = best(close, score, 1)[0]
+            name = f"the closest {count} again, trend {trend}"
+            found.setdefault(name, []).append((truth[pick] / top, cost))
+            ends = best(close, score, 2)
+            ends = [i for i in ends if score[i] >= (1 - END) * score[pick]]
+            cost += 0.5 * (len(ends) - 1)
+            found.setdefault(f"{name}, 2 to the end", []).append((truth[best(ends, end, 1)[0]] / top, cost))
+        pick = best(within, end, 1)[0]
         found.setdefault("all within 4 % in full", []).append((truth[pick] / top, len(within) - 1.0))
     return found
 
@@ -127,7 +134,7 @@ def main(paths: list[Path]) -> None:
         quantile = np.mean([np.quantile(s, 0.02) for s in shares])
         cost = np.mean([c for table in tables for _, c in table[rule]])
         each = " ".join(f"{s.mean():.4f}" for s in shares)
-        print(f"{rule:32} {each}  mean {np.mean([s.mean() for s in shares]):.4f}  2 % {quantile:.4f}  cost {cost:.2f}")
+        print(f"{rule:43} {each}  mean {np.mean([s.mean() for s in shares]):.4f}  2 % {quantile:.4f}  cost {cost:.2f}")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ def in_parts(config: TrainConfig, ends: list[float], folder: Path) -> tuple[dict
             device="cpu",
             initialize=(lambda state, before=before: load_saved_state(state, before)) if number else None,
             keep=lambda state, place=place: save_for_next_round(state, place),
+            keep_best=False,  # as in rounds of halving
         )
     assert outcome is not None
     return tables_in(folder / str(len(ends) - 1)), outcome.model.entity

@@ -198,7 +198,7 @@ class RoundState:
         return self.rising(close) if self.plan.whole else close
 
     def rising(self, close: list[int]) -> list[int]:
-        """Return those that training to the end would tell apart: only the first if all of them were better before."""
+        """Return those whose order training to the end may change: only the first if all of them were better before."""
         return close if any(self.results[n].ends_at_best for n in close) else close[:1]
 
 

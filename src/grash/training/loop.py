@@ -70,12 +70,12 @@ class Training:
     watch: Callable[[Progress], None] | None = None
     initialize: Callable[[TrainState], None] | None = None  # fills a new state from the round before
     initial_step: int = 0  # of the state that `initialize` fills
-    keep: Callable[[TrainState], None] | None = None  # receives the state from which a longer run would continue
+    keep: Callable[[TrainState], None] | None = None  # receives the state at the last step that a longer run shares
     belongs_to: dict[str, Any] = field(default_factory=dict)  # further identity of the checkpoint
     valid_at: Sequence[float] = ()  # epochs after which to validate, instead of every `valid_every`
     interval: bool = True  # compute the confidence interval of the best validation
     placement: str = "auto"  # where the entities are stored if it is trained alone
-    keep_best: bool = True  # end with the weights of the best validation; False avoids the copy
+    keep_best: bool = True  # end with the weights of the best validation, and `keep` these; False avoids the copy
     deadline: float | None = None  # of time.monotonic(): it then validates once more and ends
     state: TrainState = field(init=False, repr=False)
     batches: Batches = field(init=False, repr=False)
@@ -215,7 +215,7 @@ def _end(live: list[Training], indices: list[int], steps: Steps | None) -> None:
     finished = [live[i] for i in indices if live[i].error is None]
     for training in finished:
         if training.state.step == training.batches.plan.full_steps or training.keep_best:
-            _keep(training)  # with the best weights, also of a training that stopped early
+            _keep(training)  # best weights are complete only at the end, which may be an early stop
         if training.save is not None and not all_end:
             training.save(training.state)  # the rest of the stack may be interrupted later
     with uninterrupted():  # an interrupt would save tables that are being moved
