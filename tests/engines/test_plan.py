@@ -145,6 +145,25 @@ def test_the_time_of_a_validation_is_not_that_of_compiling_it(monkeypatch: pytes
 
 
 @pytest.mark.slow
+def test_a_plan_measures_each_graph_once_and_few_triples_of_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked, real = [], Ranker.rank
+
+    def counting(self: Ranker, *args: Any, **more: Any) -> Ranks:
+        ranked.append((self.n_entities, len(self.triples)))
+        return real(self, *args, **more)
+
+    monkeypatch.setattr(Ranker, "rank", counting)
+    monkeypatch.setattr("grash.engines.plan._PROBE_SCORES", 250)
+    search = small_search(tmp_path / "run")
+    plan = search.plan()
+    graphs = {(r.plan.fractions, r.plan.n_entities) for r in plan.all_rounds}
+    assert len(ranked) == 2 * len(graphs)  # twice each: the first one compiles
+    assert all(n <= 1 + 250 // n_entities for n_entities, n in ranked)
+
+
+@pytest.mark.slow
 def test_a_plan_with_kernels_names_the_stacks_of_each_round(
     tmp_path: Path, served: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,8 @@ _STACK = 8  # trials that are measured together on a GPU
 _CROWDED = 1.15  # seconds of a trial while every core has one, relative to a trial alone
 _COMPILE_SECONDS = 5.0  # of kernels for stacks of other sizes than those that are measured
 _START_SECONDS = 4.0  # of worker processes, which import torch
-_PROBE_TRIPLES = 200  # ranked on a CPU
+_PROBE_TRIPLES = 200  # ranked on a CPU, at most
+_PROBE_SCORES = 50_000_000  # of a side, so that 2.6 million entities take a second and not ten
 
 
 @dataclass(frozen=True)
@@ -154,19 +155,20 @@ def plan_search(
             f"graph that is large enough to compare configurations"
         )
     configurations = make_configurations(settings, graphs.n_entities, n_trials, n_train=graphs.n_train)
-    rounds = _plan_rounds(graphs, configurations, on, probe)
+    measured = _Measured() if probe else None
+    rounds = _plan_rounds(graphs, configurations, on, measured)
     billed = sum(r.billed for r in rounds)
     if settings.variant == "epoch" and len(rounds) > 1:
         notes.append(f"survivors continue their training, so {billed:.4g} of {settings.budget:g} full runs are billed")
     final = None
     if settings.final_train:
-        final, note = _plan_final(graphs, configurations, on, probe, placement, folder or Path.cwd())
+        final, note = _plan_final(graphs, configurations, on, measured, placement, folder or Path.cwd())
         notes += note
     return SearchPlan(rounds, final, settings.budget, billed, graphs.n_train, tuple(notes), at_once)
 
 
 def _plan_rounds(
-    graphs: SearchGraphs, configurations: list[Configuration], device: torch.device, probe: bool
+    graphs: SearchGraphs, configurations: list[Configuration], device: torch.device, measured: _Measured | None
 ) -> tuple[PlannedRound, ...]:
     """Plan the rounds of a search in which every trial has the same score; ties promote the first in number."""
     settings = graphs.settings
@@ -185,7 +187,7 @@ def _plan_rounds(
         subgraph = graphs.subgraph(() if plan.whole else plan.fractions, plan.isolated)
         data = TrainingData(subgraph.dataset, device, seed=settings.seed)
         before = state.rounds[plan.number - 2].plan.positives if plan.continues else 0
-        this = _plan_round(plan, data, configs, len(entrants), plan.positives - before, settings.threads, probe)
+        this = _plan_round(plan, data, configs, len(entrants), plan.positives - before, settings.threads, measured)
         billed = plan.cost * sum(c.relative_cost for c in configurations if c.number in entrants)
         billed = 0.0 if plan.compares_finalists else billed
         is_saved = keeps_state and plan.number < len(state.sizes)
@@ -199,7 +201,7 @@ def _plan_final(
     graphs: SearchGraphs,
     configurations: list[Configuration],
     device: torch.device,
-    probe: bool,
+    measured: _Measured | None,
     placement: str,
     folder: Path,
 ) -> tuple[PlannedRound, list[str]]:
@@ -214,7 +216,7 @@ def _plan_final(
         n_valid=len(dataset.valid), entity_share=1.0, positives=positives, continues=False, cost=1.0,
     )  # fmt: skip
     data = TrainingData(dataset, device, seed=settings.seed)
-    planned = _plan_round(plan, data, configs, 1, positives, settings.threads_of(final=True), probe)
+    planned = _plan_round(plan, data, configs, 1, positives, settings.threads_of(final=True), measured)
     largest = max(configs, key=lambda c: c.dim)
     try:
         chosen = data.choose_placement(largest, placement=placement, folder=folder)
@@ -224,8 +226,27 @@ def _plan_final(
     return planned, [note] if chosen.placement.offloaded else []
 
 
+class _Measured:
+    """Seconds of validations that were measured for a plan: several rounds use the full graph."""
+
+    def __init__(self) -> None:
+        self._validations: dict[tuple[tuple[float, ...], bool, str, int], float] = {}
+
+    def validation(self, plan: Round, data: TrainingData, config: TrainConfig) -> float:
+        key = plan.fractions, plan.isolated, config.model, config.dim
+        if key not in self._validations:
+            self._validations[key] = probe_validation(data, config)
+        return self._validations[key]
+
+
 def _plan_round(
-    plan: Round, data: TrainingData, configs: list[TrainConfig], n: int, positives: int, threads: int, probe: bool
+    plan: Round,
+    data: TrainingData,
+    configs: list[TrainConfig],
+    n: int,
+    positives: int,
+    threads: int,
+    measured: _Measured | None,
 ) -> PlannedRound:
     """Return what n trials of all sizes among the configurations take, as if their states were saved and not billed."""
     final, n_entities = plan.number == 0, data.dataset.n_entities
@@ -238,10 +259,10 @@ def _plan_round(
         for c in (config.negatives_head, config.negatives_tail)
     ]  # fmt: skip
     seconds = None
-    if probe:
+    if measured is not None:
         torch.set_num_threads(threads)
         n_validations = n * (FINAL_VALIDATIONS if final else plan.n_validations)
-        seconds = n_validations * probe_validation(data, typical) + steps * _probe_steps(data, entering)
+        seconds = n_validations * measured.validation(plan, data, typical) + steps * _probe_steps(data, entering)
     return PlannedRound(
         plan,
         n_trials=n,
@@ -320,7 +341,7 @@ def probe_validation(data: TrainingData, config: TrainConfig) -> float:
     if data.device.type != "cpu" and data.validator is not None:
         ranker = data.validator.ranker
     else:
-        triples = dataset.valid[:_PROBE_TRIPLES]
+        triples = dataset.valid[: min(_PROBE_TRIPLES, 1 + _PROBE_SCORES // dataset.n_entities)]
         known = KnownAnswers.of(dataset.train, dataset.valid, n_relations=dataset.n_relations, asked=triples)
         ranker = Ranker(triples, known, dataset.n_entities, data.device)
     ranker.rank(model)  # the first one compiles
