@@ -76,7 +76,7 @@ def test_the_short_plan_shows_warnings_and_which_rounds_guard_rails_changed(tmp_
     notes = ("guard rail: 0.5 of the triples instead of 0.1", "warning: a trial sees only 0.20 epochs", "another note")
     plan = replace(plan, rounds=(replace(first, plan=replace(first.plan, notes=notes)),))
     lines = str(plan).splitlines()
-    assert "guard rails enlarged the graph of round 1; --verbose shows why" in lines
+    assert "guard rails enlarged the graph of round 1; `grash plan --verbose` shows why" in lines
     assert "round 1: warning: a trial sees only 0.20 epochs" in lines and "another note" not in str(plan)
     twice = replace(plan, rounds=(*plan.rounds, replace(first, plan=replace(first.plan, number=2, notes=notes))))
     assert "rounds 1, 2: warning: a trial sees only 0.20 epochs" in str(twice).splitlines()

@@ -146,7 +146,7 @@ def test_a_slow_machine_cuts_finalists_rounds_and_epochs_and_says_so(tmp_path: P
         for slowness in (1.5, 2.0, 3.0, 6.0)
     }
     assert "finalists are not compared" in said[1.5] + said[2.0] + said[3.0]
-    assert "rounds end after round 1" in said[6.0] and "epochs, to end in time" in said[6.0]
+    assert "rounds end after round 1" in said[6.0] and "expected until the time is over" in said[6.0]
 
 
 @pytest.mark.parametrize("slowness", [1.2, 1.5, 2.0, 2.5, 3.0, 4.0])
@@ -216,7 +216,7 @@ def test_the_final_training_has_the_epochs_of_the_comparison_that_it_continues(t
     few = final_seconds(state, 10.0) / time_limit._final_epoch_seconds(state, winner)  # type: ignore[operator]
     change = time_limit._final_change(state, make_settings(state.settings), 10.0)
     assert change["why"] and few + last.epochs < state.settings["max_epochs"]
-    assert f"about {time_limit._round_down(few + last.epochs):g} of" in change["why"][0]
+    assert f"about {time_limit._round_down(few + last.epochs):g} expected" in change["why"][0]
     values = state.configurations[winner].values
     values["schedule"] = "cosine"  # its final training starts again
     change = time_limit._final_change(state, make_settings(state.settings), 10.0)

@@ -18,7 +18,7 @@ from grash.engines.trainer import TrainingData, run_training, run_trainings
 from grash.errors import ConfigError
 from grash.evaluation.ranking import Ranker
 from grash.kernels.random import key_of
-from grash.models import MODELS
+from grash.models import MODELS, register_model
 from grash.models.autograd import AutogradModel, ScoreModel
 from grash.models.base import Weight, model_tensors
 from grash.training.batches import Batches
@@ -65,6 +65,29 @@ def test_a_score_function_trains_and_ranks_like_the_model_with_gradients_by_hand
     ranks = [Ranker(data.test, known, 12, CPU).rank(model) for model in (same, kge)]
     assert ranks[0].tail.mean.tolist() == ranks[1].tail.mean.tolist()
     assert ranks[0].head.mean.tolist() == ranks[1].head.mean.tolist()
+
+
+@pytest.mark.parametrize("values", [{}, {"training": "1vsall"}])
+def test_a_formula_that_forgets_the_sum_is_a_sentence(monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]) -> None:
+    class NoSum(ScoreModel):
+        name = "nosum"
+
+        def formula(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+            return head * relation * tail
+
+    monkeypatch.setitem(MODELS, "nosum", NoSum)
+    start = {"model": "nosum", "dim": 8, "batch_size": 8, "negatives_head": 4, "negatives_tail": 4, "epochs": 1}
+    with pytest.raises(ConfigError, match="The formula of nosum returned scores of shape .*one score per triple"):
+        run_training(rings(), make_config(start | values), device="cpu")
+
+
+def test_a_model_without_a_name_is_a_sentence() -> None:
+    class Nameless(ScoreModel):
+        def formula(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+            return (head * relation * tail).sum(-1)
+
+    with pytest.raises(ConfigError, match="Nameless has no name"):
+        register_model(Nameless)
 
 
 def test_a_score_function_with_weights_says_what_to_derive_from() -> None:

@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -62,6 +63,14 @@ def test_time_left_shrinks_as_the_search_goes_on(tmp_path: Path) -> None:
         run.go(n_ended=4)
     assert left[0] > left[-1]
     assert all(later < earlier * 1.5 for earlier, later in zip(left, left[1:]))  # estimates may waver, not jump
+
+
+def test_time_left_is_at_most_that_of_the_limit(tmp_path: Path) -> None:
+    run = write_run(tmp_path, n_ended=2)
+    unlimited = summarize(run.state, SOON)["seconds_left"]
+    limited = replace(run.state, time_limit=run.state.seconds + unlimited / 2)
+    assert summarize(limited, SOON)["seconds_left"] == pytest.approx(unlimited / 2)
+    assert summarize(replace(run.state, time_limit=0.0), SOON)["seconds_left"] == 0
 
 
 def test_nothing_measured_means_no_estimate(tmp_path: Path) -> None:

@@ -98,6 +98,19 @@ def test_a_resumed_search_continues_its_run_and_adds_what_is_missing(tmp_path: P
     assert all(row["mrr"] > 0 and row["lr"] > 0 for row in rows)
 
 
+def test_trackers_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    def remember(target: str) -> None:
+        for n in range(1, 41):
+            trackers._write_known(tmp_path, target, {"id": "x", "trials": [str(i) for i in range(n)]})
+
+    threads = [threading.Thread(target=remember, args=(name,)) for name in ("mlflow", "tensorboard", "wandb")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(known["trials"]) for known in trackers._read_known(tmp_path).values()] == [40, 40, 40]
+
+
 def test_the_last_loss_and_epoch_of_a_short_trial_are_sent(tmp_path: Path) -> None:
     state = write_run(tmp_path, n_trials=4).state
     store, search = Recorded(), RunningSearch(tmp_path, state, ("cpu",))

@@ -310,7 +310,7 @@ def test_a_type_is_refused_by_a_graph_without_types() -> None:
         assert "This graph has no types" in reply.json["message"] and "--type-relation" not in reply.json["message"]
 
 
-def test_damage_is_found_after_the_start(model_path: Path, tmp_path: Path) -> None:
+def test_damage_is_found_after_the_start(model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "model"
     shutil.copytree(model_path, folder)
     tables = folder / "embeddings.safetensors"
@@ -320,6 +320,7 @@ def test_damage_is_found_after_the_start(model_path: Path, tmp_path: Path) -> No
     with serving(Service.load(folder, "cpu")) as served:
         wait_for(lambda: served.get("/health").status == 503)
         assert served.get("/health").json["code"] == "model_damaged"
+    assert "damaged" in caplog.text or "checksum" in caplog.text
 
 
 def wait_for(condition, seconds: float = 20) -> None:  # type: ignore[no-untyped-def]

@@ -481,6 +481,8 @@ def percent(probability: float | None) -> str:
     """Return a probability as it is shown, "83 %" or "0.4 %"; empty for None."""
     if probability is None:
         return ""
+    if probability > 0.99:
+        return "> 99 %"  # more digits are beyond what a calibration can tell
     return f"{probability:.0%}".replace("%", " %") if probability >= 0.095 else f"{probability * 100:.2g} %"
 
 

@@ -469,7 +469,7 @@ def _summary_lines(plan: SearchPlan) -> list[str]:
     numbered = [(r.plan.number, note) for r in plan.rounds for note in r.plan.notes]
     changed = list(dict.fromkeys(str(number) for number, note in numbered if note.startswith("guard rail")))
     rounds = f"round{'s' if len(changed) > 1 else ''} {', '.join(changed)}"
-    notes = [f"guard rails enlarged the graph of {rounds}; --verbose shows why"] if changed else []
+    notes = [f"guard rails enlarged the graph of {rounds}; `grash plan --verbose` shows why"] if changed else []
     warnings: dict[str, list[str]] = {}
     for number, note in numbered:
         if note.startswith("warning"):

@@ -29,10 +29,16 @@ MODELS: dict[str, type[KgeModel]] = {model.name: model for model in _ALL}
 
 
 def register_model(model: type[KgeModel]) -> type[KgeModel]:
-    """Add a model of your own to this process, under its `name`. Raises ConfigError for the name of a built-in model.
+    """Add a model of your own to this process, under its `name`.
+
+    Raises ConfigError if the class has no name, or that of a built-in model.
 
     It returns the class, so it can be used as a decorator.
     """
+    if not isinstance(getattr(model, "name", None), str):
+        raise ConfigError(
+            f"{model.__name__} has no name: add a line such as `name = {model.__name__.lower()!r}` to the class."
+        )
     if model.name in {built_in.name for built_in in _ALL} and model not in _ALL:
         raise ConfigError(f"{model.name!r} is a built-in model (`grash models` lists them): choose another name.")
     MODELS[model.name] = model

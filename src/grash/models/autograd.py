@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from grash.errors import ConfigError
 from grash.kernels.pair_scores import Pair, row_scores
 from grash.kernels.random import Key, keep_mask
 from grash.models.base import KgeModel, PassBack, Side, Weight, joined
@@ -196,7 +197,15 @@ class ScoreModel(AutogradModel):
         width = self.entity_width(self.dim)
         known, relation = queries[..., :width], queries[..., width:]
         ends = (known, candidates) if side == "tail" else (candidates, known)
-        return self.formula(ends[0], relation, ends[1])
+        scores = self.formula(ends[0], relation, ends[1])
+        expected = torch.broadcast_shapes(known.shape[:-1], candidates.shape[:-1])
+        if scores.shape != expected:
+            rows = " and ".join(str(tuple(end.shape)) for end in (known, candidates))
+            raise ConfigError(
+                f"The formula of {self.name} returned scores of shape {tuple(scores.shape)} for rows of shapes {rows}. "
+                f"It must return {tuple(expected)}: one score per triple, e.g. `.sum(-1)` over the last axis."
+            )
+        return scores
 
 
 def batch_norm(name: str, n_channels: int, *, affine: bool = False) -> dict[str, Weight]:

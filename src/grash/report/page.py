@@ -117,13 +117,22 @@ def _render(state: SearchState, summary: dict[str, Any], folder: Path, warned: s
             calibration=calibration,
             scored=scored,
             few=scored < _ENOUGH,
-            notes=[f"Round {r.plan.number}: {note}" for r in state.rounds for note in r.plan.notes],
+            notes=_time_notes(state)
+            + [f"Round {r.plan.number}: {note}" for r in state.rounds for note in r.plan.notes],
             correlations=", ".join(found),
             trials=_trials(state, parameters),
             settings=[(name, _setting_text(value)) for name, value in state.settings.items()],
             about=about + [(f"version of {name}", str(value)) for name, value in versions.items()],
         )
     )
+
+
+def _time_notes(state: SearchState) -> list[str]:
+    """Return the time limit and what it changed on the way."""
+    if state.settings.get("time") is None:
+        return []
+    limit = f"The search was given {format_duration(state.settings['time'])}."
+    return [limit, *(f"Changed on the way: {change}." for change in state.changes)]
 
 
 def _tested(state: SearchState, folder: Path, warned: set[str]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def n_entrants(state: SearchState, number: int) -> int:
 def seconds_left(state: SearchState, now: datetime) -> float | None:
     """Return the expected seconds to the end: remaining cost times measured seconds per cost.
 
-    None if the search is over or nothing has been measured yet.
+    At most what is left of a time limit. None if the search is over or nothing has been measured yet.
     """
     pace = _seconds_per_cost(state)
     if state.finished or pace is None:
@@ -143,7 +143,7 @@ def seconds_left(state: SearchState, now: datetime) -> float | None:
     if state.settings.get("final_train", True) and state.final is None:
         done = 0.0 if state.final_running is None else _seconds_since(state.final_running, now)
         total += max(0.0, pace * (1 - _share_before(state)) - done)
-    return total
+    return total if state.time_limit is None else min(total, max(0.0, state.time_limit - state.seconds))
 
 
 def failures(state: SearchState) -> list[dict[str, Any]]:

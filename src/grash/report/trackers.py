@@ -35,6 +35,7 @@ _EVERY_SECONDS = 10.0  # between two reports of the progress of a trial
 _PATIENCE = 30.0  # seconds that the end of a search waits for a store
 _MAX_TEXT = 500  # characters of a parameter; MLflow refuses long ones
 _log = logging.getLogger(__name__)
+_KNOWN_LOCK = threading.Lock()
 _SECRET = re.compile(r"//[^/@]*@")  # user and password of a URI, which no file of the run folder should have
 Metrics = dict[str, float]
 
@@ -415,5 +416,6 @@ def _read_known(folder: Path) -> dict[str, Any]:
 
 
 def _write_known(folder: Path, target: str, known: dict[str, Any]) -> None:
-    targets = {**_read_known(folder), target: known}
-    write_json(folder / TRACKERS_FILE, {"schema": SCHEMA, "version": VERSION, "targets": targets})
+    with _KNOWN_LOCK:  # every tracker writes from its own thread
+        targets = {**_read_known(folder), target: known}
+        write_json(folder / TRACKERS_FILE, {"schema": SCHEMA, "version": VERSION, "targets": targets})

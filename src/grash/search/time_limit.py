@@ -437,7 +437,7 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
         }
     if fitting == epochs:
         return {"final_epochs": epochs, "why": []}
-    why = [f"final training: about {fitting:g} of {epochs:g} epochs, to end in time"]
+    why = [f"final training: up to {epochs:g} epochs, about {fitting:g} expected until the time is over"]
     needs_all = state.configurations[state.winner].values.get("schedule") in FIXED_LENGTH_SCHEDULES
     return {"final_epochs": fitting if needs_all else epochs, "why": why}
 

@@ -7,6 +7,7 @@ becomes a path.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from functools import cached_property
 from itertools import zip_longest
@@ -27,6 +28,8 @@ from grash.errors import GrashError, InputError, UnknownName
 from grash.files import CHECKSUMS_FILE
 from grash.models.store import model_folder, verify_model
 from grash.report.map import map_data
+
+_log = logging.getLogger(__name__)
 
 MAX_K = 1000
 MAX_FACTS = 1000
@@ -73,6 +76,7 @@ class Service:
         except (GrashError, OSError) as error:
             if self.replaced is None:  # the files of a replaced folder are not those that are served
                 self.verified, self.damage = False, str(error)
+                _log.warning("%s", error)
 
     @property
     def replaced(self) -> str | None:
