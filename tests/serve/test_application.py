@@ -92,6 +92,7 @@ def test_a_name_is_no_formula_in_a_spreadsheet(client: Client) -> None:
         ({"head": "Lima", "relation": "near", "answer_type": "Rome"}, 400, "bad_question", "No entity has the type"),
         ({"head": "Lima", "tail": "Rome", "answer_type": "City"}, 400, "bad_question", "question for a relation"),
         ({"head": "x" * 5000, "relation": "near"}, 400, "bad_request", "at most 4096 characters"),
+        ({"head": "Lima", "relation": "near", "like_know": "0"}, 400, "bad_request", "or field 'like_know'"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_a_sentence_with_a_code(client: Client, asked: dict, status: int, code: str, message: str) -> None:

@@ -54,12 +54,9 @@ class AskedQuestion(BaseModel):
     tail: str | None = Field(None, max_length=_MAX_NAME)
 
 
-class OneQuestion(BaseModel):
+class OneQuestion(AskedQuestion):
     """A question with conditions on its answers, as parameters of an address."""
 
-    head: str | None = Field(None, max_length=_MAX_NAME)
-    relation: str | None = Field(None, max_length=_MAX_NAME)
-    tail: str | None = Field(None, max_length=_MAX_NAME)
     k: int = Field(10, description=f"Number of answers, 1 to {MAX_K:,}.")
     like_known: bool = Field(True, description="Only entities seen on that side of the relation in train.")
     new_only: bool = Field(False, description="Leave out answers that are in the graph.")
@@ -78,9 +75,6 @@ class AskedBatch(BaseModel):
     like_known: bool = Field(True, description="Only entities seen on that side of the relation in train.")
     new_only: bool = Field(False, description="Leave out answers that are in the graph.")
     answer_type: str | None = Field(None, max_length=_MAX_NAME, description="Only entities with this type.")
-
-
-AnyQuestion = AskedQuestion | OneQuestion
 
 
 class Answer(BaseModel):
@@ -228,7 +222,7 @@ class _Endpoints:
         return PlainTextResponse(self.metrics.text(self.batcher.n_waiting), media_type="text/plain; version=0.0.4")
 
     async def _answer(
-        self, asked: Sequence[AnyQuestion], k: int, conditions: Conditions, write: Callable[[Answered], Response]
+        self, asked: Sequence[AskedQuestion], k: int, conditions: Conditions, write: Callable[[Answered], Response]
     ) -> Response:
         check_k(k)
         service = self.service
@@ -248,7 +242,7 @@ class _Endpoints:
             return reply()
         return await asyncio.get_running_loop().run_in_executor(self.others, reply)
 
-    def _queries(self, asked: Sequence[AnyQuestion]) -> list[IdQuery]:
+    def _queries(self, asked: Sequence[AskedQuestion]) -> list[IdQuery]:
         queries = []
         for i, question in enumerate(asked, 1):
             try:
@@ -306,6 +300,9 @@ def _add_errors(api: FastAPI, endpoints: _Endpoints) -> None:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return _json({"code": "bad_request", "message": "The body is not JSON: see /docs."}, 400)
+        if first["type"] == "extra_forbidden":
+            text = f"There is no parameter or field {str(first['loc'][-1])[:200]!r}: /docs lists them."
+            return _json({"code": "bad_request", "message": text}, 400)
         where = ".".join(str(part) for part in first["loc"] if part not in ("query", "body")) or "The body"
         return _json({"code": "bad_request", "message": f"{where[:200]}: {first['msg']}."}, 400)
 
