@@ -29,6 +29,7 @@ from grash.reduction.subgraph import Subgraph
 from grash.training.checkpoint import TrainState
 from grash.training.loop import Training
 from grash_study.pool import StudyGraphs, config_on, make_pool
+from grash_study.recorded import Recorded
 from grash_study.run import GraphTrainer
 from grash_study.statistics import spearman
 from grash_study.table import Table
@@ -117,9 +118,9 @@ def joined(triples: np.ndarray, train: np.ndarray, n_entities: int) -> np.ndarra
 def predictions(table: Table, best: int) -> None:
     """Of the best configurations, by the table alone: ρ of the validation at some fidelities with that in full."""
     chosen = [int(n) for n in np.argsort(-table.test["mrr"])[:best]]
-    full = [float(np.nanmax(table.valid[-1, :, n])) for n in chosen]
+    full, recorded = [float(np.nanmax(table.valid[-1, :, n])) for n in chosen], Recorded(table)
     for graph, epochs in ((0.5, 0.5), (2**-0.5, 1.0), (1.0, 0.25)):
-        rho = spearman([table.score(n, graph, epochs) for n in chosen], full).rho
+        rho = spearman(recorded.valid_at(graph, epochs)[chosen], full).rho
         words = f"{graph:.2f} of the graph, {epochs:g} of the epochs"
         print(f"{len(chosen)} best, {words}: ρ {rho:.2f} with full validation")
 

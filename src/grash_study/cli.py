@@ -222,7 +222,7 @@ def table(
         say("No table is written yet: it needs trainings on the whole graph, and there are none.")
     elif study.running["page"]:
         path = to if to is not None else study.running["out"] / "tables" / f"{study.pool.name}.parquet"
-        made = make_table(study.store, study.pool, guard_rails=study.graphs.guard_rails(), cells=cells)
+        made = make_table(study.store, study.pool, guard_rails=study.graphs.guard_rails())
         made.save(path)
         say(f"{path}: {made.n} configurations × {len(made.graph_fractions)} graphs")
     _leave(finished)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -78,10 +78,7 @@ class Comparison:
     reference: str
     rows: tuple[Row, ...]
     costs: Floats  # (C,) at which curves were evaluated
-    ceilings: tuple[
-        Row, ...
-    ] = ()  # choosing by validation and by test, after full trainings of the reference's members
-    notes: tuple[str, ...] = ()  # what the table lacks, and whose rounds were scored on another graph
+    ceilings: tuple[Row, ...]  # choosing by validation and by test, after full trainings of the reference's members
 
     def row(self, name: str) -> Row:
         return next(r for r in self.all_rows if r.name == name)
@@ -110,9 +107,8 @@ def compare(
         )
     costs = np.geomspace(_FIRST_COST, max(m.budget or budget for m in methods), _N_COSTS)
     counts = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES) / seeds
-    runs, asked = {}, {}
+    runs = {}
     for method in sorted(methods, key=lambda m: m.name != reference):
-        bench.asked.clear()
         start = time.perf_counter()
         try:
             traces = [method(bench, seed, budget) for seed in range(seeds)]
@@ -122,11 +118,8 @@ def compare(
             say(f"{bench.name}: {method.name} is left out. {error}")
             continue
         milliseconds = 1e3 * (time.perf_counter() - start) / seeds
-        runs[method.name], asked[method.name] = (traces, milliseconds), set(bench.asked)
+        runs[method.name] = (traces, milliseconds)
         say(f"{bench.name}: {method.name}, {milliseconds:.2f} ms a search")
-    notes = (*bench.notes, *_substitutes(bench, asked))
-    for note in notes:
-        say(f"{bench.name}: {note}")
     base = np.array([t.test_mrr(bench) for t in runs[reference][0]])
     rows = [_row(bench, name, *runs[name], base, costs, counts) for name in names if name in runs]
     judges = ((BY_VALIDATION, np.nan_to_num(bench.full_scores)), (BY_TEST, bench.truth))
@@ -134,7 +127,7 @@ def compare(
         _row(bench, name, [_all_in_full(bench, t.first, judge) for t in runs[reference][0]], 0.0, base, costs, counts)
         for name, judge in judges
     ]
-    return Comparison(bench, budget, seeds, reference, tuple(rows), costs, tuple(ceilings), notes)
+    return Comparison(bench, budget, seeds, reference, tuple(rows), costs, tuple(ceilings))
 
 
 def anytime(bench: Recorded, traces: Sequence[Trace], costs: Floats) -> Floats:
@@ -146,22 +139,6 @@ def anytime(bench: Recorded, traces: Sequence[Trace], costs: Floats) -> Floats:
         last = np.searchsorted(at, costs * (1 + 1e-9), side="right") - 1
         total += np.where(last >= 0, truth[last], np.nan)
     return total / len(traces)
-
-
-def _substitutes(bench: Recorded, asked: Mapping[str, set[float]]) -> list[str]:
-    """Return a sentence for each graph that answered in place of others: for which methods and which g."""
-    found: dict[float, dict[str, list[str]]] = {}
-    for name, fractions in asked.items():
-        for g in sorted(fractions):
-            if (there := bench.substitute_for(g)) is not None:
-                found.setdefault(there, {}).setdefault(name, []).append(f"{g:.3g}")
-    return [
-        f"Some rounds were scored on a {'smaller' if there < 1 else 'larger'} graph than asked, g = {there:.3g}, since "
-        f"the table has no subgraph of the size they ask for: "
-        + "; ".join(f"{name} (g = {', '.join(dict.fromkeys(fractions))})" for name, fractions in methods.items())
-        + "."
-        for there, methods in found.items()
-    ]
 
 
 def _all_in_full(bench: Recorded, first: Sequence[int], judge: Floats) -> Trace:
@@ -235,7 +212,6 @@ def write_methods_page(
         f"{bench.n} configurations, {found.seeds:,} seeds, B = {found.budget:g} full runs. Compared with "
         f"**{found.reference}** seed by seed; what every seed picked: [{name}.parquet]({name}.parquet). "
         + _caveat(str(bench.n), found.seeds),
-        *found.notes,
         _numbers(found),
         *([(f"{name}-curves", _curves(found), "Test MRR of the incumbent by cost")] if kind == "methods" else []),
         (f"{name}-gains", _gains(found), "Gain in test MRR over the reference"),
@@ -267,7 +243,6 @@ def write_overview(
         + ", ".join(f"[{pool}]({_file_name(f, kind, label, pool)}.md)" for pool, f in zip(pools, several))
         + ". "
         + _caveat(" or ".join(dict.fromkeys(str(f.bench.n) for f in several)), first.seeds),
-        *(f"{pool}: {note}" for pool, found in zip(pools, several) for note in found.notes),
         Rows(("method", *pools, "mean gain"), tuple(rows)),
         f"The last two rows train all n configurations of **{first.reference}** in full; the very last profits from "
         f"noise of the test triples.",

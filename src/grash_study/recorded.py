@@ -26,33 +26,27 @@ from grash.search.trial import Configuration, Round, TrialResult
 from grash_study.table import Table
 
 Scores = NDArray[np.float64]
-_MAX_MISSING = 0.1  # of the members: a graph that lacks more of them is left out, instead of them
-_HALF_STEP = 2**0.5  # between a table's graphs
-_CLOSE = 1e-6
 _JUDGED = {  # settings that a table can judge
     "n_trials", "eta", "budget", "variant", "guard_rails", "carry_over", "trend", "last_round_holdout", "seed",
 }  # fmt: skip
-_COMPLETE_IT = "run `grash study table` until it is complete."
 
 
 class Recorded:
     """A table that methods ask for scores: G graphs, F epoch fractions, n pool members.
 
-    Members are the configurations that were trained in full on every graph. A subgraph that lacks more than a tenth of
-    them is left out instead. `isolated` answers for last rounds that hold out isolated pairs, if the table has them.
+    Members are the configurations that were trained in full on every graph. `isolated` answers for last rounds that
+    hold out isolated pairs, if the table has them.
     """
 
     def __init__(self, table: Table, main: Recorded | None = None) -> None:
         """main: the one whose `isolated` this is."""
-        self.notes = _notes(table) if main is None else ()  # what is left out or missing
-        self.table = table = _without_incomplete(table)
+        self.table = table
         self.members: NDArray[np.intp] = np.flatnonzero(_complete_members(table)) if main is None else main.members
-        self.asked: set[float] = set() if main is None else main.asked  # graph fractions that were asked for
         self.n, self.name = len(self.members), str(table.meta["dataset"])
         if self.n < 2:
             raise InputError(
                 f"The table of {self.name} has {self.n} configurations that were trained on every graph, and a method "
-                f"needs 2 or more: {_COMPLETE_IT}"
+                f"needs 2 or more: run `grash study table` until it is complete."
             )
         self.fractions: Scores = np.asarray(table.graph_fractions, float)
         self.epochs: Scores = np.concatenate([[0.0], table.epoch_fractions])
@@ -62,10 +56,10 @@ class Recorded:
         self.n_entities, self.n_train = int(table.entities[-1]), int(table.triples[-1])
         self.max_epochs = float(table.meta["epochs"])
         self.smallest_fraction = lru_cache(maxsize=64)(self._smallest_fraction)
+        self.scores = lru_cache(maxsize=4096)(self._scores)
         self.rises = lru_cache(maxsize=4096)(self._rises)
         self.part_seen = lru_cache(maxsize=4096)(self._part_seen)
         self._cached_shape = lru_cache(maxsize=4096)(self._shape)
-        self._cached_scores = lru_cache(maxsize=4096)(self._scores)
         self._settings = lru_cache(maxsize=256)(self._make_settings)
         self.isolated = None if table.isolated is None else Recorded(table.isolated, self)
 
@@ -84,13 +78,14 @@ class Recorded:
     def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
         return self.judge(isolated)._cached_shape(fractions)
 
-    def scores(self, g: float, e: float) -> Scores:
-        """Return (n,) scores of trials on a graph fraction after e of the epochs; NaN if diverged by then.
+    def valid_at(self, g: float, e: float) -> Scores:
+        """Return (n,) validation MRR at a graph and an epoch fraction, interpolated between recorded ones.
 
-        A score is the better of `Table.score` at e/2 and e, as in a search (docs/decisions/0018).
+        If a training diverged by then on the farther of two graphs, the nearer one alone counts.
         """
-        self.asked.add(g)
-        return self._cached_scores(g, e)
+        near, other, share = self.table.neighbors(g)
+        there, beyond = self._at_epoch(self.curves[near], e), self._at_epoch(self.curves[other], e)
+        return np.where(self.failed[other] <= e, there, (1 - share) * there + share * beyond)
 
     @cached_property
     def full_scores(self) -> Scores:
@@ -100,20 +95,6 @@ class Recorded:
     def best_of(self, numbers: Sequence[int]) -> float:
         """Return the best test MRR at full fidelity among members."""
         return float(self.truth[list(numbers)].max()) if len(numbers) else 0.0
-
-    def substitute_for(self, g: float) -> float | None:
-        """Return the graph fraction that answers in place of one that the table should have; None if nothing is amiss.
-
-        That is the largest subgraph for a larger fraction that was planned or is half a step away, and the whole graph
-        if there is no subgraph.
-        """
-        below = self.fractions[self.fractions < 1].tolist()
-        if g >= 1 or not below:
-            return None if g >= 1 else 1.0
-        largest = below[-1]
-        lacks = any(largest < planned < 1 for planned in self.table.missing)
-        limit = largest * (1 + _CLOSE) if lacks else largest * _HALF_STEP * (1 - _CLOSE)
-        return float(largest) if g > limit else None
 
     def settings(self, preset: str, budget: float, changes: Sequence[tuple[str, Any]]) -> SearchSettings:
         """Return a preset with changes; a setting that acts on trainings, subgraphs or draws is an error."""
@@ -180,21 +161,20 @@ class Recorded:
         return simulate(state, settings, self, run_trials)
 
     def _scores(self, g: float, e: float) -> Scores:
+        """(n,) scores of trials on a graph fraction after e of the epochs; NaN if diverged by then.
+
+        A score is the better of the validations at e/2 and e, as in a search (docs/decisions/0018).
+        """
         near, _, _ = self.table.neighbors(g)
-        return np.where(self.failed[near] <= e, np.nan, np.maximum(self._at(g, e / 2), self._at(g, e)))
+        return np.where(self.failed[near] <= e, np.nan, np.maximum(self.valid_at(g, e / 2), self.valid_at(g, e)))
 
     def _rises(self, g: float, e: float) -> Scores:
         """(n,) by how much a trial's second validation exceeds its first; 0 if it does not."""
-        return np.maximum(0.0, self._at(g, e) - self._at(g, e / 2))
+        return np.maximum(0.0, self.valid_at(g, e) - self.valid_at(g, e / 2))
 
     def _part_seen(self, g: float, e: float) -> Scores:
         """(n,) share of a trial's positives that it sees: 1, or less if it diverges."""
         return np.minimum(1.0, self.failed[self.table.neighbors(g)[0]] / e)
-
-    def _at(self, g: float, e: float) -> Scores:
-        near, other, share = self.table.neighbors(g)
-        there, beyond = self._at_epoch(self.curves[near], e), self._at_epoch(self.curves[other], e)
-        return np.where(self.failed[other] <= e, there, (1 - share) * there + share * beyond)
 
     def _at_epoch(self, curves: Scores, e: float) -> Scores:
         above = min(max(1, int(np.searchsorted(self.epochs, e))), len(self.epochs) - 1)
@@ -251,54 +231,6 @@ def _complete(table: Table) -> NDArray[np.bool_]:
     run = ~np.isnan(table.valid[:, -1]) | np.isfinite(table.failed)
     run[-1] &= ~np.isnan(table.test["mrr"])
     return run
-
-
-def _incomplete_graphs(table: Table, usual: NDArray[np.bool_]) -> dict[int, int]:
-    """Return {index of a subgraph that lacks more than a tenth of the usual members (n,): how many it lacks}."""
-    lacks = {g: int((usual & ~run).sum()) for g, run in enumerate(_complete(table)[:-1])}
-    return {g: n for g, n in lacks.items() if n > _MAX_MISSING * usual.sum()}
-
-
-def _incomplete(table: Table) -> dict[int, int]:
-    """Return the incomplete graphs of a table; none if that would leave no subgraph."""
-    complete = _complete(table)
-    found = _incomplete_graphs(table, complete[-1] & (complete.mean(axis=0) >= 0.5))
-    return found if len(found) < len(table.graph_fractions) - 1 else {}
-
-
-def _incomplete_isolated(table: Table) -> dict[int, int]:
-    return {} if table.isolated is None else _incomplete_graphs(table.isolated, _complete(table.isolated)[-1])
-
-
-def _without_incomplete(table: Table) -> Table:
-    """Return both tables without incomplete graphs; without that of last rounds if none of its subgraphs are left."""
-    isolated = table.isolated
-    if isolated is not None:
-        left_out = _incomplete_isolated(table)
-        isolated = isolated.without(left_out) if len(left_out) < len(isolated.graph_fractions) - 1 else None
-    return replace(table.without(_incomplete(table)), isolated=isolated)
-
-
-def _notes(table: Table) -> tuple[str, ...]:
-    """Return what the table lacks, in sentences."""
-    found = []
-    for missing, how in ((table.missing, ""), (table.missing_isolated, " as last rounds have them (`isolated`)")):
-        if missing:
-            fractions = ", ".join(f"{g:.3g}" for g in missing)
-            found.append(
-                f"The table is incomplete: nothing was trained on the graph fractions {fractions}{how}, for which the "
-                f"neighboring graphs answer; {_COMPLETE_IT}"
-            )
-    left_out = [(table, g, n, "") for g, n in _incomplete(table).items()]
-    if table.isolated is not None:
-        last = " as last rounds have it (`isolated`)"
-        left_out += [(table.isolated, g, n, last) for g, n in _incomplete_isolated(table).items()]
-    for part, g, n, how in left_out:
-        found.append(
-            f"The graph fraction {part.graph_fractions[g]:.3g}{how} is left out: {n} configurations were not trained "
-            f"on it, and the neighboring graphs answer instead; {_COMPLETE_IT}"
-        )
-    return tuple(found)
 
 
 def _curves(epochs: Scores, valid: Scores, failed: Scores) -> Scores:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from grash.files import atomic_file
 from grash.reduction.subgraph import holdout_size
 from grash.search.graphs import SearchGraphs
 from grash.search.schedule import Shape, isolated_shape
-from grash.search.settings import SearchSettings, make_settings
+from grash.search.settings import SearchSettings
 from grash_study.pool import Pool, StudyGraphs
 from grash_study.store import MARKS, REGULAR, TESTED, Cell, Entry, Store, cells_on, rounded
 
@@ -31,10 +30,6 @@ GRAPHS = MARKS[2:-1]  # of the train triples: 1/64 … 0.71, in half-steps of 2
 _CLOSE = 1e-6  # of a step between graphs: a store rounds fractions
 _NEAR_MARK = 1e-4  # relative: the epochs of a round come from whole positives and miss a usual mark by a part of one
 _SIZES = ("entities", "relations", "triples", "n_valid")
-_COLUMNS = (
-    "number", "graph_fraction", "epoch_fraction", "isolated", "valid_mrr", "failed_at", "seconds", *_SIZES,
-    *(f"test_{name}" for name in TESTED), "configuration",
-)  # fmt: skip
 Floats = NDArray[np.float64]
 
 
@@ -46,8 +41,7 @@ class Table:
     configurations: list[dict[str, Any]]
     graph_fractions: tuple[float, ...]
     epoch_fractions: tuple[float, ...]
-    valid: Floats  # (G, F, n) validation MRR: 0 once diverged, NaN if not run so far, interpolated if not measured
-    measured: NDArray[np.bool_]  # (G, F)
+    valid: Floats  # (G, F, n) validation MRR: 0 once diverged, NaN if it was not validated there
     failed: Floats  # (G, n) epoch fraction at which it diverged, or inf
     test: dict[str, Floats]  # by metric, (n,) of the full training; NaN if not run
     seconds: Floats  # (G, n)
@@ -60,38 +54,6 @@ class Table:
     @property
     def n(self) -> int:
         return len(self.configurations)
-
-    @property
-    def missing(self) -> tuple[float, ...]:
-        """Planned graph fractions on which nothing was trained in full; none if no plan is known."""
-        return _absent(self.meta.get("planned_graphs", ()), self.graph_fractions)
-
-    @property
-    def missing_isolated(self) -> tuple[float, ...]:
-        """The same for the graphs of last rounds."""
-        there = () if self.isolated is None else self.isolated.graph_fractions
-        return _absent(self.meta.get("planned_isolated", ()), there)
-
-    def without(self, graphs: Collection[int]) -> Table:
-        """Return the table without some of its graphs, given by index."""
-        left = [g for g in range(len(self.graph_fractions)) if g not in graphs]
-        arrays = {name: getattr(self, name)[left] for name in ("valid", "measured", "failed", "seconds", *_SIZES)}
-        return replace(self, graph_fractions=tuple(self.graph_fractions[g] for g in left), **arrays)
-
-    def score(self, number: int, graph: float, epochs: float) -> float:
-        """Return the validation MRR of a configuration at (g, e).
-
-        In g, linear in log g between two neighbors: 0 if it has diverged on the nearer one; only the nearer counts if
-        it has diverged on the other. In e, linear between measured ones, 0 at e = 0; after a divergence 0, and up to
-        it the last validation.
-        """
-        near, other, share = self.neighbors(graph)
-        if epochs >= self.failed[near, number]:
-            return 0.0
-        there = self._on_graph(near, number, epochs)
-        if epochs >= self.failed[other, number]:
-            return there
-        return (1 - share) * there + share * self._on_graph(other, number, epochs)
 
     def neighbors(self, graph: float) -> tuple[int, int, float]:
         """Return (nearer, other, share of the other ≤ 1/2) of the table's graphs on both sides of a fraction, in log g.
@@ -124,11 +86,13 @@ class Table:
         """Write one Parquet file: a row per validation, and the rest as JSON in the file's metadata."""
         import polars as pl
 
-        rows = self._rows(isolated=False) + ([] if self.isolated is None else self.isolated._rows(isolated=True))
-        seen = {row[0] for row in rows}
+        parts = [self._columns(isolated=False)]
+        if self.isolated is not None:
+            parts.append(self.isolated._columns(isolated=True))
+        frame = pl.concat([pl.DataFrame(part) for part in parts])
+        seen = set(frame["number"])
         not_run = {str(i): values for i, values in enumerate(self.configurations) if i not in seen}
         about = {"schema": SCHEMA, "version": VERSION, "meta": self.meta, "not_run": not_run}
-        frame = pl.DataFrame(rows, schema=list(_COLUMNS), orient="row", infer_schema_length=None)
         with atomic_file(Path(path)) as aside:
             frame.write_parquet(aside, compression="zstd", metadata={"grash": json.dumps(about, ensure_ascii=False)})
 
@@ -151,25 +115,22 @@ class Table:
                 f"{path} is not a table of a study ({error}): make it again with `grash study table`."
             ) from error
 
-    def _on_graph(self, g: int, number: int, epochs: float) -> float:
-        there = np.asarray(self.epoch_fractions) < self.failed[g, number]
-        marks = np.concatenate([[0.0], np.asarray(self.epoch_fractions)[there]])
-        return float(np.interp(epochs, marks, np.concatenate([[0.0], self.valid[g, there, number]])))
+    def _columns(self, *, isolated: bool) -> dict[str, Any]:
+        """Return the columns of the file, a row per validation.
 
-    def _rows(self, *, isolated: bool) -> list[tuple[Any, ...]]:
-        """isolated: without the whole graph, which has its own rows."""
-        rows = []
-        values = [json.dumps(c, sort_keys=True) for c in self.configurations]
-        for g, graph in enumerate(self.graph_fractions[: -1 if isolated else None]):
-            sizes, whole = [int(getattr(self, name)[g]) for name in _SIZES], g == len(self.graph_fractions) - 1
-            for i in range(self.n):
-                after = (float(self.failed[g, i]), float(self.seconds[g, i]), *sizes)
-                tests = [float(self.test[name][i]) if whole else math.nan for name in TESTED]
-                for f, epochs in enumerate(self.epoch_fractions):
-                    mrr = float(self.valid[g, f, i])
-                    if self.measured[g, f] and not math.isnan(mrr):
-                        rows.append((i, graph, epochs, isolated, mrr, *after, *tests, values[i]))
-        return rows
+        isolated: without the whole graph, whose rows are those of the main table.
+        """
+        graphs, epochs = np.asarray(self.graph_fractions), np.asarray(self.epoch_fractions)
+        measured = ~np.isnan(self.valid[: -1 if isolated else None])
+        g, number, f = np.nonzero(measured.transpose(0, 2, 1))
+        values = np.array([json.dumps(values, sort_keys=True) for values in self.configurations])
+        tests = {f"test_{name}": np.where(graphs[g] == 1, self.test[name][number], math.nan) for name in TESTED}
+        return {
+            "number": number, "graph_fraction": graphs[g], "epoch_fraction": epochs[f],
+            "isolated": np.full(len(g), isolated), "valid_mrr": self.valid[g, f, number],
+            "failed_at": self.failed[g, number], "seconds": self.seconds[g, number],
+            **{name: getattr(self, name)[g] for name in _SIZES}, **tests, "configuration": values[number],
+        }  # fmt: skip
 
 
 def table_cells(graphs: StudyGraphs) -> list[Cell]:
@@ -199,13 +160,7 @@ def planned_fidelities(graphs: StudyGraphs) -> list[tuple[float, float]]:
     """
     theirs = graphs.pool.settings
     n_trials = min(graphs.pool.n, int(SearchSettings.model_fields["n_trials"].default))
-    settings = make_settings(
-        {
-            "models": theirs.models, "dim": theirs.dim, "max_epochs": theirs.max_epochs, "seed": theirs.seed,
-            "space": theirs.space, "fixed": theirs.fixed, "n_trials": n_trials, "proposals": "random",
-            "final_train": False, "finalists": 0,
-        }
-    )  # fmt: skip
+    settings = theirs.model_copy(update={"n_trials": n_trials, "final_train": False, "finalists": 0})
     search = SearchGraphs(graphs.pool.dataset, settings)
     search.share_cores(graphs.search)
     found = []
@@ -216,27 +171,17 @@ def planned_fidelities(graphs: StudyGraphs) -> list[tuple[float, float]]:
     return found
 
 
-def make_table(store: Store, pool: Pool, *, guard_rails: dict[str, float], cells: Sequence[Cell] = ()) -> Table:
-    """Return the table of what a store has of a pool. Graphs on which nothing was trained in full are left out.
-
-    cells: those of `table_cells`; the table then knows which graphs were planned.
-    """
+def make_table(store: Store, pool: Pool, *, guard_rails: dict[str, float]) -> Table:
+    """Return the table of what a store has of a pool. Graphs on which nothing was trained in full are left out."""
     mine = [e for e in store.entries.values() if e.worked and 0 <= e.number < pool.n]
     if not any(e.technique == "whole" and e.marks[-1] == 1 for e in mine):
         raise InputError(f"{store.path} has no training on the whole graph yet, which a table needs: run them first.")
-    known: dict[str, Any] = {"guard_rails": guard_rails}
-    if cells:
-        for name, techniques in (("planned_graphs", ("core-order", "whole")), ("planned_isolated", ("isolated",))):
-            known[name] = sorted({c.fraction for c in cells if c.technique in techniques})
+    meta = {**store.meta, "guard_rails": guard_rails}
     usual, isolated = (
-        _of_entries([e for e in mine if e.technique in (technique, "whole")], {**store.meta, **known}, pool)
+        _of_entries([e for e in mine if e.technique in (technique, "whole")], meta, pool)
         for technique in ("core-order", "isolated")
     )
     return replace(usual, isolated=isolated if len(isolated.graph_fractions) > 1 else None)
-
-
-def _absent(planned: Iterable[float], there: Iterable[float]) -> tuple[float, ...]:
-    return tuple(g for g in planned if not any(math.isclose(g, f, rel_tol=_CLOSE) for f in there))
 
 
 def _of_entries(mine: list[Entry], meta: dict[str, Any], pool: Pool) -> Table:
@@ -249,9 +194,8 @@ def _of_entries(mine: list[Entry], meta: dict[str, Any], pool: Pool) -> Table:
     for entry in mine:
         g, n = graphs.index(entry.fraction), entry.number
         for mark in entry.marks:
-            value, f = entry.valid(mark), marks.index(mark)
-            table.valid[g, f, n] = math.nan if value is None else value
-            table.measured[g, f] = True
+            value = entry.valid(mark)
+            table.valid[g, marks.index(mark), n] = math.nan if value is None else value
         table.failed[g, n] = math.inf if entry.failed is None else entry.failed
         table.seconds[g, n] = entry.seconds
         sizes = (entry.n_entities, entry.n_relations, entry.n_train, entry.n_valid)
@@ -260,7 +204,7 @@ def _of_entries(mine: list[Entry], meta: dict[str, Any], pool: Pool) -> Table:
         if entry.technique == "whole" and entry.marks[-1] == 1:
             for name in TESTED:
                 table.test[name][n] = entry.test[name] if entry.test else 0.0
-    return _filled(table)
+    return table
 
 
 def _empty(
@@ -268,8 +212,8 @@ def _empty(
 ) -> Table:
     G, F, n = len(graphs), len(marks), len(configurations)  # noqa: N806 (letters of the docstring)
     return Table(
-        meta, configurations, tuple(graphs), tuple(marks), np.full((G, F, n), np.nan), np.zeros((G, F), bool),
-        np.full((G, n), np.inf), {name: np.full(n, np.nan) for name in TESTED}, np.full((G, n), np.nan),
+        meta, configurations, tuple(graphs), tuple(marks), np.full((G, F, n), np.nan), np.full((G, n), np.inf),
+        {name: np.full(n, np.nan) for name in TESTED}, np.full((G, n), np.nan),
         np.zeros(G, np.int64), np.zeros(G, np.int64), np.zeros(G, np.int64), np.zeros(G, np.int64),
     )  # fmt: skip
 
@@ -290,26 +234,11 @@ def _of_rows(meta: dict[str, Any], values: list[dict[str, Any]], columns: dict[s
     graphs, g = np.unique(columns["graph_fraction"], return_inverse=True)
     marks, f = np.unique(columns["epoch_fraction"], return_inverse=True)
     table, number = _empty(meta, values, graphs.tolist(), marks.tolist()), columns["number"]
-    table.valid[g, f, number], table.measured[g, f] = columns["valid_mrr"], True
+    table.valid[g, f, number] = columns["valid_mrr"]
     table.failed[g, number], table.seconds[g, number] = columns["failed_at"], columns["seconds"]
     for name in _SIZES:
         getattr(table, name)[g] = columns[name]
     whole = g == len(graphs) - 1
     for name in TESTED:
         table.test[name][number[whole]] = columns[f"test_{name}"][whole]
-    return _filled(table)
-
-
-def _filled(table: Table) -> Table:
-    """Interpolate, in place, at the epoch fractions at which a graph was not validated."""
-    marks = np.asarray(table.epoch_fractions)
-    for g, n in np.ndindex(table.failed.shape):
-        values, failed = table.valid[g, :, n], table.failed[g, n]
-        known = ~np.isnan(values) & (marks < failed)
-        if not known.any() and not np.isfinite(failed):
-            continue
-        last = np.inf if np.isfinite(failed) else marks[known][-1]  # up to where it was run
-        empty = np.isnan(values) & (marks <= last)
-        between = np.interp(marks, np.concatenate([[0.0], marks[known]]), np.concatenate([[0.0], values[known]]))
-        values[empty] = np.where(marks >= failed, 0.0, between)[empty]
     return table

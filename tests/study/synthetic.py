@@ -5,6 +5,8 @@ Configurations are real ones of the `paper` space, so that models of them have s
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -67,7 +69,6 @@ def make_table(
         graph_fractions=tuple(graphs),
         epoch_fractions=tuple(epochs),
         valid=valid,
-        measured=np.ones(valid.shape[:2], bool),
         failed=failed,
         test={name: truth * k for name, k in (("mrr", 1.0), ("hits@1", 0.8), ("hits@3", 1.2), ("hits@10", 1.6))},
         seconds=np.ones((len(graphs), n)),
@@ -76,3 +77,28 @@ def make_table(
         triples=(n_train * shares).astype(np.int64),
         n_valid=np.where(whole, 10_000, np.minimum(5000, n_train * shares / 4)).astype(np.int64),
     )
+
+
+def without(table: Table, graphs: Collection[int]) -> Table:
+    """The table without some of its graphs, given by index."""
+    left = [g for g in range(len(table.graph_fractions)) if g not in graphs]
+    names = ("valid", "failed", "seconds", "entities", "relations", "triples", "n_valid")
+    arrays = {name: getattr(table, name)[left] for name in names}
+    return replace(table, graph_fractions=tuple(table.graph_fractions[g] for g in left), **arrays)
+
+
+def score(table: Table, number: int, graph: float, epochs: float) -> float:
+    """The validation MRR of a configuration at (g, e), one at a time, as docs/reference/tables.md explains it."""
+    near, other, share = table.neighbors(graph)
+    if epochs >= table.failed[near, number]:
+        return 0.0
+    there = _on_graph(table, near, number, epochs)
+    if epochs >= table.failed[other, number]:
+        return there
+    return (1 - share) * there + share * _on_graph(table, other, number, epochs)
+
+
+def _on_graph(table: Table, g: int, number: int, epochs: float) -> float:
+    marks, values = np.asarray(table.epoch_fractions), table.valid[g, :, number]
+    there = ~np.isnan(values) & (marks < table.failed[g, number])
+    return float(np.interp(epochs, [0.0, *marks[there]], [0.0, *values[there]]))

@@ -12,7 +12,7 @@ import pytest
 
 from grash.errors import ConfigError
 from grash_study.compare import anytime, compare, curve_points, write_methods_page, write_overview
-from grash_study.methods import METHODS, SWEEP, Method, Trace, Tracker, read_methods
+from grash_study.methods import METHODS, SWEEP, Method, Trace, read_methods
 from grash_study.recorded import Recorded
 from small_graph import grash
 from study.synthetic import make_table
@@ -254,30 +254,3 @@ def test_pages_say_what_trained_and_what_searched(bench, tmp_path):
     for path in (write_methods_page(found, tmp_path), write_overview([found], tmp_path)):
         line = path.read_text().splitlines()[2]
         assert "computed on none (the trainings) and the CPU of the machine that wrote this page (the searches)" in line
-
-
-def test_rounds_on_a_smaller_graph_than_asked_are_reported(tmp_path):
-    def half(bench: Recorded, rng: np.random.Generator, budget: float) -> Trace:
-        tracker = Tracker(bench, budget, first=[0, 1])
-        tracker.run([0, 1], 0.5, 0.1)
-        return tracker.trace()
-
-    table, said = make_table(n=16, graphs=(1 / 64, 1 / 8, 2**-1.5, 1.0)), []
-    table.meta.update(planned_graphs=[1 / 64, 1 / 8, 2**-1.5, 0.5, 1.0], planned_isolated=[])
-    bench = Recorded(table)
-    found = compare(bench, (Method("epochs", "grash", {"variant": "epoch"}), Method("mine", half)), seeds=2,
-                    say=said.append)  # fmt: skip
-    lacks = (
-        "The table is incomplete: nothing was trained on the graph fractions 0.5, for which the neighboring graphs "
-        "answer; run `grash study table` until it is complete."
-    )
-    smaller = (
-        "Some rounds were scored on a smaller graph than asked, g = 0.354, since the table has no subgraph of the size "
-        "they ask for: mine (g = 0.5)."
-    )
-    assert found.notes == (lacks, smaller)
-    assert [f"drawn: {note}" in said for note in found.notes] == [True, True]
-    for path in (write_methods_page(found, tmp_path), write_overview([found], tmp_path)):
-        assert all(note in path.read_text() for note in found.notes)
-    complete = compare(Recorded(make_table(n=16)), (Method("default", "grash"), Method("mine", half)), seeds=2)
-    assert complete.notes == ()

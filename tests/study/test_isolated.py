@@ -17,6 +17,7 @@ from grash_study.run import run_cells
 from grash_study.table import Table, make_table, table_cells
 from study.small_study import made_up_for, small_pool, small_study
 from study.synthetic import make_table as drawn_table
+from study.synthetic import score, without
 
 GUARD_RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}
 
@@ -32,7 +33,7 @@ def with_isolated(**changes) -> Table:
     """Scores that say little, and beside them such of last rounds that are right; the same truth."""
     usual, right = (drawn_table(correlation=c, **changes) for c in (0.0, 1.0))
     small = [g for g, fraction in enumerate(right.graph_fractions) if fraction < ISOLATED_FROM]
-    return replace(usual, isolated=right.without(small))
+    return replace(usual, isolated=without(right, small))
 
 
 def test_a_study_trains_on_the_graph_of_a_last_round_with_penalties_as_they_are():
@@ -54,12 +55,11 @@ def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(t
     assert run_cells(
         graphs, [c for c in cells if c.number == 0 and c.fraction in (0.5, 1.0)], store, device="cpu"
     ).finished
-    made = make_table(store, graphs.pool, guard_rails=GUARD_RAILS, cells=cells)
+    made = make_table(store, graphs.pool, guard_rails=GUARD_RAILS)
     assert made.graph_fractions == (0.5, 1.0) == made.isolated.graph_fractions
     assert (
         made.valid[0, -1, 0] != made.isolated.valid[0, -1, 0] and made.valid[1, -1, 0] == made.isolated.valid[1, -1, 0]
     )
-    assert set(made.missing_isolated) == there["isolated"] - {0.5}
     for name, value in (("MIN_VALID", 1000), ("ISOLATED_FROM", 1.0)):
         with monkeypatch.context() as other:
             other.setattr(schedule, name, value)
@@ -74,16 +74,16 @@ def test_a_table_with_last_rounds_is_the_same_after_being_written(tmp_path, deci
     store.add(
         made_up_for(c, 0.1 * (c.number + 1) * (2 if c.technique == "isolated" else 1)) for c in cells if c.number < 2
     )
-    table = make_table(store, graphs.pool, guard_rails=GUARD_RAILS, cells=cells)
+    table = make_table(store, graphs.pool, guard_rails=GUARD_RAILS)
     table.save(tmp_path / "t.parquet")
     again = Table.load(tmp_path / "t.parquet")
-    assert again.missing == again.missing_isolated == () and again.configurations == table.configurations
+    assert again.configurations == table.configurations
     for mine, theirs in ((table, again), (table.isolated, again.isolated)):
         assert mine.graph_fractions == theirs.graph_fractions and mine.epoch_fractions == theirs.epoch_fractions
-        for name in ("valid", "failed", "seconds", "entities", "triples", "n_valid", "measured"):
+        for name in ("valid", "failed", "seconds", "entities", "triples", "n_valid"):
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
         np.testing.assert_array_equal(mine.test["mrr"], theirs.test["mrr"])
-    assert again.isolated.score(0, 0.5, 1.0) == pytest.approx(2 * again.score(0, 0.5, 1.0))
+    assert score(again.isolated, 0, 0.5, 1.0) == pytest.approx(2 * score(again, 0, 0.5, 1.0))
 
 
 def test_only_the_last_round_is_decided_by_isolated_pairs():
@@ -128,17 +128,8 @@ def test_hyperband_ends_in_the_last_round_of_a_search():
     assert Method("it", "rungs")(Recorded(few), 0, 3.0).pick == Method("it", "grash")(Recorded(few), 0, 3.0).pick
 
 
-def test_what_last_rounds_lack_takes_no_part_or_is_said():
+def test_members_that_a_last_round_lacks_take_no_part():
     table = with_isolated(n=40)
     table.isolated.valid[0, -1, 7] = np.nan
     bench = Recorded(table)
-    assert 7 not in bench.members and bench.n == 39 and bench.isolated.n == 39 and not bench.notes
-    table.isolated.valid[0, -1, 5:30] = np.nan
-    bench = Recorded(table)
-    assert bench.n == 40 and "0.25 as last rounds have it (`isolated`) is left out: 25 conf" in bench.notes[0]
-    table.isolated.valid[:-1, -1, 5:] = np.nan  # the trainings of last rounds have just begun
-    bench = Recorded(table)
-    assert bench.n == 40 and bench.isolated is None and len(bench.notes) == 2
-    lacking = replace(with_isolated(n=8), isolated=None)
-    lacking.meta["planned_isolated"] = [0.25, 0.5]
-    assert "0.25, 0.5 as last rounds have them" in Recorded(lacking).notes[0]
+    assert 7 not in bench.members and bench.n == 39 and bench.isolated.n == 39

@@ -20,6 +20,7 @@ from grash_study.store import MARKS, has_mark
 from grash_study.table import GRAPHS, Table, make_table, planned_fidelities, table_cells
 from grash_study.transfer import transfer_cells
 from study.small_study import made_up, made_up_for, small_study
+from study.synthetic import score
 
 GUARD_RAILS = {"n_entities": 60, "n_valid": 1000, "fraction": 1.0}
 
@@ -49,22 +50,22 @@ def test_the_table_has_what_the_store_has(tmp_path):
     assert np.isinf(table.failed).all() and table.configurations[0]["dim"] == 4
 
 
-def test_epochs_at_which_a_graph_was_not_validated_are_interpolated(tmp_path):
+def test_epochs_at_which_a_graph_was_not_validated_have_no_value_and_are_interpolated(tmp_path):
     table = made(tmp_path)
-    assert not table.measured[1, 0] and table.valid[1, 0, 0] == pytest.approx(0.25)  # half way to 0.5 at e = 0.5
+    assert np.isnan(table.valid[1, 0, 0]) and score(table, 0, 1.0, 0.25) == pytest.approx(0.25)  # half way to e = 0.5
 
 
 def test_scores_are_exact_where_measured_linear_between_and_between_two_graphs(tmp_path):
     table = made(tmp_path)
-    assert table.score(0, 0.5, 0.5) == 0.2 and table.score(0, 0.5, 0.75) == pytest.approx(0.25)
-    assert table.score(0, 0.5, 0.125) == pytest.approx(0.05)
-    assert table.score(0, 1.0, 1.0) == 0.5 and all(table.score(0, g, 1.0) == 0.3 for g in (0.01, 0.6, 0.99))
+    assert score(table, 0, 0.5, 0.5) == 0.2 and score(table, 0, 0.5, 0.75) == pytest.approx(0.25)
+    assert score(table, 0, 0.5, 0.125) == pytest.approx(0.05)
+    assert score(table, 0, 1.0, 1.0) == 0.5 and all(score(table, 0, g, 1.0) == 0.3 for g in (0.01, 0.6, 0.99))
 
 
 def test_a_diverged_training_scores_nothing_after_and_its_last_validation_before(tmp_path):
     table = made(tmp_path, failed=True)
     assert table.failed[0, 1] == 0.4 and table.valid[0, :, 1].tolist() == [0.4, 0.0, 0.0]
-    assert table.score(1, 0.5, 0.39) == 0.4 and table.score(1, 0.5, 0.4) == 0.0 and table.score(1, 0.5, 1.0) == 0.0
+    assert score(table, 1, 0.5, 0.39) == 0.4 and score(table, 1, 0.5, 0.4) == 0.0 and score(table, 1, 0.5, 1.0) == 0.0
 
 
 def test_sizes_are_exact_at_the_table_s_graphs_and_between_them_elsewhere(tmp_path):
@@ -83,7 +84,7 @@ def test_a_table_is_the_same_after_being_written(tmp_path):
         again = Table.load(tmp_path / "t.parquet")
         assert again.meta == json.loads(json.dumps(table.meta)) and again.configurations == table.configurations
         assert (again.graph_fractions, again.epoch_fractions) == (table.graph_fractions, table.epoch_fractions)
-        for name in ("valid", "failed", "seconds", "entities", "relations", "triples", "n_valid", "measured"):
+        for name in ("valid", "failed", "seconds", "entities", "relations", "triples", "n_valid"):
             np.testing.assert_array_equal(getattr(again, name), getattr(table, name), err_msg=name)
         for name, column in table.test.items():
             np.testing.assert_array_equal(again.test[name], column)
@@ -156,7 +157,7 @@ def test_cells_of_a_table_are_the_whole_graph_halves_and_what_the_default_search
     few = [c for c in cells if c.fraction in (0.5, 1.0)]
     assert run_cells(graphs, few, store, device="cpu").finished
     table = make_table(store, graphs.pool, guard_rails=graphs.guard_rails())
-    assert not np.isnan(table.valid).any() and set(table.graph_fractions) == {0.5, 1.0}
+    assert not np.isnan(table.valid[:, -1]).any() and set(table.graph_fractions) == {0.5, 1.0}
 
 
 def test_planned_epochs_that_miss_a_usual_mark_by_a_hair_are_that_mark(tmp_path, monkeypatch):
@@ -170,29 +171,14 @@ def test_planned_epochs_that_miss_a_usual_mark_by_a_hair_are_that_mark(tmp_path,
         assert all(later > earlier * 1.0001 for earlier, later in zip(cell.marks, cell.marks[1:]))
 
 
-def test_a_table_knows_which_of_its_planned_graphs_it_lacks(tmp_path):
-    graphs, store = small_study(tmp_path, n=2)
-    cells = table_cells(graphs)
-    fractions = sorted({c.fraction for c in cells})
-    store.add(made_up_for(c, 0.1) for c in cells if c.fraction < 0.4 or c.fraction == 1)
-    table = make_table(store, graphs.pool, guard_rails=GUARD_RAILS, cells=cells)
-    table.save(tmp_path / "t.parquet")
-    assert Table.load(tmp_path / "t.parquet").missing == tuple(g for g in fractions if 0.4 < g < 1)
-    assert (
-        make_table(store, graphs.pool, guard_rails=GUARD_RAILS).missing == ()
-    )  # as tables of before, which know no plan
-    store.add(made_up_for(c, 0.1) for c in cells)
-    assert make_table(store, graphs.pool, guard_rails=GUARD_RAILS, cells=cells).missing == ()
-
-
 @given(st.lists(st.floats(0.001, 1), min_size=2, max_size=6, unique=True), st.floats(0.001, 1))
 def test_scores_are_between_those_of_the_curve(marks, epochs):
     marks = sorted(float(f"{m:.6g}") for m in {*marks, 1.0})
     values = [math.sin(5 * m) ** 2 for m in marks]
     table = Table(
-        {}, [{}], (1.0,), tuple(marks), np.array(values)[None, :, None], np.ones((1, len(marks)), bool),
+        {}, [{}], (1.0,), tuple(marks), np.array(values)[None, :, None],
         np.full((1, 1), np.inf), {}, np.zeros((1, 1)), *(np.ones(1, np.int64) for _ in range(4)),
     )  # fmt: skip
-    assert -1e-12 <= table.score(0, 1.0, epochs) <= max(values) + 1e-12
+    assert -1e-12 <= score(table, 0, 1.0, epochs) <= max(values) + 1e-12
     for mark, value in zip(marks, values):
-        assert table.score(0, 0.3, mark) == pytest.approx(value)
+        assert score(table, 0, 0.3, mark) == pytest.approx(value)
