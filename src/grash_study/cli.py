@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -406,7 +407,7 @@ class Study:
             _show(plan_searches(self.graphs, searches, self.store, device=self.running["device"]))
         return not self.running["plan"] and run_searches(self.graphs, searches, self.store, **self.limits(), say=_show)
 
-    def finish(self, finished: bool, page: Any) -> None:
+    def finish(self, finished: bool, page: Callable[[], Page]) -> None:
         _finish(self.running, finished, page)
 
     def _plans(self) -> bool:
@@ -472,20 +473,14 @@ def _check_running(running: dict[str, Any]) -> None:
     show_log()
 
 
-def _finish(running: dict[str, Any], finished: bool, make_page: Any) -> None:
-    """Write the page and exit; a page that has more numbers is not replaced, which is an error if all has been run."""
+def _finish(running: dict[str, Any], finished: bool, make_page: Callable[[], Page]) -> None:
+    """Write the page and exit."""
     from grash_study.pages import write_page
 
     if running["plan"]:
         raise typer.Exit(0)
     if running["page"]:
-        page: Page = make_page()
-        try:
-            say(f"page: {write_page(page, running['out'], refuse_less=True)}")
-        except InputError as error:
-            if finished:
-                raise
-            say(str(error))
+        say(f"page: {write_page(make_page(), running['out'])}")
     _leave(finished)
 
 

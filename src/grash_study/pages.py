@@ -10,7 +10,6 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grash.errors import InputError
 from grash.files import atomic_file
 
 if TYPE_CHECKING:
@@ -64,14 +63,9 @@ class Page:
         self.parts += parts
 
 
-def write_page(page: Page, folder: Path, *, refuse_less: bool = False) -> Path:
-    """Write NAME.md, its numbers and img/*.svg into a folder; return the path of the page.
-
-    refuse_less: raise an InputError instead of replacing a page that has more numbers.
-    """
+def write_page(page: Page, folder: Path) -> Path:
+    """Write NAME.md, its numbers and img/*.svg into a folder; return the path of the page."""
     folder, text = Path(folder), [f"# {page.title}"]
-    if refuse_less:
-        _check_more(page, folder)
     about = [f"Made on {page.made.isoformat()}", f"computed on {page.device or NOT_RUN}"]
     numbers = {**({".csv": page.raw} if page.raw is not None else {}), **page.more}
     names = {f"{page.name}{ending}": rows for ending, rows in numbers.items()}
@@ -217,26 +211,6 @@ def _svg(figure: Figure) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "grash"}):
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return text.getvalue()
-
-
-def _check_more(page: Page, folder: Path) -> None:
-    """Raise an error if the existing page has more in its NAME.csv than this one."""
-    path, numbers = folder / f"{page.name}.md", folder / f"{page.name}.csv"
-    if page.raw is None or not path.is_file() or not numbers.is_file():
-        return
-    before, now = _how_much(numbers.read_text(encoding="utf-8")), _how_much(page.raw.csv())
-    for kind, had, has in zip(("numbers", "scores"), before, now):
-        if has < had:
-            raise InputError(
-                f"{path} was made from {had:,} {kind} and would have {has:,} now, so it is not replaced: complete the "
-                f"store (`grash study merge`), give another folder with --out, or delete the page first."
-            )
-
-
-def _how_much(text: str) -> tuple[int, int]:
-    """Return the filled cells of a CSV, and the sum of its column `scores`, if it has one."""
-    rows = list(csv.DictReader(io.StringIO(text)))
-    return sum(value != "" for row in rows for value in row.values()), sum(int(row.get("scores") or 0) for row in rows)
 
 
 def _write_numbers(path: Path, rows: Rows) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from grash.errors import ConfigError, InputError
+from grash.errors import ConfigError
 from grash_study import searches as resources
 from grash_study import searches as rounds
 from grash_study import searches as variants
@@ -240,27 +240,6 @@ def test_an_index_lists_the_pages_and_keeps_its_prose(tmp_path):
     assert "\n- [Page a](a.md)\n- [Page b](b.md)\n" in text and text.count("- [") == 2
 
 
-def table_page(*rows: tuple[int | None, int]) -> Page:
-    return Page("p", "P", "grash", "cpu", raw=Rows(("rho", "scores"), rows))
-
-
-@pytest.mark.parametrize(("rows", "said"), [([(1, 3)], "4 numbers and would have 2"), ([(1, 3), (2, 2)], "6 scores")])
-def test_a_page_with_less_does_not_replace_one_with_more(tmp_path, rows, said):
-    path = write_page(table_page((1, 3), (2, 3)), tmp_path, refuse_less=True)
-    written = path.read_text(), (tmp_path / "p.csv").read_text()
-    with pytest.raises(InputError, match=said):
-        write_page(table_page(*rows), tmp_path, refuse_less=True)
-    assert written == (path.read_text(), (tmp_path / "p.csv").read_text())
-    path.unlink()
-    assert write_page(table_page(*rows), tmp_path, refuse_less=True).is_file()
-
-
-def test_a_page_with_as_much_or_more_replaces_the_one_that_is_there(tmp_path):
-    for rows in ([(None, 0)], [(1, 3)], [(2, 3)], [(2, 3), (None, 0)]):
-        write_page(table_page(*rows), tmp_path, refuse_less=True)
-    assert (tmp_path / "p.csv").read_text() == "rho,scores\n2,3\n,0\n"
-
-
 @pytest.mark.slow
 def test_commands_plan_run_resume_write_and_merge(tmp_path):
     folder = tmp_path / "graph"
@@ -298,11 +277,6 @@ def test_commands_plan_run_resume_write_and_merge(tmp_path):
     assert ran.code == 0 and "21 of 21 cells" in ran.err, ran.err
     again = grash(*words)
     assert again.code == 0 and " trained in " not in again.out
-    full = page.read_text()
-    emptier = grash(*words, "--store", tmp_path / "none", "--max-seconds", 0)
-    assert emptier.code == 7 and "so it is not replaced" in emptier.err and page.read_text() == full
-    fewer = grash(*words, "--techniques", "core-order")
-    assert fewer.code == 2 and "so it is not replaced" in fewer.err and page.read_text() == full
     merged = grash("study", "merge", tmp_path / "t", tmp_path / "s")
     assert merged.code == 0 and "21 new results" in merged.out
     made = grash("study", "table", folder, "--n", 3, *common, "--to", tmp_path / "t.parquet", "--max-seconds", 0)
