@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from grash import __version__
@@ -27,7 +26,7 @@ from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space import as_dict
 from grash.search.trial import MACHINE_FAULTS
 from grash.training.config import TrainConfig
-from grash_study.pages import INDEX, Bar, Page, Rows, Value, bar_plot, with_interval
+from grash_study.pages import Bar, Page, Rows, Value, bar_plot, with_interval
 from grash_study.pool import dataset_meta
 from grash_study.run import device_name
 from grash_study.searches import round_record, round_seconds, run_missing, search_folder
@@ -54,7 +53,6 @@ _KNOWN = {
 }
 _LAST = 0.99  # of the epochs: if the best validation comes later, E was too small
 _NOT_SHOWN = ("model", "dim", "epochs", "valid_every", "patience", "seed", "variation")  # of a pick's settings
-_SIMILAR = ("models", "dim", "max_epochs", "budget")  # the time of a search depends on these most
 
 
 @dataclass(frozen=True)
@@ -226,26 +224,19 @@ def record_of(
 def plan_wanted(
     dataset: Dataset, wanted: Sequence[Wanted], store: Store, open_search: OpenSearch, *, device: str = "auto"
 ) -> str:
-    """Return lines: which searches are missing, and about how long they take, from records or from a probe."""
-    missing: dict[tuple[str, str], list[Wanted]] = {}
-    for one in (one for one in wanted if one.name not in store.searches):
-        missing.setdefault((one.model, one.candidate.name), []).append(one)
-    n_missing = sum(map(len, missing.values()))
-    lines = [f"{store.path.stem}: {len(wanted) - n_missing} of {len(wanted)} searches are there"]
-    device_text, total = device_name(choose_device(device)), 0.0
-    probed: dict[str, float] = {}
-    for (model, candidate), several in missing.items():
-        one = several[0]
-        seconds = _known_seconds(one, store, device_text)
-        if seconds is None:
-            key = repr(_values(one.settings.model_dump(mode="json"), _SIMILAR))
-            if key not in probed:
-                folder = search_folder(store, one.name)
-                probed[key] = opened(open_search, dataset, one, folder, device=device).plan().seconds or 0.0
-            seconds = probed[key]
-        total += len(several) * seconds
-        lines.append(f"  {model}, {candidate}: {len(several)} of about {seconds:,.0f} s with final training")
-    return "\n".join([*lines, f"about {total:,.0f} s of {device_text} in all"] if missing else lines)
+    """Return lines: which searches are missing, and about how long they take, by the plan of a model's first one."""
+    missing = [one for one in wanted if one.name not in store.searches]
+    lines = [f"{store.path.stem}: {len(wanted) - len(missing)} of {len(wanted)} searches are there"]
+    total = 0.0
+    for model in dict.fromkeys(one.model for one in missing):
+        mine = [one for one in missing if one.model == model]
+        first = opened(open_search, dataset, mine[0], search_folder(store, mine[0].name), device=device)
+        seconds = first.plan().seconds or 0.0
+        total += len(mine) * seconds
+        lines.append(f"  {model}: {len(mine)} of about {seconds:,.0f} s with final training")
+    if missing:
+        lines.append(f"about {total:,.0f} s of {device_name(choose_device(device))} in all")
+    return "\n".join(lines)
 
 
 def _run(search: Any, max_seconds: float | None) -> tuple[SearchState, str]:
@@ -269,21 +260,6 @@ def _normalized(content: Any) -> Any:
     if isinstance(content, dict):
         return {k: _normalized(v) for k, v in content.items()}
     return [_normalized(value) for value in content] if isinstance(content, list | tuple) else content
-
-
-def _known_seconds(one: Wanted, store: Store, device: str) -> float | None:
-    """Return the mean seconds of searches that differ in the seed only, or else of similar ones."""
-    ours = one.settings.model_dump(mode="json")
-    records = [r for r in store.searches.values() if r["device"] == device]
-    for names in (tuple(n for n in ours if n != "seed"), _SIMILAR):
-        alike = [r for r in records if _values(r["settings"], names) == _values(ours, names)]
-        if alike:
-            return mean(r["seconds"] + r["final_seconds"] for r in alike)
-    return None
-
-
-def _values(settings: dict[str, Any], names: Sequence[str]) -> list[Any]:
-    return [settings.get(name) for name in names]
 
 
 @dataclass(frozen=True)
@@ -337,10 +313,9 @@ def confirm_page(wanted: Sequence[Wanted], store: Store, *, label: str, command:
         _summary(columns),
         *_known_sentence(dataset, columns),
     )
-    bars = _bars(dataset, columns)
+    bars = _bars(columns)
     if bars:
-        goals = [bar[0] for bar in bars if bar[0].endswith(", goal")]
-        drawn = bar_plot(bars, title="The final model", x_label="test MRR", highlighted=goals)
+        drawn = bar_plot(bars, title="The final model", x_label="test MRR")
         page.add((name, drawn, "Test MRR, mean over seeds"))
     if len(dict.fromkeys(c.candidate.name for c in columns)) > 1:
         about = "Test MRR minus that of the same model and seed; `all` takes every model and seed as one pair."
@@ -419,24 +394,13 @@ def _differences(columns: Sequence[Column]) -> Rows:
 
 def _others(dataset: str, columns: Sequence[Column]) -> list[str | Rows]:
     """Return what others report for the models of the page; nothing if nothing is known."""
-    missed = []
-    for c in columns:
-        aim, mean = goal(dataset, c.model), mean_interval(c.values("mrr"))[0]
-        if aim is not None and mean is not None and mean < aim:
-            by = f"our goal of {aim:.3f} is missed by {aim - mean:.4f} ([why]({INDEX}))"
-            missed.append(f"- {c.model}, {c.candidate.name}: {by}.")
     rows: list[tuple[Value, ...]] = []
     for model in dict.fromkeys(c.model for c in columns):
-        aim = goal(dataset, model)
-        if aim is not None:
-            rows.append((model, "our goal for one default search", "≤ 512", f"{aim:.3f}", "", "", ""))
         for f in figures(dataset, model):
             hits = ("" if h is None else f"{h:g}" for h in (f.hits1, f.hits3, f.hits10))
             rows.append((model, f.source, "" if f.dim is None else str(f.dim), f"{f.mrr:g}", *hits))
-    if not rows:
-        return []
     headings = ("model", "source", "d, floats", "test MRR", "Hits@1", "Hits@3", "Hits@10")
-    return ["## What others report", *(["\n".join(missed)] if missed else []), Rows(headings, tuple(rows))]
+    return ["## What others report", Rows(headings, tuple(rows))] if rows else []
 
 
 def _every(dataset: str, columns: Sequence[Column]) -> Rows:
@@ -480,16 +444,12 @@ def _pick_text(values: dict[str, Any]) -> str:
     return ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in found.items())
 
 
-def _bars(dataset: str, columns: Sequence[Column]) -> list[Bar]:
+def _bars(columns: Sequence[Column]) -> list[Bar]:
     bars: list[Bar] = []
-    for model in dict.fromkeys(c.model for c in columns):
-        for c in (c for c in columns if c.model == model and c.records):
-            mean, low, high = mean_interval(c.values("mrr"))
-            assert mean is not None
-            bars.append((f"{model}, {c.candidate.name}", mean, low, high))
-        aim = goal(dataset, model)
-        if aim is not None and any(c.records for c in columns if c.model == model):
-            bars.append((f"{model}, goal", aim, None, None))
+    for c in (c for c in columns if c.records):
+        mean, low, high = mean_interval(c.values("mrr"))
+        assert mean is not None
+        bars.append((f"{c.model}, {c.candidate.name}", mean, low, high))
     return bars
 
 
@@ -521,17 +481,11 @@ class Figure:
 
 _PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
 PUBLISHED = tuple(Figure(**content) for content in _PUBLISHED["figures"])
-GOALS: dict[str, dict[str, float]] = _PUBLISHED["goals"]
 
 
 def figures(dataset: str, model: str) -> tuple[Figure, ...]:
     """Return what is reported for a graph, by its name in any spelling."""
     return tuple(f for f in PUBLISHED if (f.graph, f.model) == (plain_name(dataset), model))
-
-
-def goal(dataset: str, model: str) -> float | None:
-    """Return the test MRR that a default search should reach there."""
-    return GOALS.get(plain_name(dataset), {}).get(model)
 
 
 def known_before(origin: str, dataset: str) -> str:
