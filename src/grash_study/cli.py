@@ -387,9 +387,8 @@ class Study:
 
         pace = None
         if self._plans():
-            plan = plan_cells(self.graphs, cells, self.store, device=self.running["device"])
-            _show("\n".join(plan.lines))
-            pace = plan.pace
+            lines, pace = plan_cells(self.graphs, cells, self.store, device=self.running["device"])
+            _show(lines)
         if self.running["plan"]:
             return False
         given = {"batch": self.running["batch"], "pace": pace, "say": _show}

@@ -61,12 +61,12 @@ def run_cells(
     device: str = "auto",
     max_seconds: float | None = None,
     batch: int = BATCH,
-    pace: Pace | None = None,
+    pace: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Progress:
     """Train what the store lacks. A batch that would not end within max_seconds is not started.
 
-    pace: of a probe, until something was trained on this device; without it, the first batch is small.
+    pace: seconds per positive of a probe, until something was trained on this device.
     """
     check_batch(batch)
     start, asked = time.monotonic(), list(cells)
@@ -87,11 +87,11 @@ def run_cells(
             continue
         known = {n: _same_training(store, Cell(n, technique, fraction, marks), graph) for n in numbers}
         store.add(entry for entry in known.values() if entry is not None)
-        numbers = [n for n in numbers if known[n] is None]
+        numbers, n_train = [n for n in numbers if known[n] is None], len(graph.dataset.train)
         while numbers:
-            own = Pace.of(store, trainer.device)
-            expected = (own if own.known else pace or own).seconds(graphs.pool, graph, numbers[:batch], marks[-1])
-            count = _n_fitting(len(numbers[:batch]), expected, time_left(), probed=not own.known)
+            measured = measured_pace(store, trainer.device, n_train)
+            each = (measured or pace or 0.0) * marks[-1] * graphs.pool.settings.max_epochs * n_train
+            count = _n_fitting(len(numbers[:batch]), each, time_left(), measured=measured is not None)
             if not count:
                 break
             chosen, numbers = numbers[:count], numbers[count:]
@@ -123,83 +123,50 @@ def missing(cells: Iterable[Cell], store: Store) -> dict[Group, list[int]]:
     return groups
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a study still has to train."""
-
-    lines: tuple[str, ...]  # for people, one per graph
-    pace: Pace
-
-
-def plan_cells(graphs: StudyGraphs, cells: Iterable[Cell], store: Store, *, device: str = "auto") -> Plan:
-    """Return what is missing and about how long it takes; train a few steps if nothing is known of this device."""
-    asked = list(cells)
-    where, groups = choose_device(device), missing(asked, store)
-    lines = [f"{graphs.pool.name}: {sum(store.find(c) is not None for c in asked)} of {len(asked)} cells are there"]
-    found: dict[Group, Subgraph] = {}
-    for group in groups:
+def plan_cells(
+    graphs: StudyGraphs, cells: Iterable[Cell], store: Store, *, device: str = "auto"
+) -> tuple[str, float | None]:
+    """Return lines: what is missing and about how long it takes; and the pace of a probe, if one was needed."""
+    pool, asked, where, probed, total = graphs.pool, list(cells), choose_device(device), None, 0.0
+    lines = [f"{pool.name}: {sum(store.find(c) is not None for c in asked)} of {len(asked)} cells are there"]
+    for (technique, fraction, marks), numbers in missing(asked, store).items():
         try:
-            found[group] = graphs.graph(group[0], group[1])
+            graph = graphs.graph(technique, fraction)
         except InputError as error:
-            lines.append(f"  {group[0]} {group[1]:.4g}: {error}")
-    to_probe = [(g, groups[k], k[2][-1]) for k, g in found.items() if len(g.dataset.valid)]
-    pace = Pace.of(store, where).probed(graphs.pool, to_probe, where)
-    total = 0.0
-    for (technique, fraction, marks), graph in found.items():
-        numbers, epochs = groups[technique, fraction, marks], marks[-1] * graphs.pool.settings.max_epochs
-        seconds = pace.seconds(graphs.pool, graph, numbers, marks[-1]) or 0.0
+            lines.append(f"  {technique} {fraction:.4g}: {error}")
+            continue
+        epochs, n_train = marks[-1] * pool.settings.max_epochs, len(graph.dataset.train)
+        pace = measured_pace(store, where, n_train)
+        if pace is None and probed is None and len(graph.dataset.valid):
+            probed = probed_pace(graph, pool, numbers, where)
+        seconds = (pace or probed or 0.0) * len(numbers) * epochs * n_train
         total += seconds
         lines.append(
             f"  {technique:10} {fraction:.4f}  {len(numbers):4} trainings of {epochs:.4g} epochs on "
-            f"{graph.dataset.n_entities:,} entities, {len(graph.dataset.train):,} triples: about {seconds:,.1f} s"
+            f"{graph.dataset.n_entities:,} entities, {n_train:,} triples: about {seconds:,.1f} s"
         )
-    return Plan((*lines, f"about {total:,.0f} s of {device_name(where)} in all"), pace)
+    return "\n".join([*lines, f"about {total:,.0f} s of {device_name(where)} in all"]), probed
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How fast a device trains."""
+def measured_pace(store: Store, device: torch.device, n_train: int) -> float | None:
+    """Return seconds per positive of this device's trainings on the graph nearest in size; None without any."""
+    ran = [e for e in store.entries.values() if e.device == device_name(device) and e.status == "ok"]
+    if not ran:
+        return None
+    nearest = min((e.n_train for e in ran), key=lambda n: abs(math.log(max(1, n) / max(1, n_train))))
+    alike = [e for e in ran if e.n_train == nearest]
+    return sum(e.seconds for e in alike) / max(1, sum(e.positives for e in alike))
 
-    known: tuple[tuple[int, float], ...]  # (train triples of a graph, seconds per positive)
 
-    @classmethod
-    def of(cls, store: Store, device: torch.device) -> Pace:
-        """Return the pace of the trainings of this device in a store."""
-        graphs: dict[int, list[Entry]] = {}
-        for entry in store.entries.values():
-            if entry.device == device_name(device) and entry.status == "ok":
-                graphs.setdefault(entry.n_train, []).append(entry)
-        totals = ((n, sum(e.seconds for e in es), sum(e.positives for e in es)) for n, es in sorted(graphs.items()))
-        return cls(tuple((n, seconds / max(1, positives)) for n, seconds, positives in totals))
-
-    def probed(self, pool: Pool, asked: Sequence[tuple[Subgraph, Sequence[int], float]], device: torch.device) -> Pace:
-        """Return this pace, or if it is empty that of short trainings on the smallest, a middle and the largest graph.
-
-        asked: (graph, configurations, share of the epochs). Each probe trains a typical configuration by itself.
-        """
-        if self.known or not asked:
-            return self
-        ordered = sorted(asked, key=lambda a: len(a[0].dataset.train))
-        known = {}
-        for graph, numbers, upto in (ordered[0], ordered[len(ordered) // 2], ordered[-1]):
-            configs = [config_on(graph, pool, n, upto) for n in numbers]
-            typical = sorted(configs, key=lambda c: score_count(c, graph.dataset.n_entities))[len(configs) // 2]
-            typical = typical.changed(init="xavier_normal", lr=1e-3)  # it cannot diverge
-            n_train = len(graph.dataset.train)
-            if n_train not in known:
-                data = GraphTrainer(graph, device=str(device)).training_data
-                n_steps = BatchPlan(n_train, typical.batch_size, typical.epochs).n_steps
-                seconds = n_steps * probe_step(data, [typical]) + len(MARKS) * probe_validation(data, typical)
-                known[n_train] = seconds / (typical.epochs * n_train)
-        return Pace(tuple(sorted(known.items())))
-
-    def seconds(self, pool: Pool, graph: Subgraph, numbers: Sequence[int], upto: float) -> float | None:
-        """Return the seconds of these trainings, from the graph of the most similar size; None if nothing is known."""
-        if not self.known:
-            return None
-        n_train = len(graph.dataset.train)
-        _, pace = min(self.known, key=lambda k: abs(math.log(k[0] / max(1, n_train))))
-        return pace * len(numbers) * upto * pool.settings.max_epochs * n_train
+def probed_pace(graph: Subgraph, pool: Pool, numbers: Sequence[int], device: torch.device) -> float:
+    """Return seconds per positive of a few steps of a typical configuration, trained by itself."""
+    configs = [config_on(graph, pool, n, 1.0) for n in numbers]
+    typical = sorted(configs, key=lambda c: score_count(c, graph.dataset.n_entities))[len(configs) // 2]
+    typical = typical.changed(init="xavier_normal", lr=1e-3)  # it cannot diverge
+    data, n_train = GraphTrainer(graph, device=str(device)).training_data, len(graph.dataset.train)
+    n_steps = BatchPlan(n_train, typical.batch_size, typical.epochs).n_steps
+    seconds = n_steps * probe_step(data, [typical]) + len(MARKS) * probe_validation(data, typical)
+    return seconds / (typical.epochs * n_train)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,21 +269,18 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def _n_fitting(count: int, expected: float | None, left: float, *, probed: bool) -> int:
-    """Return how many of a batch fit into the time left.
+def _n_fitting(count: int, each: float, left: float, *, measured: bool) -> int:
+    """Return how many of a batch fit into the time left, if a training takes `each` seconds; 0.0 if nothing is known.
 
-    A probe trains one configuration, and a few together take about as long on a GPU: if one fits, a few are started.
+    Unless that was measured, a few are started if one fits: a few together take about as long as one on a GPU.
     """
-    if left <= 0:
-        return 0
-    if expected is None:
-        return count if left == math.inf else min(count, _MIN_BATCH)
-    if expected <= left:
+    if left == math.inf:
         return count
-    fitting = int(count * left / expected)
-    if probed and fitting >= 1:
-        return max(fitting, min(count, _MIN_BATCH))
-    return fitting if fitting >= _MIN_BATCH else 0
+    few = min(count, _MIN_BATCH)
+    fitting = min(count, int(left / each)) if each else few
+    if fitting >= 1 and not measured:
+        return max(fitting, few)
+    return fitting if fitting >= few else 0
 
 
 def _same_training(store: Store, cell: Cell, graph: Subgraph) -> Entry | None:

@@ -38,7 +38,7 @@ from grash.search.trial import Round
 from grash.training.config import TrainConfig
 from grash_study.pages import Page, Rows, Value, bar_plot
 from grash_study.pool import DEFAULT, StudyGraphs
-from grash_study.run import GraphTrainer, Pace, device_name, peak_bytes, reset_peak
+from grash_study.run import GraphTrainer, device_name, measured_pace, peak_bytes, probed_pace, reset_peak
 from grash_study.store import TESTED, VERSION, Cell, Store, cells_on, short
 from grash_study.transfer import full_test, full_valid
 
@@ -152,8 +152,9 @@ def plan_searches(graphs: StudyGraphs, searches: Sequence[SearchOfPool], store: 
     if not missing:
         return lines[0]
     whole, where, numbers = graphs.graph("whole", 1.0), choose_device(device), range(graphs.pool.n)
-    pace = Pace.of(store, where).probed(graphs.pool, [(whole, numbers, 1.0)], where)
-    full_run = pace.seconds(graphs.pool, whole, [0], 1.0) or 0.0
+    n_train = len(whole.dataset.train)
+    pace = measured_pace(store, where, n_train) or probed_pace(whole, graphs.pool, numbers, where)
+    full_run = pace * graphs.pool.settings.max_epochs * n_train
     times = [one.settings(store.meta).budget * full_run for one in missing]
     lines += [f"  {one.name}: about {seconds:,.0f} s" for one, seconds in zip(missing, times)]
     return "\n".join([*lines, f"about {sum(times):,.0f} s of {device_name(where)} in all"])
