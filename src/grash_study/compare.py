@@ -94,21 +94,20 @@ def compare(
     *,
     seeds: int = 1000,
     budget: float = 3.0,
-    reference: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
-    """Run every method once per seed; a method that does not suit this table is left out. reference: default first."""
+    """Run every method once per seed; one that does not suit this table is left out. The first is the reference."""
     names = [m.name for m in methods]
-    reference = names[0] if reference is None else reference
-    if len(set(names)) < len(names) or reference not in names or seeds < 2:
+    if not names or len(set(names)) < len(names) or seeds < 2:
         raise ConfigError(
-            f"{len(names)} methods ({', '.join(names)}), compared with {reference!r} over {seeds} seeds: give methods "
-            f"with different names, one of them as the reference, and 2 seeds or more."
+            f"{len(names)} methods ({', '.join(names)}) over {seeds} seeds: give methods with different names, and 2 "
+            f"seeds or more."
         )
+    reference = names[0]
     costs = np.geomspace(_FIRST_COST, max(m.budget or budget for m in methods), _N_COSTS)
     counts = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES) / seeds
     runs = {}
-    for method in sorted(methods, key=lambda m: m.name != reference):
+    for method in methods:
         start = time.perf_counter()
         try:
             traces = [method(bench, seed, budget) for seed in range(seeds)]
@@ -121,7 +120,7 @@ def compare(
         runs[method.name] = (traces, milliseconds)
         say(f"{bench.name}: {method.name}, {milliseconds:.2f} ms a search")
     base = np.array([t.test_mrr(bench) for t in runs[reference][0]])
-    rows = [_row(bench, name, *runs[name], base, costs, counts) for name in names if name in runs]
+    rows = [_row(bench, name, *found, base, costs, counts) for name, found in runs.items()]
     judges = ((BY_VALIDATION, np.nan_to_num(bench.full_scores)), (BY_TEST, bench.truth))
     ceilings = [
         _row(bench, name, [_all_in_full(bench, t.first, judge) for t in runs[reference][0]], 0.0, base, costs, counts)

@@ -5,6 +5,7 @@ A table has no other configurations than its pool's: a proposed point is replace
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -127,9 +128,8 @@ class Proposer:
 
     def propose(self, free: NDArray[np.bool_]) -> int:
         """Return the free member with the highest ratio of densities."""
-        from optuna.samplers._tpe.sampler import default_gamma
-
-        best = np.argsort(-np.array(self._scores), kind="stable")[: default_gamma(len(self._scores))]
+        n_best = min(math.ceil(0.1 * len(self._scores)), 25)  # Optuna's default gamma
+        best = np.argsort(-np.array(self._scores), kind="stable")[:n_best]
         is_good = np.isin(np.arange(len(self.seen)), best)
         parts = [np.array(self.seen, int)[which] for which in (is_good, ~is_good)]
         ratio = np.zeros(len(free))

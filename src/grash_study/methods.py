@@ -15,18 +15,22 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, create_model
 
 from grash.errors import ConfigError, UnknownName
 from grash.search.schedule import MAX_SUBGRAPH, MIN_VALID, least_fraction, min_entities, round_sizes
 from grash.search.settings import SearchSettings
+from grash.training.config import Settings
 from grash.yaml_files import read_yaml
 from grash_study.draws import Proposer, draw, points_of
 from grash_study.recorded import Recorded, Scores
 
+Count = Annotated[int, Field(ge=1)]
+Eta = Annotated[int, Field(ge=2)]
+Share = Annotated[float, Field(ge=0)]
 _SLACK = 1e-9  # of a full run: the rounding error of sums of costs
 _DEVIATION = 0.35  # of a reciprocal rank, about; two ranks per validation triple
 TPE_STARTUP = 10  # random runs before TPE proposes, as in Optuna
@@ -115,9 +119,9 @@ def run_grash(
     *,
     preset: str = "default",
     how: str = "random",
-    first: float = 0.5,
-    batch: int | None = None,
-    uniform: float = 0.0,
+    first: Share = 0.5,
+    batch: Count | None = None,
+    uniform: Share = 0.0,
     **settings: Any,
 ) -> Trace:
     """Run a search by the product's own decisions. how, first, batch, uniform: its first configurations (`draw`).
@@ -125,7 +129,7 @@ def run_grash(
     On a table, graphs are cut along the core order and negatives are scaled by the default rule for every preset.
     """
     made = bench.settings(preset, budget, tuple(settings.items()))
-    scores = bench.round_scores(bench.first_round(made), made) if how == "waves" else None
+    scores = bench.round_scores(bench.planned(made)[0], made) if how == "waves" else None
     numbers = draw(bench, rng, bench.n_first(made), how=how, scores=scores, first=first, batch=batch, uniform=uniform)
     state = bench.search(numbers, made)
     points: list[tuple[float, int]] = []
@@ -143,7 +147,7 @@ def run_grash(
 
 
 def run_tpe_rounds(
-    bench: Recorded, rng: np.random.Generator, budget: float, *, uniform: float = 1 / 3, **settings: Any
+    bench: Recorded, rng: np.random.Generator, budget: float, *, uniform: Share = 1 / 3, **settings: Any
 ) -> Trace:
     """Run the rounds of a search whose first-round trials TPE proposes, as BOHB does (with `variant="epoch"`).
 
@@ -156,7 +160,7 @@ def run_tpe_rounds(
 
 
 def run_hyperband(
-    bench: Recorded, rng: np.random.Generator, budget: float, *, n: int = 64, eta: int = 4, guard_rails: bool = True
+    bench: Recorded, rng: np.random.Generator, budget: float, *, n: Count = 64, eta: Eta = 4, guard_rails: bool = True
 ) -> Trace:
     """Run Hyperband's brackets one after the other, the one with most configurations first.
 
@@ -185,16 +189,10 @@ def run_hyperband(
 
 def run_random(bench: Recorded, rng: np.random.Generator, budget: float) -> Trace:
     """Train random members in full while the budget lasts. What a run that diverges did not use buys another."""
-    tracker = Tracker(bench, budget)
-    for member in draw(bench, rng, bench.n):
-        if not tracker.affords(1.0):
-            break
-        tracker.first.append(member)
-        tracker.run_in_full([member])
-    return tracker.trace()
+    return run_tpe(bench, rng, budget, first=bench.n)
 
 
-def run_tpe(bench: Recorded, rng: np.random.Generator, budget: float, *, first: int = TPE_STARTUP) -> Trace:
+def run_tpe(bench: Recorded, rng: np.random.Generator, budget: float, *, first: Count = TPE_STARTUP) -> Trace:
     """Train members in full that TPE proposes, after `first` random ones; up to these it is random search."""
     tracker, order = Tracker(bench, budget), draw(bench, rng, bench.n)
     _propose_and_run(
@@ -204,7 +202,9 @@ def run_tpe(bench: Recorded, rng: np.random.Generator, budget: float, *, first: 
     return tracker.trace()
 
 
-def run_one_epoch(bench: Recorded, rng: np.random.Generator, budget: float, *, n: int = 64, least: int = 2) -> Trace:
+def run_one_epoch(
+    bench: Recorded, rng: np.random.Generator, budget: float, *, n: Count = 64, least: Count = 2
+) -> Trace:
     """Train n members for one epoch, then continue with the best in full (Egele et al. 2023, arXiv 2307.15422).
 
     There are fewer than n if the budget would not leave `least` full runs.
@@ -242,7 +242,13 @@ def run_kgtuner(bench: Recorded, rng: np.random.Generator, budget: float) -> Tra
 
 
 def run_autone(
-    bench: Recorded, rng: np.random.Generator, budget: float, *, subgraphs: int = 5, each: int = 5, part: float = 1 / 3
+    bench: Recorded,
+    rng: np.random.Generator,
+    budget: float,
+    *,
+    subgraphs: Count = 5,
+    each: Count = 5,
+    part: Share = 1 / 3,
 ) -> Trace:
     """Learn on small subgraphs which full runs are promising, in the manner of AutoNE (KDD 2019).
 
@@ -298,25 +304,25 @@ def run_rungs(
     rng: np.random.Generator,
     budget: float,
     *,
-    n: int = 64,
-    eta: int = 4,
-    sizes: Sequence[int] | None = None,
-    shares: Sequence[float] | None = None,
-    lean: float | Sequence[float] = 0.5,
+    n: Count = 64,
+    eta: Eta = 4,
+    sizes: Sequence[Count] | None = None,
+    shares: Sequence[Share] | None = None,
+    lean: Share | Sequence[Share] = 0.5,
     guard_rails: bool = True,
-    entities: int | None = None,
-    valid: int = MIN_VALID,
-    whole_above: float = MAX_SUBGRAPH,
+    entities: Count | None = None,
+    valid: Count = MIN_VALID,
+    whole_above: Share = MAX_SUBGRAPH,
     carry_over: bool = True,
     continues: bool = False,
-    trend: float | Sequence[float] = SearchSettings.model_fields["trend"].default,
+    trend: Share | Sequence[Share] = SearchSettings.model_fields["trend"].default,
     isolated: bool = True,
-    ties: float = 0.0,
-    most: float = 2.0,
+    ties: Share = 0.0,
+    most: Annotated[float, Field(ge=1)] = 2.0,
     how: str = "random",
-    first: float = 0.5,
-    batch: int | None = None,
-    uniform: float = 0.0,
+    first: Share = 0.5,
+    batch: Count | None = None,
+    uniform: Share = 0.0,
 ) -> Trace:
     """Run rounds that the product does not have, to try them out; with its defaults it decides as the search does.
 
@@ -491,7 +497,6 @@ METHODS: tuple[Method, ...] = (
 
 
 _SEARCHES = ("grash", "tpe-rounds")  # these take the settings of a search
-_MINIMUM = {"n": 1, "eta": 2, "sizes": 1, "batch": 1, "most": 1}
 
 
 def read_methods(path: Path) -> tuple[Method, ...]:
@@ -519,35 +524,16 @@ def _method(entry: Any, path: Path) -> Method:
     if not isinstance(entry, Mapping) or "name" not in entry or str(entry.get("run", "grash")) not in RUNS:
         raise ConfigError(f"{path}: {entry!r} is not a method: give a name, and as run one of {', '.join(RUNS)}.")
     run = str(entry.get("run", "grash"))
-    settings = {k: _hashable(v) for k, v in entry.items() if k not in ("name", "run", "budget")}
+    given = {name: _hashable(value) for name, value in entry.items() if name not in ("name", "run")}
     parameters = inspect.signature(RUNS[run], eval_str=True).parameters.values()
-    kinds = {p.name: p.annotation for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-    known = set(kinds) | (set(SearchSettings.model_fields) if run in _SEARCHES else set())
-    for name, value in settings.items():
-        if name in kinds:
-            _check(path, name, value, kinds[name])
-        elif name not in known:
-            close = difflib.get_close_matches(name, known, n=2)
-            raise ConfigError(
-                f"{path}: {name!r} is not a setting of {run}. Did you mean {' or '.join(close or sorted(known))}?"
-            )
-    budget = entry.get("budget")
-    _check(path, "budget", budget, float | None)
-    if budget is not None and budget <= 0:
-        raise ConfigError(f"{path}: budget={budget} pays for nothing: give a number above 0.")
-    return Method(str(entry["name"]), run, settings, budget)
-
-
-def _check(path: Path, name: str, value: Any, kind: Any) -> None:
+    kinds: dict[str, Any] = {p.name: (p.annotation, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
+    kinds["budget"] = (Annotated[float, Field(gt=0)] | None, None)
     try:
-        TypeAdapter(kind).validate_python(value, strict=True)
-    except ValidationError as error:
-        wanted = str(getattr(kind, "__name__", kind)).replace("collections.abc.", "").replace("Sequence", "list")
-        raise ConfigError(f"{path}: {name}={value!r} has the wrong type: give {wanted}.") from error
-    minimum = _MINIMUM.get(name, 0)
-    values = value if isinstance(value, tuple) else (value,)
-    if any(isinstance(v, int | float) and v < minimum for v in values):
-        raise ConfigError(f"{path}: {name}={value!r} leaves nothing to search: give {minimum} or more.")
+        values = dict(create_model(run, __base__=SearchSettings if run in _SEARCHES else Settings, **kinds)(**given))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    settings = {name: values[name] for name in given if name != "budget"}
+    return Method(str(entry["name"]), run, settings, values["budget"])
 
 
 def _hashable(value: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -20,7 +19,7 @@ from grash.errors import ConfigError, InputError
 from grash.reduction.subgraph import holdout_size
 from grash.search.halving import new_state, simulate
 from grash.search.ledger import SearchState
-from grash.search.schedule import Shape, cost_of, fitting_trials, isolated_shape, plan_round, round_sizes
+from grash.search.schedule import Shape, cost_of, fitting_trials, isolated_shape, round_sizes
 from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.trial import Configuration, Round, TrialResult
 from grash_study.table import Table
@@ -101,8 +100,8 @@ class Recorded:
         given = {ALIASES.get(name, name): value for name, value in changes}
         for name in (n for n in given if n in SearchSettings.model_fields and n not in _JUDGED):
             raise ConfigError(
-                f"{name}={given[name]} cannot be judged on a table, all of whose trainings have "
-                f"{name}={getattr(self._trained, name)}: leave it out, or run real searches for it."
+                f"{name}={given[name]} cannot be judged on a table, whose trainings were made with one value of it: "
+                f"leave it out, or run real searches for it."
             )
         return self._settings(preset, budget, tuple(given.items()))
 
@@ -112,12 +111,6 @@ class Recorded:
         if n > self.n:
             raise ConfigError(f"n_trials={n} is more than the {self.n} configurations of the table: give fewer.")
         return n
-
-    def first_round(self, settings: SearchSettings) -> Round:
-        """Return the plan of the first round, which depends on no result."""
-        n = self.n_first(settings)
-        share = settings.full_budget / max(1, len(round_sizes(n, settings.eta)))
-        return plan_round(1, min(share / n, Fraction(1)), share, n, settings, self)
 
     def planned(self, settings: SearchSettings) -> list[Round]:
         """Return the rounds of a search in which no trial diverges."""
@@ -198,22 +191,17 @@ class Recorded:
         entities, valid = (np.maximum.accumulate(sizes) for sizes in (self.table.entities, self.table.n_valid))
         valid[-1] = max(valid[-1], n_valid)  # the whole graph has its own
         wanted = ((entities, n_entities), (valid, n_valid))
-        return min(1.0, max(_crossing(self.fractions, sizes, size) for sizes, size in wanted))
-
-    @cached_property
-    def _trained(self) -> SearchSettings:
-        """The settings of a search whose trainings the table has."""
-        meta = self.table.meta
-        named = ("dim", "space", "fixed", "degree", "guarded_split", "negatives_floor", "scaled_penalties")
-        known = {name: meta[name] for name in named if name in meta}
-        own = {"models": (meta["model"],), "max_epochs": self.max_epochs, "proposals": "random", "final_train": False}
-        return make_settings({**known, **own, "finalists": 0, "one_vs_all": None})
+        logs = [
+            np.interp(math.log(size), np.log(np.maximum(1, sizes)), np.log(self.fractions)) for sizes, size in wanted
+        ]
+        return min(1.0, math.exp(max(logs)))
 
     def _make_settings(self, preset: str, budget: float, changes: tuple[tuple[str, Any], ...]) -> SearchSettings:
-        names = ("models", "dim", "max_epochs", "final_train", "finalists")  # simulated without finalists
-        own = {name: getattr(self._trained, name) for name in names}
+        meta = self.table.meta
+        own = {"models": (meta["model"],), "dim": meta["dim"], "max_epochs": self.max_epochs, "final_train": False}
         n_trials = min(self.n, int(SearchSettings.model_fields["n_trials"].default))
-        return make_settings({**own, "budget": budget, "n_trials": n_trials, **dict(changes)}, preset=preset)
+        simulated = {**own, "finalists": 0, "budget": budget, "n_trials": n_trials}
+        return make_settings({**simulated, **dict(changes)}, preset=preset)
 
 
 def _fidelity(plan: Round, settings: SearchSettings) -> tuple[float, float]:
@@ -241,13 +229,3 @@ def _curves(epochs: Scores, valid: Scores, failed: Scores) -> Scores:
         marks, values = epochs[1:][there], valid[g, there, i]
         curves[g, :, i] = np.interp(epochs, np.append(0.0, marks), np.append(0.0, values))
     return curves
-
-
-def _crossing(fractions: Scores, sizes: NDArray[Any], wanted: float) -> float:
-    """Return the first fraction at which growing sizes reach what is wanted, or the smallest fraction."""
-    at = int(np.searchsorted(sizes, wanted))
-    if at == 0:
-        return float(fractions[0])
-    low, high, aim = (math.log(max(1, s)) for s in (sizes[at - 1], sizes[at], wanted))
-    x0, x1 = math.log(fractions[at - 1]), math.log(fractions[at])
-    return math.exp(x0 + (aim - low) / (high - low) * (x1 - x0))

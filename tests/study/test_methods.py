@@ -204,7 +204,7 @@ def test_a_file_lists_methods(tmp_path):
     ("text", "sentence"),
     [("name: a", "should be a list of methods"), ("- {eta: 3}", "give a name"),
      ("- {name: a, run: bohb}", "is not a method"),
-     ("- {name: a, etta: 3}", "'etta' is not a setting of grash. Did you mean eta")],
+     ("- {name: a, etta: 3}", "'etta' is not a setting. Did you mean eta")],
 )  # fmt: skip
 def test_a_wrong_file_of_methods_is_refused_in_words(tmp_path, text, sentence):
     file = tmp_path / "mine.yaml"

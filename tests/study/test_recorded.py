@@ -135,7 +135,7 @@ def test_a_search_on_a_table_is_the_search_that_is_decided_from_events(variant, 
     assert [r.results for r in slow.rounds] == [
         {n: replace(r, message="ok") for n, r in past.results.items()} for past in found.rounds
     ]
-    assert bench.first_round(made) == found.rounds[0].plan
+    assert bench.planned(made)[0] == found.rounds[0].plan
 
 
 @given(seed=st.integers(0, 10**6), diverged=st.floats(0, 0.9), eta=st.integers(2, 8), budget=st.floats(0.5, 6))
@@ -201,15 +201,6 @@ def test_what_a_table_cannot_judge_is_refused(name, value):
     for run in ("grash", "tpe-rounds"):
         with pytest.raises(ConfigError, match="cannot be judged on a table"):
             Method("it", run, {name: value})(bench_of(n=8), 0, 3.0)
-
-
-@pytest.mark.parametrize("scaled", [True, False])
-def test_the_refusal_names_what_the_table_was_trained_with(scaled):
-    table = make_table(n=8)
-    table.meta["scaled_penalties"] = scaled
-    sentence = f"scaled_penalties=False cannot be judged .* trainings have scaled_penalties={scaled}: leave it out"
-    with pytest.raises(ConfigError, match=sentence):
-        Recorded(table).settings("default", 3.0, (("scaled_penalties", False),))
 
 
 @pytest.mark.parametrize("preset", ["default", "paper", "paper-text"])
