@@ -30,6 +30,8 @@ GRAPHS = MARKS[2:-1]  # of the train triples: 1/64 … 0.71, in half-steps of 2
 _CLOSE = 1e-6  # of a step between graphs: a store rounds fractions
 _NEAR_MARK = 1e-4  # relative: the epochs of a round come from whole positives and miss a usual mark by a part of one
 _SIZES = ("entities", "relations", "triples", "n_valid")
+_TESTS = tuple(f"test_{name}" for name in TESTED)
+_TECHNIQUES = ("core-order", "isolated", "whole")
 Floats = NDArray[np.float64]
 
 
@@ -108,8 +110,10 @@ class Table:
             columns = {name: np.asarray(column) for name, column in pl.read_parquet(path).to_dict().items()}
             if about["schema"] != SCHEMA or about["version"] != VERSION:
                 raise ValueError(f"it is a {about['schema']} of version {about['version']}")
-            not_run = {int(i): v for i, v in about.get("not_run", {}).items()}
-            return _from_rows(about["meta"], not_run, columns)
+            numbers, first = np.unique(columns["number"], return_index=True)
+            known = {int(n): json.loads(columns["configuration"][i]) for n, i in zip(numbers, first)}
+            known.update({int(i): values for i, values in about.get("not_run", {}).items()})
+            return _of_columns(about["meta"], [known[i] for i in range(len(known))], columns)
         except (KeyError, TypeError, ValueError, pl.exceptions.PolarsError, OSError) as error:
             raise FormatError(
                 f"{path} is not a table of a study ({error}): make it again with `grash study table`."
@@ -123,13 +127,13 @@ class Table:
         graphs, epochs = np.asarray(self.graph_fractions), np.asarray(self.epoch_fractions)
         measured = ~np.isnan(self.valid[: -1 if isolated else None])
         g, number, f = np.nonzero(measured.transpose(0, 2, 1))
-        values = np.array([json.dumps(values, sort_keys=True) for values in self.configurations])
+        values = [json.dumps(values, sort_keys=True) for values in self.configurations]
         tests = {f"test_{name}": np.where(graphs[g] == 1, self.test[name][number], math.nan) for name in TESTED}
         return {
             "number": number, "graph_fraction": graphs[g], "epoch_fraction": epochs[f],
             "isolated": np.full(len(g), isolated), "valid_mrr": self.valid[g, f, number],
             "failed_at": self.failed[g, number], "seconds": self.seconds[g, number],
-            **{name: getattr(self, name)[g] for name in _SIZES}, **tests, "configuration": values[number],
+            **{name: getattr(self, name)[g] for name in _SIZES}, **tests, "configuration": [values[i] for i in number],
         }  # fmt: skip
 
 
@@ -173,72 +177,50 @@ def planned_fidelities(graphs: StudyGraphs) -> list[tuple[float, float]]:
 
 def make_table(store: Store, pool: Pool, *, guard_rails: dict[str, float]) -> Table:
     """Return the table of what a store has of a pool. Graphs on which nothing was trained in full are left out."""
-    mine = [e for e in store.entries.values() if e.worked and 0 <= e.number < pool.n]
-    if not any(e.technique == "whole" and e.marks[-1] == 1 for e in mine):
+    mine = [e for e in store.entries.values() if e.worked and 0 <= e.number < pool.n and e.technique in _TECHNIQUES]
+    graphs = {(e.technique, e.fraction) for e in mine if e.marks[-1] == 1}
+    if ("whole", 1.0) not in graphs:
         raise InputError(f"{store.path} has no training on the whole graph yet, which a table needs: run them first.")
-    meta = {**store.meta, "guard_rails": guard_rails}
-    usual, isolated = (
-        _of_entries([e for e in mine if e.technique in (technique, "whole")], meta, pool)
-        for technique in ("core-order", "isolated")
-    )
-    return replace(usual, isolated=isolated if len(isolated.graph_fractions) > 1 else None)
+    mine = [e for e in mine if (e.technique, e.fraction) in graphs]
+    rows = [(*_row(e), mark, value) for e in mine for mark in e.marks if (value := e.valid(mark)) is not None]
+    names = ("number", "graph_fraction", "isolated", "failed_at", "seconds", *_SIZES, *_TESTS)
+    columns = dict(zip((*names, "epoch_fraction", "valid_mrr"), map(np.array, zip(*rows))))
+    meta = {**store.meta, "guard_rails": guard_rails, "device": ", ".join(sorted({e.device for e in mine}))}
+    return _of_columns(meta, [c.values for c in pool.configurations], columns)
 
 
-def _of_entries(mine: list[Entry], meta: dict[str, Any], pool: Pool) -> Table:
-    """Return the table of entries on different graphs, including the whole one."""
-    graphs = sorted({e.fraction for e in mine if e.marks[-1] == 1})
-    mine = [e for e in mine if e.fraction in graphs]
-    marks = sorted({m for e in mine for m in e.marks})
-    meta = {**meta, "device": ", ".join(sorted({e.device for e in mine}))}
-    table = _empty(meta, [c.values for c in pool.configurations], graphs, marks)
-    for entry in mine:
-        g, n = graphs.index(entry.fraction), entry.number
-        for mark in entry.marks:
-            value = entry.valid(mark)
-            table.valid[g, marks.index(mark), n] = math.nan if value is None else value
-        table.failed[g, n] = math.inf if entry.failed is None else entry.failed
-        table.seconds[g, n] = entry.seconds
-        sizes = (entry.n_entities, entry.n_relations, entry.n_train, entry.n_valid)
-        for name, size in zip(_SIZES, sizes):
-            getattr(table, name)[g] = size
-        if entry.technique == "whole" and entry.marks[-1] == 1:
-            for name in TESTED:
-                table.test[name][n] = entry.test[name] if entry.test else 0.0
-    return table
+def _row(entry: Entry) -> tuple[Any, ...]:
+    """Return what all validations of a training share."""
+    failed, tested = math.inf if entry.failed is None else entry.failed, (math.nan,) * len(TESTED)
+    if entry.technique == "whole" and entry.marks[-1] == 1:
+        tested = tuple(entry.test[name] if entry.test else 0.0 for name in TESTED)
+    sizes = (entry.n_entities, entry.n_relations, entry.n_train, entry.n_valid)
+    return entry.number, entry.fraction, entry.technique == "isolated", failed, entry.seconds, *sizes, *tested
 
 
-def _empty(
-    meta: dict[str, Any], configurations: list[dict[str, Any]], graphs: list[float], marks: list[float]
-) -> Table:
-    G, F, n = len(graphs), len(marks), len(configurations)  # noqa: N806 (letters of the docstring)
-    return Table(
-        meta, configurations, tuple(graphs), tuple(marks), np.full((G, F, n), np.nan), np.full((G, n), np.inf),
-        {name: np.full(n, np.nan) for name in TESTED}, np.full((G, n), np.nan),
-        np.zeros(G, np.int64), np.zeros(G, np.int64), np.zeros(G, np.int64), np.zeros(G, np.int64),
-    )  # fmt: skip
-
-
-def _from_rows(meta: dict[str, Any], not_run: dict[int, dict[str, Any]], columns: dict[str, NDArray[Any]]) -> Table:
+def _of_columns(meta: dict[str, Any], values: list[dict[str, Any]], columns: dict[str, NDArray[Any]]) -> Table:
+    """Return the table of these columns, with a row per validation, and configurations."""
     isolated = columns["isolated"]
-    numbers, first = np.unique(columns["number"], return_index=True)
-    found = {**not_run, **{int(n): json.loads(columns["configuration"][i]) for n, i in zip(numbers, first)}}
-    values = [found[i] for i in range(len(found))]
     usual, last = (
-        _of_rows(meta, values, {name: column[rows] for name, column in columns.items()})
+        _of_graphs(meta, values, {name: column[rows] for name, column in columns.items()})
         for rows in (~isolated, isolated | (columns["graph_fraction"] == 1))
     )
     return replace(usual, isolated=last) if isolated.any() else usual
 
 
-def _of_rows(meta: dict[str, Any], values: list[dict[str, Any]], columns: dict[str, NDArray[Any]]) -> Table:
+def _of_graphs(meta: dict[str, Any], values: list[dict[str, Any]], columns: dict[str, NDArray[Any]]) -> Table:
     graphs, g = np.unique(columns["graph_fraction"], return_inverse=True)
     marks, f = np.unique(columns["epoch_fraction"], return_inverse=True)
-    table, number = _empty(meta, values, graphs.tolist(), marks.tolist()), columns["number"]
-    table.valid[g, f, number] = columns["valid_mrr"]
-    table.failed[g, number], table.seconds[g, number] = columns["failed_at"], columns["seconds"]
-    for name in _SIZES:
-        getattr(table, name)[g] = columns[name]
-    whole = g == len(graphs) - 1
+    number, n, whole = columns["number"], len(values), g == len(graphs) - 1
+    valid, failed = np.full((len(graphs), len(marks), n), np.nan), np.full((len(graphs), n), np.inf)
+    seconds, test = np.full((len(graphs), n), np.nan), {name: np.full(n, np.nan) for name in TESTED}
+    valid[g, f, number], failed[g, number] = columns["valid_mrr"], columns["failed_at"]
+    seconds[g, number] = columns["seconds"]
     for name in TESTED:
-        table.test[name][number[whole]] = columns[f"test_{name}"][whole]
-    return table
+        test[name][number[whole]] = columns[f"test_{name}"][whole]
+    first = [int(np.argmax(g == i)) for i in range(len(graphs))]
+    entities, relations, triples, n_valid = (columns[name][first] for name in _SIZES)
+    return Table(
+        meta, values, tuple(graphs.tolist()), tuple(marks.tolist()), valid, failed, test, seconds,
+        entities, relations, triples, n_valid,
+    )  # fmt: skip
