@@ -22,7 +22,6 @@ from grash.errors import UNFINISHED, ConfigError, InputError
 
 if TYPE_CHECKING:
     from grash.data.dataset import Dataset
-    from grash_study.compare import Comparison
     from grash_study.confirm import Candidate
     from grash_study.pages import Page
     from grash_study.pool import Pool
@@ -248,8 +247,8 @@ def methods(
     A file for --settings is a list: - {name: more survivors, eta: 3} or - {name: ties, run: rungs, ties: 2}.
     """
     check_extra()
-    from grash_study.compare import Kind, compare, write_methods_page, write_overview
-    from grash_study.methods import METHODS, SWEEP, fitting, read_methods
+    from grash_study.compare import Kind, compare, summary, write_methods_page, write_overview
+    from grash_study.methods import METHODS, SWEEP, read_methods
     from grash_study.recorded import Recorded
     from grash_study.table import Table
 
@@ -262,8 +261,9 @@ def methods(
     several = []
     for path in tables:
         bench = Recorded(Table.load(path))
-        found = compare(bench, fitting(chosen, bench.n, say=say), seeds=seeds, budget=budget, say=say)
-        _show_comparison(found)
+        found = compare(bench, chosen, seeds=seeds, budget=budget, say=say)
+        main, title = summary(found), f"{bench.name}, {seeds:,} seeds, B = {budget:g}"
+        show_table(main.headings[:5], [row[:5] for row in main.rows], title=title)
         say(f"page: {write_methods_page(found, out, kind=kind, label=label, command=shown)}")
         several.append(found)
     if len(several) > 1:
@@ -522,17 +522,3 @@ def _pool(dataset: Dataset, n: int, given: dict[str, Any]) -> Pool:
 
 def _show(lines: str) -> None:
     print(lines, flush=True)
-
-
-def _show_comparison(found: Comparison) -> None:
-    rows = [
-        (
-            r.name, f"{r.cost:.2f}", f"{r.mrr:.4f}", f"{r.mrr_interval[0]:.4f} … {r.mrr_interval[1]:.4f}",
-            f"{r.found:.1%}", f"{r.gain:+.4f}", f"{r.gain_interval[0]:+.4f} … {r.gain_interval[1]:+.4f}",
-        )
-        if r.ran
-        else (r.name, f"{r.cost:.2f}", *("–",) * 5)
-        for r in found.rows
-    ]  # fmt: skip
-    columns = ("method", ">cost", ">test MRR", ">95 %", ">of its best", ">gain", ">95 %")
-    show_table(columns, rows, title=f"{found.bench.name}, {found.seeds:,} seeds, B = {found.budget:g}")

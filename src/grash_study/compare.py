@@ -211,7 +211,7 @@ def write_methods_page(
         f"{bench.n} configurations, {found.seeds:,} seeds, B = {found.budget:g} full runs. Compared with "
         f"**{found.reference}** seed by seed; what every seed picked: [{name}.parquet]({name}.parquet). "
         + _caveat(str(bench.n), found.seeds),
-        _numbers(found),
+        summary(found),
         *([(f"{name}-curves", _curves(found), "Test MRR of the incumbent by cost")] if kind == "methods" else []),
         (f"{name}-gains", _gains(found), "Gain in test MRR over the reference"),
         "## How well the rounds of the default search predict",
@@ -281,7 +281,8 @@ def _machines(several: Sequence[Comparison]) -> str:
     return f"{trained}the CPU of the machine that wrote this page (the searches)"
 
 
-def _numbers(found: Comparison) -> Rows:
+def summary(found: Comparison) -> Rows:
+    """Return the main table of a page: a row per method."""
     headings = (
         "method", "cost", "test MRR", "of its best", "gain", "better, worse", "different picks", "best left",
         "ms a search",

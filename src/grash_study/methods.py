@@ -339,6 +339,8 @@ def run_rungs(
     least = smallest_graph(bench, entities, valid, whole_above) if guard_rails else 0.0
     wanted = list(sizes) if sizes is not None else _fitting_sizes(bench, min(n, bench.n), eta, budget, least)
     rounds = len(wanted)
+    if wanted[0] > bench.n:
+        raise ConfigError(f"sizes={tuple(wanted)} starts with more than the {bench.n} configurations of the table.")
     if shares is not None and (len(shares) != rounds or sum(shares) > 1 + 1e-9 or min(shares) <= 0):
         raise ConfigError(f"shares={tuple(shares)}: give {rounds} shares above 0 that sum to at most 1.")
     parts = [budget / rounds] * rounds if shares is None else [budget * share for share in shares]
@@ -505,19 +507,6 @@ def read_methods(path: Path) -> tuple[Method, ...]:
     if not isinstance(content, list):
         raise ConfigError(f"{path} should be a list of methods, e.g. - {{name: more survivors, eta: 3}}.")
     return (Method("default", "grash"), *(_method(entry, path) for entry in content))
-
-
-def fitting(methods: Sequence[Method], n: int, *, say: Callable[[str], None] = lambda line: None) -> tuple[Method, ...]:
-    """Return the methods for which a pool of n configurations is large enough; `say` which are left out."""
-    found = []
-    for method in methods:
-        n_trials = method.settings.get("n_trials")
-        wanted = max(n_trials if isinstance(n_trials, int) else 0, *method.settings.get("sizes", (0,)))
-        if wanted <= n:
-            found.append(method)
-        else:
-            say(f"{method.name} is left out: it starts with {wanted} configurations, and the table has {n}.")
-    return tuple(found)
 
 
 def _method(entry: Any, path: Path) -> Method:

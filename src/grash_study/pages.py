@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 Value = str | int | float | None
 Bar = tuple[str, float, float | None, float | None]  # name, value, low, high
 NOT_RUN = "not run yet"
-INDEX = "overview.md"
-_BEGIN, _END = "<!-- pages: written by grash study -->", "<!-- end of pages -->"
 _COLORS = ("#c2410c", "#0b62a8", "#1b7a3c", "#8a3fa0", "#a07800", "#00807c", "#b3246b", "#5b6470", "#5a3d1e")
 _DASHES = ("-", "--", ":")
 _SHIFT = 4.0  # points between the intervals of two lines at one position
@@ -85,21 +83,7 @@ def write_page(page: Page, folder: Path) -> Path:
             text.append(part)
     path = folder / f"{page.name}.md"
     _write(path, "\n\n".join(text) + "\n")
-    list_pages(folder)
     return path
-
-
-def list_pages(folder: Path) -> None:
-    """Update the list of pages in a folder's overview.md, between its two marks."""
-    index = Path(folder) / INDEX
-    text = index.read_text(encoding="utf-8") if index.is_file() else ""
-    before, begun, rest = text.partition(_BEGIN)
-    _, ended, after = rest.partition(_END)
-    if begun and ended:
-        pages = sorted(p for p in index.parent.glob("*.md") if p != index)
-        titles = [p.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for p in pages]
-        lines = [f"- [{title}]({p.name})" for title, p in zip(titles, pages)]
-        _write(index, before + "\n".join([_BEGIN, *lines, _END]) + after)
 
 
 def share_text(share: float) -> str:

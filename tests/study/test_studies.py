@@ -230,16 +230,6 @@ def test_tables_of_a_page_say_what_is_missing_and_keep_bars_inside_cells(tmp_pat
     assert [share_text(s) for s in (1 / 64, 0.5, 1.0, 0.3)] == ["1/64", "1/2", "1", "0.3"]
 
 
-def test_an_index_lists_the_pages_and_keeps_its_prose(tmp_path):
-    marks = "<!-- pages: written by grash study -->\n<!-- end of pages -->"
-    (tmp_path / "overview.md").write_text(f"# Results\n\nProse.\n\n{marks}\n\nMore.\n")
-    for name in ("b", "a", "b"):
-        write_page(Page(name, f"Page {name}", "grash", "cpu"), tmp_path)
-    text = (tmp_path / "overview.md").read_text()
-    assert text.startswith("# Results\n\nProse.") and text.endswith("\n\nMore.\n")
-    assert "\n- [Page a](a.md)\n- [Page b](b.md)\n" in text and text.count("- [") == 2
-
-
 @pytest.mark.slow
 def test_commands_plan_run_resume_write_and_merge(tmp_path):
     folder = tmp_path / "graph"
