@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _NOT_SHOWN = ("--device", "--max-seconds", "--batch", "--plan", "--page")  # a page does not depend on these
 
 
-def _option(kind: Any, default: Any, *names: str, help: str) -> tuple[Any, Any, Any]:
-    return kind, default, typer.Option(*names, help=help)
+def _option(kind: Any, default: Any, *names: str, help: str, min: int | None = None) -> tuple[Any, Any, Any]:
+    return kind, default, typer.Option(*names, help=help, min=min)
 
 
 FIXED = _option(
@@ -59,11 +59,11 @@ RUNNING: Options = {
         "--max-seconds",
         help="Time limit; nothing is started that would exceed it. 0 only writes the page.",
     ),
-    "batch": _option(int, 64, "--batch", help="Number of configurations that are trained and stored together."),
+    "batch": _option(int, 64, "--batch", help="Configurations to train and store together.", min=1),
     "plan": _option(bool, False, "--plan", help="Only print what is missing and about how long it takes."),
 }
 SEARCHING: Options = {name: option for name, option in RUNNING.items() if name != "batch"}
-N = Annotated[int, typer.Option("--n", "-n", help="Configurations.")]
+N = Annotated[int, typer.Option("--n", "-n", help="Configurations.", min=3)]
 Preset = Annotated[str, typer.Option("--preset", help="Preset of the searches: default, paper or paper-text.")]
 Which = Annotated[str, typer.Option("--variants", help="Variants, with commas: epoch, graph, combined.")]
 
@@ -104,8 +104,8 @@ def transfer(
 
     chosen = check_reductions(techniques)
     study = Study(source, n, **given)
-    finished = study.run(transfer_cells(n, reductions=chosen))
-    study.finish(finished, lambda: transfer_page(study.store, n, command=shown_command(context), reductions=chosen))
+    finished, shown = study.run(transfer_cells(n, reductions=chosen)), shown_command(context)
+    _finish(study.running, finished, lambda: transfer_page(study.store, n, command=shown, reductions=chosen))
 
 
 def variants(
@@ -136,20 +136,21 @@ def variants(
     from grash_study.store import cells_on
 
     names = _models(models)
-    dataset, clock = _load(source, reading), Clock(running)
+    _check_running(running)
+    dataset = _load(source, reading)
     kinds = setups(names, dim=pooled["dim"], large=large, full=full, n_entities=dataset.n_entities)
     for setup in kinds:  # find mistakes in all of them before one is trained
         _pool(dataset, n, {**pooled, **setup.changes})
     found, finished = [], True
     for setup in kinds:
-        study = Study(dataset, n, {**pooled, **setup.changes}, clock.left(), {})
+        study = Study(dataset, n, {**pooled, **setup.changes}, running, {})
         searches = variant_searches(setup.variants, n=n, preset=preset)
         finished &= study.search(searches)
         everything = cells_on("whole", 1.0, [DEFAULT, *range(n)])
         finished &= study.run(everything if setup.full else pick_cells(study.store, searches, DEFAULT))
         found.append((setup, study.store))
         study.store.release()
-    study.finish(finished, lambda: variants_page(found, n=n, preset=preset, command=shown_command(context)))
+    _finish(study.running, finished, lambda: variants_page(found, n=n, preset=preset, command=shown_command(context)))
 
 
 def resources(
@@ -175,7 +176,7 @@ def resources(
     if finished and together:
         finished = time_first_rounds(study.graphs, searches, study.store, **study.limits(), say=_show)
     shown = shown_command(context)
-    study.finish(finished, lambda: resources_page(study.store, searches, command=shown, together=together))
+    _finish(study.running, finished, lambda: resources_page(study.store, searches, command=shown, together=together))
 
 
 def rounds(
@@ -196,7 +197,7 @@ def rounds(
     searches = round_searches(which.split(","), n=n, preset=preset)
     finished = study.search(searches)
     finished &= study.run(pick_cells(study.store, searches))
-    study.finish(finished, lambda: rounds_page(study.store, searches, command=shown_command(context)))
+    _finish(study.running, finished, lambda: rounds_page(study.store, searches, command=shown_command(context)))
 
 
 def table(
@@ -321,19 +322,15 @@ def confirm(
     shared = {"dim": dim, "max_epochs": epochs, **_settings(common, fixed)}
     wanted = wanted_searches(dataset, columns, models=names, seeds=seeds, common=shared)
     store, open_search = store_of(running["store"], dataset), partial(Search, source=source)
-    clock, device = Clock(running), running["device"]
+    device = running["device"]
     if running["plan"] or running.get("max_seconds") != 0:
         _show(plan_wanted(dataset, wanted, store, open_search, device=device))
-    left = clock.left().get("max_seconds")
     finished = not running["plan"] and run_wanted(
-        dataset, wanted, store, open_search, device=device, max_seconds=left, say=_show
+        dataset, wanted, store, open_search, device=device, max_seconds=_seconds_left(running), say=_show
     )
     usual = [*_listed(presets), *(["candidates"] if candidates else []), *map(_short, [*common, *fixed])]
-    _finish(
-        running,
-        finished,
-        lambda: confirm_page(wanted, store, label=label or "-".join(usual), command=shown_command(context)),
-    )
+    ending, shown = label or "-".join(usual), shown_command(context)
+    _finish(running, finished, lambda: confirm_page(wanted, store, label=ending, command=shown))
 
 
 def merge(
@@ -347,18 +344,6 @@ def merge(
         print(f"{into / name}: {count} new results")
 
 
-class Clock:
-    """The options of a run, with what is left of --max-seconds."""
-
-    def __init__(self, running: dict[str, Any]) -> None:
-        self.running, self.start = running, time.monotonic()
-
-    def left(self) -> dict[str, Any]:
-        if "max_seconds" not in self.running:
-            return self.running
-        return {**self.running, "max_seconds": max(0.0, self.running["max_seconds"] - time.monotonic() + self.start)}
-
-
 class Study:
     """One pool with its graphs and store, from the options of a command."""
 
@@ -367,19 +352,17 @@ class Study:
         *, tested: bool = True,
     ) -> None:  # fmt: skip
         from grash_study.pool import StudyGraphs
-        from grash_study.run import check_batch
 
-        check_batch(running["batch"])
         _check_running(running)
         dataset = _load(source, reading, tested=tested) if isinstance(source, str) else source
-        self.running, self._clock = running, Clock(running)
+        self.running = running
         self.pool = _pool(dataset, n, pooled)
         self.graphs = StudyGraphs(self.pool)
         self.store = self.pool.store(running["store"])
 
     def limits(self) -> dict[str, Any]:
         """Return the device, and the seconds left."""
-        return {"device": self.running["device"], "max_seconds": self._clock.left().get("max_seconds")}
+        return {"device": self.running["device"], "max_seconds": _seconds_left(self.running)}
 
     def run(self, cells: list[Cell]) -> bool:
         """Train what is missing, after printing how long that takes; return whether all is there."""
@@ -392,9 +375,9 @@ class Study:
         if self.running["plan"]:
             return False
         given = {"batch": self.running["batch"], "pace": pace, "say": _show}
-        ran = run_cells(self.graphs, cells, self.store, **self.limits(), **given)
-        say(f"{ran.done} of {ran.asked} cells are in {self.store.path}")
-        return ran.finished
+        finished = run_cells(self.graphs, cells, self.store, **self.limits(), **given)
+        say(f"{sum(self.store.find(c) is not None for c in cells)} of {len(cells)} cells are in {self.store.path}")
+        return finished
 
     def search(self, searches: list[SearchOfPool]) -> bool:
         """Run the searches that are missing; return whether all are there."""
@@ -405,9 +388,6 @@ class Study:
         if self._plans():
             _show(plan_searches(self.graphs, searches, self.store, device=self.running["device"]))
         return not self.running["plan"] and run_searches(self.graphs, searches, self.store, **self.limits(), say=_show)
-
-    def finish(self, finished: bool, page: Callable[[], Page]) -> None:
-        _finish(self.running, finished, page)
 
     def _plans(self) -> bool:
         return self.running["plan"] or self.limits()["max_seconds"] != 0
@@ -467,9 +447,16 @@ def shown_command(context: typer.Context) -> str:
 
 
 def _check_running(running: dict[str, Any]) -> None:
+    """Check the options of a run, whose time starts now."""
+    if "max_seconds" in running:
+        running.setdefault("deadline", time.monotonic() + running["max_seconds"])
     if running["page"] and not running["plan"]:
         check_extra()
     show_log()
+
+
+def _seconds_left(running: dict[str, Any]) -> float | None:
+    return max(0.0, running["deadline"] - time.monotonic()) if "deadline" in running else None
 
 
 def _finish(running: dict[str, Any], finished: bool, make_page: Callable[[], Page]) -> None:
@@ -513,8 +500,6 @@ def _pool(dataset: Dataset, n: int, given: dict[str, Any]) -> Pool:
     from grash.api.search import resolved_space
     from grash_study.pool import make_pool
 
-    if n < 3:
-        raise ConfigError(f"--n {n}: give 3 or more configurations, to compare rankings.")
     label = given.get("label") or Path(given["space"]).stem
     fixed = dict(parse_assignment(text) for text in given.get("fixed", []))
     return make_pool(dataset, n=n, **{**given, "space": resolved_space(given["space"]), "label": label, "fixed": fixed})

@@ -202,9 +202,7 @@ def run_tpe(bench: Recorded, rng: np.random.Generator, budget: float, *, first: 
     return tracker.trace()
 
 
-def run_one_epoch(
-    bench: Recorded, rng: np.random.Generator, budget: float, *, n: Count = 64, least: Count = 2
-) -> Trace:
+def run_one_epoch(bench: Recorded, rng: np.random.Generator, budget: float, *, n: Count = 64, least: int = 2) -> Trace:
     """Train n members for one epoch, then continue with the best in full (Egele et al. 2023, arXiv 2307.15422).
 
     There are fewer than n if the budget would not leave `least` full runs.
@@ -242,13 +240,7 @@ def run_kgtuner(bench: Recorded, rng: np.random.Generator, budget: float) -> Tra
 
 
 def run_autone(
-    bench: Recorded,
-    rng: np.random.Generator,
-    budget: float,
-    *,
-    subgraphs: Count = 5,
-    each: Count = 5,
-    part: Share = 1 / 3,
+    bench: Recorded, rng: np.random.Generator, budget: float, *, subgraphs: int = 5, each: int = 5, part: float = 1 / 3
 ) -> Trace:
     """Learn on small subgraphs which full runs are promising, in the manner of AutoNE (KDD 2019).
 
@@ -306,16 +298,16 @@ def run_rungs(
     *,
     n: Count = 64,
     eta: Eta = 4,
-    sizes: Sequence[Count] | None = None,
-    shares: Sequence[Share] | None = None,
-    lean: Share | Sequence[Share] = 0.5,
+    sizes: tuple[Count, ...] | None = None,
+    shares: tuple[Share, ...] | None = None,
+    lean: Share | tuple[Share, ...] = 0.5,
     guard_rails: bool = True,
     entities: Count | None = None,
     valid: Count = MIN_VALID,
     whole_above: Share = MAX_SUBGRAPH,
     carry_over: bool = True,
     continues: bool = False,
-    trend: Share | Sequence[Share] = SearchSettings.model_fields["trend"].default,
+    trend: Share | tuple[Share, ...] = SearchSettings.model_fields["trend"].default,
     isolated: bool = True,
     ties: Share = 0.0,
     most: Annotated[float, Field(ge=1)] = 2.0,
@@ -428,23 +420,14 @@ def _propose_and_run(
     run: Callable[[int], float],
 ) -> list[float]:  # fmt: skip
     """Run members one by one, the `first` in random order, then those that TPE proposes; return their scores."""
-    free = np.ones(len(order), bool)
-    proposer: Proposer | None = None
+    free, proposer = np.ones(len(order), bool), Proposer(points_of(tracker.bench))
     scores: list[float] = []
     while proceed() and free.any():
-        if len(scores) < first:
-            member = order[len(scores)]
-        else:
-            if proposer is None:
-                proposer = Proposer(points_of(tracker.bench))
-                for seen, score in zip(tracker.first, scores):
-                    proposer.see(seen, score)
-            member = proposer.propose(free)
+        member = order[len(scores)] if len(scores) < first else proposer.propose(free)
         free[member] = False
         tracker.first.append(member)
         scores.append(run(member))
-        if proposer is not None:
-            proposer.see(member, scores[-1])
+        proposer.see(member, scores[-1])
     return scores
 
 
@@ -510,10 +493,10 @@ def read_methods(path: Path) -> tuple[Method, ...]:
 
 
 def _method(entry: Any, path: Path) -> Method:
-    if not isinstance(entry, Mapping) or "name" not in entry or str(entry.get("run", "grash")) not in RUNS:
+    run = str(entry.get("run", "grash")) if isinstance(entry, Mapping) else ""
+    if run not in RUNS or "name" not in entry:
         raise ConfigError(f"{path}: {entry!r} is not a method: give a name, and as run one of {', '.join(RUNS)}.")
-    run = str(entry.get("run", "grash"))
-    given = {name: _hashable(value) for name, value in entry.items() if name not in ("name", "run")}
+    given = {name: value for name, value in entry.items() if name not in ("name", "run")}
     parameters = inspect.signature(RUNS[run], eval_str=True).parameters.values()
     kinds: dict[str, Any] = {p.name: (p.annotation, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
     kinds["budget"] = (Annotated[float, Field(gt=0)] | None, None)
@@ -523,10 +506,6 @@ def _method(entry: Any, path: Path) -> Method:
         raise ConfigError(f"{path}: {error}") from None
     settings = {name: values[name] for name in given if name != "budget"}
     return Method(str(entry["name"]), run, settings, values["budget"])
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(_hashable(v) for v in value) if isinstance(value, list) else value
 
 
 SWEEP = read_methods(Path(__file__).with_name("sweep.yaml"))

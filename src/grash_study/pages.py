@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grash.files import atomic_file
 
@@ -21,7 +21,7 @@ Bar = tuple[str, float, float | None, float | None]  # name, value, low, high
 NOT_RUN = "not run yet"
 _COLORS = ("#c2410c", "#0b62a8", "#1b7a3c", "#8a3fa0", "#a07800", "#00807c", "#b3246b", "#5b6470", "#5a3d1e")
 _DASHES = ("-", "--", ":")
-_SHIFT = 4.0  # points between the intervals of two lines at one position
+_SHIFT = 1.04  # ratio between the places of two intervals at one position
 
 
 @dataclass(frozen=True)
@@ -120,26 +120,17 @@ def line_plot(
     y_range: tuple[float, float] | None = None,
 ) -> str:
     """Return an SVG with a line per series and its intervals. xs: ticks as (value, label)."""
-    from matplotlib.transforms import ScaledTranslation
-
     figure, axes = _figure(size, title)
     for i, s in enumerate(series):
-        style: dict[str, Any] = {
-            "color": _COLORS[i % len(_COLORS)],
-            "linestyle": _DASHES[i // len(_COLORS) % len(_DASHES)],
-        }
-        x, y = [p[0] for p in s.points], [p[1] for p in s.points]
+        color, dashes = _COLORS[i % len(_COLORS)], _DASHES[i // len(_COLORS) % len(_DASHES)]
         bounded = [(x, low, high) for x, _, low, high in s.points if low is not None and high is not None]
-        shift = _SHIFT * (i - (len(series) - 1) / 2) / 72 if bounded else 0.0  # so that intervals do not overlap
-        moved = axes.transData + ScaledTranslation(shift, 0, figure.dpi_scale_trans)
+        shift = _SHIFT ** (i - (len(series) - 1) / 2) if bounded else 1.0  # so that intervals do not overlap
+        x, y = [shift * p[0] for p in s.points], [p[1] for p in s.points]
         label = s.name if s.points else f"{s.name} ({NOT_RUN})"
-        axes.plot(x, y, label=label, marker="o" if len(x) <= 40 else "", markersize=4, transform=moved, **style)
+        marker = "o" if len(x) <= 40 else ""
+        axes.plot(x, y, label=label, marker=marker, markersize=4, color=color, linestyle=dashes)
         for at, low, high in bounded:
-            axes.vlines(at, low, high, color=style["color"], alpha=0.5, linewidth=1.2, transform=moved)
-    points = [p for s in series for p in s.points]
-    if points:  # matplotlib ignores what is drawn with another transform when it chooses the limits
-        axes.update_datalim([(p[0], v) for p in points for v in p[1:] if v is not None])
-        axes.autoscale_view()
+            axes.vlines(shift * at, low, high, color=color, alpha=0.5, linewidth=1.2)
     axes.set_xscale("log" if log_x else "linear")
     if xs:
         axes.set_xticks([x for x, _ in xs], [text for _, text in xs], minor=False)

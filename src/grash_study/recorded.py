@@ -58,7 +58,7 @@ class Recorded:
         self.scores = lru_cache(maxsize=4096)(self._scores)
         self.rises = lru_cache(maxsize=4096)(self._rises)
         self.part_seen = lru_cache(maxsize=4096)(self._part_seen)
-        self._cached_shape = lru_cache(maxsize=4096)(self._shape)
+        self.shape = lru_cache(maxsize=4096)(self._shape)
         self._settings = lru_cache(maxsize=256)(self._make_settings)
         self.isolated = None if table.isolated is None else Recorded(table.isolated, self)
 
@@ -73,9 +73,6 @@ class Recorded:
     def last_judge(self, g: float) -> Recorded:
         """Return who answers for a last round on a graph fraction."""
         return self.judge(isolated_shape((g,), self) is not None)
-
-    def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
-        return self.judge(isolated)._cached_shape(fractions)
 
     def valid_at(self, g: float, e: float) -> Scores:
         """Return (n,) validation MRR at a graph and an epoch fraction, interpolated between recorded ones.
@@ -175,11 +172,11 @@ class Recorded:
         share = (e - low) / (high - low)
         return (1 - share) * curves[above - 1] + share * curves[above]
 
-    def _shape(self, fractions: tuple[float, ...]) -> Shape:
-        g = fractions[-1] if fractions else 1.0
+    def _shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
+        table, g = self.judge(isolated).table, fractions[-1] if fractions else 1.0
         if g * self.n_train < self.n_train - holdout_size(self.n_train):
-            return self.table.shape(g)
-        return self.table.shape(1.0)  # a search takes the whole graph if only its validation part would be left out
+            return table.shape(g)
+        return table.shape(1.0)  # a search takes the whole graph if only its validation part would be left out
 
     def _smallest_fraction(self, n_entities: int, n_valid: int) -> float:
         """Return the smallest fraction with these sizes; interpolated unless the guard rails ask for exactly these."""
@@ -209,16 +206,10 @@ def _fidelity(plan: Round, settings: SearchSettings) -> tuple[float, float]:
 
 
 def _complete_members(table: Table) -> NDArray[np.bool_]:
-    """(n,) which were trained in full on every graph."""
-    parts = [_complete(table)] if table.isolated is None else [_complete(table), _complete(table.isolated)]
-    return np.logical_and.reduce(np.concatenate(parts))
-
-
-def _complete(table: Table) -> NDArray[np.bool_]:
-    """(G, n) which were trained in full on which graph, and tested if it is the whole one."""
-    run = ~np.isnan(table.valid[:, -1]) | np.isfinite(table.failed)
-    run[-1] &= ~np.isnan(table.test["mrr"])
-    return run
+    """(n,) which were trained in full on every graph, and tested."""
+    parts = [table] if table.isolated is None else [table, table.isolated]
+    trained = [~np.isnan(part.valid[:, -1]) | np.isfinite(part.failed) for part in parts]
+    return np.concatenate(trained).all(axis=0) & ~np.isnan(table.test["mrr"])
 
 
 def _curves(epochs: Scores, valid: Scores, failed: Scores) -> Scores:

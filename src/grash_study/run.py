@@ -19,7 +19,7 @@ from grash.engines.local import lost_context
 from grash.engines.memory import choose_device
 from grash.engines.plan import probe_step, probe_validation
 from grash.engines.trainer import TrainingData, run_trainings
-from grash.errors import ConfigError, Diverged, GrashError, InputError, is_memory_error
+from grash.errors import Diverged, GrashError, InputError, is_memory_error
 from grash.evaluation.metrics import metrics_of
 from grash.evaluation.ranking import Ranker
 from grash.formatting import format_bytes
@@ -40,19 +40,6 @@ Group = tuple[Technique, float, tuple[float, ...]]
 Curve = tuple[tuple[float, float, float], ...]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The outcome of `run_cells`."""
-
-    done: int  # cells that the store has now
-    asked: int
-    seconds: float  # of this call
-
-    @property
-    def finished(self) -> bool:
-        return self.done == self.asked
-
-
 def run_cells(
     graphs: StudyGraphs,
     cells: Iterable[Cell],
@@ -63,18 +50,18 @@ def run_cells(
     batch: int = BATCH,
     pace: float | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> Progress:
-    """Train what the store lacks. A batch that would not end within max_seconds is not started.
+) -> bool:
+    """Train what the store lacks; return whether all is there. A batch that would not end in time is not started.
 
     pace: seconds per positive of a probe, until something was trained on this device.
     """
-    check_batch(batch)
     start, asked = time.monotonic(), list(cells)
 
     def time_left() -> float:
         return math.inf if max_seconds is None else max_seconds - (time.monotonic() - start)
 
-    for (technique, fraction, marks), numbers in missing(asked, store).items():
+    for group, numbers in missing(asked, store).items():
+        technique, fraction, marks = group
         if time_left() <= 0:
             break
         store.hold()
@@ -95,15 +82,10 @@ def run_cells(
             if not count:
                 break
             chosen, numbers = numbers[:count], numbers[count:]
-            for entries in _run_batch(graphs.pool, trainer, technique, fraction, marks, chosen):
+            for entries in _run_batch(graphs.pool, trainer, group, chosen):
                 store.add(entries)
                 say(_progress_line(entries, time.monotonic() - start))
-    return Progress(sum(store.find(c) is not None for c in asked), len(asked), time.monotonic() - start)
-
-
-def check_batch(batch: int) -> None:
-    if batch < 1:
-        raise ConfigError(f"A batch of {batch} configurations trains nothing: give 1 or more.")
+    return not missing(asked, store)
 
 
 def missing(cells: Iterable[Cell], store: Store) -> dict[Group, list[int]]:
@@ -288,23 +270,15 @@ def _same_training(store: Store, cell: Cell, graph: Subgraph) -> Entry | None:
     if cell.technique not in _CORES:
         return None
     sizes = {name: value for name, value in _sizes(graph).items() if name != "fell_back"}
-    for (number, technique, _), entry in store.entries.items():
-        if number == cell.number and technique in _CORES and all(getattr(entry, n) == v for n, v in sizes.items()):
-            renamed = replace(entry, technique=cell.technique, fraction=cell.fraction, fell_back=graph.fell_back)
-            if renamed.covers(cell):
-                return renamed
-    return None
+    alike = [e for e in store.entries.values() if all(getattr(e, name) == size for name, size in sizes.items())]
+    cores = [e for e in alike if e.number == cell.number and e.technique in _CORES]
+    renamed = (replace(e, technique=cell.technique, fraction=cell.fraction, fell_back=graph.fell_back) for e in cores)
+    return next((e for e in renamed if e.covers(cell)), None)
 
 
-def _run_batch(
-    pool: Pool,
-    trainer: GraphTrainer,
-    technique: Technique,
-    fraction: float,
-    marks: tuple[float, ...],
-    numbers: Sequence[int],
-) -> Iterator[list[Entry]]:
+def _run_batch(pool: Pool, trainer: GraphTrainer, group: Group, numbers: Sequence[int]) -> Iterator[list[Entry]]:
     """Yield the entries of some configurations on one graph, as those that were trained together end."""
+    technique, fraction, marks = group
     graph, full_epochs, device = trainer.graph, pool.settings.max_epochs, trainer.device
     configs = [config_on(graph, pool, n, marks[-1]) for n in numbers]
     test = technique == "whole" and marks[-1] == 1 and len(graph.dataset.test) > 0

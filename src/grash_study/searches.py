@@ -8,12 +8,13 @@ round is also timed with one, three and all of its trials at a time. `confirm.py
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,8 +24,7 @@ from grash.engines.driver import Driver, reraise_interrupts
 from grash.engines.memory import choose_device
 from grash.engines.plan import plan_search
 from grash.engines.trainer import set_threads
-from grash.errors import FormatError, InputError, SearchFailed
-from grash.files import read_json, write_json
+from grash.errors import SearchFailed
 from grash.models import model_class
 from grash.reduction.subgraph import Subgraph
 from grash.search.graphs import SearchGraphs
@@ -39,11 +39,10 @@ from grash.training.config import TrainConfig
 from grash_study.pages import Page, Rows, Value, bar_plot
 from grash_study.pool import DEFAULT, StudyGraphs
 from grash_study.run import GraphTrainer, device_name, measured_pace, peak_bytes, probed_pace, reset_peak
-from grash_study.store import TESTED, VERSION, Cell, Store, cells_on, short
+from grash_study.store import TESTED, Cell, Store, cells_on, short
 from grash_study.transfer import full_test, full_valid
 
 WARM_EPOCHS = 0.02  # that trials train before they are timed, to load and compile
-_SCHEMA, _FILE = "grash-study-search", "study.json"
 VARIANTS = ("epoch", "graph", "combined")
 _NOT_ASKED = "–"
 _HEADINGS = (
@@ -85,9 +84,10 @@ class SearchOfPool:
 
 
 def find_record(store: Store, one: SearchOfPool, name: str = "") -> dict[str, Any] | None:
-    """Return the record of a search (or the one called `name`) if it had today's settings."""
+    """Return the record of a search (or the one called `name`) if it had today's settings, and was warmed if asked."""
     record, today = store.searches.get(name or one.name), short(one.settings(store.meta).model_dump(mode="json"))
-    return record if record is not None and record["settings"] == today else None
+    found = record is not None and record["settings"] == today and (not one.warm or record.get("warmed"))
+    return record if found else None
 
 
 def run_searches(
@@ -109,7 +109,9 @@ def run_searches(
         spent = f"{record['spent']:.3g} full runs in {record['seconds']:.1f} s"
         return record, f"{one.name}: winner {record['winner']}, {spent}, rounds {seconds} s"
 
-    return run_missing(store, searches, partial(_is_there, store), run, max_seconds=max_seconds, say=say)
+    return run_missing(
+        store, searches, lambda one: find_record(store, one) is not None, run, max_seconds=max_seconds, say=say
+    )
 
 
 def run_missing(
@@ -147,7 +149,7 @@ def run_missing(
 
 def plan_searches(graphs: StudyGraphs, searches: Sequence[SearchOfPool], store: Store, *, device: str = "auto") -> str:
     """Return lines: which searches are missing, and about how long they take."""
-    missing = [one for one in searches if not _is_there(store, one)]
+    missing = [one for one in searches if find_record(store, one) is None]
     lines = [f"{graphs.pool.name}: {len(searches) - len(missing)} of {len(searches)} searches are there"]
     if not missing:
         return lines[0]
@@ -177,8 +179,8 @@ def run_search(
         graph, plan, configs = first_trials(graphs, one)
         warm_up(GraphTrainer(graph, device=device), plan, configs)
     about = {"settings": settings.model_dump(mode="json"), "fingerprint": graphs.pool.dataset.fingerprint}
-    _prepare_folder(folder, {**about, **({"warmed": True} if one.warm else {})})
-    with RunFolder(folder) as run:
+    content = json.dumps({**about, "warmed": one.warm}, sort_keys=True)  # another search has another folder
+    with RunFolder(folder / hashlib.sha256(content.encode()).hexdigest()[:12]) as run:
         (run.path / SEARCH_FILE).touch()
         driver = Driver(run, own, choose_engine("stacked", own, run.path, device=device), max_seconds=max_seconds)
         failed = ""
@@ -249,30 +251,12 @@ def round_seconds(events: list[dict[str, Any]]) -> dict[int, float]:
     return {n: found.get(n, last - before) for n in numbers}
 
 
-def _is_there(store: Store, one: SearchOfPool) -> bool:
-    record = find_record(store, one)
-    return record is not None and (not one.warm or bool(record.get("warmed")))
-
-
 def _search_graphs(graphs: StudyGraphs, one: SearchOfPool) -> SearchGraphs:
     """Return the graphs of a search; it shares the pool's cores if it counts degrees in the same way."""
     own = SearchGraphs(graphs.pool.dataset, one.settings(graphs.pool.meta()))
     if own.settings.degree == graphs.pool.settings.degree:
         own.share_cores(graphs.search)
     return own
-
-
-def _prepare_folder(folder: Path, about: dict[str, Any]) -> None:
-    """Make the folder of a search; one that was started with other settings or on another graph is replaced."""
-    content = {"schema": _SCHEMA, "version": VERSION, **about}
-    try:
-        same = read_json(folder / _FILE, schema=_SCHEMA, version=VERSION) == content
-    except (InputError, FormatError):
-        same = False
-    if not same:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        write_json(folder / _FILE, content)
 
 
 @dataclass(frozen=True)
@@ -424,7 +408,10 @@ def time_first_rounds(
     max_seconds: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> bool:
-    """Time the first round of each search with 1, 3 and all trials at a time; return whether all are there."""
+    """Time the first round of each search with 1, 3 and all trials at a time; return whether all are there.
+
+    Making the graph is not timed.
+    """
     start = time.monotonic()
     for one in searches:
         for count in reversed(AT_A_TIME):
@@ -432,9 +419,19 @@ def time_first_rounds(
                 continue
             if max_seconds is not None and time.monotonic() - start > max_seconds:
                 return False
-            record = _time_first_round(graphs, one, count, device=device)
-            store.add_search(record)
-            say(f"{record['name']}: {record['seconds']:.1f} s")
+            graph, plan, configs = first_trials(graphs, one)
+            trainer, size = GraphTrainer(graph, device=device), count or len(configs)
+            warm_up(trainer, plan, configs, size)
+            reset_peak(trainer.device)
+            begun = time.monotonic()
+            failed = train_in_groups(trainer, configs, size, (plan.epochs / 2, plan.epochs))
+            seconds = time.monotonic() - begun
+            store.add_search({
+                "name": _name(one, count), "at_a_time": size, "trials": len(configs), "seconds": seconds,
+                "failed": failed, "peak_bytes": peak_bytes(trainer.device), "device": device_name(trainer.device),
+                "warmed": True, "settings": one.settings(store.meta).model_dump(mode="json"),
+            })  # fmt: skip
+            say(f"{_name(one, count)}: {seconds:.1f} s")
     return all(_timed(store, one, count) is not None for one in searches for count in AT_A_TIME)
 
 
@@ -468,29 +465,11 @@ def resources_page(store: Store, searches: Sequence[SearchOfPool], *, command: s
     return page
 
 
-def _time_first_round(graphs: StudyGraphs, one: SearchOfPool, count: int, *, device: str) -> dict[str, Any]:
-    """Return the time of all trials of the first round, `count` at a time; it excludes making the graph."""
-    graph, plan, configs = first_trials(graphs, one)
-    trainer = GraphTrainer(graph, device=device)
-    size = count or len(configs)
-    warm_up(trainer, plan, configs, size)
-    reset_peak(trainer.device)
-    start = time.monotonic()
-    failed = train_in_groups(trainer, configs, size, (plan.epochs / 2, plan.epochs))
-    return {
-        "name": _name(one, count), "at_a_time": size, "trials": len(configs), "seconds": time.monotonic() - start,
-        "failed": failed, "peak_bytes": peak_bytes(trainer.device), "device": device_name(trainer.device),
-        "warmed": True, "settings": one.settings(graphs.pool.meta()).model_dump(mode="json"),
-    }  # fmt: skip
-
-
 def _notes(store: Store, searches: Sequence[SearchOfPool]) -> str:
     """Return notes on what the seconds include."""
     notes, records = "", [record for one in searches if (record := find_record(store, one)) is not None]
     if any(dict(one.changes)["variant"] == "epoch" for one in searches):
         notes += " In `epoch` every trial's state is kept for the next round, which takes some of the seconds."
-    if not all(record.get("warmed") for record in records):
-        notes += " Nothing was warmed up: the first search of a process includes its start in the first round."
     seconds = max((record.get("peel_seconds", 0.0) for record in records), default=0.0)
     if seconds:
         notes += f" Core numbers were computed before, once for all searches, in {seconds:.3g} s."

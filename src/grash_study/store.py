@@ -86,12 +86,9 @@ class Entry:
     device: str = ""
     message: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Entry:
-        """Return the entry that `to_json` wrote; raise a ValueError that names a wrong value."""
+        """Return the entry of a line of a store; raise a ValueError that names a wrong value."""
         try:
             return _ENTRY.validate_python(content)
         except ValidationError as error:
@@ -190,7 +187,7 @@ class Store:
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Append results; they are on disk when this returns."""
-        new = [short(entry.to_json()) for entry in entries]
+        new = [short(asdict(entry)) for entry in entries]
         self._append([{"kind": "cell", **content} for content in new])
         for content in new:
             self._take(Entry.from_json(content))

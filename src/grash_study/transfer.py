@@ -27,6 +27,7 @@ _NAMES = {
     "triples": "triple sampling", "walk": "random walk", "kgtuner": "KGTuner's walk", "k-core": "k-core",
     "core-order": "core order", "epochs": "epochs", "combined": "combined",
 }  # fmt: skip
+_COSTS = ("entities", "triples", "model_bytes", "valid_seconds", "seconds", "together")  # columns of the CSV
 _ABOUT_COSTS = (
     "Medians over the configurations of a technique: entities, model (tables of one configuration), one validation, "
     "and a trial (its steps and two validations). Seconds are a configuration's part of the batch that it was trained "
@@ -52,12 +53,7 @@ class Found:
     impossible: bool = False  # there is no such graph
     scores: dict[int, float] = field(default_factory=dict)  # by configuration
     counted: tuple[int, ...] = ()  # the configurations that ρ is over, the same at every budget
-    n_entities: int | None = None
-    n_train: int | None = None
-    model_bytes: int | None = None
-    valid_seconds: float | None = None
-    seconds: float | None = None
-    together: int | None = None
+    cost: tuple[Any, ...] = (None,) * 6  # medians of _COSTS; None if no trial ran
 
 
 def check_reductions(names: str) -> tuple[Reduction, ...]:
@@ -182,18 +178,18 @@ def _analyze_technique(
         ]
         impossible = not scores[b] and any(e.status == "impossible" for e in entries[b].values())
         cost = _cost([entries[b][n] for n in counted], _fidelity(reduction, b)[2])
-        results.append(Found(reduction, b, rhos[0], rhos[1], rhos[2], impossible, scores[b], tuple(counted), **cost))
+        results.append(Found(reduction, b, rhos[0], rhos[1], rhos[2], impossible, scores[b], tuple(counted), cost))
     return results
 
 
-def _cost(entries: list[Entry], epochs: float) -> dict[str, Any]:
+def _cost(entries: list[Entry], epochs: float) -> tuple[Any, ...]:
     """Return the medians of the trials that ran; a trial has its part of the steps and two validations."""
-    ran = [e for e in entries if e.status == "ok"]
-    if not ran:
-        return {}
-    names = ("n_entities", "n_train", "model_bytes", "valid_seconds", "together")
-    seconds = [e.train_seconds * min(1.0, epochs / e.marks[-1]) + 2 * e.valid_seconds for e in ran]
-    return {**{name: median_low(getattr(e, name) for e in ran) for name in names}, "seconds": median_low(seconds)}
+    costs = [
+        (e.n_entities, e.n_train, e.model_bytes, e.valid_seconds,
+         e.train_seconds * min(1.0, epochs / e.marks[-1]) + 2 * e.valid_seconds, e.together)
+        for e in entries if e.status == "ok"
+    ]  # fmt: skip
+    return tuple(median_low(column) for column in zip(*costs)) or (None,) * len(_COSTS)
 
 
 def _plot(found: list[Found], which: str, reductions: Sequence[Reduction]) -> str:
@@ -247,25 +243,18 @@ def _costs(found: list[Found], reductions: Sequence[Reduction]) -> Rows:
     rows: list[tuple[Value, ...]] = []
     for reduction in reductions:
         mine = [f for f in found if f.reduction == reduction]
-        if all(f.n_entities is None and not f.impossible for f in mine):
+        if all(f.cost[0] is None and not f.impossible for f in mine):
             rows.append((_NAMES[reduction], None, 0, *(None,) * 6))
             continue
         for f in mine:
             costs: tuple[Value, ...] = (_NO_GRAPH if f.impossible else None,) * 6
-            if f.n_entities is not None and f.model_bytes is not None and f.valid_seconds is not None:
-                costs = f.n_entities, f.n_train, f.model_bytes / 1e6, 1e3 * f.valid_seconds, f.seconds, f.together
+            if f.cost[0] is not None:
+                n_entities, n_train, n_bytes, valid_seconds, seconds, together = f.cost
+                costs = n_entities, n_train, n_bytes / 1e6, 1e3 * valid_seconds, seconds, together
             rows.append((_NAMES[reduction], share_text(f.budget), len(f.counted), *costs))
     headings = (
-        "technique",
-        "budget",
-        "n",
-        "entities",
-        "triples",
-        "model, MB",
-        "validation, ms",
-        "trial, s",
-        "together",
-    )
+        "technique", "budget", "n", "entities", "triples", "model, MB", "validation, ms", "trial, s", "together",
+    )  # fmt: skip
     return Rows(headings, tuple(rows))
 
 
@@ -274,13 +263,13 @@ def _raw(found: list[Found], differ: dict[tuple[Reduction, float], Correlation])
     headings = (
         "technique", "budget", "n", "rho", "low", "high", "n_learning", "rho_learning", "low_learning",
         "high_learning", "rho_test", "low_test", "high_test", "n_to_combined", "to_combined", "low_to_combined",
-        "high_to_combined", "entities", "triples", "model_bytes", "valid_seconds", "seconds", "together", "scores",
+        "high_to_combined", *_COSTS, "scores",
     )  # fmt: skip
     rows = [
         (f.reduction, f.budget, f.all.n, f.all.rho, f.all.low, f.all.high, f.learning.n, f.learning.rho,
          f.learning.low, f.learning.high, f.tested.rho, f.tested.low, f.tested.high,
          (d := differ.get((f.reduction, f.budget), nothing)).n, d.rho, d.low, d.high,
-         f.n_entities, f.n_train, f.model_bytes, f.valid_seconds, f.seconds, f.together, len(f.scores))
+         *f.cost, len(f.scores))
         for f in found
     ]  # fmt: skip
     return Rows(headings, tuple(rows))

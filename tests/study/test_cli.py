@@ -126,7 +126,7 @@ def test_all_models_of_variants_are_known_before_one_is_trained(here, tmp_path):
 def test_a_batch_of_nothing_is_refused_before_anything_is_run(here, tmp_path, verb):
     graph, given = here
     ran = grash("study", verb, graph, "--n", 4, "--epochs", 8, "--dim", 4, "--batch", 0, *given[-4:])
-    assert ran.code == 2 and "A batch of 0 configurations" in ran.err and not (tmp_path / "s").exists()
+    assert ran.code == 2 and "Invalid value for '--batch'" in ran.err and not (tmp_path / "s").exists()
 
 
 def test_a_table_that_cannot_be_made_yet_is_unfinished_and_no_mistake(here, tmp_path):

@@ -51,10 +51,8 @@ def test_a_table_has_larger_graphs_as_last_rounds_have_them_where_that_differs(t
     cells = table_cells(graphs)
     there = {way: {c.fraction for c in cells if c.technique == way} for way in ("core-order", "isolated", "whole")}
     assert there["isolated"] == {g for g in there["core-order"] if g >= ISOLATED_FROM} and len(there["isolated"]) > 1
-    assert run_cells(graphs, cells, store, device="cpu", max_seconds=0).done == 0
-    assert run_cells(
-        graphs, [c for c in cells if c.number == 0 and c.fraction in (0.5, 1.0)], store, device="cpu"
-    ).finished
+    assert run_cells(graphs, cells, store, device="cpu", max_seconds=0) is False and not store.entries
+    assert run_cells(graphs, [c for c in cells if c.number == 0 and c.fraction in (0.5, 1.0)], store, device="cpu")
     made = make_table(store, graphs.pool, guard_rails=GUARD_RAILS)
     assert made.graph_fractions == (0.5, 1.0) == made.isolated.graph_fractions
     assert (

@@ -114,9 +114,10 @@ def test_a_search_that_was_cut_off_is_resumed_with_its_trials_and_leaves_only_it
     place = search_folder(store, asked.name)
     wanted = run_search(graphs, asked, tmp_path / "whole", device="cpu")
     shutil.copytree(tmp_path / "whole", place)
-    lines = (place / LEDGER_FILE).read_text().splitlines(keepends=True)
+    (ledger,) = place.rglob(LEDGER_FILE)
+    lines = ledger.read_text().splitlines(keepends=True)
     first = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "round_closed")
-    (place / LEDGER_FILE).write_text("".join(lines[: first + 1]))  # as a kill after the first round leaves it
+    ledger.write_text("".join(lines[: first + 1]))  # as a kill after the first round leaves it
     trained, whole = [], runs._run_stack
     monkeypatch.setattr(runs, "_run_stack", lambda g, jobs, *more: (trained.extend(jobs), whole(g, jobs, *more))[1])
     assert run_searches(graphs, [asked], store, device="cpu") and not place.exists()
@@ -149,7 +150,8 @@ def test_an_interrupted_search_waits_and_the_next_is_not_begun(tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         run_searches(graphs, asked, store, device="cpu")
     assert ran == asked[:1] and not store.searches
-    ended = [e for e in read_ledger(search_folder(store, asked[0].name) / LEDGER_FILE) if e["event"] == "trial_ended"]
+    (ledger,) = search_folder(store, asked[0].name).rglob(LEDGER_FILE)
+    ended = [e for e in read_ledger(ledger) if e["event"] == "trial_ended"]
     assert len(ended) == 1  # the one that had been started
     assert run_searches(graphs, asked, store, device="cpu") and len(store.searches) == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,4 +69,4 @@ def test_a_diverged_training_scores_nothing_from_there_on_and_what_it_had_before
 
 def test_an_entry_is_the_same_after_json():
     entry = made_up(2, "whole", 1.0, 0.25, k=3, message="ä | b")
-    assert Entry.from_json(json.loads(json.dumps(entry.to_json()))) == entry
+    assert Entry.from_json(json.loads(json.dumps(asdict(entry)))) == entry

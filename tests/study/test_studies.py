@@ -154,7 +154,7 @@ def test_the_default_configuration_is_a_cell_of_its_own(tmp_path):
     graphs, store = small_study(tmp_path)
     config = graphs.pool.config(DEFAULT)
     assert config.lr == 0.1 and config.dim == 4 and config.epochs == 2.0
-    assert run_cells(graphs, variants.pick_cells(store, [], DEFAULT), store, device="cpu").finished
+    assert run_cells(graphs, variants.pick_cells(store, [], DEFAULT), store, device="cpu")
     assert store.entry(DEFAULT, "whole", 1.0).test["mrr"] > 0
 
 
@@ -175,7 +175,7 @@ def test_rounds_compares_etas_at_one_budget_and_one_round_at_a_third(tmp_path):
     page = rounds.rounds_page(store, asked, command="grash study rounds small")
     assert write_page(page, tmp_path).read_text().count("not run yet") == 4 * 6 + 1
     assert run_searches(graphs, asked[:2], store, device="cpu")
-    assert run_cells(graphs, rounds.pick_cells(store, asked), store, device="cpu").finished
+    assert run_cells(graphs, rounds.pick_cells(store, asked), store, device="cpu")
     rows = rounds.rounds_page(store, asked, command="").raw.rows
     assert rows[0][3] == 2 and rows[1][3] == 1 and all(isinstance(r[6], float) for r in rows[:2]) and rows[2][6] is None
 
@@ -287,7 +287,7 @@ def test_a_trial_costs_its_steps_and_two_validations_and_an_impossible_graph_is_
     store.add(made_up(i, "whole", 1.0, 0.1 * (i + 1), train_seconds=8.0, valid_seconds=0.5) for i in range(3))
     store.add(made_up(i, "walk", 0.5, 0.0, status="impossible", curve=()) for i in range(3))
     found = {(f.reduction, f.budget): f for f in analyze(store, 3)}
-    assert found["epochs", 0.5].seconds == pytest.approx(8.0 * 0.5 + 2 * 0.5)
+    assert found["epochs", 0.5].cost[4] == pytest.approx(8.0 * 0.5 + 2 * 0.5)
     assert found["walk", 0.5].impossible and not found["walk", 0.25].impossible
     text = write_page(transfer_page(store, 3, command="grash"), tmp_path).read_text()
     assert text.count("no such graph") == 4 + 6
