@@ -90,37 +90,42 @@ def main() -> None:
     else:
         began = time.process_time()
         base = grash.train(first, config, out=given.base)
-        record(variant="base", step=0, mrr=base.evaluation["both"]["mrr"], n_train=len(first.train),
-               epochs=base.history[-1]["epoch"], cpu_seconds=time.process_time() - began)  # fmt: skip
+        cpu = time.process_time() - began
+        record(variant="base", step=0, epochs=base.history[-1]["epoch"], cpu_seconds=cpu, **quality(base))
     sizes = [at_step(full, joins, step, only=False) for step in range(STEPS + 1)]
-    for name in [v for v in given.variants.split(",") if v]:
-        model = base
-        for step in range(1, STEPS + 1):
-            part = at_step(full, joins, step, only=True)
-            missing = {s: sizes[step].split(s) for s in ("valid", "test")}
+    models = {name: base for name in given.variants.split(",") if name}
+    for step in range(1, STEPS + 1):  # side by side, so that other work on the machine slows all alike
+        part = at_step(full, joins, step, only=True)
+        joined = (new_triples(sizes[step - 1], sizes[step], split) for split in ("valid", "test"))
+        part = grash.from_triples(names(part, part.train), *joined, name="new", n_valid=0, n_test=0)
+        for name, model in models.items():
             options = dict(VARIANTS[name])
             if given.epochs and "epochs" not in options:
                 options["epochs"] = given.epochs
-            part = grash.from_triples(
-                names(part, part.train), *(names(sizes[step], missing[s]) for s in ("valid", "test")), name="new",
-                n_valid=0, n_test=0,
-            )  # fmt: skip
             began = time.process_time()
-            model, report = model.update(part, **options)
+            models[name], report = model.update(part, **options)
             cpu = time.process_time() - began
-            assert (len(model.dataset.test), len(model.dataset.train)) == (
-                len(sizes[step].test),
-                len(sizes[step].train),
-            )
-            record(variant=name, step=step, mrr=model.evaluation["both"]["mrr"], n_train=len(model.dataset.train),
-                   epochs=report.epochs_of_all, cpu_seconds=cpu, drift=report.entity_drift.mean,
-                   changes=[[c.what, c.before, c.after] for c in report.changes])  # fmt: skip
-    for step in [int(s) for s in given.scratch.split(",") if s]:
-        began = time.process_time()
-        model = grash.train(sizes[step], config)
-        cpu = time.process_time() - began
-        record(variant="from scratch", step=step, mrr=model.evaluation["both"]["mrr"],
-               n_train=len(sizes[step].train), epochs=model.history[-1]["epoch"], cpu_seconds=cpu)  # fmt: skip
+            found = models[name].dataset
+            assert (len(found.test), len(found.train)) == (len(sizes[step].test), len(sizes[step].train))
+            changes = [[c.what, c.before, c.after] for c in report.changes]
+            record(variant=name, step=step, epochs=report.epochs_of_all, cpu_seconds=cpu, **quality(models[name]),
+                   drift=report.entity_drift.mean, changes=changes)  # fmt: skip
+        if str(step) in given.scratch.split(","):
+            began = time.process_time()
+            new = grash.train(sizes[step], config)
+            cpu = time.process_time() - began
+            record(variant="from scratch", step=step, epochs=new.history[-1]["epoch"], cpu_seconds=cpu, **quality(new))
+
+
+def quality(model: grash.Model) -> dict[str, float | int]:
+    """Return the test MRR, and the calibration error of the first answers on test."""
+    ece = model.measure_calibration()[0].ece if model.calibration else float("nan")
+    return {"mrr": model.evaluation["both"]["mrr"], "ece": ece, "n_train": len(model.dataset.train)}
+
+
+def new_triples(before: Dataset, after: Dataset, split: str) -> list[tuple[str, str, str]]:
+    known = set(names(before, before.split(split)))
+    return [row for row in names(after, after.split(split)) if row not in known]
 
 
 def names(dataset: Dataset, triples: np.ndarray) -> list[tuple[str, str, str]]:

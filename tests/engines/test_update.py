@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import grash
 from grash.data.growth import grow
+from grash.engines import update
 from grash.engines.update import UpdateSettings, fill_new_rows
 from grash.errors import ConfigError
+from grash.evaluation.calibration import calibrate
 from grash.models import MODELS, model_class
 from grash.models.autograd import AutogradModel
 from grash.training.config import make_config
@@ -69,6 +74,34 @@ def test_frozen_adam_becomes_adagrad():
 def test_no_epochs_train_nothing(trained, added):
     _, report = trained.update(added, freeze=True)
     assert report.positives == 0 and report.entity_drift.n_moved == 0
+
+
+def test_half_an_epoch_rebuilds_about_the_same_optimizer_state(trained, monkeypatch):
+    config = trained.config.changed(batch_size=32)
+    assert update._rebuilt_epochs(config, trained.dataset) == 0.5
+    half = update._rebuilt_state(trained.kge, trained.dataset, config)
+    monkeypatch.setattr(update, "_REBUILT", 1.0)
+    whole = update._rebuilt_state(trained.kge, trained.dataset, config)
+    for name, squares in whole.items():
+        assert float(half[name].sum()) == pytest.approx(float(squares.sum()), rel=0.1)
+
+
+def test_a_small_graph_rebuilds_the_optimizer_state_with_a_whole_epoch(trained):
+    few = trained.config.changed(batch_size=len(trained.dataset.train))
+    assert update._rebuilt_epochs(few, trained.dataset) == 1.0
+
+
+def test_an_update_validates_on_a_sample_and_keeps_the_temperature(trained, added, monkeypatch):
+    model = copy.copy(trained)
+    model.calibration = replace(calibrate(model.kge, model.dataset), temperature=2.5)
+    every, _ = model.update(added, epochs=1)
+    assert every.calibration.temperature == 2.5
+    assert every.calibration.n_questions <= 2 * update.CALIBRATED
+    monkeypatch.setattr(update, "_VALID", 5)
+    monkeypatch.setattr(update, "_SCORES", 0)
+    few, _ = model.update(added, epochs=1)
+    assert few.history[-1]["mrr"] != every.history[-1]["mrr"]
+    assert len(few.history) == len(every.history)
 
 
 def test_triples_can_be_removed(trained):

@@ -123,6 +123,13 @@ def test_too_few_held_out_answers_give_no_calibration():
         dataset.train, dataset.valid[:2], dataset.test, dataset.n_entities, dataset.n_relations
     )
     assert calibrate(model_of(few).kge, few) is None
+    assert calibrate(model_of(few).kge, few, temperature=1.0) is None
+
+
+def test_a_given_temperature_is_kept(world):
+    found = calibrate(world.kge, world.dataset, temperature=world.calibration.temperature)
+    assert found == world.calibration
+    assert calibrate(world.kge, world.dataset, temperature=2.5).temperature == 2.5
 
 
 def test_a_calibration_is_stored_with_the_model(world, tmp_path):

@@ -31,7 +31,7 @@ from grash.data.known_answers import KnownAnswers, TripleIndex, known_answers, k
 from grash.data.load import Source, as_dataset, from_triples, is_bundled, load_dataset
 from grash.data.readers.source import dataset_name, split_files
 from grash.engines.memory import choose_device
-from grash.engines.update import NewRows, UpdateReport, UpdateSettings, update_model
+from grash.engines.update import CALIBRATED, NewRows, UpdateReport, UpdateSettings, update_model
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
 from grash.evaluation.calibration import Calibration, Reliability, calibrate, measure
 from grash.evaluation.discovery import discover
@@ -520,11 +520,12 @@ class Model:
 
         added, removed: triples as for `from_triples`, a file, a folder or a Dataset. Known names keep their rows, new
         ones get rows. The triples of a file are added to train; those of a folder with splits to these. Triples of
-        valid and test stay held out. epochs: passes over the examples (default: 15 % of the earlier epochs, with
-        freeze none: new rows are only set).
+        valid and test stay held out. epochs: passes over the examples (default: 12.5 % of the earlier epochs,
+        with freeze none: new rows are only set).
         replay: train on the new triples and that many old ones for each, instead of all. freeze: old rows stay as they
         are. new_rows: new rows start at what their triples point at (triples), at the mean of their neighbors
-        (neighbors) or at random (random). evaluate: test at the end. watch: receives the progress.
+        (neighbors) or at random (random). evaluate: test at the end. watch: receives the progress. Validations of
+        large graphs use a sample of 500 triples or more; the calibration asks at most 1,000 questions per side.
         """
         settings = UpdateSettings(epochs, replay, freeze, new_rows)
         growth = grow(self.dataset, *(None if g is None else load_triples(g) for g in (added, removed)))
@@ -537,7 +538,10 @@ class Model:
         model = Model(kge, growth.dataset, self.config, history=past)
         if evaluate and len(growth.dataset.test):
             model.evaluation = model.evaluate(seed=self.config.seed).to_dict()
-        model.calibrate(seed=self.config.seed)
+        temperature = None if self.calibration is None else self.calibration.temperature
+        model.calibration = calibrate(
+            kge, growth.dataset, sample=CALIBRATED, seed=self.config.seed, temperature=temperature
+        )
         return model, report
 
     def discover(

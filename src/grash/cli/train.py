@@ -319,7 +319,7 @@ def update(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="New model folder (default: MODEL-updated).")] = None,
     epochs: Annotated[
         float | None,
-        typer.Option("--epochs", "-e", help="Passes over the examples (default: 15 % of the earlier; frozen: 0)."),
+        typer.Option("--epochs", "-e", help="Passes over the examples (default: 12.5 % of the earlier; frozen: 0)."),
     ] = None,
     replay: Annotated[
         float | None, typer.Option(help="Train on new triples and that many old ones for each (default: all).")

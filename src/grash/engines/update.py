@@ -2,8 +2,8 @@
 
 Rows of known entities and relations are kept and trained further. Rows of new ones start where the triples that name
 them point at: for a triple (new, r, t), at the query (?, r, t), whose score with a row is largest in its own direction.
-A model folder has no optimizer state, so it is rebuilt: one epoch over the old triples adds up squared gradients
-without moving a row (docs/decisions/0059).
+A model folder has no optimizer state, so it is rebuilt: half an epoch over the old triples adds up squared gradients
+without moving a row (docs/decisions/0059, 0063).
 With `freeze`, the sums of old rows are so large that they do not move, and only new rows learn.
 """
 
@@ -40,21 +40,26 @@ from grash.training.loop import Progress, Training
 NewRows = Literal["triples", "neighbors", "random"]
 NEW_ROWS: tuple[NewRows, ...] = ("triples", "neighbors", "random")
 
-_SHARE = 0.15  # of the epochs of the earlier training, by default
+_SHARE = 0.125  # of the epochs of the earlier training, by default
 _STILL = 1e-30  # a learning rate that moves nothing
 _FROZEN_REPLAY = 4.0  # old triples per new one while old rows are frozen: new rows must not outrank them
 _FROZEN = 1e30  # a sum of squares that leaves nothing of a step
 _LENGTH = 0.5  # of a new row in dot-product models, in mean rows: at 1, new entities outrank true answers
 _PASSES = 3  # over triples of new entities, whose neighbors may be new, too
 _ROWS = 1 << 15  # triples embedded at a time
-_RANKED = 2000  # triples ranked for a metric of the report
+_VALID = 500  # triples of a validation; more where there are few entities, so that ranking takes little time:
+_SCORES = 20_000_000  # of a validation and side
+_RANKED = 500  # triples ranked for a metric of the report
+CALIBRATED = 1000  # questions per side of the calibration
+_REBUILT = 0.5  # epochs that rebuild the optimizer state
+_FEW_STEPS = 40  # an epoch with fewer steps is used whole
 
 
 @dataclass(frozen=True)
 class UpdateSettings:
     """How a model is updated."""
 
-    epochs: float | None = None  # passes over the examples; None: 15 % of those before, none with freeze
+    epochs: float | None = None  # passes over the examples; None: 12.5 % of those before, none with freeze
     replay: float | None = None  # old triples per new one to train on; None: all of them
     freeze: bool = False  # old rows stay as they are
     new_rows: NewRows = "triples"  # how new rows start: their triples' queries, the mean of neighbors, at random
@@ -98,7 +103,7 @@ class UpdateReport:
     relation_drift: Drift
     optimizer_state: str  # rebuilt, or not needed
     n_examples: int  # triples of an epoch of the update; 0 if nothing was trained
-    positives: int  # triples passed to a step, with the epoch that rebuilds the optimizer state
+    positives: int  # triples passed to a step, also to rebuild the optimizer state
     epochs_of_all: float  # the same, as epochs over the whole train split
     seconds: float
 
@@ -133,15 +138,19 @@ def update_model(
     else:
         examples = _examples(growth, config, settings)
         kept = {} if settings.freeze else _rebuilt_state(model, growth.before, config)
-        data = TrainingData(growth.dataset, device, seed=config.seed, examples=examples)
-        training = Training(chosen, watch=watch, initialize=lambda state: _fill(state, before, kept, settings))
+        n_valid = max(_VALID, _SCORES // growth.dataset.n_entities)
+        data = TrainingData(growth.dataset, device, valid_sample=n_valid, seed=config.seed, examples=examples)
+        training = Training(
+            chosen, watch=watch, initialize=lambda state: _fill(state, before, kept, settings), interval=False
+        )
         [[(_, ended)]] = run_trainings(data, [training])
         if isinstance(ended, Exception):
             raise ended
         grown, history = ended.model, ended.history
         last = history[-1].epoch if history else chosen.epochs
         n_examples = len(examples)
-        positives = round(last * n_examples) + (0 if settings.freeze else len(growth.before.train))
+        rebuilt = 0.0 if settings.freeze else _rebuilt_epochs(config, growth.before)
+        positives = round(last * n_examples) + round(rebuilt * len(growth.before.train))
         state = "not needed" if settings.freeze else "rebuilt"
     if settings.freeze:
         before.restore(grown)  # RotatE's phases are wrapped in every step, which may round them
@@ -194,9 +203,19 @@ class _Before:
             grown.weights[name].copy_(weight)
 
 
+def _rebuilt_epochs(config: TrainConfig, dataset: Dataset) -> float:
+    """Return the passes over the old triples that rebuild the optimizer state."""
+    few = config.training == "kvsall" or len(dataset.train) < _FEW_STEPS * config.batch_size
+    return 1.0 if few else _REBUILT
+
+
 def _rebuilt_state(model: KgeModel, dataset: Dataset, config: TrainConfig) -> dict[str, Tensor]:
-    """Return the tensors of the optimizers after an epoch over the old triples that moves nothing."""
-    still = config.changed(lr=_STILL, epochs=1.0, schedule="constant", warmup_epochs=0.0, patience=None)
+    """Return the tensors of the optimizers after an epoch over the old triples that moves nothing.
+
+    Sums of squares after a part of an epoch are scaled to a whole one.
+    """
+    epochs = _rebuilt_epochs(config, dataset)
+    still = config.changed(lr=_STILL, epochs=epochs, schedule="constant", warmup_epochs=0.0, patience=None)
     kept: dict[str, Tensor] = {}
 
     def initialize(state: TrainState) -> None:
@@ -209,7 +228,7 @@ def _rebuilt_state(model: KgeModel, dataset: Dataset, config: TrainConfig) -> di
         tables = model_tensors(state.model)
         for name, tensor in state_tensors(state).items():
             if name not in tables:
-                kept[name] = tensor.clone()
+                kept[name] = tensor / epochs if name.endswith("squares") else tensor.clone()
 
     data = TrainingData(replace(dataset, valid=dataset.valid[:0]), model.entity.device, seed=config.seed)
     training = Training(still, initialize=initialize, keep=keep, interval=False, keep_best=False)

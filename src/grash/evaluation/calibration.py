@@ -155,17 +155,22 @@ class Calibration:
 
 @torch.no_grad()
 def calibrate(
-    model: KgeModel, dataset: Dataset, *, split: Split = "valid", sample: int | None = None, seed: int = 0
-) -> Calibration | None:
+    model: KgeModel, dataset: Dataset, *, split: Split = "valid", sample: int | None = None, seed: int = 0,
+    temperature: float | None = None,
+) -> Calibration | None:  # fmt: skip
     """Return the calibration of a model on the questions of a split; None if too few are held out or were right.
 
-    sample: at most that many questions per side (default: 5,000), drawn with `seed`.
+    sample: at most that many questions per side (default: 5,000), drawn with `seed`. temperature: of the softmax, e.g.
+    that of the model before an update; chosen if absent.
     """
-    few = held_out_answers(model, dataset, split, sample=min(sample or _FEW, _FEW), seed=seed)
-    if few.n_questions < MIN_QUESTIONS or min(few.right.sum(), (~few.right).sum()) < MIN_QUESTIONS:
-        return None
-    temperature = _temperature(few)
+    if temperature is None:
+        few = held_out_answers(model, dataset, split, sample=min(sample or _FEW, _FEW), seed=seed)
+        if not _is_enough(few):
+            return None
+        temperature = _temperature(few)
     held = held_out_answers(model, dataset, split, sample=sample, seed=seed, temperatures=(temperature,))
+    if not _is_enough(held):
+        return None
     mean, std = _scale(held)
     most = std / (4 * temperature)
     features = _features(held.scores, held.log_sums_at(temperature), temperature, mean, std)
@@ -310,6 +315,10 @@ def ask(
 
 def _on(ids: NDArray[np.int64], device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(ids)).to(device)
+
+
+def _is_enough(held: HeldOutAnswers) -> bool:
+    return held.n_questions >= MIN_QUESTIONS <= min(held.right.sum(), (~held.right).sum())
 
 
 def _temperature(held: HeldOutAnswers) -> float:
