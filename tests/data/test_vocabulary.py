@@ -215,6 +215,19 @@ def test_a_subset_has_its_own_ids(names, data):
     assert subset.find("not there at all") is None
 
 
+@settings(deadline=None)
+@given(names_of_any_kind, names_of_any_kind)
+def test_an_extended_vocabulary_equals_one_of_all_names(before, more):
+    before, more = ([n.encode("utf-8", "replace").decode() for n in names] for names in (before, more))
+    extended, whole = (
+        Vocabulary.from_names(before, kind="relation").extended(more),
+        Vocabulary.from_names(before + more, kind="relation"),
+    )
+    assert list(extended) == before + more and extended.kind == "relation"
+    assert all(np.array_equal(a, b) for a, b in zip(extended.arrays, whole.arrays))
+    assert [extended.find(name) for name in before + more] == [whole.find(name) for name in before + more]
+
+
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=20, unique=True), st.text(max_size=30))
 def test_names_are_found_with_and_without_a_compiled_loop(names: list[str], other: str) -> None:
     names = [name.encode("utf-8", "ignore").decode() for name in names]

@@ -141,7 +141,7 @@ class _Ids:
     def vocabulary(self) -> Vocabulary | None:
         if self.names is None or not self.new_names:
             return self.names
-        return Vocabulary.from_names([*self.names, *self.new_names], kind=self.names.kind)
+        return self.names.extended(self.new_names)
 
 
 def _added(

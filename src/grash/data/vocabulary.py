@@ -451,13 +451,22 @@ class Vocabulary:
 
     def subset(self, ids: NDArray[np.integer]) -> Vocabulary:
         """Return a vocabulary in which the name of ids[i] has the id i."""
+        return Vocabulary.from_interner(self._interned(ids), kind=self.kind)
+
+    def extended(self, names: Sequence[str]) -> Vocabulary:
+        """Return a vocabulary with more names, whose ids follow those of before."""
+        interner = self._interned(np.arange(len(self)))
+        interner.add(names)
+        return Vocabulary.from_interner(interner, kind=self.kind)
+
+    def _interned(self, ids: NDArray[np.integer]) -> Interner:
         first = self._offsets[ids]
         lengths = self._offsets[np.asarray(ids) + 1] - first
         buffer = np.zeros(int(lengths.sum()) + SLACK, np.uint8)
         _copy_slices(self._names, first, lengths, buffer)
         interner = Interner(keep_repeats=True)
         interner.add_fields(hashed_fields(buffer, np.cumsum(lengths) - lengths, lengths))
-        return Vocabulary.from_interner(interner, kind=self.kind)
+        return interner
 
     def save(self, folder: Path, stem: str) -> None:
         """Write the three files into a folder. The caller makes it atomic."""
