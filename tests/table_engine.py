@@ -135,7 +135,10 @@ def _result(
     cost = cost_of(positives, settings, graphs.n_train) * Fraction(state.configurations[number].relative_cost)
     mrr = score(round_number, number) if status == "ok" else None
     cost = Fraction(0) if plan.compares_finalists else cost
-    return TrialResult(round_number, number, 1, status, mrr=mrr, positives=positives, cost=float(cost), message=status)
+    return TrialResult(
+        round_number, number, 1, status, mrr=mrr, epochs_before=before / plan.n_train, positives=positives,
+        cost=float(cost), message=status,
+    )  # fmt: skip
 
 
 def bill(state: SearchState, settings: SearchSettings, n_train: int) -> Fraction:
@@ -192,7 +195,13 @@ class TableEngine:
         before = json.loads((self.folder / trial.continues / "state.json").read_text()) if trial.continues else 0
         positives = whole - before if status == "ok" else (whole - before) // 3 if status == "diverged" else 0
         ended = TrialResult(
-            trial.round, trial.number, trial.attempt, status, positives=positives, message=f"It {status}."
+            trial.round,
+            trial.number,
+            trial.attempt,
+            status,
+            positives=positives,
+            message=f"It {status}.",
+            epochs_before=trial.epochs_before,
         )
         if status == "ok":
             ended = replace(ended, mrr=self.score(trial.round, trial.number), message="")

@@ -231,7 +231,7 @@ def test_one_interrupt_stops_the_final_training_at_once(
     state = small_search(folder, **long).run(callbacks=[OnChange(watch)]).state
     assert sent and state.stopped == "interrupted" and state.winner is not None and state.final is None
     assert list(folder.glob("final/*/checkpoint/state.json"))
-    assert "The final training saves a checkpoint and stops" in caplog.text and "Running trials" not in caplog.text
+    assert "The full training saves a checkpoint and stops" in caplog.text and "Running trials" not in caplog.text
     assert small_search(folder, **long).run().state.finished
     assert essence(folder) == essence(tmp_path / "a" / "run")
 

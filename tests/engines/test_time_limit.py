@@ -58,7 +58,7 @@ class TimedTable(TableEngine):
         assert limit is not None
         late = seconds > limit
         self.clock.now += min(seconds, limit) if late else seconds
-        if late and not trial.final:
+        if late and not trial.in_full:
             return trial.result("timeout", message="The time for the rounds was over.", seconds=limit)
         return replace(super()._result(trial), seconds=seconds)
 

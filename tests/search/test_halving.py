@@ -493,6 +493,46 @@ def test_the_final_training_starts_again_only_if_its_best_weights_were_not_saved
     assert falling.winner == 0 and falling.continued_by_final(0) is None
 
 
+def test_a_training_that_started_again_does_not_count_what_the_one_before_found() -> None:
+    """As with learning rates that depend on the length of a training: every comparison starts from the beginning."""
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
+    scores = {(4, 0): 0.50, (4, 1): 0.485, (5, 0): 0.49, (5, 1): 0.495}
+    state = decide(settings, graphs, score=lambda r, n: scores.get((r, n), 0.4 - 0.001 * n), kept=False)
+    assert state.rounds[4].plan.to_the_end and state.winner == 1 and state.continued_by_final(1) is state.rounds[4]
+
+
+def test_of_several_models_only_close_ones_are_trained_to_the_end_after_a_last_round_on_the_full_graph() -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0, guard_rails=True)
+    graphs = replace(graphs, n_entities=3000, n_train=8000, n_valid=1100)
+    scores = {0: 0.5, 1: 0.2, 2: 0.498, 3: 0.19}
+    state = decide(settings, graphs, score=lambda r, n: scores.get(n, 0.1 - 0.001 * n))
+    for number in state.configurations:
+        state.configurations[number].values["model"] = ("complex", "transe")[number % 2]
+    last = next(past for past in state.rounds if past.plan.before_finalists)
+    assert last.plan.whole and state.survivors(last.plan.number, state.entrants(last.plan.number)) == [0, 2]
+
+
+def test_the_final_training_continues_from_a_last_round_on_the_full_graph() -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0, guard_rails=True)
+    graphs = replace(graphs, n_entities=3000, n_train=8000, n_valid=1100)
+    scores = {0: 0.5, 1: 0.2, 2: 0.3, 3: 0.19}
+    state = decide(
+        settings, graphs, score=lambda r, n: scores.get(n, 0.1 - 0.001 * n),
+        validations=lambda r, n: [scores.get(n, 0.1) * part for part in (0.7, 0.8, 0.9, 1.0)],
+    )  # fmt: skip
+    last = state.rounds[-1]
+    assert last.plan.before_finalists and last.plan.whole and state.continued_by_final(0) is last
+
+
+def test_nothing_follows_a_last_round_that_has_all_epochs_of_the_full_graph() -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
+    state = decide(settings, graphs, score=lambda r, n: 0.5 - 0.001 * n)
+    assert [past.plan.is_complete for past in state.rounds] == [False] * (len(state.rounds) - 1) + [True]
+    short = decide(settings.model_copy(update={"max_epochs": 1.0}), graphs, score=lambda r, n: 0.5 - 0.001 * n)
+    assert all(past.plan.cost > 0 for past in short.rounds)
+    assert not any(past.plan.is_complete for past in short.rounds[:-1])
+
+
 def test_finalists_past_their_best_are_not_trained_to_the_end() -> None:
     settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
 

@@ -76,7 +76,7 @@ class Driver:
         self.deadline = None if max_seconds is None else self.began + max_seconds
         self.search = RunningSearch(folder.path, self.state, engine.devices)
         self.stopping: StopReason | None = None
-        self.in_final_training = False
+        self.trains_in_full = False
         self._callback_error: Exception | None = None
 
     def run(self) -> SearchState:
@@ -85,8 +85,9 @@ class Driver:
         try:
             with self._handle_interrupts():
                 while not self.stopping and (action := self.advance()):
-                    self.in_final_training = action.round == 0
-                    self._run_trials([self.make_trial(action.round, n) for n in action.numbers])
+                    trials = [self.make_trial(action.round, n) for n in action.numbers]
+                    self.trains_in_full = trials[0].in_full
+                    self._run_trials(trials)
                 if self.stopping and not self._is_over():
                     self._record("search_stopped", reason=self.stopping)
                     if self.state.winner is None and (best := self.state.incumbent()) is not None:
@@ -163,7 +164,6 @@ class Driver:
         warm = self.settings.warm_start != "off"
         keeps_state = self.settings.variant == "epoch" or warm
         finalists = plan.compares_finalists
-        is_compared = finalists or plan.before_finalists and plan.whole  # a later comparison continues from its state
         saved = self.folder.trial(number - 1, configuration) / "state"
         continues = number > 1 and (saved / "state.json").is_file()
         continues = continues and (warm or plan.continues and full.schedule not in FIXED_LENGTH_SCHEDULES)
@@ -180,7 +180,7 @@ class Driver:
             continues=str(saved.relative_to(self.folder.path)) if continues else None,
             epochs_before=self.state.rounds[number - 2].plan.epochs if continues and not warm else 0.0,
             warm=warm,
-            keep=is_compared
+            keep=plan.is_comparison
             and keeps_finalists(plan.n_entities, full.dim)
             or keeps_state
             and number < len(self.state.sizes),
@@ -312,9 +312,9 @@ class Driver:
         saved = self.folder.trial(last.plan.number, number) / "state"
         if not (saved / "state.json").is_file():
             return {}
-        is_complete = last.plan.to_the_end and self.state.final_epochs in (None, config.epochs)
-        if config.schedule in FIXED_LENGTH_SCHEDULES and not is_complete:
-            return {}
+        as_planned = config.epochs == make_config(self.state.configurations[number].values).epochs
+        if config.schedule in FIXED_LENGTH_SCHEDULES and not as_planned:
+            return {}  # its learning rates are those of a training of another length
         verify_folder(saved)
         return {"continues": str(saved.relative_to(self.folder.path)), "epochs_before": last.plan.epochs}
 
@@ -394,7 +394,7 @@ class Driver:
 
     @contextmanager
     def _handle_interrupts(self) -> Iterator[None]:
-        """On SIGINT or SIGTERM finish what runs; on the second, or in the final training, save and stop now."""
+        """On SIGINT or SIGTERM finish what runs; on the second, or in a full training, save and stop now."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -404,8 +404,8 @@ class Driver:
             if received is not None:
                 received.append(number)
             first, self.stopping = not self.stopping, self.stopping or "interrupted"
-            if first and self.in_final_training:
-                log.warning("The final training saves a checkpoint and stops. If it is being tested, it finishes.")
+            if first and self.trains_in_full:
+                log.warning("The full training saves a checkpoint and stops. If it is being tested, it finishes.")
             elif first:
                 log.warning("Running trials finish first. Press Ctrl-C again to stop them now.")
                 return

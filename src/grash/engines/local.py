@@ -162,9 +162,9 @@ class TrialRunner:
         deadline = None if trial.seconds_limit is None else time.monotonic() + trial.seconds_limit
 
         def watch(progress: Progress) -> None:
-            if deadline is not None and not trial.final and time.monotonic() > deadline:
+            if deadline is not None and not trial.in_full and time.monotonic() > deadline:
                 raise TrialTimeout("The time for the rounds was over.")
-            if self.timeout is not None and not trial.final and progress.seconds > self.timeout:
+            if self.timeout is not None and not trial.in_full and progress.seconds > self.timeout:
                 raise TrialTimeout(f"It ran longer than its time limit of {self.timeout:g} s (--trial-timeout).")
             report(trial, progress)
             if self.stopping:
@@ -179,8 +179,8 @@ class TrialRunner:
             keep=(lambda state: save_for_next_round(state, folder / "state", trial.keep_best)) if trial.keep else None,
             belongs_to={"trial": [trial.round, trial.number, list(trial.fractions)]},
             placement=trial.placement,
-            keep_best=trial.final or trial.keep_best,
-            deadline=deadline if trial.final else None,
+            keep_best=trial.in_full,
+            deadline=deadline if trial.in_full else None,
         )
 
     def _initializer(self, trial: Trial, graph: Subgraph) -> tuple[Callable[[TrainState], None] | None, int]:
@@ -207,7 +207,8 @@ class TrialRunner:
         best, config = state.best_validation, make_config(trial.config)
         assert best is not None
         history = [v.to_json() for v in state.history]
-        billed = self._billed(trial, "ok", config.epochs)
+        ended = history[-1]["epoch"] if trial.in_full else config.epochs  # it may have stopped early
+        billed = self._billed(trial, "ok", min(ended, config.epochs))
         result = replace(billed, mrr=best.mrr, score=best.score, interval=state.interval, history=history)
         if not trial.final:
             return result

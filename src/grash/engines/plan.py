@@ -162,7 +162,8 @@ def plan_search(
         notes.append(f"survivors continue their training, so {billed:.4g} of {settings.budget:g} full runs are billed")
     final = None
     if settings.final_train:
-        final, note = _plan_final(graphs, configurations, on, measured, placement, folder or Path.cwd())
+        trained = bool(rounds) and rounds[-1].plan.to_the_end
+        final, note = _plan_final(graphs, configurations, on, measured, placement, folder or Path.cwd(), trained)
         notes += note
     return SearchPlan(rounds, final, settings.budget, billed, graphs.n_train, tuple(notes), at_once)
 
@@ -191,8 +192,7 @@ def _plan_rounds(
         billed = plan.cost * sum(c.relative_cost for c in configurations if c.number in entrants)
         billed = 0.0 if plan.compares_finalists else billed
         is_saved = keeps_state and plan.number < len(state.sizes)
-        is_compared = plan.compares_finalists or plan.before_finalists and plan.whole
-        is_saved = is_saved or is_compared and keeps_finalists(graphs.n_entities, settings.dim)
+        is_saved = is_saved or plan.is_comparison and keeps_finalists(graphs.n_entities, settings.dim)
         planned.append(replace(this, billed=billed, disk_bytes=this.disk_bytes if is_saved else 0))
     return tuple(planned)
 
@@ -204,9 +204,10 @@ def _plan_final(
     measured: _Measured | None,
     placement: str,
     folder: Path,
+    trained: bool,
 ) -> tuple[PlannedRound, list[str]]:
     """Return the final training as a round of one trial outside the budget, and a note on where entities are stored
-    if not everything fits on the device."""
+    if not everything fits on the device. trained: the last round is expected to train the winner to the end."""
     dataset, settings = graphs.dataset, graphs.settings
     configs = [make_config(c.values) for c in configurations]
     positives = round(_by_size(configs, dataset.n_entities)[len(configs) // 2].epochs * len(dataset.train))
@@ -216,7 +217,8 @@ def _plan_final(
         n_valid=len(dataset.valid), entity_share=1.0, positives=positives, continues=False, cost=1.0,
     )  # fmt: skip
     data = TrainingData(dataset, device, seed=settings.seed)
-    planned = _plan_round(plan, data, configs, 1, positives, settings.threads_of(final=True), measured)
+    left = 0 if trained else positives
+    planned = _plan_round(plan, data, configs, 1, left, settings.threads_of(final=True), measured)
     largest = max(configs, key=lambda c: c.dim)
     try:
         chosen = data.choose_placement(largest, placement=placement, folder=folder)
@@ -262,7 +264,8 @@ def _plan_round(
     if measured is not None:
         torch.set_num_threads(threads)
         n_validations = n * (FINAL_VALIDATIONS if final else plan.n_validations)
-        seconds = n_validations * measured.validation(plan, data, typical) + steps * _probe_steps(data, entering)
+        each = measured.validation(plan, data, typical) if positives else 0.0
+        seconds = n_validations * each + (steps * _probe_steps(data, entering) if positives else 0.0)
     return PlannedRound(
         plan,
         n_trials=n,

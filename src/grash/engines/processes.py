@@ -56,13 +56,13 @@ class Watchdog:
         self.since, self.started = time.monotonic(), True
 
     def check(self, trial: Trial, timeout: float | None) -> tuple[Status, str] | None:
-        """Return status and message if the trial has to end. A final training that has started has no limit."""
+        """Return status and message if the trial has to end. A full training that has started has no limit."""
         silent = time.monotonic() - self.since
         if not self.started:
             limit = max(START_SECONDS, timeout or 0.0)
             message = f"Its worker reported nothing for {limit:g} s, and its training had not started."
             return ("killed", message) if silent > limit else None
-        if timeout is None or trial.final or silent <= timeout + GRACE_SECONDS:
+        if timeout is None or trial.in_full or silent <= timeout + GRACE_SECONDS:
             return None
         message = (
             f"It reported nothing for {timeout + GRACE_SECONDS:g} s. Its time limit is {timeout:g} s (--trial-timeout)."

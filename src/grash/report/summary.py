@@ -175,8 +175,11 @@ def ranked(round_state: RoundState) -> list[int]:
 def higher_than(round_state: RoundState, first: TrialResult) -> TrialResult | None:
     """Return the trial with a higher MRR than `first` that ranks behind it, since `first` was still rising.
 
-    The MRR and how much it was still rising decide together (docs/decisions/0033), so the two can disagree.
+    The MRR and how much it was still rising decide together (docs/decisions/0033), so the two can disagree. None after
+    a training to the end, which leaves nothing to extrapolate.
     """
+    if round_state.plan.to_the_end:
+        return None
     best = _highest(round_state)
     rising = best is not None and (best.mrr or 0.0) > (first.mrr or 0.0) and best.rise < first.rise
     return best if rising else None
@@ -198,7 +201,9 @@ def difference(round_state: RoundState) -> str:
             text += f"; {close} of the {len(others)} others {overlap}, so the lead may be chance."
         else:
             text += ", and its interval is below the winner's." if lead >= 0 else "."
-        if lead < 0 and plan.compares_finalists and not plan.continues:
+        if lead < 0 and plan.to_the_end:
+            text += f" Configuration {first.number} had {round_state.score(first):.4f} in the round before."
+        elif lead < 0 and plan.compares_finalists and not plan.continues:
             text += (
                 " Finalists are ranked by their score in the round before, times the ratio of their MRRs on the full"
             )
@@ -351,35 +356,23 @@ def _share_before(state: SearchState) -> float:
     best = state.incumbent()
     if best is None:
         return 0.0
+    if state.winner is None and state.rounds[-1].plan.to_the_end:
+        return 1.0
     number = best.number if state.winner is None else state.winner
     past = state.continued_by_final(number)
     return 0.0 if past is None else past.plan.epoch_fraction
 
 
-def _halving_sizes(state: SearchState) -> list[int]:
-    """Return the number of trials of each round before the finalists."""
-    n_rounds, n_trials = 0, state.planned_trials
-    while n_trials > 1:  # as in search/schedule.py, whose import would make `grash status` slow
-        n_rounds, n_trials = n_rounds + 1, -(-n_trials // state.settings["eta"])
-    return state.sizes[:n_rounds]
-
-
 def _cost_left(state: SearchState, number: int) -> float:
     """Return the cost of a round's open trials; for a round that is not open yet, what is expected.
 
-    A round of halving has an equal share of the budget. Finalists have a quarter of the last round's epochs, on the
-    full graph, then three quarters more, then the rest; only the rest if the last round has the full graph.
+    A round of halving has an equal share of the budget.
     """
     if number > len(state.rounds):
-        halving = _halving_sizes(state)
-        if number <= len(halving):
-            return state.budget / len(halving)
-        epoch_fraction = math.sqrt(min(1.0, state.budget / len(halving) / halving[-1]))
-        shares = epoch_fraction / 4, 3 * epoch_fraction / 4, 1 - epoch_fraction
-        last = state.rounds[len(halving) - 1].plan if len(state.rounds) >= len(halving) else None
-        if last is not None and last.whole:
-            return state.sizes[number - 1] * (1 - last.epoch_fraction)
-        return state.sizes[number - 1] * shares[number - len(halving) - 1]
+        n_halving = len(state.halving_sizes)
+        if number <= n_halving:
+            return state.budget / n_halving
+        return state.sizes[number - 1] * state.expected_cost(number)
     this = state.rounds[number - 1]
     if this.survivors is not None:
         return 0.0

@@ -42,8 +42,9 @@ def next_action(state: SearchState, settings: SearchSettings, graphs: Graphs) ->
     entrants = sorted(state.configurations)[:n_trials]
     for round_number in range(1, len(state.sizes) + 1):
         if round_number > len(state.rounds):
-            if len(entrants) == 1 and state.rounds and state.rounds[-1].plan.finalists_follow:
-                break  # nothing to compare it with
+            past = state.rounds[-1].plan if state.rounds else None
+            if past is not None and past.finalists_follow and (len(entrants) == 1 or past.is_complete):
+                break  # there is nothing to compare, or nothing left to train
             return {"event": "round_opened", "plan": plan_next_round(state, settings, graphs).to_json()}
         current = state.rounds[round_number - 1]
         missing = tuple(number for number in entrants if number not in current.results)

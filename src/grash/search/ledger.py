@@ -24,13 +24,14 @@ from typing import Any, Literal
 
 from grash.errors import FormatError, InputError, OutputError
 from grash.files import check_schema, sync_folder
-from grash.search.trial import MACHINE_FAULTS, Configuration, Round, TrialResult
+from grash.search.trial import FIXED_LENGTH_SCHEDULES, MACHINE_FAULTS, Configuration, Round, TrialResult
 
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
 FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision 0043)
 CLOSE_MARGIN = 0.16  # relative to the best finalist after the first comparison (decision 0061)
 END_MARGIN = 0.04  # and before the last one, which trains to the end (decision 0062)
+TO_THE_END = 2  # finalists that are trained in full, at most
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
 _NOT_SYNCED = ("trial_started",)
 Event = dict[str, Any]
@@ -154,14 +155,14 @@ class RoundState:
 
         Of a finalist in the first comparison: its score in the last round times its MRR on the full graph, divided by
         its MRR on the last round's graph after the same number of epochs, so that a slow start cancels (decision 0043).
-        Of one that was trained to the end: its best MRR, which may be that of the round before (decision 0062).
+        Of one that was trained to the end: its best MRR, which may be that of the training that it continued (0062).
         """
         value = result.value or 0.0
         if self.before is None or result.number not in self.before.results:
             return value + self.plan.trend * result.rise
         earlier = self.before.results[result.number]
         if self.plan.to_the_end:
-            return max(value, earlier.value or 0.0)
+            return max(value, earlier.value or 0.0) if result.epochs_before else value
         then = earlier.value_at(self.plan.epochs)
         return self.before.score(earlier) * (value / then if then else 1.0)
 
@@ -184,22 +185,21 @@ class RoundState:
         return [n for n in ordered if n in chosen]
 
     def close(self, count: int, among: Iterable[int]) -> list[int]:
-        """Return the finalists that may still win, best first."""
-        best, margin = self.best(count, among), END_MARGIN if self.plan.continues else CLOSE_MARGIN
+        """Return the configurations that may still win after a comparison on the full graph, best first.
+
+        Only the first, if training to the end is next and all of them were better before: it would not change that.
+        """
+        is_first = self.plan.compares_finalists and not self.plan.continues
+        best, margin = self.best(count, among), CLOSE_MARGIN if is_first else END_MARGIN
         close = [n for n in best if self.score(self.results[n]) >= (1 - margin) * self.score(self.results[best[0]])]
-        return self.rising(close) if self.plan.continues else close
+        return close if is_first or any(self.results[n].ends_at_best for n in close) else close[:1]
 
     def finalists(self, count: int, among: Iterable[int], models: Models) -> list[int]:
         """Return the best configuration of every model, and those whose scores are close to the best of all."""
         best = self.best(count, among, models)
         scores = {n: self.score(self.results[n]) for n in best}
         first = {models[n]: n for n in reversed(best)}.values()
-        close = [n for n in best if n in first or scores[n] >= (1 - FINALIST_MARGIN) * scores[best[0]]]
-        return self.rising(close) if self.plan.whole else close
-
-    def rising(self, close: list[int]) -> list[int]:
-        """Return those whose order training to the end may change: only the first if all of them were better before."""
-        return close if any(self.results[n].ends_at_best for n in close) else close[:1]
+        return [n for n in best if n in first or scores[n] >= (1 - FINALIST_MARGIN) * scores[best[0]]]
 
 
 @dataclass
@@ -255,8 +255,9 @@ class SearchState:
         """Return the configurations that advance from a round whose trials have all ended, best first."""
         past = self.rounds[number - 1]
         n_survivors = self.sizes[number] if number < len(self.sizes) else 1
-        if past.plan.compares_finalists:
-            return past.close(n_survivors, entrants)
+        if past.plan.is_comparison:
+            next_is_last = past.plan.before_finalists or past.plan.continues
+            return past.close(min(n_survivors, TO_THE_END) if next_is_last else n_survivors, entrants)
         models = {n: self.configurations[n].values.get("model", "") for n in entrants}
         return (past.finalists if past.plan.before_finalists else past.best)(n_survivors, entrants, models)
 
@@ -276,29 +277,57 @@ class SearchState:
         return None
 
     def last_comparison(self, number: int) -> RoundState | None:
-        """Return the last comparison of finalists in which this configuration has a score; its state may be saved."""
+        """Return the last comparison on the full graph in which this configuration has a score; its state may be
+        saved."""
         for past in reversed(self.rounds):
-            if past.plan.compares_finalists and number in past.best(len(past.results)):
+            if past.plan.is_comparison and number in past.best(len(past.results)):
                 return past
         return None
 
     def continued_by_final(self, number: int) -> RoundState | None:
-        """Return the comparison of finalists from whose saved state the final training of a configuration continues.
+        """Return the comparison from whose saved state the final training of a configuration continues.
 
-        None if it starts again: there is no such state, or a validation before it was better, and those weights are
-        not in it. A training to the end saves its best weights, too.
+        None if it starts again: there is no such state, a validation before it was better, and those weights are not in
+        it, or the learning rate depends on the length of a training. A training to the end saves its best weights, too.
         """
         last = self.last_comparison(number)
-        if last is None or not (last.plan.to_the_end or last.results[number].ends_at_best):
-            return None
-        best = last.results[number].value or 0.0
-        return last if all(value <= best for value in self._values_before(last, number)) else None
+        if last is None or last.plan.to_the_end:
+            return last if last is None or self._is_best(last, number) else None
+        fixed_length = self.configurations[number].values.get("schedule") in FIXED_LENGTH_SCHEDULES
+        ends_at_best = last.results[number].ends_at_best and self._is_best(last, number)
+        return last if ends_at_best and not fixed_length else None
 
-    def _values_before(self, last: RoundState, number: int) -> list[float]:
-        """Return the scores on the full graph of the trainings that the one in the round `last` continues."""
-        rounds = self.rounds[: last.plan.number - 1]
-        rounds = [r for r in rounds if r.plan.compares_finalists or r.plan.before_finalists and r.plan.whole]
-        return [r.results[number].value or 0.0 for r in rounds if number in r.results]
+    def _is_best(self, last: RoundState, number: int) -> bool:
+        """Return whether none of the trainings that the one in the round `last` continues was better."""
+        best, result = last.results[number].value or 0.0, last.results[number]
+        for past in reversed(self.rounds[: last.plan.number - 1]):
+            if not result.epochs_before or number not in past.results:
+                break
+            result = past.results[number]
+            if (result.value or 0.0) > best:
+                return False
+        return True
+
+    @property
+    def halving_sizes(self) -> list[int]:
+        """Number of trials of each round before the comparisons of finalists."""
+        n_rounds, n_trials = 0, self.planned_trials
+        while n_trials > 1:
+            n_rounds, n_trials = n_rounds + 1, -(-n_trials // self.settings["eta"])
+        return self.sizes[:n_rounds]
+
+    def expected_cost(self, number: int) -> float:
+        """Return the cost, in full trainings, that a trial of a comparison that is not open yet is expected to have.
+
+        Finalists have a quarter of the last round's epochs, on the full graph, then three quarters more, then the rest;
+        only the rest if the last round has the full graph.
+        """
+        halving = self.halving_sizes
+        last = self.rounds[len(halving) - 1].plan if len(self.rounds) >= len(halving) else None
+        if last is not None and last.whole:
+            return 1 - last.epoch_fraction
+        epochs = math.sqrt(min(1.0, self.budget / len(halving) / halving[-1]))
+        return (epochs / 4, 3 * epochs / 4, 1 - epochs)[number - len(halving) - 1]
 
     @property
     def final(self) -> TrialResult | None:

@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from grash.errors import ConfigError
-from grash.search.ledger import SearchState
+from grash.search.ledger import TO_THE_END, SearchState
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
@@ -30,7 +30,6 @@ MIN_VALID = 1000  # and this number of validation triples
 ISOLATED_FROM = 0.25  # smaller graphs predict full-training performance better with random triples (decision 0039)
 ISOLATED_NOTE = "validation triples are isolated pairs, like the dataset's valid split: no other triple links them"
 CLOSEST = 3  # finalists that are compared again after more epochs, at most (decision 0061)
-TO_THE_END = 2  # finalists that are trained in full, at most (decision 0062)
 KEPT_BYTES = 4 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
 MAX_SUBGRAPH = 0.5  # a subgraph that must be larger saves little, and the whole graph has the better validation
 _PARTS = 64  # steps in which the budget of an extension is tried
@@ -156,9 +155,9 @@ def _plan_finalists(state: SearchState, settings: SearchSettings, graphs: Graphs
     positives, all_positives = max(1, round(epochs * shape.n_train)), round(settings.max_epochs * shape.n_train)
     cost = float(cost_of(positives - (before.positives if stage else 0), settings, graphs.n_train))
     what = (
-        "finalists are compared on the full graph",
-        "the closest finalists continue on the full graph",
-        "the closest finalists are trained to the end",
+        "finalists are compared on the full graph, outside the budget; the winner's training continues",
+        "the closest finalists continue on the full graph, outside the budget; the winner's training continues",
+        "the closest finalists are trained to the end, outside the budget; the winner is then trained already",
     )[stage]
     doublings = math.log2(max(1.0, all_positives / positives))
     return Round(
@@ -167,7 +166,7 @@ def _plan_finalists(state: SearchState, settings: SearchSettings, graphs: Graphs
         n_entities=shape.n_entities, n_relations=shape.n_relations, n_train=shape.n_train, n_valid=shape.n_valid,
         entity_share=1.0, positives=positives, continues=stage > 0, cost=cost, compares_finalists=True,
         trend=min(1.0, doublings) if stage else 0.0, to_the_end=positives == all_positives,
-        notes=(f"{what}, outside the budget; the winner's training continues",),
+        notes=(what,),
     )  # fmt: skip
 
 

@@ -429,7 +429,10 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
         return {"final_epochs": epochs, "why": []}
     most = epochs if given else max(epochs, MAX_EPOCHS)
     done = _epochs_before(state, state.winner)
-    fitting = _round_down(min(most, max(0.01, done + final_seconds(state, left) / per_epoch)))
+    if done >= epochs and _ends_early_or_by_plan(state, state.winner):
+        return {"final_epochs": epochs, "why": []}
+    fitting = min(most, max(0.01, done + final_seconds(state, left) / per_epoch))
+    fitting = max(_round_down(fitting), epochs if fitting >= epochs else 0.0)
     if fitting > epochs:
         return {
             "final_epochs": fitting,
@@ -442,10 +445,19 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     return {"final_epochs": fitting if needs_all else epochs, "why": why}
 
 
+def _ends_early_or_by_plan(state: SearchState, winner: int) -> bool:
+    """Return whether a winner that was trained to the end stopped early, or has a learning rate that ends there."""
+    compared, values = state.continued_by_final(winner), state.configurations[winner].values
+    assert compared is not None
+    history = compared.results[winner].history
+    stopped = bool(history) and history[-1]["epoch"] < 0.999 * compared.plan.epochs
+    return stopped or values.get("schedule") in FIXED_LENGTH_SCHEDULES
+
+
 def _epochs_before(state: SearchState, winner: int) -> float:
     """Return the epochs of the saved state that the final training is expected to continue from."""
     compared, values = state.continued_by_final(winner), state.configurations[winner].values
-    if compared is None or values.get("schedule") in FIXED_LENGTH_SCHEDULES and not compared.plan.to_the_end:
+    if compared is None:
         return 0.0
     return compared.plan.epochs if keeps_finalists(compared.plan.n_entities, make_config(values).dim) else 0.0
 
@@ -479,8 +491,11 @@ def _described(
 ) -> dict[str, Any] | None:
     why = []
     if len(sizes) < len(state.sizes):
-        compared = ("not compared", "compared only once", "compared but not trained to the end")[len(sizes) - n_halving]
-        why.append(f"finalists are {compared} on the full graph, to end in time")
+        compared = ("not compared", "compared only once", "compared but not trained to the end")
+        whole = len(state.rounds) >= n_halving and state.rounds[n_halving - 1].plan.whole  # it is a comparison itself
+        why.append(
+            f"finalists are {compared[-1 if whole else len(sizes) - n_halving]} on the full graph, to end in time"
+        )
     if share < 1:
         why.append(f"rounds from {number} on have {share:.0%} of their budget, to end in time")
     return {"round": number, "sizes": sizes, "share": share, "why": why} if why else None
@@ -506,10 +521,8 @@ def _rest_of_rounds(
             positives = min(1.0, settings.budget / n_halving / count) * full
             n_validations = 4 if this == n_halving else 2
         else:
-            share_before = math.sqrt(min(1.0, settings.budget / n_halving / sizes[n_halving - 1]))
-            shares = share_before / 4, 3 * share_before / 4, 1 - share_before
             n_validations = (1, 4, FINAL_VALIDATIONS // 2)[this - n_halving - 1]
-            positives = shares[this - n_halving - 1] * full
+            positives = state.expected_cost(this) * full
         each = [_expected(state, n, n_entities, share * positives, n_validations * n_valid) for n in entrants]
         dearest = sorted(each, reverse=True)[:count]
         total += -(-count // machine.workers) * (sum(dearest) / len(dearest) + machine.trial_seconds)

@@ -81,6 +81,16 @@ class Round(_Record):
         return self.before_finalists or self.compares_finalists
 
     @property
+    def is_comparison(self) -> bool:
+        """Whether it compares configurations on the full graph, so that later trainings continue from its states."""
+        return self.compares_finalists or self.before_finalists and self.whole
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its trials have the full graph and all epochs, so that no later round could tell more."""
+        return self.to_the_end or self.whole and self.epoch_fraction >= 1
+
+    @property
     def n_validations(self) -> int:
         """Validations of a trial, evenly spaced, the last one at its end; of one trained to the end, about."""
         if self.to_the_end:
@@ -118,8 +128,14 @@ class Trial(_Record):
     def name(self) -> str:
         return "the final training" if self.final else f"configuration {self.number} in round {self.round}"
 
+    @property
+    def in_full(self) -> bool:
+        """Whether it is the final training, or a finalist that is trained as the winner would be."""
+        return self.final or self.keep_best
+
     def result(self, status: Status, **fields: Any) -> TrialResult:
         """Return the result of this attempt."""
+        fields = {"epochs_before": self.epochs_before, **fields}
         return TrialResult(self.round, self.number, self.attempt, status, **fields)
 
 
@@ -134,6 +150,7 @@ class TrialResult(_Record):
     mrr: float | None = None  # MRR of the best validation
     interval: tuple[float, float] | None = None  # 95 % bootstrap interval of the MRR over validation triples
     history: list[dict[str, Any]] = field(default_factory=list)  # every validation in this round
+    epochs_before: float = 0.0  # of the training that it continued; 0: it started from the beginning
     positives: int = 0  # training triples seen in this round
     cost: float = 0.0  # in full trainings
     scores: float = 0.0  # number of scores computed times dimension
