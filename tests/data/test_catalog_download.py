@@ -3,10 +3,13 @@
 import hashlib
 import http.server
 import io
+import logging
+import socket
 import tarfile
 import threading
 import zipfile
 from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -225,22 +228,47 @@ def test_if_all_mirrors_fail_the_error_names_each_with_its_reason(server, tmp_pa
 def test_a_file_that_differs_from_the_catalog_can_be_accepted(server, tmp_path):
     server.content = {"/train": TRAIN}
     toy = entry(RemoteFile(f"{server.url}/train", "train.txt", size=5, sha256="0" * 64))
-    with pytest.raises(InputError, match="`grash datasets get toy --no-verify` accepts"):
+    with pytest.raises(InputError, match=f"`grash datasets get toy --folder {tmp_path} --no-verify` accepts"):
         get(toy, tmp_path)
     assert get(toy, tmp_path, verify=False).read_bytes() == TRAIN
 
 
-def test_without_a_network_the_error_says_which_file_to_put_where(tmp_path):
-    def no_network(request, timeout):
-        raise URLError("Name or service not known")
+def test_without_a_network_one_error_says_so_at_once_and_which_files_to_put_where(tmp_path, caplog):
+    requests = []
 
-    url = "https://example.org/data/toy.tar.gz"
-    with pytest.raises(InputError) as caught:
-        get(entry(RemoteFile(url, "toy.tar.gz")), tmp_path, open_url=no_network)
+    def no_network(request, timeout):
+        requests.append(request.full_url)
+        raise URLError(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+
+    files = [
+        RemoteFile(f"https://example.org/{name}", name, size=5, mirrors=(f"https://mirror.org/{name}",))
+        for name in ("train.txt", "valid.txt", "test.txt")
+    ]
+    (tmp_path / "toy.download").mkdir()
+    (tmp_path / "toy.download" / "valid.txt").write_bytes(b"a r b")
+    with caplog.at_level(logging.INFO), pytest.raises(InputError) as caught:
+        get(entry(*files), tmp_path, open_url=no_network)
     message = str(caught.value)
-    assert url in message and "Name or service not known" in message
-    assert f"put it at {tmp_path / 'toy.download' / 'toy.tar.gz'}" in message
-    assert len(get.waits) == ATTEMPTS - 1
+    reason = "No network was reached: example.org and mirror.org cannot be found (Name or service not known)."
+    assert message.startswith(f"{reason} Try again later, or download these 2 files in a browser")
+    for name in ("train.txt", "test.txt"):
+        assert f"  https://example.org/{name}\n    to {tmp_path / 'toy.download' / name}\n" in message
+    assert "valid.txt" not in message and f"--folder {tmp_path} --no-verify" in message
+    assert requests == ["https://example.org/train.txt", "https://mirror.org/train.txt"]
+    assert get.waits == [] and caplog.records == []
+
+
+def test_a_name_that_is_not_found_after_the_download_began_is_tried_again(server, tmp_path):
+    server.content, server.cuts = {"/train": TRAIN}, [1000]
+    failures = iter([False, True, False])
+
+    def sometimes(request, timeout):
+        if next(failures):
+            raise URLError(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"))
+        return urlopen(request, timeout=timeout)
+
+    toy = entry(RemoteFile(f"{server.url}/train", "train.txt", sha256=sha256(TRAIN)))
+    assert get(toy, tmp_path, open_url=sometimes).read_bytes() == TRAIN
 
 
 def test_an_unreachable_server_is_an_input_error(server, tmp_path):
@@ -369,12 +397,13 @@ def test_a_folder_of_the_name_takes_precedence(public, tmp_path, monkeypatch):
     assert len(grash.load_dataset("tiny-9", n_valid=0, n_test=0).train) == 2 and public.seen == []
 
 
-def test_without_a_network_the_message_names_the_file_and_its_place(public, tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog, "ATTEMPTS", 1)
+def test_the_message_about_a_failed_download_names_every_file_and_its_place(public, tmp_path):
     public.content.clear()
-    place = tmp_path / "cache" / "tiny-9.download" / "train.txt"
-    with pytest.raises(InputError, match=f"train.txt could not be downloaded .* put it at {place}"):
+    with pytest.raises(InputError, match="train.txt could not be downloaded") as caught:
         grash.load_dataset("tiny-9")
+    for split in ("train", "valid", "test"):
+        assert f"{split}.txt\n    to {tmp_path / 'cache' / 'tiny-9.download' / split}.txt\n" in str(caught.value)
+    assert "`grash datasets get tiny-9 --no-verify`" in str(caught.value)
 
 
 def test_the_command_line_takes_the_name(public, capsys):

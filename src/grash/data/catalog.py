@@ -15,14 +15,16 @@ import hashlib
 import http.client
 import logging
 import os
+import shlex
 import shutil
+import socket
 import sys
 import tarfile
 import time
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -174,7 +176,12 @@ def download(
     if not target.exists():
         cache = folder / f"{entry.name}.download"
         files = entry.files if verify else [replace(f, size=None, sha256=None, md5=None) for f in entry.files]
-        paths = [_Transfer(entry.name, f, cache / f.name, open_url, wait, progress).fetch() for f in files]
+        transfers = [_Transfer(f, cache / f.name, open_url, wait, progress) for f in files]
+        try:
+            paths = [transfer.fetch() for transfer in transfers]
+        except _NotFetched as error:
+            text = f"{error}{_by_hand(transfers) if error.by_hand else ''}{_without_verifying(entry, folder, files)}"
+            raise InputError(text) from error
         with atomic_folder(target) as temporary:
             for path in paths:
                 if entry.form == "archive":
@@ -186,6 +193,29 @@ def download(
         raise InputError(f"{target} is not a folder. Move it away, or give another folder with --folder.")
     content = sorted(target.iterdir())
     return content[0] if len(content) == 1 and content[0].is_file() else target
+
+
+class _NotFetched(Exception):
+    """A file cannot be downloaded, or the one in its place is not that of the catalog. by_hand: whether to get it."""
+
+    def __init__(self, reason: str, *, by_hand: bool = True) -> None:
+        super().__init__(reason)
+        self.by_hand = by_hand
+
+
+def _by_hand(transfers: Sequence[_Transfer]) -> str:
+    """Return where each missing file comes from and belongs."""
+    missing = [f"\n  {t.file.url}\n    to {t.path}" for t in transfers if not t.path.exists()]
+    these = "this file" if len(missing) == 1 else f"these {len(missing)} files"
+    how = f" Try again later, or download {these} in a browser, and run the same command again:"
+    return how + "".join(missing)
+
+
+def _without_verifying(entry: CatalogEntry, folder: Path, files: Sequence[RemoteFile]) -> str:
+    if all(file.size is None and file.sha256 is None and file.md5 is None for file in files):
+        return ""
+    where = "" if folder == cache_folder() else f" --folder {shlex.quote(str(folder))}"
+    return f"\n`grash datasets get {entry.name}{where} --no-verify` accepts a file that differs from the catalog."
 
 
 def _link_or_copy(path: Path, target: Path) -> None:
@@ -203,9 +233,12 @@ class _TransferError(Exception):
         self.final = final
 
 
+class _NameNotResolved(_TransferError):
+    """The address of the server cannot be found: there is probably no network."""
+
+
 @dataclass(frozen=True)
 class _Transfer:
-    dataset: str
     file: RemoteFile
     path: Path
     open_url: Callable[..., Any]
@@ -226,38 +259,43 @@ class _Transfer:
         """Return the path of the file, verified; download it unless it exists."""
         if self.path.exists():
             if problem := _problem(self.path, self.file):
-                raise InputError(
+                raise _NotFetched(
                     f"{self.path} is not the file of the catalog: {problem}. Delete it and run the same command again "
-                    f"to download it, or put the right file there. {self._without_verifying}"
+                    f"to download it, or put the right file there.",
+                    by_hand=False,
                 )
             return self.path
         reasons: list[str] = []
-        for url in (self.file.url, *self.file.mirrors):
+        hosts: list[str] = []  # whose address is unknown
+        urls = (self.file.url, *self.file.mirrors)
+        for url in urls:
             if not _is_http(url):
                 raise InputError(f"{url} is not an http or https address; grash downloads from no other.")
-            reason = self._attempt_repeatedly(url)
+            try:
+                reason = self._attempt_repeatedly(url)
+            except _NameNotResolved as error:
+                reason = str(error)
+                hosts.append(str(urlsplit(url).hostname))
             if reason is None:
                 break
             reasons.append(f"{url} could not be downloaded ({reason}).")
-            _log.warning("%s", reasons[-1])
+            if url != urls[-1] and not hosts:
+                _log.warning("%s", reasons[-1])
         else:
-            raise InputError(
-                f"{' '.join(reasons)} Try again later, or download it in a browser, "
-                f"put it at {self.path}, and run the same command again. {self._without_verifying}".rstrip()
-            )
+            if len(hosts) == len(urls):
+                names = " and ".join(dict.fromkeys(hosts))
+                raise _NotFetched(f"No network was reached: {names} cannot be found ({reason}).")
+            raise _NotFetched(" ".join(reasons))
         with _as_output_error(self.path):
             self.part.replace(self.path)
             self.version.unlink(missing_ok=True)
         return self.path
 
-    @property
-    def _without_verifying(self) -> str:
-        if self.file.size is None and self.file.sha256 is None and self.file.md5 is None:
-            return ""
-        return f"`grash datasets get {self.dataset} --no-verify` accepts a file that differs from the catalog."
-
     def _attempt_repeatedly(self, url: str) -> str | None:
-        """Return why all attempts failed, or None if the incomplete file became complete and verified."""
+        """Return why all attempts failed, or None if the incomplete file became complete and verified.
+
+        Raises _NameNotResolved at the first attempt: without a network, others would only take time.
+        """
         reason: str | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -266,6 +304,8 @@ class _Transfer:
             try:
                 resumed = self._transfer(url)
             except _TransferError as error:
+                if isinstance(error, _NameNotResolved) and not attempt:
+                    raise
                 reason = str(error)
                 if error.final:
                     break
@@ -303,8 +343,10 @@ class _Transfer:
             final = 400 <= error.code < 500 and error.code not in (408, 416, 429)
             raise _TransferError(f"the server answered {error.code} {error.reason}", final=final) from error
         except (OSError, http.client.HTTPException) as error:
-            reason = str(getattr(error, "reason", None) or error) or type(error).__name__
-            raise _TransferError(reason) from error
+            cause = getattr(error, "reason", None) or error
+            if isinstance(cause, socket.gaierror):
+                raise _NameNotResolved(cause.strerror or str(cause)) from error
+            raise _TransferError(str(cause) or type(error).__name__) from error
 
     def _resume_point(self) -> tuple[int, str | None]:
         """Return the number of usable bytes and their version.
