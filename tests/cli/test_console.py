@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -65,3 +66,38 @@ def test_a_line_that_is_rewritten_is_cut_to_the_terminal(monkeypatch: pytest.Mon
     with console.status_line(keep=True) as draw:
         draw("x" * 50)
     assert "x" * 19 in stream.getvalue() and "x" * 20 not in stream.getvalue()
+
+
+COLUMNS = ("name", ">triples", "license", "title")
+ROWS = [("wikidata5m-transductive", 20_624_575, "CC0", "Wikidata5M, the current release"), ("nations", 1992, "", "N")]
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, width: int, **options: tuple[str, ...]) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", stream)
+    console.table(COLUMNS, ROWS, **options)
+    return re.sub("\x1b\\[\\d*m", "", stream.getvalue()).splitlines()
+
+
+def test_a_narrow_terminal_leaves_out_spare_columns_instead_of_cutting_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = drawn(monkeypatch, Terminal(), 40, spare=("title", "license"))
+    assert [line.split() for line in lines[:3]] == [
+        ["name", "triples"],
+        ["wikidata5m-transductive", "20,624,575"],
+        ["nations", "1,992"],
+    ]
+    assert " ".join(lines[-2:]) == "A wider terminal also shows license and title."
+
+
+@pytest.mark.parametrize("width", [30, 60, 70])
+def test_long_texts_continue_below_and_numbers_stay_whole(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    lines = drawn(monkeypatch, Terminal(), width)
+    assert "…" not in "".join(lines) and "20,624,575" in lines[1] and "wikidata5m-transductive" in lines[1]
+    assert any("release" in line for line in lines[1:3])
+
+
+def test_a_table_in_a_pipe_has_one_line_per_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROWS", [*ROWS, ("x" * 500, 1, "y" * 500, "z")])
+    lines = drawn(monkeypatch, io.StringIO(), 20, spare=("title", "license"))
+    assert [line.split()[0] for line in lines] == ["name", "wikidata5m-transductive", "nations", "x" * 500]

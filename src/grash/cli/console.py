@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 from grash.formatting import HIDDEN, format_duration, printable
 
-_WIDTH_OF_FILES = 400  # columns of a table that is not printed to a terminal
+_TABLE_GAP = 2  # spaces between the columns of a table
+_LEAST_CELL = 24  # characters of a text in a table before it continues below
 _SECONDS_BETWEEN_LINES = {True: 0.2, False: 10.0}  # of progress: in a terminal, and elsewhere
 
 
@@ -35,24 +36,52 @@ def as_json(content: Any, *, indent: int | None = 2) -> None:
     print(HIDDEN.sub(lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """Print a table on stdout. A column whose name starts with > is aligned to the right."""
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", spare: Sequence[str] = ()
+) -> None:
+    """Print a table on stdout. A column whose name starts with > is aligned to the right.
+
+    Nothing is cut. In a narrow terminal, columns in `spare` are left out, and long cells of others continue below.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
+    cells = [[Text(column.lstrip(">")) for column in columns]]
+    cells += [[Text(printable(_cell_text(value))) for value in row] for row in rows]
+    widths = {column: max(row[i].cell_len for row in cells) for i, column in enumerate(columns)}
+    width = sum(widths.values()) + _TABLE_GAP * len(widths)
+    left_out: list[str] = []
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        for column in spare:
+            if _least_width(widths) > width:
+                left_out.append(column)
+                del widths[column]
+        width = max(width, _least_width(widths))
     drawn = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
-    for column in columns:
-        drawn.add_column(Text(column.lstrip(">")), justify="right" if column.startswith(">") else "left")
-    for row in rows:
-        drawn.add_row(*(Text(printable(_cell_text(value))) for value in row))
-    console = Console(markup=False, highlight=False, emoji=False, width=None if terminal else _WIDTH_OF_FILES)
+    for column in widths:
+        right = column.startswith(">")
+        drawn.add_column(
+            Text(column.lstrip(">")), justify="right" if right else "left", no_wrap=right, overflow="fold",
+            min_width=min(widths[column], _LEAST_CELL),
+        )  # fmt: skip
+    for row in cells[1:]:
+        drawn.add_row(*(cell for column, cell in zip(columns, row) if column in widths))
+    console = Console(markup=False, highlight=False, emoji=False, width=width)
     if title:
         show(title)
     with console.capture() as captured:
         console.print(drawn)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    if left_out:
+        show(f"\nA wider terminal also shows {' and '.join(name.lstrip('>') for name in reversed(left_out))}.")
+
+
+def _least_width(widths: dict[str, int]) -> int:
+    """Return the width of a table whose long texts continue below."""
+    least = [w if name.startswith(">") else min(w, _LEAST_CELL) for name, w in widths.items()]
+    return sum(least) + _TABLE_GAP * (len(least) - 1)
 
 
 def wrapped(text: str, *, indent: str = "") -> str:

@@ -149,7 +149,8 @@ def list_datasets(context: typer.Context, json: Json = False) -> None:
         (e.name, e.entities, e.relations, e.n_triples, e.size and format_bytes(e.size), e.license, e.title)
         for e in CATALOG.values()
     ]
-    table(("name", ">entities", ">relations", ">triples", ">download", "license", "title"), rows)
+    columns = ("name", ">entities", ">relations", ">triples", ">download", "license", "title")
+    table(columns, rows, spare=("title", "license"))
     show("\nGive a name to any command, e.g. `grash search fb15k-237`: the first use downloads it. `world` is bundled.")
 
 

@@ -217,7 +217,7 @@ def status(
         from grash.report.page import COMPARED, read_run, run_row
 
         right = [name if name in ("run", "dataset", "model", "status") else f">{name}" for name in COMPARED]
-        table(right, [run_row(read_run(run)) for run in runs])
+        table(right, [run_row(read_run(run)) for run in runs], spare=(">baseline", ">cost", ">E", ">n"))
 
 
 def report(
