@@ -37,7 +37,7 @@ def test_questions_name_test_triples_of_two_relations() -> None:
 def test_settings_are_shown_where_they_are_not_the_defaults() -> None:
     assert settings_text({"model": "complex", "lr": 0.25, "epochs": 3.0}) == "lr=0.25"
     both = changed_settings({"lr": 0.25}, {"model": "distmult"})
-    assert both == {"lr": ["0.25", "0.1"], "model": ["complex", "distmult"]}
+    assert both == {"lr": [0.25, 0.1], "model": ["complex", "distmult"]}
 
 
 def test_an_early_stop_names_the_validation_that_patience_counted_from() -> None:

@@ -57,7 +57,7 @@ def test_the_comparison_opens_without_errors(finished: Path, running: Path, tmp_
     page = path.read_text(encoding="utf-8")
     probed.write_text(page.replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
     document, console = opened(probed, tmp_path / "profile")
-    assert console == [] and "chart-tests=1" in document and "wider=0" in document
+    assert console == [] and "chart-tests-1=1" in document and "wider=0" in document
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

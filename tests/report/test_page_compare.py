@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 from grash.report.page import write_comparison
@@ -19,12 +21,41 @@ def test_two_finished_searches_are_compared_in_results_relations_and_settings(tm
     assert 'href="a/report.html"' in page and 'href="b/report.html"' in page
 
 
-def test_searches_of_different_graphs_share_no_chart_of_relations(
-    finished: Path, running: Path, tmp_path: Path
-) -> None:
+def test_settings_and_numbers_look_as_in_the_reports(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 3)):
+        write_run(tmp_path / name, n_trials=16, seed=seed)
+    page = write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "c.html").read_text(encoding="utf-8")
+    settings = page[page.index("Settings of the winners") :]
+    assert (
+        "<td>yes</td>" in settings
+        and "<td>off</td>" in settings
+        and "<td>True</td>" not in settings
+        and "<td>0</td>" not in settings
+    )
+    assert re.search(r'<td data-v="0\.\d+" class="number">', page) and '<td data-v="finished">' in page
+
+
+def test_searches_of_different_graphs_share_no_chart(finished: Path, running: Path, tmp_path: Path) -> None:
+    for name, graph in (("a", "one"), ("b", "one"), ("c", "two")):
+        write_run(tmp_path / name, n_trials=8, name=graph)
+    page = write_comparison([tmp_path / name for name in "abc"], tmp_path / "c.html").read_text(encoding="utf-8")
+    assert checked(page).marks == {"tests-1": 4, "tests-2": 2} and "cannot be compared" in page
     hostile = write_comparison([finished, running], tmp_path / "c.html").read_text(encoding="utf-8")
     checked(hostile)
     assert "<script>alert" not in hostile and "&lt;script&gt;alert" in hostile
+
+
+def test_a_comparison_leaves_reports_that_are_up_to_date_alone(tmp_path: Path, monkeypatch) -> None:
+    for name in "ab":
+        write_run(tmp_path / name, n_trials=4)
+    (tmp_path / "a" / "report.html").write_text("as the search wrote it")
+    (tmp_path / "b" / "report.html").write_text("old")
+    os.utime(tmp_path / "b" / "report.html", (1, 1))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert grash("report", "../a", "../b").code == 0
+    assert (tmp_path / "a" / "report.html").read_text() == "as the search wrote it"
+    assert (tmp_path / "b" / "report.html").read_text() != "old"
 
 
 def test_the_command_writes_the_reports_and_the_comparison(tmp_path: Path) -> None:

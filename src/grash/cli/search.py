@@ -214,10 +214,10 @@ def status(
     elif len(runs) == 1:
         _print_status(found[0], runs[0])
     else:
-        from grash.report.page import COMPARED, read_run, run_row
+        from grash.report.page import COMPARED, COMPARED_TEXTS, read_run, run_row
 
-        right = [name if name in ("run", "dataset", "model", "status") else f">{name}" for name in COMPARED]
-        table(right, [run_row(read_run(run)) for run in runs], spare=(">baseline", ">cost", ">E", ">n"))
+        columns = [name if name in COMPARED_TEXTS else f">{name}" for name in COMPARED]
+        table(columns, [run_row(read_run(run)) for run in runs], spare=(">baseline", ">cost", ">E", ">n"))
 
 
 def report(
@@ -230,18 +230,20 @@ def report(
     """Write the report of a search, or compare several.
 
     The report, report.html in the run folder, has charts of the test, rounds, ranks, parameters and costs. A search
-    also writes it after each round. Several run folders are compared on one page. Both are one file that needs no
-    network.
+    also writes it after each round. Several run folders are compared on one page; their own reports are written only
+    if they are missing or out of date. Both are one file that needs no network.
     """
-    from grash.report.page import COMPARISON_FILE, write_comparison, write_report
+    from grash.report.page import COMPARISON_FILE, is_current, write_comparison, write_report
 
     show_log()
     if len(runs) == 1 and out is not None:
         raise ConfigError(f"-o {out} is for several runs: the report of one is written into its run folder.")
-    path = write_report(runs[0])
-    if len(runs) > 1:
-        for run in runs[1:]:
-            write_report(run)
+    if len(runs) == 1:
+        path = write_report(runs[0])
+    else:
+        for run in runs:
+            if not is_current(run):
+                write_report(run)
         path = write_comparison(runs, out or Path(COMPARISON_FILE))
     show(path)
     if open_it:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from grash.reduction.subgraph import CoreOrder
 
 CHARACTER = 6.6  # px; an upper estimate of the width of one character at 12 px
+_HEAD_CHARACTER = 8.0  # px; the same for a heading
 _STACKED_BELOW = 480  # px; in a narrower chart, panels are stacked
 _MOST_BARS = 14
 _DIFFERENT_SIZES = 1.5  # times as large: models whose sizes are worth a chart
@@ -360,7 +361,7 @@ def parallel_coordinates(state: SearchState, parameters: list[SearchedParameter]
     used = used[: 3 if width < _STACKED_BELOW else 7]
     if not used or len(scored) < 2:
         return None
-    top, bottom, unused = 42.0, 246.0, 268.0
+    top, bottom, unused = 46.0, 250.0, 272.0
     columns = [24 + (width - 72) * i / len(used) for i in range(len(used) + 1)]
     axes = [_VerticalAxis(parameter, bottom, top, unused) for parameter in used]
     y = scale_over([r.mrr or 0.0 for r in scored], bottom, top)
@@ -374,13 +375,18 @@ def parallel_coordinates(state: SearchState, parameters: list[SearchedParameter]
         drawn.append(path(points, cls, data_tip=text, data_c=r.number))
     drawn += [label("off or not used", 24, unused + 18, cls="tick")]
     for i, (axis, x) in enumerate(zip(axes, columns)):
-        drawn += axis.frame(x, 14.0 if i % 2 else 29.0)
+        drawn += axis.frame(x, _heading_height(i), room=2 * (columns[1] - columns[0]))
     drawn += [
         line(columns[-1], top, columns[-1], bottom, cls="axis"),
-        label("MRR", columns[-1], 29, cls="head", text_anchor="middle"),
+        label("MRR", columns[-1], _heading_height(len(axes)), cls="head", text_anchor="middle"),
     ]
     drawn += [label(text, columns[-1] + 6, y(value) + 4, cls="tick") for value, text in ticks_of(y, 4)]
     return drawing(drawn, width, unused + 28, "Values of the parameters of each configuration, and its MRR in round 1")
+
+
+def _heading_height(column: int) -> float:
+    """Return where the heading of a column is: neighbors are not on the same line."""
+    return 14.0 if column % 2 else 29.0
 
 
 def relation_bars(rows: list[tuple[str, int, float, float, float | None]], width: int) -> str | None:
@@ -548,11 +554,11 @@ class _VerticalAxis:
             return self.y(index + spread)
         return self.y(min(max(value, self.y.low), self.y.high))
 
-    def frame(self, x: float, heading: float) -> list[str]:
-        name = self.parameter.label
+    def frame(self, x: float, heading: float, room: float) -> list[str]:
+        name, most = self.parameter.label, int(room / _HEAD_CHARACTER)
         drawn = [
             label(
-                name if len(name) <= 18 else f"{name[:17]}…",
+                name if len(name) <= most else f"{name[: most - 1]}…",
                 x,
                 heading,
                 cls="head",

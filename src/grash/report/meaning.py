@@ -124,20 +124,20 @@ def best_per_model(state: SearchState) -> list[dict[str, Any]]:
     return found
 
 
-def changed_settings(*configurations: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the settings that are not the defaults in at least one configuration, with the value in each, as text."""
+def changed_settings(*configurations: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the settings that are not the defaults in at least one configuration, with the value in each."""
     from grash.training.config import make_config
 
     configs = [make_config(dict(values)) for values in configurations]
     changed = [config.model_dump(exclude_defaults=True, exclude=set(RUN_FIELDS)) for config in configs]
     names = dict.fromkeys(name for settings in changed for name in settings)
-    values = {name: [getattr(config, name) for config in configs] for name in names}
-    return {n: [f"{v:.4g}" if isinstance(v, float) else str(v) for v in found] for n, found in values.items()}
+    return {name: [getattr(config, name) for config in configs] for name in names}
 
 
 def settings_text(values: Mapping[str, Any]) -> str:
     """Return the settings of a configuration that are not the defaults, e.g. "lr=0.1, reciprocal=True"."""
-    return ", ".join(f"{name}={text}" for name, [text] in changed_settings(values).items())
+    changed = {name: value for name, [value] in changed_settings(values).items()}
+    return ", ".join(f"{name}={f'{v:.4g}' if isinstance(v, float) else v}" for name, v in changed.items())
 
 
 def questions(dataset: Dataset) -> list[dict[str, str]]:

@@ -67,6 +67,7 @@ _SAMPLES, _ANSWERS = 6, 3  # questions of test, and the best answers to each
 _MOST_BYTES = 1 << 30  # of the embeddings; the report does not load a larger model
 COMPARISON_FILE = "comparison.html"
 COMPARED = ("run", "dataset", "model", "n", "E", "status", "valid", "test", "baseline", "cost", "time")
+COMPARED_TEXTS = ("run", "dataset", "model", "status")  # the others are numbers
 _MOST_RELATIONS = 40  # in a comparison: those with the most questions
 _log = logging.getLogger(__name__)
 
@@ -83,6 +84,16 @@ def write_report(run_folder: Path, warned: set[str] | None = None) -> Path:
     with atomic_file(folder / REPORT_FILE) as aside:
         aside.write_text(page, encoding="utf-8")
     return folder / REPORT_FILE
+
+
+def is_current(run_folder: Path) -> bool:
+    """Return whether the report of a run is newer than its search and its model."""
+    folder = Path(run_folder)
+    if not (folder / REPORT_FILE).is_file():
+        return False
+    parts = [folder / LEDGER_FILE, folder / "model"]
+    changed = max(part.stat().st_mtime for part in parts if part.exists())
+    return (folder / REPORT_FILE).stat().st_mtime >= changed
 
 
 def _render(state: SearchState, summary: dict[str, Any], folder: Path, warned: set[str]) -> str:
@@ -382,12 +393,13 @@ def write_comparison(run_folders: list[Path], out: Path) -> Path:
         names=[run["name"] for run in runs],
         links=[os.path.relpath(Path(f).resolve() / REPORT_FILE, Path(out).resolve().parent) for f in run_folders],
         columns=COMPARED,
+        texts=COMPARED_TEXTS,
         rows=[run_row(run) for run in runs],
         same_graph=len(graphs) == 1,
-        charts=draw_all({"tests": (lambda width: charts.run_intervals(_tests(runs), width), WIDTH)}, set()),
+        charts=_test_charts(runs),
         relations=_relations(runs) if len(graphs) == 1 else [],
         configured=[run["name"] for run in runs if run["values"]],
-        settings=changed_settings(*(run["values"] for run in runs if run["values"])),
+        settings=_changed_settings(runs),
     )
     with atomic_file(Path(out)) as aside:
         aside.write_text(page, encoding="utf-8")
@@ -405,6 +417,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         "summary": summary,
         "evaluation": read_evaluation(folder),
         "values": {} if found is None else found["values"],  # of the winner, or the best so far
+        "can_be_off": [p.name for p in searched_parameters(state) if p.off],
     }
 
 
@@ -418,6 +431,27 @@ def run_row(run: dict[str, Any]) -> list[str]:
     names = [run["name"], summary["dataset"].get("name", ""), ", ".join(summary["models"])]
     sizes = [str(summary["n_trials"]), "–" if epochs is None else f"{epochs:g}", summary["status"]]
     return [*names, *sizes, *scores, f"{summary['budget']['spent']:.3g}", format_duration(summary["seconds"])]
+
+
+def _test_charts(runs: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the name of each graph and the chart of its runs: MRRs of different graphs cannot be compared."""
+    by_graph: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        by_graph.setdefault(run["fingerprint"], []).append(run)
+    found = []
+    for number, its_runs in enumerate(by_graph.values(), 1):
+        name = "tests" if len(by_graph) == 1 else f"tests-{number}"
+        drawn = draw_all({name: (lambda width, of=its_runs: charts.run_intervals(_tests(of), width), WIDTH)}, set())
+        found.append((str(its_runs[0]["summary"]["dataset"].get("name", "")), drawn[name]))
+    return found
+
+
+def _changed_settings(runs: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the settings of the winners that differ from the defaults, as the reports show them."""
+    shown = [run for run in runs if run["values"]]
+    off = {name for run in shown for name in run["can_be_off"]}
+    found = changed_settings(*(run["values"] for run in shown)).items()
+    return {name: ["off" if name in off and v == 0 else value_text(v) for v in values] for name, values in found}
 
 
 def _tests(runs: list[dict[str, Any]]) -> list[tuple[str, float, tuple[float, float]]]:
