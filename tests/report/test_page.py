@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from grash.errors import FormatError
+from grash.models import MODELS
 from grash.report.page import write_report
 from report.runs import RISING, write_run
 
@@ -129,3 +131,12 @@ def test_the_first_so_far_is_not_called_the_best_mrr_if_another_has_more(tmp_pat
     write_run(tmp_path, n_trials=4, n_ended=4, validations=RISING)
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "Best MRR so far" not in page and "still rising; configuration 0 has 0.0168" in page
+
+
+def test_the_report_of_a_model_of_ones_own_says_to_register_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "scalede", MODELS["complex"])
+    write_run(tmp_path, n_trials=4, models=["scalede"])
+    write_report(tmp_path)
+    monkeypatch.delitem(MODELS, "scalede")
+    with pytest.raises(FormatError, match=r"the model 'scalede', which is none of .* register it first \(docs/how-to"):
+        write_report(tmp_path)

@@ -67,6 +67,14 @@ def own_models(names: Iterable[str]) -> list[str]:
     return [name for name in names if MODELS[name] not in _ALL]
 
 
+def unknown_model(name: str) -> str:
+    """Return the end of a sentence about a stored model whose class this process does not have."""
+    return (
+        f"{name!r}, which is none of {', '.join(MODELS)}. If it is a model of your own, register it first "
+        f"(docs/how-to/add-a-model.md)."
+    )
+
+
 def model_name(given: str) -> str:
     """Return the name of a model that is given in any case, e.g. ComplEx, or raise UnknownName with similar names."""
     name = str(given).strip().lower()

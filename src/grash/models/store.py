@@ -31,7 +31,7 @@ from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
 from grash.files import CHECKSUMS_FILE, atomic_folder, check_replaceable, read_json, verify_folder, write_json
 from grash.kernels.storage import cpu_view, row_blocks
-from grash.models import MODELS, KgeModel, model_class
+from grash.models import MODELS, KgeModel, model_class, unknown_model
 from grash.models.base import model_tensors
 
 SCHEMA, VERSION = "grash-model", 1
@@ -128,10 +128,7 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
         raise InputError(f"{folder} is not a model folder: it has no model.json.")
     record = read_json(folder / "model.json", schema=SCHEMA, version=VERSION)
     if isinstance(name := record.get("model"), str) and name not in MODELS:
-        raise FormatError(
-            f"{folder} has the model {name!r}, which is none of {', '.join(MODELS)}. If it is a model of your own, "
-            f"register it first (docs/how-to/add-a-model.md)."
-        )
+        raise FormatError(f"{folder} has the model {unknown_model(name)}")
     if verify:
         verify_folder(folder)
     try:

@@ -16,7 +16,7 @@ from grash.formatting import format_number
 from grash.report.summary import ranked
 from grash.search.ledger import SearchState
 from grash.search.proposals import space_for
-from grash.search.settings import SearchSettings
+from grash.search.settings import recorded_settings
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SearchedParameter:
 
 def searched_parameters(state: SearchState) -> list[SearchedParameter]:
     """Return the parameters in the order of the space; with several models, the model is the first."""
-    settings = SearchSettings(**state.settings)
+    settings = recorded_settings(state.settings)
     models = tuple(settings.models)
     sizes = state.dataset["n_entities"], state.dataset.get("n_train")
     spaces = {model: space_for(settings, model, *sizes) for model in models}

@@ -23,7 +23,7 @@ from grash.data.dataset import DATASET_FILE, Dataset
 from grash.errors import ConfigError, FormatError, InputError, OutputError
 from grash.files import check_schema
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
-from grash.search.settings import SearchSettings, make_settings
+from grash.search.settings import SearchSettings, make_settings, recorded_settings
 from grash.yaml_files import read_yaml, write_yaml
 
 SCHEMA, VERSION = "grash-search", 1
@@ -151,7 +151,7 @@ def read_search(folder: Path) -> dict[str, Any]:
 
 
 def read_settings(folder: Path) -> SearchSettings:
-    return make_settings(read_search(folder)["settings"])
+    return recorded_settings(read_search(folder)["settings"])
 
 
 def dataset_folder(folder: Path) -> Path:

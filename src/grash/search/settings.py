@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from grash.errors import ConfigError, UnknownName, did_you_mean
+from grash.errors import ConfigError, FormatError, UnknownName, did_you_mean
 from grash.evaluation.metrics import Metric
 from grash.formatting import parse_duration
-from grash.models import model_name
+from grash.models import MODELS, model_name, unknown_model
 from grash.reduction.cores import Degree
 from grash.reduction.subgraph import Reduction
 from grash.training.config import ALIASES as TRAIN_ALIASES
@@ -151,6 +151,14 @@ ALIASES = {
 def make_settings(values: dict[str, Any], *, preset: str = "default") -> SearchSettings:
     """Return SearchSettings from a mapping on top of a preset; an error names the wrong entry."""
     return SearchSettings(**named_settings(values, preset=preset))
+
+
+def recorded_settings(values: dict[str, Any]) -> SearchSettings:
+    """Return the settings that a run folder has. FormatError if this process does not know a model of them."""
+    for name in values.get("models", ()):
+        if name not in MODELS:
+            raise FormatError(f"The search has the model {unknown_model(name)}")
+    return make_settings(values)
 
 
 def named_settings(values: dict[str, Any], *, preset: str = "default") -> dict[str, Any]:
