@@ -14,13 +14,13 @@ import pytest
 
 import grash
 from engines.searches import small_search
-from grash.api.model import DiscoveredTriple, DiscoveredTriples
+from grash.api.model import DiscoveredTriple, DiscoveredTriples, Prediction
 from grash.formatting import html_table
 from grash.report import live
 from grash.training import loop
 
 LISTS = ("predictions", "neighbors", "explanation", "discovered")
-KINDS = ("dataset", "profile", "search", "plan", "result", "evaluation", *LISTS)
+KINDS = ("dataset", "model", "profile", "search", "plan", "result", "evaluation", *LISTS)
 EVIL = "<script>alert('a')</script>\x1b[31m"
 
 
@@ -35,6 +35,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     plan = search.plan(probe=False)
     return {
         "dataset": graph,
+        "model": model,
         "profile": grash.describe(graph),
         "plan": plan,
         "search": search,
@@ -135,3 +136,46 @@ def test_a_training_shows_a_line_in_a_terminal(monkeypatch: pytest.MonkeyPatch) 
     assert live.is_interactive() and not live.in_jupyter()
     grash.train("world", dim=4, epochs=2, valid_every=1, device="cpu")
     assert re.search(r"epoch [12]\.\d/2", terminal.getvalue())
+
+
+def test_answers_to_several_questions_are_shown_below_their_questions() -> None:
+    graph = grash.from_triples([("a", "r", "b"), ("b", "r", EVIL), (EVIL, "r", "a")], n_valid=0, n_test=0)
+    model = grash.train(graph, dim=4, epochs=1, device="cpu")
+    answers = model.predict_many([("a", "r", None), (None, "r", "b")], k=2)
+    assert isinstance(answers, list) and len(answers) == 2
+    first, second = repr(answers).split("\n\n")
+    assert (
+        first.startswith("a · r · ?\n  1  ") and second.startswith("? · r · b\n  1  ") and "\x1b" not in first + second
+    )
+    html = answers._repr_html_()
+    assert "a · r · ?" in html and "<script>" not in html and "probability" not in html
+    assert repr(model.predict_many([])) == "no questions"
+    assert repr(model.predict_many([("a", "r", None)] * 12, k=1)).endswith("\n\n… and 2 more questions")
+
+
+def test_a_repr_shows_the_probability_and_a_table_no_empty_column() -> None:
+    answers = grash.Predictions([Prediction("a", 0, 1.5, True, 0.25), Prediction("b", 1, 0.5, False, 0.125)])
+    assert repr(answers) == "  1        1.5   0.250  a  (known)\n  2        0.5   0.125  b"
+    assert ">known<" in answers._repr_html_() and ">probability<" in answers._repr_html_()
+    neighbors = grash.Predictions([Prediction("a", 0, 1.5)])
+    found = DiscoveredTriples([DiscoveredTriple("a", "r", "b", (0, 0, 1), 0.5, 1.25)])
+    assert ">known<" not in neighbors._repr_html_() + found._repr_html_() and ">probability<" in found._repr_html_()
+
+
+def test_counts_of_one_are_singular() -> None:
+    graph = grash.from_triples([("a", "r", "a")], n_valid=0, n_test=0)
+    for shown in (graph, grash.describe(graph)):
+        assert "1 entity, 1 relation" in repr(shown) and "relations" not in repr(shown)
+
+
+def test_reports_of_a_calibration_and_an_update_are_a_few_lines(shown: dict[str, Any]) -> None:
+    model = grash.train("world", dim=16, epochs=3, device="cpu")
+    model.calibrate()
+    assert re.fullmatch(
+        r"Calibration\([\d,]+ questions of valid; expected calibration error \d\.\d+ for first answers, .*\)",
+        repr(model.calibration),
+    )
+    assert "calibrated" in model._repr_html_()
+    _, report = model.update([("Peru", "borders", "Atlantis")], epochs=0)
+    lines = repr(report).splitlines()
+    assert lines[1] == "New triples of train: 1 of 1." and len(lines) < 15

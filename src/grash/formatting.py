@@ -82,6 +82,11 @@ def format_number(value: float) -> str:
     return f"{value / 1000:.3g} G"
 
 
+def counted(n: int, one: str, many: str = "") -> str:
+    """Return a number with its noun, e.g. "1 entity" or "1,200 entities"; many: the plural (default: with an s)."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
 def printable(text: str, *, keep: str = "") -> str:
     """Return the text with characters that act on a terminal written as escapes, e.g. \\x1b; `keep` are left as is."""
     return HIDDEN.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), text)

@@ -408,7 +408,7 @@ def test_the_message_about_a_failed_download_names_every_file_and_its_place(publ
 
 def test_the_command_line_takes_the_name(public, capsys):
     assert main(["describe", "Tiny-9"]) == 0
-    assert capsys.readouterr().out.startswith("tiny-9: 20,007 entities, 1 relations")
+    assert capsys.readouterr().out.startswith("tiny-9: 20,007 entities, 1 relation\n")
 
 
 def test_the_cache_folder_follows_the_platform(monkeypatch, tmp_path):

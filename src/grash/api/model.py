@@ -38,7 +38,7 @@ from grash.evaluation.discovery import discover
 from grash.evaluation.evaluate import evaluate as evaluate_own
 from grash.evaluation.evaluate import evaluate_other
 from grash.evaluation.metrics import Evaluation
-from grash.formatting import html_table, printable
+from grash.formatting import counted, html_table, printable
 from grash.interop.export import Format, export_model
 from grash.interop.hub import pull_model, push_model
 from grash.kernels.count_above import (
@@ -108,16 +108,47 @@ class Predictions(list[Prediction]):
         return [{"rank": rank, **asdict(answer)} for rank, answer in enumerate(self, 1)]
 
     def __repr__(self) -> str:
-        lines = [
-            f"{rank:>3}  {answer.score:>9.4g}  {printable(answer.name)}{'  (known)' if answer.known else ''}"
-            for rank, answer in enumerate(self, 1)
-        ]
+        lines = []
+        for rank, answer in enumerate(self, 1):
+            probability = "" if answer.probability is None else f"  {answer.probability:>6.3f}"
+            known = "  (known)" if answer.known else ""
+            lines.append(f"{rank:>3}  {answer.score:>9.4g}{probability}  {printable(answer.name)}{known}")
         return "\n".join(lines) or "no answers"
 
     def _repr_html_(self) -> str:
-        with_probability = any(answer.probability is not None for answer in self)
-        columns = ("rank", "name", "score", "known", *(("probability",) if with_probability else ()))
+        columns = _shown_columns(self, ("rank", "name", "score", "known", "probability"))
         return html_table(f"{len(self)} answers", columns, [[row[c] for c in columns] for row in self.rows()])
+
+
+class ManyPredictions(list[Predictions]):
+    """The answers to several questions: a list in their order, shown below each question."""
+
+    def __init__(self, answers: Iterable[Predictions], questions: Sequence[str]) -> None:
+        super().__init__(answers)
+        self.questions = tuple(questions)  # e.g. "Peru · borders · ?"
+
+    def __repr__(self) -> str:
+        parts = [f"{printable(q)}\n{answers!r}" for q, answers in zip(self.questions[:_SHOWN], self)]
+        return "\n\n".join(parts + [self._rest()] * (len(self) > _SHOWN)) or "no questions"
+
+    def _repr_html_(self) -> str:
+        columns = _shown_columns(
+            [a for answers in self for a in answers], ("question", "rank", "name", "score", "known", "probability")
+        )
+        shown = zip(self.questions[:_SHOWN], self)
+        rows = [[{"question": q, **row}[c] for c in columns] for q, answers in shown for row in answers.rows()]
+        below = self._rest() if len(self) > _SHOWN else ""
+        return html_table(f"answers to {counted(len(self), 'question')}", columns, rows, below=below)
+
+    def _rest(self) -> str:
+        return f"… and {counted(len(self) - _SHOWN, 'more question')}"
+
+
+def _shown_columns(found: Iterable[Any], columns: Sequence[str]) -> list[str]:
+    """Return the columns of a table without those in which all values would be empty."""
+    found = list(found)
+    empty = {name for name in ("known", "probability") if all(getattr(a, name) in (None, False) for a in found)}
+    return [name for name in columns if name not in empty]
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +217,7 @@ class DiscoveredTriples(list[DiscoveredTriple]):
         return "\n".join(lines + ["…"] * (len(self) > _SHOWN) + [self._summary()])
 
     def _repr_html_(self) -> str:
-        columns = ("head", "relation", "tail", "probability", "score", "known")
+        columns = _shown_columns(self, ("head", "relation", "tail", "probability", "score", "known"))
         rows = [[getattr(triple, name) for name in columns] for triple in self[:_SHOWN]]
         return html_table(self._summary(), columns, rows)
 
@@ -337,6 +368,14 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self.kge.name}, dim={self.kge.dim}, {self.dataset!r})"
 
+    def _repr_html_(self) -> str:
+        known = {"model": self.kge.name, "dim": self.kge.dim, "dataset": self.dataset.name}
+        known |= {"entities": self.dataset.n_entities, "relations": self.dataset.n_relations}
+        mrr = (self.evaluation.get("both") or {}).get("mrr")
+        known |= {} if mrr is None else {f"{self.evaluation.get('split', 'test')} MRR": mrr}
+        known |= {"probabilities": "no" if self.calibration is None else "calibrated"}
+        return html_table("Model", ("", ""), list(known.items()))
+
     @property
     def entity_embeddings(self) -> NDArray[np.float32]:
         """(E, D): row i belongs to entity i. Complex numbers: first all real parts, then all imaginary parts."""
@@ -389,7 +428,7 @@ class Model:
         answer_type: Name | None = None,
         type_relation: Name | None = None,
         candidates: Iterable[Name] | NDArray[Any] | None = None,
-    ) -> list[Predictions]:
+    ) -> ManyPredictions:
         """Call `predict` for each (head, relation, tail) of names, one of them None, or each `Query` of ids."""
         _check_count(k)
         questions = [q if isinstance(q, Query) else self.query(*_three(q, i)) for i, q in enumerate(queries)]
@@ -411,7 +450,14 @@ class Model:
         for i, question in enumerate(questions):
             if question.asked == "relation":
                 answers[i] = Predictions(self._best_relations(question, k, new_only))
-        return answers
+        return ManyPredictions(answers, [self._question(question) for question in questions])
+
+    def _question(self, query: Query) -> str:
+        """Return a question by names, e.g. "Peru · borders · ?"."""
+        kinds = (self.entity_name, self.relation_name, self.entity_name)
+        return " · ".join(
+            "?" if i is None else name(i) for name, i in zip(kinds, (query.head, query.relation, query.tail))
+        )
 
     @torch.no_grad()
     def answer_arrays(
@@ -469,7 +515,7 @@ class Model:
             allowed = np.unique(self._entity_ids(candidates))
         if answer_type is None:
             if type_relation is not None:
-                raise InputError("A type relation is given, but no answer type: give answer_type= (--answer-type).")
+                raise InputError("A type relation is given, but no answer type: give --answer-type (answer_type=).")
             return allowed
         if type_relation is not None:
             relation = self.relation_id(type_relation)
@@ -478,7 +524,7 @@ class Model:
         else:
             raise InputError(
                 "An answer type is given, but no relation is called rdf:type, P31, instance_of or the like: name the "
-                "relation from an entity to its type with type_relation= (--type-relation)."
+                "relation from an entity to its type with --type-relation (type_relation=)."
             )
         return common_entities(allowed, entities_of_type(self.dataset, relation, self.entity_id(answer_type)))
 

@@ -14,7 +14,7 @@ from grash.cli.console import as_json, command, say, share_display, show, show_l
 from grash.cli.options import READING, Json, Overwrite, Source, with_options
 from grash.errors import ConfigError
 from grash.files import atomic_file, check_absent
-from grash.formatting import format_bytes
+from grash.formatting import counted, format_bytes
 
 if TYPE_CHECKING:
     from grash.data.dataset import Dataset
@@ -194,7 +194,8 @@ def _counts(dataset: Dataset, *splits: Any) -> dict[str, Any]:
 
 
 def _print_profile(profile: Profile) -> None:
-    show(f"{profile.name}: {profile.n_entities:,} entities, {profile.n_relations:,} relations\n")
+    counts = f"{counted(profile.n_entities, 'entity', 'entities')}, {counted(profile.n_relations, 'relation')}"
+    show(f"{profile.name}: {counts}\n")
     columns = ("triples", "duplicates", "entities", "relations", "unseen entities", "unseen relations")
     rows = [(name, *(getattr(s, c.replace(" ", "_")) for c in columns)) for name, s in profile.splits.items()]
     table(("split", *(f">{column}" for column in columns)), rows)

@@ -18,7 +18,7 @@ from grash.data.arrays import Triples, in_blocks, map_array
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
 from grash.files import atomic_folder, check_replaceable, read_json, verify_folder, write_json
-from grash.formatting import html_table
+from grash.formatting import counted, html_table
 
 SCHEMA, VERSION = "grash-dataset", 1
 DATASET_FILE = "dataset.json"
@@ -54,13 +54,13 @@ class Dataset:
 
     def __repr__(self) -> str:
         sizes = " + ".join(f"{len(self.split(split)):,}" for split in SPLITS)
-        counts = f"{self.n_entities:,} entities, {self.n_relations:,} relations"
+        counts = f"{counted(self.n_entities, 'entity', 'entities')}, {counted(self.n_relations, 'relation')}"
         return f"Dataset({self.name!r}: {counts}, {sizes} triples)"
 
     def _repr_html_(self) -> str:
-        caption = f"{self.name}: {self.n_entities:,} entities, {self.n_relations:,} relations"
+        counts = f"{counted(self.n_entities, 'entity', 'entities')}, {counted(self.n_relations, 'relation')}"
         rows = [(split, len(self.split(split)), ", ".join(self._example(split))) for split in SPLITS]
-        return html_table(caption, ("split", "triples", "first triple"), rows)
+        return html_table(f"{self.name}: {counts}", ("split", "triples", "first triple"), rows)
 
     def _example(self, split: SplitName) -> list[str]:
         """Return the names, or ids, of the first triple of a split; nothing if it is empty."""

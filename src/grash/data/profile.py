@@ -19,7 +19,7 @@ from grash.data.arrays import Triples
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.known_answers import CARDINALITIES, cardinalities, relation_counts
 from grash.data.leakage import THRESHOLD, Leakage, SplitLeakage, find_leakage
-from grash.formatting import html_table
+from grash.formatting import counted, html_table
 
 MAX_NAMES_COMPARED = 1_000_000  # takes two or three seconds
 SKIPPED = {
@@ -96,15 +96,15 @@ class Profile:
     reading: Reading | None = None  # None if the dataset was not read from a source
 
     def __repr__(self) -> str:
-        counts = f"{self.n_entities:,} entities, {self.n_relations:,} relations"
+        counts = f"{counted(self.n_entities, 'entity', 'entities')}, {counted(self.n_relations, 'relation')}"
         return f"Profile({self.name!r}: {counts}, {len(self.warnings)} warnings)"
 
     def _repr_html_(self) -> str:
-        caption = f"{self.name}: {self.n_entities:,} entities, {self.n_relations:,} relations"
+        counts = f"{counted(self.n_entities, 'entity', 'entities')}, {counted(self.n_relations, 'relation')}"
         names = ("triples", "duplicates", "entities", "relations", "unseen_entities", "unseen_relations")
         rows = [(split, *(getattr(found, name) for name in names)) for split, found in self.splits.items()]
         columns = ("split", *(name.replace("_", " ") for name in names))
-        return html_table(caption, columns, rows, below=" ".join(self.warnings))
+        return html_table(f"{self.name}: {counts}", columns, rows, below=" ".join(self.warnings))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the profile as JSON-able dicts, lists, numbers and strings."""

@@ -28,6 +28,7 @@ from grash.errors import ConfigError
 from grash.evaluation.evaluate import sample_triples
 from grash.evaluation.metrics import mrr
 from grash.evaluation.ranking import Ranker
+from grash.formatting import format_duration, printable
 from grash.kernels.storage import to_float32
 from grash.models import KgeModel
 from grash.models.autograd import AutogradModel
@@ -106,6 +107,13 @@ class UpdateReport:
     positives: int  # triples passed to a step, also to rebuild the optimizer state
     epochs_of_all: float  # the same, as epochs over the whole train split
     seconds: float
+
+    def __repr__(self) -> str:
+        lines = [f"UpdateReport: {format_duration(self.seconds)}", *self.diff.sentences()]
+        for change in self.changes:
+            before = "–" if change.before is None else f"{change.before:.4f}"
+            lines.append(f"MRR of {change.what} ({change.n:,} triples): {before} → {change.after:.4f}")
+        return "\n".join(map(printable, lines))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -108,6 +108,10 @@ class Calibration:
     answers: Reliability  # of the first ten answers, cross-fitted
     thresholds: Thresholds | None = None  # of triple classification
 
+    def __repr__(self) -> str:
+        errors = f"{self.first.ece:.3f} for first answers, {self.answers.ece:.3f} for the first ten"
+        return f"Calibration({self.n_questions:,} questions of {self.split}; expected calibration error {errors})"
+
     def probabilities(self, scores: Floats, log_sums: Floats, relations: NDArray[np.integer], side: Side) -> Floats:
         """Return the probabilities (n,) of answers with these scores (n,) to questions of these relations (n,).
 
