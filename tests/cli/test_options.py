@@ -78,3 +78,17 @@ def test_a_shell_completes_commands_and_options() -> None:
             [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **words}, check=True
         )
         assert expected in ran.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("plan", "world", "--epochs", 0), "--epochs 0.0 is not valid: give 1e-06 or more."),
+        (("plan", "world", "-e", 0), "-e 0.0 is not valid"),
+        (("plan", "world", "--n-trials=0"), "--n-trials 0 is not valid"),
+        (("train", "world", "--set", "dim=0"), "error: dim=0 is not valid"),
+        (("prepare", "world", "-o", "."), "replace it with --overwrite.\n"),
+    ],
+)
+def test_errors_about_settings_use_the_words_of_the_command_line(words, sentence) -> None:
+    assert sentence in grash(*words).err

@@ -157,8 +157,8 @@ def test_a_header_of_other_words_is_no_triple(tmp_path: Path) -> None:
     done = grash("describe", tmp_path / "g.csv")
     assert done.code == 2
     assert (
-        "the first line (movie, rel, thing) may be a header or a triple. With --header (header=True) the first triple "
-        "is (Jaws, by, Steven); with --no-header (header=False) it is (movie, rel, thing)." in done.err
+        "the first line (movie, rel, thing) may be a header or a triple. With --header the first triple "
+        "is (Jaws, by, Steven); with --no-header it is (movie, rel, thing)." in done.err
     )
     assert grash("describe", tmp_path / "g.csv", "--header").code == 0
 

@@ -28,6 +28,7 @@ from grash.errors import INTERRUPTED, ConfigError, GrashError, InputError, Memor
 from grash.formatting import format_bytes
 
 _MIN_ADDRESS_SPACE = 5 << 28  # bytes; below 1.15 GiB libraries abort the process when they are loaded or first used
+_OPTIONS_OF = {"max_epochs": ("--epochs", "-e"), "k": ("--top-k", "-k")}  # options that are not named as in Python
 
 
 class Commands(TyperGroup):
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        return _explain(error)
+        return _explain(error, arguments)
 
 
 def _versions() -> str:
@@ -115,12 +116,12 @@ def _versions() -> str:
     return "\n".join(lines)
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: Exception, arguments: Sequence[str]) -> int:
     """Print the message of an expected error and return its exit code; raise all others, since they are defects."""
     if isinstance(error, GrashError):
         # every rank prints its error, since the first one to end ends the others
         rank = f"rank {os.environ['RANK']}: " if has_other_ranks() and not isinstance(error, RankLost) else ""
-        say(f"error: {rank}{error}")
+        say(f"error: {rank}{_in_options(str(error), arguments)}")
         return error.exit_code
     if callable(getattr(error, "format_message", None)):  # a wrong command line, from typer or click
         return _explain_usage(error)
@@ -140,6 +141,18 @@ def _explain(error: Exception) -> int:
         say(f"error: {where}{error.strerror or error}.")
         return InputError.exit_code
     raise error
+
+
+def _in_options(message: str, arguments: Sequence[str]) -> str:
+    """Return a message of the Python API in the words of the command line: "--epochs 0", not "max_epochs=0"."""
+    message = re.sub(r"(--[\w-]+) \(\w+=\w*\)", r"\1", message)
+    setting = re.match(r"(\w+)=(\S+) is not valid", message)
+    if setting is None:
+        return message
+    name = setting[1].replace("_", "-")
+    given = {argument.partition("=")[0] for argument in arguments}
+    options = [option for option in _OPTIONS_OF.get(setting[1], (f"--{name}",)) if option in given]
+    return f"{options[0]} {setting[2]}{message[setting.end(2) :]}" if options else message
 
 
 def address_space() -> int | None:

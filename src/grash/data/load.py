@@ -201,9 +201,14 @@ def _located(source: Any, options: SourceOptions) -> tuple[Path, SourceOptions]:
 
 def _path(source: Any) -> Path:
     if not isinstance(source, str | os.PathLike):
+        if is_frame(source):
+            how = "a data frame with grash.from_dataframe(train, valid, test)"
+        elif hasattr(source, "is_multigraph"):
+            how = "a NetworkX graph with grash.from_networkx(graph)"
+        else:
+            how = "triples in memory with grash.from_triples(train, valid, test)"
         raise InputError(
-            f"Got a {type(source).__name__}, expected the path of a file or folder. Create a dataset of triples in "
-            f"memory with grash.from_triples(train, valid, test)."
+            f"Got a {type(source).__name__}, expected the path of a file or folder. Create a dataset of {how}."
         )
     return Path(source)
 

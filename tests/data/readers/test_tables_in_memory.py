@@ -137,3 +137,15 @@ def test_a_networkx_graph_has_its_relations_in_an_attribute_or_in_its_keys() -> 
 
 def edges(graph: Any) -> Any:
     return graph.edges(keys=True, data=True) if graph.is_multigraph() else graph.edges(data=True)
+
+
+def test_errors_about_tables_use_the_words_of_python() -> None:
+    frame = frame_of("pandas", mapping("x", "y", "z"))
+    with pytest.raises(InputError) as caught:
+        grash.from_dataframe(frame, columns=("a", "b", "c"))
+    named = "Give three of these names, or places counted from 0, with columns=(…)."
+    assert str(caught.value) == f"train has no column 'a' (note, x, y, z). {named}"
+    with pytest.raises(InputError, match="Create a dataset of a data frame with grash.from_dataframe"):
+        grash.Search(frame)
+    with pytest.raises(InputError, match="of a NetworkX graph with grash.from_networkx"):
+        grash.Search(networkx.DiGraph())

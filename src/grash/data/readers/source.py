@@ -148,6 +148,11 @@ def is_order(columns: object) -> bool:
     return isinstance(columns, str) and sorted(columns.lower()) == ["h", "r", "t"]
 
 
+def separator_option(separator: int) -> str:
+    """Return how a separator is given as an option, e.g. comma."""
+    return next((name for name, byte in _SEPARATORS.items() if byte == separator), chr(max(0, separator)))
+
+
 def parse_separator(separator: str | None) -> int | None:
     """Return the byte of a `separator` option: an ASCII character, tab, comma, semicolon, space or whitespace."""
     if separator is None or separator == "auto":
@@ -156,7 +161,9 @@ def parse_separator(separator: str | None) -> int | None:
         return _SEPARATORS[separator]
     if len(separator) == 1 and separator.isascii() and separator not in '\n\r"':
         return ord(separator)
-    raise ConfigError(f"separator={separator!r} is not usable. Give one ASCII character, tab, comma or whitespace.")
+    raise ConfigError(
+        f"separator={separator!r} is not usable. Give tab, comma, semicolon, space, whitespace or one ASCII character."
+    )
 
 
 @dataclass(frozen=True)

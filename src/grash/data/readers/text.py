@@ -34,6 +34,7 @@ from grash.data.readers.source import (
     open_source,
     parse_columns,
     parse_separator,
+    separator_option,
     without_compression_suffix,
 )
 from grash.data.vocabulary import SLACK, Bytes, Encoder, HashedFields, hashed_fields
@@ -179,7 +180,7 @@ class TextSource:
     ) -> Generator[Fields, None, None]:
         """Yield fields. After the first bad line that is not to be left out, only look for the others and raise."""
         rest, at, line = b"", self._at, self._line
-        with closing(blocks), BadLines(self.path, self.options, dialect) as bad:
+        with closing(blocks), BadLines(self.path, self.options, dialect, self.sample) as bad:
             for block in blocks:
                 final = not block
                 raw = bytearray().join((rest, block, bytes(SLACK)))
@@ -207,7 +208,8 @@ class BadLines:
     At the end of the file they are an InputError, or with bad_lines="skip" a warning.
     """
 
-    def __init__(self, path: Path, options: SourceOptions | None, dialect: Dialect) -> None:
+    def __init__(self, path: Path, options: SourceOptions | None, dialect: Dialect, sample: bytes) -> None:
+        self._sample = sample
         self.path, self.dialect, self.how = path, dialect, None if options is None else options.bad_lines
         self.are_left_out = self.how == "skip"
         self.count = self.n_good = 0
@@ -262,6 +264,9 @@ class BadLines:
         if self.how == "list":
             parts.append(f"{self._list.resolve()} lists all of them.")
         wide = self._widest > dialect.n_columns
+        if not (wide or self.n_good or dialect.separator_guessed) and self._widest:
+            parts.append(f"The separator does not fit: {_another_separator(self._sample, dialect.n_columns)}.")
+            return " ".join(parts)
         if wide and not self.n_good:
             parts.append("Give the columns of head, relation and tail, by name or counted from 0, with --columns.")
             return " ".join(parts)
@@ -273,6 +278,15 @@ class BadLines:
             lists = "" if self.how == "list" else ", or list them in a file with --bad-lines list"
             parts.append(f"Correct the file, or leave such lines out with --bad-lines skip{lists}.")
         return " ".join(parts)
+
+
+def _another_separator(sample: bytes, n_columns: int) -> str:
+    """Return what to do if the given separator divides no line: the one that divides all of the first lines, if any."""
+    lines = _first_lines(sample)
+    found = [s for s in _CANDIDATES if all(len(record) == n_columns for record in _split_lines(lines, s))]
+    return (
+        f"give --separator {separator_option(found[0])}" if found else "give another with --separator, or leave it out"
+    )
 
 
 def _bad_reason(kind: int, value: int, dialect: Dialect) -> str:
@@ -530,8 +544,11 @@ def _usual_width(records: list[list[str]]) -> int:
     return widths.most_common(1)[0][0] if widths else 0
 
 
-def named_columns(path: Path, header: list[str], names: Sequence[str], given: bool | None = None) -> tuple[int, ...]:
-    """Return the columns of a header by their names, in any case."""
+def named_columns(
+    path: Path | str, header: list[str], names: Sequence[str], given: bool | None = None, *,
+    where: str = " in its first line", option: str = "--columns",
+) -> tuple[int, ...]:  # fmt: skip
+    """Return the columns of a header by their names, in any case. where, option: for the message of an error."""
     found = [_normalized(name) for name in header]
     if given is False:
         raise InputError(f"{path}: columns={','.join(names)} are names, which need a header. Leave out --no-header.")
@@ -539,8 +556,8 @@ def named_columns(path: Path, header: list[str], names: Sequence[str], given: bo
         if found.count(_normalized(name)) != 1:
             problem = "no column" if _normalized(name) not in found else "more than one column"
             raise InputError(
-                f"{path} has {problem} {name!r} in its first line ({', '.join(header)}). Give three of these names, or "
-                f"places counted from 0, with --columns."
+                f"{path} has {problem} {name!r}{where} ({', '.join(header)}). Give three of these names, or "
+                f"places counted from 0, with {option}."
             )
     return tuple(found.index(_normalized(name)) for name in names)
 
