@@ -6,6 +6,7 @@ import ast
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import polars
 import pytest
 
 import grash.cli
+from grash.cli.answers import write_answers
 from grash.cli.console import command, say, share_display
 from small_graph import grash as run
 from small_graph import model_of, rings
@@ -205,3 +207,22 @@ def test_like_known_metrics_have_their_own_table(tmp_path):
     model_of(rings()).save(folder)
     ran = run("evaluate", folder, "--like-known")
     assert ran.code == 0 and "mrr@like_known" in ran.out and "was not seen there" in ran.out
+
+
+def test_answers_are_a_table_in_a_terminal_and_tabs_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    rows = [("a long name", "r", "t", 1.25, True), ("b", "r", "t", 10.5, False)]
+    shown = {}
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setenv("NO_COLOR", "1")
+        write_answers(("head", "relation", "tail", "score", "known"), iter(rows), None)
+        shown[stream.isatty()] = re.sub("\x1b\\[\\d*m", "", stream.getvalue()).splitlines()
+    assert shown[False][1] == "a long name\tr\tt\t1.25\ttrue"
+    assert shown[True][1:] == [
+        "a long name  r         t      1.2500  yes",
+        "b            r         t     10.5000",
+    ]

@@ -100,7 +100,9 @@ class Explanation:
         return "\n".join(printable(line) for line in (self.title(), *(lines or ["no reasons"])))
 
     def _repr_html_(self) -> str:
-        return html_table(self.title(), ("", "kind", "support", "known triples"), self.rows())
+        several = len({reason.kind for reason in self.reasons}) > 1
+        below = "Paths and similar triples take turns, each ordered by support." if several else ""
+        return html_table(self.title(), ("", "kind", "support", "known triples"), self.rows(), below=below)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from grash.cli.console import say, seldom, status_line
+from grash.cli.console import say, seldom, status_line, table
 from grash.errors import INTERRUPTED, ConfigError, InputError, UnknownName
 from grash.files import atomic_file, check_absent, check_writable, write_json
 from grash.formatting import format_duration, printable
@@ -40,6 +41,8 @@ BLOCK = 20_000  # questions answered and written together
 
 _T = TypeVar("_T")
 _SKIPPED_SHOWN = 20  # skipped lines that get their own message
+_TEXTS = (*PARTS, "asked", "entity", "neighbor", "known", "accepted", "held_out")  # columns; the others are numbers
+_ROWS_OF_TABLE = 1_000
 _NUMBERS = ("score", "probability", "cosine", "dot", "euclidean")  # columns of numbers, in Parquet
 _BOM = b"\xef\xbb\xbf"
 
@@ -58,7 +61,18 @@ def check_answers_file(path: Path | None, *, overwrite: bool, suffixes: tuple[st
 
 
 def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path | None) -> None:
-    """Write rows to a file, in the format of its suffix, or to stdout with tabs; the first line names the columns."""
+    """Write rows to a file, in the format of its suffix, or to stdout with tabs; the first line names the columns.
+
+    In a terminal, they are tables instead.
+    """
+    if path is None and sys.stdout.isatty():
+        shown = [name if name in _TEXTS else f">{name}" for name in columns]
+        remaining = iter(rows)
+        block = list(islice(remaining, _ROWS_OF_TABLE))
+        table(shown, block)
+        while block := list(islice(remaining, _ROWS_OF_TABLE)):
+            table(shown, block)
+        return
     if path is None:
         _write_text(columns, ([_short(value) for value in row] for row in rows), sys.stdout, "\t")
         return

@@ -254,6 +254,8 @@ def explain(
         return
     show(f"{found.title()}\n")
     table((">", "kind", ">support", "known triples"), found.rows())
+    if len({reason.kind for reason in found.reasons}) > 1:
+        show("\nPaths and similar triples take turns, each ordered by support.")
     about = found.statistics
     show(
         f"\n{found.relation} has {about.n_triples:,} triples in train, with {about.n_heads:,} heads and "
