@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -441,7 +442,7 @@ def _test_charts(runs: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     found = []
     for number, its_runs in enumerate(by_graph.values(), 1):
         name = "tests" if len(by_graph) == 1 else f"tests-{number}"
-        drawn = draw_all({name: (lambda width, of=its_runs: charts.run_intervals(_tests(of), width), WIDTH)}, set())
+        drawn = draw_all({name: (partial(charts.run_intervals, _tests(its_runs)), WIDTH)}, set())
         found.append((str(its_runs[0]["summary"]["dataset"].get("name", "")), drawn[name]))
     return found
 

@@ -159,7 +159,7 @@ def _triple_columns(
     wanted = parse_columns(columns)
     places: Any = wanted or columns_by_name(names) or ((0, 1, 2) if len(names) == 3 else None)
     if wanted is not None and isinstance(wanted[0], str):
-        places = named_columns(what, names, wanted, where="", option=option)  # type: ignore[arg-type]
+        places = named_columns(what, names, wanted, where="", option=option)
     found = ", ".join(names) or "none"
     if places is None or len(set(names)) < len(names):
         raise InputError(
