@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from grash.api.model import Model
 from grash.cli import main
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
+from grash.evaluation.calibration import Calibration, Reliability, Weights
 from grash.models import model_class
 from grash.training.config import make_config
 from grash.training.initial import initial_model
@@ -77,3 +78,10 @@ def grash(*words: object) -> Ran:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(word) for word in words])
     return Ran(code, out.getvalue(), err.getvalue())
+
+
+def some_calibration() -> Calibration:
+    seen = Reliability.of(np.array([0.4, 0.6]), np.array([False, True]))
+    weights = Weights(*(0.3,) * len(fields(Weights)))
+    return Calibration(split="valid", n_questions=100, temperature=2.0, score_mean=0.5, score_std=2.0, weights=weights,
+                       of_relation={}, first=seen, answers=seen, thresholds=None)  # fmt: skip

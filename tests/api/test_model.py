@@ -2,116 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import grash
 from grash.api.model import Model, Query
 from grash.data.dataset import Dataset
-from grash.data.known_answers import TripleIndex, known_answers, known_relations
 from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
-from grash.evaluation.calibration import Calibration, Reliability, Weights
 from grash.files import write_checksums
-from grash.kernels.count_above import FilterRuns, ListedScores, best_candidates, best_listed, exact_scores, largest_row
 from grash.models import MODELS
-from small_graph import model_of, rings, write_tsv
-
-NO_IDS = torch.empty(0, dtype=torch.int64)
-
-
-def plain_best(queries, candidates, k, pair, skips=()):
-    """By scoring each pair and sorting all of them: by score, then by id."""
-    found = []
-    for i in range(len(queries)):
-        scores = exact_scores(queries[i : i + 1].expand(len(candidates), -1), candidates, pair).tolist()
-        order = sorted((j for j in range(len(candidates)) if (i, j) not in skips), key=lambda j: (-scores[j], j))
-        found += [(i, j, scores[j]) for j in order[:k]]
-    return found
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.sampled_from(["dot", "l1", "l2", "modulus"]),
-    st.integers(1, 4),
-    st.integers(1, 40),
-    st.integers(1, 50),
-    st.integers(1, 45),
-    st.booleans(),
-    st.integers(0, 2**32 - 1),
-)
-def test_the_best_candidates_are_those_of_a_full_sort(pair, n_queries, n, k, tile, integers, seed):
-    generator = np.random.default_rng(seed)
-    draw = (lambda s: generator.integers(-1, 2, s)) if integers else (lambda s: generator.normal(size=s))
-    queries, candidates = (torch.from_numpy(np.asarray(draw((m, 4)), np.float32)) for m in (n_queries, n))
-    skips = {(int(generator.integers(n_queries)), int(generator.integers(n))) for _ in range(n // 3)}
-    pairs = sorted(skips, key=lambda p: p[1])
-    found = best_candidates(
-        queries,
-        lambda start, stop: candidates[start:stop],
-        n,
-        k,
-        pair,
-        skip_rows=torch.tensor([p[0] for p in pairs], dtype=torch.int64),
-        skip_columns=torch.tensor([p[1] for p in pairs], dtype=torch.int64),
-        tile=tile,
-    )
-    assert list(zip(*(x.tolist() for x in found))) == plain_best(queries, candidates, k, pair, skips)
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 6), st.integers(1, 60), st.integers(1, 30), st.booleans(), st.integers(0, 2**32 - 1))
-def test_the_best_listed_candidates_are_those_of_a_full_sort(n_queries, n, k, integers, seed):
-    generator = np.random.default_rng(seed)
-    draw = (lambda s: generator.integers(-1, 2, s)) if integers else (lambda s: generator.normal(size=s))
-    queries, table = (torch.from_numpy(np.asarray(draw((m, 4)), np.float32)) for m in (n_queries, n))
-    lists = [np.flatnonzero(generator.random(n) < generator.random()) for _ in range(3)]
-    of = generator.integers(0, 3, n_queries)  # queries may share a list
-    skips = [np.flatnonzero(generator.random(n) < 0.2) for _ in range(n_queries)]
-    listed, skip = runs(lists), runs(skips)
-    listed = FilterRuns(listed.first[of], listed.last[of], listed.answers)
-    picked, computed = ListedScores(listed), ListedScores(listed)
-    computed.compute(queries, table)
-    tile = int(generator.integers(1, n + 1))
-    for start in range(0, n, tile):
-        picked.pick(queries @ table[start : start + tile].T, start)
-    np.testing.assert_allclose(picked.values, computed.values, rtol=1e-5, atol=1e-5)
-    left_out = {
-        (i, j) for i in range(n_queries) for j in range(n) if j not in lists[of[i]].tolist() or j in skips[i].tolist()
-    }
-    for scores in (picked, computed):
-        found = best_listed(queries, table, scores, k, skip=skip, largest=largest_row(table, "dot"))
-        assert list(zip(*(x.tolist() for x in found))) == plain_best(queries, table, k, "dot", left_out)
-
-
-def test_listed_candidates_are_found_in_every_block_of_the_table():
-    table = torch.from_numpy(np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32))
-    ids = np.arange(0, 3000, 7)
-    scores, nothing = ListedScores(runs([ids, ids[:0]])), runs([ids[:0]] * 2)
-    scores.compute(table[:2], table)
-    found = best_listed(table[:2], table, scores, 10, skip=nothing, largest=largest_row(table, "dot"))
-    left_out = {(i, j) for i in range(2) for j in range(3000) if i or j % 7}
-    assert list(zip(*(x.tolist() for x in found))) == plain_best(table[:2], table, 10, "dot", left_out)
-
-
-def runs(lists):
-    last = np.cumsum([len(ids) for ids in lists])
-    return FilterRuns(np.append(0, last[:-1]), last, np.concatenate(lists).astype(np.int32))
-
-
-def test_equal_scores_go_by_ascending_id_across_tiles():
-    candidates = torch.zeros(50, 2)
-    row, ids, _ = best_candidates(
-        torch.ones(2, 2), lambda a, b: candidates[a:b], 50, 4, "dot",
-        skip_rows=NO_IDS, skip_columns=NO_IDS, tile=7,
-    )  # fmt: skip
-    assert row.tolist() == [0] * 4 + [1] * 4
-    assert ids.tolist() == [0, 1, 2, 3] * 2
+from small_graph import model_of, rings, some_calibration, write_tsv
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -139,23 +40,6 @@ def test_known_answers_are_marked_and_left_out_on_request():
     relations = model.predict(head_id=5, tail_id=6)
     assert {a.name for a in relations if a.known} == {"next", "beside"}
     assert [a.name for a in model.predict(head_id=5, tail_id=6, new_only=True)] == ["two on"]
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 5)), max_size=30), st.randoms())
-def test_known_answers_found_in_one_pass_are_all_of_them(triples, random):
-    cut = random.randint(0, len(triples))
-    array = np.array(triples, np.int32).reshape(-1, 3)
-    dataset = Dataset(array[:cut].copy(), array[cut:].copy(), np.empty((0, 3), np.int32), 6, 3)
-    ends, relations = np.repeat(np.arange(6), 3), np.tile(np.arange(3), 6)
-    tails = known_answers(dataset, ends, relations, "tail")
-    heads = known_answers(dataset, ends, relations, "head")
-    for i, (end, relation) in enumerate(zip(ends, relations)):
-        assert tails[i].tolist() == sorted({t for h, r, t in triples if (h, r) == (end, relation)})
-        assert heads[i].tolist() == sorted({h for h, r, t in triples if (t, r) == (end, relation)})
-    for head, tail in ((0, 0), (1, 2)):
-        expected = {r for h, r, t in triples if (h, t) == (head, tail)}
-        assert set(np.flatnonzero(known_relations(dataset, head, tail)).tolist()) == expected
 
 
 def test_many_questions_get_the_answers_of_each():
@@ -346,24 +230,6 @@ def test_a_file_is_ranked_as_a_whole(tmp_path, caplog):
         model.evaluate(tmp_path / "folder")
 
 
-def test_no_tile_of_scores_is_larger_than_planned(monkeypatch):
-    from grash.kernels import count_above as kernel
-
-    sizes = []
-
-    def recorded(queries, candidates, pair):
-        sizes.append(4 * len(queries) * len(candidates))
-        return pair_scores(queries, candidates, pair)
-
-    pair_scores = kernel.pair_scores
-    monkeypatch.setattr(kernel, "pair_scores", recorded)
-    monkeypatch.setattr("grash.api.model._WORK_BYTES", 1 << 20)
-    triples, none = np.array([[0, 0, 1]], np.int32), np.empty((0, 3), np.int32)
-    model = model_of(Dataset(triples, none, none, 20_000, 1))
-    answers = model.predict_many([(i, 0, None) for i in range(300)], 2)
-    assert len(answers) == 300 and max(sizes) <= 1 << 20 and sum(sizes) == 4 * 300 * 20_000
-
-
 @pytest.mark.parametrize("k", [2.5, 0, True, "3", None])
 def test_a_count_that_is_none_is_refused(k):
     model = model_of(rings())
@@ -464,35 +330,6 @@ def test_filters_that_make_no_sense_are_sentences():
     assert len(model.predict(head="person 1", tail="person 2", like_known=True)) == 3
 
 
-@pytest.mark.parametrize("scattered", [0, 10**9])
-@pytest.mark.parametrize("calibrated", [False, True])
-@pytest.mark.parametrize("new_only", [False, True])
-def test_like_known_answers_do_not_depend_on_how_they_are_ranked(monkeypatch, scattered, calibrated, new_only):
-    model = model_of(rings(), integers=True)
-    model.calibration = some_calibration() if calibrated else None
-    asked = [(f"person {i}", r, None) for i in range(12) for r in ("next", "two on", "beside")]
-    asked += [(None, r, h) for h, r, _ in asked]
-    options = {"like_known": True, "new_only": new_only}
-    listed = model.predict_many(asked, 5, **options)
-    model.triple_index = TripleIndex(model.dataset)
-    assert model.predict_many(asked, 5, **options) == listed == [model.predict(*q, k=5, **options) for q in asked]
-    monkeypatch.setattr("grash.api.model._SCATTERED", scattered)
-    monkeypatch.setattr(Model, "_lists", lambda *_: False)
-    for answers, wanted in zip(listed, model.predict_many(asked, 5, **options)):
-        assert [(a.id, a.score, a.known) for a in answers] == [(a.id, a.score, a.known) for a in wanted]
-        if calibrated:
-            np.testing.assert_allclose([a.probability for a in answers], [a.probability for a in wanted], rtol=1e-6)
-
-
-def test_long_lists_of_like_known_entities_are_ranked_tile_by_tile(monkeypatch):
-    model = model_of(rings(), integers=True)
-    asked = [(f"person {i}", "next", None) for i in range(4)]
-    listed = model.predict_many(asked, 5, like_known=True)
-    monkeypatch.setattr("grash.api.model._MAX_LISTED", 4)
-    monkeypatch.setattr(Model, "_rank_listed", None)  # would keep more scores than that
-    assert model.predict_many(asked, 5, like_known=True) == listed
-
-
 @pytest.mark.parametrize("like_known", [False, True])
 def test_more_answers_than_there_are_entities_are_all_of_them(like_known):
     model = model_of(rings(), integers=True)
@@ -501,19 +338,3 @@ def test_more_answers_than_there_are_entities_are_all_of_them(like_known):
         found = model.predict_many(asked, 10**30, like_known=like_known, **options)
         assert found == model.predict_many(asked, 12, like_known=like_known, **options)
     assert len(model.neighbors("person 3", 10**30)) == 11
-
-
-def some_calibration() -> Calibration:
-    seen = Reliability.of(np.array([0.4, 0.6]), np.array([False, True]))
-    weights = Weights(*(0.3,) * len(fields(Weights)))
-    return Calibration(split="valid", n_questions=100, temperature=2.0, score_mean=0.5, score_std=2.0, weights=weights,
-                       of_relation={}, first=seen, answers=seen, thresholds=None)  # fmt: skip
-
-
-def test_the_largest_row_is_found_again_after_a_change_of_the_table():
-    model = model_of(rings(), dim=8)
-    before = model.predict("person 1", "next", k=3)
-    model.kge.entity.mul_(1e6)
-    after = model.predict("person 1", "next", k=3)
-    assert [a.id for a in after] == [a.id for a in before]
-    assert model._largest("tail") == pytest.approx(float(model.kge.entity.norm(dim=1).max()))

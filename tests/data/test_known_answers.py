@@ -8,8 +8,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grash.data.dataset import SPLITS
-from grash.data.known_answers import KnownAnswers, TripleIndex, expand, known_answers, triples_among, triples_with
+from grash.data.dataset import SPLITS, Dataset
+from grash.data.known_answers import (
+    KnownAnswers,
+    TripleIndex,
+    answer_index,
+    expand,
+    known_relations,
+    triples_among,
+    triples_with,
+)
 from small_graph import rings
 
 TRIPLES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 6)), max_size=30)
@@ -88,8 +96,8 @@ def test_the_index_of_triples_finds_what_a_pass_finds():
     index = TripleIndex(graph)
     ends, relations = (x.ravel() for x in np.meshgrid(np.arange(graph.n_entities), np.arange(graph.n_relations)))
     for side in ("head", "tail"):
-        wanted = known_answers(graph, ends, relations, side)
-        assert [a.tolist() for a in index.known_answers(ends, relations, side)] == [a.tolist() for a in wanted]
+        wanted = answer_index(graph, ends, relations, side).pairs(ends, relations)
+        assert [a.tolist() for a in index.pairs(ends, relations, side)] == [a.tolist() for a in wanted]
     for entity in range(graph.n_entities):
         plain, indexed = triples_with(graph, entity), triples_with(graph, entity, index)
         for split in SPLITS:
@@ -101,3 +109,20 @@ def test_triples_among_entities_are_those_with_both_ends_there():
     chosen = np.array([0, 1, 2, 5])
     wanted = [t for t in graph.train.tolist() if t[0] in chosen and t[2] in chosen]
     assert triples_among(graph, chosen).tolist() == wanted
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 5)), max_size=30), st.randoms())
+def test_known_answers_found_in_one_pass_are_all_of_them(triples, random):
+    cut = random.randint(0, len(triples))
+    array = np.array(triples, np.int32).reshape(-1, 3)
+    dataset = Dataset(array[:cut].copy(), array[cut:].copy(), np.empty((0, 3), np.int32), 6, 3)
+    ends, relations = np.repeat(np.arange(6), 3), np.tile(np.arange(3), 6)
+    indexes = (answer_index(dataset, ends, relations, side) for side in ("head", "tail"))
+    heads, tails = ([x.answers[a : a + n] for a, n in zip(*x.runs(ends, relations))] for x in indexes)
+    for i, (end, relation) in enumerate(zip(ends, relations)):
+        assert tails[i].tolist() == sorted({t for h, r, t in triples if (h, r) == (end, relation)})
+        assert heads[i].tolist() == sorted({h for h, r, t in triples if (t, r) == (end, relation)})
+    for head, tail in ((0, 0), (1, 2)):
+        expected = {r for h, r, t in triples if (h, t) == (head, tail)}
+        assert set(np.flatnonzero(known_relations(dataset, head, tail)).tolist()) == expected

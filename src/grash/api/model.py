@@ -27,12 +27,13 @@ from grash.data.candidates import Ids, SeenEntities, common_entities, entities_o
 from grash.data.dataset import DATASET_FILE, SPLITS, Dataset, SplitName
 from grash.data.growth import grow
 from grash.data.iris import find_id, prefixes_of, shorten
-from grash.data.known_answers import KnownAnswers, TripleIndex, known_answers, known_relations
+from grash.data.known_answers import TripleIndex, known_relations
 from grash.data.load import Source, as_dataset, from_triples, is_bundled, load_dataset
 from grash.data.readers.source import dataset_name, split_files
 from grash.engines.memory import choose_device
 from grash.engines.update import CALIBRATED, NewRows, UpdateReport, UpdateSettings, update_model
-from grash.errors import ConfigError, Diverged, FormatError, InputError, UnknownName
+from grash.errors import ConfigError, FormatError, InputError, UnknownName
+from grash.evaluation.answers import METRICS, AnswerArrays, Answerer, Metric, nearest_entities, score_triples
 from grash.evaluation.calibration import Calibration, Reliability, calibrate, measure
 from grash.evaluation.discovery import discover
 from grash.evaluation.evaluate import evaluate as evaluate_own
@@ -41,16 +42,6 @@ from grash.evaluation.metrics import Evaluation
 from grash.formatting import counted, html_table, printable
 from grash.interop.export import Format, export_model
 from grash.interop.hub import pull_model, push_model
-from grash.kernels.count_above import (
-    FilterRuns,
-    ListedScores,
-    LogSums,
-    best_candidates,
-    best_listed,
-    exact_scores,
-    largest_row,
-)
-from grash.kernels.pair_scores import Pair, pair_scores
 from grash.kernels.storage import to_float32
 from grash.keywords import EvaluateKeywords, with_keywords
 from grash.models import KgeModel
@@ -65,21 +56,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Name = str | int  # of an entity or relation; an integer is the name "5", or the id of a graph without names
-Metric = Literal["cosine", "euclidean", "dot"]
-METRICS: tuple[Metric, ...] = ("cosine", "euclidean", "dot")
 
 _log = logging.getLogger(__name__)
-_NOT_FINITE = "The model holds NaN or infinite numbers, so its scores have no order: train it again."
 _NOT_CALIBRATED = "The model is not calibrated, so it has no probabilities: call calibrate(), or run grash calibrate."
-_WORK_BYTES = 64 << 20  # a tile of scores; with its sorting a few times that
-_CACHED = 1 << 18  # scores that fit into the cache of a core
-_QUERIES = 256  # asked together
-_TRIPLES = 1 << 16  # scored together
-_MAX_LISTED = (
-    1 << 26
-)  # like-known scores kept at a time: those of 256 questions for any of 6.5 million entities are 7 GB
 _SHOWN = 10  # discovered triples in a repr
-_SCATTERED = 4  # a row of the table that is read by its id costs as much as this many rows read in a sequence
 
 
 @dataclass(frozen=True)
@@ -151,44 +131,6 @@ def _shown_columns(found: Iterable[Any], columns: Sequence[str]) -> list[str]:
     return [name for name in columns if name not in empty]
 
 
-@dataclass(frozen=True, eq=False)
-class AnswerArrays:
-    """Answers to many questions, by ascending question, then best first."""
-
-    question: Ids  # (m,) number of the question
-    answer: Ids  # (m,) id of the entity or relation
-    score: NDArray[np.float64]  # (m,)
-    known: NDArray[np.bool_]  # (m,) whether the dataset has the triple
-    probability: NDArray[np.float64] | None  # (m,); None if the model is not calibrated
-
-    @classmethod
-    def joined(cls, parts: Sequence[AnswerArrays], calibrated: bool) -> AnswerArrays:
-        """Return all parts by ascending question; each question is in one part."""
-        empty = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0, bool))
-        columns = [np.concatenate([none, *(c)]) for none, c in zip(empty, zip(*(p._columns() for p in parts)))]
-        question, answer, score, known = columns or empty
-        order = np.argsort(question, kind="stable")
-        chances = np.concatenate([np.empty(0), *(p.probability for p in parts if p.probability is not None)])
-        return cls(question[order], answer[order], score[order], known[order], chances[order] if calibrated else None)
-
-    def moved(self, questions: Ids) -> AnswerArrays:
-        """Return the answers with question i numbered questions[i]."""
-        return replace(self, question=questions[self.question])
-
-    def ranks(self) -> Ids:
-        """Return (m,): the rank of each answer of its question, from 1."""
-        _, first, count = np.unique(self.question, return_index=True, return_counts=True)
-        return np.arange(len(self.question)) - np.repeat(first, count) + 1
-
-    def rows(self) -> Iterable[tuple[int, int, float, bool, float | None]]:
-        """Return (question, id, score, known, probability) of each answer."""
-        chances = [None] * len(self.question) if self.probability is None else self.probability.tolist()
-        return zip(*(column.tolist() for column in self._columns()), chances)
-
-    def _columns(self) -> tuple[Ids, Ids, NDArray[np.float64], NDArray[np.bool_]]:
-        return self.question, self.answer, self.score, self.known
-
-
 @dataclass(frozen=True)
 class DiscoveredTriple:
     """A new triple by name and by ids, its probability and its score as a tail."""
@@ -245,6 +187,11 @@ class Query:
     @property
     def asked(self) -> Literal["head", "relation", "tail"]:
         return "head" if self.head is None else "relation" if self.relation is None else "tail"
+
+    @property
+    def row(self) -> list[int]:
+        """Head, relation and tail; −1 for the part to predict."""
+        return [-1 if part is None else part for part in (self.head, self.relation, self.tail)]
 
 
 class Model:
@@ -377,6 +324,11 @@ class Model:
         return html_table("Model", ("", ""), list(known.items()))
 
     @property
+    def _answerer(self) -> Answerer:
+        seen, index = (lambda: self.seen_entities), self.triple_index
+        return Answerer(self.kge, self.dataset, self.calibration, seen, index, self._largest_rows)
+
+    @property
     def entity_embeddings(self) -> NDArray[np.float32]:
         """(E, D): row i belongs to entity i. Complex numbers: first all real parts, then all imaginary parts."""
         return to_float32(self.kge.entity).cpu().numpy()
@@ -412,12 +364,9 @@ class Model:
         called rdf:type, P31, instance_of or the like. candidates: only these entities, names or an array of ids.
         """
         query = self.query(head, relation, tail, head_id=head_id, relation_id=relation_id, tail_id=tail_id)
-        filters: dict[str, Any] = {"like_known": like_known, "answer_type": answer_type}
-        return self.predict_many(
-            [query], k, new_only=new_only, **filters, type_relation=type_relation, candidates=candidates
-        )[0]
+        options: dict[str, Any] = {"new_only": new_only, "like_known": like_known, "answer_type": answer_type}
+        return self.predict_many([query], k, type_relation=type_relation, candidates=candidates, **options)[0]
 
-    @torch.no_grad()
     def predict_many(
         self,
         queries: Iterable[Sequence[Name | None] | Query],
@@ -436,20 +385,11 @@ class Model:
         if allowed is not None and any(q.asked == "relation" for q in questions):
             raise InputError("A question for a relation has no candidates or answer type: these are about entities.")
         answers = [Predictions() for _ in questions]
-        of_entities = [i for i, question in enumerate(questions) if question.asked != "relation"]
-        for start in range(0, len(of_entities), _QUERIES):
-            sides: list[tuple[Side, list[int]]] = [
-                (side, [i for i in of_entities[start : start + _QUERIES] if questions[i].asked == side])
-                for side in SIDES
-            ]
-            parts = [part for _, part in sides if part]
-            asked = [self._asked([questions[i] for i in part], side) for side, part in sides if part]
-            for part, found in zip(parts, self._best_entities(asked, k, new_only, allowed, like_known)):
-                for i, entity, score, is_known, p in found.rows():
-                    answers[part[i]].append(Prediction(self.entity_name(entity), entity, score, is_known, p))
-        for i, question in enumerate(questions):
-            if question.asked == "relation":
-                answers[i] = Predictions(self._best_relations(question, k, new_only))
+        names = [self.relation_name if q.asked == "relation" else self.entity_name for q in questions]
+        asked = np.array([q.row for q in questions], np.int64).reshape(-1, 3)
+        for part in self._answerer.answers(asked, k, new_only=new_only, like_known=like_known, allowed=allowed):
+            for i, answer, score, is_known, p in part.rows():
+                answers[i].append(Prediction(names[i](answer), answer, score, is_known, p))
         return ManyPredictions(answers, [self._question(question) for question in questions])
 
     def _question(self, query: Query) -> str:
@@ -459,7 +399,6 @@ class Model:
             "?" if i is None else name(i) for name, i in zip(kinds, (query.head, query.relation, query.tail))
         )
 
-    @torch.no_grad()
     def answer_arrays(
         self, questions: NDArray[np.integer], k: int = 10, *, new_only: bool = False, like_known: bool = False,
         allowed: Ids | None = None,
@@ -470,33 +409,13 @@ class Model:
         be answers, from `allowed_entities`. new_only, like_known: as in `predict`.
         """
         _check_count(k)
-        questions = np.asarray(questions, np.int64)
+        questions = np.asarray(questions)
         if questions.ndim != 2 or questions.shape[1] != 3 or ((questions < 0).sum(1) != 1).any():
             raise InputError("Questions have the shape (n, 3), with −1 for the one part to predict.")
         self._ids(np.maximum(questions, 0))  # raises an error for an id that does not exist
         allowed = None if allowed is None else self._entity_ids(allowed)
-        known = KnownAnswers.of(
-            *map(self.dataset.split, SPLITS), n_relations=self.dataset.n_relations, asked=np.maximum(questions, 0)
-        )
-        parts = []
-        for side, column, end in (("head", 0, 2), ("tail", 2, 0)):
-            rows = np.flatnonzero(questions[:, column] < 0)
-            for start in range(0, len(rows), _QUERIES):
-                part = rows[start : start + _QUERIES]
-                ends, relations = questions[part, end], questions[part, 1]
-                first, count = known.of_side(side).runs(ends, relations)  # type: ignore[arg-type]
-                answers = known.of_side(side).answers  # type: ignore[arg-type]
-                runs = [answers[a : a + n].astype(np.int64) for a, n in zip(first.tolist(), count.tolist())]
-                asked = _Asked(ends, relations, side, runs)  # type: ignore[arg-type]
-                parts += [found.moved(part) for found in self._best_entities([asked], k, new_only, allowed, like_known)]
-        for row in np.flatnonzero(questions[:, 1] < 0).tolist():
-            found = self._best_relations(Query(int(questions[row, 0]), None, int(questions[row, 2])), k, new_only)
-            columns = zip(*((p.id, p.score, p.known, p.probability) for p in found))
-            ids, scores, is_known, probable = ([], [], [], []) if not found else (list(c) for c in columns)
-            chances = None if self.calibration is None else np.array(probable, np.float64)
-            parts.append(AnswerArrays(np.full(len(ids), row), np.array(ids, np.int64), np.array(scores, np.float64),
-                                      np.array(is_known, bool), chances))  # fmt: skip
-        return AnswerArrays.joined(parts, self.calibration is not None)
+        options: dict[str, Any] = {"new_only": new_only, "like_known": like_known, "allowed": allowed}
+        return self._answerer.answer_arrays(questions.astype(np.int64), k, **options)
 
     @cached_property
     def seen_entities(self) -> SeenEntities:
@@ -536,18 +455,7 @@ class Model:
         relations, a triple has two scores; this is the one that ranks `side`.
         """
         _check_side(side)
-        ids = self._ids(triples)
-        scores = []
-        for start in range(0, len(ids), _TRIPLES):
-            heads, relations, tails = self._on_device(ids[start : start + _TRIPLES].T)
-            known, answers = (heads, tails) if side == "tail" else (tails, heads)
-            queries, seen = self.kge.queries(known, relations, side)
-            rows = self.kge.candidate(self.kge.entity[answers], seen)
-            scores.append(exact_scores(queries, rows, self.kge.pair_of(seen)).cpu().numpy())
-        found = np.concatenate(scores) if scores else np.empty(0, np.float32)
-        if not np.isfinite(found).all():
-            raise Diverged(_NOT_FINITE)
-        return found
+        return score_triples(self.kge, self._ids(triples), side)
 
     def update(
         self,
@@ -650,7 +558,6 @@ class Model:
             raise InputError(_NOT_CALIBRATED)
         return measure(self.calibration, self.kge, self.dataset, split=split, sample=sample, seed=seed)
 
-    @torch.no_grad()
     def probability(
         self, triples: Iterable[Sequence[Name]] | NDArray[Any], *, side: Side = "tail"
     ) -> NDArray[np.float64]:
@@ -662,19 +569,7 @@ class Model:
         if self.calibration is None:
             raise InputError(_NOT_CALIBRATED)
         _check_side(side)
-        ids, end, answer = self._ids(triples), *((0, 2) if side == "tail" else (2, 0))
-        scores = self.score(ids, side=side).astype(np.float64)
-        asked, question = np.unique(ids[:, [end, 1]], axis=0, return_inverse=True)
-        found = np.empty(len(ids))
-        for start in range(0, len(asked), _QUERIES):
-            ends, relations = (np.ascontiguousarray(column) for column in asked[start : start + _QUERIES].T)
-            known = known_answers(self.dataset, ends, relations, side)
-            sums = self._log_sums(*self._finite_queries(_Asked(ends, relations, side, known)), known)
-            rows = np.flatnonzero((question >= start) & (question < start + _QUERIES))
-            of = question[rows] - start
-            is_known = np.array([_holds(known[q], i) for q, i in zip(of.tolist(), ids[rows, answer].tolist())], bool)
-            found[rows] = self._probabilities(scores[rows], sums[of], is_known, ids[rows, 1], side)
-        return found
+        return self._answerer.probability(self._ids(triples), side)
 
     @torch.no_grad()
     def neighbors(
@@ -690,18 +585,7 @@ class Model:
         center = _find(entity, entity_id, self.dataset, "entity")
         if center is None:
             raise InputError("No entity is given: give entity= or entity_id=.")
-        table = self.kge.entity
-
-        def rows(start: int, stop: int) -> torch.Tensor:
-            part = to_float32(table[start:stop])
-            return torch.nn.functional.normalize(part, dim=1) if metric == "cosine" else part
-
-        own = torch.tensor([center], device=table.device)
-        pair: Pair = "l2" if metric == "euclidean" else "dot"
-        _, ids, scores = best_candidates(
-            rows(center, center + 1), rows, len(table), k, pair,
-            skip_rows=torch.zeros_like(own), skip_columns=own, tile=_tile(1, table.shape[1]),
-        )  # fmt: skip
+        ids, scores = nearest_entities(self.kge, center, k, metric)
         return Predictions(Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist()))
 
     @torch.no_grad()
@@ -824,206 +708,6 @@ class Model:
             )
         return entities.astype(np.int64)
 
-    def _on_device(self, ids: Any) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self.kge.entity.device)
-
-    def _asked(self, questions: list[Query], side: Side) -> _Asked:
-        relations = np.array([q.relation for q in questions], np.int64)
-        ends = np.array([q.head if side == "tail" else q.tail for q in questions], np.int64)
-        if self.triple_index is not None:
-            return _Asked(ends, relations, side, self.triple_index.known_answers(ends, relations, side))
-        return _Asked(ends, relations, side, known_answers(self.dataset, ends, relations, side))
-
-    def _best_entities(
-        self, asked: list[_Asked], k: int, new_only: bool, allowed: Ids | None, like_known: bool
-    ) -> list[AnswerArrays]:
-        """Return the answers to questions for heads and to questions for tails."""
-        if not like_known:
-            return [self._rank(part, k, new_only, allowed) for part in asked]
-        self.seen_entities.read([relation for part in asked for relation in part.relations.tolist()])
-        among = [
-            {r: common_entities(allowed, self.seen_entities(r, part.side)) for r in set(part.relations.tolist())}
-            for part in asked
-        ]
-        n_listed = sum(len(ids[r]) for part, ids in zip(asked, among) for r in part.relations.tolist())
-        if n_listed <= _MAX_LISTED and all(self._lists(part.side) for part in asked):
-            return self._rank_listed(asked, k, new_only, among)
-        return [self._rank_among(part, k, new_only, ids) for part, ids in zip(asked, among)]
-
-    def _rank_among(self, asked: _Asked, k: int, new_only: bool, among: dict[int, Ids]) -> AnswerArrays:
-        """Return the k best entities of each question of those that `among` has for its relation."""
-        relations = asked.relations
-        # rows that are scattered in the table cost a few times more; probabilities need all scores anyway
-        few = _SCATTERED * sum(map(len, among.values())) < self.kge.n_entities
-        if not few or self.calibration is not None:
-            return self._rank(asked, k, new_only, None, lambda scores, start: _mask(scores, start, relations, among))
-        places = {relation: np.flatnonzero(relations == relation) for relation in among}
-        parts = [self._rank(asked.part(rows), k, new_only, among[r]).moved(rows) for r, rows in places.items()]
-        return AnswerArrays.joined(parts, self.calibration is not None)
-
-    def _rank(
-        self,
-        asked: _Asked,
-        k: int,
-        new_only: bool,
-        among: Ids | None,
-        mask: Callable[[torch.Tensor, int], None] | None = None,
-    ) -> AnswerArrays:
-        """Return the k best entities of each question: of all, of those in `among`, or of those that `mask` leaves."""
-        known = asked.known
-        queries, seen = self._finite_queries(asked)
-        skipped = [k if among is None else _places(among, k) for k in known] if new_only else []
-        skip_rows, skip_columns = _pairs(skipped)
-        chosen = None if among is None else self._on_device(among)
-        sums = None if self.calibration is None else self._new_sums(known, self.calibration.temperature)
-
-        def rows(start: int, stop: int) -> torch.Tensor:
-            part = self.kge.entity[start:stop] if chosen is None else self.kge.entity[chosen[start:stop]]
-            return self.kge.candidate(to_float32(part), seen)
-
-        row, place, score = best_candidates(
-            queries,
-            rows,
-            self.kge.n_entities if among is None else len(among),
-            k,
-            self.kge.pair_of(seen),
-            skip_rows=self._on_device(skip_rows),
-            skip_columns=self._on_device(skip_columns),
-            tile=_tile(len(queries), queries.shape[1]),
-            sums=sums if among is None else None,
-            largest=self._largest(seen),
-            mask=mask,
-        )
-        log_sums = None
-        if sums is not None:
-            log_sums = sums.values[0].cpu().numpy()
-            if among is not None:  # the share of an answer is that among all entities
-                log_sums = self._log_sums(queries, seen, known)
-        return self._answers(asked, row, place if chosen is None else chosen[place], score, log_sums)
-
-    def _lists(self, side: Side) -> bool:
-        """Return whether `best_listed` ranks for this model: dot products with rows as they are, on a CPU."""
-        _, seen = self.kge.asked(torch.zeros(1, dtype=torch.int64), side)
-        table = self.kge.entity
-        if table.device.type != "cpu" or table.dtype != torch.float32 or self.kge.pair_of(seen) != "dot":
-            return False
-        candidate = self.kge.candidate(table[:1], seen)  # CP takes a half of the row
-        return candidate.data_ptr() == table.data_ptr() and candidate.shape == table[:1].shape
-
-    def _rank_listed(
-        self, asked: list[_Asked], k: int, new_only: bool, among: list[dict[int, Ids]]
-    ) -> list[AnswerArrays]:
-        """Return the same as `_rank_among` of each part, in one pass over the table."""
-        queries, sides = zip(*(self._finite_queries(part) for part in asked))
-        lists = _runs([ids for of_side in among for ids in of_side.values()])
-        keys = [(i, relation) for i, of_side in enumerate(among) for relation in of_side]
-        place = {key: n for n, key in enumerate(keys)}
-        of = [place[i, relation] for i, part in enumerate(asked) for relation in part.relations.tolist()]
-        listed = FilterRuns(lists.first[of], lists.last[of], lists.answers)
-        skip = _runs([ids if new_only else ids[:0] for part in asked for ids in part.known])
-        largest = torch.stack([self._largest(seen) for seen in sides]).max()
-        together, scores, sums = torch.cat(queries), ListedScores(listed), None
-        if self.calibration is None:
-            scores.compute(together, self.kge.entity)
-        else:  # probabilities need the scores of all entities anyway
-            known = [ids for part in asked for ids in part.known]
-            sums = self._log_sums(together, sides[0], known, scores.pick)
-        found = best_listed(together, self.kge.entity, scores, k, skip=skip, largest=largest)
-        ends = np.cumsum([0, *(len(part.ends) for part in asked)])
-        cuts = torch.searchsorted(found[0], torch.from_numpy(ends)).tolist()
-        return [
-            self._answers(
-                part, found[0][a:b] - int(first), found[1][a:b], found[2][a:b],
-                None if sums is None else sums[first:],
-            )
-            for part, first, a, b in zip(asked, ends, cuts, cuts[1:])
-        ]  # fmt: skip
-
-    def _finite_queries(self, asked: _Asked) -> tuple[torch.Tensor, Side]:
-        queries, seen = self.kge.queries(self._on_device(asked.ends), self._on_device(asked.relations), asked.side)
-        if not torch.isfinite(queries).all():
-            raise Diverged(_NOT_FINITE)
-        return queries, seen
-
-    def _answers(
-        self, asked: _Asked, row: torch.Tensor, ids: torch.Tensor, score: torch.Tensor,
-        log_sums: NDArray[np.float64] | None,
-    ) -> AnswerArrays:  # fmt: skip
-        """Return ranked entities with whether they are known and, given the sums of the questions, probabilities."""
-        of, entities, scores = row.cpu().numpy(), ids.cpu().numpy(), score.cpu().numpy().astype(np.float64)
-        known_rows = np.repeat(np.arange(len(asked.known)), [len(answers) for answers in asked.known])
-        keys = known_rows * self.kge.n_entities + np.concatenate([*asked.known, np.empty(0, np.int64)])
-        found = of * self.kge.n_entities + entities
-        is_known = np.append(keys, -1)[np.searchsorted(keys, found)] == found
-        probable = None
-        if log_sums is not None:
-            probable = self._probabilities(scores, log_sums[of], is_known, asked.relations[of], asked.side)
-        return AnswerArrays(of, entities, scores, is_known, probable)
-
-    def _largest(self, seen: Side) -> torch.Tensor:
-        """Return the size of the largest candidate, which bounds errors; kept until the table changes."""
-        table, pair = self.kge.entity, self.kge.pair_of(seen)
-        key = table.data_ptr(), table._version
-        if seen not in self._largest_rows or self._largest_rows[seen][0] != key:
-            parts = [largest_row(self.kge.candidate(to_float32(rows), seen), pair) for rows in table.split(_TRIPLES)]
-            self._largest_rows[seen] = key, torch.stack(parts).max() if parts else table.new_zeros(())
-        return self._largest_rows[seen][1]
-
-    def _new_sums(self, known: list[NDArray[np.int64]], temperature: float) -> LogSums:
-        rows, columns = _pairs(known)
-        return LogSums(len(known), (temperature,), self._on_device(rows), self._on_device(columns))
-
-    def _log_sums(
-        self, queries: torch.Tensor, seen: Side, known: list[NDArray[np.int64]],
-        watch: Callable[[torch.Tensor, int], None] | None = None,
-    ) -> NDArray[np.float64]:  # fmt: skip
-        """Return (B,): `LogSums` of queries (B, W) over all entities without the known answers.
-
-        watch: receives the scores (B, n) of the entities from a number on, tile by tile.
-        """
-        assert self.calibration is not None
-        sums = self._new_sums(known, self.calibration.temperature)
-        tile = _tile(len(queries), queries.shape[1])
-        if queries.device.type == "cpu":  # scores stay in the cache until they are summed: a sixth less time
-            tile = min(tile, max(2048, _CACHED // len(queries)))
-        for start in range(0, self.kge.n_entities, tile):
-            rows = self.kge.candidate(to_float32(self.kge.entity[start : start + tile]), seen)
-            scores = pair_scores(queries, rows, self.kge.pair_of(seen))
-            sums.add(scores, start)
-            if watch is not None:
-                watch(scores, start)
-        return sums.values[0].cpu().numpy()
-
-    def _probabilities(
-        self,
-        scores: NDArray[np.float64],
-        log_sums: NDArray[np.float64],
-        is_known: NDArray[np.bool_],
-        relations: NDArray[np.int64],
-        side: Side,
-    ) -> NDArray[np.float64]:
-        """Return probabilities (n,) of answers; a known one is judged as if it alone were not known."""
-        assert self.calibration is not None
-        own = np.where(is_known, scores / self.calibration.temperature, -np.inf)
-        return self.calibration.probabilities(scores, np.logaddexp(log_sums, own), relations, side)
-
-    def _best_relations(self, question: Query, k: int, new_only: bool) -> list[Prediction]:
-        n = self.dataset.n_relations
-        ends = [end for end in (question.head, question.tail) if end is not None]
-        triples = np.empty((n, 3), np.int64)
-        triples[:, 0], triples[:, 1], triples[:, 2] = ends[0], np.arange(n), ends[1]
-        scores = self.score(triples)
-        known = known_relations(self.dataset, *ends)
-        order = np.lexsort((np.arange(n), -scores))
-        if new_only:
-            order = order[~known[order]]
-        order = order[:k]
-        probable = [None] * len(order) if self.calibration is None else self.probability(triples[order]).tolist()
-        return [
-            Prediction(self.relation_name(r), r, float(scores[r]), bool(known[r]), p)
-            for r, p in zip(order.tolist(), probable)
-        ]
-
 
 def _check_trained(folder: Path) -> None:
     """Raise InputError with what to do if this is the folder of a search or training that has not ended yet."""
@@ -1104,60 +788,6 @@ def _three(row: Any, number: int) -> tuple[Any, Any, Any]:
     if len(parts) != 3:
         raise InputError(f"Row {number} is {row!r}: three parts are needed, (head, relation, tail).")
     return parts
-
-
-def _tile(n_queries: int, width: int) -> int:
-    """Candidates scored at a time: their scores, and their rows where these are computed, fit the work space."""
-    return max(1024, _WORK_BYTES // (4 * max(n_queries, width)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """Questions for one side by ids, with their known answers."""
-
-    ends: NDArray[np.int64]
-    relations: NDArray[np.int64]
-    side: Side
-    known: list[NDArray[np.int64]]
-
-    def part(self, rows: NDArray[np.int64]) -> _Asked:
-        return _Asked(self.ends[rows], self.relations[rows], self.side, [self.known[i] for i in rows.tolist()])
-
-
-def _mask(scores: torch.Tensor, start: int, relations: NDArray[np.int64], among: dict[int, Ids]) -> None:
-    """Set the scores (B, n) of the entities from `start` on to −∞ where the relation of the row does not allow them."""
-    for relation, ids in among.items():
-        first, last = np.searchsorted(ids, [start, start + scores.shape[1]])
-        columns = torch.from_numpy(ids[first:last] - start).to(scores.device)
-        for row in np.flatnonzero(relations == relation).tolist():
-            kept = scores[row, columns]
-            scores[row] = -torch.inf
-            scores[row, columns] = kept
-
-
-def _runs(lists: list[Ids]) -> FilterRuns:
-    """Return lists of ids, one after the other."""
-    last = np.cumsum([len(ids) for ids in lists])
-    ids = np.concatenate([np.empty(0, np.int64), *lists]).astype(np.int32)
-    return FilterRuns(np.concatenate([[0], last[:-1]]), last, ids)
-
-
-def _places(among: Ids, answers: Ids) -> Ids:
-    """Return where answers are in `among`, both ascending; leaves out those that are not there."""
-    return np.flatnonzero(np.isin(among, answers, assume_unique=True))
-
-
-def _pairs(answers: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(row, answer) of all answers, by ascending answer."""
-    rows = np.repeat(np.arange(len(answers)), np.array([len(a) for a in answers], np.int64))
-    columns = np.concatenate(answers) if answers else np.empty(0, np.int64)
-    order = np.argsort(columns, kind="stable")
-    return rows[order], columns[order]
-
-
-def _holds(ascending: NDArray[np.int64], value: int) -> bool:
-    place = int(np.searchsorted(ascending, value))
-    return place < len(ascending) and int(ascending[place]) == value
 
 
 def load_split(source: str | Path, split: SplitName = "test", **reading: Any) -> Dataset:

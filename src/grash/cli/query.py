@@ -216,9 +216,7 @@ def predict(
     if questions is not None:
         asked = read_question_ids(questions, loaded, skip_unknown)
     else:
-        query = loaded.query(*given)
-        parts = (query.head, query.relation, query.tail)
-        asked = np.array([[-1 if part is None else part for part in parts]], np.int32)
+        asked = np.array([loaded.query(*given).row], np.int32)
     if json or (one and out is None):
         for first in range(0, len(asked), BLOCK):
             part = [Query(*(None if i < 0 else i for i in row)) for row in asked[first : first + BLOCK].tolist()]

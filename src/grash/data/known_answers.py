@@ -80,19 +80,15 @@ class KnownAnswers:
         return self.head if side == "head" else self.tail
 
 
-def known_answers(
-    dataset: Dataset, ends: NDArray[np.int64], relations: NDArray[np.int64], side: Side
-) -> list[NDArray[np.int64]]:
-    """Return all answers in the dataset to each of a few questions (end, relation), ascending and distinct.
+def answer_index(dataset: Dataset, ends: NDArray[np.int64], relations: NDArray[np.int64], side: Side) -> AnswerIndex:
+    """Index all answers in the dataset to some questions (end, relation).
 
     `side` is what is asked for: with "tail", ends (B,) are heads. Takes one pass over the triples.
     """
     known, answer = (0, 2) if side == "tail" else (2, 0)
     asked = np.zeros((len(ends), 3), np.int64)
     asked[:, known], asked[:, 1] = ends, relations
-    index = _index([dataset.split(split) for split in SPLITS], known, answer, dataset.n_relations, asked)
-    runs = zip(*index.runs(ends, relations))
-    return [index.answers[first : first + count].astype(np.int64) for first, count in runs]
+    return _index([dataset.split(split) for split in SPLITS], known, answer, dataset.n_relations, asked)
 
 
 def known_relations(dataset: Dataset, head: int, tail: int) -> NDArray[np.bool_]:
@@ -124,14 +120,14 @@ class TripleIndex:
         parts = [split[found[of_split == i] - firsts[i]] for i, split in enumerate(self._splits)]
         return np.concatenate(parts), np.sort(of_split)
 
-    def known_answers(self, ends: Ids, relations: Ids, side: Side) -> list[NDArray[np.int64]]:
-        """Return the same as the function `known_answers`."""
+    def pairs(self, ends: Ids, relations: Ids, side: Side) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the same as `AnswerIndex.pairs` of `answer_index`."""
         known, answer = (0, 2) if side == "tail" else (2, 0)
         answers = []
         for end, relation in zip(ends.tolist(), relations.tolist()):
             triples, _ = self.triples(end, known)
-            answers.append(np.unique(triples[triples[:, 1] == relation, answer]).astype(np.int64))
-        return answers
+            answers.append(np.unique(triples[triples[:, 1] == relation, answer]))
+        return np.repeat(np.arange(len(answers)), [len(each) for each in answers]), np.concatenate(answers)
 
 
 def _grouped(splits: Sequence[Ids], column: int, n_entities: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:

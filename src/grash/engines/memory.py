@@ -142,6 +142,8 @@ class MemoryPlan:
             text += f", and {format_bytes(self.best_tables)}{' on disk' * self._best_on_disk} for the best weights"
         return f"{text}. {self.note}" if self.note else text
 
+    __str__ = sentence
+
     def _stored(self, kind: str) -> int:
         return self.entities + self.entity_optimizer if self.placement.kind == kind else 0
 

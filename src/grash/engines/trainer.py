@@ -230,7 +230,7 @@ def _run_stack(data: TrainingData, trainings: Sequence[Training], work_bytes: in
     else:
         keep_best = any(training.keep_best for training in trainings)
         plan = data.plan_memory([training.config for training in trainings], keep_best=keep_best)
-    log.info("memory on %s: %s", data.device, plan.sentence())
+    log.info("memory on %s: %s", data.device, plan)
     ended: dict[int, Ended] = {}
 
     def states() -> Iterator[TrainState]:

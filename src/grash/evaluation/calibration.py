@@ -19,17 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.known_answers import KnownAnswers
-from grash.errors import Diverged, InputError
+from grash.errors import InputError
+from grash.evaluation.answers import Questions, add_all_scores, best_entities, by_id, score_tile
 from grash.evaluation.classification import Thresholds, fit_thresholds
 from grash.evaluation.evaluate import Split
-from grash.evaluation.ranking import NOT_FINITE, default_work_bytes
-from grash.kernels.count_above import LogSums, best_candidates
-from grash.kernels.pair_scores import pair_scores
-from grash.kernels.storage import to_float32
+from grash.evaluation.ranking import default_work_bytes
+from grash.kernels.count_above import LogSums
 from grash.models import KgeModel
 from grash.models.base import SIDES, Side
 
@@ -253,7 +251,7 @@ def held_out_answers(
         ends, relations = _questions(triples, side, sample or _MAX_QUESTIONS, seed)
         for start in range(0, len(ends), _QUESTIONS):
             asked = ends[start : start + _QUESTIONS], relations[start : start + _QUESTIONS]
-            rows, ids, scores, found = ask(model, *asked, side, known.of_side(side).pairs(*asked), temperatures)
+            rows, ids, scores, found = ask(model, Questions(*asked, side, known.of_side(side).pairs), temperatures)
             true_rows, true_ids = held.of_side(side).pairs(*asked)
             right = np.isin(rows * dataset.n_entities + ids, true_rows * dataset.n_entities + true_ids)
             first = np.append(True, rows[1:] != rows[:-1])[: len(rows)]
@@ -278,47 +276,23 @@ def _questions(
 
 
 def ask(
-    model: KgeModel, ends: NDArray[np.int64], relations: NDArray[np.int64], side: Side,
-    known: tuple[NDArray[np.int64], NDArray[np.int32]], temperatures: tuple[float, ...], *, k: int = N_ANSWERS,
+    model: KgeModel, asked: Questions, temperatures: tuple[float, ...], *, k: int = N_ANSWERS,
     among: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:  # fmt: skip
-    """Return row, id and score of the k best answers to B questions, and their log-sums (temperatures, B).
+    """Return row, id and score of the k best new answers to B questions, and their log-sums (temperatures, B).
 
-    known: row and id of answers to leave out. among: ids of the entities that may be answers, ascending (default: all);
-    the log-sums are over all entities in any case.
+    among: ids of the entities that may be answers, ascending (default: all); the log-sums are over all entities in any
+    case.
     """
-    device = model.entity.device
-    order = np.argsort(known[1], kind="stable")
-    skip = known[0][order], known[1][order].astype(np.int64)
-    end, relation, skip_rows, skip_columns = (_on(x, device) for x in (ends, relations, *skip))
-    queries, seen = model.queries(end, relation, side)
-    if not torch.isfinite(queries).all():
-        raise Diverged(NOT_FINITE)
-    sums = LogSums(len(ends), temperatures, skip_rows, skip_columns)
-    tile = max(1024, default_work_bytes(device) // (4 * max(len(ends), queries.shape[1])))
-
-    def rows(start: int, stop: int) -> Tensor:
-        return model.candidate(to_float32(model.entity[start:stop]), seen)
-
-    options: dict[str, Any] = {"skip_rows": skip_rows, "skip_columns": skip_columns, "tile": tile}
-    if among is None:
-        found = best_candidates(queries, rows, model.n_entities, k, model.pair_of(seen), **options, sums=sums)
-    else:
-        for start in range(0, model.n_entities, tile):
-            sums.add(pair_scores(queries, rows(start, start + tile), model.pair_of(seen)), start)
-        places = np.searchsorted(among, skip[1])
-        inside = np.append(among, -1)[places] == skip[1]
-        options |= {"skip_rows": _on(skip[0][inside], device), "skip_columns": _on(places[inside], device)}
-        chosen = _on(among, device)
-        table = model.candidate(to_float32(model.entity[chosen]), seen)
-        found = best_candidates(queries, lambda a, b: table[a:b], len(among), k, model.pair_of(seen), **options)
-        found = found[0], chosen[found[1]], found[2]
+    queries, seen = asked.queries(model)
+    known, tile = by_id(asked.known, queries.device), score_tile(queries, default_work_bytes(queries.device))
+    sums = LogSums(len(queries), temperatures, *known)
+    if among is not None:
+        add_all_scores(model, queries, seen, sums, tile)
+    now = sums if among is None else None
+    found = best_entities(model, queries, seen, k, tile=tile, skip=known, among=among, sums=now)
     row, answer, score = (x.cpu().numpy() for x in found)
     return row, answer, score.astype(np.float64), sums.values.cpu().numpy()
-
-
-def _on(ids: NDArray[np.int64], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(ids)).to(device)
 
 
 def _is_enough(held: HeldOutAnswers) -> bool:

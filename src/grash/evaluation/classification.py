@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from grash.data.arrays import Triples, TripleSet
 from grash.data.candidates import SeenEntities
 from grash.data.dataset import SPLITS, Dataset
+from grash.evaluation.answers import score_triples
 from grash.evaluation.evaluate import Split, sample_triples
-from grash.kernels.count_above import exact_scores
-from grash.kernels.storage import to_float32
 from grash.models import KgeModel
 from grash.models.base import SIDES
 
@@ -26,7 +25,6 @@ _MIN_TRIPLES = 10  # of a relation with its own threshold
 _MAX_TRIPLES = 5_000
 _FOLDS = 5
 _TRIES = 20  # draws of a corrupted triple until it is not known
-_ROWS = 1 << 15  # triples scored at a time
 
 Floats = NDArray[np.float64]
 
@@ -83,18 +81,7 @@ def classified_triples(
     wrong, kept = _corrupted(triples, dataset, seed)
     both = np.concatenate([triples[kept], wrong]).astype(np.int64)
     right = np.arange(len(both)) < len(kept)
-    return both[:, 1], tail_scores(model, both), right, np.tile(np.arange(len(kept)), 2)
-
-
-def tail_scores(model: KgeModel, triples: NDArray[np.int64]) -> Floats:
-    """triples (n, 3) → (n,): the exact scores that rank tails."""
-    scores = [np.empty(0, np.float32)]
-    for start in range(0, len(triples), _ROWS):
-        heads, relations, tails = torch.from_numpy(triples[start : start + _ROWS].T.copy()).to(model.entity.device)
-        queries, seen = model.queries(heads, relations, "tail")
-        rows = model.candidate(to_float32(model.entity[tails]), seen)
-        scores.append(exact_scores(queries, rows, model.pair_of(seen)).cpu().numpy())
-    return np.concatenate(scores).astype(np.float64)
+    return both[:, 1], score_triples(model, both).astype(np.float64), right, np.tile(np.arange(len(kept)), 2)
 
 
 def _corrupted(triples: Triples, dataset: Dataset, seed: int) -> tuple[Triples, NDArray[np.int64]]:

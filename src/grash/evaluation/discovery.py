@@ -24,15 +24,13 @@ from grash.data.candidates import SeenEntities
 from grash.data.dataset import SPLITS, Dataset, SplitName
 from grash.data.known_answers import KnownAnswers
 from grash.errors import InputError
+from grash.evaluation.answers import Questions, score_triples
 from grash.evaluation.calibration import Calibration, ask
-from grash.kernels.count_above import exact_scores
-from grash.kernels.storage import to_float32
 from grash.models import KgeModel
 from grash.models.base import Side
 
 _HEADS = 256  # asked together
 _ANSWERS = 16  # per question at first
-_TRIPLES = 1 << 15  # scored together
 _MORE = 8  # times as many the next time
 _FOUND = 1 << 20  # answers asked for together, which limits the memory
 
@@ -80,8 +78,6 @@ def discover(
 
     relations: ids (default: all). like_known: only heads and tails seen on that side of the relation in train.
     """
-    if k < 1:
-        raise InputError(f"k={k} is not valid: give a whole number, 1 or more.")
     if not 0 <= min_probability <= 1:
         raise InputError(f"min_probability={min_probability} is not a probability: give a number from 0 to 1.")
     index = KnownAnswers.of(*(dataset.split(name) for name in known), n_relations=dataset.n_relations)
@@ -133,9 +129,9 @@ class _Judge:
 
     def ask(self, ends: Ids, side: Side, k: int) -> tuple[Ids, Ids, NDArray[np.float64], NDArray[np.float64]]:
         relations = np.full(len(ends), self.relation, np.int64)
-        known, among = self.index.of_side(side).pairs(ends, relations), self.tails if side == "tail" else None
-        temperatures = (self.calibration.temperature,)
-        return ask(self.model, ends, relations, side, known, temperatures, k=k, among=among)
+        asked = Questions(ends, relations, side, self.index.of_side(side).pairs)
+        among = self.tails if side == "tail" else None
+        return ask(self.model, asked, (self.calibration.temperature,), k=k, among=among)
 
     def tail_probabilities(self, scores: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
         relations = np.full(len(scores), self.relation, np.int64)
@@ -143,13 +139,7 @@ class _Judge:
 
     def head_probabilities(self, triples: Ids) -> NDArray[np.float64]:
         """Return (n,): the probabilities of the heads of triples as answers to (?, relation, tail)."""
-        device, scores = self.model.entity.device, []
-        for start in range(0, len(triples), _TRIPLES):
-            heads, relations, tails = torch.from_numpy(triples[start : start + _TRIPLES].T.copy()).to(device)
-            queries, seen = self.model.queries(tails, relations, "head")
-            rows = self.model.candidate(to_float32(self.model.entity[heads]), seen)
-            scores.append(exact_scores(queries, rows, self.model.pair_of(seen)).cpu().numpy())
-        found = np.concatenate(scores or [np.empty(0)]).astype(np.float64)
+        found = score_triples(self.model, triples, "head").astype(np.float64)
         return self.calibration.probabilities(found, self.head_sums[triples[:, 2]], triples[:, 1], "head")
 
 

@@ -340,7 +340,7 @@ class SideQueries:
         self.filtered_query, self.filtered = expand(first, count, index.answers)
         ends = np.cumsum(count)
         self.first, self.last = (ends - count)[self.numbers], ends[self.numbers]  # (B,) run of a row in `filtered`
-        self.truth_known = _contains(self._pairs(), self.numbers * n_entities + self.truth)
+        self.truth_known = contains(self._pairs(), self.numbers * n_entities + self.truth)
         self.others = n_entities - 1 - (self.last - self.first) + self.truth_known
 
     def __len__(self) -> int:
@@ -358,20 +358,14 @@ class SideQueries:
         """Return the filter of some rows as places in `ids`, ascending, and where their truths are (−1: nowhere)."""
         numbers, of_row = np.unique(self.numbers[rows], return_inverse=True)
         runs = {int(n): (self.first[r], self.last[r]) for n, r in zip(self.numbers[rows], rows)}
-        parts = [_places(ids, self.filtered[slice(*runs[int(n)])]) for n in numbers]
-        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-        last = ends[of_row]
-        first = last - np.array([len(part) for part in parts], np.int64)[of_row]
-        filtered = np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int32)
+        places = FilterRuns.of([_places(ids, self.filtered[slice(*runs[int(n)])]) for n in numbers])
         truth = self.truth[rows]
-        place = np.minimum(np.searchsorted(ids, truth), max(0, len(ids) - 1))
-        inside = ids[place] == truth if len(ids) else np.zeros(len(rows), bool)
-        return FilterRuns(first, last, filtered), np.where(inside, place, -1)
+        return places.take(of_row), np.where(contains(ids, truth), np.searchsorted(ids, truth), -1)
 
     def is_known(self, first: int, drawn: Tensor) -> Tensor:
         """drawn (B, n) entities for the rows from `first` on → (B, n): whether they are known answers."""
         numbers = self.numbers[first : first + len(drawn), None]
-        return torch.from_numpy(_contains(self._sorted_pairs, numbers * self.n_entities + drawn.cpu().numpy())).to(
+        return torch.from_numpy(contains(self._sorted_pairs, numbers * self.n_entities + drawn.cpu().numpy())).to(
             drawn.device
         )
 
@@ -410,13 +404,11 @@ def _distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 def _places(ids: NDArray[np.int64], wanted: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return where wanted entities are in `ids`, both ascending; leaves out those that are not there."""
-    place = np.searchsorted(ids, wanted)
-    inside = place < len(ids)
-    inside[inside] = ids[place[inside]] == wanted[inside]
-    return place[inside]
+    return np.searchsorted(ids, wanted[contains(ids, wanted)])
 
 
-def _contains(ascending: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+def contains(ascending: NDArray[np.int64], wanted: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return (n,): whether each of the wanted numbers (n,) is there."""
     place = np.searchsorted(ascending, wanted)
     found = place < len(ascending)
     found[found] = ascending[place[found]] == wanted[found]

@@ -43,6 +43,17 @@ class FilterRuns(NamedTuple):
     last: NDArray[np.int64]
     answers: NDArray[np.int32]
 
+    @classmethod
+    def of(cls, lists: Sequence[NDArray[np.integer]]) -> FilterRuns:
+        """Return a run of each list of ids."""
+        last = np.cumsum([len(ids) for ids in lists], dtype=np.int64)
+        ids = np.concatenate([np.empty(0, np.int64), *lists]).astype(np.int32)
+        return cls(np.concatenate([[0], last])[:-1], last, ids)
+
+    def take(self, rows: Sequence[int] | NDArray[np.integer]) -> FilterRuns:
+        """Return the runs of these queries."""
+        return FilterRuns(self.first[rows], self.last[rows], self.answers)
+
 
 @dataclass(frozen=True, eq=False)
 class CountBatch:

@@ -22,7 +22,7 @@ import torch
 
 from grash import __version__
 from grash.data.dataset import DATASET_FILE, Dataset
-from grash.data.known_answers import known_answers
+from grash.data.known_answers import answer_index
 from grash.files import atomic_file, read_json
 from grash.formatting import format_duration, format_number
 from grash.models import KgeModel
@@ -373,8 +373,8 @@ def _answer(model: KgeModel, dataset: Dataset, triple: np.ndarray, side: Side) -
     truth, end = (tail, head) if side == "tail" else (head, tail)
     asked = torch.tensor([end]), torch.tensor([relation])
     scores = (model.score_tails(*asked) if side == "tail" else model.score_heads(*reversed(asked)))[0]
-    [known] = known_answers(dataset, np.array([end]), np.array([relation]), side)
-    scores[torch.from_numpy(known[known != truth])] = -torch.inf
+    known = answer_index(dataset, np.array([end]), np.array([relation]), side).answers
+    scores[torch.from_numpy(known[known != truth]).long()] = -torch.inf
     rank = 1 + int((scores > scores[truth]).sum())
     best = torch.topk(scores, min(_ANSWERS, int(torch.isfinite(scores).sum()))).indices.tolist()
     names = [str(i) if dataset.entities is None else dataset.entities.name(i) for i in (head, tail, truth, *best)]
