@@ -224,9 +224,10 @@ class Answerer:
         rows = {side: np.flatnonzero(questions[:, answer] < 0) for side, (_, answer) in COLUMNS.items()}
         whole = {s: self._asked(questions[of][:, [COLUMNS[s][0], 1]], s) for s, of in rows.items() if len(of)}
         for start in range(0, len(of_entities), _QUERIES):
-            block = of_entities[start : start + _QUERIES]
-            inside = {side: np.flatnonzero(np.isin(rows[side], block)) for side in whole}
-            asked = [whole[side].part(of) for side, of in inside.items() if len(of)]
+            first, last = of_entities[start : start + _QUERIES][[0, -1]]
+            ends = {side: np.searchsorted(rows[side], [first, last + 1]).tolist() for side in whole}
+            inside = {side: slice(*of) for side, of in ends.items() if of[0] < of[1]}
+            asked = [whole[side].part(of) for side, of in inside.items()]
             parts = self._best_entities(asked, k, new_only, like_known, allowed)
             found += [part.moved(rows[of.side][inside[of.side]]) for of, part in zip(asked, parts)]
         for row in np.flatnonzero(questions[:, 1] < 0).tolist():
