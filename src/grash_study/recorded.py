@@ -138,7 +138,10 @@ class Recorded:
                 last = math.floor(plan.positives * seen[member]) if diverged else plan.positives
                 positives = max(0, last - before)
                 cost = float(cost_of(positives, settings, self.n_train))
-                result = TrialResult(number, i, 1, "diverged", positives=positives, cost=cost, message="diverged")
+                result = TrialResult(
+                    number, i, 1, "diverged", epochs_before=before / plan.n_train, positives=positives, cost=cost,
+                    message="diverged",
+                )  # fmt: skip
                 if not diverged:
                     marks = ((plan.epochs / 2, score - rises[member]), (plan.epochs, score))
                     history = [{"epoch": epoch, "mrr": mrr} for epoch, mrr in marks]

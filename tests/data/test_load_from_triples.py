@@ -162,8 +162,9 @@ def test_options_of_files_are_refused():
 
 @pytest.mark.parametrize("read", [grash.load_dataset, grash.train, lambda s: grash.prepare(s, "out")])
 @pytest.mark.parametrize("source", [NAMED, np.array(NAMED), frame(NAMED, "h", "r", "t"), None])
-def test_triples_instead_of_a_path_are_referred_to_from_triples(read, source):
-    with pytest.raises(InputError, match="with grash.from_triples"):
+def test_triples_instead_of_a_path_are_referred_to_the_function_that_takes_them(read, source):
+    takes = "from_dataframe" if hasattr(source, "columns") else "from_triples"
+    with pytest.raises(InputError, match=f"with grash.{takes}"):
         read(source)
 
 
