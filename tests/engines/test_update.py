@@ -91,6 +91,25 @@ def test_a_small_graph_rebuilds_the_optimizer_state_with_a_whole_epoch(trained):
     assert update._rebuilt_epochs(few, trained.dataset) == 1.0
 
 
+def test_few_new_triples_move_old_rows_less_than_many(trained, added, monkeypatch):
+    growth = grow(trained.dataset, added)
+    share = len(growth.added) / len(growth.dataset.train)
+    assert update._epochs_kept(growth, 6.0) == pytest.approx(6.0 ** (1 - share / update._MANY_NEW))
+    few, report = trained.update(added)
+    monkeypatch.setattr(update, "_MANY_NEW", share)  # what was added is many then
+    assert update._epochs_kept(growth, 6.0) == 1.0
+    many, moved = trained.update(added)
+    assert report.entity_drift.mean < moved.entity_drift.mean
+    assert few.evaluation["both"]["mrr"] > many.evaluation["both"]["mrr"] - 0.01
+    removed = grow(trained.dataset, removed=grash.from_triples(name_triples(trained.dataset, 500), n_valid=0, n_test=0))
+    assert update._epochs_kept(removed, 6.0) == 1.0
+
+
+def name_triples(dataset, n):
+    e, r = dataset.entities, dataset.relations
+    return [(e.name(a), r.name(b), e.name(c)) for a, b, c in dataset.train[:n].tolist()]
+
+
 def test_an_update_validates_on_a_sample_and_keeps_the_temperature(trained, added, monkeypatch):
     model = copy.copy(trained)
     model.calibration = replace(calibrate(model.kge, model.dataset), temperature=2.5)

@@ -54,6 +54,7 @@ _RANKED = 300  # triples ranked for a metric of the report
 CALIBRATED = 1000  # questions per side of the calibration
 _REBUILT = 0.5  # epochs that rebuild the optimizer state
 _FEW_STEPS = 40  # an epoch with fewer steps is used whole
+_MANY_NEW = 0.02  # of train: from then on, old rows learn as after one epoch
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,9 @@ def update_model(
         n_examples, positives, state = 0, 0, "not needed"
     else:
         examples = _examples(growth, config, settings)
-        kept = {} if settings.freeze else _rebuilt_state(model, growth.before, config)
+        kept = (
+            {} if settings.freeze else _rebuilt_state(model, growth.before, config, _epochs_kept(growth, epochs_before))
+        )
         n_valid = max(_VALID, _SCORES // growth.dataset.n_entities)
         data = TrainingData(growth.dataset, device, valid_sample=n_valid, seed=config.seed, examples=examples)
         training = Training(
@@ -217,10 +220,19 @@ def _rebuilt_epochs(config: TrainConfig, dataset: Dataset) -> float:
     return 1.0 if few else _REBUILT
 
 
-def _rebuilt_state(model: KgeModel, dataset: Dataset, config: TrainConfig) -> dict[str, Tensor]:
+def _epochs_kept(growth: Growth, epochs_before: float) -> float:
+    """Return of how many epochs the rebuilt sums of squares are: of one where many triples changed, so that old rows
+    learn; of all earlier ones where hardly any did, so that they stay where they are (decision 0063)."""
+    share = (len(growth.added) + growth.diff.n_removed) / len(growth.dataset.train)
+    return float(max(1.0, epochs_before) ** max(0.0, 1 - share / _MANY_NEW))
+
+
+def _rebuilt_state(
+    model: KgeModel, dataset: Dataset, config: TrainConfig, epochs_kept: float = 1.0
+) -> dict[str, Tensor]:
     """Return the tensors of the optimizers after an epoch over the old triples that moves nothing.
 
-    Sums of squares after a part of an epoch are scaled to a whole one.
+    Sums of squares after a part of an epoch are scaled to `epochs_kept` whole ones.
     """
     epochs = _rebuilt_epochs(config, dataset)
     still = config.changed(lr=_STILL, epochs=epochs, schedule="constant", warmup_epochs=0.0, patience=None)
@@ -236,7 +248,7 @@ def _rebuilt_state(model: KgeModel, dataset: Dataset, config: TrainConfig) -> di
         tables = model_tensors(state.model)
         for name, tensor in state_tensors(state).items():
             if name not in tables:
-                kept[name] = tensor / epochs if name.endswith("squares") else tensor.clone()
+                kept[name] = tensor * (epochs_kept / epochs) if name.endswith("squares") else tensor.clone()
 
     data = TrainingData(replace(dataset, valid=dataset.valid[:0]), model.entity.device, seed=config.seed)
     training = Training(still, initialize=initialize, keep=keep, interval=False, keep_best=False)
