@@ -119,12 +119,21 @@ def test_an_extended_search_can_be_shown_at_any_moment(tmp_path: Path) -> None:
     checked(write_report(tmp_path).read_text(encoding="utf-8"))
 
 
-def test_a_winner_with_less_mrr_than_the_runner_up_is_explained(tmp_path: Path) -> None:
+def test_a_winner_with_less_mrr_than_another_is_explained(tmp_path: Path) -> None:
     write_run(tmp_path, n_trials=4, validations=RISING)
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "MRR 0.0162 in round 1" in page and "-0.0006" not in page and " behind" not in page
-    assert "The runner-up, configuration 0, has 0.0006 more" in page
+    assert "Configuration 0 has 0.0006 more" in page
     assert "Configuration 2 ranks before configuration 0 (0.0168) because its MRR was still rising" in page
+
+
+def test_the_lead_is_over_the_highest_other_mrr_which_may_be_third_in_rank(tmp_path: Path) -> None:
+    write_run(
+        tmp_path, n_trials=3, validations={(1, 0): (0.006, 0.012), (1, 1): (0.004, 0.008), (1, 2): (0.009, 0.009)}
+    )
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert page.index(">#1<") < page.index(">#2<"), "configuration 1 is still rising, so it is second"
+    assert "MRR 0.0120 in round 1" in page and "Next is configuration 2, 0.0030 behind" in page
 
 
 def test_the_first_so_far_is_not_called_the_best_mrr_if_another_has_more(tmp_path: Path) -> None:

@@ -192,9 +192,14 @@ def difference(round_state: RoundState) -> str:
     text = f"MRR {first.mrr:.4f} in round {plan.number}, on {plan.n_valid:,} validation triples."
     if len(order) > 1 and first.interval is not None:
         others = [round_state.results[n] for n in order[1:]]
-        lead = (first.mrr or 0.0) - (others[0].mrr or 0.0)
-        by = f"is {lead:.4f} behind" if lead >= 0 else f"has {-lead:.4f} more"
-        text += f" The runner-up, configuration {others[0].number}, {by}"
+        closest = max(others, key=lambda other: other.mrr or 0.0)  # not always the next in rank: scores add the trend
+        lead = (first.mrr or 0.0) - (closest.mrr or 0.0)
+        n = closest.number
+        text += (
+            f" Next is configuration {n}, {lead:.4f} behind"
+            if lead >= 0
+            else f" Configuration {n} has {-lead:.4f} more"
+        )
         close = sum(other.interval is not None and other.interval[1] >= first.interval[0] for other in others)
         if close:
             overlap = f"{'overlaps' if close == 1 else 'overlap'} with the winner's interval"
