@@ -76,6 +76,14 @@ for graph, settings in json.loads(sys.argv[1]):
     tolerance = max(TOLERANCES[config.precision], WIDE if config.dim > 500 else 0)
     check(tolerance, config, triples, n_entities, 3, torch.device("cpu"), steps=[last])
 """
+FEW_PROGRAMS = """
+class RowsOfAnyWidth(int):  # wide rows get smaller programs on a GPU, which has few registers
+
+    def __floordiv__(self, wide):
+        return int(self)
+
+drawing.ROWS, drawing.DRAWN, updating.ROWS = map(RowsOfAnyWidth, (32, 64, 32))
+"""
 CASES: dict[str, list[dict[str, object]]] = {
     "dot products": [
         {"reciprocal": True, "negatives_head": 40, "negatives_tail": 9, "dropout_entity": 0.2, "penalty": "n3",
@@ -126,9 +134,9 @@ AT_THE_EDGES: list[tuple[str, dict[str, object]]] = [
 WIDE: list[tuple[str, dict[str, object]]] = [
     ("", {"dim": 1000, "precision": "bf16", "dropout_entity": 0.2, "reciprocal": True}),
     ("", {"dim": 2000, "precision": "bf16", "model": "distmult", "relation_prediction": 0.5}),
-    ("", {"dim": 2000, "model": "rotate", "penalty": "n3", "penalty_entity": 0.1}),
+    ("", {"dim": 2000, "model": "rotate", "penalty": "n3", "penalty_entity": 0.1, "negatives_head": 0}),
     ("", {"dim": 1000, "model": "transe", "norm": 2, "optimizer": "row_adagrad"}),
-    ("", {"dim": 2000, "model": "transe", "dropout_entity": 0.5}),
+    ("", {"dim": 2000, "model": "transe", "dropout_entity": 0.5, "negatives_tail": 0}),
 ]
 
 
@@ -161,7 +169,7 @@ def test_the_fused_step_of_wide_rows_equals_the_unfused_one_in_float64(weights):
     """A graph with too many entities for stored weights computes dot products without them."""
     narrow = "from grash.kernels import step\nstep.NARROW = 4096\n" if weights == "not stored" else ""
     cases = WIDE if weights == "stored" else WIDE[:2]
-    interpret(PREPARE + narrow + EDGES, json.dumps(cases))
+    interpret(PREPARE + FEW_PROGRAMS + narrow + EDGES, json.dumps(cases))
 
 
 @pytest.mark.slow
