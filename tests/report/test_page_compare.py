@@ -58,6 +58,14 @@ def test_a_comparison_leaves_reports_that_are_up_to_date_alone(tmp_path: Path, m
     assert (tmp_path / "b" / "report.html").read_text() != "old"
 
 
+def test_a_folder_with_a_report_but_without_a_search_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", n_trials=4)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "report.html").touch()
+    refused = grash("report", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "both.html")
+    assert refused.code == 2 and f"{tmp_path / 'b'} is not a run folder of a search: it has no" in refused.err
+
+
 def test_the_command_writes_the_reports_and_the_comparison(tmp_path: Path) -> None:
     for name in "ab":
         write_run(tmp_path / name, n_trials=4)

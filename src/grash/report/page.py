@@ -8,6 +8,7 @@ final trainings are compared, since the rounds of two searches have different gr
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 from collections.abc import Callable
@@ -93,7 +94,7 @@ def is_current(run_folder: Path) -> bool:
     if not (folder / REPORT_FILE).is_file():
         return False
     parts = [folder / LEDGER_FILE, folder / "model"]
-    changed = max(part.stat().st_mtime for part in parts if part.exists())
+    changed = max((part.stat().st_mtime for part in parts if part.exists()), default=math.inf)
     return (folder / REPORT_FILE).stat().st_mtime >= changed
 
 
