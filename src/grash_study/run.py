@@ -258,6 +258,8 @@ def _n_fitting(count: int, each: float, left: float, *, measured: bool) -> int:
     """
     if left == math.inf:
         return count
+    if left <= 0:
+        return 0
     few = min(count, _MIN_BATCH)
     fitting = min(count, int(left / each)) if each else few
     if fitting >= 1 and not measured:

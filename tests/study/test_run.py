@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -138,6 +139,14 @@ def test_no_time_is_no_training(tmp_path):
     graphs, store = small_study(tmp_path)
     cells = cells_on("core-order", 0.5, range(3))
     assert run_cells(graphs, cells, store, device="cpu", max_seconds=0) is False and not store.entries
+
+
+def test_no_batch_is_begun_if_the_time_ends_while_the_graph_is_made(tmp_path, monkeypatch):
+    graphs, store = small_study(tmp_path)
+    clock = iter([0.0, 1.0, 200.0])  # the start, before the graph, after it
+    monkeypatch.setattr("grash_study.run.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert not run_cells(graphs, cells_on("core-order", 0.5, range(3)), store, device="cpu", max_seconds=100)
+    assert not store.entries and next(clock, None) is None
 
 
 def test_a_batch_that_would_take_too_long_is_not_begun(tmp_path):
