@@ -178,7 +178,8 @@ def test_questions_that_are_none(saved, tmp_path):
     assert "no relation and no tail" in refused("predict", saved, "--head", "person 1")
     assert "Give either a file of triples" in refused("score", saved, "--head", "person 1")
     assert "cannot be read" in refused("score", saved, tmp_path / "nowhere.tsv")
-    assert "1 or more" in refused("predict", saved, "--head", "person 1", "--relation", "next", "-k", 0)
+    for k in (("-k", 0), ("-k0",)):
+        assert "-k 0 is not valid" in refused("predict", saved, "--head", "person 1", "--relation", "next", *k)
     assert "Missing argument" in refused("predict")
     assert refused("trian") == "No such command 'trian'. Did you mean 'train'? See grash --help."
 

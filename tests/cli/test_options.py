@@ -85,6 +85,7 @@ def test_a_shell_completes_commands_and_options() -> None:
     [
         (("plan", "world", "--epochs", 0), "--epochs 0.0 is not valid: give 1e-06 or more."),
         (("plan", "world", "-e", 0), "-e 0.0 is not valid"),
+        (("plan", "world", "-e0"), "-e 0.0 is not valid"),
         (("plan", "world", "--n-trials=0"), "--n-trials 0 is not valid"),
         (("train", "world", "--set", "dim=0"), "error: dim=0 is not valid"),
         (("prepare", "world", "-o", "."), "replace it with --overwrite.\n"),

@@ -150,7 +150,7 @@ def _in_options(message: str, arguments: Sequence[str]) -> str:
     if setting is None:
         return message
     name = setting[1].replace("_", "-")
-    given = {argument.partition("=")[0] for argument in arguments}
+    given = {a.partition("=")[0] if a.startswith("--") else a[:2] for a in arguments}  # --epochs=0, -e0
     options = [option for option in _OPTIONS_OF.get(setting[1], (f"--{name}",)) if option in given]
     return f"{options[0]} {setting[2]}{message[setting.end(2) :]}" if options else message
 
