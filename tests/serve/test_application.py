@@ -101,6 +101,32 @@ def test_a_mistake_is_a_sentence_with_a_code(client: Client, asked: dict, status
     assert message in reply.json["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "good", "wrong"),
+    [
+        ("/api/search", {"q": "Lima"}, "n"),
+        ("/api/neighbors", {"entity": "Lima"}, "kk"),
+        ("/api/explain", {"head": "Oslo", "relation": "near", "tail": "Lima"}, "top"),
+        ("/api/facts", {"entity": "Lima"}, "limit"),
+        ("/api/map", {}, "method"),
+        ("/api/model", {}, "k"),
+    ],
+)
+def test_a_parameter_that_does_not_exist_is_refused(client: Client, path: str, good: dict, wrong: str) -> None:
+    assert client.get(path, **good).status == 200
+    reply = client.get(path, **good, **{wrong: 1})
+    assert (reply.status, reply.json["code"]) == (400, "bad_request")
+    assert reply.json["message"] == f"There is no parameter or field {wrong!r}: /docs lists them."
+
+
+@pytest.mark.parametrize("wrong", ["k", "batch", "new_only"])
+def test_conditions_of_a_batch_in_its_address_are_refused(client: Client, wrong: str) -> None:
+    batch = {"questions": [{"head": "Lima", "relation": "near"}]}
+    assert client.post("/api/ask?format=csv", batch).status == 200
+    reply = client.post(f"/api/ask?format=csv&{wrong}=1", batch)
+    assert reply.status == 400 and f"no parameter or field '{wrong}'" in reply.json["message"]
+
+
 def test_mistakes_of_a_batch_name_the_question(client: Client) -> None:
     good = {"head": "Lima", "relation": "near"}
     reply = client.post("/api/ask", {"questions": [good, {"head": "Limma", "relation": "near"}]})

@@ -17,7 +17,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -122,19 +122,18 @@ def make_app(service: Service, metrics: Metrics) -> Any:
     )  # fmt: skip
     endpoints = _Endpoints(service, metrics)
     get: dict[str, Any] = {"methods": ["GET"]}
-    api.add_api_route("/api/model", endpoints.about, **get, summary="The model, its graph and its relations")
-    api.add_api_route("/api/search", endpoints.search, **get, summary="Names that begin like a text, or nearly")
+    add = partial(api.add_api_route, dependencies=[Depends(_refuse_unknown_parameters)])
+    add("/api/model", endpoints.about, **get, summary="The model, its graph and its relations")
+    add("/api/search", endpoints.search, **get, summary="Names that begin like a text, or nearly")
     api.add_api_route(
         "/api/ask", endpoints.ask, **get, summary="The best answers to a question", response_model=Answers,
         openapi_extra={"parameters": _parameters(OneQuestion)},
     )  # fmt: skip
-    api.add_api_route(
-        "/api/ask", endpoints.ask_many, methods=["POST"], summary="Many questions", response_model=AnsweredBatch
-    )
-    api.add_api_route("/api/explain", endpoints.explain, **get, summary="Reasons for a triple")
-    api.add_api_route("/api/neighbors", endpoints.neighbors, **get, summary="Entities with similar embeddings")
-    api.add_api_route("/api/facts", endpoints.facts, **get, summary="Triples of an entity, and those around it")
-    api.add_api_route("/api/map", endpoints.map, **get, summary="Places and colors of the entities, in two dimensions")
+    add("/api/ask", endpoints.ask_many, methods=["POST"], summary="Many questions", response_model=AnsweredBatch)
+    add("/api/explain", endpoints.explain, **get, summary="Reasons for a triple")
+    add("/api/neighbors", endpoints.neighbors, **get, summary="Entities with similar embeddings")
+    add("/api/facts", endpoints.facts, **get, summary="Triples of an entity, and those around it")
+    add("/api/map", endpoints.map, **get, summary="Places and colors of the entities, in two dimensions")
     api.add_api_route("/health", endpoints.health, **get, summary="Whether the model is served and undamaged")
     api.add_api_route("/metrics", endpoints.metrics_text, **get, response_class=PlainTextResponse)
     _add_pages(api)
@@ -148,6 +147,18 @@ def _parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
     """Return the fields of a model as parameters of an address, for OpenAPI."""
     fields = model.model_json_schema()["properties"]
     return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in fields.items()]
+
+
+async def _refuse_unknown_parameters(request: Request) -> None:
+    """Refuse a parameter of the address that the endpoint does not have; GET /api/ask has its own check."""
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            raise Refused(400, "bad_request", _no_parameter(name))
+
+
+def _no_parameter(name: str) -> str:
+    return f"There is no parameter or field {name[:200]!r}: /docs lists them."
 
 
 class _Endpoints:
@@ -301,8 +312,7 @@ def _add_errors(api: FastAPI, endpoints: _Endpoints) -> None:
         if first["type"] == "json_invalid":
             return _json({"code": "bad_request", "message": "The body is not JSON: see /docs."}, 400)
         if first["type"] == "extra_forbidden":
-            text = f"There is no parameter or field {str(first['loc'][-1])[:200]!r}: /docs lists them."
-            return _json({"code": "bad_request", "message": text}, 400)
+            return _json({"code": "bad_request", "message": _no_parameter(str(first["loc"][-1]))}, 400)
         where = ".".join(str(part) for part in first["loc"] if part not in ("query", "body")) or "The body"
         return _json({"code": "bad_request", "message": f"{where[:200]}: {first['msg']}."}, 400)
 
