@@ -9,7 +9,7 @@ import tarfile
 import threading
 import zipfile
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener, urlopen
 
 import pytest
 
@@ -252,10 +252,56 @@ def test_without_a_network_one_error_says_so_at_once_and_which_files_to_put_wher
     reason = "No network was reached: example.org and mirror.org cannot be found (Name or service not known)."
     assert message.startswith(f"{reason} Try again later, or download these 2 files in a browser")
     for name in ("train.txt", "test.txt"):
-        assert f"  https://example.org/{name}\n    to {tmp_path / 'toy.download' / name}\n" in message
-    assert "valid.txt" not in message and f"--folder {tmp_path} --no-verify" in message
+        assert f"  https://example.org/{name}\n    to {tmp_path / 'toy.download' / name}" in message
+    assert "valid.txt" not in message and "--no-verify" not in message
     assert requests == ["https://example.org/train.txt", "https://mirror.org/train.txt"]
     assert get.waits == [] and caplog.records == []
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_temporary_failure_to_find_a_name_is_tried_once_more(server, tmp_path, failures):
+    server.content = {"/train": TRAIN}
+    fails = iter([True] * failures)
+
+    def at_first_not(request, timeout):
+        if next(fails, False):
+            raise URLError(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"))
+        return urlopen(request, timeout=timeout)
+
+    toy = entry(RemoteFile(f"{server.url}/train", "train.txt", sha256=sha256(TRAIN)))
+    if failures == 1:
+        assert get(toy, tmp_path, open_url=at_first_not).read_bytes() == TRAIN
+    else:
+        with pytest.raises(InputError, match="No network was reached: 127.0.0.1"):
+            get(toy, tmp_path, open_url=at_first_not)
+    assert get.waits == [1.0]
+
+
+def through_proxy(proxy):
+    """Return urlopen with a proxy for all addresses."""
+    handler = ProxyHandler({"http": proxy, "https": proxy})
+    return build_opener(handler).open
+
+
+def test_a_proxy_that_is_not_found_is_named_instead_of_the_server(tmp_path, monkeypatch):
+    asked = []
+
+    def unknown(host, *_, **__):
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    urls = ("https://example.org/a.txt", "http://mirror.org/a.txt")
+    toy = entry(RemoteFile(urls[0], "a.txt", mirrors=urls[1:]))
+    with pytest.raises(InputError) as caught:
+        get(toy, tmp_path, open_url=through_proxy("http://me:secret@proxy.corp:3128"))
+    reason = "The proxy proxy.corp:3128 cannot be found (Name or service not known): check HTTP_PROXY and HTTPS_PROXY."
+    assert str(caught.value).startswith(reason) and asked == ["proxy.corp"] * 2 and "secret" not in str(caught.value)
+
+
+def test_a_proxy_that_refuses_connections_is_named(tmp_path):
+    with pytest.raises(InputError, match="a.txt could not be downloaded .through the proxy 127.0.0.1:9: .*refused"):
+        get(entry(RemoteFile("https://example.org/a.txt", "a.txt")), tmp_path, open_url=through_proxy("127.0.0.1:9"))
 
 
 def test_a_name_that_is_not_found_after_the_download_began_is_tried_again(server, tmp_path):

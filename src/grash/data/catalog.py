@@ -180,8 +180,9 @@ def download(
         try:
             paths = [transfer.fetch() for transfer in transfers]
         except _NotFetched as error:
-            text = f"{error}{_by_hand(transfers) if error.by_hand else ''}{_without_verifying(entry, folder, files)}"
-            raise InputError(text) from error
+            by_hand = _by_hand(transfers) if error.by_hand else ""
+            unverified = _without_verifying(entry, folder, files) if error.reached else ""
+            raise InputError(f"{error}{by_hand}{unverified}") from error
         with atomic_folder(target) as temporary:
             for path in paths:
                 if entry.form == "archive":
@@ -196,11 +197,14 @@ def download(
 
 
 class _NotFetched(Exception):
-    """A file cannot be downloaded, or the one in its place is not that of the catalog. by_hand: whether to get it."""
+    """A file cannot be downloaded, or the one in its place is not that of the catalog.
 
-    def __init__(self, reason: str, *, by_hand: bool = True) -> None:
+    by_hand: whether to get it by hand. reached: False if no server was reached.
+    """
+
+    def __init__(self, reason: str, *, by_hand: bool = True, reached: bool = True) -> None:
         super().__init__(reason)
-        self.by_hand = by_hand
+        self.by_hand, self.reached = by_hand, reached
 
 
 def _by_hand(transfers: Sequence[_Transfer]) -> str:
@@ -234,7 +238,29 @@ class _TransferError(Exception):
 
 
 class _NameNotResolved(_TransferError):
-    """The address of the server cannot be found: there is probably no network."""
+    """The name of the server, or of the proxy before it, cannot be found: there is probably no network."""
+
+    def __init__(self, reason: str, *, server: str, proxy: str | None, temporary: bool) -> None:
+        super().__init__(reason)
+        self.server, self.proxy, self.temporary = server, proxy, temporary
+
+
+def _failed_connection(error: Exception, server: str, proxy: str | None) -> _TransferError:
+    cause = getattr(error, "reason", None) or error
+    if isinstance(cause, socket.gaierror):
+        temporary = cause.errno == socket.EAI_AGAIN
+        return _NameNotResolved(cause.strerror or str(cause), server=server, proxy=proxy, temporary=temporary)
+    through = "" if proxy is None else f"through the proxy {proxy}: "
+    return _TransferError(through + (str(cause) or type(error).__name__))
+
+
+def _no_network(errors: Sequence[_NameNotResolved]) -> str:
+    """Return why no address of a file was reached."""
+    last = errors[-1]
+    if last.proxy is not None:
+        return f"The proxy {last.proxy} cannot be found ({last}): check HTTP_PROXY and HTTPS_PROXY."
+    names = " and ".join(dict.fromkeys(error.server for error in errors))
+    return f"No network was reached: {names} cannot be found ({last})."
 
 
 @dataclass(frozen=True)
@@ -266,7 +292,7 @@ class _Transfer:
                 )
             return self.path
         reasons: list[str] = []
-        hosts: list[str] = []  # whose address is unknown
+        unknown: list[_NameNotResolved] = []
         urls = (self.file.url, *self.file.mirrors)
         for url in urls:
             if not _is_http(url):
@@ -275,16 +301,15 @@ class _Transfer:
                 reason = self._attempt_repeatedly(url)
             except _NameNotResolved as error:
                 reason = str(error)
-                hosts.append(str(urlsplit(url).hostname))
+                unknown.append(error)
             if reason is None:
                 break
             reasons.append(f"{url} could not be downloaded ({reason}).")
-            if url != urls[-1] and not hosts:
+            if url != urls[-1] and not unknown:
                 _log.warning("%s", reasons[-1])
         else:
-            if len(hosts) == len(urls):
-                names = " and ".join(dict.fromkeys(hosts))
-                raise _NotFetched(f"No network was reached: {names} cannot be found ({reason}).")
+            if len(unknown) == len(urls):
+                raise _NotFetched(_no_network(unknown), reached=False)
             raise _NotFetched(" ".join(reasons))
         with _as_output_error(self.path):
             self.part.replace(self.path)
@@ -294,9 +319,11 @@ class _Transfer:
     def _attempt_repeatedly(self, url: str) -> str | None:
         """Return why all attempts failed, or None if the incomplete file became complete and verified.
 
-        Raises _NameNotResolved at the first attempt: without a network, others would only take time.
+        Raises _NameNotResolved at the first attempt, or at the second if the failure may be temporary: without a
+        network, others would only take time.
         """
         reason: str | None = None
+        reached = False
         for attempt in range(ATTEMPTS):
             if attempt:
                 _log.warning("%s: %s; trying again (%d of %d).", url, reason, attempt + 1, ATTEMPTS)
@@ -304,12 +331,15 @@ class _Transfer:
             try:
                 resumed = self._transfer(url)
             except _TransferError as error:
-                if isinstance(error, _NameNotResolved) and not attempt:
+                if not isinstance(error, _NameNotResolved):
+                    reached = True
+                elif not reached and (attempt or not error.temporary):
                     raise
                 reason = str(error)
                 if error.final:
                     break
                 continue
+            reached = True
             reason = _problem(self.part, self.file)
             if reason is None:
                 break
@@ -328,9 +358,10 @@ class _Transfer:
             headers["Range"] = f"bytes={start}-"
             if version:
                 headers["If-Range"] = version
-        file = self.file
+        file, request = self.file, urllib.request.Request(url, headers=headers)
+        server = request.host
         try:
-            with self.open_url(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS) as response:
+            with self.open_url(request, timeout=TIMEOUT_SECONDS) as response:
                 if not _is_http(response.geturl()):
                     raise _TransferError(f"it redirects to {response.geturl()}, which is not an http or https address")
                 return self._receive(response, start)
@@ -343,10 +374,8 @@ class _Transfer:
             final = 400 <= error.code < 500 and error.code not in (408, 416, 429)
             raise _TransferError(f"the server answered {error.code} {error.reason}", final=final) from error
         except (OSError, http.client.HTTPException) as error:
-            cause = getattr(error, "reason", None) or error
-            if isinstance(cause, socket.gaierror):
-                raise _NameNotResolved(cause.strerror or str(cause)) from error
-            raise _TransferError(str(cause) or type(error).__name__) from error
+            proxy = request.host if request.host != server else None  # urllib replaced it
+            raise _failed_connection(error, server, proxy) from error
 
     def _resume_point(self) -> tuple[int, str | None]:
         """Return the number of usable bytes and their version.
