@@ -24,6 +24,7 @@ import pytest
 import grash as library
 from data.test_catalog_download import TRAIN, Handler, get, sha256
 from grash.data.catalog import CATALOG, CatalogEntry, RemoteFile, find_entry
+from grash.errors import InputError
 from small_graph import grash
 
 pytest.importorskip("cryptography", reason="cryptography makes the certificates")
@@ -164,3 +165,17 @@ def test_a_cut_download_continues_behind_a_redirect_to_another_host(internet, tm
     assert get(entry, tmp_path).read_bytes() == TRAIN
     rest = ("bytes=100000-", '"one"')
     assert internet.seen == [(url, None, None), (there, None, None), (url, *rest), (there, *rest)]
+
+
+def test_a_server_with_the_certificate_of_others_is_not_trusted(internet, tmp_path):
+    entry = CatalogEntry("toy", "Toy", (RemoteFile(f"https://{STRANGER}/a.txt", "a.txt"),), "files", "Nobody 2000")
+    with pytest.raises(InputError, match=f"is not trusted: .* not valid for '{STRANGER}'; if your"):
+        get(entry, tmp_path)
+    assert internet.seen == [] and get.waits == [], "another attempt would end in the same way"
+
+
+def test_a_certificate_of_an_unknown_authority_is_not_trusted(internet, tmp_path, monkeypatch):
+    monkeypatch.delenv("SSL_CERT_FILE")
+    refused = grash("datasets", "get", "nations", "--folder", tmp_path)
+    assert refused.code == 2 and "unable to get local issuer certificate" in refused.err
+    assert "SSL_CERT_FILE" in refused.err and internet.seen == []

@@ -18,6 +18,7 @@ import os
 import shlex
 import shutil
 import socket
+import ssl
 import sys
 import tarfile
 import time
@@ -251,6 +252,10 @@ def _failed_connection(error: Exception, server: str, proxy: str | None) -> _Tra
         temporary = cause.errno == socket.EAI_AGAIN
         return _NameNotResolved(cause.strerror or str(cause), server=server, proxy=proxy, temporary=temporary)
     through = "" if proxy is None else f"through the proxy {proxy}: "
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        reason = f"the certificate is not trusted: {cause.verify_message.rstrip('.')}"
+        hint = "if your network has its own authority, name the file with its certificate in SSL_CERT_FILE"
+        return _TransferError(f"{through}{reason}; {hint}", final=True)
     return _TransferError(through + (str(cause) or type(error).__name__))
 
 
