@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 Life = tuple[str, str, float] | None
-_LIMIT = 240.0  # seconds; a storm that takes longer hangs
+_LIMIT = 600.0  # seconds; a storm that takes longer hangs
 
 
 def storm(folder: Path, lives: list[Life], **changes: Any) -> list[int]:
@@ -78,8 +78,8 @@ def run_lives(plan: dict[str, Any]) -> None:
 
 
 def workers_of(folder: str) -> list[int]:
-    """Workers at this run folder, once those that are just being ended have had a second for it."""
-    for _ in range(100):
+    """Workers at this run folder, once those that are just being ended have had ten seconds for it."""
+    for _ in range(1000):
         found = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and _is_worker(p, folder)]
         if not found:
             break

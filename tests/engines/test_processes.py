@@ -191,14 +191,14 @@ def test_the_time_in_which_a_worker_cuts_its_graph_is_no_time_of_the_trial(
     slow = (
         "import json, sys, time; sys.path[:] = json.loads(sys.argv[1]); from grash.search.graphs import SearchGraphs; "
         "cut = SearchGraphs._make_subgraph; "
-        "SearchGraphs._make_subgraph = lambda *given: (time.sleep(4), cut(*given))[1]; "
+        "SearchGraphs._make_subgraph = lambda *given: (time.sleep(6), cut(*given))[1]; "
     )
     monkeypatch.setattr(processes, "_START", slow + processes._START)
     monkeypatch.setattr(processes, "GRACE_SECONDS", 0.0)
-    options: dict[str, Any] = {"engine": "processes", "workers": 1, "trial_timeout": 2.0, "final_train": False}
+    options: dict[str, Any] = {"engine": "processes", "workers": 1, "trial_timeout": 5.0, "final_train": False}
     past = small_search(tmp_path / "run", **options, n_trials=2).run().state.rounds[0]
     assert [[r.status for r in tries] for tries in past.attempts.values()] == [["ok"], ["ok"]]
-    assert past.results[0].seconds > 4, "the graph was cut in less than the limit: nothing was tried here"
+    assert past.results[0].seconds > 6, "the graph was cut in less than the limit: nothing was tried here"
 
 
 def test_a_silence_is_judged_from_the_last_heartbeat_on(monkeypatch: pytest.MonkeyPatch) -> None:

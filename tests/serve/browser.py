@@ -107,7 +107,7 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait(self, condition: str, seconds: float = 20) -> None:
+    def wait(self, condition: str, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while not self.run(condition):
             assert time.monotonic() < deadline, (

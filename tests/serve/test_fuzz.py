@@ -10,7 +10,8 @@ from serve.fuzz import fuzz
 
 
 def test_random_requests_get_answers_or_sentences(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
-    statuses = fuzz(client.port, 400, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "HEAD_SECONDS", 0.3)
+        statuses = fuzz(client.port, 400, seed=1)
     assert statuses["200"] > 40 and statuses["400"] > 40 and statuses["404"] > 20
     assert client.get("/api/ask", head="Lima", relation="near").status == 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,17 @@ def test_ranks_that_wait_for_a_disk_keep_exchanging_messages(tmp_path: Path, mon
     monkeypatch.setattr(checkpoint, "_POLL_SECONDS", 0.02)
 
     def work(group: ProcessGroup) -> int:
-        messages, plain = 0, group.any
+        messages, plain, enough = 0, group.any, threading.Event()
 
         def counted(flag: bool) -> bool:
             nonlocal messages
             messages += 1
+            if messages > 4:
+                enough.set()
             return plain(flag)
 
         group.any = counted  # type: ignore[method-assign]
-        write_together(tmp_path, group, lambda: time.sleep(0.3 * (group.rank == 0)))
+        write_together(tmp_path, group, lambda: group.rank == 0 and enough.wait(60))
         return messages
 
     found = in_threads(3, work)
