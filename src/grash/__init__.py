@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from grash.api.estimator import KGEmbedder
     from grash.api.model import Model, Prediction, Predictions, evaluate, load_model
     from grash.api.search import Search, SearchResult
-    from grash.api.training import train
+    from grash.api.training import ensemble, train
     from grash.data.dataset import Dataset
     from grash.report.trackers import tracker
     from grash.search.callbacks import Callback, RunningSearch
@@ -28,7 +28,7 @@ _NAMES = {
     "grash.api.estimator": ("KGEmbedder",),
     "grash.api.model": ("Model", "Prediction", "Predictions", "evaluate", "load_model"),
     "grash.api.search": ("Search", "SearchResult"),
-    "grash.api.training": ("train",),
+    "grash.api.training": ("ensemble", "train"),
     "grash.data.dataset": ("Dataset",),
     "grash.report.trackers": ("tracker",),
     "grash.search.callbacks": ("Callback", "RunningSearch"),
@@ -50,6 +50,7 @@ __all__ = [
     "TrainConfig",
     "__version__",
     "describe",
+    "ensemble",
     "evaluate",
     "from_dataframe",
     "from_networkx",

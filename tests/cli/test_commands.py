@@ -221,6 +221,17 @@ def test_lines_that_are_no_triples_are_left_out_as_the_message_says(folder, tmp_
         assert grash(*command, "--bad-lines", "skip").code == 0
 
 
+def test_an_ensemble_shows_its_members_and_says_if_it_is_no_better(folder, tmp_path):
+    ran = grash("ensemble", folder / "m", folder / "m", "-o", tmp_path / "both")
+    assert ran.code == 0 and "no better on valid than its best member" in ran.err
+    assert [line.split()[1] for line in ran.out.splitlines()[1:4]] == ["16", "16", "32"]
+    ran = grash("ensemble", folder / "m", folder / "m", "-o", tmp_path / "both", "--overwrite", "--json")
+    found = json.loads(ran.out)
+    assert found["dim"] == 32 and [member["valid_mrr"] for member in found["members"]] == [found["valid_mrr"]] * 2
+    ran = grash("ensemble", folder / "m", "-o", tmp_path / "one")
+    assert ran.code == 2 and "needs two models or more" in ran.err and not (tmp_path / "one").exists()
+
+
 def test_evaluate_ranks_a_whole_file_and_prints_from_where(folder, tmp_path):
     path = tmp_path / "new.tsv"
     path.write_text("".join(f"person {i}\tnext\tperson {(i + 1) % 12}\n" for i in range(12)))

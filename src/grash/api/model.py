@@ -199,7 +199,7 @@ class Model:
 
     kge: the tables and score functions; config: TrainConfig; history: the validations as dicts; evaluation: the
     Evaluation of the test split as a dict, empty if there was none; calibration: how scores become probabilities,
-    None if the model is not calibrated.
+    None if the model is not calibrated. members: the models folded into this one, if it is an ensemble; else 1.
     """
 
     def __init__(
@@ -211,8 +211,9 @@ class Model:
         evaluation: dict[str, Any] | None = None,
         history: Iterable[dict[str, Any]] = (),
         calibration: Calibration | None = None,
+        members: int = 1,
     ) -> None:
-        self.kge, self.dataset, self.config = kge, dataset, config
+        self.kge, self.dataset, self.config, self.members = kge, dataset, config, members
         self.evaluation, self.history = dict(evaluation or {}), list(history)
         self.calibration = calibration
         self.triple_index: TripleIndex | None = None  # for many questions, where one pass over the triples is slow
@@ -236,14 +237,14 @@ class Model:
             raise FormatError(
                 f"{folder} has a damaged calibration.json ({error}): write it again with grash calibrate."
             ) from error
-        found: dict[str, Any] = {"evaluation": stored.evaluation, "history": stored.history}
+        found: dict[str, Any] = {"evaluation": stored.evaluation, "history": stored.history, "members": stored.members}
         return cls(stored.model, stored.dataset, config, **found, calibration=calibration)
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write the model folder, completely or not at all."""
         calibration = None if self.calibration is None else self.calibration.to_dict()
         stored = StoredModel(
-            self.kge, self.dataset, self.config.model_dump(), self.evaluation, self.history, calibration
+            self.kge, self.dataset, self.config.model_dump(), self.evaluation, self.history, calibration, self.members
         )
         save_model(stored, Path(folder), overwrite=overwrite)
 
@@ -313,10 +314,12 @@ class Model:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"Model({self.kge.name}, dim={self.kge.dim}, {self.dataset!r})"
+        members = f"ensemble of {self.members}, " if self.members > 1 else ""
+        return f"Model({self.kge.name}, dim={self.kge.dim}, {members}{self.dataset!r})"
 
     def _repr_html_(self) -> str:
         known = {"model": self.kge.name, "dim": self.kge.dim, "dataset": self.dataset.name}
+        known |= {"ensemble of": f"{self.members} models"} if self.members > 1 else {}
         known |= {"entities": self.dataset.n_entities, "relations": self.dataset.n_relations}
         mrr = (self.evaluation.get("both") or {}).get("mrr")
         known |= {} if mrr is None else {f"{self.evaluation.get('split', 'test')} MRR": mrr}
@@ -489,7 +492,7 @@ class Model:
         )
         number = 1 + max((v.get("update", 0) for v in self.history), default=0)
         past = [*self.history, *(asdict(v) | {"update": number} for v in history)]
-        model = Model(kge, growth.dataset, self.config, history=past)
+        model = Model(kge, growth.dataset, self.config, history=past, members=self.members)
         if evaluate and len(growth.dataset.test):
             model.evaluation = model.evaluate(seed=self.config.seed).to_dict()
         temperature = None if self.calibration is None else self.calibration.temperature

@@ -1,4 +1,4 @@
-"""Train a model in Python.
+"""Train a model in Python, or fold several into one.
 
 dataset = grash.load_dataset("world")
 model = grash.train(dataset, model="complex", epochs=20, out="runs/world")
@@ -8,17 +8,19 @@ model.predict(head="Egypt", relation="neighbour_of")
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grash.api.model import Model
+from grash.api.model import Model, load_model
 from grash.data.dataset import Dataset
 from grash.data.load import Source, as_dataset
 from grash.engines.trainer import run_identity, run_training
+from grash.errors import InputError
 from grash.evaluation.evaluate import check_sample
 from grash.files import check_writable, repair_folder
 from grash.keywords import TrainKeywords, with_keywords
+from grash.models.ensemble import fold_models
 from grash.models.store import check_model_folder
 from grash.report.live import training_display
 from grash.training.checkpoint import checkpoint_belongs_to
@@ -72,14 +74,59 @@ def train(
             watch=watch or shown, placement=placement,
         )  # fmt: skip
     model = Model(state.model, data, chosen, history=[v.to_json() for v in state.history])
-    if evaluate and len(data.test):
-        model.evaluation = model.evaluate(sample=test_sample, seed=chosen.seed).to_dict()
+    _finish(
+        model, out=folder, overwrite=overwrite, evaluate=evaluate, calibrate=calibrate, valid_sample=valid_sample,
+        test_sample=test_sample,
+    )  # fmt: skip
+    if folder is not None and checkpoint is None and saved is not None:
+        shutil.rmtree(saved, ignore_errors=True)
+    return model
+
+
+def _finish(
+    model: Model, *, out: str | Path | None, overwrite: bool, evaluate: bool, calibrate: bool,
+    valid_sample: int | None, test_sample: int | None,
+) -> None:  # fmt: skip
+    """Test, calibrate and save a new model."""
+    seed = model.config.seed
+    if evaluate and len(model.dataset.test):
+        model.evaluation = model.evaluate(sample=test_sample, seed=seed).to_dict()
     if calibrate:
-        model.calibrate(sample=valid_sample, seed=chosen.seed)
-    if folder is not None:
-        model.save(folder, overwrite=overwrite)
-        if checkpoint is None and saved is not None:
-            shutil.rmtree(saved, ignore_errors=True)
+        model.calibrate(sample=valid_sample, seed=seed)
+    if out is not None:
+        model.save(out, overwrite=overwrite)
+
+
+def ensemble(
+    models: Iterable[Model | str | Path],
+    *,
+    out: str | Path | None = None,
+    device: str = "auto",
+    overwrite: bool = False,
+    evaluate: bool = True,
+    calibrate: bool = True,
+    valid_sample: int | None = None,
+    test_sample: int | None = None,
+) -> Model:
+    """Fold several models of one graph into one, whose score is the sum of theirs, and return it as `train` does.
+
+    models: two or more, or their folders; trained with other seeds or settings, but with the same score function. The
+    dimension of the new model is the sum of theirs. evaluate, calibrate: whether to test and to calibrate it.
+    InputError for models whose score is not a sum over coordinates.
+    """
+    members = [each if isinstance(each, Model) else load_model(each, device=device) for each in models]
+    if out is not None:
+        check_output(Path(out), overwrite=overwrite, test_sample=test_sample)
+    if len({each.dataset.fingerprint for each in members}) > 1:
+        raise InputError("The models of an ensemble need the same graph: these were trained on different ones.")
+    kge = fold_models([each.kge for each in members])
+    first = members[0]
+    config = first.config.changed(dim=kge.dim)
+    model = Model(kge, first.dataset, config, members=sum(each.members for each in members))
+    _finish(
+        model, out=out, overwrite=overwrite, evaluate=evaluate, calibrate=calibrate, valid_sample=valid_sample,
+        test_sample=test_sample,
+    )  # fmt: skip
     return model
 
 

@@ -1,4 +1,4 @@
-"""grash train, update, models and settings: train a model, continue its training, and list what can be chosen.
+"""grash train, update, ensemble, models and settings: train models, fold several into one, list what can be chosen.
 
 Under torchrun every process is a rank of one training: rank 0 prints the results, each rank its own errors.
 """
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -95,6 +96,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(rich_help_panel="Models")(options.with_options(train, settings=_SETTINGS, reading=READING))
     added = {name: READING[name] for name in ("separator", "header", "columns", "bad_lines", "literals", "format")}
     app.command(rich_help_panel="Models")(options.with_options(update, reading=added))
+    app.command(rich_help_panel="Models")(ensemble)
     app.command(rich_help_panel="More")(models)
     app.command(rich_help_panel="More")(settings)
 
@@ -393,6 +395,49 @@ def _show_report(report: UpdateReport) -> None:
     )
     if report.diff.n_new_relations:
         say("A new relation has few triples at first: check its answers before you rely on them.")
+
+
+def ensemble(
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL", help="Two model folders or more.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
+    device: Device = "auto",
+    valid_sample: Annotated[int | None, typer.Option(help="Validate on a random sample of that many triples.")] = None,
+    test_sample: Annotated[int | None, typer.Option(help="Test on a random sample of that many triples.")] = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Fold several models of one graph into one, whose score is the sum of theirs.
+
+    For models with the same score function, trained with other seeds or settings. The new model is tested, calibrated
+    and queried like any other; its dimension is the sum of theirs.
+    """
+    from grash.api.model import load_model
+    from grash.api.training import ensemble as fold
+    from grash.cli.query import show_evaluation
+
+    show_log()
+    members = [load_model(folder, device=device) for folder in models]
+    options: dict[str, Any] = {"valid_sample": valid_sample, "test_sample": test_sample}
+    folded = fold(members, out=out, device=device, overwrite=overwrite, **options)
+    names, all_models, mrrs = [*map(str, models), str(out)], [*members, folded], []
+    if len(folded.dataset.valid):
+        sample: dict[str, Any] = {"sample": valid_sample, "seed": folded.config.seed}
+        mrrs = [model.evaluate(split="valid", **sample).both.mrr for model in all_models]
+    rows = list(zip_longest(names, (model.kge.dim for model in all_models), mrrs))
+    if json:
+        found = [dict(zip(("model_folder", "dim", "valid_mrr"), row)) for row in rows]
+        as_json({**found.pop(), "members": found, "evaluation": folded.evaluation or None})
+        return
+    table(("model", ">dim", ">valid MRR"), [["" if cell is None else cell for cell in row] for row in rows])
+    if mrrs and mrrs[-1] <= max(mrrs[:-1]):
+        say("The ensemble is no better on valid than its best member: use that one.")
+    if folded.evaluation:
+        show_evaluation(folded.evaluation, source=folded.dataset.name, filtered_by=[folded.dataset.name])
+    show(f"\nSaved as {out}. Try:")
+    for words in _next_commands(folded.dataset, out):
+        show(f"  {command('grash', *words)}")
 
 
 def models(json: Json = False) -> None:

@@ -54,6 +54,7 @@ class KgeModel(ABC):
     name: ClassVar[str]
     dim_multiple: ClassVar[int] = 1  # by which the dimension must be divisible
     needs_reciprocal: ClassVar[bool] = False  # whether it can only ask for tails
+    additive: ClassVar[bool] = False  # whether the score (with norm 1) is a sum over coordinates of dim_multiple floats
     dropouts: ClassVar[tuple[str, ...]] = ()  # the settings of dropout inside its query
     n_biases: ClassVar[int] = 0  # floats at the end of an entity's row that are no part of its dimension; 0 at first
 
@@ -81,6 +82,11 @@ class KgeModel(ABC):
     @abstractmethod
     def pair(self) -> Pair:
         """The kind of comparison of a query and a candidate."""
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether rows of several such models side by side score the sum of their scores."""
+        return self.additive and self.pair != "l2"
 
     @abstractmethod
     def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:

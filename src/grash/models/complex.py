@@ -11,6 +11,7 @@ from grash.models.base import DotModel, Side
 class ComplEx(DotModel):
     name = "complex"
     dim_multiple = 2
+    additive = True
 
     def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         return product(known, relation, conjugate=side == "head")

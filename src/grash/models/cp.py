@@ -14,6 +14,7 @@ from grash.models.base import DotModel, Side, halves, joined
 class CP(DotModel):
     name = "cp"
     dim_multiple = 2
+    additive = True
 
     @staticmethod
     def relation_width(dim: int) -> int:

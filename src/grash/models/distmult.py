@@ -9,6 +9,7 @@ from grash.models.base import DotModel, Side
 
 class DistMult(DotModel):
     name = "distmult"
+    additive = True
 
     def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         return known * relation

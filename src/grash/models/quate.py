@@ -14,6 +14,7 @@ _SMALLEST = 1e-12  # length by which a relation of 0 is divided
 class QuatE(AutogradModel):
     name = "quate"
     dim_multiple = 4
+    additive = True
 
     def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         """A turn keeps lengths, so a head query turns the tail back, by the conjugate of the relation."""

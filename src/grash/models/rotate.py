@@ -20,6 +20,7 @@ _TILE = 1 << 24  # elements of (B, r, D/2) that relation scores use at once
 class RotatE(KgeModel):
     name = "rotate"
     dim_multiple = 2
+    additive = True
 
     @property
     def pair(self) -> Pair:

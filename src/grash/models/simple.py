@@ -15,6 +15,7 @@ from grash.models.base import Side, halves, joined
 class SimplE(AutogradModel):
     name = "simple"
     dim_multiple = 2
+    additive = True
 
     def query(self, known: Tensor, relation: Tensor, side: Side) -> Tensor:
         (first, second), (there, back) = halves(known), halves(relation)

@@ -56,6 +56,7 @@ class StoredModel:
     evaluation: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     calibration: dict[str, Any] | None = None
+    members: int = 1  # models folded into this one, if it is an ensemble
 
 
 def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) -> None:
@@ -66,7 +67,8 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
     with atomic_folder(folder, overwrite=overwrite, checksums=True) as temporary:
         write_tensors(model_tensors(model), temporary / "embeddings.safetensors")
         stored.dataset.save(temporary / "dataset")
-        about = {"config": stored.config, "evaluation": stored.evaluation, "history": stored.history}
+        about: dict[str, Any] = {"config": stored.config, "evaluation": stored.evaluation, "history": stored.history}
+        about |= {"members": stored.members} if stored.members > 1 else {}
         write_record(temporary, model, stored.dataset, about)
         if stored.calibration is not None:
             write_json(temporary / CALIBRATION_FILE, stored.calibration)
@@ -99,7 +101,7 @@ def check_model_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def write_record(folder: Path, model: KgeModel, dataset: Dataset, about: dict[str, Any]) -> None:
-    """Write model.json and the model card next to the tables. about: config, evaluation and history."""
+    """Write model.json and the model card next to the tables. about: config, evaluation, history, perhaps members."""
     record = {
         "schema": SCHEMA, "version": VERSION, "grash": __version__, "model": model.name, "dim": model.dim,
         "norm": model.norm, "reciprocal": model.reciprocal, "n_entities": dataset.n_entities,
@@ -146,7 +148,7 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
         counts = (record["n_entities"], record["n_relations"], record["dim"])
         config, evaluation = dict(record["config"]), dict(record["evaluation"])
         history = [dict(validation) for validation in record["history"]]
-        fingerprint = record["dataset"]["fingerprint"]
+        fingerprint, members = record["dataset"]["fingerprint"], int(record.get("members", 1))
     except _DAMAGE as error:
         raise FormatError(f"{folder} is a damaged model folder ({error}): train or copy it again.") from error
     for name in ("model", "dim", "norm", "reciprocal"):
@@ -160,7 +162,7 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
         raise FormatError(f"{folder} is a damaged model folder: its tables, names and model.json differ in size.")
     path = folder / CALIBRATION_FILE
     calibration = read_json(path, schema="grash-calibration", version=1) if path.is_file() else None
-    return StoredModel(model, dataset, config, evaluation, history, calibration)
+    return StoredModel(model, dataset, config, evaluation, history, calibration, members)
 
 
 def model_folder(folder: Path) -> Path:
@@ -223,7 +225,7 @@ tags: [knowledge-graph, knowledge-graph-embedding, link-prediction, {model}]
 # {title}
 
 A knowledge graph embedding model, trained with grash {version}. It predicts missing triples (head, relation, tail) of
-the graph that it was trained on; it knows no other entities.
+the graph that it was trained on; it knows no other entities.{members}
 
 ## Data
 
@@ -276,9 +278,11 @@ def model_card(record: dict[str, Any], dataset: Dataset) -> str:
     """Return the card of a model. record: the content of model.json."""
     config, name, model = record["config"], _plain(str(record["dataset"]["name"])), _plain(str(record["model"]))
     rows = {key: value for key, value in config.items() if key not in _RUN_SETTINGS}
+    n = record.get("members", 1)
     lines = [f"| {_plain(str(key))} | {_plain(str(value))} |" for key, value in rows.items()]
     return _CARD.format(
-        model=model, title=f"{model}, {record['dim']} floats per entity, on {name}",
+        model=model, members=f" It is an ensemble of {n} models, folded into one." if n > 1 else "",
+        title=f"{model}, {record['dim']} floats per entity, on {name}",
         version=__version__, graph=name, n_entities=dataset.n_entities, n_relations=dataset.n_relations,
         splits=", ".join(f"{len(part):,}" for part in (dataset.train, dataset.valid, dataset.test)),
         fingerprint=record["dataset"]["fingerprint"], results=_results(record.get("evaluation", {})),

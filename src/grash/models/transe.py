@@ -10,6 +10,7 @@ from grash.models.base import KgeModel, Side
 
 class TransE(KgeModel):
     name = "transe"
+    additive = True
 
     @property
     def pair(self) -> Pair:
