@@ -470,12 +470,14 @@ def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs,
         return None
     needed = _LEAST_FINAL * settings.max_epochs * per_epoch * settings.final_train
     usable, halving = final_seconds(state, left), state.sizes[:n_halving]
+    until_late = rounds_end(left, state.time_given if settings.final_train else 0.0)  # then trials are not run any more
     fewer = [(state.sizes[:n], 1.0) for n in range(len(state.sizes), n_halving, -1)]  # comparisons of finalists
     options = (*fewer, (halving, 1.0), (halving, 0.5), (halving, 1 / settings.eta))
     for sizes, share in options:
         if share < 1 and _repeats_last_round(state, settings, graphs, share):
             continue
-        if _rest_of_rounds(state, settings, graphs, sizes, share) + needed <= usable:
+        rest = _rest_of_rounds(state, settings, graphs, sizes, share)
+        if rest + needed <= usable and rest <= max(0.0, until_late):
             return _described(state, number, sizes, share, n_halving)
     why = f"rounds end after round {number - 1}: the rest of the time is for the final training"
     return {"round": number, "sizes": state.sizes[: number - 1], "why": [why]}
