@@ -66,6 +66,15 @@ def test_the_log_tells_why_the_final_training_starts_again(tmp_path: Path) -> No
     assert starts_again(state) == f"; its training starts again from the beginning, because {end}"
 
 
+def test_a_final_training_whose_learning_rate_has_another_length_starts_again(tmp_path: Path) -> None:
+    state = write_run(tmp_path / "run").state
+    winner_with(state, [0.2, 0.3])
+    assert state.winner is not None
+    state.configurations[state.winner].values["schedule"] = "cosine"
+    why = "its learning rate (schedule=cosine) depends on the length of the training"
+    assert starts_again(state) == f"; its training starts again from the beginning, because {why}"
+
+
 def test_the_report_does_not_name_the_trend_setting_for_finalists(tmp_path: Path) -> None:
     state = write_run(tmp_path / "run").state
     last = state.rounds[-1]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grash.formatting import format_duration
 from grash.search.ledger import SearchState
+from grash.search.trial import FIXED_LENGTH_SCHEDULES
 
 if TYPE_CHECKING:
     from grash.data.dataset import Dataset
@@ -53,11 +54,14 @@ def starts_again(state: SearchState) -> str:
         return ""
     if state.continued_by_final(state.winner) is not None:
         return ""
+    again = "; its training starts again from the beginning, because"
+    schedule = state.configurations[state.winner].values.get("schedule")
+    if schedule in FIXED_LENGTH_SCHEDULES and not past.plan.to_the_end:
+        return f"{again} its learning rate (schedule={schedule}) depends on the length of the training"
     whole = [r.results[state.winner] for r in state.rounds if r.plan.whole and state.winner in r.results]
     history = [v for result in whole for v in result.history] or past.results[state.winner].history
     best = max(history, key=lambda v: v.get("score", v["mrr"]))
-    better = f"it was better after {best['epoch']:.3g} epochs than after {past.plan.epochs:.3g}"
-    return f"; its training starts again from the beginning, because {better}"
+    return f"{again} it was better after {best['epoch']:.3g} epochs than after {past.plan.epochs:.3g}"
 
 
 def over_time(state: SearchState) -> str:
