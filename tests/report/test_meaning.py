@@ -85,6 +85,28 @@ def test_the_report_does_not_name_the_trend_setting_for_finalists(tmp_path: Path
     assert "its MRR was still rising: the score extrapolates it to all epochs." in text and "trend" not in text
 
 
+def test_a_higher_mrr_of_another_configuration_is_explained_by_the_metric_that_decides(tmp_path: Path) -> None:
+    state = write_run(tmp_path / "run").state
+    last, interval = state.rounds[-1], (0.1, 0.9)
+    last.before, last.plan = state.rounds[-2], replace(last.plan, compares_finalists=True, to_the_end=True, trend=0.0)
+    first, second, *rest = last.best(len(last.results))
+    for number in rest:
+        del last.results[number]
+
+    def compared(mrrs: tuple[float, float], scores: tuple[float, float], before: float) -> str:
+        for number, mrr, score in zip((first, second), mrrs, scores):
+            new = {"mrr": mrr, "score": score, "interval": interval, "epochs_before": 5.0, "history": []}
+            last.results[number] = replace(last.results[number], **new)  # type: ignore[arg-type]
+            earlier = replace(state.rounds[-2].results[number], score=before if number == first else 0.1)
+            state.rounds[-2].results[number] = earlier
+        return difference(last)
+
+    assert compared((0.3, 0.4), (0.7, 0.6), 0.5).endswith("The search's metric decides, not the MRR.")
+    assert compared((0.3, 0.4), (0.5, 0.6), 0.7).endswith(f"{first} had a score of 0.7000 in the round before.")
+    last.plan = replace(last.plan, to_the_end=False, trend=1.0)
+    assert "rising" not in compared((0.3, 0.4), (0.7, 0.6), 0.5)
+
+
 @pytest.mark.parametrize(
     ("seconds", "limit", "resumed", "expected"),
     [

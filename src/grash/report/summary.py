@@ -181,8 +181,9 @@ def higher_than(round_state: RoundState, first: TrialResult) -> TrialResult | No
     if round_state.plan.to_the_end:
         return None
     best = _highest(round_state)
-    rising = best is not None and (best.mrr or 0.0) > (first.mrr or 0.0) and best.rise < first.rise
-    return best if rising else None
+    if best is None or (best.mrr or 0.0) <= (first.mrr or 0.0) or (best.value or 0.0) <= (first.value or 0.0):
+        return None  # also if it is behind in the metric that decides
+    return best if best.rise < first.rise else None
 
 
 def difference(round_state: RoundState) -> str:
@@ -206,13 +207,8 @@ def difference(round_state: RoundState) -> str:
             text += f"; {close} of the {len(others)} others {overlap}, so the lead may be chance."
         else:
             text += ", and its interval is below the winner's." if lead >= 0 else "."
-        if lead < 0 and plan.to_the_end:
-            text += f" Configuration {first.number} had {round_state.score(first):.4f} in the round before."
-        elif lead < 0 and plan.compares_finalists and not plan.continues:
-            text += (
-                " Finalists are ranked by their score in the round before, times the ratio of their MRRs on the full"
-            )
-            text += " graph and on that round's graph after the same number of epochs."
+        if lead < 0:
+            text += _why_first(round_state, first, closest)
     if (higher := higher_than(round_state, first)) is not None:
         rise = f"the score adds {plan.trend:g} of the rise over the second half of the round (`trend`)."
         if plan.compares_finalists:
@@ -220,6 +216,20 @@ def difference(round_state: RoundState) -> str:
         text += f" Configuration {first.number} ranks before configuration {higher.number} ({higher.mrr:.4f}) "
         text += f"because its MRR was still rising: {rise}"
     return text
+
+
+def _why_first(round_state: RoundState, first: TrialResult, closest: TrialResult) -> str:
+    """Return why the best trial of a round ranks before one with a higher MRR, unless `higher_than` tells it."""
+    plan = round_state.plan
+    if first.score is not None and first.score >= (closest.score or 0.0):
+        return " The search's metric decides, not the MRR."
+    if plan.to_the_end:
+        what = "" if first.score is None else "a score of "
+        return f" Configuration {first.number} had {what}{round_state.score(first):.4f} in the round before."
+    if plan.compares_finalists and not plan.continues:
+        text = " Finalists are ranked by their score in the round before, times the ratio of their MRRs on the full"
+        return f"{text} graph and on that round's graph after the same number of epochs."
+    return ""
 
 
 @dataclass(frozen=True)
