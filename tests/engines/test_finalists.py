@@ -95,6 +95,25 @@ def test_the_time_left_counts_all_comparisons_before_they_open(whole: Path) -> N
     assert [summary._cost_left(early, number) for number in (2, 3, 4, 5)] == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [({"variant": "graph"}, [9, 3, 3, 3]), ({"guard_rails": True, "max_epochs": 10}, [9, 3, 2])],
+)
+def test_a_full_last_round_or_full_epochs_are_expected_before_it_opens(
+    tmp_path: Path, given: dict[str, Any], sizes: list[int]
+) -> None:
+    small_search(tmp_path / "run", **{**FINALISTS, **given}).run()
+    events, state = read_ledger(tmp_path / "run" / LEDGER_FILE), state_of(tmp_path / "run")
+    early = SearchState.replay(itertools.takewhile(lambda e: e["event"] != "round_closed", events))
+    assert early.sizes == sizes and len(state.rounds) == len(sizes)
+    for past in state.rounds[2:]:
+        number = past.plan.number
+        expected = sizes[number - 1] * past.plan.cost
+        assert summary._cost_left(early, number) == pytest.approx(expected, rel=0.05)
+        assert early.trains_to_the_end(number) == past.plan.to_the_end
+    assert summary._share_before(early) == 1.0  # the final training has nothing left
+
+
 def test_status_and_report_show_that_finalists_are_outside_the_budget(whole: Path) -> None:
     rounds = summary.summarize(state_of(whole), datetime.now(timezone.utc))["rounds"]
     assert [round_cells(entry)[-1] == "on top" for entry in rounds] == [False, False, True, True, True]
@@ -152,7 +171,7 @@ def test_the_plan_reserves_no_disk_for_finalists_that_are_not_saved(
 ) -> None:
     saved = small_search(tmp_path / "run", **FINALISTS).plan(probe=False)
     assert [r.disk_bytes > 0 for r in saved.rounds] == [False, False, True, True, True]
-    monkeypatch.setattr(schedule, "KEPT_BYTES", 1)
+    monkeypatch.setattr(ledger, "KEPT_BYTES", 1)
     assert [r.disk_bytes for r in small_search(tmp_path / "run", **FINALISTS).plan(probe=False).rounds] == [0, 0, 0]
 
 

@@ -19,7 +19,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from grash.errors import SearchFailed
-from grash.search import schedule
+from grash.search import ledger
 from grash.search.halving import next_action
 from grash.search.ledger import SearchState, select_best
 from grash.search.run_folder import BEST_FILE
@@ -454,7 +454,7 @@ def test_the_winner_continues_from_the_first_comparison_if_the_second_fails(tmp_
 
 def test_large_finalists_are_compared_once_because_their_states_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     settings, graphs = small(finalists=4)
-    monkeypatch.setattr(schedule, "KEPT_BYTES", 12 * graphs.n_entities * settings.dim - 1)
+    monkeypatch.setattr(ledger, "KEPT_BYTES", 12 * graphs.n_entities * settings.dim - 1)
     assert planned_sizes(8, settings, graphs) == [8, 4, 2, 2]
 
 

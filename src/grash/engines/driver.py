@@ -30,10 +30,10 @@ from grash.files import verify_folder
 from grash.search.callbacks import Callback, RunningSearch, report_event
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import RunTrials, advance
-from grash.search.ledger import SCHEMA, VERSION, Event, Ledger, SearchState, StopReason
+from grash.search.ledger import SCHEMA, VERSION, Event, Ledger, SearchState, StopReason, keeps_finalists
 from grash.search.proposals import make_configurations
 from grash.search.run_folder import BEST_FILE, RunFolder
-from grash.search.schedule import fitting_trials, keeps_finalists, plan_extension, planned_sizes, round_config
+from grash.search.schedule import fitting_trials, plan_extension, planned_sizes, round_config
 from grash.search.time_limit import Choice, TimeLimit, final_seconds, plan_change, resumed_limit, rounds_end
 from grash.search.trial import FINAL_VALIDATIONS, FIXED_LENGTH_SCHEDULES, MACHINE_FAULTS, Engine, Trial, TrialResult
 from grash.training.config import TrainConfig, make_config

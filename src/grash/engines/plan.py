@@ -25,8 +25,9 @@ from grash.kernels.device import compile_seconds, matmul_precision, n_cores
 from grash.kernels.storage import Placement
 from grash.search.graphs import SearchGraphs
 from grash.search.halving import new_state, simulate
+from grash.search.ledger import keeps_finalists
 from grash.search.proposals import make_configurations, score_count
-from grash.search.schedule import fitting_trials, keeps_finalists, planned_sizes, round_config
+from grash.search.schedule import fitting_trials, planned_sizes, round_config
 from grash.search.time_limit import LEVELS, Machine, Speed
 from grash.search.trial import FINAL_VALIDATIONS, Configuration, Round, TrialResult
 from grash.training.captured import uses_captured_step

@@ -368,11 +368,11 @@ def _n_rounds(state: SearchState) -> int:
 
 def _share_before(state: SearchState) -> float:
     """Return the share of the final training that a comparison of finalists is expected to have done."""
+    if state.winner is None and state.trains_to_the_end(len(state.sizes)):
+        return 1.0
     best = state.incumbent()
     if best is None:
         return 0.0
-    if state.winner is None and state.rounds[-1].plan.to_the_end:
-        return 1.0
     number = best.number if state.winner is None else state.winner
     past = state.continued_by_final(number)
     return 0.0 if past is None else past.plan.epoch_fraction

@@ -32,6 +32,7 @@ FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision
 CLOSE_MARGIN = 0.16  # relative to the best finalist after the first comparison (decision 0061)
 END_MARGIN = 0.04  # and before the last one, which trains to the end (decision 0062)
 TO_THE_END = 2  # finalists that are trained in full, at most
+KEPT_BYTES = 4 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
 _NOT_SYNCED = ("trial_started",)
 Event = dict[str, Any]
@@ -210,6 +211,7 @@ class SearchState:
     dataset: dict[str, Any] = field(default_factory=dict)  # name, fingerprint, counts
     sizes: list[int] = field(default_factory=list)  # number of trials of each round
     planned_trials: int = 1  # trials of the first round before any extension; the fidelities follow from it
+    planned_rounds: int = 0  # with the comparisons of finalists, before any change
     budget: float = 0.0
     configurations: dict[int, Configuration] = field(default_factory=dict)  # by number
     rounds: list[RoundState] = field(default_factory=list)
@@ -323,11 +325,33 @@ class SearchState:
         only the rest if the last round has the full graph.
         """
         halving = self.halving_sizes
-        last = self.rounds[len(halving) - 1].plan if len(self.rounds) >= len(halving) else None
-        if last is not None and last.whole:
-            return 1 - last.epoch_fraction
-        epochs = math.sqrt(min(1.0, self.budget / len(halving) / halving[-1]))
-        return (epochs / 4, 3 * epochs / 4, 1 - epochs)[number - len(halving) - 1]
+        if len(self.rounds) >= len(halving):
+            epochs = self.rounds[len(halving) - 1].plan.epoch_fraction
+        else:
+            fidelity = min(1.0, self.budget / len(halving) / halving[-1])
+            partial = fidelity if self._last_is_whole else math.sqrt(fidelity)
+            epochs = 1.0 if self.settings["variant"] == "graph" else partial
+        return (epochs / 4, 3 * epochs / 4, 1 - epochs)[self._comparison(number)]
+
+    def trains_to_the_end(self, number: int) -> bool:
+        """Return whether a round trains finalists to the end, or is expected to when it opens."""
+        if number <= len(self.rounds):
+            return self.rounds[number - 1].plan.to_the_end
+        second_is_full = self.settings["variant"] == "graph"
+        return number > len(self.halving_sizes) and self._comparison(number) >= 2 - second_is_full
+
+    def _comparison(self, number: int) -> int:
+        """Return which comparison of finalists a round is: 0, 1, or 2 for the one that trains to the end."""
+        return 2 if self._last_is_whole else number - len(self.halving_sizes) - 1
+
+    @property
+    def _last_is_whole(self) -> bool:
+        """Whether the last round has the full graph, or is expected to: then, one comparison is planned after it."""
+        n_halving = len(self.halving_sizes)
+        if len(self.rounds) >= n_halving:
+            return self.rounds[n_halving - 1].plan.whole
+        saved = keeps_finalists(self.dataset["n_entities"], self.settings["dim"])
+        return saved and self.planned_rounds == n_halving + 1
 
     @property
     def final(self) -> TrialResult | None:
@@ -346,6 +370,7 @@ class SearchState:
         self.settings, self.dataset = event["settings"], event["dataset"]
         self.sizes, self.budget = list(event["sizes"]), event["budget"]
         self.planned_trials = self.sizes[0] if self.sizes else 1
+        self.planned_rounds = len(self.sizes)
         self.max_retries = event["settings"].get("max_retries", self.max_retries)
         self.started_at = event["at"]
 
@@ -439,6 +464,11 @@ class SearchState:
         self.final_running = None
         for past in self.rounds:
             past.running = {}
+
+
+def keeps_finalists(n_entities: int, dim: int) -> bool:
+    """Return whether the state of a finalist is saved: float32 rows, up to three per entity."""
+    return n_entities * dim * 12 <= KEPT_BYTES
 
 
 def select_best(results: Iterable[TrialResult], count: int, score: Callable[[TrialResult], float]) -> list[int]:

@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from grash.errors import ConfigError
-from grash.search.ledger import TO_THE_END, SearchState
+from grash.search.ledger import TO_THE_END, SearchState, keeps_finalists
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
@@ -30,7 +30,6 @@ MIN_VALID = 1000  # and this number of validation triples
 ISOLATED_FROM = 0.25  # smaller graphs predict full-training performance better with random triples (decision 0039)
 ISOLATED_NOTE = "validation triples are isolated pairs, like the dataset's valid split: no other triple links them"
 CLOSEST = 3  # finalists that are compared again after more epochs, at most (decision 0061)
-KEPT_BYTES = 4 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
 MAX_SUBGRAPH = 0.5  # a subgraph that must be larger saves little, and the whole graph has the better validation
 _PARTS = 64  # steps in which the budget of an extension is tried
 
@@ -100,11 +99,6 @@ def _comparison_sizes(n_last: int, settings: SearchSettings, *, whole: bool) -> 
     if settings.variant != "graph":  # there, the second comparison has all epochs
         sizes.append(min(TO_THE_END, count))
     return sizes[-1:] if whole else sizes
-
-
-def keeps_finalists(n_entities: int, dim: int) -> bool:
-    """Return whether the state of a finalist is saved: float32 rows, up to three per entity."""
-    return n_entities * dim * 12 <= KEPT_BYTES
 
 
 def fitting_trials(settings: SearchSettings, graphs: Graphs) -> int:

@@ -18,13 +18,12 @@ from grash.errors import ConfigError
 from grash.evaluation.calibration import ranked_meanwhile
 from grash.formatting import format_duration, parse_duration
 from grash.kernels.device import compile_seconds
-from grash.search.ledger import SearchState
+from grash.search.ledger import SearchState, keeps_finalists
 from grash.search.proposals import score_count
 from grash.search.schedule import (
     CLOSEST,
     MIN_VALID,
     Graphs,
-    keeps_finalists,
     least_fraction,
     min_entities,
     plan_next_round,
@@ -523,7 +522,7 @@ def _rest_of_rounds(
             positives = min(1.0, settings.budget / n_halving / count) * full
             n_validations = 4 if this == n_halving else 2
         else:
-            n_validations = (1, 4, FINAL_VALIDATIONS // 2)[this - n_halving - 1]
+            n_validations = FINAL_VALIDATIONS // 2 if state.trains_to_the_end(this) else (1, 4)[this - n_halving - 1]
             positives = state.expected_cost(this) * full
         each = [_expected(state, n, n_entities, share * positives, n_validations * n_valid) for n in entrants]
         dearest = sorted(each, reverse=True)[:count]
