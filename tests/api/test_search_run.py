@@ -14,6 +14,7 @@ from grash.api.search import Search, SearchResult
 from grash.errors import ConfigError, SearchFailed
 from grash.kernels.device import use_torch_threads
 from grash.search.callbacks import OnChange
+from grash.search.settings import SearchSettings
 
 
 def test_several_models_share_the_rounds(tmp_path: Path) -> None:
@@ -34,6 +35,13 @@ def test_the_final_training_has_threads_of_its_own(
     monkeypatch.setattr("grash.engines.local.set_threads", seen.append)
     state = small_search(tmp_path / "run", **given).run().state
     assert state.final is not None and seen == [used[0]] * (len(seen) - 1) + [used[1]]
+
+
+@pytest.mark.parametrize(("threads", "final", "used"), [(1, None, 1), (1, 2, 1), (1, 8, 4), (4, 6, 4), (3, 9, 4)])
+def test_a_finalist_that_is_trained_to_the_end_has_half_of_the_threads_of_the_final_training(
+    threads: int, final: int | None, used: int
+) -> None:
+    assert SearchSettings(threads=threads, final_threads=final).threads_of(to_the_end=True) == used
 
 
 @pytest.mark.parametrize("variant", ["combined", "epoch"])

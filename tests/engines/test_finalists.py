@@ -79,6 +79,13 @@ def test_the_closest_finalists_continue_to_the_epochs_of_the_last_round(whole: P
         assert result.history[-1]["mrr"] == alone.history[-1]["mrr"]
 
 
+def test_they_have_threads_of_the_final_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr("grash.engines.local.set_threads", seen.append)
+    small_search(tmp_path / "run", **FINALISTS, final_threads=8).run()
+    assert set(seen[:-3]) == {1} and seen[-3:] == [4, 4, 8]
+
+
 def test_the_final_model_is_that_of_an_uninterrupted_training(whole: Path) -> None:
     state = state_of(whole)
     assert state.winner is not None

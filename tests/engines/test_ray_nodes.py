@@ -133,6 +133,12 @@ class TestTheFinalTraining:
         assert [s and s.cpus for s in shares] == [2, cpus]
 
 
+def test_a_finalist_that_is_trained_to_the_end_asks_for_its_threads(engine_on: Callable[..., RayEngine]) -> None:
+    engine = engine_on(FakeRay([FakeNode("north", cpus=8)]), threads=2, end_threads=4, final_threads=8)
+    needed = [engine._resources(replace(task_of(GIB), keep_best=keep_best)) for keep_best in (False, True)]
+    assert [each and each.cpus for each in needed] == [2, 4]
+
+
 def test_a_large_head_that_takes_no_trials_is_not_what_they_ask_for(engine_on: Callable[..., RayEngine]) -> None:
     ray = FakeRay([FakeNode("head", gib=64, cpus=0), FakeNode("east", gib=16), FakeNode("west", gib=16)])
     engine = engine_on(ray)

@@ -254,6 +254,23 @@ def test_the_rest_of_the_rounds_counts_the_validations_of_each_comparison(tmp_pa
     assert to_the_end - twice == pytest.approx(10 * (once - halving))
 
 
+def test_finalists_that_are_trained_to_the_end_share_the_pace_of_the_final_training(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0, n_trials=8), 1.0, clock=Clock())
+    del state.rounds[-1]
+    fine = make_settings(state.settings)
+
+    def seconds(factor: float, workers: int) -> float:
+        machine = {**state.time_plan["machine"], "final_factor": factor, "workers": workers}
+        state.time_plan = {**state.time_plan, "machine": machine}
+        return time_limit._rest_of_rounds(state, fine, NumberGraphs(fine), state.sizes, 1.0)
+
+    one = seconds(1.0, 2)  # each has a core
+    assert seconds(1.0, 1) == pytest.approx(2 * one)  # in turn
+    assert seconds(0.3, 2) == pytest.approx(0.6 * one)  # many cores: each has half of them
+    assert seconds(0.9, 2) == pytest.approx(one)
+    assert seconds(3.0, 1) == pytest.approx(3 * one)  # a GPU on which a stack is faster than one alone
+
+
 def test_without_final_training_late_rounds_have_all_the_time(tmp_path: Path) -> None:
     choice, clock = choose(60.0, final_train=False, n_trials=8), Clock()
     state, _ = timed_search(tmp_path / "a", choice, 1.3, clock=clock, final_train=False)

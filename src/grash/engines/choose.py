@@ -47,13 +47,13 @@ def choose_engine(
 
     device: auto, or names separated by commas (cuda:0,cuda:1). workers: their number on all devices.
     """
-    threads, final_threads = graphs.settings.threads, graphs.settings.threads_of(final=True)
-    models = graphs.settings.models
+    settings, models = graphs.settings, graphs.settings.models
+    threads, end_threads = settings.threads, settings.threads_of(to_the_end=True)
     devices = check_engine(name, device, workers, threads=threads, models=models, address=address)
     if name == "ray":
         return RayEngine(
-            folder, address=address, device=device, threads=threads, final_threads=final_threads, workers=workers,
-            timeout=timeout,
+            folder, address=address, device=device, threads=threads, end_threads=end_threads,
+            final_threads=settings.threads_of(final=True), workers=workers, timeout=timeout,
         )  # fmt: skip
     name = _resolve(name, devices, workers)
     if name == "stacked" and len(set(devices)) > 1:

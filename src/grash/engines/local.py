@@ -112,7 +112,8 @@ class TrialRunner:
         began, waiting = self._start_clock(), list(trials)
         results: list[TrialResult] = []
         try:
-            set_threads(self.settings.threads_of(final=trials[0].final))
+            first = trials[0]
+            set_threads(self.settings.threads_of(final=first.final, to_the_end=first.keep_best))
             graph = self.graphs.subgraph(trials[0].fractions, trials[0].isolated)
             trainings = [self._training(trial, graph, report) for trial in trials]
             share = trials[0].work_share

@@ -189,7 +189,8 @@ def _plan_rounds(
         subgraph = graphs.subgraph(() if plan.whole else plan.fractions, plan.isolated)
         data = TrainingData(subgraph.dataset, device, seed=settings.seed)
         before = state.rounds[plan.number - 2].plan.positives if plan.continues else 0
-        this = _plan_round(plan, data, configs, len(entrants), plan.positives - before, settings.threads, measured)
+        threads = settings.threads_of(to_the_end=plan.to_the_end)
+        this = _plan_round(plan, data, configs, len(entrants), plan.positives - before, threads, measured)
         billed = plan.cost * sum(c.relative_cost for c in configurations if c.number in entrants)
         billed = 0.0 if plan.compares_finalists else billed
         is_saved = keeps_state and plan.number < len(state.sizes)

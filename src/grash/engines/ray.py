@@ -85,7 +85,7 @@ class _Worker:
 
 class RayEngine:
     """address: HOST:PORT of the cluster's head, or None (see `connect`). device: auto, cpu or cuda. workers: trials
-    at a time on all nodes together."""
+    at a time on all nodes together. end_threads: of a finalist that is trained to the end."""
 
     def __init__(
         self,
@@ -94,12 +94,13 @@ class RayEngine:
         address: str | None = None,
         device: str = "auto",
         threads: int = 1,
+        end_threads: int = 1,
         final_threads: int = 1,
         workers: int | None = None,
         timeout: float | None = None,
     ) -> None:
         self.folder, self.timeout = Path(folder).resolve(), timeout
-        self.threads, self.final_threads = threads, final_threads
+        self.threads, self.end_threads, self.final_threads = threads, end_threads, final_threads
         self._ray, self._is_ours = connect(address)
         self.max_running = workers or 1024
         self._gpu = device == "cuda" or (device == "auto" and any(n.gpus for n in alive_nodes(self._ray)))
@@ -186,8 +187,10 @@ class RayEngine:
         if not known and not (self._probe_node(trial) and nodes):
             return None
         largest, plan, threads = max(node.memory for node in nodes), None, self.threads
+        if trial.in_full:
+            wanted = self.final_threads if trial.final else self.end_threads
+            threads = max(threads, min(wanted, max(int(node.cpus) for node in nodes)))
         if trial.final:
-            threads = max(threads, min(self.final_threads, max(int(node.cpus) for node in nodes)))
             device = torch.device(self.devices[0])
             plan = plan_final_training(trial, self._dataset, device, gpu_bytes=self._gpu_bytes)
         return trial_resources(trial, threads, node_bytes=largest, gpu_bytes=self._gpu_bytes, plan=plan)

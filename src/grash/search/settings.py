@@ -17,6 +17,7 @@ from grash.formatting import parse_duration
 from grash.models import MODELS, model_name, unknown_model
 from grash.reduction.cores import Degree
 from grash.reduction.subgraph import Reduction
+from grash.search.ledger import TO_THE_END
 from grash.training.config import ALIASES as TRAIN_ALIASES
 from grash.training.config import MAX_SEED, Settings, TrainConfig, by_setting
 
@@ -86,7 +87,10 @@ class SearchSettings(Settings):
     final_train: bool = Field(True, description="Train the winner on the full graph.")
     threads: int = Field(1, ge=1, le=1024, description="CPU threads of a trial; results on a CPU depend on it.")
     final_threads: int | None = Field(
-        None, ge=1, le=1024, description="CPU threads of the final training (as `threads`)."
+        None,
+        ge=1,
+        le=1024,
+        description="CPU threads of the final training (as `threads`); a finalist that is trained to the end has half.",
     )
     max_retries: int = Field(2, ge=0, le=100, description="Retries of a trial that ran out of memory or was killed.")
     initial: tuple[dict[str, Any], ...] = Field((), description="Configurations of the user: values and origin.")
@@ -119,8 +123,12 @@ class SearchSettings(Settings):
     def full_budget(self) -> Fraction:
         return Fraction(str(self.budget))
 
-    def threads_of(self, *, final: bool) -> int:
-        return self.final_threads or self.threads if final else self.threads
+    def threads_of(self, *, final: bool = False, to_the_end: bool = False) -> int:
+        """Return the CPU threads of a trial, of the final training, or of a finalist that is trained to the end."""
+        final_threads = self.final_threads or self.threads
+        if to_the_end:  # two may run at a time; the same number if they do not, since results depend on it
+            return max(self.threads, final_threads // TO_THE_END)
+        return final_threads if final else self.threads
 
 
 PRESETS: dict[str, dict[str, Any]] = {

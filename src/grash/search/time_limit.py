@@ -526,7 +526,10 @@ def _rest_of_rounds(
             positives = state.expected_cost(this) * full
         each = [_expected(state, n, n_entities, share * positives, n_validations * n_valid) for n in entrants]
         dearest = sorted(each, reverse=True)[:count]
-        total += -(-count // machine.workers) * (sum(dearest) / len(dearest) + machine.trial_seconds)
+        waves = float(-(-count // machine.workers))
+        if state.trains_to_the_end(this):  # together in the threads of the final training; on a GPU, as one alone
+            waves = max(machine.final_factor, min(waves, count * machine.final_factor))
+        total += waves * (sum(dearest) / len(dearest) + machine.trial_seconds)
     return total * _pace(state)
 
 
