@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import torch
 import grash
 from engines.searches import essence, shifts, small_search, state_of
 from grash.api.search import Search
+from grash.engines.driver import Driver
 from grash.report import summary
 from grash.report.live import round_cells
 from grash.search import ledger, schedule
 from grash.search.callbacks import OnChange
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
+from grash.search.trial import Trial
 from grash.training import loop
 from grash.training.config import make_config
 
@@ -84,6 +87,25 @@ def test_they_have_threads_of_the_final_training(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("grash.engines.local.set_threads", seen.append)
     small_search(tmp_path / "run", **FINALISTS, final_threads=8).run()
     assert set(seen[:-3]) == {1} and seen[-3:] == [4, 4, 8]
+
+
+def test_the_final_training_is_billed_from_where_the_time_cut_its_comparison_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited(self: Driver, trial: Trial) -> Trial:
+        return replace(trial, seconds_limit=0.0) if trial.keep_best else trial
+
+    monkeypatch.setattr(Driver, "_limited", limited)
+    small_search(tmp_path / "run", **FINALISTS, max_epochs=2).run()
+    state = state_of(tmp_path / "run")
+    second, end = state.rounds[-2:]
+    assert state.winner is not None and state.final is not None and state.continued_by_final(state.winner) is end
+    assert all(r.out_of_time and r.positives == 0 for r in end.results.values())
+    before = state.final.epochs_before
+    assert before == end.ended_at(state.winner) == pytest.approx(second.plan.epochs, rel=0.01)  # its last full batch
+    assert state.final.positives == round((2 - before) * len(shifts().train))
+    late = f"stopped after {before:.3g} of 2 epochs: the time was over"
+    assert (tmp_path / "run" / "log.txt").read_text(encoding="utf-8").count(late) == 2
 
 
 def test_the_final_model_is_that_of_an_uninterrupted_training(whole: Path) -> None:

@@ -239,6 +239,19 @@ def test_the_final_training_has_the_epochs_of_the_comparison_that_it_continues(t
     assert change["final_epochs"] == time_limit._round_down(few)
 
 
+def test_a_winner_that_the_end_of_the_time_cut_off_is_trained_further(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0, n_trials=8), 1.0, clock=Clock())
+    end, winner, fine = state.rounds[-1], state.winner, make_settings(state.settings)
+    assert end.plan.to_the_end and winner is not None
+    history = [{"epoch": 0.8 * fine.max_epochs, "mrr": end.results[winner].mrr}]
+    end.results[winner] = replace(end.results[winner], history=history)
+    assert time_limit._final_change(state, fine, 5.0) == {"final_epochs": fine.max_epochs, "why": []}  # by itself
+    end.results[winner] = replace(end.results[winner], out_of_time=True)
+    few = final_seconds(state, 5.0) / time_limit._final_epoch_seconds(state, winner)  # type: ignore[operator]
+    [why] = time_limit._final_change(state, fine, 5.0)["why"]
+    assert f"about {time_limit._round_down(few + 0.8 * fine.max_epochs):g} expected" in why
+
+
 def test_the_rest_of_the_rounds_counts_the_validations_of_each_comparison(tmp_path: Path) -> None:
     state, _ = timed_search(tmp_path / "a", choose(300.0, n_trials=8), 1.0, clock=Clock())
     assert state.sizes == [8, 2, 2, 2, 2]

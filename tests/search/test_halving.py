@@ -473,6 +473,28 @@ def test_the_two_closest_of_the_second_comparison_are_trained_to_the_end() -> No
     assert len(clear.rounds) == 4 and clear.winner == 0  # more than 4 % behind
 
 
+def test_a_finalist_that_the_end_of_the_time_cut_off_is_compared_up_to_there() -> None:
+    settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0)
+    state = decide(settings, graphs, score=lambda r, n: 0.3 - 0.001 * n)
+    end, epochs = state.rounds[4], settings.max_epochs
+    assert end.plan.to_the_end and end.best(2) == [0, 1]
+
+    def result(number: int, values: list[float], **fields: Any) -> None:
+        history = [{"epoch": (0.6 + 0.1 * i) * epochs, "mrr": mrr} for i, mrr in enumerate(values)]
+        end.results[number] = replace(end.results[number], history=history, mrr=max(values), **fields)
+
+    result(0, [0.31, 0.32, 0.35, 0.36, 0.37])
+    result(1, [0.32, 0.33], out_of_time=True)
+    assert end.cut_at == end.ended_at(1) == pytest.approx(0.7 * epochs) and end.ended_at(0) == epochs
+    assert end.best(2) == [1, 0] and [end.score(end.results[n]) for n in (0, 1)] == [0.32, 0.33]
+    result(1, [0.32, 0.33], out_of_time=False)  # it stopped early by itself
+    assert end.cut_at is None and end.best(2) == [0, 1]
+    end.results[1] = replace(end.results[1], history=[{"epoch": 0.5 * epochs, "mrr": 0.305}], out_of_time=True)
+    assert end.score(end.results[0]) == 0.3  # of the round before: all validations of this one came later
+    end.results[0] = replace(end.results[0], epochs_before=0.0)
+    assert end.score(end.results[0]) == 0.31
+
+
 def test_after_a_last_round_on_the_full_graph_the_closest_are_trained_to_the_end() -> None:
     settings, graphs = small(finalists=4, eta=4, n_trials=16, trend=0.0, guard_rails=True)
     few = replace(graphs, n_entities=3000, n_train=8000, n_valid=1100)  # a subgraph would have too few validations

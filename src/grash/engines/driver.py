@@ -316,7 +316,7 @@ class Driver:
         if config.schedule in FIXED_LENGTH_SCHEDULES and not as_planned:
             return {}  # its learning rates are those of a training of another length
         verify_folder(saved)
-        return {"continues": str(saved.relative_to(self.folder.path)), "epochs_before": last.plan.epochs}
+        return {"continues": str(saved.relative_to(self.folder.path)), "epochs_before": last.ended_at(number)}
 
     def _trial(
         self, number: int, configuration: int, config: TrainConfig, sizes: tuple[int, int, int, int], **fields: Any

@@ -212,7 +212,9 @@ class TrialRunner:
         billed = self._billed(trial, "ok", min(ended, config.epochs))
         result = replace(billed, mrr=best.mrr, score=best.score, interval=state.interval, history=history)
         if not trial.final:
-            return result
+            waits = config.patience is None or state.validations_since_best < config.patience
+            late = trial.seconds_limit is not None and round(ended, 2) < round(config.epochs, 2) and waits
+            return replace(result, out_of_time=late)
         dataset = graph.dataset
         found = evaluate(state.model, dataset, seed=config.seed).to_dict() if len(dataset.test) else {}
         calibration = calibrate(state.model, dataset, seed=config.seed)

@@ -61,7 +61,7 @@ def starts_again(state: SearchState) -> str:
     whole = [r.results[state.winner] for r in state.rounds if r.plan.whole and state.winner in r.results]
     history = [v for result in whole for v in result.history] or past.results[state.winner].history
     best = max(history, key=lambda v: v.get("score", v["mrr"]))
-    return f"{again} it was better after {best['epoch']:.3g} epochs than after {past.plan.epochs:.3g}"
+    return f"{again} it was better after {best['epoch']:.3g} epochs than after {past.ended_at(state.winner):.3g}"
 
 
 def over_time(state: SearchState) -> str:

@@ -150,6 +150,9 @@ class ProgressLines:
                         continue  # it never ran; one warning counts all of them
                     done, cost = f"{len(ended)}/{n_trials}", f"{result.cost:.3g} full runs"
                     score = f"{_score_text(result)}  {cost}  {format_duration(result.seconds)}"
+                    if result.out_of_time:
+                        last = result.history[-1]["epoch"]
+                        score += f"  stopped after {last:.3g} of {plan.epochs:.3g} epochs: the time was over"
                     self._write(f"round {number}  {done}  configuration {n}  {score}")
         survivors = round_state.survivors
         if survivors and not self._closed[number]:

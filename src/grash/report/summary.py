@@ -221,6 +221,8 @@ def difference(round_state: RoundState) -> str:
 def _why_first(round_state: RoundState, first: TrialResult, closest: TrialResult) -> str:
     """Return why the best trial of a round ranks before one with a higher MRR, unless `higher_than` tells it."""
     plan = round_state.plan
+    if round_state.cut_at is not None:
+        return f" They are compared after {round_state.cut_at:.3g} epochs, where the time was over for one of them."
     if first.score is not None and first.score >= (closest.score or 0.0):
         return " The search's metric decides, not the MRR."
     if plan.to_the_end:
@@ -375,7 +377,7 @@ def _share_before(state: SearchState) -> float:
         return 0.0
     number = best.number if state.winner is None else state.winner
     past = state.continued_by_final(number)
-    return 0.0 if past is None else past.plan.epoch_fraction
+    return 0.0 if past is None else past.plan.epoch_fraction * past.ended_at(number) / past.plan.epochs
 
 
 def _cost_left(state: SearchState, number: int) -> float:

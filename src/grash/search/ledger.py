@@ -156,16 +156,30 @@ class RoundState:
 
         Of a finalist in the first comparison: its score in the last round times its MRR on the full graph, divided by
         its MRR on the last round's graph after the same number of epochs, so that a slow start cancels (decision 0043).
-        Of one that was trained to the end: its best MRR, which may be that of the training that it continued (0062).
+        Of one that was trained to the end: its best MRR, which may be that of the training that it continued (0062). If
+        the time was over before one of them ended, only up to the epoch that it reached.
         """
         value = result.value or 0.0
         if self.before is None or result.number not in self.before.results:
             return value + self.plan.trend * result.rise
         earlier = self.before.results[result.number]
         if self.plan.to_the_end:
-            return max(value, earlier.value or 0.0) if result.epochs_before else value
+            found = [value] if self.cut_at is None else result.values_until(self.cut_at)
+            if result.epochs_before:
+                return max([*found, earlier.value or 0.0])
+            return max(found or [result.value_at(0.0) or 0.0])
         then = earlier.value_at(self.plan.epochs)
         return self.before.score(earlier) * (value / then if then else 1.0)
+
+    @property
+    def cut_at(self) -> float | None:
+        """The epoch up to which finalists are compared, if the time was over before one of them was trained."""
+        return min((r.history[-1]["epoch"] for r in self.results.values() if r.out_of_time), default=None)
+
+    def ended_at(self, number: int) -> float:
+        """Return the epochs after which a training ended: as planned, or earlier if it was to be trained to the end."""
+        history = self.results[number].history if self.plan.to_the_end else []
+        return min(self.plan.epochs, history[-1]["epoch"]) if history else self.plan.epochs
 
     def best(self, count: int, among: Iterable[int] | None = None, models: Models | None = None) -> list[int]:
         """Return the best configurations, best first; `among` restricts to some that all have a result.

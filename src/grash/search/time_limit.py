@@ -427,9 +427,9 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     if per_epoch is None or state.winner is None:
         return {"final_epochs": epochs, "why": []}
     most = epochs if given else max(epochs, MAX_EPOCHS)
-    done = _epochs_before(state, state.winner)
-    if done >= epochs and _ends_early_or_by_plan(state, state.winner):
+    if _ended_by_itself(state, state.winner):
         return {"final_epochs": epochs, "why": []}
+    done = _epochs_before(state, state.winner)
     fitting = min(most, max(0.01, done + final_seconds(state, left) / per_epoch))
     fitting = max(_round_down(fitting), epochs if fitting >= epochs else 0.0)
     if fitting > epochs:
@@ -444,13 +444,13 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     return {"final_epochs": fitting if needs_all else epochs, "why": why}
 
 
-def _ends_early_or_by_plan(state: SearchState, winner: int) -> bool:
+def _ended_by_itself(state: SearchState, winner: int) -> bool:
     """Return whether a winner that was trained to the end stopped early, or has a learning rate that ends there."""
     compared, values = state.continued_by_final(winner), state.configurations[winner].values
-    assert compared is not None
-    history = compared.results[winner].history
-    stopped = bool(history) and history[-1]["epoch"] < 0.999 * compared.plan.epochs
-    return stopped or values.get("schedule") in FIXED_LENGTH_SCHEDULES
+    if compared is None or not compared.plan.to_the_end:
+        return False
+    early = compared.ended_at(winner) < 0.999 * compared.plan.epochs and not compared.results[winner].out_of_time
+    return early or values.get("schedule") in FIXED_LENGTH_SCHEDULES
 
 
 def _epochs_before(state: SearchState, winner: int) -> float:
@@ -458,7 +458,7 @@ def _epochs_before(state: SearchState, winner: int) -> float:
     compared, values = state.continued_by_final(winner), state.configurations[winner].values
     if compared is None:
         return 0.0
-    return compared.plan.epochs if keeps_finalists(compared.plan.n_entities, make_config(values).dim) else 0.0
+    return compared.ended_at(winner) if keeps_finalists(compared.plan.n_entities, make_config(values).dim) else 0.0
 
 
 def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs, left: float) -> dict[str, Any] | None:

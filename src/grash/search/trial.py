@@ -161,6 +161,7 @@ class TrialResult(_Record):
     traceback: str = ""
     evaluation: dict[str, Any] | None = None  # test metrics of the final training
     score: float | None = None  # the search's metric in the best validation, if it is not the MRR
+    out_of_time: bool = False  # a finalist that should be trained to the end stopped before, since the time was over
 
     @property
     def value(self) -> float | None:
@@ -179,6 +180,10 @@ class TrialResult(_Record):
     def ends_at_best(self) -> bool:
         """Whether no validation of this round was better than the last one."""
         return all(_value(v) <= _value(self.history[-1]) for v in self.history)
+
+    def values_until(self, epochs: float) -> list[float]:
+        """Return what the validations up to this number of epochs found."""
+        return [_value(v) for v in self.history if v["epoch"] <= epochs]
 
     def value_at(self, epochs: float) -> float | None:
         """Return what the validation nearest to this number of epochs found; None if there was none."""
