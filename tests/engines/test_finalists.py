@@ -195,6 +195,21 @@ def test_the_estimate_of_seconds_counts_the_validations_of_each_round(
     assert plan.final is not None and plan.final.seconds == 0.0  # the winner is trained already
 
 
+def test_finalists_whose_states_do_not_fit_on_the_disk_start_again(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("grash.engines.local.free_disk", lambda folder: 0)
+    small_search(tmp_path / "run", **FINALISTS).run()
+    state, saved = state_of(tmp_path / "run"), state_of(whole)
+    assert state.finished and state.winner == saved.winner and state.final is not None
+    for past in state.rounds[-2:]:
+        assert past.plan.continues and {r.epochs_before for r in past.results.values()} == {0.0}
+    for number, result in state.rounds[-2].results.items():  # a state would have changed nothing but the cost
+        assert result.mrr == saved.rounds[-2].results[number].mrr
+    assert state.final.positives == round(4 * len(shifts().train))
+    assert "State of configuration" in caplog.text and "only 0 B is free. If its training is continued" in caplog.text
+
+
 def test_the_plan_reserves_no_disk_for_finalists_that_are_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,13 +26,22 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from grash.engines.memory import choose_device, fits
-from grash.engines.trainer import Ended, TrainingData, can_stack, run_trainings, set_threads, stack_key
+from grash.engines.memory import choose_device, fits, free_disk
+from grash.engines.trainer import (
+    Ended,
+    TrainingData,
+    can_stack,
+    checkpoint_fits,
+    run_trainings,
+    set_threads,
+    stack_key,
+)
 from grash.errors import Diverged, FormatError, GrashError, OutputError, is_memory_error
 from grash.evaluation.calibration import calibrate
 from grash.evaluation.evaluate import evaluate
 from grash.evaluation.ranking import default_work_bytes
 from grash.files import verify_folder
+from grash.formatting import format_bytes
 from grash.kernels.storage import to_float32
 from grash.models.store import StoredModel, save_model
 from grash.reduction.subgraph import Subgraph
@@ -177,12 +186,26 @@ class TrialRunner:
             watch,
             initialize,
             initial_step,
-            keep=(lambda state: save_for_next_round(state, folder / "state", trial.keep_best)) if trial.keep else None,
+            keep=(lambda state: self._keep(trial, state)) if trial.keep else None,
             belongs_to={"trial": [trial.round, trial.number, list(trial.fractions)]},
             placement=trial.placement,
             keep_best=trial.in_full,
             deadline=deadline if trial.in_full else None,
         )
+
+    def _keep(self, trial: Trial, state: TrainState) -> None:
+        """Save the state that a later training continues from. A finalist without one starts again, so a disk that is
+        too full does not end the search; rounds of variant=epoch and warm starts need their states."""
+        folder = self.folder / trial.folder / "state"
+        needed = self.settings.variant == "epoch" or self.settings.warm_start != "off"
+        n_bytes, free = state.nbytes, free_disk(folder)
+        if needed or checkpoint_fits(n_bytes, free):
+            save_for_next_round(state, folder, trial.keep_best)
+        else:
+            log.warning(
+                "State of %s not saved: it needs %s, only %s is free. If its training is continued, it starts again.",
+                trial.name, format_bytes(n_bytes), format_bytes(free),
+            )  # fmt: skip
 
     def _initializer(self, trial: Trial, graph: Subgraph) -> tuple[Callable[[TrainState], None] | None, int]:
         """Return the function that fills a new state from the round before, and the step of that state."""
