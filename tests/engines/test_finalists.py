@@ -108,6 +108,12 @@ def test_the_final_training_is_billed_from_where_the_time_cut_its_comparison_off
     assert (tmp_path / "run" / "log.txt").read_text(encoding="utf-8").count(late) == 2
 
 
+def test_the_winner_is_the_same_without_a_final_training(whole: Path, tmp_path: Path) -> None:
+    small_search(tmp_path / "run", **FINALISTS, final_train=False).run()
+    state, expected = state_of(tmp_path / "run"), state_of(whole)
+    assert state.rounds[-1].plan.to_the_end and state.winner == expected.winner and state.final is None
+
+
 def test_the_final_model_is_that_of_an_uninterrupted_training(whole: Path) -> None:
     state = state_of(whole)
     assert state.winner is not None
