@@ -9,6 +9,10 @@ from grash.formatting import format_bytes, format_duration, format_number
     ("seconds", "text"),
     [
         (0, "0.0 s"),
+        (0.0004, "0.0 s"),
+        (0.0123, "12 ms"),
+        (0.0994, "99 ms"),
+        (0.0996, "0.1 s"),
         (9.94, "9.9 s"),
         (9.97, "10 s"),
         (119.4, "119 s"),

@@ -18,7 +18,9 @@ HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f\u
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in the largest useful unit: "4.2 s", "90 s", "45 min", "3 h 05 min"."""
+    """Return a duration in the largest useful unit: "40 ms", "4.2 s", "90 s", "45 min", "3 h 05 min"."""
+    if 0.0005 <= seconds < 0.0995:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 119.5:

@@ -136,7 +136,7 @@ def test_a_search_that_is_as_fast_as_measured_runs_as_planned(tmp_path: Path) ->
 def test_a_fast_machine_trains_the_winner_longer_unless_epochs_are_given(tmp_path: Path) -> None:
     choice = choose(60.0)
     state, _ = timed_search(tmp_path / "a", choice, 0.2, clock=Clock())
-    assert state.final_epochs > choice.settings["max_epochs"] and "as they fit" in state.changes[-1]
+    assert state.final_epochs > choice.settings["max_epochs"] and "because time is left" in state.changes[-1]
     state, _ = timed_search(tmp_path / "b", choose(60.0, max_epochs=20.0), 0.2, clock=Clock())
     assert state.final_epochs == 20.0
 

@@ -118,6 +118,16 @@ def test_a_short_time_says_what_is_cut() -> None:
     assert not long.cut and not any("cut" in line for line in long.sentences())
 
 
+def test_what_was_measured_is_said_as_seconds_of_this_graph() -> None:
+    fast, slow = (choose_settings(600, sizes(), [machine(slowness)], SCORES) for slowness in (1.0, 20.0))
+    dim = fast.settings["dim"]
+    speed, scores = fast.machine.speeds["complex"], SCORES["complex"][0]
+    assert fast.epoch == pytest.approx(32_888 * speed.train(dim, scores))
+    assert fast.validation == pytest.approx(speed.validate(sizes().n_valid, 2034, dim))
+    assert f"for an epoch of complex with dim {dim} on the full graph" in fast.sentences()[1]
+    assert slow.sentences()[-2].startswith("planned: ") and "late" not in " ".join(slow.sentences())
+
+
 def test_the_way_to_run_trials_that_allows_more_is_chosen() -> None:
     several = machine(workers=2, start_seconds=4.0)
     in_turn = machine(engine="sequential")
@@ -134,6 +144,8 @@ def test_a_time_that_is_too_short_names_the_time_that_is_needed() -> None:
 
 def test_a_start_that_takes_longer_than_the_time_leaves_the_smallest_search_and_says_that_it_is_late() -> None:
     choice = choose_settings(30, sizes(), [machine()], SCORES, used=45.0)
+    assert "late: 30 s is too short, the smallest search ends after about" in "\n".join(choice.sentences())
+    assert not any(line.startswith("planned") for line in choice.sentences())
     assert choice.level == 0 and choice.settings["n_trials"] == 1
     assert 45 < choice.planned < choice.limit == choice.to_json()["limit"] < 60
     assert any(line.startswith("late: ") for line in choice.sentences())

@@ -103,7 +103,7 @@ def say_when_compiling() -> None:
     """Say once why nothing happens, if loops have to be compiled first."""
     from grash.kernels.device import call_when_compiling
 
-    call_when_compiling(lambda: say("The first run after an installation compiles for about 20 s …"))
+    call_when_compiling(lambda: say("Compiling, once after an installation: up to a minute in all …"))
 
 
 def command(*words: object) -> str:

@@ -387,8 +387,9 @@ def _print_final(result: SearchResult, final: TrialResult) -> None:
 
 def _print_status(summary: dict[str, Any], run: Path) -> None:
     show(f"{summary['dataset'].get('name', '')}, {', '.join(summary['models'])}: {summary['status']}\n")
-    table([f">{name}" for name in ROUND_COLUMNS], [round_cells(entry) for entry in summary["rounds"]])
-    show()
+    if summary["rounds"]:
+        table([f">{name}" for name in ROUND_COLUMNS], [round_cells(entry) for entry in summary["rounds"]])
+        show()
     for line in summary_lines(summary):
         show(line)
     found = summary["winner"] or summary["incumbent"]

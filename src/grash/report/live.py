@@ -163,7 +163,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if winner and winner["test"]:
         lines.append(f"{'test':<8}{mrr_text(winner['test'].get('mrr'), winner['test']['interval'])}")
     left = "" if summary["seconds_left"] is None else f", about {format_duration(summary['seconds_left'])} left"
-    lines.append(f"{'budget':<8}{budget['spent']:.3g} of {budget['planned']:g} full runs")
+    if summary["rounds"]:
+        lines.append(f"{'budget':<8}{budget['spent']:.3g} of {budget['planned']:g} full runs")
     of_time = f" of {format_duration(summary['time'])}" if summary.get("time") else ""
     lines.append(f"{'time':<8}{format_duration(summary['seconds'])}{of_time}{left}")
     lines += [f"{'changed':<8}{change}" for change in summary.get("changes", [])]

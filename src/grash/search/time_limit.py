@@ -11,7 +11,7 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from grash.errors import ConfigError
@@ -190,6 +190,8 @@ class Choice:
     given: tuple[str, ...]  # settings that were not chosen
     cut: tuple[str, ...]  # what a search without a limit would have more of
     compiled: float = 0.0  # seconds of compiling before the search, which are not part of the time
+    epoch: float = 0.0  # expected seconds of an epoch of the first model on the full graph
+    validation: float = 0.0  # and of ranking valid
 
     @property
     def planned(self) -> float:
@@ -208,20 +210,22 @@ class Choice:
     def sentences(self) -> list[str]:
         """Return what was chosen and why, in sentences."""
         s, machine = self.settings, self.machine
-        speed = machine.speeds[s["models"][0]]
         parts = ", ".join(f"{name} {format_duration(value)}" for name, value in self.seconds.items() if value >= 0.05)
-        rank = speed.validate(1000, 1000, s["dim"])
         trials = f"{s['n_trials']} configurations" if s["n_trials"] > 1 else "1 configuration, the best published one"
         lines = [
             f"time: {format_duration(self.time)}; {format_duration(self.used)} went to reading the graph and measuring "
             f"this machine ({machine.name}){self._start_sentence()}",
-            f"measured: {1e6 * speed.train(s['dim'], 0):.3g} µs per triple and {1e9 * s['dim'] * speed.per_score:.3g} "
-            f"ns per score in training, {1e3 * rank:.3g} ms to rank 1,000 triples among 1,000 entities",
+            f"measured: about {format_duration(self.epoch)} for an epoch of {s['models'][0]} with dim {s['dim']} on "
+            f"the full graph, {format_duration(self.validation)} to rank valid",
             f"chosen: {', '.join(s['models'])}, dim {s['dim']}, {s['max_epochs']:g} epochs, {trials}",
-            f"planned: {parts}; {format_duration(self.planned)} of {format_duration(self.time)} in all",
         ]
         if self.limit > self.time:
-            lines.append(f"late: the smallest search starts so late that it ends after {format_duration(self.limit)}")
+            limit = format_duration(self.limit)
+            lines.append(
+                f"late: {format_duration(self.time)} is too short, the smallest search ends after about {limit}"
+            )
+        else:
+            lines.append(f"planned: {parts}; {format_duration(self.planned)} of {format_duration(self.time)} in all")
         return lines + ([f"cut, compared with a search without a limit: {', '.join(self.cut)}"] if self.cut else [])
 
     def _start_sentence(self) -> str:
@@ -266,7 +270,7 @@ def choose_settings(
                 if best is None or (number, epochs) > (best.level, best.settings["max_epochs"]):
                     best = found
     if best is not None:
-        return best
+        return _with_speeds(best, sizes, scores)
     smallest = []
     for machine in machines:
         settings = _settings_of(LEVELS[0], given, machine, n_initial)
@@ -277,7 +281,14 @@ def choose_settings(
     best = min(smallest, key=lambda choice: choice.planned)
     if sum(best.seconds.values()) > _PLANNED_SHARE * seconds:
         raise ConfigError(_too_short(best, given))
-    return best
+    return _with_speeds(best, sizes, scores)
+
+
+def _with_speeds(choice: Choice, sizes: GraphSizes, scores: Mapping[str, Sequence[float]]) -> Choice:
+    model, dim = choice.settings["models"][0], choice.settings["dim"]
+    speed = choice.machine.speeds[model]
+    epoch = choice.machine.final_factor * sizes.n_train * speed.train(dim, scores[model][0])
+    return replace(choice, epoch=epoch, validation=speed.validate(sizes.n_valid, sizes.n_entities, dim))
 
 
 def estimate(
@@ -435,7 +446,7 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     if fitting > epochs:
         return {
             "final_epochs": fitting,
-            "why": [f"final training: {fitting:g} epochs instead of {epochs:g}, as they fit"],
+            "why": [f"final training: up to {fitting:g} epochs instead of {epochs:g}, because time is left"],
         }
     if fitting == epochs:
         return {"final_epochs": epochs, "why": []}
