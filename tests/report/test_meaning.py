@@ -9,6 +9,7 @@ import pytest
 
 import grash
 from grash.report.meaning import (
+    baseline_text,
     best_per_model,
     changed_settings,
     early_stop,
@@ -148,6 +149,18 @@ def test_relations_that_are_no_better_than_counting_are_named() -> None:
     found = {"per_relation": metrics, "baseline_per_relation": {"a": 0.5, "b": 0.1, "c": 0.9}}
     assert weak_relations(found) == "No better than the baseline on 2 of 3 relations: a, c."
     assert weak_relations({"per_relation": metrics, "baseline_per_relation": {"a": 0.2}}) == ""
+
+
+def test_a_model_that_is_no_better_than_counting_gets_a_warning_first() -> None:
+    found = {"both": {"mrr": 0.5}, "baseline": {"mrr": 0.25}, "per_relation": {"r": {"n": 2, "mrr": 0.5, "hits@10": 1.0}}}
+    assert baseline_text(found).startswith("baseline MRR 0.2500: the most frequent answers")
+    for mrr in (0.5, 0.75):
+        worse = {**found, "baseline": {"mrr": mrr}, "baseline_per_relation": {"r": mrr}}
+        warning, advice, baseline = baseline_text(worse).splitlines()
+        assert warning == "The model is no better than the baseline, which only counts frequent answers."
+        assert "search with more time" in advice and baseline.startswith(f"Baseline MRR {mrr:.4f}: ")
+        assert weak_relations(worse) == ""  # of one relation: the warning says it
+    assert baseline_text({"both": {"mrr": 0.5}, "baseline": None}) == ""
 
 
 def test_the_best_of_each_model_is_that_of_its_highest_round(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ FILTERS = (
     "Test is filtered by train, valid and test, valid only by train and valid, so that test triples influence no "
     "choice. The test MRR is therefore often higher."
 )
+_NO_BETTER = (
+    "The model is no better than the baseline, which only counts frequent answers.\n"
+    "Train it longer, search with more time or other models, or add triples."
+)
 
 
 def early_stop(history: list[dict[str, Any]], config: TrainConfig) -> str:
@@ -89,11 +93,12 @@ def over_time(state: SearchState) -> str:
 
 
 def baseline_text(evaluation: Mapping[str, Any]) -> str:
-    """Return the MRR of the most frequent answers; nothing if the evaluation has no baseline."""
+    """Return the MRR of the most frequent answers, after a warning if the model is no better; nothing without them."""
     baseline = evaluation.get("baseline")
     if not baseline:
         return ""
-    return f"baseline MRR {baseline['mrr']:.4f}: the most frequent answers of each relation, without a model"
+    text = f"baseline MRR {baseline['mrr']:.4f}: the most frequent answers of each relation, without a model"
+    return text if evaluation["both"]["mrr"] > baseline["mrr"] else f"{_NO_BETTER}\nB{text[1:]}"
 
 
 def relation_rows(evaluation: Mapping[str, Any]) -> list[tuple[str, int, float, float, float | None]]:
@@ -108,10 +113,13 @@ def relation_rows(evaluation: Mapping[str, Any]) -> list[tuple[str, int, float, 
 
 
 def weak_relations(evaluation: Mapping[str, Any]) -> str:
-    """Return a sentence that names the relations where the model is no better than the baseline; nothing without."""
+    """Return a sentence that names the relations where the model is no better than the baseline; nothing without.
+
+    A single relation is the whole test, about which `baseline_text` warns.
+    """
     rows = relation_rows(evaluation)
     weak = [name for name, _, mrr, _, base in rows if base is not None and mrr <= base]
-    if not weak:
+    if not weak or len(rows) == 1:
         return ""
     more = f" and {len(weak) - 5:,} more" if len(weak) > 5 else ""
     return f"No better than the baseline on {len(weak):,} of {len(rows):,} relations: {', '.join(weak[:5])}{more}."
