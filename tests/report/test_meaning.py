@@ -152,7 +152,11 @@ def test_relations_that_are_no_better_than_counting_are_named() -> None:
 
 
 def test_a_model_that_is_no_better_than_counting_gets_a_warning_first() -> None:
-    found = {"both": {"mrr": 0.5}, "baseline": {"mrr": 0.25}, "per_relation": {"r": {"n": 2, "mrr": 0.5, "hits@10": 1.0}}}
+    found = {
+        "both": {"mrr": 0.5},
+        "baseline": {"mrr": 0.25},
+        "per_relation": {"r": {"n": 2, "mrr": 0.5, "hits@10": 1.0}},
+    }
     assert baseline_text(found).startswith("baseline MRR 0.2500: the most frequent answers")
     for mrr in (0.5, 0.75):
         worse = {**found, "baseline": {"mrr": mrr}, "baseline_per_relation": {"r": mrr}}

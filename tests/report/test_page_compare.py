@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from grash.report.page import write_comparison
+from grash.report.page import COMPARED, read_run, run_row, write_comparison
 from report.runs import write_run
 from report.test_page import checked
 from small_graph import grash
@@ -33,6 +34,21 @@ def test_settings_and_numbers_look_as_in_the_reports(tmp_path: Path) -> None:
         and "<td>0</td>" not in settings
     )
     assert re.search(r'<td data-v="0\.\d+" class="number">', page) and '<td data-v="finished">' in page
+
+
+def test_the_epochs_are_those_of_the_final_training(tmp_path: Path) -> None:
+    def epochs() -> str:
+        return run_row(read_run(tmp_path))[COMPARED.index("E")]
+
+    run = write_run(tmp_path, n_trials=4, n_ended=1, max_epochs=30.0)
+    assert epochs() == "30"
+    run.write("plan_changed", why=["more time is left"], final_epochs=120.0)
+    assert epochs() == "120"  # planned
+    run.go()
+    assert run.state.final is not None
+    history = [{**entry, "epoch": 2.5 * entry["epoch"]} for entry in run.state.final.history]
+    run.write("trial_ended", result=replace(run.state.final, history=history).to_json())
+    assert epochs() == "75"  # it stopped early
 
 
 def test_searches_of_different_graphs_share_no_chart(finished: Path, running: Path, tmp_path: Path) -> None:

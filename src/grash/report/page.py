@@ -417,21 +417,31 @@ def read_run(folder: Path) -> dict[str, Any]:
         "name": str(folder),
         "fingerprint": state.dataset.get("fingerprint", ""),
         "summary": summary,
+        "epochs": _final_epochs(state),
         "evaluation": read_evaluation(folder),
         "values": {} if found is None else found["values"],  # of the winner, or the best so far
         "can_be_off": [p.name for p in searched_parameters(state) if p.off],
     }
 
 
+def _final_epochs(state: SearchState) -> float | None:
+    """Return after how many epochs the final training ended, or is planned to end; None without one."""
+    if not state.settings.get("final_train", True):
+        return None
+    if state.final is not None and state.final.history:
+        return float(state.final.history[-1]["epoch"])
+    return state.final_epochs or state.settings.get("max_epochs")
+
+
 def run_row(run: dict[str, Any]) -> list[str]:
-    """Return the cells of a run, one per COMPARED. MRRs are those of the final training."""
-    summary = run["summary"]
-    winner, epochs = summary["winner"] or {}, summary["max_epochs"]
+    """Return the cells of a run, one per COMPARED. MRRs and epochs are those of the final training."""
+    summary, epochs = run["summary"], run["epochs"]
+    winner = summary["winner"] or {}
     valid, test = (winner.get("final") or {}).get("valid_mrr"), (winner.get("test") or {}).get("mrr")
     baseline = (run["evaluation"].get("baseline") or {}).get("mrr")
     scores = ["–" if score is None else f"{score:.4f}" for score in (valid, test, baseline)]
     names = [run["name"], summary["dataset"].get("name", ""), ", ".join(summary["models"])]
-    sizes = [str(summary["n_trials"]), "–" if epochs is None else f"{epochs:g}", summary["status"]]
+    sizes = [str(summary["n_trials"]), "–" if epochs is None else f"{epochs:.3g}", summary["status"]]
     return [*names, *sizes, *scores, f"{summary['budget']['spent']:.3g}", format_duration(summary["seconds"])]
 
 
