@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import time
@@ -287,10 +288,19 @@ def test_validations_report_the_rate_and_the_mean_loss() -> None:
 def test_a_watcher_receives_the_progress(eager: None) -> None:
     seen: list[Progress] = []
     outcome = run(settings_of(), watch=seen.append)
-    assert [p.step for p in seen] == [*range(1, outcome.step + 1)]
+    assert [p.step for p in seen] == [*range(1, outcome.step + 1), outcome.step]
     assert seen[-1].n_steps == outcome.step and seen[-1].seconds_left == 0
     assert {p.epochs for p in seen} == {seen[-1].epoch}
     assert seen[-1].epoch == pytest.approx(3.5, abs=0.01) and seen[0].best_mrr is None and seen[-1].best_mrr is not None
+
+
+def test_the_last_report_is_that_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_REPORT_SECONDS", math.inf)  # a training of less than that
+    seen: list[Progress] = []
+    outcome = run(settings_of(epochs=50.0, patience=1), watch=seen.append)
+    assert len(seen) == 1 and outcome.step < seen[0].n_steps and seen[0].seconds_left == 0
+    assert seen[0].epoch == outcome.history[-1].epoch and seen[0].loss == outcome.history[-1].loss
+    assert seen[0].best_mrr == max(v.mrr for v in outcome.history)
 
 
 def test_a_failing_save_keeps_the_checkpoint_before_it(

@@ -74,7 +74,7 @@ def training_display(epochs: float, quiet: bool = False) -> Iterator[Callable[[P
 
         def watch(progress: Progress) -> None:
             nonlocal drawn
-            if time.monotonic() - drawn >= _REDRAW_SECONDS or progress.step >= progress.n_steps:
+            if time.monotonic() - drawn >= _REDRAW_SECONDS or not progress.seconds_left:
                 draw(progress_line(progress, epochs))
                 drawn = time.monotonic()
 

@@ -180,6 +180,7 @@ def _train(live: list[Training], monitor: Monitor, make_steps: Callable[[Sequenc
         stops = [next_stop(training) for training in live]
         ended = [i for i, stop in enumerate(stops) if stop is None or live[i].error is not None]
         if ended:
+            monitor.report()
             _end(live, ended, steps)
             continue
         steps = steps or make_steps(live)
@@ -380,7 +381,7 @@ class Monitor:
         if now - self.reported > _REPORT_SECONDS:
             self.reported = now
             self._read()
-            self._report()
+            self.report()
         elif len(self.windows) > self.most_unread:
             self._read()
         if now - self.saved > self._save_interval():
@@ -453,25 +454,27 @@ class Monitor:
             training.state.seconds += (now - self.counted) / len(self.live)
         self.counted = now
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Report to watchers, also when a training has ended: the last report has its last validation."""
         self._count_seconds()
         for training in self.live:
             if training.watch is not None and training.error is None:
                 with training.catching_errors():
-                    training.watch(self._progress(training.state))
+                    training.watch(self._progress(training))
 
-    def _progress(self, state: TrainState) -> Progress:
-        plan, best = self.plan, state.best_validation
+    def _progress(self, training: Training) -> Progress:
+        plan, state, best = self.plan, training.state, training.state.best_validation
+        last_loss = state.history[-1].loss if state.history else 0.0
         seen = plan.examples_before(state.step)
         rate = (seen - plan.examples_before(self.start_step)) / max(time.monotonic() - self.start, 1e-9)
         return Progress(
             step=state.step,
             n_steps=plan.n_steps,
             epoch=plan.epoch_after(state.step),
-            loss=state.loss_sum / max(1, state.loss_steps),
+            loss=state.loss_sum / state.loss_steps if state.loss_steps else last_loss,
             examples_per_second=rate,
             seconds=state.seconds,
-            seconds_left=(plan.total - seen) / max(rate, 1e-9),
+            seconds_left=0.0 if next_stop(training) is None else (plan.total - seen) / max(rate, 1e-9),
             best_mrr=None if best is None else best.mrr,
             epochs=plan.epoch_after(plan.n_steps),
         )
