@@ -45,6 +45,12 @@ def test_umap_repeats_and_keeps_groups_together() -> None:
     assert np.linalg.norm(middles[0] - middles[1]) > 2 * spread
 
 
+def test_a_map_by_umap_tells_at_once_that_it_takes_long(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("umap", reason="umap-learn is the extra `map`")
+    umap_places(np.eye(12, 8, dtype=np.float32), 0)
+    assert caplog.messages[0] == "UMAP places 12 entities: this can take a minute. PCA (method pca) takes seconds."
+
+
 def test_colors_are_the_most_frequent_side_and_the_first_type() -> None:
     data = rings()
     train = np.array([[0, 0, 1], [0, 0, 2], [1, 1, 3], [4, 2, 5], [4, 2, 6], [6, 2, 4]], np.int32)
@@ -109,6 +115,17 @@ addEventListener("load", () => setTimeout(() => {
   root.hover = document.getElementById("name").textContent;
 }, 300));
 </script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt-get install chromium)")
+def test_labels_that_would_overlap_are_left_out(tmp_path: Path) -> None:
+    model = model_of(rings(), dim=8)
+    apart = model.map(tmp_path / "apart.html", method="pca")
+    assert 'data-labels="12"' in opened(apart, tmp_path / "profile")[0]
+    model.kge.entity[:8] = model.kge.entity[:1]
+    together = model.map(tmp_path / "together.html", method="pca")
+    assert 'data-labels="6"' in opened(together, tmp_path / "profile")[0]  # of the eight: right and left of the point
 
 
 @pytest.mark.slow

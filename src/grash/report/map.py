@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
+import logging
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from grash.data.candidates import find_type_relation
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, InputError
 from grash.files import atomic_file, check_absent
+from grash.formatting import counted
 from grash.kernels.storage import to_float32
 from grash.models.base import KgeModel
 from grash.optional import optional_import
@@ -36,6 +38,7 @@ _N_COLORS = 10  # of the page; the rest is "other"
 _ROWS = 1 << 16
 _TRIPLES = 1 << 20
 _SIZE = 65535
+_log = logging.getLogger(__name__)
 
 
 def write_map(
@@ -117,6 +120,10 @@ def pca_places(rows: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def umap_places(rows: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
     """rows (n, D) → (n, 2) by UMAP of cosine distances; the same seed gives the same map."""
+    _log.warning(
+        "UMAP places %s: this can take %s. PCA (method pca) takes seconds.",
+        counted(len(rows), "entity", "entities"), "a minute" if len(rows) < 10_000 else "some minutes",
+    )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few points, and of libraries below
         umap = optional_import("umap", extra="map", purpose="A map by UMAP")

@@ -22,6 +22,7 @@ function entityMap(data, prefix, onChoose) {
   for (let i = 0; i < n; i++) order[next[cell(i)]++] = i;
 
   const colorOf = k => k < COLORS.length ? COLORS[k] : OTHER;
+  const short = (name, most) => [...name].length > most ? `${[...name].slice(0, most - 1).join("")}…` : name;
   const packed = hex => { // as ImageData stores it, least byte first
     const value = parseInt(hex.slice(1), 16);
     return (255 << 24 | (value & 255) << 16 | (value >> 8 & 255) << 8 | value >> 16) >>> 0;
@@ -51,9 +52,9 @@ function entityMap(data, prefix, onChoose) {
     const width = canvas.width, height = canvas.height, image = pen.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer), kinds = classes[chosen] || null;
     const tints = Array.from({ length: COLORS.length + 1 }, (_, k) => packed(colorOf(k)));
-    const zoom = view.scale * SIZE / Math.min(width, height), base = n > 200000 ? 1 : n > 20000 ? 2 : n > 3000 ? 3 : 5;
-    const size = Math.max(1, Math.round(Math.min(base + Math.log2(Math.max(1, zoom)), 9) * ratio / 1.2));
-    const seen = [];
+    const zoom = view.scale * SIZE / Math.min(width, height), base = n > 200000 ? 1 : n > 20000 ? 2 : n > 3000 ? 3 : n > 300 ? 5 : 12;
+    const size = Math.max(1, Math.round(Math.min(base + Math.log2(Math.max(1, zoom)), Math.max(base, 9)) * ratio / 1.2));
+    const seen = [], dots = []; // few points are drawn as circles
     let visible = 0;
     for (let i = 0; i < n; i++) {
       const k = kinds ? kinds[i] : COLORS.length;
@@ -63,22 +64,36 @@ function entityMap(data, prefix, onChoose) {
       if (x < 0 || y < 0 || x + size > width || y + size > height) continue;
       visible++;
       if (seen.length <= 80) seen.push(i);
+      if (n <= 3000) { dots.push([x + size / 2, y + size / 2, k]); continue; }
       const tint = tints[Math.min(k, COLORS.length)];
       for (let row = y * width + x, last = row + size * width; row < last; row += width) pixels.fill(tint, row, row + size);
     }
     pen.putImageData(image, 0, 0);
+    for (const [x, y, k] of dots) {
+      pen.fillStyle = colorOf(k);
+      pen.beginPath(); pen.arc(x, y, size / 2, 0, 7); pen.fill();
+    }
     const text = getComputedStyle(document.body).color;
     pen.font = `${12 * ratio}px system-ui, sans-serif`;
     pen.fillStyle = text;
-    if (visible <= 80 && n > 0) for (const i of seen) {
-      const [x, y] = toScreen(i);
-      pen.fillText(names[i].slice(0, 40), x + size, y + 4 * ratio);
+    const written = []; // left, right and baseline of the labels; one that would overlap another is left out
+    const isFree = (left, right, y) => left >= 0 && right <= width
+      && written.every(w => right < w[0] || left > w[1] || Math.abs(y - w[2]) > 14 * ratio);
+    if (visible <= 80) for (const i of seen) {
+      if (i === marked) continue;
+      const [x, at] = toScreen(i), y = at + 4 * ratio, name = short(names[i], 40), gap = size / 2 + 3 * ratio;
+      const wide = pen.measureText(name).width;
+      const left = [x + gap, x - gap - wide].find(start => isFree(start, start + wide, y));
+      if (left === undefined) continue;
+      written.push([left, left + wide, y]);
+      pen.fillText(name, left, y);
     }
+    canvas.dataset.labels = written.length;
     if (marked >= 0) {
       const [x, y] = toScreen(marked);
       pen.strokeStyle = text; pen.lineWidth = 2 * ratio;
-      pen.beginPath(); pen.arc(x, y, size + 5 * ratio, 0, 7); pen.stroke();
-      pen.fillText(names[marked].slice(0, 60), x + size + 8 * ratio, y + 4 * ratio);
+      pen.beginPath(); pen.arc(x, y, size / 2 + 5 * ratio, 0, 7); pen.stroke();
+      pen.fillText(short(names[marked], 60), x + size / 2 + 8 * ratio, y + 4 * ratio);
     }
     canvas.dataset.visible = visible;
   }
