@@ -268,6 +268,20 @@ def test_the_page_allows_its_own_scripts_only(client: Client) -> None:
     assert set(schema["paths"]["/api/ask"]) == {"get", "post"}
 
 
+def test_every_parameter_is_described(client: Client) -> None:
+    schema = client.get("/openapi.json").json
+    operations = {f"{m} {path}": o for path, methods in schema["paths"].items() for m, o in methods.items()}
+    parts = {f"{name} {p['name']}": p for name, o in operations.items() for p in o.get("parameters", [])}
+    fields = schema["components"]["schemas"]
+    parts |= {
+        f"{of} {name}": f for of in ("AskedBatch", "AskedQuestion") for name, f in fields[of]["properties"].items()
+    }
+    assert len(parts) > 20 and [name for name, part in parts.items() if not part.get("description")] == []
+    assert operations["get /metrics"]["summary"] == "Numbers of requests and their times, for Prometheus"
+    asked = {name for name in parts if name.startswith("get /api/ask ")}
+    assert {f"get /api/ask {name}" for name in ("head", "k", "answer_type", "format")} < asked
+
+
 def test_a_token_is_needed_where_one_is_set(model_path: Path) -> None:
     with serving(Service(places()), token="s3cret") as secret:
         assert secret.get("/api/model").json["code"] == "token_needed"

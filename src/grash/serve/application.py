@@ -40,8 +40,9 @@ _MAX_NAME = 4096  # characters of a name in a request
 _COLUMNS = ("question", "head", "relation", "tail", "asked", "rank", "answer", "score", "known", "probability")
 _FORMULA = re.compile(r"^[=+\-@\t\r]")
 
+Name = Annotated[str, Query(max_length=_MAX_NAME, description="Name, or a short form of an IRI.")]
 Count = Annotated[int, Query(description=f"Number of answers, 1 to {MAX_K:,}.")]
-Format = Literal["json", "csv"]
+Format = Annotated[Literal["json", "csv"], Query(description="Whether the answers are JSON or a CSV table.")]
 Answered = Iterable[dict[str, Any]]  # questions with their answers
 
 
@@ -49,9 +50,9 @@ class AskedQuestion(BaseModel):
     """A question: two of head, relation and tail by name; the third is asked for."""
 
     model_config = ConfigDict(extra="forbid")
-    head: str | None = Field(None, max_length=_MAX_NAME)
-    relation: str | None = Field(None, max_length=_MAX_NAME)
-    tail: str | None = Field(None, max_length=_MAX_NAME)
+    head: str | None = Field(None, max_length=_MAX_NAME, description="Name of the head; leave it out to ask for it.")
+    relation: str | None = Field(None, max_length=_MAX_NAME, description="Name of the relation, or leave it out.")
+    tail: str | None = Field(None, max_length=_MAX_NAME, description="Name of the tail, or leave it out.")
 
 
 class OneQuestion(AskedQuestion):
@@ -135,7 +136,8 @@ def make_app(service: Service, metrics: Metrics) -> Any:
     add("/api/facts", endpoints.facts, **get, summary="Triples of an entity, and those around it")
     add("/api/map", endpoints.map, **get, summary="Places and colors of the entities, in two dimensions")
     api.add_api_route("/health", endpoints.health, **get, summary="Whether the model is served and undamaged")
-    api.add_api_route("/metrics", endpoints.metrics_text, **get, response_class=PlainTextResponse)
+    summary = "Numbers of requests and their times, for Prometheus"
+    api.add_api_route("/metrics", endpoints.metrics_text, **get, response_class=PlainTextResponse, summary=summary)
     _add_pages(api)
     _add_errors(api, endpoints)
     endpoints.ranking.submit(service.rank_once)
@@ -146,7 +148,8 @@ def make_app(service: Service, metrics: Metrics) -> Any:
 def _parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
     """Return the fields of a model as parameters of an address, for OpenAPI."""
     fields = model.model_json_schema()["properties"]
-    return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in fields.items()]
+    about = {"in": "query", "required": False}
+    return [{"name": n, **about, "description": f.pop("description"), "schema": f} for n, f in fields.items()]
 
 
 async def _refuse_unknown_parameters(request: Request) -> None:
@@ -173,8 +176,10 @@ class _Endpoints:
         return _json(await self.run(lambda: self.service.about))
 
     async def search(
-        self, q: Annotated[str, Query(max_length=_MAX_NAME)], k: Count = 10,
-        kind: Literal["entity", "relation"] = "entity",
+        self,
+        q: Annotated[str, Query(max_length=_MAX_NAME, description="Beginning of a name; small mistakes are forgiven.")],
+        k: Count = 10,
+        kind: Annotated[Literal["entity", "relation"], Query(description="What to look for.")] = "entity",
     ) -> Response:  # fmt: skip
         return _json({"results": await self.run(lambda: self.service.search(q, k, kind))})
 
@@ -202,16 +207,19 @@ class _Endpoints:
         return await self._answer(batch.questions, batch.k, conditions, _many_json if format == "json" else _csv)
 
     async def explain(
-        self, head: Annotated[str, Query(max_length=_MAX_NAME)], relation: Annotated[str, Query(max_length=_MAX_NAME)],
-        tail: Annotated[str, Query(max_length=_MAX_NAME)], k: Count = 10,
-    ) -> Response:  # fmt: skip
+        self,
+        head: Name,
+        relation: Name,
+        tail: Name,
+        k: Annotated[int, Query(description=f"Number of reasons, 1 to {MAX_K:,}.")] = 10,
+    ) -> Response:
         return _json(await self.run(lambda: self.service.explain(head, relation, tail, k), self.ranking))
 
-    async def neighbors(self, entity: Annotated[str, Query(max_length=_MAX_NAME)], k: Count = 10) -> Response:
+    async def neighbors(self, entity: Name, k: Count = 10) -> Response:
         return _json(await self.run(lambda: self.service.neighbors(entity, k), self.ranking))
 
     async def facts(
-        self, entity: Annotated[str, Query(max_length=_MAX_NAME)],
+        self, entity: Name,
         k: Annotated[int, Query(description=f"Number of triples, 1 to {MAX_FACTS:,}.")] = 100,
     ) -> Response:  # fmt: skip
         return _json(await self.run(lambda: self.service.facts(entity, k)))
