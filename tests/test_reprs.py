@@ -18,6 +18,7 @@ from grash.api.model import DiscoveredTriple, DiscoveredTriples, Prediction
 from grash.formatting import html_table
 from grash.report import live
 
+CAPTION = re.compile("<caption[^>]*><b>(.*)</b></caption>")
 LISTS = ("predictions", "neighbors", "explanation", "discovered")
 KINDS = ("dataset", "model", "profile", "search", "plan", "result", "evaluation", *LISTS)
 EVIL = "<script>alert('a')</script>\x1b[31m"
@@ -53,6 +54,8 @@ def test_a_repr_is_short_and_a_table_is_escaped(shown: dict[str, Any], name: str
     assert len(text) < (2500 if name in LISTS else 300), text
     assert "\x1b" not in text and "\x1b" not in html
     assert html.startswith("<table>") and "<script>" not in html
+    caption = CAPTION.search(html)
+    assert caption is not None and len(caption[1]) < 150  # it is on one line, and stretches the table
     if name in (*LISTS, "dataset", "profile"):
         assert "&lt;script&gt;" in html
 
@@ -81,6 +84,7 @@ def test_a_search_shows_whether_it_has_started(tmp_path: Path) -> None:
 
 
 def test_numbers_of_a_table_are_rounded_and_missing_values_are_empty() -> None:
+    assert html_table("t", (), [], below="one <line>\nanother").endswith("<p>one &lt;line&gt;<br>another</p>")
     html = html_table("t", ("a", "b", "c"), [(1234, 0.123456, None), (True, False, "x")])
     assert ">1,234<" in html and ">0.1235<" in html and ">yes<" in html and "None" not in html
 
@@ -171,6 +175,9 @@ def test_reports_of_a_calibration_and_an_update_are_a_few_lines(shown: dict[str,
         repr(model.calibration),
     )
     assert "calibrated" in model._repr_html_()
+    assert repr(model.measure_calibration()).count("Reliability(") == 2 and len(repr(model.measure_calibration())) < 200
+    assert ">share right<" in model.measure_calibration()[0]._repr_html_()
+    assert ">epochs<" in model.config._repr_html_() and ">lr<" not in model.config._repr_html_()
     _, report = model.update([("Peru", "borders", "Atlantis")], epochs=0)
     lines = repr(report).splitlines()
     assert lines[1] == "New triples of train: 1 of 1." and len(lines) < 15

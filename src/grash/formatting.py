@@ -95,7 +95,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, below: str = "") -> str:
-    """Return a table for notebooks, with every text escaped. Numbers are aligned to the right."""
+    """Return a table for notebooks, with every text escaped. Numbers are on the right; `below` may have lines."""
 
     def cell(value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -105,7 +105,7 @@ def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[obj
 
     head = "".join(f'<th style="text-align:left">{_html_text(column)}</th>' for column in columns)
     body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-    note = f"<p>{_html_text(below)}</p>" if below else ""
+    note = f"<p>{'<br>'.join(map(_html_text, below.splitlines()))}</p>" if below else ""
     title = f'<caption style="text-align:left;white-space:nowrap"><b>{_html_text(caption)}</b></caption>'
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
 

@@ -66,7 +66,9 @@ def test_names_are_found_as_you_type_and_chosen_with_keys(page: Page) -> None:
 
 
 def test_a_question_is_answered_with_known_facts_marked_and_a_link_that_shows_the_same(page: Page) -> None:
-    page.wait(r"/ [\d,]+ facts of train and [\d,]+ of valid and test$/.test(document.getElementById('about').textContent)")
+    page.wait(
+        r"/ [\d,]+ facts of train and [\d,]+ of valid and test$/.test(document.getElementById('about').textContent)"
+    )
     ask(page, "Oslo", "located_in")
     answers = page.run(ANSWERS)
     assert set(answers) == {"Peru", "Italy", "United Kingdom", "Norway", HOSTILE}  # like known by default

@@ -186,12 +186,16 @@ class Search:
     def __repr__(self) -> str:
         s = self.settings
         planned = f"{', '.join(s.models)}, n_trials={s.n_trials}, max_epochs={s.max_epochs:g}, budget={s.budget:g}"
-        state = status_of(self.result.state) if self.begun else "not started"
-        return f"Search({self.dataset!r}, {planned}; {str(self.folder)!r}, {state})"
+        return f"Search({self.dataset!r}, {planned}; {str(self.folder)!r}, {self._status()})"
 
     def _repr_html_(self) -> str:
-        given = self.settings.model_dump(mode="json", exclude_defaults=True)
-        return html_table(repr(self), ("setting", "value"), [(name, str(value)[:80]) for name, value in given.items()])
+        given = {"dataset": self.dataset, "folder": self.folder}
+        given |= self.settings.model_dump(mode="json", exclude_defaults=True)
+        rows = [(name, str(value)[:80]) for name, value in given.items()]
+        return html_table(f"Search, {self._status()}", ("setting", "value"), rows)
+
+    def _status(self) -> str:
+        return status_of(self.result.state) if self.begun else "not started"
 
     def plan(self, *, probe: bool = True) -> SearchPlan:
         """Return every round before anything runs; with `probe`, seconds from a short measurement on this machine."""
@@ -397,17 +401,23 @@ class SearchResult:
         return cls(Path(folder), SearchState.replay(events))
 
     def __repr__(self) -> str:
+        return f"SearchResult({str(self.folder)!r}: {', '.join(self._parts())})"
+
+    def _parts(self) -> list[str]:
+        """Return status, cost, best configuration and test score."""
         best, final = self.state.incumbent(), self.state.final
         parts = [status_of(self.state), f"{self.state.spent:.3g} of {self.state.budget:g} full runs"]
         if best is not None:
             parts.append(f"configuration {best.number}: valid MRR {best.mrr:.4f} in round {best.round}")
         if final is not None and final.evaluation:
             parts.append(f"test MRR {final.evaluation['both']['mrr']:.4f}")
-        return f"SearchResult({str(self.folder)!r}: {', '.join(parts)})"
+        return parts
 
     def _repr_html_(self) -> str:
         columns = ("round", "trials", "entities", "triples", "epochs", "best MRR", "cost")
-        return html_table(repr(self), columns, [_round_row(r) for r in self.state.rounds])
+        status, *found = self._parts()
+        rows = [_round_row(r) for r in self.state.rounds]
+        return html_table(f"Result, {status}", columns, rows, below="\n".join([*found, str(self.folder)]))
 
     @property
     def best_config(self) -> TrainConfig:

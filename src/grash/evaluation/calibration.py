@@ -27,6 +27,7 @@ from grash.evaluation.answers import Questions, add_all_scores, best_entities, b
 from grash.evaluation.classification import Thresholds, fit_thresholds
 from grash.evaluation.evaluate import Split
 from grash.evaluation.ranking import default_work_bytes
+from grash.formatting import html_table
 from grash.kernels.count_above import LogSums
 from grash.models import KgeModel
 from grash.models.base import SIDES, Side
@@ -65,6 +66,14 @@ class Reliability:
         sums = (np.bincount(bins, weights=values, minlength=N_BINS) for values in (probabilities, right))
         means, shares = ((total / np.maximum(counts, 1)).tolist() for total in sums)
         return cls(tuple(counts.tolist()), tuple(means), tuple(shares))
+
+    def __repr__(self) -> str:
+        return f"Reliability({self.n:,} answers; expected calibration error {self.ece:.3f})"
+
+    def _repr_html_(self) -> str:
+        ends = [f"{i / N_BINS:.1f} to {(i + 1) / N_BINS:.1f}" for i in range(N_BINS)]
+        rows = zip(ends, self.counts, self.means, self.right)
+        return html_table(repr(self), ("probability", "answers", "mean probability", "share right"), rows)
 
     @property
     def n(self) -> int:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from grash.errors import ConfigError, did_you_mean
+from grash.formatting import html_table
 from grash.kernels.random import key_at, key_of
 from grash.models import MODELS, model_class, model_name
 from grash.yaml_files import read_yaml_mapping
@@ -227,6 +228,14 @@ class TrainConfig(Settings):
                 f"relation_prediction={self.relation_prediction} does not work with model={self.model}, which has "
                 f"weights beside its embeddings: set it to 0."
             )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the settings that are not the defaults."""
+        rows = [
+            (n, f"{v:.4g}" if isinstance(v, float) else str(v))
+            for n, v in self.model_dump(exclude_defaults=True).items()
+        ]
+        return html_table("TrainConfig", ("setting", "value"), rows, below="Other settings have their defaults.")
 
     def own_key(self, *purpose: str) -> int:
         """Return the key of a random stream that depends on seed and variation: initial embeddings, dropout."""
