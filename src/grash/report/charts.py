@@ -74,12 +74,15 @@ def funnel(state: SearchState, width: int) -> str | None:
 
 
 def rank_flow(state: SearchState, width: int) -> str | None:
-    """Draw the ranks of the trials in each round, best at the top; lines follow configurations that advanced."""
+    """Draw the ranks of the trials in each round, best at the top; lines follow configurations that advanced.
+
+    None before the second round has results.
+    """
     rounds = [(r, ranked(r)) for r in state.rounds if r.results]
-    if not rounds or not rounds[0][1]:
+    if len(rounds) < 2 or not rounds[0][1]:
         return None
     left, right, top, bottom = 44.0, width - 52.0, 46.0, 372.0
-    columns = [left if len(rounds) == 1 else left + (right - left) * i / (len(rounds) - 1) for i in range(len(rounds))]
+    columns = [left + (right - left) * i / (len(rounds) - 1) for i in range(len(rounds))]
     points = []  # of each round: {configuration: (x, y)}
     for (_, order), x in zip(rounds, columns):
         step = (bottom - top) / max(1, len(order) - 1)
@@ -87,7 +90,7 @@ def rank_flow(state: SearchState, width: int) -> str | None:
     drawn = [label("best", 0, top + 4, cls="tick"), label("worst", 0, bottom + 4, cls="tick")]
     best = _best_configuration(state)
     for i, (r, order) in enumerate(rounds):
-        first, last = i == 0 and len(rounds) > 1, i == len(rounds) - 1
+        first, last = i == 0, i == len(rounds) - 1
         anchor, x = ("start", -6.0) if first else ("end", 6.0) if last else ("middle", 0.0)
         drawn.append(label(f"round {r.plan.number}", columns[i] + x, 16, cls="head", text_anchor=anchor))
         drawn.append(label(f"{len(r.results)} trials", columns[i] + x, 31, cls="tick", text_anchor=anchor))
@@ -144,8 +147,8 @@ def cost_against_time(state: SearchState, width: int) -> str | None:
         return None
     x = scale_over([r.cost for r in results], 58, width - 16, log=True)
     y = scale_over([r.seconds for r in results], 262, 18, log=True)
-    times = [(v, format_duration(v)) for v in (1, 10, 60, 600, 3600, 36000, 360000, 0.1, 0.01) if y.low <= v <= y.high]
-    times = times if len(times) > 1 else [(v, format_duration(v)) for v in y.ticks(4)]
+    times = [(v, _tick_text(v)) for v in (1, 10, 60, 600, 3600, 36000, 360000, 0.1, 0.01) if y.low <= v <= y.high]
+    times = times if len(times) > 1 else [(v, _tick_text(v)) for v in y.ticks(4)]
     drawn = frame(x, y, xs=ticks_of(x, 6), ys=times)
     drawn.append(label("billed cost of a trial, in full runs", x.end, 298, cls="tick", text_anchor="end"))
     drawn.append(label("measured time", 4, 10, cls="tick"))
@@ -319,7 +322,7 @@ def best_so_far(state: SearchState, width: int) -> str | None:
             if i == 0 or best > shown[i - 1][1]:
                 text = _tip(state, result, f"best of round {number} so far")
                 drawn.append(dot(x(cost), y(best), 3.4, tone, data_tip=text, data_c=result.number))
-        drawn.append(label(f"round {number}", steps[-1][0] + 6, steps[-1][1] + 4, cls="name"))
+        drawn.append(label(f"round {number}", steps[-1][0] + 6, steps[-1][1] + 4, cls="name halo"))
     return drawing(drawn, width, 274, "The highest MRR of each round so far, against the cost so far")
 
 
@@ -413,16 +416,18 @@ def run_intervals(entries: list[tuple[str, float, tuple[float, float]]], width: 
     """Draw the test MRRs of several runs with their 95 % intervals."""
     if not entries:
         return None
-    left = min(max(len(name) for name, *_ in entries) * CHARACTER + 14, width / 2)
+    most = int(width / 2 / CHARACTER) - 2
+    names = [name if len(name) <= most else f"…{name[1 - most :]}" for name, *_ in entries]
+    left = max(map(len, names)) * CHARACTER + 14
     x = scale_over([end for _, _, interval in entries for end in interval], left, width - 16)
     row, top = 28.0, 8.0
     y = Scale(0, 1, top + row * len(entries) + 4, top)
     drawn = frame(x, y, xs=ticks_of(x, 5), ys=[])
     drawn.append(label("test MRR", x.end, y.start + 36, cls="tick", text_anchor="end"))
     best = max(mrr for _, mrr, _ in entries)
-    for i, (name, mrr, (low, high)) in enumerate(entries):
+    for i, (shown, (name, mrr, (low, high))) in enumerate(zip(names, entries)):
         middle, role = top + row * (i + 0.5), "winner" if mrr == best else "other"
-        drawn.append(label(name, 0, middle + 4, cls="name strong" if mrr == best else "name"))
+        drawn.append(label(shown, 0, middle + 4, cls="name strong" if mrr == best else "name"))
         drawn.append(line(x(low), middle, x(high), middle, cls=f"whisker {role}"))
         drawn.append(dot(x(mrr), middle, 5, f"{role} solid", data_tip=f"{name}\n{mrr_text(mrr, (low, high))}"))
     return drawing(drawn, width, y.start + 42, "Test MRR of each run with its 95 % interval")
@@ -665,7 +670,12 @@ def _duration_ticks(seconds: float, about: int) -> list[tuple[float, str]]:
     """Return about that many ticks from 0, at round seconds, minutes or hours."""
     steps = [m * unit for unit in (0.01, 0.1, 1, 60, 3600, 36_000, 360_000) for m in (1, 2, 5, 10, 15, 20, 30)]
     step = next((s for s in sorted(steps) if s * about >= seconds), seconds / about)
-    return [(i * step, format_duration(i * step) if i else "0") for i in range(int(seconds / step + 1e-9) + 1)]
+    return [(i * step, _tick_text(i * step) if i else "0") for i in range(int(seconds / step + 1e-9) + 1)]
+
+
+def _tick_text(seconds: float) -> str:
+    """Return a duration; below a second with as many digits as neighboring ticks need."""
+    return format_duration(seconds) if seconds >= 1 else f"{format_number(seconds)} s"
 
 
 def _even_ticks(low: float, high: float, about: int) -> list[float]:
@@ -684,5 +694,5 @@ def _log_ticks(low: float, high: float, about: int) -> list[float]:
     powers = [10.0**e for e in range(first, last + 1) if low <= 10.0**e <= high]
     if len(powers) < 3:
         finer = [m * 10.0**e for e in range(first, last + 1) for m in (1, 2, 5) if low <= m * 10.0**e <= high]
-        return finer[:: max(1, -(-len(finer) // (about + 1)))]
+        return finer[:: max(1, -(-len(finer) // (about + 1)))] or [low]
     return powers[:: max(1, -(-len(powers) // about))]
