@@ -10,14 +10,14 @@ import pytest
 
 from grash.errors import FormatError
 from grash.models import MODELS
-from grash.report.page import write_report
+from grash.report.page import template, write_report
 from report.runs import RISING, write_run
 
 CHARTS = {
     "finalists", "funnel", "ranks", "importances", "cost", "slices", "curves", "relations", "parallel", "progress",
     "timeline",
 }  # fmt: skip
-VOID = {"meta", "link", "br", "rect", "line", "circle", "path"}
+VOID = {"wbr", "meta", "link", "br", "rect", "line", "circle", "path"}
 
 
 class Checker(HTMLParser):
@@ -81,6 +81,12 @@ def test_names_are_escaped(running: Path, failed: Path) -> None:
         page = write_report(folder).read_text(encoding="utf-8")
         assert "<script>alert" not in page and "&lt;script&gt;alert" in page
         assert checked(page).scripts == 1
+
+
+def test_long_names_are_cut_and_complete_in_their_titles() -> None:
+    named = template("macros.html").module.named
+    assert named("Oslo") == "Oslo" and named("<b>") == "&lt;b&gt;"
+    assert named("<" * 300) == f'<span title="{"&lt;" * 300}">{"&lt;" * 39}…</span>'
 
 
 def test_a_failed_search_says_why_first(failed: Path) -> None:
