@@ -159,7 +159,19 @@ def test_status_of_several_runs_is_one_table(tmp_path: Path, capsys: pytest.Capt
     write_run(tmp_path / "b", n_trials=16, n_ended=3, models=["rotate", "transe"], name="wn18rr")
     assert main(["status", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     head, first, second = (re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines())
-    assert head == ["run", "dataset", "model", "n", "E", "status", "valid", "test", "baseline", "cost", "time"]
+    assert head == [
+        "run",
+        "dataset",
+        "model",
+        "trials",
+        "epochs",
+        "status",
+        "valid",
+        "test",
+        "baseline",
+        "cost",
+        "time",
+    ]
     assert first[:6] == [str(tmp_path / "a"), "yago3-10", "complex", "4", "20", "finished"]
     assert float(first[6]) == pytest.approx(float(first[7]) + 0.004, abs=1e-4) and "–" not in first
     assert second[1:6] == ["wn18rr", "rotate, transe", "16", "100", "running"] and second[6:8] == ["–", "–"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,8 @@ def test_umap_repeats_and_keeps_groups_together() -> None:
 
 def test_a_map_by_umap_tells_at_once_that_it_takes_long(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("umap", reason="umap-learn is the extra `map`")
-    umap_places(np.eye(12, 8, dtype=np.float32), 0)
+    with caplog.at_level(logging.INFO, logger="grash"):
+        umap_places(np.eye(12, 8, dtype=np.float32), 0)
     assert caplog.messages[0] == "UMAP places 12 entities: this can take a minute. PCA (method pca) takes seconds."
 
 

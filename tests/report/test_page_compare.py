@@ -38,7 +38,7 @@ def test_settings_and_numbers_look_as_in_the_reports(tmp_path: Path) -> None:
 
 def test_the_epochs_are_those_of_the_final_training(tmp_path: Path) -> None:
     def epochs() -> str:
-        return run_row(read_run(tmp_path))[COMPARED.index("E")]
+        return run_row(read_run(tmp_path))[COMPARED.index("epochs")]
 
     run = write_run(tmp_path, n_trials=4, n_ended=1, max_epochs=30.0)
     assert epochs() == "30"

@@ -217,7 +217,7 @@ def status(
         from grash.report.page import COMPARED, COMPARED_TEXTS, read_run, run_row
 
         columns = [name if name in COMPARED_TEXTS else f">{name}" for name in COMPARED]
-        table(columns, [run_row(read_run(run)) for run in runs], spare=(">baseline", ">cost", ">E", ">n"))
+        table(columns, [run_row(read_run(run)) for run in runs], spare=(">baseline", ">cost", ">epochs", ">trials"))
 
 
 def report(

@@ -91,7 +91,7 @@ def map_entities(
     """
     from grash.api.model import load_model
 
-    show_log()
+    show_log(verbose=True)
     loaded = load_model(model, device="cpu")
     where = loaded.map(
         out, method=method, max_points=max_points, type_relation=type_relation, seed=seed, overwrite=overwrite

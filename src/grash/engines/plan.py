@@ -115,7 +115,7 @@ class SearchPlan:
         return f"SearchPlan({rounds}; {self.billed:.3g} of {self.budget:g} full runs)"
 
     def _repr_html_(self) -> str:
-        return html_table("Plan of the search", *self._columns(), below=" ".join(_summary_lines(self)))
+        return html_table("Plan of the search", *self._columns(), below="\n".join(_summary_lines(self)))
 
     def __str__(self) -> str:
         return "\n".join([*_table(*self._columns()), *_summary_lines(self)])

@@ -120,7 +120,7 @@ def pca_places(rows: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def umap_places(rows: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
     """rows (n, D) → (n, 2) by UMAP of cosine distances; the same seed gives the same map."""
-    _log.warning(
+    _log.info(
         "UMAP places %s: this can take %s. PCA (method pca) takes seconds.",
         counted(len(rows), "entity", "entities"), "a minute" if len(rows) < 10_000 else "some minutes",
     )  # fmt: skip

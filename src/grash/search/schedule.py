@@ -308,17 +308,23 @@ def _graph_fraction(fidelity: Fraction, settings: SearchSettings, graphs: Graphs
     notes = []
     least = least_fraction(graphs, min_entities(graphs), MIN_VALID)
     if chosen < least:
-        size = "the whole graph" if least == 1 else f"{least:.3f} of the triples"
+        size = "the whole graph" if least == 1 else f"{_percent(least)} of the triples"
         notes.append(
-            f"guard rail: {size} instead of {chosen:.3f}, to have {min_entities(graphs):,} entities and {MIN_VALID:,} "
-            f"validation triples if possible; with fewer epochs"
+            f"guard rail: {size} instead of {_percent(chosen)}, and fewer epochs, so that there are "
+            f"{min_entities(graphs):,} entities and {MIN_VALID:,} validation triples if possible"
         )
         chosen = least
     one_epoch = float(fidelity * settings.full_epochs)  # with this fraction, a trial sees its graph exactly once
     if one_epoch < chosen and settings.max_epochs >= 1:
-        notes.append(f"guard rail: {one_epoch:.3f} of the triples instead of {chosen:.3f}, for one whole epoch")
+        notes.append(
+            f"guard rail: {_percent(one_epoch)} of the triples instead of {_percent(chosen)}, for one whole epoch"
+        )
         chosen = one_epoch
     return min(1.0, chosen), notes
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2g} %" if fraction < 0.995 else "all"
 
 
 def least_fraction(graphs: Graphs, n_entities: int, n_valid: int, most: float = MAX_SUBGRAPH) -> float:
