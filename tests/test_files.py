@@ -13,7 +13,7 @@ import pytest
 
 from grash import files
 from grash.errors import FormatError
-from grash.files import atomic_folder, repair_folder, verify_folder
+from grash.files import atomic_folder, beside, repair_folder, verify_folder
 
 
 def folder(path: Path, content: str, *, age: float = 0.0) -> Path:
@@ -88,6 +88,15 @@ def test_a_kill_between_the_renames_of_a_folder_loses_nothing(tmp_path: Path) ->
     assert not (tmp_path / "check").exists()
     repair_folder(tmp_path / "check")
     assert (tmp_path / "check" / "state.json").read_text() == "before"
+
+
+def test_a_path_beside_a_folder_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m" / "part").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "m" / "part")
+    assert beside(Path("runs/m"), ".checkpoint") == Path("runs/m.checkpoint")
+    assert beside(Path(), ".checkpoint") == tmp_path / "m" / "part.checkpoint"
+    assert beside(Path(".."), ".checkpoint") == tmp_path / "m.checkpoint"
+    assert beside(Path("/"), ".checkpoint") == Path("/.checkpoint")
 
 
 def test_what_was_left_of_a_folder_with_a_longer_name_is_not_taken_for_this_one(tmp_path: Path) -> None:

@@ -180,6 +180,12 @@ def check_absent(path: Path) -> None:
         raise InputError(f"{path} already exists. Choose another, or replace it with --overwrite (overwrite=True).")
 
 
+def beside(path: Path, ending: str) -> Path:
+    """Return the path beside `path` with the ending after its name; . and .. have the names of their folders."""
+    named = path if path.name not in ("", "..") else path.resolve()
+    return named.parent / f"{named.name}{ending}"
+
+
 def check_writable(path: Path) -> None:
     """Raise OutputError if nothing can be written at `path`, before there are results to lose."""
     with _as_output_error(path):

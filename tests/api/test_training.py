@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import grash
-from grash.api.training import checkpoint_folder, configure, unused_folder
+from grash.api.training import configure, unused_folder
 from grash.errors import ConfigError, InputError
+from grash.training.checkpoint import checkpoint_folder
 from small_graph import rings, write_tsv
 
 QUICK = {"dim": 16, "epochs": 30, "batch_size": 16, "training": "1vsall", "valid_every": 10, "reciprocal": True}

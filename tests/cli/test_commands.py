@@ -120,6 +120,18 @@ def test_a_model_that_is_not_trained_yet_says_what_to_do(tmp_path):
     assert ran.code == 2 and "There is no folder" in ran.err
 
 
+@pytest.mark.parametrize("path", [".", "", "/"])
+def test_a_folder_without_a_name_of_its_own_is_refused_like_others(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (("predict", path, "--head", "a", "--relation", "b"), ("evaluate", path)):
+        ran = grash(*words)
+        assert ran.code == 2 and f"{path or '.'} is not a model folder: it has no model.json." in ran.err, words
+    ran = grash("update", path, "new.tsv")
+    assert ran.code == 2 and "There is no file or folder new.tsv" in ran.err
+    ran = grash("train", "world", "-e", 1, "-o", path)
+    assert ran.code == 2 and f"{path or '.'} already exists" in ran.err
+
+
 def test_stdout_has_only_json(folder):
     ran = grash("train", folder / "rings.tsv", "-o", folder / "asjson", "--json", "--quiet", *QUICK)
     content = json.loads(ran.out)

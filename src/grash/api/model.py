@@ -49,6 +49,7 @@ from grash.models.base import SIDES, Side
 from grash.models.store import StoredModel, model_folder, replace_calibration, save_model
 from grash.models.store import load_model as read_model
 from grash.report.map import MAX_POINTS, Method, write_map
+from grash.training.checkpoint import checkpoint_folder
 from grash.training.config import TrainConfig, make_config
 from grash.training.loop import Progress
 
@@ -725,7 +726,7 @@ def _check_trained(folder: Path) -> None:
         raise InputError(
             f"{run} is a search that has not trained its model. Continue it with: grash resume {run}{train}."
         )
-    if folder.with_name(f"{folder.name}.checkpoint").is_dir():
+    if checkpoint_folder(folder).is_dir():
         raise InputError(
             f"{folder} has no model yet, since its training was interrupted: run the same grash train command again to "
             f"finish it."

@@ -23,7 +23,7 @@ from grash.keywords import TrainKeywords, with_keywords
 from grash.models.ensemble import fold_models
 from grash.models.store import check_model_folder
 from grash.report.live import training_display
-from grash.training.checkpoint import checkpoint_belongs_to
+from grash.training.checkpoint import checkpoint_belongs_to, checkpoint_folder
 from grash.training.config import TrainConfig, make_config, read_config
 from grash.training.loop import Progress
 
@@ -146,12 +146,6 @@ def configure(config: Settings | None = None, **settings: Unpack[TrainKeywords])
     if isinstance(config, Mapping):
         return make_config({**config, **settings})
     return read_config(Path(config)).changed(**settings)
-
-
-def checkpoint_folder(folder: str | Path) -> Path:
-    """Return where a training into this model folder saves its checkpoint: beside it."""
-    folder = Path(folder)
-    return folder.with_name(f"{folder.name}.checkpoint")
 
 
 def unused_folder(

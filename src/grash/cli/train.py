@@ -34,6 +34,7 @@ from grash.cli.options import (
     parse_assignment,
 )
 from grash.errors import INTERRUPTED, ConfigError, InputError
+from grash.files import beside
 from grash.formatting import format_bytes, format_duration
 from grash.report.meaning import FILTERS, early_stop, questions
 
@@ -173,9 +174,10 @@ def _train_settings(given: dict[str, Any]) -> dict[str, Any]:
 
 def _train_here(request: _Request) -> None:
     """Train in this process."""
-    from grash.api.training import check_output, checkpoint_folder, train
+    from grash.api.training import check_output, train
     from grash.engines.memory import choose_device
     from grash.engines.trainer import TrainingData
+    from grash.training.checkpoint import checkpoint_folder
 
     dataset, config, given, folder = request.dataset, request.config, request.options, request.model_folder()
     checkpoint = checkpoint_folder(folder)
@@ -211,8 +213,8 @@ def _train_rank(request: _Request) -> None:
 
 
 def _train_joined(request: _Request, group: ProcessGroup, device: torch.device) -> None:
-    from grash.api.training import checkpoint_folder
     from grash.engines.distributed import run_distributed_training
+    from grash.training.checkpoint import checkpoint_folder
 
     dataset, config, first = request.dataset, request.config, group.rank == 0
     folder = Path(group.broadcast_text(str(request.model_folder()) if first else ""))
@@ -230,7 +232,8 @@ def _train_joined(request: _Request, group: ProcessGroup, device: torch.device) 
 
 
 def _print_plan(request: _Request, plan: str, folder: Path) -> None:
-    from grash.api.training import can_resume, checkpoint_folder
+    from grash.api.training import can_resume
+    from grash.training.checkpoint import checkpoint_folder
 
     dataset, config, sample = request.dataset, request.config, request.options["valid_sample"]
     say(repr(dataset))
@@ -347,7 +350,7 @@ def update(
 
     show_log()
     source = model_folder(model)
-    folder = out if out is not None else source.with_name(f"{source.name}-updated")
+    folder = out if out is not None else beside(source, "-updated")
     if new_triples is None and removed is None:
         raise InputError("Nothing is given: give NEW_TRIPLES, or --removed FILE.")
     check_output(folder, overwrite=overwrite, test_sample=None)

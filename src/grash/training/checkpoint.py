@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from grash.errors import FormatError, GrashError, InputError
-from grash.files import atomic_folder, read_json, verify_folder, write_json
+from grash.files import atomic_folder, beside, read_json, verify_folder, write_json
 from grash.kernels.storage import Placement, copy_rows
 from grash.models import KgeModel
 from grash.models.base import model_tensors
@@ -153,6 +153,11 @@ def load_state(state: TrainState, folder: Path, *, belongs_to: dict[str, Any]) -
             state.allocate_best()
         read_tensors(folder / "tensors.safetensors", state_tensors(state))
         restore_record(state, record)
+
+
+def checkpoint_folder(folder: str | Path) -> Path:
+    """Return where a training into this model folder saves its checkpoint: beside it."""
+    return beside(Path(folder), ".checkpoint")
 
 
 def checkpoint_belongs_to(folder: Path, belongs_to: dict[str, Any]) -> bool:

@@ -25,7 +25,7 @@ from grash.data.readers.source import Layout, SourceOptions, dataset_name, machi
 from grash.data.split import HELD_OUT, split_off
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, InputError, OutputError
-from grash.files import atomic_file, atomic_folder, check_replaceable
+from grash.files import atomic_file, atomic_folder, beside, check_replaceable
 from grash.formatting import format_bytes, parse_size
 
 _ROWS = 1 << 20
@@ -92,7 +92,7 @@ def was_started(out: Path) -> bool:
 
 
 def _spill_folder(out: Path) -> Path:
-    return out.with_name(f"{out.name}.spill")
+    return beside(out, ".spill")
 
 
 def _identity(layout: Layout, options: SourceOptions) -> dict[str, Any]:
