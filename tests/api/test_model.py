@@ -29,6 +29,27 @@ def test_predictions_are_the_sorted_scores_of_all_triples(name):
     assert [a.id for a in answers] == np.lexsort((np.arange(12), -heads)).tolist()
 
 
+def test_a_question_about_a_name_without_training_is_answered_with_a_warning(caplog):
+    test = [("new", "newer", "b"), ("a", "p", "newest"), ("a", "p", "last")]
+    model = model_of(grash.from_triples([("a", "p", "b"), ("b", "p", "a")], test=test))
+    caplog.clear()
+    model.predict(head="a", relation="p")
+    model.neighbors("b", 2)
+    assert not caplog.text
+    model.predict(head="new", relation="newer")
+    assert "new, newer are in no training triple: answers about them are arbitrary." in caplog.text
+    model.neighbors("newest", 2)
+    assert "newest is in no training triple: answers about it are arbitrary." in caplog.text
+    model.warn_of_unseen(model.dataset.test)
+    assert "new, newest, last and 1 more are in no training triple" in caplog.text
+
+
+def test_a_graph_whose_names_are_all_trained_is_not_read_for_a_question():
+    model = model_of(rings())
+    model.predict(head_id=5, relation="next")
+    assert model.dataset.seen_in_train is None
+
+
 def test_known_answers_are_marked_and_left_out_on_request():
     dataset = rings()
     model = model_of(dataset)

@@ -35,6 +35,14 @@ def test_questions_name_test_triples_of_two_relations() -> None:
     assert first["relation"] != second["relation"] and first["head"].startswith("person")
 
 
+def test_questions_have_names_that_the_model_was_trained_on() -> None:
+    triples = [("a", "p", "b"), ("b", "q", "a")]
+    data = grash.from_triples(triples, test=[("new", "p", "b"), ("a", "newer", "b"), ("a", "q", "b"), ("b", "p", "a")])
+    assert questions(data) == [{"head": "a", "relation": "q"}, {"relation": "p", "tail": "a"}]
+    only_new = grash.from_triples(triples, valid=[("a", "p", "newest")], test=[("new", "p", "b")])
+    assert questions(only_new) == [{"head": "a", "relation": "p"}, {"relation": "q", "tail": "a"}]
+
+
 def test_settings_are_shown_where_they_are_not_the_defaults() -> None:
     assert settings_text({"model": "complex", "lr": 0.25, "epochs": 3.0}) == "lr=0.25"
     both = changed_settings({"lr": 0.25}, {"model": "distmult"})

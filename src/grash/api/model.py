@@ -368,6 +368,7 @@ class Model:
         called rdf:type, P31, instance_of or the like. candidates: only these entities, names or an array of ids.
         """
         query = self.query(head, relation, tail, head_id=head_id, relation_id=relation_id, tail_id=tail_id)
+        self.warn_of_unseen(np.array([query.row]))
         options: dict[str, Any] = {"new_only": new_only, "like_known": like_known, "answer_type": answer_type}
         return self.predict_many([query], k, type_relation=type_relation, candidates=candidates, **options)[0]
 
@@ -575,6 +576,25 @@ class Model:
         _check_side(side)
         return self._answerer.probability(self._ids(triples), side)
 
+    def warn_of_unseen(self, rows: NDArray[np.integer]) -> None:
+        """Log a warning if questions or triples (n, 3), −1 for a part that is not given, have names without training.
+
+        It costs nothing for a graph without such names.
+        """
+        if self.dataset.seen_in_train is None:
+            return
+        ends, names = rows[:, ::2], []
+        for given, seen, name in zip(
+            (ends, rows[:, 1]), self.dataset.seen_in_train, (self.entity_name, self.relation_name)
+        ):
+            ids = np.unique(given[given >= 0])
+            names += [name(i) for i in ids[~seen[ids]].tolist()]
+        if names:
+            more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+            are, them = ("is", "it") if len(names) == 1 else ("are", "them")
+            shown = ", ".join(names[:3])
+            _log.warning("%s%s %s in no training triple: answers about %s are arbitrary.", shown, more, are, them)
+
     @torch.no_grad()
     def neighbors(
         self, entity: Name | None = None, k: int = 10, metric: Metric = "cosine", *, entity_id: int | None = None
@@ -589,6 +609,8 @@ class Model:
         center = _find(entity, entity_id, self.dataset, "entity")
         if center is None:
             raise InputError("No entity is given: give entity= or entity_id=.")
+        if entity is not None:  # a name is asked by people; `grash serve` asks by id
+            self.warn_of_unseen(np.array([[center, -1, -1]]))
         ids, scores = nearest_entities(self.kge, center, k, metric)
         return Predictions(Prediction(self.entity_name(i), i, s) for i, s in zip(ids.tolist(), scores.tolist()))
 

@@ -217,6 +217,7 @@ def predict(
         asked = read_question_ids(questions, loaded, skip_unknown)
     else:
         asked = np.array([loaded.query(*given).row], np.int32)
+    loaded.warn_of_unseen(asked)
     if json or (one and out is None):
         for first in range(0, len(asked), BLOCK):
             part = [Query(*(None if i < 0 else i for i in row)) for row in asked[first : first + BLOCK].tolist()]
@@ -304,6 +305,7 @@ def score(
         resolved = resolve_rows(triples, lines, lambda row: (row, _triple_ids(loaded, row)), skip_unknown)
         found_rows = list(resolved)
         rows, ids = [row for row, _ in found_rows], [triple for _, triple in found_rows]
+    loaded.warn_of_unseen(np.array(ids).reshape(-1, 3))
     found = {"score": loaded.score(np.array(ids).reshape(-1, 3)).tolist()}
     if probability and loaded.calibration is not None:
         found["probability"] = loaded.probability(np.array(ids).reshape(-1, 3)).tolist()

@@ -98,6 +98,14 @@ def in_blocks(array: NDArray, n_rows: int) -> Iterator[tuple[int, NDArray]]:
         release_pages(array)
 
 
+def used_ids(triples: Triples, n_entities: int, n_relations: int) -> tuple[Mask, Mask]:
+    """Return which entities (E,) and which relations (R,) triples (n, 3) have."""
+    entities, relations = np.zeros(n_entities, np.bool_), np.zeros(n_relations, np.bool_)
+    for _, block in in_blocks(triples, _ROWS):
+        entities[block[:, 0]] = entities[block[:, 2]] = relations[block[:, 1]] = True
+    return entities, relations
+
+
 def release_pages(array: NDArray) -> None:
     """Release the pages of an array that is mapped from a file; they are read again on demand."""
     mapping = _mapping_of(array)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grash.data.arrays import Triples, in_blocks, map_array
+from grash.data.arrays import Mask, Triples, in_blocks, map_array, used_ids
 from grash.data.vocabulary import Vocabulary
 from grash.errors import FormatError, InputError
 from grash.files import atomic_folder, check_replaceable, read_json, verify_folder, write_json
@@ -73,6 +73,15 @@ class Dataset:
         if name not in SPLITS:
             raise InputError(f"There is no split {name!r}. A dataset has train, valid and test.")
         return getattr(self, name)
+
+    @cached_property
+    def seen_in_train(self) -> tuple[Mask, Mask] | None:
+        """Which entities (E,) and which relations (R,) have a training triple; None if all have, as a split that is
+        made here leaves them. One pass over train, if reading the graph has found others."""
+        unseen = self.provenance.get("unseen_in_train", {}).values()
+        if not any(count for counts in unseen for count in counts.values()):
+            return None
+        return used_ids(self.train, self.n_entities, self.n_relations)
 
     def with_valid_in_train(self) -> Dataset:
         """Return a dataset whose train has the triples of valid too, and whose valid is empty: for the model that is

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grash.data.arrays import Duplicates, Mask, Triples, find_duplicates, in_blocks, select_rows
+from grash.data.arrays import Duplicates, Mask, Triples, find_duplicates, select_rows, used_ids
 from grash.data.dataset import MAX_ID, ROLES, SPLITS, Dataset
 from grash.data.readers import dictionaries, tables
 from grash.data.readers.rdf import RDF_FORMATS, read_rdf_file
@@ -40,7 +40,6 @@ BUNDLED = {"world": Path(__file__).parent / "bundled" / "world.tsv"}
 Watch = Callable[[str, float, int], None]  # receives the current step, its share done, and the triples so far
 
 _FILE_OPTIONS = ("separator", "header", "columns", "bad_lines", "literals", "format")
-_ROWS = 1 << 20
 Source = Dataset | str | Path
 _log = logging.getLogger(__name__)
 
@@ -337,9 +336,7 @@ def _overlap_entries(
     train: Triples, given: Mapping[str, Triples], also_in_train: Mapping[str, Mask], n_entities: int, n_relations: int
 ) -> dict[str, Any]:
     """Count the triples of valid and test that are also in train, and their entities and relations that are not."""
-    entity_seen, relation_seen = np.zeros(n_entities, bool), np.zeros(n_relations, bool)
-    for _, block in in_blocks(train, _ROWS):
-        entity_seen[block[:, 0]] = entity_seen[block[:, 2]] = relation_seen[block[:, 1]] = True
+    entity_seen, relation_seen = used_ids(train, n_entities, n_relations)
     counts: dict[str, Any] = {"also_in_train": {}, "unseen_in_train": {}}
     for split, triples in given.items():
         overlap = int(np.count_nonzero(also_in_train[split]))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grash.data.arrays import Triples
+from grash.data.arrays import Triples, used_ids
 from grash.data.dataset import SPLITS, Dataset
 from grash.data.known_answers import CARDINALITIES, cardinalities, relation_counts
 from grash.data.leakage import THRESHOLD, Leakage, SplitLeakage, find_leakage
@@ -115,7 +115,7 @@ def describe(dataset: Dataset, *, threshold: float = THRESHOLD) -> Profile:
     """Return the profile of a dataset. Two relations are near-duplicates if `threshold` of both overlap."""
     triples = [dataset.split(split) for split in SPLITS]
     leakage = find_leakage(triples, dataset.n_entities, dataset.n_relations, threshold=threshold)
-    used = [_used(dataset, part) for part in triples]
+    used = [used_ids(part, dataset.n_entities, dataset.n_relations) for part in triples]
     splits = {
         str(split): _split_profile(dataset.split(split), mine, used[0], duplicates)
         for split, mine, duplicates in zip(SPLITS, used, leakage.duplicates)
@@ -144,13 +144,6 @@ def reading_of(provenance: Mapping[str, Any]) -> Reading | None:
     dropped = 0 if repeated["kept"] else repeated["count"]
     skipped = {name: provenance.get(name, 0) for name in SKIPPED}
     return Reading(dropped, split_off.get("got", {}), split_off.get("seed"), provenance.get("read_as", {}), **skipped)
-
-
-def _used(dataset: Dataset, triples: Triples) -> _Used:
-    entities = np.zeros(dataset.n_entities, np.bool_)
-    relations = np.zeros(dataset.n_relations, np.bool_)
-    entities[triples[:, 0]] = entities[triples[:, 2]] = relations[triples[:, 1]] = True
-    return entities, relations
 
 
 def _split_profile(triples: Triples, used: _Used, in_train: _Used, duplicates: int) -> SplitProfile:

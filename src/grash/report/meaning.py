@@ -14,6 +14,7 @@ from grash.search.ledger import SearchState
 from grash.search.trial import FIXED_LENGTH_SCHEDULES
 
 if TYPE_CHECKING:
+    from grash.data.arrays import Triples
     from grash.data.dataset import Dataset
     from grash.training.config import TrainConfig
 
@@ -154,13 +155,22 @@ def settings_text(values: Mapping[str, Any]) -> str:
 
 def questions(dataset: Dataset) -> list[dict[str, str]]:
     """Return two questions to ask the model, with names of test triples: one for a tail, one for a head."""
-    triples = next((split for split in (dataset.test, dataset.valid, dataset.train) if len(split)), None)
+    splits = (dataset.test, dataset.valid, dataset.train)
+    triples = next((seen for split in splits if len(seen := _seen(dataset, split))), None)
     if triples is None:
         return []
     first = triples[0]
     second = next((row for row in triples[1:] if row[1] != first[1]), triples[-1])  # about another relation
     (head, relation, _), (_, other, tail) = (_names(dataset, row) for row in (first, second))
     return [{"head": head, "relation": relation}, {"relation": other, "tail": tail}]
+
+
+def _seen(dataset: Dataset, triples: Triples) -> Triples:
+    """Return those triples whose entities and relation are in train."""
+    if dataset.seen_in_train is None:
+        return triples
+    entities, relations = dataset.seen_in_train
+    return triples[entities[triples[:, 0]] & relations[triples[:, 1]] & entities[triples[:, 2]]]
 
 
 def _names(dataset: Dataset, triple: Iterable[int]) -> tuple[str, ...]:
