@@ -319,6 +319,14 @@ def test_score_one_and_a_file(folder, tmp_path):
     assert len(json.loads(grash("score", folder / "m", path, "--json").out)) == 2
 
 
+def test_a_map_is_not_written_under_the_name_of_another_format(folder, tmp_path):
+    ran = grash("map", folder / "m", "-o", tmp_path / "map.pdf")
+    assert ran.code == 2 and "map.pdf: the format is not clear. Give a name that ends in .html, .htm." in ran.err
+    ran = grash("report", folder, folder, "-o", tmp_path / "runs.pdf")
+    assert ran.code == 2 and "runs.pdf: the format is not clear" in ran.err
+    assert not list(tmp_path.iterdir())
+
+
 def test_neighbors_export_models_settings_datasets(folder, tmp_path):
     assert len(grash("neighbors", folder / "m", "person 1", "-k", 3).out.splitlines()) == 4
     found = json.loads(grash("neighbors", folder / "m", "person 1", "--metric", "euclidean", "--json").out)

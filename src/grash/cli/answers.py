@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 PARTS = ("head", "relation", "tail")
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 NTRIPLES = ".nt"
+PAGES = (".html", ".htm")
 BLOCK = 20_000  # questions answered and written together
 
 _T = TypeVar("_T")
@@ -47,8 +48,8 @@ _NUMBERS = ("score", "probability", "cosine", "dot", "euclidean")  # columns of 
 _BOM = b"\xef\xbb\xbf"
 
 
-def check_answers_file(path: Path | None, *, overwrite: bool, suffixes: tuple[str, ...] = SUFFIXES) -> None:
-    """Raise an error, before anything is computed, if answers cannot be written to this file."""
+def check_out_file(path: Path | None, *, overwrite: bool, suffixes: tuple[str, ...] = SUFFIXES) -> None:
+    """Raise an error, before anything is computed, if a result cannot be written to this file."""
     if path is None:
         return
     if path.suffix.lower() not in suffixes:

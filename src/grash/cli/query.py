@@ -15,7 +15,7 @@ from grash.cli.answers import (
     PARTS,
     SUFFIXES,
     Bulk,
-    check_answers_file,
+    check_out_file,
     read_candidates,
     read_question_ids,
     read_questions,
@@ -203,7 +203,7 @@ def predict(
     given = (head, relation, tail)
     if questions is not None and any(part is not None for part in given):
         raise InputError("Give either --questions or --head, --relation and --tail, not both.")
-    check_answers_file(out, overwrite=overwrite)
+    check_out_file(out, overwrite=overwrite)
     one = questions is None
     loaded = _load(model, device, threads, skips_nothing=skip_unknown and one and candidates is None, one=one)
     filters: dict[str, Any] = {"new_only": new_only, "like_known": like_known}
@@ -296,7 +296,7 @@ def score(
     one = [str(part) for part in (head, relation, tail) if part is not None]
     if (triples is None) != (len(one) == 3):
         raise InputError("Give either a file of triples, or all of --head, --relation and --tail.")
-    check_answers_file(out, overwrite=overwrite)
+    check_out_file(out, overwrite=overwrite)
     loaded = _load(model, device, threads, skips_nothing=skip_unknown and triples is None, one=triples is None)
     if triples is None:
         rows, ids = [one], [_triple_ids(loaded, one)]
@@ -329,7 +329,7 @@ def neighbors(
     json: Json = False,
 ) -> None:
     """List the entities with the most similar embeddings."""
-    check_answers_file(out, overwrite=overwrite)
+    check_out_file(out, overwrite=overwrite)
     loaded = _load(model, device, threads, one=True)
     answers = loaded.neighbors(entity, top_k, metric)  # type: ignore[arg-type]
     ranked = list(enumerate(answers, 1))
@@ -521,7 +521,7 @@ def discover(
     from grash.engines.trainer import set_threads
 
     show_log()
-    check_answers_file(out, overwrite=overwrite, suffixes=(*SUFFIXES, NTRIPLES))
+    check_out_file(out, overwrite=overwrite, suffixes=(*SUFFIXES, NTRIPLES))
     set_threads(threads)
     loaded = load_model(model, device=device)
     if loaded.calibration is None:

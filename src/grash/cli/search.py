@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grash.cli import options
+from grash.cli.answers import PAGES, check_out_file
 from grash.cli.console import as_json, command, say, say_when_compiling, show, show_log, table, wrapped
 from grash.cli.options import READING, Json, Quiet, RunFolder, Source, option_name, optional, parse_assignment
 from grash.cli.query import show_relations
@@ -241,6 +242,7 @@ def report(
     if len(runs) == 1:
         path = write_report(runs[0])
     else:
+        check_out_file(out, overwrite=True, suffixes=PAGES)
         for run in runs:
             if not is_current(run):
                 write_report(run)

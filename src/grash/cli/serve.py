@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from grash.cli.answers import PAGES, check_out_file
 from grash.cli.console import say, show, show_log
 from grash.cli.options import Device, ModelFolder, Overwrite, Threads
 from grash.formatting import format_duration
@@ -92,6 +93,7 @@ def map_entities(
     from grash.api.model import load_model
 
     show_log(verbose=True)
+    check_out_file(out, overwrite=overwrite, suffixes=PAGES)
     loaded = load_model(model, device="cpu")
     where = loaded.map(
         out, method=method, max_points=max_points, type_relation=type_relation, seed=seed, overwrite=overwrite
