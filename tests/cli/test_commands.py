@@ -15,7 +15,7 @@ import torch
 
 from grash import __version__ as grash_version
 from grash import train as train_in_python
-from grash.cli.app import app
+from grash.cli.app import Commands, app
 from grash.cli.train import setting_rows
 from grash.report.live import progress_line
 from grash.training.config import TrainConfig
@@ -463,6 +463,23 @@ def test_an_interrupted_command_prints_it(verb: str, monkeypatch: pytest.MonkeyP
     assert ran.err == (
         "Interrupted. Run the same command again to continue.\n" if verb == "prepare" else "Interrupted.\n"
     )
+
+
+def test_an_interrupt_while_the_command_line_is_read_or_imported_prints_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    class Interrupting:
+        find_spec = interrupt
+
+    monkeypatch.setattr(Commands, "parse_args", interrupt)
+    ran = grash("models")
+    assert (ran.code, ran.err) == (130, "Interrupted.\n")
+    monkeypatch.delitem(sys.modules, "grash.cli.app")
+    monkeypatch.delattr("grash.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting()])
+    ran = grash("models")
+    assert (ran.code, ran.err) == (130, "Interrupted.\n")
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+
+from grash.errors import INTERRUPTED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: sys.argv) and return its exit code."""
-    from grash.cli import app  # not before: `grash_study.cli` imports modules of this package, and `app` imports it
-
+    try:
+        from grash.cli import app  # not before: `grash_study.cli` imports modules of this package, and `app` imports it
+    except KeyboardInterrupt:  # later ones are in `app`
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
     return app.main(arguments)
 
 

@@ -34,6 +34,12 @@ _OPTIONS_OF = {"max_epochs": ("--epochs", "-e"), "k": ("--top-k", "-k")}  # opti
 class Commands(TyperGroup):
     """Prints that a command was interrupted; typer alone would exit without a message."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **options)
+        except KeyboardInterrupt:  # before a command is known
+            raise typer.Abort from None
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
