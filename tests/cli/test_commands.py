@@ -15,12 +15,14 @@ import torch
 
 from grash import __version__ as grash_version
 from grash import train as train_in_python
+from grash.api.model import Prediction, Predictions
 from grash.cli.app import Commands, app
+from grash.cli.query import _show_answers
 from grash.cli.train import setting_rows
 from grash.report.live import progress_line
 from grash.training.config import TrainConfig
 from grash.training.loop import Progress
-from small_graph import grash, rings, write_tsv
+from small_graph import grash, model_of, rings, some_calibration, write_tsv
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 QUICK = (
@@ -267,6 +269,18 @@ def test_predict_each_part(folder):
     assert not any(a["known"] for a in json.loads(new.out)["answers"])
     relations = grash("predict", folder / "m", "--head", "person 1", "--tail", "person 2", "--json")
     assert {a["name"] for a in json.loads(relations.out)["answers"]} == {"next", "two on", "beside"}
+
+
+def test_relations_whose_probabilities_do_not_follow_the_ranks_are_explained(capsys):
+    model = model_of(rings())
+    model.calibration = some_calibration()
+    query = model.query("person 1", None, "person 2")
+    for probabilities, explained in (((0.5, 0.00001), False), ((0.00001, 0.5), True)):
+        answers = Predictions(Prediction("next", i, 1.0 - i, False, p) for i, p in enumerate(probabilities))
+        _show_answers(model, query, answers)
+        printed = capsys.readouterr()
+        assert "< 0.01 %" in printed.out and "50 %" in printed.out
+        assert ("Relations are ranked by score." in printed.err) == explained
 
 
 def test_predict_a_file_of_questions(folder, tmp_path):

@@ -149,8 +149,9 @@ def test_the_sentence_names_how_many_were_right():
     counts, right = (0,) * 8 + (40, 5), (0.0,) * 8 + (0.83, 1.0)
     weights = Weights(0.0, 1.0, 0.0)
     found = Calibration("valid", 45, 1.0, 0.0, 1.0, weights, {}, Reliability(counts, right, right), EVEN)
-    assert found.meaning(0.84) == "Of 40 held-out questions whose first new answer had 80 to 90 %, 83 % were right."
-    assert "only 5 held-out questions" in found.meaning(0.95)
+    such = "whose first new answer had a probability of"
+    assert found.meaning(0.84) == f"Of 40 questions of valid {such} 80 to 90 %, it was right in 83 %."
+    assert found.meaning(0.95) == f"Too few to check it: 5 questions of valid {such} 90 to 100 %."
 
 
 def test_the_sentence_is_about_the_first_new_answer_and_about_no_relation():
@@ -161,7 +162,7 @@ def test_the_sentence_is_about_the_first_new_answer_and_about_no_relation():
     assert probability_meaning(model, query, [known, new]) is None
     weights = Weights(0.0, 1.0, 0.0)
     model.calibration = Calibration("valid", 68, 1.0, 0.0, 1.0, weights, {}, Reliability(counts, right, right), EVEN)
-    expected = "Of 28 held-out questions whose first new answer had 30 to 40 %, 36 % were right."
+    expected = "Of 28 questions of valid whose first new answer had a probability of 30 to 40 %, it was right in 36 %."
     assert probability_meaning(model, query, [known, new]) == expected
     assert Service(model).answers(query, [known, new])["meaning"] == expected
     assert probability_meaning(model, query, [known]) is None

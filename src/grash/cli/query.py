@@ -475,16 +475,21 @@ def _show_answers(model: Model, query: Query, answers: Predictions) -> None:
         return
     rows = [(i, model.short_name(a.name), a.score, percent(a.probability), a.known) for i, a in enumerate(answers, 1)]
     table(("rank", "answer", ">score", ">probability", "known"), rows)
+    found = [answer.probability or 0.0 for answer in answers]
+    if query.asked == "relation" and found != sorted(found, reverse=True):
+        say("\nRelations are ranked by score. A probability is that of the tail, as the answer to head and relation.")
     if (meaning := probability_meaning(model, query, answers)) is not None:
         say(f"\n{meaning}")
 
 
 def percent(probability: float | None) -> str:
-    """Return a probability as it is shown, "83 %" or "0.4 %"; empty for None."""
+    """Return a probability as it is shown, e.g. "83 %" or "< 0.01 %"; empty for None."""
     if probability is None:
         return ""
     if probability > 0.99:
         return "> 99 %"  # more digits are beyond what a calibration can tell
+    if probability < 0.0001:
+        return "< 0.01 %"
     return f"{probability:.0%}".replace("%", " %") if probability >= 0.095 else f"{probability * 100:.2g} %"
 
 

@@ -27,7 +27,7 @@ from grash.evaluation.answers import Questions, add_all_scores, best_entities, b
 from grash.evaluation.classification import Thresholds, fit_thresholds
 from grash.evaluation.evaluate import Split
 from grash.evaluation.ranking import default_work_bytes
-from grash.formatting import html_table
+from grash.formatting import counted, html_table
 from grash.kernels.count_above import LogSums
 from grash.models import KgeModel
 from grash.models.base import SIDES, Side
@@ -136,10 +136,10 @@ class Calibration:
         """Return a sentence: how many first new answers of such a probability were right."""
         n, right = self.first.around(probability)
         low = min(int(probability * N_BINS), N_BINS - 1) * 100 // N_BINS
-        such = f"held-out questions whose first new answer had {low} to {low + 100 // N_BINS} %"
+        such = f"whose first new answer had a probability of {low} to {low + 100 // N_BINS} %"
         if n < MIN_QUESTIONS:
-            return f"There were only {n} {such}, too few to check it."
-        return f"Of {n:,} {such}, {100 * right:.0f} % were right."
+            return f"Too few to check it: {counted(n, 'question')} of {self.split} {such}."
+        return f"Of {n:,} questions of {self.split} {such}, it was right in {100 * right:.0f} %."
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON."""
