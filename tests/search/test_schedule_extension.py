@@ -56,7 +56,7 @@ def test_more_budget_buys_survivors_even_if_new_ones_push_old_ones_out() -> None
         ({"n_trials": 64}, "--n-trials 64 adds nothing: the search already has 64"),
         ({"n_trials": 3}, "--n-trials 3 adds nothing"),
         ({"budget": 3.0}, "--budget 3 adds nothing: the search already has 3"),
-        ({"budget": -1.0}, "budget=-1.0 is not valid: give 1e-06 or more"),
+        ({"budget": -1.0}, "budget=-1.0 is not valid: give a larger number, above 0"),
         ({"budget": 3.01}, "--budget 3.01 pays for no further trial in a later round: give more"),
         ({}, "--extend needs either --n-trials or --budget"),
         ({"n_trials": 80, "budget": 5.0}, "--extend needs either --n-trials or --budget"),

@@ -28,7 +28,10 @@ from grash.errors import INTERRUPTED, ConfigError, GrashError, InputError, Memor
 from grash.formatting import format_bytes
 
 _MIN_ADDRESS_SPACE = 5 << 28  # bytes; below 1.15 GiB libraries abort the process when they are loaded or first used
-_OPTIONS_OF = {"max_epochs": ("--epochs", "-e"), "k": ("--top-k", "-k")}  # options that are not named as in Python
+_OPTION_OF = {  # options that are not named as in Python
+    "k": "top_k", "negatives_head": "negatives", "penalty_entity": "penalty_weight", "dropout_entity": "dropout",
+}  # fmt: skip
+_OF_SPACE = "the space contains configurations that cannot be trained: "  # of a setting that is fixed by --set, too
 
 
 class Commands(TyperGroup):
@@ -152,13 +155,30 @@ def _explain(error: Exception, arguments: Sequence[str]) -> int:
 def _in_options(message: str, arguments: Sequence[str]) -> str:
     """Return a message of the Python API in the words of the command line: "--epochs 0", not "max_epochs=0"."""
     message = re.sub(r"(--[\w-]+) \(\w+=\w*\)", r"\1", message)
-    setting = re.match(r"(\w+)=(\S+) is not valid", message)
-    if setting is None:
+    message = re.sub(r"\w+=\w+ \((--[^()]+)\)", r"\1", message)  # unseen=drop (--unseen drop)
+    found = re.match(r"(\w+)=('[^']*'|\S+?)(?=:? )", message.removeprefix(_OF_SPACE))
+    typed = None if found is None else _as_typed(found[1], arguments)
+    if found is None or typed is None:
         return message
-    name = setting[1].replace("_", "-")
-    given = {a.partition("=")[0] if a.startswith("--") else a[:2] for a in arguments}  # --epochs=0, -e0
-    options = [option for option in _OPTIONS_OF.get(setting[1], (f"--{name}",)) if option in given]
-    return f"{options[0]} {setting[2]}{message[setting.end(2) :]}" if options else message
+    return typed + re.sub(r"'([^' ]+)'", r"\1", found.string[found.end() :])
+
+
+def _as_typed(setting: str, arguments: Sequence[str]) -> str | None:
+    """Return the option of a setting with its value, as they were typed; None if it was not given."""
+    command = typer.main.get_command(app).commands.get(next(iter(arguments), ""))  # type: ignore[attr-defined]
+    names = {setting, _OPTION_OF.get(setting, setting)}
+    options: dict[str, str] = {}
+    for parameter in [] if command is None else command.params:
+        if names & {parameter.name, parameter.name.partition("_")[2]}:  # the groups of `with_options` begin its name
+            options |= dict.fromkeys(parameter.opts, parameter.opts[0])
+    for word, following in reversed([*zip(arguments, [*arguments[1:], ""])]):  # the last of an option counts
+        option, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        value = value if equals else following
+        if option in options:
+            return f"{options[option]} {value}"
+        if option == "--set" and value.partition("=")[0].strip().replace("-", "_") == setting:
+            return f"--set {value}"
+    return None
 
 
 def address_space() -> int | None:

@@ -44,8 +44,7 @@ class Settings(BaseModel):
             if first["type"] == "extra_forbidden":
                 meant = did_you_mean(name, type(self).model_fields, " `grash settings` lists them all.")
                 raise ConfigError(f"{name!r} is not a setting.{meant}") from None
-            sentence = _NEEDS.get(first["type"], first["msg"]).format(**first.get("ctx", {}))
-            raise ConfigError(f"{name}={shown(first['input'])} is not valid: {sentence}.") from None
+            raise ConfigError(f"{name}={shown(first['input'])} is not valid: {_need(first)}.") from None
 
     @field_validator("*", mode="before")
     @classmethod
@@ -63,6 +62,15 @@ def shown(value: Any) -> str:
     except ValueError:  # an integer of more than 4,300 digits
         text = "a number with thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _need(error: Any) -> str:
+    """Return what to give instead of a value that pydantic refused; bounds as people write them, not as 1e+06."""
+    bounds = error.get("ctx", {})
+    if 0 < bounds.get("ge", 0) < 0.001:
+        return "give a larger number, above 0"
+    bounds = {k: f"{v:,.3f}".rstrip("0").rstrip(".") if isinstance(v, int | float) else v for k, v in bounds.items()}
+    return str(_NEEDS.get(error["type"], error["msg"]).format(**bounds))
 
 
 class TrainConfig(Settings):
@@ -277,10 +285,10 @@ def read_config(path: Path) -> TrainConfig:
 
 
 _NEEDS = {
-    "greater_than": "give a number greater than {gt:g}",
-    "greater_than_equal": "give {ge:g} or more",
-    "less_than": "give a number less than {lt:g}",
-    "less_than_equal": "give {le:g} or less",
+    "greater_than": "give a number greater than {gt}",
+    "greater_than_equal": "give {ge} or more",
+    "less_than": "give a number less than {lt}",
+    "less_than_equal": "give {le} or less",
     "literal_error": "give {expected}",
     "finite_number": "give a number that is not infinite and not NaN",
     "string_type": "give a word",

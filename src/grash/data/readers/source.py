@@ -108,7 +108,9 @@ class SourceOptions:
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
-        raise ConfigError(f"{name}={value!r} is unknown. Give one of {', '.join(map(repr, choices))}.")
+        raise ConfigError(
+            f"{name}={value!r} is unknown. Give one of {', '.join(repr(c) for c in choices if c is not None)}."
+        )
 
 
 def _check_size(split: str, fraction: float | None, count: int | None) -> None:
