@@ -31,6 +31,7 @@ from grash.data.split import HELD_OUT, split_off
 from grash.data.vocabulary import Encoder, Interner, Vocabulary
 from grash.errors import ConfigError, InputError
 from grash.files import check_absent, repair_folder
+from grash.formatting import counted
 from grash.keywords import ReadKeywords, SplitKeywords, with_keywords
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def _read(layout: Layout, options: SourceOptions) -> Dataset:
         graph = _read_arrays(layout)
     else:
         graph = _read_names(layout, options)
-    check_not_empty(layout, len(graph.splits["train"]), graph.notes)
+    check_not_empty(layout, len(graph.splits["train"]), {**graph.notes, **read_as})
     entries = {**source_entries(layout, graph.notes), **read_as}
     return _make_dataset(graph, options, dataset_name(layout.path), entries)
 
@@ -389,12 +390,16 @@ def log_skipped_literals(notes: Mapping[str, int]) -> None:
         _log.info("%d triples with literals were skipped.", notes["literals_skipped"])
 
 
-def check_not_empty(layout: Layout, n_triples: int, notes: Mapping[str, Any]) -> None:
-    """Raise InputError for a source without triples."""
+def check_not_empty(layout: Layout, n_triples: int, entries: Mapping[str, Any]) -> None:
+    """Raise InputError for a source without triples. entries: how it was read."""
     if n_triples:
         return
-    skipped = notes.get("literals_skipped", 0)
-    hint = f" {skipped:,} triples with literals were skipped; keep them with --literals keep." if skipped else ""
+    skipped, hint = entries.get("literals_skipped", 0), ""
+    if skipped:
+        were = f"{counted(skipped, 'triple')} with literals {'was' if skipped == 1 else 'were'}"
+        hint = f" {were} skipped: keep {'it' if skipped == 1 else 'them'} with --literals keep."
+    elif entries.get("read_as", {}).get("train", {}).get("header"):
+        hint = " Its one line was taken as a header: if it is a triple, give --no-header (header=False)."
     raise InputError(f"{layout.files['train']} contains no triples.{hint}")
 
 

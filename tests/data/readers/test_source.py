@@ -247,6 +247,25 @@ def test_a_file_without_triples_is_an_input_error(tmp_path, content):
         load_dataset(tmp_path / "x.tsv")
 
 
+def test_a_file_whose_one_line_was_taken_as_a_header_says_so(tmp_path):
+    write(tmp_path, x__tsv="h\tr\tt\n")
+    with pytest.raises(InputError, match="Its one line was taken as a header: if it is a triple, give --no-header"):
+        load_dataset(tmp_path / "x.tsv")
+    assert len(load_dataset(tmp_path / "x.tsv", header=False).train) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "example"),
+    [("Since,From Node,Link Type,To Node", "'From Node,Link Type,To Node'"), ("a,b,c,d", "0,1,2")],
+)
+def test_a_file_with_more_columns_shows_them_and_how_to_choose(tmp_path, header, example):
+    write(tmp_path, x__csv=f"{header}\n1,a,p,b\n2,b,q,c\n3,c,p,a\n")
+    with pytest.raises(InputError) as caught:
+        load_dataset(tmp_path / "x.csv")
+    assert f"The first line has {header.replace(',', ', ')}: give the columns" in str(caught.value)
+    assert str(caught.value).endswith(f"e.g. --columns {example}.")
+
+
 def test_datasets_are_called_by_their_file_or_folder(tmp_path):
     assert dataset_name(write(tmp_path / "FB15k-237")) == "FB15k-237"
     write(tmp_path, **{"my__graph__tsv__gz": b""})

@@ -173,7 +173,7 @@ def test_quoted_fields_over_several_lines_count_as_the_columns_they_are():
 def test_the_columns_of_a_wide_header_are_those_of_every_line():
     with pytest.raises(InputError, match="line 3: found 3 columns, expected 4"):
         read(",subject,predicate,object\n0,a,r,b\nb,s,c\n")
-    with pytest.raises(InputError, match="line 1: found 4 columns, expected 3 .* with --columns"):
+    with pytest.raises(InputError, match="line 1: found 4 columns, expected 3 .* --columns subject,predicate,object"):
         read(",subject,predicate,object\n0,a,r,b\n", header=False)
 
 

@@ -119,7 +119,7 @@ def _encode(
         merged, counts = merge_generations(spill, folder, work, left, watch)
         splits = {split: ids for split, ids in merged.items() if split in layout.files}
         n_entities, n_relations = counts["entities"], counts["relations"]
-    load.check_not_empty(layout, len(splits["train"]), notes)
+    load.check_not_empty(layout, len(splits["train"]), {**notes, **read_as})
     n_train = len(splits["train"])
     watch("looking for duplicates", 0.0, n_train)
     n_masks = 1 + (options.duplicates == "keep")  # of train, a byte per triple

@@ -12,6 +12,7 @@ import codecs
 import csv
 import logging
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -268,16 +269,27 @@ class BadLines:
             parts.append(f"The separator does not fit: {_another_separator(self._sample, dialect.n_columns)}.")
             return " ".join(parts)
         if wide and not self.n_good:
-            parts.append("Give the columns of head, relation and tail, by name or counted from 0, with --columns.")
+            parts.append(_columns_hint(self._sample, dialect.separator))
             return " ".join(parts)
         if self._widest and self.count >= self.n_good:  # most lines: the guesses are wrong, not the lines
             parts += ["Give the separator with --separator."] if dialect.separator_guessed else []
             if wide:
-                parts.append("Give the columns of head, relation and tail, by name or counted from 0, with --columns.")
+                parts.append(_columns_hint(self._sample, dialect.separator))
         if self.how is not None:
             lists = "" if self.how == "list" else ", or list them in a file with --bad-lines list"
             parts.append(f"Correct the file, or leave such lines out with --bad-lines skip{lists}.")
         return " ".join(parts)
+
+
+def _columns_hint(sample: bytes, separator: int) -> str:
+    """Return how to choose columns, with those of the first line whose words name the roles as the example."""
+    first = _split_lines(_first_lines(sample)[:1], separator)[0]
+    found = [[name for name in first if any(_role(word) == role for word in name.split())] for role in ROLES]
+    named = ",".join(name for names in found for name in names) if all(len(names) == 1 for names in found) else "0,1,2"
+    return (
+        f"The first line has {', '.join(first)[:200]}: give the columns of head, relation and tail, by name or counted "
+        f"from 0, e.g. --columns {shlex.quote(named)}."
+    )
 
 
 def _another_separator(sample: bytes, n_columns: int) -> str:
