@@ -333,6 +333,15 @@ def test_score_one_and_a_file(folder, tmp_path):
     assert len(json.loads(grash("score", folder / "m", path, "--json").out)) == 2
 
 
+def test_a_graph_without_valid_triples_has_no_probabilities(tmp_path):
+    (tmp_path / "star.tsv").write_text("".join(f"center\thas\tleaf {i}\n" for i in range(40)))
+    ran = grash("train", tmp_path / "star.tsv", "-o", tmp_path / "m", "-e", 1, "-d", 4, "--device", "cpu")
+    assert "No triple could be split off: each is the only one of an entity or relation." in ran.err
+    for verb in ("calibrate", "discover"):
+        ran = grash(verb, tmp_path / "m")
+        assert ran.code == 2 and "m has no probabilities: valid of star has no triples to learn them from." in ran.err
+
+
 def test_a_map_is_not_written_under_the_name_of_another_format(folder, tmp_path):
     ran = grash("map", folder / "m", "-o", tmp_path / "map.pdf")
     assert ran.code == 2 and "map.pdf: the format is not clear. Give a name that ends in .html, .htm." in ran.err

@@ -37,6 +37,7 @@ from grash.cli.options import (
     with_options,
 )
 from grash.errors import ConfigError, InputError
+from grash.formatting import counted
 from grash.report.meaning import baseline_text, relation_rows, weak_relations
 
 if TYPE_CHECKING:
@@ -127,9 +128,11 @@ def calibrate(
     loaded = _load(model, device, threads)
     calibration = loaded.calibrate(sample=sample, seed=seed)
     if calibration is None:
+        _check_valid(loaded, model)
         raise InputError(
-            f"{model} cannot be calibrated: valid of {loaded.dataset.name} has {len(loaded.dataset.valid):,} triples, "
-            f"with too few right or wrong answers{'' if sample is None else f' among --sample {sample:,}'}."
+            f"{model} cannot be calibrated: valid of {loaded.dataset.name} has "
+            f"{counted(len(loaded.dataset.valid), 'triple')}, with too few right or wrong answers"
+            f"{'' if sample is None else f' among --sample {sample:,}'}."
         )
     store_calibration(loaded, model)
     measured = {"valid": (calibration.first, calibration.answers)}
@@ -161,6 +164,13 @@ def calibrate(
     for split, (first, answers) in measured.items():
         how = "cross-fitted" if split == "valid" else "not used to calibrate"
         show(f"{split} ({how}): expected calibration error {first.ece:.3f}, of the first ten answers {answers.ece:.3f}")
+
+
+def _check_valid(loaded: Model, folder: Path) -> None:
+    """Raise InputError if there is nothing to learn probabilities from."""
+    if not len(loaded.dataset.valid):
+        name = loaded.dataset.name
+        raise InputError(f"{folder} has no probabilities: valid of {name} has no triples to learn them from.")
 
 
 def _share(n: int, right: float) -> str:
@@ -530,6 +540,7 @@ def discover(
     set_threads(threads)
     loaded = load_model(model, device=device)
     if loaded.calibration is None:
+        _check_valid(loaded, model)
         raise InputError(f"{model} is not calibrated, so it has no probabilities. Run: grash calibrate {model}")
     options: dict[str, Any] = {"k": top_k, "min_probability": min_probability, "like_known": not all_pairs}
     with status_line(keep=False) as draw:

@@ -78,8 +78,11 @@ def held_out_rows(
     rows = movable_rows(triples, n_entities, n_relations, valid + test, seed, keep)
     n_valid = valid if len(rows) == valid + test else round(len(rows) * valid / max(1, valid + test))
     if len(rows) < valid + test:
-        reason = "every entity and relation keeps a triple in train"
-        _log.warning("Only %d of %d triples could be split off: %s.", len(rows), valid + test, reason)
+        if not len(rows):
+            _log.warning("No triple could be split off: each is the only one of an entity or relation.")
+        else:
+            reason = "every entity and relation keeps a triple in train"
+            _log.warning("Only %d of %d triples could be split off: %s.", len(rows), valid + test, reason)
     return np.sort(rows[:n_valid]), np.sort(rows[n_valid:])
 
 
