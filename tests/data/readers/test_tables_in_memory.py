@@ -80,6 +80,15 @@ def test_a_capsule_is_read_with_polars_where_pyarrow_is_missing(monkeypatch: pyt
         grash.from_dataframe(frame, **NONE)
 
 
+def test_the_only_three_columns_may_have_equal_names_or_line_breaks() -> None:
+    frame = pytest.importorskip("pandas").DataFrame(ROWS, columns=["x", "x", "y"])
+    graph = grash.from_dataframe(frame)
+    assert graph.entities is not None and graph.entities.name(0) == ROWS[0][0]
+    frame["two\nlines"] = 1
+    with pytest.raises(InputError, match=r"train has the columns x, x, y, two\\nlines\. Name three"):
+        grash.from_dataframe(frame)
+
+
 def test_splits_are_tables_of_their_own_and_integers_are_names() -> None:
     pandas = pytest.importorskip("pandas")
     train = pandas.DataFrame({"h": [1, 2], "r": ["x", "x"], "t": [2, 3]})

@@ -21,7 +21,7 @@ from grash.data.readers.source import SourceOptions, machine_bytes, parse_column
 from grash.data.readers.text import Dialect, TextSource, columns_by_name, named_columns, read_triples
 from grash.data.vocabulary import Encoder
 from grash.errors import InputError
-from grash.formatting import format_bytes
+from grash.formatting import format_bytes, printable
 from grash.optional import optional_import
 
 Columns = list[Any]  # head, relation, tail: a list or an array (n,) each
@@ -160,8 +160,8 @@ def _triple_columns(
     places: Any = wanted or columns_by_name(names) or ((0, 1, 2) if len(names) == 3 else None)
     if wanted is not None and isinstance(wanted[0], str):
         places = named_columns(what, names, wanted, where="", option=option)
-    found = ", ".join(names) or "none"
-    if places is None or len(set(names)) < len(names):
+    found = printable(", ".join(names)) or "none"
+    if places is None:
         raise InputError(
             f"{what} has the columns {found}. Name three of them head, relation and tail, or give {option}."
         )
@@ -248,7 +248,8 @@ def _table(frame: Any, what: str) -> tuple[list[str], Callable[[int], Any]]:
         frame = collect()  # a lazy frame of polars
     if hasattr(frame, "columns") and hasattr(frame, "to_numpy"):  # pandas, polars
         labels = list(frame.columns)
-        return [str(label) for label in labels], lambda i: _from_series(frame[labels[i]])
+        by_place = frame.iloc if hasattr(frame, "iloc") else frame  # pandas allows equal names
+        return [str(label) for label in labels], lambda i: _from_series(by_place[:, i])
     if hasattr(frame, "column_names") and hasattr(frame, "column"):  # pyarrow
         return list(frame.column_names), lambda i: frame.column(i).to_pylist()
     if hasattr(frame, "__arrow_c_stream__"):  # a relation of DuckDB, or any other producer

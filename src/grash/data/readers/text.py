@@ -41,6 +41,7 @@ from grash.data.readers.source import (
 from grash.data.vocabulary import SLACK, Bytes, Encoder, HashedFields, hashed_fields
 from grash.errors import InputError
 from grash.files import atomic_file
+from grash.formatting import printable
 
 Groups = tuple[tuple[int, ...], ...]  # of columns
 T = TypeVar("T")
@@ -568,7 +569,7 @@ def named_columns(
         if found.count(_normalized(name)) != 1:
             problem = "no column" if _normalized(name) not in found else "more than one column"
             raise InputError(
-                f"{path} has {problem} {name!r}{where} ({', '.join(header)}). Give three of these names, or "
+                f"{path} has {problem} {name!r}{where} ({printable(', '.join(header))}). Give three of these names, or "
                 f"places counted from 0, with {option}."
             )
     return tuple(found.index(_normalized(name)) for name in names)
