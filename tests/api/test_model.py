@@ -50,6 +50,14 @@ def test_a_graph_whose_names_are_all_trained_is_not_read_for_a_question():
     assert model.dataset.seen_in_train is None
 
 
+@pytest.mark.parametrize("given", [3, None, ""])
+def test_what_is_no_path_is_refused(given):
+    with pytest.raises(InputError, match="is not the path of a model folder"):
+        grash.load_model(given)
+    with pytest.raises(InputError, match="(Got None|Got a value of type int|The path of the graph is empty)"):
+        grash.load_dataset(given)
+
+
 def test_known_answers_are_marked_and_left_out_on_request():
     dataset = rings()
     model = model_of(dataset)

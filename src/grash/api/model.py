@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -226,6 +227,8 @@ class Model:
 
         verify: compare all files with their checksums first; without it, a large model is loaded in a second.
         """
+        if not isinstance(folder, str | PathLike) or not str(folder):
+            raise InputError(f"{folder!r} is not the path of a model folder.")
         _check_trained(Path(folder))
         stored = read_model(Path(folder), device=choose_device(device), verify=verify)
         try:

@@ -207,9 +207,10 @@ def _path(source: Any) -> Path:
             how = "a NetworkX graph with grash.from_networkx(graph)"
         else:
             how = "triples in memory with grash.from_triples(train, valid, test)"
-        raise InputError(
-            f"Got a {type(source).__name__}, expected the path of a file or folder. Create a dataset of {how}."
-        )
+        given = "None" if source is None else f"a value of type {type(source).__name__}"
+        raise InputError(f"Got {given}, expected the path of a file or folder. Create a dataset of {how}.")
+    if not str(source):
+        raise InputError("The path of the graph is empty: give a file, a folder, or a name from `grash datasets`.")
     return Path(source)
 
 
