@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from grash.cli import console
+from grash.cli import console, main
 from grash.cli.console import share_display, share_line
 
 
@@ -95,6 +95,28 @@ def test_long_texts_continue_below_and_numbers_stay_whole(monkeypatch: pytest.Mo
     lines = drawn(monkeypatch, Terminal(), width)
     assert "…" not in "".join(lines) and "20,624,575" in lines[1] and "wikidata5m-transductive" in lines[1]
     assert any("release" in line for line in lines[1:3])
+
+
+def test_columns_with_one_name_are_both_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    console.table(("split", ">entities", ">unseen", ">relations", ">unseen"), [("test", 636, 3, 12, 1)])
+    assert [line.split() for line in stream.getvalue().splitlines()] == [
+        ["split", "entities", "unseen", "relations", "unseen"],
+        ["test", "636", "3", "12", "1"],
+    ]
+
+
+@pytest.mark.parametrize("words", [("settings",), ("describe", "world")])
+def test_what_is_listed_fits_a_terminal_of_80_characters(words, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", stream := Terminal())
+    assert main(list(words)) == 0
+    found = re.sub("\x1b\\[\\d*m", "", stream.getvalue())
+    if words == ("settings",):
+        assert "\ndim = 128\n    Floats per entity embedding; a complex number counts as two. Values: whole\n" in found
+    else:
+        assert re.search(r"^split +triples +duplicates +entities +unseen +relations +unseen\n", found, re.MULTILINE)
+        assert max(map(len, found.splitlines())) <= 80
 
 
 def test_a_table_in_a_pipe_has_one_line_per_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,25 +49,25 @@ def table(
 
     cells = [[Text(column.lstrip(">")) for column in columns]]
     cells += [[Text(printable(_cell_text(value))) for value in row] for row in rows]
-    widths = {column: max(row[i].cell_len for row in cells) for i, column in enumerate(columns)}
+    widths = {i: max(row[i].cell_len for row in cells) for i in range(len(columns))}  # of the columns that are shown
     width = sum(widths.values()) + _TABLE_GAP * len(widths)
     left_out: list[str] = []
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         for column in spare:
-            if _least_width(widths) > width:
+            if _least_width(columns, widths) > width:
                 left_out.append(column)
-                del widths[column]
-        width = max(width, _least_width(widths))
+                del widths[columns.index(column)]
+        width = max(width, _least_width(columns, widths))
     drawn = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
-    for column in widths:
-        right = column.startswith(">")
+    for i in widths:
+        right = columns[i].startswith(">")
         drawn.add_column(
-            Text(column.lstrip(">")), justify="right" if right else "left", no_wrap=right, overflow="fold",
-            min_width=min(widths[column], _LEAST_CELL),
+            Text(columns[i].lstrip(">")), justify="right" if right else "left", no_wrap=right, overflow="fold",
+            min_width=min(widths[i], _LEAST_CELL),
         )  # fmt: skip
     for row in cells[1:]:
-        drawn.add_row(*(cell for column, cell in zip(columns, row) if column in widths))
+        drawn.add_row(*(row[i] for i in widths))
     console = Console(markup=False, highlight=False, emoji=False, width=width)
     if title:
         show(title)
@@ -78,9 +78,9 @@ def table(
         show(f"\nA wider terminal also shows {' and '.join(name.lstrip('>') for name in reversed(left_out))}.")
 
 
-def _least_width(widths: dict[str, int]) -> int:
+def _least_width(columns: Sequence[str], widths: dict[int, int]) -> int:
     """Return the width of a table whose long texts continue below."""
-    least = [w if name.startswith(">") else min(w, _LEAST_CELL) for name, w in widths.items()]
+    least = [w if columns[i].startswith(">") else min(w, _LEAST_CELL) for i, w in widths.items()]
     return sum(least) + _TABLE_GAP * (len(least) - 1)
 
 

@@ -196,9 +196,11 @@ def _counts(dataset: Dataset, *splits: Any) -> dict[str, Any]:
 def _print_profile(profile: Profile) -> None:
     counts = f"{counted(profile.n_entities, 'entity', 'entities')}, {counted(profile.n_relations, 'relation')}"
     show(f"{profile.name}: {counts}\n")
-    columns = ("triples", "duplicates", "entities", "relations", "unseen entities", "unseen relations")
-    rows = [(name, *(getattr(s, c.replace(" ", "_")) for c in columns)) for name, s in profile.splits.items()]
-    table(("split", *(f">{column}" for column in columns)), rows)
+    rows = [
+        (name, s.triples, s.duplicates, s.entities, s.unseen_entities, s.relations, s.unseen_relations)
+        for name, s in profile.splits.items()
+    ]
+    table(("split", ">triples", ">duplicates", ">entities", ">unseen", ">relations", ">unseen"), rows)
     _print_reading(profile)
     degrees = profile.degrees
     quantiles = ", ".join(f"{name}: {value:g}" for name, value in degrees.quantiles.items())
@@ -247,8 +249,8 @@ def _print_relations(profile: Profile) -> None:
         )
         for r in relations[:_RELATIONS_SHOWN]
     ]
-    columns = (">train", ">heads", ">tails", ">tails per head", ">heads per tail", "kind", ">symmetric")
-    table(("relation", *columns), rows)
+    columns = (">train", ">heads", ">tails", ">tails/head", ">heads/tail", "kind", ">symmetric")
+    table(("relation", *columns), rows, spare=(">heads", ">tails"))
     if len(relations) > _RELATIONS_SHOWN:
         show(f"… and {len(relations) - _RELATIONS_SHOWN:,} more; --json shows all.")
 

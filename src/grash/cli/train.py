@@ -462,7 +462,12 @@ def settings(json: Json = False) -> None:
     if json:
         as_json([dict(zip(("name", "values", "default", "meaning"), row)) for row in rows])
         return
-    table(("setting", "values", "default", "meaning"), rows)
+    if sys.stdout.isatty():
+        for name, values, default, meaning in rows:
+            show(f"{name} = {default}")
+            show(wrapped(f"{meaning} Values: {values}.", indent="    "))
+    else:
+        table(("setting", "values", "default", "meaning"), rows)
     show("\nGive a setting as --set name=value, or as a line `name: value` in a file for --config.")
 
 
@@ -491,7 +496,7 @@ def _values(name: str, field: FieldInfo) -> str:
         text = "true, false"
     else:
         text = {int: "whole number", float: "number"}.get(kind, kind.__name__)
-        bounds = [f"{_SIGNS[s]} {getattr(m, s):g}" for m in field.metadata for s in _SIGNS if hasattr(m, s)]
+        bounds = [f"{_SIGNS[s]} {getattr(m, s):,.15g}" for m in field.metadata for s in _SIGNS if hasattr(m, s)]
         text = " ".join([text, " and ".join(bounds)]).strip()
     return f"{text}, or none" if none else text
 

@@ -69,7 +69,7 @@ def _need(error: Any) -> str:
     bounds = error.get("ctx", {})
     if 0 < bounds.get("ge", 0) < 0.001:
         return "give a larger number, above 0"
-    bounds = {k: f"{v:,.3f}".rstrip("0").rstrip(".") if isinstance(v, int | float) else v for k, v in bounds.items()}
+    bounds = {name: f"{v:,.15g}" if isinstance(v, int | float) else v for name, v in bounds.items()}
     return str(_NEEDS.get(error["type"], error["msg"]).format(**bounds))
 
 
