@@ -123,3 +123,4 @@ def test_a_table_in_a_pipe_has_one_line_per_row(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(globals(), "ROWS", [*ROWS, ("x" * 500, 1, "y" * 500, "z")])
     lines = drawn(monkeypatch, io.StringIO(), 20, spare=("title", "license"))
     assert [line.split()[0] for line in lines] == ["name", "wikidata5m-transductive", "nations", "x" * 500]
+    assert len(lines[2]) < 120 and lines[1].index("20,624,575") + 10 == lines[2].index("1,992") + 5

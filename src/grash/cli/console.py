@@ -11,12 +11,16 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from grash.formatting import HIDDEN, format_duration, printable
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 _TABLE_GAP = 2  # spaces between the columns of a table
 _LEAST_CELL = 24  # characters of a text in a table before it continues below
+_MOST_PADDED = 40  # characters of a column in a pipe; longer cells move what is behind them
 _SECONDS_BETWEEN_LINES = {True: 0.2, False: 10.0}  # of progress: in a terminal, and elsewhere
 
 
@@ -41,41 +45,56 @@ def table(
 ) -> None:
     """Print a table on stdout. A column whose name starts with > is aligned to the right.
 
-    Nothing is cut. In a narrow terminal, columns in `spare` are left out, and long cells of others continue below.
+    Nothing is cut. In a narrow terminal, columns in `spare` are left out, and long cells of others continue below. In a
+    pipe, a row is a line, and one long name does not widen all lines.
     """
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     cells = [[Text(column.lstrip(">")) for column in columns]]
     cells += [[Text(printable(_cell_text(value))) for value in row] for row in rows]
-    widths = {i: max(row[i].cell_len for row in cells) for i in range(len(columns))}  # of the columns that are shown
-    width = sum(widths.values()) + _TABLE_GAP * len(widths)
-    left_out: list[str] = []
+    widths = {i: max(row[i].cell_len for row in cells) for i in range(len(columns))}
+    if title:
+        show(title)
     if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        for column in spare:
-            if _least_width(columns, widths) > width:
-                left_out.append(column)
-                del widths[columns.index(column)]
-        width = max(width, _least_width(columns, widths))
+        _draw_table(columns, cells, widths, spare)
+        return
+    for row in cells:
+        padded = (_padded(cell, widths[i], columns[i]) for i, cell in enumerate(row))
+        print((" " * _TABLE_GAP).join(padded).rstrip())
+
+
+def _draw_table(columns: Sequence[str], cells: list[list[Text]], widths: dict[int, int], spare: Sequence[str]) -> None:
+    """Print a table in a terminal. cells: rows, of which the first has the names of the columns."""
+    from rich.console import Console
+    from rich.table import Table
+
+    left_out: list[str] = []
+    width = shutil.get_terminal_size().columns
+    for column in spare:
+        if _least_width(columns, widths) > width:
+            left_out.append(column)
+            del widths[columns.index(column)]
+    width = max(width, _least_width(columns, widths))
     drawn = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     for i in widths:
         right = columns[i].startswith(">")
         drawn.add_column(
-            Text(columns[i].lstrip(">")), justify="right" if right else "left", no_wrap=right, overflow="fold",
+            cells[0][i], justify="right" if right else "left", no_wrap=right, overflow="fold",
             min_width=min(widths[i], _LEAST_CELL),
         )  # fmt: skip
     for row in cells[1:]:
         drawn.add_row(*(row[i] for i in widths))
     console = Console(markup=False, highlight=False, emoji=False, width=width)
-    if title:
-        show(title)
     with console.capture() as captured:
         console.print(drawn)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
     if left_out:
         show(f"\nA wider terminal also shows {' and '.join(name.lstrip('>') for name in reversed(left_out))}.")
+
+
+def _padded(cell: Text, width: int, column: str) -> str:
+    spaces = " " * (min(width, _MOST_PADDED) - cell.cell_len)
+    return f"{spaces}{cell}" if column.startswith(">") else f"{cell}{spaces}"
 
 
 def _least_width(columns: Sequence[str], widths: dict[int, int]) -> int:
