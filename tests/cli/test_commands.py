@@ -235,6 +235,13 @@ def test_lines_that_are_no_triples_are_left_out_as_the_message_says(folder, tmp_
         assert grash(*command, "--bad-lines", "skip").code == 0
 
 
+def test_an_update_without_a_terminal_prints_a_line_per_quarter(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("grash.training.loop._REPORT_SECONDS", 0.0)
+    (tmp_path / "new.tsv").write_text("person 0\tnext\tstranger\n", encoding="utf-8")
+    ran = grash("update", folder / "m", tmp_path / "new.tsv", "--epochs", 40, "-o", tmp_path / "now")
+    assert ran.code == 0 and 1 <= sum(line.startswith("epoch ") for line in ran.err.splitlines()) <= 5
+
+
 def test_an_ensemble_shows_its_members_and_says_if_it_is_no_better(folder, tmp_path):
     ran = grash("ensemble", folder / "m", folder / "m", "-o", tmp_path / "both")
     assert ran.code == 0 and "no better on valid than its best member" in ran.err

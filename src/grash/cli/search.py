@@ -350,7 +350,7 @@ def _print_result(result: SearchResult, dataset: Dataset) -> None:
     if best is not None and best.interval is not None:
         show(f"  valid MRR {best.mrr:.4f} [{best.interval[0]:.3f}, {best.interval[1]:.3f}] in round {best.round}")
     of_time = "" if state.settings.get("time") is None else f" of {format_duration(state.settings['time'])}"
-    show(f"cost {state.spent:.4g} of {state.budget:g} full runs in {format_duration(state.seconds)}{of_time}")
+    show(f"cost {state.spent:.3g} of {state.budget:g} full runs in {format_duration(state.seconds)}{of_time}")
     if late := over_time(state):
         show(wrapped(late, indent="  "))
     for change in state.changes:

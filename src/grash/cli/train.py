@@ -290,22 +290,11 @@ def _watching(request: _Request, device: str, checkpoint: Path | None) -> Iterat
     """Yield a function that shows the progress: it rewrites one line in a terminal, and elsewhere prints a line per
     validation. On Ctrl-C, print which checkpoint is left; on a full disk, it is that of an earlier step.
     """
-    from grash.engines.memory import choose_device, used_bytes
-    from grash.report.live import progress_line
     from grash.training.checkpoint import checkpoint_step
-
-    where, terminal, config, validations = choose_device(device), sys.stderr.isatty(), request.config, 0
-
-    def watch(progress: Progress) -> None:
-        nonlocal validations
-        passed = int(progress.epoch / config.valid_every)
-        if terminal or passed != validations:
-            validations = passed
-            draw(progress_line(progress, config.epochs, format_bytes(used_bytes(where))))
 
     try:
         with status_line(keep=True) as draw:
-            yield None if request.quiet else watch
+            yield None if request.quiet else _watcher(draw, device, request.config.valid_every)
     except KeyboardInterrupt:
         step = None if checkpoint is None else checkpoint_step(checkpoint)
         if step is not None:
@@ -359,7 +348,7 @@ def update(
     loaded = load_model(model, device=device)
     before = loaded.evaluation
     with status_line(keep=False) as draw:
-        watch = None if quiet else _watcher(draw)
+        watch = None if quiet else _watcher(draw, device)
         settings: dict[str, Any] = {"epochs": epochs, "replay": replay, "freeze": freeze, "new_rows": new_rows}
         grown, report = loaded.update(triples["added"], triples["removed"], **settings, threads=threads, watch=watch)
     grown.save(folder, overwrite=overwrite)
@@ -373,12 +362,22 @@ def update(
     show(f"\nSaved as {folder}. Try:\n  {command('grash', 'evaluate', folder)}")
 
 
-def _watcher(draw: Callable[[str], None]) -> Callable[[Progress], None]:
+def _watcher(draw: Callable[[str], None], device: str, every: float | None = None) -> Callable[[Progress], None]:
+    """Return a function that shows the progress; where there is no terminal, a line per `every` epochs (default: a
+    quarter of all)."""
     from grash.engines.memory import choose_device, used_bytes
     from grash.report.live import progress_line
 
-    memory = format_bytes(used_bytes(choose_device("cpu")))
-    return lambda progress: draw(progress_line(progress, round(progress.epochs, 2), memory))
+    where, terminal, lines = choose_device(device), sys.stderr.isatty(), 0
+
+    def watch(progress: Progress) -> None:
+        nonlocal lines
+        due = int(progress.epoch / (every or progress.epochs / 4))
+        if terminal or due != lines:
+            lines = due
+            draw(progress_line(progress, round(progress.epochs, 2), format_bytes(used_bytes(where))))
+
+    return watch
 
 
 def _show_report(report: UpdateReport) -> None:
