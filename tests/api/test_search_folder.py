@@ -19,7 +19,7 @@ from grash.search.settings import make_settings
     [
         ({"eta": 3}, "eta: 2 there, 3 now"),
         ({"seed": 1}, "seed: 0 there, 1 now"),
-        ({"budget": 4}, r"budget: 3\.0 there, 4\.0 now.*--extend"),
+        ({"budget": 4}, r"budget: 3 there, 4 now.*--extend"),
     ],
 )
 def test_other_settings_are_refused_with_the_difference(

@@ -40,8 +40,7 @@ class SearchGraphs:
         if not len(dataset.valid) or not len(dataset.train):
             raise InputError(
                 f"{dataset.name} has {len(dataset.train):,} training and {len(dataset.valid):,} validation triples, "
-                f"and a search needs both. If no triple could be held out without leaving an entity or relation "
-                f"untrained, the graph is too small to search: use `grash train`."
+                f"and a search needs both. Give a valid split, or train without a search: `grash train`."
             )
         self.dataset, self.settings, self.cache = dataset, settings, cache
         self.n_entities, self.n_train = dataset.n_entities, len(dataset.train)

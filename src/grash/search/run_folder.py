@@ -185,12 +185,17 @@ def check_same(folder: Path, settings: SearchSettings, dataset: Dataset) -> None
             f"another folder with -o."
         )
     there, now = make_settings(content["settings"]).model_dump(), settings.model_dump()
-    difference = [f"{n}: {there[n]} there, {now[n]} now" for n in now if n != "final_train" and there[n] != now[n]]
+    changed = [name for name in now if name != "final_train" and there[name] != now[name]]
+    difference = [f"{name}: {_text(there[name])} there, {_text(now[name])} now" for name in changed]
     if difference:
         raise ConfigError(
             f"{folder} is a search with other settings ({'; '.join(difference)}): give the same settings to resume it, "
             f"another folder with -o to start a new search, or --extend for more trials or budget."
         )
+
+
+def _text(value: object) -> str:
+    return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def default_folder(dataset: Dataset, settings: SearchSettings, *, parent: str | Path = "runs") -> Path:
