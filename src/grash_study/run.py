@@ -256,10 +256,8 @@ def _n_fitting(count: int, each: float, left: float, *, measured: bool) -> int:
 
     Unless that was measured, a few are started if one fits: a few together take about as long as one on a GPU.
     """
-    if left == math.inf:
-        return count
-    if left <= 0:
-        return 0
+    if left == math.inf or left <= 0:
+        return count if left > 0 else 0
     few = min(count, _MIN_BATCH)
     fitting = min(count, int(left / each)) if each else few
     if fitting >= 1 and not measured:
