@@ -153,7 +153,7 @@ def test_the_command_line_places_and_says_so(tmp_path: Path) -> None:
     tables = [(tmp_path / name / "embeddings.safetensors").read_bytes() for name in ("m", "n")]
     assert plain.code == 0 and tables[0] == tables[1]
     refused = grash("train", source, "-o", tmp_path / "o", "--placement", "tape", *words)
-    assert refused.code == 2 and "placement='tape' is unknown" in refused.err
+    assert refused.code == 2 and "--placement tape is unknown" in refused.err
 
 
 def test_a_final_training_that_does_not_fit_is_noted_in_the_plan_of_a_search(

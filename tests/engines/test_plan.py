@@ -51,7 +51,7 @@ def test_a_plan_fits_a_terminal_and_ends_with_the_time_it_takes(tmp_path: Path) 
     heading, *rows = str(plan).splitlines()
     assert heading.split() == ["round", "trials", "entities", "triples", "epochs", "cost", "time"]
     assert all(len(line) <= 80 for line in (heading, *rows))
-    assert re.fullmatch(r"about [\d.]+ s here: (\d trials at a time|one trial after another).*", rows[-1])
+    assert re.fullmatch(r"about [\d.]+ m?s here: (\d trials at a time|one trial after another).*", rows[-1])
     longer = tuple(replace(r, seconds=100.0) for r in plan.rounds)
     plan = replace(plan, rounds=longer, final=None, at_once=2)
     halves = sum(100.0 * -(-r.n_trials // 2) / r.n_trials for r in longer)

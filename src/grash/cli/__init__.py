@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from grash.cli import app  # not before: `grash_study.cli` imports modules of this package, and `app` imports it
     except KeyboardInterrupt:  # later ones are in `app`
-        print("Interrupted.", file=sys.stderr)
+        sys.stderr.write("Interrupted.\n")
         return INTERRUPTED
     return app.main(arguments)
 
