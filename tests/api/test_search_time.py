@@ -57,6 +57,6 @@ def test_a_search_ends_in_time_with_a_tested_model_and_resumes_as_decided(tmp_pa
     events = [e["event"] for e in events_of(tmp_path / "run")]
     assert events[:2] == ["search_started", "time_planned"] and events.count("time_planned") == 1
     assert timed(tmp_path / "run", 10, dim=8).settings == search.settings  # the same call finds its folder
-    with pytest.raises(ConfigError, match=r"is a search with other settings \(time: 10.0 there, 7.0 now"):
+    with pytest.raises(ConfigError, match=r"is a search with other settings \(time: 10 there, 7 now"):
         timed(tmp_path / "run", 7, dim=8)
     assert state_of(tmp_path / "run").time_limit is not None
