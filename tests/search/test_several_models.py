@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grash.search.ledger import RoundState, SearchState
+from grash.search.schedule import planned_sizes
 from grash.search.trial import Configuration, Round, TrialResult
+from table_engine import NumberGraphs, quick_settings
 
 # the five best of 64 in round 1, on 907 entities, and the validation MRR of their full trainings
 RECORDED = {
@@ -50,6 +54,34 @@ def test_the_best_of_every_model_is_a_finalist_however_far_behind() -> None:
     assert survivors(searched([0.358, 0.350, 0.303, 0.297], models, [4, 4], before_finalists=True)) == [0, 1, 2, 3]
     assert survivors(searched([0.358, 0.320, 0.303, 0.297], models, [4, 4], before_finalists=True)) == [0, 2, 3]
     assert survivors(searched([0.358, 0.320, 0.303], ["complex"] * 3, [3, 3], before_finalists=True)) == [0]
+
+
+def compared(scores: dict[int, float], models: list[str], *, continues: bool) -> list[int]:
+    """The finalists that a comparison with these scores leaves."""
+    state = searched([scores[n] for n in sorted(scores)], models, [4, 4])
+    past = state.rounds[0]
+    past.plan = replace(past.plan, compares_finalists=True, continues=continues)
+    past.results = {n: replace(r, history=[{"epoch": 1.0, "mrr": r.mrr}]) for n, r in past.results.items()}
+    return survivors(state)
+
+
+def test_the_best_of_every_model_goes_on_unless_it_is_far_behind() -> None:
+    models = ["rotate", "complex", "transe", "complex"]
+    assert compared({0: 0.20, 1: 0.17, 2: 0.14, 3: 0.16}, models, continues=False) == [0, 1, 2]
+    assert compared({0: 0.20, 1: 0.19, 2: 0.13, 3: 0.18}, models, continues=False) == [0, 1, 3]
+    assert compared({0: 0.20, 1: 0.17, 2: 0.16, 3: 0.169}, models, continues=True) == [0, 1]
+    assert compared({0: 0.20, 1: 0.195, 2: 0.17, 3: 0.194}, models, continues=True) == [0, 1, 2]
+    assert compared({0: 0.20, 1: 0.17, 2: 0.16, 3: 0.169}, ["complex"] * 4, continues=False) == [0, 1, 3]
+    assert compared({0: 0.20, 1: 0.17, 2: 0.16, 3: 0.169}, ["complex"] * 4, continues=True) == [0]
+
+
+def test_a_search_over_several_models_plans_places_for_the_best_of_each() -> None:
+    settings = quick_settings(finalists=4, eta=4, n_trials=64, guard_rails=False)
+    graphs = NumberGraphs(settings)
+    assert planned_sizes(64, settings, graphs)[3:] == [4, 3, 2]
+    several = settings.model_copy(update={"models": ("complex", "rotate", "transe")})
+    assert planned_sizes(64, several, graphs)[3:] == [4, 4, 4]
+    assert planned_sizes(64, several.model_copy(update={"finalists": 3}), graphs)[3:] == [3, 3, 3]
 
 
 def test_a_single_winner_is_the_best_of_all() -> None:

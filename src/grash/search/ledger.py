@@ -31,7 +31,9 @@ LEDGER_FILE = "ledger.jsonl"
 FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision 0043)
 CLOSE_MARGIN = 0.16  # relative to the best finalist after the first comparison (decision 0061)
 END_MARGIN = 0.04  # and before the last one, which trains to the end (decision 0062)
-TO_THE_END = 2  # finalists that are trained in full, at most
+MODEL_MARGINS = 0.32, 0.16  # the same for the best finalist of a model (decision 0067)
+CLOSEST = 3  # finalists that are compared again after more epochs, at most, beside the best of other models
+TO_THE_END = 2  # finalists that are trained in full, likewise
 KEPT_BYTES = 4 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
 _NOT_SYNCED = ("trial_started",)
@@ -199,15 +201,23 @@ class RoundState:
         chosen = set(sorted(ordered, key=places.__getitem__)[:count])  # stable: of equal places, the best score first
         return [n for n in ordered if n in chosen]
 
-    def close(self, count: int, among: Iterable[int]) -> list[int]:
-        """Return the configurations that may still win after a comparison on the full graph, best first.
+    def close(self, count: int, among: list[int], models: Models) -> list[int]:
+        """Return the configurations that may still win after a comparison on the full graph, best first: the best
+        `count` that are close to the first of all, and the best of every model unless it is far behind.
 
         Only the first, if training to the end is next and all of them were better before: it would not change that.
         """
         is_first = self.plan.compares_finalists and not self.plan.continues
-        best, margin = self.best(count, among), CLOSE_MARGIN if is_first else END_MARGIN
-        close = [n for n in best if self.score(self.results[n]) >= (1 - margin) * self.score(self.results[best[0]])]
-        return close if is_first or any(self.results[n].ends_at_best for n in close) else close[:1]
+        margin, of_a_model = (CLOSE_MARGIN, MODEL_MARGINS[0]) if is_first else (END_MARGIN, MODEL_MARGINS[1])
+        best = self.best(len(among), among)
+        scores, first = {n: self.score(self.results[n]) for n in best}, {models[n]: n for n in reversed(best)}.values()
+
+        def is_close(n: int) -> bool:
+            least = of_a_model if n in first else margin if n in best[:count] else 0.0
+            return scores[n] >= (1 - least) * scores[best[0]]
+
+        found = [n for n in best if is_close(n)]
+        return found if is_first or any(self.results[n].ends_at_best for n in found) else found[:1]
 
     def finalists(self, count: int, among: Iterable[int], models: Models) -> list[int]:
         """Return the best configuration of every model, and those whose scores are close to the best of all."""
@@ -271,10 +281,10 @@ class SearchState:
         """Return the configurations that advance from a round whose trials have all ended, best first."""
         past = self.rounds[number - 1]
         n_survivors = self.sizes[number] if number < len(self.sizes) else 1
+        models = {n: self.configurations[n].values.get("model", "") for n in entrants}
         if past.plan.is_comparison:
             next_is_last = past.plan.before_finalists or past.plan.continues
-            return past.close(min(n_survivors, TO_THE_END) if next_is_last else n_survivors, entrants)
-        models = {n: self.configurations[n].values.get("model", "") for n in entrants}
+            return past.close(TO_THE_END if next_is_last else CLOSEST, entrants, models)[:n_survivors]
         return (past.finalists if past.plan.before_finalists else past.best)(n_survivors, entrants, models)
 
     def incumbent(self) -> TrialResult | None:

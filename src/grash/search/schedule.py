@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from grash.errors import ConfigError
-from grash.search.ledger import TO_THE_END, SearchState, keeps_finalists
+from grash.search.ledger import CLOSEST, TO_THE_END, SearchState, keeps_finalists
 from grash.search.settings import SearchSettings, make_settings
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
@@ -29,7 +29,6 @@ MIN_ENTITIES = 2000
 MIN_VALID = 1000  # and this number of validation triples
 ISOLATED_FROM = 0.25  # smaller graphs predict full-training performance better with random triples (decision 0039)
 ISOLATED_NOTE = "validation triples are isolated pairs, like the dataset's valid split: no other triple links them"
-CLOSEST = 3  # finalists that are compared again after more epochs, at most (decision 0061)
 MAX_SUBGRAPH = 0.5  # a subgraph that must be larger saves little, and the whole graph has the better validation
 _PARTS = 64  # steps in which the budget of an extension is tried
 
@@ -94,10 +93,10 @@ def planned_sizes(n_trials: int, settings: SearchSettings, graphs: Graphs) -> li
 
 def _comparison_sizes(n_last: int, settings: SearchSettings, *, whole: bool) -> list[int]:
     """Return the number of finalists in each comparison. whole: the last round has the full graph."""
-    count = min(settings.finalists, n_last)
-    sizes = [count, min(CLOSEST, count)]
+    count, other_models = min(settings.finalists, n_last), len(settings.models) - 1
+    sizes = [count, min(CLOSEST + other_models, count)]
     if settings.variant != "graph":  # there, the second comparison has all epochs
-        sizes.append(min(TO_THE_END, count))
+        sizes.append(min(TO_THE_END + other_models, count))
     return sizes[-1:] if whole else sizes
 
 

@@ -18,10 +18,9 @@ from grash.errors import ConfigError
 from grash.evaluation.calibration import ranked_meanwhile
 from grash.formatting import format_duration, parse_duration
 from grash.kernels.device import compile_seconds
-from grash.search.ledger import SearchState, keeps_finalists
+from grash.search.ledger import CLOSEST, SearchState, keeps_finalists
 from grash.search.proposals import score_count
 from grash.search.schedule import (
-    CLOSEST,
     MIN_VALID,
     Graphs,
     least_fraction,
@@ -324,7 +323,7 @@ def estimate(
             # compared after a quarter of the last round's epochs, the closest again after all of them
             quarter, stages = fidelity * epochs / fraction / 4, [(4, 1, 1)]
             if keeps_finalists(sizes.n_entities, dim):
-                stages.append((CLOSEST, 3, 4))
+                stages.append((min(4, CLOSEST + len(models) - 1), 3, 4))
             for most, quarters, n_validations in stages:
                 number = min(most, count)
                 each = trial(1.0, number, quarters * quarter * sizes.n_train, n_validations * sizes.n_valid)
