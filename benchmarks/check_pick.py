@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import shutil
 import sys
 import tempfile
@@ -35,7 +36,9 @@ def main() -> None:
     parser.add_argument("--models", default="complex")
     parser.add_argument("--finalists", action="store_true", help="train the other finalists in full")
     parser.add_argument("--out", type=Path, help="append to this file instead of printing")
-    parser.add_argument("--ledgers", type=Path, help="keep the ledger of every search in this folder")
+    parser.add_argument(
+        "--ledgers", type=Path, help="keep the ledger of every search in this folder, and with --finalists their curves"
+    )
     args = parser.parse_args()
     data = grash.load_dataset(args.graph)
     given = {name: yaml.safe_load(value) for name, _, value in (s.partition("=") for s in args.set)}
@@ -59,7 +62,11 @@ def search(data: Any, settings: dict[str, Any], *, finalists: bool, ledger: Path
     row = [f"{tested:.4f}", f"{final.mrr:.4f}", f"{final.history[-1]['epoch']:.0f}", f"{time.monotonic() - began:.1f}"]
     row.append(f"{pick.values['model']} {pick.origin}")
     if finalists:
-        others = {n: train_in_full(data, state.configurations[n].values) for n in finalists_of(state) if n != winner}
+        models = {n: train_in_full(data, state.configurations[n].values) for n in finalists_of(state) if n != winner}
+        others = {n: float(model.evaluation["both"]["mrr"]) for n, model in models.items()}
+        if ledger is not None:
+            curves = {n: [[v["epoch"], v["mrr"]] for v in model.history] for n, model in models.items()}
+            ledger.with_suffix(".curves.json").write_text(json.dumps(curves))
         row += [
             " ".join(f"{n}:{mrr:.4f}" for n, mrr in others.items()),
             f"{tested / max(tested, *others.values(), 0):.4f}",
@@ -72,10 +79,8 @@ def finalists_of(state: SearchState) -> list[int]:
     return (last and last.survivors) or state.rounds[-1].best(4)
 
 
-def train_in_full(data: Any, values: dict[str, Any]) -> float:
-    model = grash.train(data, values, progress=False, calibrate=False)
-    assert model.evaluation is not None
-    return float(model.evaluation["both"]["mrr"])
+def train_in_full(data: Any, values: dict[str, Any]) -> Any:
+    return grash.train(data, values, progress=False, calibrate=False)
 
 
 if __name__ == "__main__":
