@@ -38,8 +38,7 @@ def compare_on_a_small_graph(patch: pytest.MonkeyPatch) -> None:
     """Compare finalists with few validation triples, and all three of them: their MRRs differ much."""
     patch.setattr(schedule, "MIN_VALID", 10)
     patch.setattr(ledger, "FINALIST_MARGIN", 0.9)
-    patch.setattr(ledger, "CLOSE_MARGIN", 0.9)
-    patch.setattr(ledger, "END_MARGIN", 0.9)
+    patch.setattr(ledger, "CLOSE_MARGINS", (0.9, 0.9))
 
 
 @pytest.fixture(scope="module")

@@ -29,10 +29,11 @@ from grash.search.trial import FIXED_LENGTH_SCHEDULES, MACHINE_FAULTS, Configura
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
 FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision 0043)
-CLOSE_MARGIN = 0.16  # relative to the best finalist after the first comparison (decision 0061)
-END_MARGIN = 0.04  # and before the last one, which trains to the end (decision 0062)
-MODEL_MARGINS = 0.32, 0.16  # the same for the best finalist of a model (decision 0065)
-CLOSEST = 3  # finalists that are compared again after more epochs, at most, beside the best of other models
+# How far behind the best finalist others go on, after the first comparison and before they are trained to the end:
+CLOSE_MARGINS = 0.16, 0.04  # decisions 0061 and 0062
+MODEL_MARGINS = 0.32, 0.08  # the best one of a model (decision 0065)
+LEADER_MARGINS = 1.0, 0.16  # the winner of the last round (decision 0065)
+CLOSEST = 3  # finalists that are compared again after more epochs; more only as the best of their models
 TO_THE_END = 2  # finalists that are trained in full, likewise
 KEPT_BYTES = 4 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
@@ -201,22 +202,24 @@ class RoundState:
         chosen = set(sorted(ordered, key=places.__getitem__)[:count])  # stable: of equal places, the best score first
         return [n for n in ordered if n in chosen]
 
-    def close(self, count: int, among: list[int], models: Models) -> list[int]:
-        """Return the configurations that may still win after a comparison on the full graph, best first: the best
-        `count` that are close to the first of all, and the best of every model unless it is far behind.
+    def close(self, count: int, among: list[int], models: Models, leader: int | None) -> list[int]:
+        """Return the configurations that may still win after a comparison on the full graph, best first: the best of
+        every model and the leader of the last round unless they are far behind, then others that are close to the best.
 
         Only the first, if training to the end is next and all of them were better before: it would not change that.
         """
         is_first = self.plan.compares_finalists and not self.plan.continues
-        margin, of_a_model = (CLOSE_MARGIN, MODEL_MARGINS[0]) if is_first else (END_MARGIN, MODEL_MARGINS[1])
-        best = self.best(len(among), among)
+        best, stage = self.best(len(among), among), 0 if is_first else 1
         scores, first = {n: self.score(self.results[n]) for n in best}, {models[n]: n for n in reversed(best)}.values()
 
-        def is_close(n: int) -> bool:
-            least = of_a_model if n in first else margin if n in best[:count] else 0.0
-            return scores[n] >= (1 - least) * scores[best[0]]
+        def is_close(n: int, margins: tuple[float, float]) -> bool:
+            return scores[n] >= (1 - margins[stage]) * scores[best[0]]
 
-        found = [n for n in best if is_close(n)]
+        kept = {n for n in first if is_close(n, MODEL_MARGINS)}
+        kept.update(n for n in best if n == leader and is_close(n, LEADER_MARGINS))
+        others = [n for n in best if n not in kept and is_close(n, CLOSE_MARGINS)]
+        kept.update(others[: max(0, count - len(kept))])
+        found = [n for n in best if n in kept]
         return found if is_first or any(self.results[n].ends_at_best for n in found) else found[:1]
 
     def finalists(self, count: int, among: Iterable[int], models: Models) -> list[int]:
@@ -284,7 +287,9 @@ class SearchState:
         models = {n: self.configurations[n].values.get("model", "") for n in entrants}
         if past.plan.is_comparison:
             next_is_last = past.plan.before_finalists or past.plan.continues
-            return past.close(TO_THE_END if next_is_last else CLOSEST, entrants, models)[:n_survivors]
+            finalists = next((r.survivors for r in self.rounds if r.plan.before_finalists), None)
+            leader = finalists[0] if finalists else None
+            return past.close(TO_THE_END if next_is_last else CLOSEST, entrants, models, leader)[:n_survivors]
         return (past.finalists if past.plan.before_finalists else past.best)(n_survivors, entrants, models)
 
     def incumbent(self) -> TrialResult | None:

@@ -323,7 +323,7 @@ def estimate(
             # compared after a quarter of the last round's epochs, the closest again after all of them
             quarter, stages = fidelity * epochs / fraction / 4, [(4, 1, 1)]
             if keeps_finalists(sizes.n_entities, dim):
-                stages.append((min(4, CLOSEST + len(models) - 1), 3, 4))
+                stages.append((min(4, max(CLOSEST, len(models) + 1)), 3, 4))
             for most, quarters, n_validations in stages:
                 number = min(most, count)
                 each = trial(1.0, number, quarters * quarter * sizes.n_train, n_validations * sizes.n_valid)
