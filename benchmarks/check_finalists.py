@@ -1,4 +1,4 @@
-"""Compare rules that choose among the finalists of a search, on the published tables (decisions 0043, 0061, 0062, 0065).
+"""Compare rules that choose among the finalists of a search, on the published tables (decisions 0043, 0061 to 0065).
 
     python benchmarks/check_finalists.py [--rules] [TABLE.parquet ...]
 
