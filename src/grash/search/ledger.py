@@ -29,7 +29,7 @@ from grash.search.trial import FIXED_LENGTH_SCHEDULES, MACHINE_FAULTS, Configura
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
 FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision 0043)
-# How far behind the best finalist others may be and still advance, after the first comparison and before they are trained to the end:
+# How far behind the best finalist others may be and still advance: after the first comparison, and before the last one
 CLOSE_MARGINS = 0.16, 0.04  # decisions 0061 and 0062
 MODEL_MARGINS = 0.32, 0.08  # the best one of a model (decision 0065)
 LEADER_MARGINS = 1.0, 0.16  # the winner of the last round (decision 0065)
