@@ -250,12 +250,21 @@ class Space:
     def verified(self, *, source: str = "") -> Space:
         """Return this space if the configurations at its corners and at some random points can be trained."""
         where = f"{source}: " if source else ""
+        errors = list(dict.fromkeys(self._error_at(points) for points in self._corners()))
+        if errors == [""]:
+            return self
+        if len(errors) == 1:  # the same everywhere, so it comes from settings that are fixed
+            raise ConfigError(f"{where}{errors[0]}")
+        error = next(filter(None, errors))
+        raise ConfigError(f"{where}the space contains configurations that cannot be trained: {error}")
+
+    def _error_at(self, points: NDArray[np.float64]) -> str:
+        """Return why the configuration at (D,) points cannot be trained; empty if it can."""
         try:
-            for points in self._corners():
-                make_config(self.configuration(points))
+            make_config(self.configuration(points))
         except ConfigError as error:
-            raise ConfigError(f"{where}the space contains configurations that cannot be trained: {error}") from error
-        return self
+            return str(error)
+        return ""
 
     def _corners(self) -> list[NDArray[np.float64]]:
         """Return random points, and points at the ends of every range and at every value with the others random."""
