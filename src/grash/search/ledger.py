@@ -259,6 +259,7 @@ class SearchState:
     changed_after: int = 0  # the round after which the rounds were changed last
     shares: dict[int, float] = field(default_factory=dict)  # by round: factor on its budget, to end in time
     final_epochs: float | None = None  # of the final training, if a time limit decides
+    final_continues: bool = False  # what finalists were trained to, although a validation before was better
     final_began: float = 0.0  # value of `seconds` at which the final training started last
 
     @classmethod
@@ -319,11 +320,12 @@ class SearchState:
         """Return the comparison from whose saved state the final training of a configuration continues.
 
         None if it starts again: there is no such state, a validation before it was better, and those weights are not in
-        it, or the learning rate depends on the length of a training. A training to the end saves its best weights, too.
+        it, or the learning rate depends on the length of a training. A training to the end saves its best weights, too;
+        they are kept if the time is too short to start again.
         """
         last = self.last_comparison(number)
         if last is None or last.plan.to_the_end:
-            return last if last is None or self._is_best(last, number) else None
+            return last if last is None or self.final_continues or self._is_best(last, number) else None
         fixed_length = self.configurations[number].values.get("schedule") in FIXED_LENGTH_SCHEDULES
         ends_at_best = last.results[number].ends_at_best and self._is_best(last, number)
         return last if ends_at_best and not fixed_length else None
@@ -454,6 +456,7 @@ class SearchState:
         self.changes += event["why"]
         self.sizes = list(event.get("sizes", self.sizes))
         self.final_epochs = event.get("final_epochs", self.final_epochs)
+        self.final_continues = event.get("final_continues", self.final_continues)
         self.changed_after = event["round"] - 1 if "round" in event else self.changed_after
         if "share" in event:
             self.shares.update({n: event["share"] for n in range(event["round"], len(self.sizes) + 1)})
@@ -485,7 +488,7 @@ class SearchState:
         """Add trials or survivors: closed rounds open again, with their fidelities unchanged."""
         self.sizes, self.budget = list(event["sizes"]), event["budget"]
         self.settings = {**self.settings, **event["settings"]}
-        self.finished, self.winner, self.failed = False, None, ""
+        self.finished, self.winner, self.failed, self.final_continues = False, None, "", False
         for past in self.rounds:
             past.survivors = None
 

@@ -355,12 +355,15 @@ def plan_change(
 
 
 def rounds_end(time_limit: float, given: float) -> float:
-    """Return the second at which rounds that are late have to end. given: the time, 0 without a final training."""
+    """Return the second at which rounds that are late have to end, unless they train finalists to the end.
+
+    given: the time, 0 without a final training.
+    """
     return time_limit - _RESERVED_SHARE * given
 
 
 def final_seconds(state: SearchState, left: float) -> float:
-    """Return the seconds that the final training may take, so that test, calibration and files still fit."""
+    """Return the seconds that trainings to the end may take, so that test, calibration and files still fit."""
     return max(0.0, left - _test_seconds(state))
 
 
@@ -439,8 +442,11 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     most = epochs if given else max(epochs, MAX_EPOCHS)
     if _ended_by_itself(state, state.winner):
         return {"final_epochs": epochs, "why": []}
-    done = _epochs_before(state, state.winner)
-    fitting = min(most, max(0.01, done + final_seconds(state, left) / per_epoch))
+    more = final_seconds(state, left) / per_epoch
+    if _cannot_start_again(state, state.winner, more):
+        kept = "final training: keeps the weights of the comparison, because the time is too short to start again"
+        return {"final_epochs": epochs, "final_continues": True, "why": [kept]}
+    fitting = min(most, max(0.01, _epochs_before(state, state.winner) + more))
     fitting = max(_round_down(fitting), epochs if fitting >= epochs else 0.0)
     if fitting > epochs:
         return {
@@ -450,17 +456,29 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     if fitting == epochs:
         return {"final_epochs": epochs, "why": []}
     why = [f"final training: up to {epochs:g} epochs, about {fitting:g} expected until the time is over"]
-    needs_all = state.configurations[state.winner].values.get("schedule") in FIXED_LENGTH_SCHEDULES
-    return {"final_epochs": fitting if needs_all else epochs, "why": why}
+    return {"final_epochs": fitting if _has_fixed_length(state, state.winner) else epochs, "why": why}
 
 
 def _ended_by_itself(state: SearchState, winner: int) -> bool:
     """Return whether a winner that was trained to the end stopped early, or has a learning rate that ends there."""
-    compared, values = state.continued_by_final(winner), state.configurations[winner].values
+    compared = state.continued_by_final(winner)
     if compared is None or not compared.plan.to_the_end:
         return False
     early = compared.ended_at(winner) < 0.999 * compared.plan.epochs and not compared.results[winner].out_of_time
-    return early or values.get("schedule") in FIXED_LENGTH_SCHEDULES
+    return early or _has_fixed_length(state, winner)
+
+
+def _cannot_start_again(state: SearchState, winner: int, epochs: float) -> bool:
+    """Return whether a winner that was trained to the end was better before, but so many epochs do not lead there."""
+    last = state.last_comparison(winner)
+    if last is None or not last.plan.to_the_end or state.continued_by_final(winner) is not None:
+        return False
+    return epochs < state.rounds[last.plan.number - 2].plan.epochs
+
+
+def _has_fixed_length(state: SearchState, number: int) -> bool:
+    """Return whether a training cannot be continued, since its learning rate depends on its number of epochs."""
+    return state.configurations[number].values.get("schedule") in FIXED_LENGTH_SCHEDULES
 
 
 def _epochs_before(state: SearchState, winner: int) -> float:
@@ -485,8 +503,11 @@ def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs,
     for sizes, share in options:
         if share < 1 and _repeats_last_round(state, settings, graphs, share):
             continue
-        rest = _rest_of_rounds(state, settings, graphs, sizes, share)
-        if rest + needed <= usable and rest <= max(0.0, until_late):
+        rest, training = _rest_of_rounds(state, settings, graphs, sizes, share), needed
+        if state.trains_to_the_end(len(sizes)):  # then nothing is left for the final training (decision 0062)
+            before = _rest_of_rounds(state, settings, graphs, sizes[:-1], share)
+            rest, training = before, (rest - before) / _PLANNED_SHARE
+        if rest + training <= usable and rest <= max(0.0, until_late):
             return _described(state, number, sizes, share, n_halving)
     why = f"rounds end after round {number - 1}: the rest of the time is for the final training"
     return {"round": number, "sizes": state.sizes[: number - 1], "why": [why]}
@@ -522,11 +543,11 @@ def _rest_of_rounds(
     machine, following, total = _machine(state), plan_next_round(state, settings, graphs), 0.0
     entrants = state.survivors(number - 1, state.entrants(number - 1))
     for this in range(number, len(sizes) + 1):
-        count, n_entities, n_valid = sizes[this - 1], graphs.n_entities, state.dataset["n_valid"]
+        count, n_entities, n_valid, before = sizes[this - 1], graphs.n_entities, state.dataset["n_valid"], 0
         full = settings.max_epochs * graphs.n_train
         if this == number:
             n_entities, n_valid, positives = following.n_entities, following.n_valid, float(following.positives)
-            positives -= state.rounds[-1].plan.positives if following.continues else 0
+            before = state.rounds[-1].plan.positives if following.continues else 0
             n_validations = following.n_validations
         elif this <= n_halving:
             positives = min(1.0, settings.budget / n_halving / count) * full
@@ -534,7 +555,8 @@ def _rest_of_rounds(
         else:
             n_validations = FINAL_VALIDATIONS // 2 if state.trains_to_the_end(this) else (1, 4)[this - n_halving - 1]
             positives = state.expected_cost(this) * full
-        each = [_expected(state, n, n_entities, share * positives, n_validations * n_valid) for n in entrants]
+        new = {n: share * (positives - (0 if _has_fixed_length(state, n) else before)) for n in entrants}
+        each = [_expected(state, n, n_entities, new[n], n_validations * n_valid) for n in entrants]
         dearest = sorted(each, reverse=True)[:count]
         waves = float(-(-count // machine.workers))
         if state.trains_to_the_end(this):  # together in the threads of the final training; on a GPU, as one alone
