@@ -315,6 +315,24 @@ def test_a_finalist_whose_learning_rate_has_a_fixed_length_is_trained_from_the_b
     assert again > 1.5 * continued
 
 
+def test_budgets_that_were_cut_stay_cut_at_the_next_change(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0), 1.0, clock=Clock())
+    fine, action = make_settings(state.settings), {"event": "round_opened"}
+    graphs, whole = NumberGraphs(fine), list(state.sizes)
+    del state.rounds[1:]
+    before = time_limit._rest_of_rounds(state, fine, graphs, whole[:3], 1.0)
+    state.apply({"event": "plan_changed", "round": 2, "share": 0.5, "why": []})
+    state.changed_after = 0
+    assert time_limit._rest_of_rounds(state, fine, graphs, whole[:3], 1.0) == pytest.approx(0.5 * before, rel=0.1)
+    lefts = (left for left in range(300, 90, -1) if time_limit.plan_change(state, fine, graphs, action, left))
+    change = time_limit.plan_change(state, fine, graphs, action, next(lefts))
+    assert (
+        change is not None and change["share"] == 0.5 and len(change["why"]) == 1 and "budget" not in change["why"][0]
+    )
+    state.apply({"event": "plan_changed", **change})
+    assert state.shares[2] == state.shares[3] == 0.5
+
+
 def test_the_rest_of_the_rounds_counts_the_validations_of_each_comparison(tmp_path: Path) -> None:
     state, _ = timed_search(tmp_path / "a", choose(300.0, n_trials=8), 1.0, clock=Clock())
     assert state.sizes == [8, 2, 2, 2, 2]

@@ -528,7 +528,8 @@ def _described(
         why.append(
             f"finalists are {compared[-1 if whole else len(sizes) - n_halving]} on the full graph, to end in time"
         )
-    if share < 1:
+    share *= (before := state.shares.get(number, 1.0))  # of earlier changes
+    if share < before:
         why.append(f"rounds from {number} on have {share:.0%} of their budget, to end in time")
     return {"round": number, "sizes": sizes, "share": share, "why": why} if why else None
 
@@ -550,7 +551,7 @@ def _rest_of_rounds(
             before = state.rounds[-1].plan.positives if following.continues else 0
             n_validations = following.n_validations
         elif this <= n_halving:
-            positives = min(1.0, settings.budget / n_halving / count) * full
+            positives = state.shares.get(this, 1.0) * min(1.0, settings.budget / n_halving / count) * full
             n_validations = 4 if this == n_halving else 2
         else:
             n_validations = FINAL_VALIDATIONS // 2 if state.trains_to_the_end(this) else (1, 4)[this - n_halving - 1]
