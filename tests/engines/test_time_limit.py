@@ -174,9 +174,12 @@ def test_no_finalist_is_late_on_a_machine_whose_pace_is_known(tmp_path: Path, sl
 def test_no_comparison_opens_after_the_time_for_rounds(tmp_path: Path) -> None:
     state, _ = timed_search(tmp_path / "a", choose(300.0, max_epochs=20.0), 1.0, clock=Clock())
     del state.rounds[-2:]  # that trains to the end, and the comparison before
-    state.sizes = state.sizes[:-1]
+    state.sizes = state.planned_sizes = state.sizes[:-1]
     fine, action = make_settings(state.settings), {"event": "round_opened"}
-    for left, sizes in ((0.5 * state.time_given, None), (0.29 * state.time_given, state.sizes[:-1])):
+    reserved = -time_limit.rounds_end(state, fine, 0.0)
+    full = fine.max_epochs * time_limit._final_epoch_seconds(state, None)  # type: ignore[operator]
+    assert full < reserved < 1.2 * full < 0.3 * state.time_given  # no more than the final training needs
+    for left, sizes in ((0.5 * state.time_given, None), (0.99 * reserved, state.sizes[:-1])):
         change = time_limit.plan_change(state, fine, NumberGraphs(fine), action, left)
         assert (change and change["sizes"]) == sizes
 
@@ -209,6 +212,25 @@ def test_finalists_that_become_slower_share_the_time_that_is_left(tmp_path: Path
     assert reached[0] == pytest.approx(reached[1], rel=0.05)
     assert state.final.history[-1]["epoch"] >= reached[0] > state.rounds[-2].plan.epochs
     assert clock.now - 1000.0 + choice.used <= 1.01 * 300
+
+
+def test_rounds_that_are_late_leave_the_final_training_at_most_30_percent_of_the_time(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0), 1.0, clock=Clock())
+    fine = make_settings(state.settings)
+    assert 300.0 - time_limit.rounds_end(state, fine, 300.0) < 0.3 * 300
+    longer = make_settings({**state.settings, "max_epochs": 10 * fine.max_epochs})
+    assert time_limit.rounds_end(state, longer, 300.0) == pytest.approx(0.7 * 300)
+    del state.rounds[:]  # nothing is known of the final training
+    assert time_limit.rounds_end(state, fine, 300.0) == pytest.approx(0.7 * 300)
+
+
+@pytest.mark.parametrize("seconds", [300.0, 600.0])
+def test_comparisons_that_were_cut_are_planned_again_if_they_fit_later(tmp_path: Path, seconds: float) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(seconds), 1.2, clock=Clock())
+    assert state.rounds[-1].plan.to_the_end and state.sizes == state.planned_sizes
+    cut, again = (text for text in state.changes if text.startswith("finalists"))
+    assert cut.endswith("to end in time")
+    assert again == "finalists are trained to the end on the full graph after all: time is left"
 
 
 def test_when_no_trial_of_the_first_round_ends_the_first_configuration_is_trained(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ class Driver:
         if trial.in_full:
             turns = -(-n_left // self.engine.max_running)
             return replace(trial, seconds_limit=final_seconds(self.state, limit - self._elapsed) / turns)
-        left = rounds_end(limit, self.state.time_given if self.settings.final_train else 0.0) - self._elapsed
+        left = rounds_end(self.state, self.settings, limit) - self._elapsed
         return replace(trial, seconds_limit=left) if left > 0 else None
 
     def _run_trials(self, trials: list[Trial]) -> None:

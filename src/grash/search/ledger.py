@@ -238,7 +238,7 @@ class SearchState:
     dataset: dict[str, Any] = field(default_factory=dict)  # name, fingerprint, counts
     sizes: list[int] = field(default_factory=list)  # number of trials of each round
     planned_trials: int = 1  # trials of the first round before any extension; the fidelities follow from it
-    planned_rounds: int = 0  # with the comparisons of finalists, before any change
+    planned_sizes: list[int] = field(default_factory=list)  # `sizes` before they were changed to end in time
     budget: float = 0.0
     configurations: dict[int, Configuration] = field(default_factory=dict)  # by number
     rounds: list[RoundState] = field(default_factory=list)
@@ -360,7 +360,7 @@ class SearchState:
             epochs = self.rounds[len(halving) - 1].plan.epoch_fraction
         else:
             fidelity = min(1.0, self.budget / len(halving) / halving[-1])
-            partial = fidelity if self._last_is_whole else math.sqrt(fidelity)
+            partial = fidelity if self.last_is_whole else math.sqrt(fidelity)
             epochs = 1.0 if self.settings["variant"] == "graph" else partial
         return (epochs / 4, 3 * epochs / 4, 1 - epochs)[self._comparison(number)]
 
@@ -373,16 +373,16 @@ class SearchState:
 
     def _comparison(self, number: int) -> int:
         """Return which comparison of finalists a round is: 0, 1, or 2 for the one that trains to the end."""
-        return 2 if self._last_is_whole else number - len(self.halving_sizes) - 1
+        return 2 if self.last_is_whole else number - len(self.halving_sizes) - 1
 
     @property
-    def _last_is_whole(self) -> bool:
+    def last_is_whole(self) -> bool:
         """Whether the last round has the full graph, or is expected to: then, one comparison is planned after it."""
         n_halving = len(self.halving_sizes)
         if len(self.rounds) >= n_halving:
             return self.rounds[n_halving - 1].plan.whole
         saved = keeps_finalists(self.dataset["n_entities"], self.settings["dim"])
-        return saved and self.planned_rounds == n_halving + 1
+        return saved and len(self.planned_sizes) == n_halving + 1
 
     @property
     def final(self) -> TrialResult | None:
@@ -401,7 +401,7 @@ class SearchState:
         self.settings, self.dataset = event["settings"], event["dataset"]
         self.sizes, self.budget = list(event["sizes"]), event["budget"]
         self.planned_trials = self.sizes[0] if self.sizes else 1
-        self.planned_rounds = len(self.sizes)
+        self.planned_sizes = list(self.sizes)
         self.max_retries = event["settings"].get("max_retries", self.max_retries)
         self.started_at = event["at"]
 
@@ -487,6 +487,7 @@ class SearchState:
     def _on_search_extended(self, event: Event) -> None:
         """Add trials or survivors: closed rounds open again, with their fidelities unchanged."""
         self.sizes, self.budget = list(event["sizes"]), event["budget"]
+        self.planned_sizes = list(self.sizes)
         self.settings = {**self.settings, **event["settings"]}
         self.finished, self.winner, self.failed, self.final_continues = False, None, "", False
         for past in self.rounds:

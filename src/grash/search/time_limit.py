@@ -35,7 +35,7 @@ from grash.training.config import make_config
 CHOSEN = ("models", "dim", "max_epochs", "n_trials", "eta")  # settings that the time decides unless they are given
 MAX_EPOCHS = 300.0  # that a time chooses; final trainings then stop by themselves
 _PLANNED_SHARE = 0.9  # of the time: measured speeds are off by a few percent
-_RESERVED_SHARE = 0.3  # of the time, which rounds that are late must leave to the final training
+_RESERVED_SHARE = 0.3  # of the time, which rounds that are late must leave to the final training if it needs that much
 _ENDING_SHARE = 0.1  # of the time, that a resumed search gets if nothing is left
 _SAVE_SECONDS = 0.5  # model, report and ledger at the end
 _LEAST_FINAL = 0.6  # of the epochs: rounds are cut before the final training has fewer
@@ -354,12 +354,18 @@ def plan_change(
     return None
 
 
-def rounds_end(time_limit: float, given: float) -> float:
+def rounds_end(state: SearchState, settings: SearchSettings, time_limit: float) -> float:
     """Return the second at which rounds that are late have to end, unless they train finalists to the end.
 
-    given: the time, 0 without a final training.
+    The rest is for the final training, as much as it is expected to need or 30 % of the time.
     """
-    return time_limit - _RESERVED_SHARE * given
+    if not settings.final_train:
+        return time_limit
+    reserved, per_epoch = _RESERVED_SHARE * state.time_given, _final_epoch_seconds(state, None)
+    if per_epoch is None:
+        return time_limit - reserved
+    needed = settings.max_epochs * per_epoch + _test_seconds(state)
+    return time_limit - min(reserved, needed / _PLANNED_SHARE)
 
 
 def final_seconds(state: SearchState, left: float) -> float:
@@ -496,9 +502,10 @@ def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs,
     if per_epoch is None:
         return None
     needed = _LEAST_FINAL * settings.max_epochs * per_epoch * settings.final_train
-    usable, halving = final_seconds(state, left), state.sizes[:n_halving]
-    until_late = rounds_end(left, state.time_given if settings.final_train else 0.0)  # then trials are not run any more
-    fewer = [(state.sizes[:n], 1.0) for n in range(len(state.sizes), n_halving, -1)]  # comparisons of finalists
+    usable, planned = final_seconds(state, left), state.planned_sizes
+    halving = planned[:n_halving]
+    until_late = rounds_end(state, settings, left)  # then trials are not run any more
+    fewer = [(planned[:n], 1.0) for n in range(len(planned), n_halving, -1)]  # comparisons of finalists
     options = (*fewer, (halving, 1.0), (halving, 0.5), (halving, 1 / settings.eta))
     for sizes, share in options:
         if share < 1 and _repeats_last_round(state, settings, graphs, share):
@@ -521,16 +528,16 @@ def _repeats_last_round(state: SearchState, settings: SearchSettings, graphs: Gr
 def _described(
     state: SearchState, number: int, sizes: list[int], share: float, n_halving: int
 ) -> dict[str, Any] | None:
-    why = []
-    if len(sizes) < len(state.sizes):
-        compared = ("not compared", "compared only once", "compared but not trained to the end")
-        whole = len(state.rounds) >= n_halving and state.rounds[n_halving - 1].plan.whole  # it is a comparison itself
+    why, n, end = [], len(sizes), ", to end in time"
+    if n != len(state.sizes):
+        ways = ("not compared", "compared only once", "compared but not trained to the end")
+        way = "trained to the end" if state.trains_to_the_end(n) else ways[n - n_halving + 2 * state.last_is_whole]
         why.append(
-            f"finalists are {compared[-1 if whole else len(sizes) - n_halving]} on the full graph, to end in time"
+            f"finalists are {way} on the full graph{end if n < len(state.sizes) else ' after all: time is left'}"
         )
     share *= (before := state.shares.get(number, 1.0))  # of earlier changes
     if share < before:
-        why.append(f"rounds from {number} on have {share:.0%} of their budget, to end in time")
+        why.append(f"rounds from {number} on have {share:.0%} of their budget{end}")
     return {"round": number, "sizes": sizes, "share": share, "why": why} if why else None
 
 
@@ -571,8 +578,8 @@ def _final_epoch_seconds(state: SearchState, winner: int | None) -> float | None
     most expensive of the best configurations."""
     dataset, machine = state.dataset, _machine(state)
     numbers = [winner] if winner is not None else []
-    if not numbers and state.rounds:
-        numbers = state.rounds[-1].best(4)
+    if closed := [past for past in state.rounds if past.survivors is not None]:
+        numbers = numbers or closed[-1].best(4)
     if not numbers:
         return None
     n_ranked = dataset["n_valid"] * FINAL_VALIDATIONS / state.settings["max_epochs"]
