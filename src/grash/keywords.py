@@ -170,6 +170,8 @@ class SearchKeywords(TypedDict, total=False):
     max_retries: int
     initial: tuple[dict[str, Any], ...]
     max_dims: dict[str, int]
+    max_prediction_ms: float | None
+    prediction_ms: dict[str, dict[int, float]]
     fixed: Mapping[str, Any]
     model: str | Sequence[str]  # models
     n: int  # n_trials

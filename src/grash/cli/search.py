@@ -48,6 +48,9 @@ _SETTINGS = {
     "n_trials": optional(int, "n: configurations in the first round (default: 64).", "--n-trials", "-n"),
     "metric": optional(str, "Decides rounds: mrr, hits@1, hits@3, hits@10 or macro-mrr (default: mrr)."),
     "max_model_size": optional(str, "Largest size of a model's tables, e.g. 200M; dimensions are lowered to fit."),
+    "max_prediction_ms": optional(
+        float, "Milliseconds that a question may take on this machine; dimensions are lowered to fit."
+    ),
     "eta": optional(int, "η: the best 1/η advance to the next round (default: 4)."),
     "time": optional(
         str, "Time for search, final training and test, e.g. 90s, 10m or 2h; chooses settings that are not given."
