@@ -152,7 +152,7 @@ class SearchKeywords(TypedDict, total=False):
     time: str | float | None
     metric: Literal["mrr", "hits@1", "hits@3", "hits@10", "macro-mrr"]
     seed: int
-    reduction: Literal["core-order", "k-core"]
+    reduction: Literal["core-order", "k-core", "walk"]
     degree: Literal["neighbors", "triples"]
     guarded_split: bool
     last_round_holdout: Literal["random", "match_valid"]

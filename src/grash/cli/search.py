@@ -64,7 +64,7 @@ _SETTINGS = {
     ),
     "from_run": optional(Path, "Run folder whose best configurations enter the first round."),
     "seed": optional(int, "Seed of all random choices (default: 0)."),
-    "reduction": optional(str, "Subgraphs: core-order, or k-core for whole cores only (default: core-order)."),
+    "reduction": optional(str, "Subgraphs: core-order, k-core (whole cores only) or walk (default: core-order)."),
     "degree": optional(str, "Degree in the cores: neighbors or triples (default: neighbors)."),
     "guard_rails": optional(bool, "Avoid rounds that are too small to be informative (default: on)."),
     "threads": optional(int, "CPU threads per trial; results depend on it (default: 1)."),

@@ -16,7 +16,6 @@ from grash.evaluation.metrics import Metric
 from grash.formatting import parse_duration
 from grash.models import MODELS, model_name, unknown_model
 from grash.reduction.cores import Degree
-from grash.reduction.subgraph import Reduction
 from grash.search.ledger import TO_THE_END
 from grash.training.config import ALIASES as TRAIN_ALIASES
 from grash.training.config import MAX_SEED, Settings, TrainConfig, by_setting
@@ -51,7 +50,10 @@ class SearchSettings(Settings):
         "mrr", description="Metric of validations that decides rounds, finalists and early stopping."
     )
     seed: int = Field(0, ge=0, le=MAX_SEED, description="Seed of every random choice.")
-    reduction: Reduction = Field("core-order", description="Cut subgraphs along the core order, or as whole k-cores.")
+    reduction: Literal["core-order", "k-core", "walk"] = Field(
+        "core-order",
+        description="Cut subgraphs along the core order, as whole k-cores, or by KGTuner's random walks.",
+    )
     degree: Degree = Field("neighbors", description="What an entity's degree counts: distinct neighbors, or triples.")
     guarded_split: bool = Field(True, description="Leave every entity and relation of a subgraph a training triple.")
     last_round_holdout: Literal["random", "match_valid"] = Field(
