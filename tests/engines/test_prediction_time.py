@@ -122,6 +122,16 @@ def test_a_begun_search_keeps_what_was_measured(tmp_path: Path, speed: dict[str,
         limited(tmp_path / "run", seed=1)
 
 
+def test_measurements_that_are_given_are_not_made(tmp_path: Path, speed: dict[str, float]) -> None:
+    given = {"complex": {8: 1.0, 32: 3.0, 64: 6.0}, "rescal": {8: 5.0}}
+    speed.pop("complex"), speed.pop("rescal")
+    search = limited(tmp_path / "run", prediction_ms=given)
+    assert (
+        dims_of(search) == {"complex": {32}, "transe": {16}}
+        and search.settings.prediction_ms.keys() == MS_PER_FLOAT.keys()
+    )
+
+
 def test_a_begun_search_without_a_folder_is_found(
     tmp_path: Path, speed: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -343,10 +343,10 @@ class Search:
             models = measured_models(settings.time, given)
             largest = max(level.dim for level in LEVELS)
             settings = settings if "dim" in given else settings.model_copy(update={"dim": largest})
-        measured = {model: measure_predictions(settings, model, self.dataset, device) for model in models}
-        settings = settings.model_copy(
-            update={"models": models, "prediction_ms": {**measured, **settings.prediction_ms}}
-        )
+        found = dict(settings.prediction_ms)
+        for model in (model for model in models if model not in found):
+            found[model] = measure_predictions(settings, model, self.dataset, device)
+        settings = settings.model_copy(update={"models": models, "prediction_ms": found})
         fast = tuple(model for model in models if settings.largest_dim(model))
         if not fast:
             raise ConfigError(f"No model is fast enough: {'; '.join(prediction_notes(settings))}. Allow more.")
