@@ -49,6 +49,21 @@ def test_many_trials_have_a_line_for_each_tenth_of_a_round_where_lines_are_print
     assert sum("  round 1  " in line for line in log) == 64
 
 
+def test_a_search_in_which_no_trial_of_the_first_round_ended_in_time_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = write_run(tmp_path, n_trials=4, faults={(1, n): ["timeout"] for n in range(4)})
+    run.write(
+        "plan_changed", sizes=[], why=["no trial of round 1 ended in time: the first configuration wins untested"]
+    )
+    run.go()
+    assert replay(tmp_path, files := RunFiles(tmp_path)).final is not None
+    files.write()
+    assert not caplog.records
+    lines = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
+    assert "the winner is configuration 0" in lines[-2] and (tmp_path / "report.html").is_file()
+
+
 @pytest.mark.parametrize("broken", ["chart", "log", "optuna"])
 def test_any_error_in_a_file_is_logged_once_and_the_search_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str

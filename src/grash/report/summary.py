@@ -119,7 +119,7 @@ def stop_reason(state: SearchState) -> str:
 def n_entrants(state: SearchState, number: int) -> int:
     """Return how many trials a round has: those that entered, or the planned number while the round before is open."""
     if number == 1:
-        return min(state.sizes[0], len(state.configurations)) if state.configurations else state.sizes[0]
+        return min(state.first_size, len(state.configurations)) if state.configurations else state.first_size
     before = state.rounds[number - 2].survivors if number - 2 < len(state.rounds) else None
     known = len(state.rounds[number - 1].results) if number <= len(state.rounds) else 0
     return max(known, state.sizes[number - 1] if before is None else len(before))

@@ -278,8 +278,13 @@ class SearchState:
     def entrants(self, number: int) -> list[int]:
         """Return the configurations that enter a round, best of the round before first."""
         if number == 1:
-            return sorted(self.configurations)[: self.sizes[0]]
+            return sorted(self.configurations)[: self.first_size]
         return self.survivors(number - 1, self.entrants(number - 1))
+
+    @property
+    def first_size(self) -> int:
+        """Number of trials of the first round; there are no sizes any more if none of them ended in time."""
+        return (self.sizes or self.planned_sizes)[0]
 
     def survivors(self, number: int, entrants: list[int]) -> list[int]:
         """Return the configurations that advance from a round whose trials have all ended, best first."""
