@@ -1,4 +1,4 @@
-"""Compare rules that choose among the finalists of a search, on the published tables (decisions 0043, 0061, 0062).
+"""Compare rules that choose among the finalists of a search, on the published tables (decisions 0043, 0061 to 0065).
 
     python benchmarks/check_finalists.py [--rules] [TABLE.parquet ...]
 
@@ -24,6 +24,7 @@ SHARES = (0.0441941738, 0.125, 0.25)  # of the epochs, on the full graph
 AGAIN = ((2, 1.0), (3, 0.0), (3, 0.5), (3, 1.0))  # finalists compared again at half of the epochs; weight of their rise
 CLOSE = 0.16  # relative to the best finalist after the first comparison
 END = 0.04  # relative to the best one after the second comparison
+LEADER = (0.0, 0.08, 0.16, 1.0)  # how far behind the leader of the last round is still trained to the end
 MARGINS = (0.02, 0.04, 1.0)  # relative to the best score of the last round; 1: all four
 TRENDS = ((0.0, 0.0), (0.5, 0.0), (0.5, 0.5))  # in the first two rounds, and in the last one
 N_SEARCHES = 2000
@@ -89,6 +90,16 @@ def compare(table: Table) -> dict[str, list[tuple[float, float]]]:
             ends = [i for i in ends if score[i] >= (1 - END) * score[pick]]
             cost += 0.5 * (len(ends) - 1)
             found.setdefault(f"{name}, 2 to the end", []).append((truth[best(ends, end, 1)[0]] / top, cost))
+            leader = finalists[0]
+            for margin in LEADER:
+                again = close if leader in close else [*close[: count - 1], leader]
+                cost = (len(within) - 1) * 0.125 + (len(again) - 1) * 0.375
+                ends = [i for i in best(again, score, 2) if score[i] >= (1 - END) * score[again].max()]
+                if leader not in ends and score[leader] >= (1 - margin) * score[again].max():
+                    ends = [ends[0], leader]
+                cost += 0.5 * (len(ends) - 1)
+                rule = f"{name}, 2 and the leader within {margin:.0%}"
+                found.setdefault(rule, []).append((truth[best(ends, end, 1)[0]] / top, cost))
         pick = best(within, end, 1)[0]
         found.setdefault("all within 4 % in full", []).append((truth[pick] / top, len(within) - 1.0))
     return found

@@ -26,6 +26,14 @@ def test_import_grash_leaves_typer_alone():
     assert heavy_after(code) == []
 
 
+def test_the_entry_point_loads_almost_nothing_before_it_handles_ctrl_c():
+    code = "import sys; before = {*sys.modules}; from grash.cli import main; print(*{*sys.modules} - before)"
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
+                         capture_output=True, text=True, check=True)  # fmt: skip
+    loaded = set(ran.stdout.split())
+    assert {"grash", "grash.cli", "grash.errors"} <= loaded and not {"typing", "difflib", "re"} & loaded
+
+
 def test_a_heavy_import_is_noticed():
     assert "numpy" in heavy_after("import grash; grash.Dataset")
 

@@ -17,6 +17,7 @@ VALUES = {  # where the type is not specific enough
     "initial": "configurations",
     "fixed": "settings of a training",
     "max_dims": "a dimension for each model",
+    "prediction_ms": "milliseconds by model and dimension",
 }
 
 

@@ -6,13 +6,15 @@ The public names, each imported when it is first used, so that `import grash` co
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from grash.errors import GrashError
 
+TYPE_CHECKING = False  # as type checkers know it; `typing` takes longer than all other imports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from grash.api.dataset import describe, from_dataframe, from_networkx, from_triples, load_dataset, prepare
     from grash.api.estimator import KGEmbedder
     from grash.api.model import Model, Prediction, Predictions, evaluate, load_model

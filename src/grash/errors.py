@@ -17,7 +17,6 @@ UNFINISHED and INTERRUPTED are the exit codes of commands that were stopped with
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 UNFINISHED = 7  # exit code of a search or study that --max-seconds stopped; it can be continued
@@ -27,6 +26,8 @@ _MEMORY_MESSAGES = ("allocate memory", "out of memory", "ALLOC_FAILED")
 
 def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:
     """Return " Did you mean …?" with similar names, to end a sentence; or `otherwise` if there are none."""
+    import difflib  # takes longer than all of `import grash`
+
     close = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
     return f" Did you mean {', '.join(close)}?" if close else otherwise
 

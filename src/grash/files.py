@@ -111,12 +111,10 @@ def verify_folder(folder: Path) -> None:
             )
 
 
-def write_checksums(folder: Path) -> None:
+def write_checksums(folder: Path, *, without: str = "") -> None:
     """Write the checksums of a folder's files, for `verify_folder`; README.md is for people, who may edit it."""
-    (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
-    files = {
-        file.name: _checksum(file) for file in sorted(folder.iterdir()) if file.is_file() and file.name != "README.md"
-    }
+    left_out = (CHECKSUMS_FILE, "README.md", without)
+    files = {f.name: _checksum(f) for f in sorted(folder.iterdir()) if f.is_file() and f.name not in left_out}
     write_json(folder / CHECKSUMS_FILE, {"schema": _CHECKSUMS_SCHEMA, "version": _CHECKSUMS_VERSION, "files": files})
 
 

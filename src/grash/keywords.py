@@ -152,7 +152,7 @@ class SearchKeywords(TypedDict, total=False):
     time: str | float | None
     metric: Literal["mrr", "hits@1", "hits@3", "hits@10", "macro-mrr"]
     seed: int
-    reduction: Literal["core-order", "k-core"]
+    reduction: Literal["core-order", "k-core", "walk"]
     degree: Literal["neighbors", "triples"]
     guarded_split: bool
     last_round_holdout: Literal["random", "match_valid"]
@@ -170,6 +170,8 @@ class SearchKeywords(TypedDict, total=False):
     max_retries: int
     initial: tuple[dict[str, Any], ...]
     max_dims: dict[str, int]
+    max_prediction_ms: float | None
+    prediction_ms: dict[str, dict[int, float]]
     fixed: Mapping[str, Any]
     model: str | Sequence[str]  # models
     n: int  # n_trials

@@ -291,6 +291,10 @@ def confirm(
         list[str] | None,
         typer.Option("--candidate", help="NAME: name=value, name=value on top of a preset. Repeatable."),
     ] = None,
+    methods: Annotated[
+        str,
+        typer.Option("--methods", help="Other search methods, with commas: hyperband, kgtuner, autone, tpe, random."),
+    ] = "",
     common: Annotated[
         list[str] | None, typer.Option("--search", help="A setting of all searches, name=value. Repeatable.")
     ] = None,
@@ -313,12 +317,21 @@ def confirm(
     from functools import partial
 
     from grash.api.search import Search
-    from grash_study.confirm import confirm_page, plan_wanted, preset_candidate, run_wanted, store_of, wanted_searches
+    from grash_study.confirm import (
+        confirm_page,
+        method_candidate,
+        plan_wanted,
+        preset_candidate,
+        run_wanted,
+        store_of,
+        wanted_searches,
+    )
 
     names, candidates, common, fixed = _models(models), candidates or [], common or [], fixed or []
     _check_running(running)
     dataset = _load(source, reading, tested=True)
-    columns = [*map(preset_candidate, _listed(presets)), *(read_candidate(text) for text in candidates)]
+    chosen = [method_candidate(name) for name in _listed(methods)]
+    columns = [*map(preset_candidate, _listed(presets)), *(read_candidate(text) for text in candidates), *chosen]
     shared = {"dim": dim, "max_epochs": epochs, **_settings(common, fixed)}
     wanted = wanted_searches(dataset, columns, models=names, seeds=seeds, common=shared)
     store, open_search = store_of(running["store"], dataset), partial(Search, source=source)
@@ -328,7 +341,8 @@ def confirm(
     finished = not running["plan"] and run_wanted(
         dataset, wanted, store, open_search, device=device, max_seconds=_seconds_left(running), say=_show
     )
-    usual = [*_listed(presets), *(["candidates"] if candidates else []), *map(_short, [*common, *fixed])]
+    others = ["candidates"] * bool(candidates) + ["methods"] * bool(chosen)
+    usual = [*_listed(presets), *others, *map(_short, [*common, *fixed])]
     ending, shown = label or "-".join(usual), shown_command(context)
     _finish(running, finished, lambda: confirm_page(wanted, store, label=ending, command=shown))
 

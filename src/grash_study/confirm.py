@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.engines.memory import choose_device
-from grash.errors import ConfigError, SearchFailed
+from grash.errors import ConfigError, SearchFailed, UnknownName
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.proposals import all_winners, make_configurations, propose, space_for
@@ -26,8 +26,11 @@ from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space import as_dict
 from grash.search.trial import MACHINE_FAULTS
 from grash.training.config import TrainConfig
+from grash_study.live import TECHNIQUES, Live
+from grash_study.methods import METHODS, Method
 from grash_study.pages import Bar, Page, Rows, Value, bar_plot, with_interval
-from grash_study.pool import dataset_meta
+from grash_study.pool import StudyGraphs, dataset_meta, make_pool
+from grash_study.recorded import Recorded
 from grash_study.run import device_name
 from grash_study.searches import round_record, round_seconds, run_missing, search_folder
 from grash_study.statistics import mean_interval
@@ -43,6 +46,7 @@ _FAMILIES = {  # graphs that share entities and relations, by the start of their
     "wordnet": ("wn11", "wn18", "wordnet"), "yago": ("yago",),
 }  # fmt: skip
 ALL = "all"
+POOL = 128  # configurations that a method chooses from
 _KNOWN = {
     "winner of this graph": "published winners of this very graph, which the portfolio proposes",
     "winner of a sibling": "published winners of a sibling of this graph, with shared entities and relations",
@@ -64,6 +68,7 @@ class Candidate:
     settings: dict[str, Any] = field(default_factory=dict)  # on top of the preset; a space file has been read
     text: str = ""  # the settings as they were given
     without_family: bool = False  # published winners and prior of the graph's own family are left out
+    method: Method | None = None  # instead of grash's search, on a pool of POOL configurations
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ def wanted_searches(
                     settings = settings.model_copy(update={"last_round_holdout": "random"})
                 if candidate.without_family:
                     settings = without_family(settings, graphs)
-                name = f"{model} seed={seed} {identity(settings, dataset.n_entities, len(dataset.train))}"
+                by = f"{candidate.method.run} " if candidate.method is not None else ""
+                name = f"{model} seed={seed} {by}{identity(settings, dataset.n_entities, len(dataset.train))}"
                 found.append(Wanted(candidate, model, seed, settings, name))
     return found
 
@@ -116,6 +122,15 @@ def preset_candidate(name: str) -> Candidate:
     preset = name.removesuffix(WITHOUT_FAMILY)
     text = "" if preset == name else "without published winners and prior of the graph's family"
     return Candidate(name, preset, text=text, without_family=preset != name)
+
+
+def method_candidate(name: str) -> Candidate:
+    """Return the candidate of a method, e.g. hyperband, that trains what it asks for. grash's own are real anyway."""
+    known = {str(m.run): m for m in reversed(METHODS) if m.run not in ("grash", "tpe-rounds")}
+    if name not in known:
+        raise UnknownName("method", name, hint=f"Methods with real searches: {', '.join(reversed(known))}.")
+    text = f"{known[name].name}, on {POOL} random configurations of the space"
+    return Candidate(name, settings={"proposals": "random"}, text=text, method=known[name])
 
 
 def without_family(settings: SearchSettings, graphs: SearchGraphs) -> SearchSettings:
@@ -177,19 +192,53 @@ def run_wanted(
     """
 
     def run(one: Wanted, folder: Path, left: float | None) -> tuple[dict[str, Any] | None, str]:
+        if one.candidate.method is not None:
+            return _with_line(one, run_method(one, dataset, folder, device=device))
         state, failed = _run(opened(open_search, dataset, one, folder, device=device), left)
         if state.stopped:
             return None, ""
         if failed and _machine_failed(state):
             return None, f"{one.label}: {failed} The same command tries it again."
-        record = record_of(one, state, read_ledger(folder / LEDGER_FILE), device=device, failed=failed)
-        return record, (
-            f"{one.label}: test MRR {record['test']['mrr']:.4f}, {record['spent']:.3g} full runs in "
-            f"{record['seconds']:.1f} s, final training {record['final_seconds']:.1f} s"
-            f"{'; ' + failed if failed else ''}"
-        )
+        return _with_line(one, record_of(one, state, read_ledger(folder / LEDGER_FILE), device=device, failed=failed))
 
     return run_missing(store, wanted, lambda one: one.name in store.searches, run, max_seconds=max_seconds, say=say)
+
+
+def _with_line(one: Wanted, record: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a record, and a line about it."""
+    failed = f"; {record['failed']}" if record["failed"] else ""
+    return record, (
+        f"{one.label}: test MRR {record['test']['mrr']:.4f}, {record['spent']:.3g} full runs in "
+        f"{record['seconds']:.1f} s, final training {record['final_seconds']:.1f} s{failed}"
+    )
+
+
+def run_method(one: Wanted, dataset: Dataset, folder: Path, *, device: str) -> dict[str, Any]:
+    """Return the outcome of a method that trains what it asks for, as `record_of` has it. If its pick was trained in
+    full already, that is its final training."""
+    s, method = one.settings, one.candidate.method
+    assert method is not None and isinstance(method.run, str)
+    pool = make_pool(
+        dataset, n=POOL, model=one.model, dim=s.dim, epochs=s.max_epochs, space=s.space, seed=one.seed,
+        label=None if isinstance(s.space, str) else "space", fixed=s.fixed,
+    )  # fmt: skip
+    technique = TECHNIQUES.get(method.run, "core-order")
+    live = Live(StudyGraphs(pool), pool.store(folder), technique=technique, device=device)
+    trace = method(cast(Recorded, live), one.seed, s.budget)
+    seconds, final = live.seconds, None if trace.pick is None else live.trained(trace.pick, 1.0, 1.0)
+    test = {} if final is None or final.test is None else final.test
+    return {
+        "name": one.name, "model": one.model, "seed": one.seed, "preset": one.candidate.preset,
+        "settings": s.model_dump(mode="json"), "grash": __version__,
+        "failed": "" if test else "no configuration has a score",
+        "winner": trace.pick, "origin": "random",
+        "values": {} if trace.pick is None else pool.configurations[trace.pick].values,
+        "spent": trace.cost, "seconds": seconds, "final_seconds": live.seconds - seconds, "score": None,
+        "valid": None if final is None else max((mrr for _, mrr, _ in final.curve), default=0.0),
+        "validations": [] if final is None else [[e * s.max_epochs, mrr] for e, mrr, _ in final.curve],
+        "test": {m: test.get(m, 0.0) for m in TESTED}, "final_peak_bytes": 0 if final is None else final.peak_bytes,
+        "rounds": [], "device": device_name(choose_device(device)),
+    }  # fmt: skip
 
 
 def opened(open_search: OpenSearch, dataset: Dataset, one: Wanted, folder: Path, *, device: str = "auto") -> Any:
@@ -228,6 +277,9 @@ def plan_wanted(
     missing = [one for one in wanted if one.name not in store.searches]
     lines = [f"{store.path.stem}: {len(wanted) - len(missing)} of {len(wanted)} searches are there"]
     total = 0.0
+    if by_method := sum(one.candidate.method is not None for one in missing):
+        lines.append(f"  {by_method} of methods, which take as long as their full runs")
+    missing = [one for one in missing if one.candidate.method is None]
     for model in dict.fromkeys(one.model for one in missing):
         mine = [one for one in missing if one.model == model]
         first = opened(open_search, dataset, mine[0], search_folder(store, mine[0].name), device=device)

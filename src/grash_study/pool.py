@@ -14,9 +14,9 @@ from typing import Any
 
 from grash import __version__
 from grash.data.dataset import Dataset
-from grash.errors import ConfigError, InputError
-from grash.reduction.sampling import kgtuner_walk, random_walks, sample_triples
-from grash.reduction.subgraph import Subgraph, max_train_triples
+from grash.errors import ConfigError
+from grash.reduction.sampling import cut_by_walk, random_walks, sample_triples
+from grash.reduction.subgraph import Holdout, Subgraph
 from grash.search.graphs import SearchGraphs
 from grash.search.proposals import full_training, make_configurations
 from grash.search.schedule import MIN_VALID, min_entities, round_config
@@ -27,7 +27,6 @@ from grash_study.store import SCHEMA, VERSION, Store, Technique
 
 DEFAULT = -1  # the number of the configuration with the default of every setting
 _SMALL = 2_000_000  # train triples; more subgraphs are kept in memory below this
-_HALVINGS = 12  # when searching the share of entities for KGTuner's walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,30 +149,7 @@ class StudyGraphs:
             case "walk":
                 return random_walks(data, fraction, seed=seed)
             case _:
-                return _kgtuner_graph(data, fraction, seed=seed)
-
-
-def _kgtuner_graph(data: Dataset, fraction: float, *, seed: int) -> Subgraph:
-    """Return KGTuner's walk with the largest share of entities whose train part has at most this fraction of triples.
-
-    KGTuner gives a share of entities; here it gets the same number of triples as the other techniques.
-    """
-    target = max_train_triples(fraction, len(data.train))
-    low, high, found = 0.0, 1.0, None
-    for _ in range(_HALVINGS):
-        share = (low + high) / 2
-        try:
-            walked = kgtuner_walk(data, share, seed=seed)
-        except InputError:  # so few entities that no triple connects them
-            low = share
-            continue
-        if len(walked.dataset.train) <= target:
-            low, found = share, walked
-        else:
-            high = share
-    if found is None:
-        raise InputError(f"No walk leaves {target:,} triples of {data.name} or fewer: give a larger fraction.")
-    return found
+                return cut_by_walk(data, fraction, Holdout(seed))
 
 
 def config_on(graph: Subgraph, pool: Pool, number: int, upto: float) -> TrainConfig:

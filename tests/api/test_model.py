@@ -40,6 +40,11 @@ def test_a_question_about_a_name_without_training_is_answered_with_a_warning(cap
     assert "new, newer are in no training triple: answers about them are arbitrary." in caplog.text
     model.neighbors("newest", 2)
     assert "newest is in no training triple: answers about it are arbitrary." in caplog.text
+    caplog.clear()
+    model.explain("a", "p", "b")
+    assert not caplog.text
+    model.explain("a", "newer", "last")
+    assert "last, newer are in no training triple: answers about them are arbitrary." in caplog.text
     model.warn_of_unseen(model.dataset.test)
     assert "new, newest, last and 1 more are in no training triple" in caplog.text
 

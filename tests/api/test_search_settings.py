@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engines.searches import SPACE, small_search
+from engines.searches import SPACE, essence, small_search
 from grash.api.search import Search, SearchResult, best_of_run
 from grash.errors import ConfigError, InputError
 from grash.models import MODELS
@@ -99,6 +99,19 @@ def test_whether_all_entities_are_compared_is_decided_once(tmp_path: Path, monke
     again = small_search(tmp_path / "run", n_trials=2, final_train=False)
     assert again.settings.one_vs_all is True and Search.open(tmp_path / "run").settings.one_vs_all is True
     assert small_search(tmp_path / "other", one_vs_all=False).settings.one_vs_all is False
+
+
+@pytest.mark.parametrize("variant", ["combined", "graph"])
+def test_a_search_on_walks_has_the_same_result_in_two_parts(tmp_path: Path, variant: str) -> None:
+    given = {"reduction": "walk", "variant": variant, "warm_start": "weights", "eta": 3, "final_train": False}
+    whole, parts = (small_search(tmp_path / name / "run", **given) for name in ("whole", "parts"))
+    whole.run()
+    parts.run(max_seconds=0.0)
+    Search.open(parts.folder, engine="sequential", device="cpu").run()
+    assert essence(whole.folder)["results"] == essence(parts.folder)["results"]
+    plans = [past.plan for past in whole.result.state.rounds]
+    assert plans[0].k is None and plans[0].n_train <= plans[0].graph_fraction * len(whole.dataset.train)
+    assert "walk" in whole.result.report().read_text(encoding="utf-8")
 
 
 def test_a_model_size_lowers_the_dimensions_of_proposals(tmp_path: Path) -> None:

@@ -214,15 +214,15 @@ def test_answers_are_a_table_in_a_terminal_and_tabs_in_a_pipe(monkeypatch: pytes
         def isatty(self) -> bool:
             return True
 
-    rows = [("a long name", "r", "t", 1.25, True), ("b", "r", "t", 10.5, False)]
+    rows = [("a long name", "r", "t", 1.25, 0.5, True), ("b", "r", "t", 10.5, 1e-9, False)]
     shown = {}
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr(sys, "stdout", stream)
         monkeypatch.setenv("NO_COLOR", "1")
-        write_answers(("head", "relation", "tail", "score", "known"), iter(rows), None)
+        write_answers(("head", "relation", "tail", "score", "probability", "known"), iter(rows), None)
         shown[stream.isatty()] = re.sub("\x1b\\[\\d*m", "", stream.getvalue()).splitlines()
-    assert shown[False][1] == "a long name\tr\tt\t1.25\ttrue"
+    assert shown[False][1:] == ["a long name\tr\tt\t1.25\t0.5\ttrue", "b\tr\tt\t10.5\t1e-09\tfalse"]
     assert shown[True][1:] == [
-        "a long name  r         t      1.2500  yes",
-        "b            r         t     10.5000",
+        "a long name  r         t      1.2500       0.5000  yes",
+        "b            r         t     10.5000     < 0.0001",
     ]

@@ -38,8 +38,7 @@ def compare_on_a_small_graph(patch: pytest.MonkeyPatch) -> None:
     """Compare finalists with few validation triples, and all three of them: their MRRs differ much."""
     patch.setattr(schedule, "MIN_VALID", 10)
     patch.setattr(ledger, "FINALIST_MARGIN", 0.9)
-    patch.setattr(ledger, "CLOSE_MARGIN", 0.9)
-    patch.setattr(ledger, "END_MARGIN", 0.9)
+    patch.setattr(ledger, "CLOSE_MARGINS", (0.9, 0.9))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +91,7 @@ def test_they_have_threads_of_the_final_training(tmp_path: Path, monkeypatch: py
 def test_the_final_training_is_billed_from_where_the_time_cut_its_comparison_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def limited(self: Driver, trial: Trial) -> Trial:
+    def limited(self: Driver, trial: Trial, n_left: int) -> Trial:
         return replace(trial, seconds_limit=0.0) if trial.keep_best else trial
 
     monkeypatch.setattr(Driver, "_limited", limited)

@@ -39,7 +39,10 @@ class Clock:
 
 
 class TimedTable(TableEngine):
-    """Trials take `slowness` times the measured seconds, and end at their limit like real ones."""
+    """Trials take `slowness` times the measured seconds, and end at their limit like real ones.
+
+    Trainings to the end then have a score, and their history has the epoch that they reached.
+    """
 
     def __init__(
         self, *args: Any, clock: Clock, slowness: float, dies_after: int | None = None, **options: Any
@@ -53,14 +56,20 @@ class TimedTable(TableEngine):
         n_train = self.graphs.shape(trial.fractions or (1.0,), trial.isolated).n_train
         positives = (trial.config["epochs"] - trial.epochs_before) * n_train
         scores = trial.config["negatives_head"] + trial.config["negatives_tail"] + 2
-        seconds = self.slowness * positives * SPEED.train(trial.config["dim"], scores)
+        per_positive = self.slowness * SPEED.train(trial.config["dim"], scores)
+        seconds = positives * per_positive
         limit = trial.seconds_limit
         assert limit is not None
         late = seconds > limit
         self.clock.now += min(seconds, limit) if late else seconds
         if late and not trial.in_full:
             return trial.result("timeout", message="The time for the rounds was over.", seconds=limit)
-        return replace(super()._result(trial), seconds=seconds)
+        result = replace(super()._result(trial), seconds=min(seconds, limit) if late else seconds)
+        if not trial.in_full:
+            return result
+        reached = trial.epochs_before + result.seconds / per_positive / n_train
+        history = [{"epoch": reached, "mrr": result.mrr}]
+        return replace(result, history=history, out_of_time=late and not trial.final)
 
 
 def choose(seconds: float, n_train: int = 100_000, *, final_train: bool = True, **given: Any) -> Choice:
@@ -128,8 +137,7 @@ def test_compiling_while_the_search_runs_is_not_part_of_the_time(tmp_path: Path)
 def test_a_search_that_is_as_fast_as_measured_runs_as_planned(tmp_path: Path) -> None:
     choice = choose(300.0)
     state, table = timed_search(tmp_path / "a", choice, 1.0, clock=Clock())
-    not_planned = "finalists are compared but not trained to the end on the full graph, to end in time"
-    assert len(state.rounds) == len(state.sizes) and {t for t in state.changes if "in time" in t} <= {not_planned}
+    assert len(state.rounds) == len(state.sizes) and not any("in time" in text for text in state.changes)
     assert len([r for r in table.ran if r[0] == 1]) == choice.settings["n_trials"]
 
 
@@ -165,11 +173,64 @@ def test_no_finalist_is_late_on_a_machine_whose_pace_is_known(tmp_path: Path, sl
 
 def test_no_comparison_opens_after_the_time_for_rounds(tmp_path: Path) -> None:
     state, _ = timed_search(tmp_path / "a", choose(300.0, max_epochs=20.0), 1.0, clock=Clock())
-    del state.rounds[-1]  # that trains to the end
+    del state.rounds[-2:]  # that trains to the end, and the comparison before
+    state.sizes = state.planned_sizes = state.sizes[:-1]
     fine, action = make_settings(state.settings), {"event": "round_opened"}
-    for left, sizes in ((0.5 * state.time_given, None), (0.29 * state.time_given, state.sizes[:-1])):
+    reserved = -time_limit.rounds_end(state, fine, 0.0)
+    full = fine.max_epochs * time_limit._final_epoch_seconds(state, None)  # type: ignore[operator]
+    assert full < reserved < 1.2 * full < 0.3 * state.time_given  # no more than the final training needs
+    for left, sizes in ((0.5 * state.time_given, None), (0.99 * reserved, state.sizes[:-1])):
         change = time_limit.plan_change(state, fine, NumberGraphs(fine), action, left)
         assert (change and change["sizes"]) == sizes
+
+
+@pytest.mark.parametrize(("seconds", "slowness"), [(60.0, 1.0), (60.0, 1.1), (300.0, 1.05), (600.0, 1.0)])
+def test_finalists_are_trained_to_the_end_in_the_time_of_the_final_training(
+    tmp_path: Path, seconds: float, slowness: float
+) -> None:
+    clock, choice = Clock(), choose(seconds)
+    state, _ = timed_search(tmp_path / "a", choice, slowness, clock=clock)
+    end, last = state.rounds[-1], state.final
+    assert end.plan.to_the_end and not any(r.out_of_time for r in end.results.values()) and last is not None
+    assert last.history[-1]["epoch"] >= choice.settings["max_epochs"]
+    began = clock.now - 1000.0 + choice.used - last.seconds
+    assert began > 0.7 * seconds and clock.now - 1000.0 + choice.used <= 1.01 * seconds
+
+
+def test_finalists_that_become_slower_share_the_time_that_is_left(tmp_path: Path) -> None:
+    class Slowing(TimedTable):
+        def _result(self, trial: Trial) -> TrialResult:
+            self.slowness = 4.0 if trial.in_full else 1.0
+            return super()._result(trial)
+
+    clock, choice = Clock(), choose(300.0)
+    with mock.patch(f"{__name__}.TimedTable", Slowing):
+        state, _ = timed_search(tmp_path / "a", choice, 1.0, clock=clock)
+    end = state.rounds[-1]
+    reached = [result.history[-1]["epoch"] for result in end.results.values()]
+    assert end.plan.to_the_end and all(r.out_of_time for r in end.results.values()) and state.final is not None
+    assert reached[0] == pytest.approx(reached[1], rel=0.05)
+    assert state.final.history[-1]["epoch"] >= reached[0] > state.rounds[-2].plan.epochs
+    assert clock.now - 1000.0 + choice.used <= 1.01 * 300
+
+
+def test_rounds_that_are_late_leave_the_final_training_at_most_30_percent_of_the_time(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0), 1.0, clock=Clock())
+    fine = make_settings(state.settings)
+    assert 300.0 - time_limit.rounds_end(state, fine, 300.0) < 0.3 * 300
+    longer = make_settings({**state.settings, "max_epochs": 10 * fine.max_epochs})
+    assert time_limit.rounds_end(state, longer, 300.0) == pytest.approx(0.7 * 300)
+    del state.rounds[:]  # nothing is known of the final training
+    assert time_limit.rounds_end(state, fine, 300.0) == pytest.approx(0.7 * 300)
+
+
+@pytest.mark.parametrize("seconds", [300.0, 600.0])
+def test_comparisons_that_were_cut_are_planned_again_if_they_fit_later(tmp_path: Path, seconds: float) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(seconds), 1.2, clock=Clock())
+    assert state.rounds[-1].plan.to_the_end and state.sizes == state.planned_sizes
+    cut, again = (text for text in state.changes if text.startswith("finalists"))
+    assert cut.endswith("to end in time")
+    assert again == "finalists are trained to the end on the full graph after all: time is left"
 
 
 def test_when_no_trial_of_the_first_round_ends_the_first_configuration_is_trained(tmp_path: Path) -> None:
@@ -250,6 +311,48 @@ def test_a_winner_that_the_end_of_the_time_cut_off_is_trained_further(tmp_path: 
     few = final_seconds(state, 5.0) / time_limit._final_epoch_seconds(state, winner)  # type: ignore[operator]
     [why] = time_limit._final_change(state, fine, 5.0)["why"]
     assert f"about {time_limit._round_down(few + 0.8 * fine.max_epochs):g} expected" in why
+
+
+def test_a_winner_that_was_better_before_starts_again_only_if_there_is_time(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0, n_trials=8), 1.0, clock=Clock())
+    before, end, winner, fine = state.rounds[-2], state.rounds[-1], state.winner, make_settings(state.settings)
+    assert end.plan.to_the_end and winner is not None and state.continued_by_final(winner) is end
+    before.results[winner] = replace(before.results[winner], mrr=0.9)
+    assert state.continued_by_final(winner) is None
+    assert "final_continues" not in time_limit._final_change(state, fine, 300.0)
+    change = time_limit._final_change(state, fine, 5.0)
+    assert change["final_epochs"] == fine.max_epochs and "too short to start again" in change["why"][0]
+    state.apply({"event": "plan_changed", **change})
+    assert state.continued_by_final(winner) is end
+
+
+def test_a_finalist_whose_learning_rate_has_a_fixed_length_is_trained_from_the_beginning(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0, n_trials=8), 1.0, clock=Clock())
+    del state.rounds[-1]  # that trains to the end
+    fine = make_settings(state.settings)
+    continued = time_limit._rest_of_rounds(state, fine, NumberGraphs(fine), state.sizes, 1.0)
+    for configuration in state.configurations.values():
+        configuration.values["schedule"] = "cosine"
+    again = time_limit._rest_of_rounds(state, fine, NumberGraphs(fine), state.sizes, 1.0)
+    assert again > 1.5 * continued
+
+
+def test_budgets_that_were_cut_stay_cut_at_the_next_change(tmp_path: Path) -> None:
+    state, _ = timed_search(tmp_path / "a", choose(300.0), 1.0, clock=Clock())
+    fine, action = make_settings(state.settings), {"event": "round_opened"}
+    graphs, whole = NumberGraphs(fine), list(state.sizes)
+    del state.rounds[1:]
+    before = time_limit._rest_of_rounds(state, fine, graphs, whole[:3], 1.0)
+    state.apply({"event": "plan_changed", "round": 2, "share": 0.5, "why": []})
+    state.changed_after = 0
+    assert time_limit._rest_of_rounds(state, fine, graphs, whole[:3], 1.0) == pytest.approx(0.5 * before, rel=0.1)
+    lefts = (left for left in range(300, 90, -1) if time_limit.plan_change(state, fine, graphs, action, left))
+    change = time_limit.plan_change(state, fine, graphs, action, next(lefts))
+    assert (
+        change is not None and change["share"] == 0.5 and len(change["why"]) == 1 and "budget" not in change["why"][0]
+    )
+    state.apply({"event": "plan_changed", **change})
+    assert state.shares[2] == state.shares[3] == 0.5
 
 
 def test_the_rest_of_the_rounds_counts_the_validations_of_each_comparison(tmp_path: Path) -> None:

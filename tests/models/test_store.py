@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +20,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grash import files
 from grash.data.dataset import Dataset
 from grash.data.vocabulary import Vocabulary
 from grash.errors import ConfigError, FormatError, GrashError, InputError
-from grash.files import write_checksums
+from grash.files import write_checksums, write_json
 from grash.kernels.storage import file_rows
 from grash.models import MODELS, register_model, store
-from grash.models.store import StoredModel, check_model_folder, load_model, read_tensors, save_model, write_tensors
+from grash.models.store import (
+    StoredModel,
+    check_model_folder,
+    load_model,
+    read_tensors,
+    replace_calibration,
+    save_model,
+    write_tensors,
+)
 from oracles import random_triples
 
 
@@ -53,6 +63,29 @@ def small_model(name: str = "rotate") -> StoredModel:
 def folder(tmp_path: Path) -> Path:
     save_model(small_model(), tmp_path / "model")
     return tmp_path / "model"
+
+
+@pytest.mark.parametrize("n_written", range(4))
+def test_a_calibration_is_replaced_in_the_current_folder_and_an_interruption_leaves_a_whole_model(
+    folder: Path, n_written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = ({"schema": "grash-calibration", "version": 1, "temperature": t} for t in (1.0, 2.0))
+    monkeypatch.chdir(folder)
+    replace_calibration(Path(), old)
+    assert load_model(Path()).calibration == old and folder.samefile(Path())
+    written: list[Path] = []
+
+    def interrupted(path: Path, content: object) -> None:
+        if len(written) == n_written:
+            raise KeyboardInterrupt
+        written.append(path)
+        write_json(path, content)  # type: ignore[arg-type]
+
+    for module in (files, store):
+        monkeypatch.setattr(module, "write_json", interrupted)
+    with suppress(KeyboardInterrupt):
+        replace_calibration(Path(), new)
+    assert load_model(folder).calibration == (new if n_written > 1 else old)
 
 
 @pytest.mark.parametrize("name", MODELS)

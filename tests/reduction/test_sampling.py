@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.errors import InputError
-from grash.reduction.sampling import kgtuner_walk, random_walks, sample_triples
+from grash.reduction.sampling import cut_by_walk, kgtuner_walk, random_walks, sample_triples
+from grash.reduction.subgraph import Holdout
 from reduction.graphs import as_set, dataset_of, datasets, names_in, random_dataset
 from reduction.test_subgraph import FRACTIONS, check_subgraph
 
@@ -100,6 +101,75 @@ def test_kgtuner_leaves_islands_that_are_used_up():
     assert kgtuner_walk(pairs, 1.0, seed=0).whole
 
 
+def visited_by_hand(triples, share, seed):
+    """The entities on KGTuner's ten walks, step by step, and the number of walks and jumps that began."""
+    neighbors = {}
+    for head, _, tail in reversed(triples.tolist()):  # in which order `entity_adjacency` has them
+        for one, other in ((tail, head), (head, tail)):
+            found = neighbors.setdefault(one, [])
+            if one != other and other not in found:
+                found.append(other)
+    peopled, draw = sorted(neighbors), np.random.default_rng(seed)
+    visited, n_starts = set(), 0
+    for walk in range(1, 11):
+        here, steps, n_before, n_starts = peopled[draw.integers(0, len(peopled))], 0, len(visited), n_starts + 1
+        while len(visited | {here}) < np.ceil(len(peopled) * share * walk / 10):
+            visited.add(here)
+            steps += 1
+            if steps == 100 or not neighbors[here]:
+                if len(visited) - n_before < 2 or not neighbors[here]:
+                    here, n_starts = peopled[draw.integers(0, len(peopled))], n_starts + 1
+                steps, n_before = 0, len(visited)
+            else:
+                here = neighbors[here][draw.integers(0, len(neighbors[here]))]
+        visited.add(here)
+    return visited, n_starts
+
+
+SHARES = st.sampled_from([0.05, 0.2, 0.5, 0.9, 1.0])
+
+
+@settings(max_examples=100)
+@given(datasets(min_triples=1), SHARES, st.integers(0, 5))
+def test_kgtuner_walks_as_by_hand_and_takes_what_is_among_the_visited(dataset, share, seed):
+    visited, n_starts = visited_by_hand(dataset.train, share, seed)
+    peopled = names_in(dataset.train)[0]
+    assert np.ceil(share * len(peopled)) <= len(visited) <= np.ceil(share * len(peopled)) + n_starts
+    inside = {t for t in as_set(dataset.train) if {t[0], t[2]} <= visited}
+    try:
+        walk = kgtuner_walk(dataset, share, seed=seed)
+    except InputError:
+        assert not inside
+        return
+    taken = dataset.train if walk.whole else np.concatenate([walk.full_ids("train"), walk.full_ids("valid")])
+    assert as_set(taken) == inside
+
+
+@settings(max_examples=100)
+@given(datasets(min_triples=1), FRACTIONS, st.integers(0, 3), st.booleans())
+def test_a_walk_for_a_search_has_a_number_of_triples(dataset, fraction, seed, isolated):
+    try:
+        one, two = (cut_by_walk(dataset, fraction, Holdout(seed, isolated=isolated)) for _ in range(2))
+    except InputError as error:
+        assert "give a larger fraction" in str(error)
+        return
+    check_subgraph(dataset, one)
+    assert one.dataset.fingerprint == two.dataset.fingerprint
+    assert 0 < len(one.dataset.train) <= fraction * len(dataset.train) and one.k is None
+    inside = {t for t in as_set(dataset.train) if {t[0], t[2]} <= set(one.entity_ids.tolist())}
+    assert as_set(one.full_ids("train")) | as_set(one.full_ids("valid")) == inside
+
+
+def test_walks_for_a_search_nearly_meet_their_target_and_keep_what_was_trained():
+    dataset = random_dataset(0, 40_000, 3000)
+    for fraction in (1 / 64, 1 / 8, 0.5):
+        walk = cut_by_walk(dataset, fraction, Holdout(5))
+        assert 0.85 * fraction < walk.fraction <= fraction
+    before = walk.full_ids("valid")[:500]  # seen by an earlier round
+    again = cut_by_walk(dataset, 0.5, Holdout(5, before=before))
+    assert not as_set(again.full_ids("valid")) & as_set(before)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -107,6 +177,7 @@ def test_kgtuner_leaves_islands_that_are_used_up():
         (lambda d: random_walks(d, 0.5, starts=3, seed=0), "either a fraction or a number of starts"),
         (lambda d: random_walks(d, 0.5, length=0, seed=0), "give 1 or more of each"),
         (lambda d: kgtuner_walk(d, 1.5, seed=0), "give a number above 0, up to 1"),
+        (lambda d: cut_by_walk(d, 0.0001, Holdout(0)), "No walk leaves 0 triples of unnamed or fewer: give a larger"),
         (lambda d: sample_triples(d, 0.0001, seed=0), "leaves none to train on: give a larger fraction"),
     ],
 )

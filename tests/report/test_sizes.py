@@ -39,3 +39,9 @@ def test_sizes_are_drawn_only_where_they_differ() -> None:
     assert drawn is not None and drawn.count("<circle") == 4 and "31.6 KiB" in drawn and "Pareto front" in drawn
     assert size_against_score(sized([64, 64]), 400) is None
     assert size_against_score(SearchState(), 400) is None
+
+
+def test_the_time_of_a_question_is_shown_where_it_was_measured() -> None:
+    state = sized([8, 64])
+    state = replace(state, settings={**state.settings, "prediction_ms": {"complex": {"8": 1.25, "16": 2.5}}})
+    assert (size_against_score(state, 400) or "").count("ms for a question") == 1

@@ -188,7 +188,10 @@ def test_with_rails_and_failures_the_bill_stays_within_the_budget(data: st.DataO
 def test_the_laws_hold_on_real_subgraphs(data: st.DataObject) -> None:
     size = {"n_entities": data.draw(st.integers(30, 300)), "n_train": data.draw(st.integers(200, 1500))}
     dataset = graph_of(data.draw(st.integers(0, 9)), **size)
-    ways = {"reduction": data.draw(st.sampled_from(["core-order", "k-core"])), "guard_rails": data.draw(st.booleans())}
+    ways = {
+        "reduction": data.draw(st.sampled_from(["core-order", "k-core", "walk"])),
+        "guard_rails": data.draw(st.booleans()),
+    }
     settings = quick_settings(**ways, **data.draw(any_settings))
     graphs = SearchGraphs(dataset, settings)
     try:

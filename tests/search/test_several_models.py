@@ -56,23 +56,34 @@ def test_the_best_of_every_model_is_a_finalist_however_far_behind() -> None:
     assert survivors(searched([0.358, 0.320, 0.303], ["complex"] * 3, [3, 3], before_finalists=True)) == [0]
 
 
-def compared(scores: dict[int, float], models: list[str], *, continues: bool) -> list[int]:
+def compared(scores: list[float], models: list[str], *, continues: bool, leader: int = 0) -> list[int]:
     """The finalists that a comparison with these scores leaves."""
-    state = searched([scores[n] for n in sorted(scores)], models, [4, 4])
+    state = searched(scores, models, [4, 4])
     past = state.rounds[0]
     past.plan = replace(past.plan, compares_finalists=True, continues=continues)
     past.results = {n: replace(r, history=[{"epoch": 1.0, "mrr": r.mrr}]) for n, r in past.results.items()}
-    return survivors(state)
+    return past.close(2 if continues else 3, list(range(len(models))), dict(enumerate(models)), leader)
 
 
 def test_the_best_of_every_model_goes_on_unless_it_is_far_behind() -> None:
     models = ["rotate", "complex", "transe", "complex"]
-    assert compared({0: 0.20, 1: 0.17, 2: 0.14, 3: 0.16}, models, continues=False) == [0, 1, 2]
-    assert compared({0: 0.20, 1: 0.19, 2: 0.13, 3: 0.18}, models, continues=False) == [0, 1, 3]
-    assert compared({0: 0.20, 1: 0.17, 2: 0.16, 3: 0.169}, models, continues=True) == [0, 1]
-    assert compared({0: 0.20, 1: 0.195, 2: 0.17, 3: 0.194}, models, continues=True) == [0, 1, 2]
-    assert compared({0: 0.20, 1: 0.17, 2: 0.16, 3: 0.169}, ["complex"] * 4, continues=False) == [0, 1, 3]
-    assert compared({0: 0.20, 1: 0.17, 2: 0.16, 3: 0.169}, ["complex"] * 4, continues=True) == [0]
+    assert compared([0.20, 0.17, 0.14, 0.16], models, continues=False) == [0, 1, 2]
+    assert compared([0.20, 0.19, 0.13, 0.18], models, continues=False) == [0, 1, 3]
+    assert compared([0.20, 0.185, 0.18, 0.184], models, continues=True) == [0, 1]
+    assert compared([0.20, 0.195, 0.186, 0.194], models, continues=True) == [0, 1, 2]
+    assert compared([0.20, 0.17, 0.16, 0.169], ["complex"] * 4, continues=False) == [0, 1, 3]
+    assert compared([0.20, 0.17, 0.16, 0.169], ["complex"] * 4, continues=True) == [0]
+
+
+@given(st.integers(0, 3), st.booleans())
+def test_the_leader_of_the_last_round_takes_the_place_of_another(leader: int, continues: bool) -> None:
+    """On WordNet3-full, the best of all was 52 % behind after an eighth of the epochs."""
+    kept = compared([0.20, 0.195, 0.194, 0.09], ["complex"] * 4, continues=continues, leader=leader)
+    if continues:
+        assert kept == ([0, leader] if leader in (1, 2) else [0, 1])
+    else:
+        assert kept == ([0, 1, 3] if leader == 3 else [0, 1, 2])
+    assert compared([0.20, 0.195, 0.18, 0.17], ["complex"] * 4, continues=True, leader=3) == [0, 3]
 
 
 def test_a_search_over_several_models_plans_places_for_the_best_of_each() -> None:
@@ -82,6 +93,7 @@ def test_a_search_over_several_models_plans_places_for_the_best_of_each() -> Non
     several = settings.model_copy(update={"models": ("complex", "rotate", "transe")})
     assert planned_sizes(64, several, graphs)[3:] == [4, 4, 4]
     assert planned_sizes(64, several.model_copy(update={"finalists": 3}), graphs)[3:] == [3, 3, 3]
+    assert planned_sizes(64, settings.model_copy(update={"models": ("complex", "rotate")}), graphs)[3:] == [4, 3, 3]
 
 
 def test_a_single_winner_is_the_best_of_all() -> None:

@@ -138,8 +138,12 @@ def test_fixing_takes_a_parameter_out_of_the_search() -> None:
     assert space.configuration([0.5, 0.5, 0.5])["dim"] == 64
     assert "penalty_entity" not in space.configuration([0.5, 0.5, 0.5])
     assert np.array_equal(space.points(1, 4)[:, 0], small().points(1, 4)[:, 0])
-    with pytest.raises(ConfigError, match="cannot be trained: dim=7 is not possible for complex"):
+    with pytest.raises(ConfigError, match="^dim=7 is not possible for complex"):  # not "the space contains …"
         small().with_fixed({"dim": 7})
+    with pytest.raises(ConfigError, match="^lr='abc' is not valid: give a number"):
+        small().with_fixed({"lr": "abc"})
+    with pytest.raises(ConfigError, match="the space contains .*: label_smoothing=0.1 needs training=kvsall"):
+        small(training={"choices": ["1vsall", "kvsall"]}).with_fixed({"label_smoothing": 0.1})
     with pytest.raises(ConfigError, match="'dims' is not a setting of a training. Did you mean dim"):
         small().with_fixed({"dims": 7})
 
@@ -181,7 +185,6 @@ def test_a_contradictory_space_gets_a_sentence(changes: dict[str, Any], sentence
             {"training": "kvsall", "loss": {"choices": ["bce", "margin"]}},
             r"loss=margin does not work with training=kvsall",
         ),
-        ({"schedule": "warmup"}, r"schedule=warmup needs warmup_epochs"),
         (
             {"negatives_head": 0, "negatives_tail": {"type": "int", "low": 0, "high": 9}},
             r".* leave nothing to learn from",
@@ -209,5 +212,10 @@ def test_a_space_is_checked_once_and_a_wrong_one_each_time(monkeypatch: pytest.M
     assert make_space(once).verified() == make_space(once) and n_made == len(made) > 64
     wrong = make_space({**once, "schedule": "warmup"})  # without warmup_epochs
     for _ in range(2):
-        with pytest.raises(ConfigError, match="cannot be trained"):
+        with pytest.raises(ConfigError, match="schedule=warmup needs"):
             wrong.verified()
+
+
+def test_a_space_whose_fixed_settings_contradict_gets_their_own_sentence() -> None:
+    with pytest.raises(ConfigError, match="^a.yaml: schedule=warmup needs warmup_epochs above 0"):
+        small(schedule="warmup").verified(source="a.yaml")

@@ -626,6 +626,7 @@ class Model:
         """
         _check_count(k)
         row = self._ids([(head, relation, tail)])
+        self.warn_of_unseen(row)
         triple, train = (int(row[0, 0]), int(row[0, 1]), int(row[0, 2])), self.dataset.train
         near = surroundings(train, triple)
         found = find_reasons(self.kge, train, triple, near, k)

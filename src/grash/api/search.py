@@ -32,7 +32,9 @@ from grash.engines.choose import (
 )
 from grash.engines.driver import Driver
 from grash.engines.local import LocalEngine, TrialRunner
+from grash.engines.memory import choose_device
 from grash.engines.plan import SearchPlan, measure_machines, plan_search
+from grash.engines.prediction_time import measure_predictions, prediction_notes
 from grash.errors import ConfigError, GrashError, InputError
 from grash.formatting import html_table, parse_size
 from grash.kernels.device import restore_threads
@@ -104,9 +106,10 @@ class Search:
         initial_configs: configurations that enter the first round. from_run: folder of an earlier search whose best
         configurations enter it, too. device: auto, or names separated by commas (cuda:0,cuda:1). address: of a Ray
         cluster, for engine="ray". placement: where the final model's entities are stored, as in `grash.train`.
-        max_model_size: bytes, or "200M", that the tables of every model must fit into; lowers dimensions. With `time`
-        (seconds, or "90s", "10m", "2h"), the search, its final training and the test end that long from now: settings
-        that are not given are chosen after a few seconds of measuring.
+        max_model_size: bytes, or "200M", that the tables of every model must fit into; lowers dimensions, as does
+        `max_prediction_ms`, what a question may take on this machine. With `time` (seconds, or "90s", "10m", "2h"),
+        the search, its final training and the test end that long from now: settings that are not given are chosen
+        after a few seconds of measuring.
         """
         time = settings.pop("time", None)
         limit = None if time is None else TimeLimit.of(time)
@@ -126,15 +129,18 @@ class Search:
         self.engine, self.device, self.workers, self.trial_timeout = engine, device, workers, trial_timeout
         self.address, self.placement = address, placement
         self.choice: Choice | None = None  # what the time limit chose
-        self.limit = limit
-        if limit is not None:
-            found = begun_search(self.dataset, named_settings({**given, "time": limit.seconds}, preset=preset), out)
-            given = found[1] if found else self._choose(named_settings(given, preset=preset), limit)
-            out, self.limit = (found[0], None) if found else (out, self.limit)
+        self.limit, found = limit, None
+        if limit is not None or given.get("max_prediction_ms") is not None:  # measured once, when a search is new
+            given = named_settings(given | ({} if limit is None else {"time": limit.seconds}), preset=preset)
+            if found := begun_search(self.dataset, given, out):
+                out, given, self.limit = *found, None
+            else:
+                given = self._with_predictions(given) if given.get("max_prediction_ms") is not None else given
+                given = given if limit is None else self._choose(given, limit)
         self.settings = self._with_one_vs_all(make_settings(given, preset=preset), out, device)
         sizes = self.dataset.n_entities, len(self.dataset.train)
         given_proposals(self.settings, *sizes)  # raises now for what would not fit later
-        if from_run is not None:
+        if from_run is not None and not found:
             taken = self._fitting(best_of_run(from_run))[: self.settings.n_trials - len(initial)]
             self.settings = self.settings.model_copy(update={"initial": (*self.settings.initial, *taken)})
         self.folder = Path(out) if out is not None else default_folder(self.dataset, self.settings)
@@ -208,9 +214,10 @@ class Search:
                 self.graphs, device=device, probe=probe, placement=self.placement, folder=self.folder, at_once=at_once
             )
         self._planned = True
+        notes = [*plan.notes, *prediction_notes(self.settings)]
         if self.engine == "auto" and (here := only_in_this_process(models)):
-            plan = replace(plan, notes=(*plan.notes, _IN_THIS_PROCESS.format(", ".join(here))))
-        return plan
+            notes.append(_IN_THIS_PROCESS.format(", ".join(here)))
+        return replace(plan, notes=tuple(notes))
 
     def run(
         self,
@@ -324,6 +331,30 @@ class Search:
         dim = chosen.get("dim", SearchSettings.model_fields["dim"].default)
         return fitting_models(self.dataset, {"dim": dim, **chosen.get("fixed", {})}, device.split(",")[0])
 
+    def _with_predictions(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings with the measured milliseconds of questions, without the models that are too slow."""
+        if self.engine == "ray":
+            raise ConfigError(
+                "max_prediction_ms measures this machine, and engine='ray' uses others: give max_model_size instead."
+            )
+        settings, device = make_settings(given), choose_device(self.device.split(",")[0].strip() or "auto")
+        models = settings.models
+        if settings.time is not None:
+            models = measured_models(settings.time, given)
+            largest = max(level.dim for level in LEVELS)
+            settings = settings if "dim" in given else settings.model_copy(update={"dim": largest})
+        found = dict(settings.prediction_ms)
+        for model in (model for model in models if model not in found):
+            found[model] = measure_predictions(settings, model, self.dataset, device)
+        settings = settings.model_copy(update={"models": models, "prediction_ms": found})
+        fast = tuple(model for model in models if settings.largest_dim(model))
+        if not fast:
+            raise ConfigError(f"No model is fast enough: {'; '.join(prediction_notes(settings))}. Allow more.")
+        for slow in prediction_notes(settings, too_slow=True):
+            log.warning("%s", slow)
+        chosen = {} if fast == models and "models" not in given else {"models": fast}
+        return {**given, **chosen, "prediction_ms": settings.prediction_ms}
+
     def _choose(self, given: dict[str, Any], limit: TimeLimit) -> dict[str, Any]:
         """Return the settings, with those that the time allows after measuring this machine."""
         if "budget" in given:
@@ -332,7 +363,7 @@ class Search:
             raise ConfigError(
                 "time measures this machine, and engine='ray' uses others: give epochs and trials instead."
             )
-        first = make_settings({**given, "time": limit.seconds})  # checks what is given
+        first = make_settings(given)  # checks what is given
         fixed = {name: getattr(first, name) for name in CHOSEN if name in given}
         models, graphs = measured_models(limit.seconds, fixed), SearchGraphs(self.dataset, first)
         devices = check_engine(self.engine, self.device, self.workers, threads=1, models=models)
@@ -343,7 +374,7 @@ class Search:
             )  # fmt: skip
             sizes = graphs.sizes()
         counted = self.limit = limit.without_compiling()
-        most = min(first.max_dims.values(), default=1_000_000)
+        most = min(first.largest_dim(model) for model in models)
         machines = [
             replace(m, max_dim=min(m.max_dim, most))
             for m in machines
@@ -356,7 +387,7 @@ class Search:
         )  # fmt: skip
         if self.engine == "auto":
             self.engine = self.choice.machine.engine
-        return {**given, **self.choice.settings, "time": limit.seconds}
+        return {**given, **self.choice.settings}
 
     def _check_plan(self) -> None:
         """Raise for what cannot be searched, before anything is written."""
@@ -485,7 +516,7 @@ class AskedTrial:
 
 
 def begun_search(dataset: Dataset, given: dict[str, Any], out: str | Path | None) -> tuple[Path, dict[str, Any]] | None:
-    """Return folder and settings of a search within a time that was begun with what is given; None if there is none.
+    """Return folder and settings of a measured search that was begun with what is given; None if there is none.
 
     Without a folder, it is an unfinished one among the default folders.
     """
@@ -493,15 +524,17 @@ def begun_search(dataset: Dataset, given: dict[str, Any], out: str | Path | None
     for folder in folders:
         if not (folder / SEARCH_FILE).is_file():
             continue
-        there = read_settings(folder).model_dump(mode="json")
         try:
-            check_same(folder, make_settings({**there, **given}), dataset)
+            there = read_settings(folder)
+            now = make_settings({**there.model_dump(), **given})
+            fast = tuple(model for model in now.models if now.largest_dim(model))  # the others were left out there
+            check_same(folder, now.model_copy(update={"models": fast}), dataset)
         except GrashError:
             if out is not None:
                 raise
             continue
         if out is not None or not SearchResult.load(folder).state.finished:
-            return folder, there
+            return folder, there.model_dump(mode="json")
     return None
 
 

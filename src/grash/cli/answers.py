@@ -45,6 +45,7 @@ _SKIPPED_SHOWN = 20  # skipped lines that get their own message
 _TEXTS = (*PARTS, "asked", "entity", "neighbor", "known", "accepted", "held_out")  # columns; the others are numbers
 _ROWS_OF_TABLE = 1_000
 _NUMBERS = ("score", "probability", "cosine", "dot", "euclidean")  # columns of numbers, in Parquet
+_LEAST_PROBABILITY = 0.0001  # smaller ones would be 0.0000 in a table
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -68,7 +69,7 @@ def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: P
     """
     if path is None and sys.stdout.isatty():
         shown = [name if name in _TEXTS else f">{name}" for name in columns]
-        remaining = iter(rows)
+        remaining = ([_in_terminal(*cell) for cell in zip(columns, row)] for row in rows)
         block = list(islice(remaining, _ROWS_OF_TABLE))
         table(shown, block)
         while block := list(islice(remaining, _ROWS_OF_TABLE)):
@@ -278,6 +279,11 @@ def _write_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], text: IO[
     for row in rows:
         values = [str(value).lower() if isinstance(value, bool) else value for value in row]
         writer.writerow([printable(v) if terminal and isinstance(v, str) else v for v in values])
+
+
+def _in_terminal(column: str, value: Any) -> Any:
+    small = column == "probability" and value is not None and value < _LEAST_PROBABILITY
+    return f"< {_LEAST_PROBABILITY:.4f}" if small else value
 
 
 def _short(value: Any) -> Any:

@@ -31,7 +31,6 @@ _MIN_ADDRESS_SPACE = 5 << 28  # bytes; below 1.15 GiB libraries abort the proces
 _OPTION_OF = {  # options that are not named as in Python
     "k": "top_k", "negatives_head": "negatives", "penalty_entity": "penalty_weight", "dropout_entity": "dropout",
 }  # fmt: skip
-_OF_SPACE = "the space contains configurations that cannot be trained: "  # of a setting that is fixed by --set, too
 
 
 class Commands(TyperGroup):
@@ -156,7 +155,7 @@ def _in_options(message: str, arguments: Sequence[str]) -> str:
     """Return a message of the Python API in the words of the command line: "--epochs 0", not "max_epochs=0"."""
     message = re.sub(r"(--[\w-]+) \(\w+=\w*\)", r"\1", message)
     message = re.sub(r"\w+=\w+ \((--[^()]+)\)", r"\1", message)  # unseen=drop (--unseen drop)
-    found = re.match(r"(\w+)=('[^']*'|\S+?)(?=:? )", message.removeprefix(_OF_SPACE))
+    found = re.match(r"(\w+)=('[^']*'|\S+?)(?=:? )", message)
     typed = None if found is None else _as_typed(found[1], arguments)
     if found is None or typed is None:
         return message

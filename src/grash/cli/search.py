@@ -48,6 +48,9 @@ _SETTINGS = {
     "n_trials": optional(int, "n: configurations in the first round (default: 64).", "--n-trials", "-n"),
     "metric": optional(str, "Decides rounds: mrr, hits@1, hits@3, hits@10 or macro-mrr (default: mrr)."),
     "max_model_size": optional(str, "Largest size of a model's tables, e.g. 200M; dimensions are lowered to fit."),
+    "max_prediction_ms": optional(
+        float, "Milliseconds that a question may take on this machine; dimensions are lowered to fit."
+    ),
     "eta": optional(int, "η: the best 1/η advance to the next round (default: 4)."),
     "time": optional(
         str, "Time for search, final training and test, e.g. 90s, 10m or 2h; chooses settings that are not given."
@@ -61,7 +64,7 @@ _SETTINGS = {
     ),
     "from_run": optional(Path, "Run folder whose best configurations enter the first round."),
     "seed": optional(int, "Seed of all random choices (default: 0)."),
-    "reduction": optional(str, "Subgraphs: core-order, or k-core for whole cores only (default: core-order)."),
+    "reduction": optional(str, "Subgraphs: core-order, k-core (whole cores only) or walk (default: core-order)."),
     "degree": optional(str, "Degree in the cores: neighbors or triples (default: neighbors)."),
     "guard_rails": optional(bool, "Avoid rounds that are too small to be informative (default: on)."),
     "threads": optional(int, "CPU threads per trial; results depend on it (default: 1)."),

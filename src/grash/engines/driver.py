@@ -233,14 +233,18 @@ class Driver:
         limit = self.state.time_limit
         return {} if limit is None else {"time_limit": resumed_limit(limit, self.before)}
 
-    def _limited(self, trial: Trial) -> Trial | None:
-        """Return the trial with the seconds it may take; None if the time for rounds is over."""
+    def _limited(self, trial: Trial, n_left: int) -> Trial | None:
+        """Return the trial with the seconds it may take; None if the time for rounds is over.
+
+        n_left: trials of the round that run or wait. Finalists that are trained to the end in turn share the time.
+        """
         limit = self.state.time_limit
         if limit is None:
             return trial
-        if trial.final:
-            return replace(trial, seconds_limit=final_seconds(self.state, limit - self._elapsed))
-        left = rounds_end(limit, self.state.time_given if self.settings.final_train else 0.0) - self._elapsed
+        if trial.in_full:
+            turns = -(-n_left // self.engine.max_running)
+            return replace(trial, seconds_limit=final_seconds(self.state, limit - self._elapsed) / turns)
+        left = rounds_end(self.state, self.settings, limit) - self._elapsed
         return replace(trial, seconds_limit=left) if left > 0 else None
 
     def _run_trials(self, trials: list[Trial]) -> None:
@@ -252,7 +256,7 @@ class Driver:
             waiting += [trial for at, trial in retries if at <= now]
             retries = [(at, trial) for at, trial in retries if at > now]
             while waiting and not self._must_stop() and running < self.engine.max_running:
-                limited = self._limited(waiting[0])
+                limited = self._limited(waiting[0], len(waiting) + running)
                 if limited is None:
                     self._record_late(waiting)
                     continue

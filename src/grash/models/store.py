@@ -14,8 +14,6 @@ in blocks, where the writer of the safetensors library needs every tensor as one
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +27,7 @@ from torch import Tensor
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.errors import ConfigError, FormatError, InputError, UnknownName
-from grash.files import CHECKSUMS_FILE, atomic_folder, check_replaceable, read_json, verify_folder, write_json
+from grash.files import atomic_folder, check_replaceable, read_json, verify_folder, write_checksums, write_json
 from grash.kernels.storage import cpu_view, row_blocks
 from grash.models import MODELS, KgeModel, model_class, unknown_model
 from grash.models.base import model_tensors
@@ -75,24 +73,11 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
 
 
 def replace_calibration(folder: Path, calibration: dict[str, Any]) -> None:
-    """Write the calibration of a stored model. The folder is replaced as a whole; its large files are linked."""
+    """Write the calibration of a stored model. An interruption leaves a whole model, with the old or the new one."""
     verify_folder(folder)
-    with atomic_folder(folder, overwrite=True, checksums=True) as temporary:
-        shutil.copytree(
-            folder, temporary, copy_function=_link, dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns(CALIBRATION_FILE, CHECKSUMS_FILE),
-        )  # fmt: skip
-        for file in (folder / "dataset").glob(CHECKSUMS_FILE):
-            _link(file, temporary / "dataset" / file.name)
-        write_json(temporary / CALIBRATION_FILE, calibration)
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    """Give the file a second name, or copy it where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+    write_checksums(folder, without=CALIBRATION_FILE)
+    write_json(folder / CALIBRATION_FILE, calibration)
+    write_checksums(folder)
 
 
 def check_model_folder(folder: Path, *, overwrite: bool) -> None:

@@ -1,12 +1,14 @@
 """Other ways to a smaller graph, for comparison with cores (paper, Sec. 4.1): random triples and random walks.
 
 `sample_triples` keeps many entities with few triples each; `random_walks` and `kgtuner_walk` sample as AutoNE and
-KGTuner do. All return a Subgraph, as `subgraph.cut` does.
+KGTuner do. All return a Subgraph, as `subgraph.cut` does. `cut_by_walk` is KGTuner's for the rounds of a search
+(`reduction: walk`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +27,7 @@ LENGTH = 10
 _NEVER = np.int32(2**31 - 1)
 _STEPS_PER_TRIPLE = 100  # walks end after this many steps, even if they have found too little
 _N_WALKS = 10  # of KGTuner
+_HALVINGS = 12  # of the share of entities, to have a number of triples
 _PATIENCE, _MIN_NEW = 100, 2  # a walk that finds fewer new entities in this many steps jumps to another entity
 _log = logging.getLogger(__name__)
 
@@ -97,18 +100,49 @@ def kgtuner_walk(
     """
     if not 0 < share <= 1:
         raise InputError(f"share={share} of the entities is not possible: give a number above 0, up to 1.")
+    among = _among_visited(dataset, seed)(float(share))
+    provenance = {"method": "kgtuner", "share_of_entities": str(share), "seed": seed}
+    return _subgraph_of(dataset, among, Holdout(seed, guarded), share, names, provenance)
+
+
+def cut_by_walk(dataset: Dataset, fraction: float | Fraction, holdout: Holdout) -> Subgraph:
+    """Return KGTuner's walk with the largest share of entities whose train part has at most this fraction of triples.
+
+    KGTuner gives a share of entities; here it gets as many triples as a part of the core order would. Walks of
+    different shares are not nested.
+    """
+    target = subgraph.max_train_triples(fraction, len(dataset.train))
+    among, low, high, found = _among_visited(dataset, holdout.seed), 0.0, 1.0, None
+    for _ in range(_HALVINGS):
+        share = (low + high) / 2
+        mask = among(share)
+        part = hold_out(select_rows(dataset.train, mask), dataset.n_entities, dataset.n_relations, holdout)
+        if len(part.train) <= target:
+            low, found = share, part if len(part.train) else found
+        else:
+            high = share
+    if found is None:
+        raise InputError(f"No walk leaves {target:,} triples of {dataset.name} or fewer: give a larger fraction.")
+    provenance = {"method": "kgtuner", "share_of_entities": str(low), "seed": holdout.seed}
+    return make_subgraph(dataset, found, fraction, holdout, provenance=provenance)
+
+
+def _among_visited(dataset: Dataset, seed: int) -> Callable[[float], NDArray[np.bool_]]:
+    """Return a function: share of the entities → (n,), whether both entities of each train triple are on the walks."""
     adjacency = entity_adjacency(dataset.train, dataset.n_entities, "neighbors")
     has_triple = np.zeros(dataset.n_entities, bool)
     has_triple[dataset.train[:, ::2]] = True
     candidates = np.flatnonzero(has_triple)
-    goals = np.ceil(len(candidates) * float(share) * np.arange(1, _N_WALKS + 1) / _N_WALKS).astype(np.int64)
-    visited = np.zeros(dataset.n_entities, bool)
-    if len(candidates):
-        generator = np.random.default_rng(seed)
-        _visit(adjacency.starts, adjacency.neighbors, candidates, goals, visited, generator)
-    among = visited[dataset.train[:, 0]] & visited[dataset.train[:, 2]]
-    provenance = {"method": "kgtuner", "share_of_entities": str(share), "seed": seed}
-    return _subgraph_of(dataset, among, Holdout(seed, guarded), share, names, provenance)
+
+    def among(share: float) -> NDArray[np.bool_]:
+        goals = np.ceil(len(candidates) * share * np.arange(1, _N_WALKS + 1) / _N_WALKS).astype(np.int64)
+        visited = np.zeros(dataset.n_entities, bool)
+        if len(candidates):
+            generator = np.random.default_rng(seed)
+            _visit(adjacency.starts, adjacency.neighbors, candidates, goals, visited, generator)
+        return visited[dataset.train[:, 0]] & visited[dataset.train[:, 2]]
+
+    return among
 
 
 def _subgraph_of(

@@ -182,7 +182,7 @@ def size_against_score(state: SearchState, width: int) -> str | None:
     drawn.append(path([(x(size), y(value)) for size, value in points], "guide", data_tip="the Pareto front"))
     best = _best_configuration(state)
     for r in sorted(results, key=lambda r: r.number == best):
-        tip = f"{_tip(state, r, 'round 1')}\n{format_bytes(sizes[r.number])}"
+        tip = f"{_tip(state, r, 'round 1')}\n{format_bytes(sizes[r.number])}{_question_text(state, r.number)}"
         place = x(sizes[r.number]), y(r.value or 0.0)
         drawn.append(dot(*place, 4, f"{_role(r.number, best)} solid", data_tip=tip, data_c=r.number))
     return drawing(drawn, width, 304, "Model size against score, one dot per configuration")
@@ -195,6 +195,13 @@ def pareto_front(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
         if not front or value > front[-1][1]:
             front.append((size, value))
     return front
+
+
+def _question_text(state: SearchState, number: int) -> str:
+    """Return the time of a question to a configuration, if `max_prediction_ms` has measured its dimension."""
+    values = state.configurations[number].values
+    measured = state.settings.get("prediction_ms", {}).get(values.get("model"), {}).get(str(values.get("dim")))
+    return "" if measured is None else f"\n{measured:.2g} ms for a question"
 
 
 def _model_bytes(state: SearchState, number: int) -> int:

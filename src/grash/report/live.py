@@ -43,7 +43,7 @@ def live_display(quiet: bool = False) -> Iterator[Watch]:
     if not is_interactive():
         from grash.report.progress import ProgressLines
 
-        yield ProgressLines(_print_line).watch
+        yield ProgressLines(_print_line, every_trial=False).watch
         return
     last: tuple[Any, ...] | None = None
     drawn = 0.0

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOG_FILE = "log.txt"
+_MANY_TRIALS = 64  # of a round: their lines would hide all others
 _EVERY_SECONDS = 15.0  # between two updates of optuna.log within a round
 _log = logging.getLogger(__name__)
 
@@ -90,9 +91,10 @@ class RunFiles(Callback):
 class ProgressLines:
     """Writes one line when a round starts, a trial ends, a round ends, and the winner is known and trained."""
 
-    def __init__(self, write: Callable[[str], None], *, report_finished: bool = True) -> None:
-        """report_finished: whether to write a line for a search that is already finished."""
-        self._write, self._report_finished = write, report_finished
+    def __init__(self, write: Callable[[str], None], *, report_finished: bool = True, every_trial: bool = True) -> None:
+        """report_finished: whether to write a line for a search that is already finished. every_trial: whether a trial
+        of a round with 64 or more has its own line; else each tenth of them has one."""
+        self._write, self._report_finished, self._every_trial = write, report_finished, every_trial
         self._started = False
         self._ended: dict[int, set[int]] = {}  # by round, the configurations whose result was written
         self._closed: dict[int, bool] = {}
@@ -141,19 +143,7 @@ class ProgressLines:
             length = f"continued to {plan.epochs:.3g}" if plan.continues else f"of {plan.epochs:.3g}"
             trials = f"{_count_trials(n_trials)} {length} epochs"
             self._write(f"round {number}: {trials} on {graph}, {plan.cost:.3g} full runs each")
-        ended = self._ended[number]
-        if len(ended) < len(round_state.results):
-            for n, result in round_state.results.items():
-                if n not in ended:
-                    ended.add(n)
-                    if result.status == "timeout" and not result.seconds:
-                        continue  # it never ran; one warning counts all of them
-                    done, cost = f"{len(ended)}/{n_trials}", f"{result.cost:.3g} full runs"
-                    score = f"{_score_text(result)}  {cost}  {format_duration(result.seconds)}"
-                    if result.out_of_time:
-                        last = result.history[-1]["epoch"]
-                        score += f"  stopped after {last:.3g} of {plan.epochs:.3g} epochs: the time was over"
-                    self._write(f"round {number}  {done}  configuration {n}  {score}")
+        self._write_trials(round_state, n_trials)
         survivors = round_state.survivors
         if survivors and not self._closed[number]:
             advance = f"{len(survivors)} of {n_trials} {'advances' if len(survivors) == 1 else 'advance'}"
@@ -164,6 +154,38 @@ class ProgressLines:
                 best = f"first: {text}, still rising (configuration {higher.number} has {higher.mrr:.4f})"
             self._write(f"round {number} done: {advance}; {best}")
         self._closed[number] = survivors is not None
+
+    def _write_trials(self, round_state: RoundState, n_trials: int) -> None:
+        """Write a line for each trial that has ended, or one for all of them when another tenth is done."""
+        results, number = round_state.results, round_state.plan.number
+        ended, before = self._ended[number], len(self._ended[number])
+        if not self._every_trial and n_trials >= _MANY_TRIALS:
+            ended |= set(results)
+            tenth = 10 * len(ended) // n_trials
+            if len(ended) < n_trials and tenth > 10 * before // n_trials:
+                self._write(f"round {number}  {len(ended)}/{n_trials}  {_best_so_far(round_state)}")
+            return
+        for n, result in results.items() if before < len(results) else ():
+            if n in ended:
+                continue
+            ended.add(n)
+            if result.status == "timeout" and not result.seconds:
+                continue  # it never ran; one warning counts all of them
+            done, cost = f"{len(ended)}/{n_trials}", f"{result.cost:.3g} full runs"
+            score = f"{_score_text(result)}  {cost}  {format_duration(result.seconds)}"
+            if result.out_of_time:
+                last, epochs = result.history[-1]["epoch"], round_state.plan.epochs
+                score += f"  stopped after {last:.3g} of {epochs:.3g} epochs: the time was over"
+            self._write(f"round {number}  {done}  configuration {n}  {score}")
+
+
+def _best_so_far(round_state: RoundState) -> str:
+    """Return the best trial of an open round, and how many have no score."""
+    best, results = round_state.best(len(round_state.results)), round_state.results
+    without = f"  {len(results) - len(best)} without a score" if len(best) < len(results) else ""
+    if not best:
+        return without.strip()
+    return f"best so far: configuration {best[0]}, {_score_text(results[best[0]])}{without}"
 
 
 def _resume_text(state: SearchState, done: int) -> str:

@@ -14,8 +14,10 @@ from grash.data.dataset import Dataset
 from grash.errors import InputError
 from grash.kernels.random import key_of
 from grash.reduction.cores import Peeling, cached_peeling, save_peeling
+from grash.reduction.sampling import cut_by_walk
 from grash.reduction.subgraph import (
     CoreOrder,
+    Holdout,
     Subgraph,
     core_order,
     cut,
@@ -123,8 +125,10 @@ class SearchGraphs:
         if not fractions or fractions[-1] >= 1 or (before is not None and before.whole):
             entities, relations = (np.arange(n, dtype=np.int32) for n in (self.n_entities, self.dataset.n_relations))
             return Subgraph(self.dataset, entities, relations, target=1.0, fraction=1.0, whole=True)
+        seen, guarded = None if before is None else before.full_ids("train"), self.settings.guarded_split
+        if self.settings.reduction == "walk":
+            return cut_by_walk(self.dataset, fractions[-1], Holdout(self.split_seed, guarded, seen, isolated))
         return cut(
             self.dataset, self.peeling, fractions[-1], reduction=self.settings.reduction, seed=self.split_seed,
-            guarded=self.settings.guarded_split, isolated=isolated, order=self.order,
-            train_before=None if before is None else before.full_ids("train"),
+            guarded=guarded, isolated=isolated, order=self.order, train_before=seen,
         )  # fmt: skip

@@ -29,10 +29,11 @@ from grash.search.trial import FIXED_LENGTH_SCHEDULES, MACHINE_FAULTS, Configura
 SCHEMA, VERSION = "grash-ledger", 1
 LEDGER_FILE = "ledger.jsonl"
 FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision 0043)
-CLOSE_MARGIN = 0.16  # relative to the best finalist after the first comparison (decision 0061)
-END_MARGIN = 0.04  # and before the last one, which trains to the end (decision 0062)
-MODEL_MARGINS = 0.32, 0.16  # the same for the best finalist of a model (decision 0065)
-CLOSEST = 3  # finalists that are compared again after more epochs, at most, beside the best of other models
+# How far behind the best finalist others may be and still advance: after the first comparison, and before the last one
+CLOSE_MARGINS = 0.16, 0.04  # decisions 0061 and 0062
+MODEL_MARGINS = 0.32, 0.08  # the best one of a model (decision 0065)
+LEADER_MARGINS = 1.0, 0.16  # the winner of the last round (decision 0065)
+CLOSEST = 3  # finalists that are compared again after more epochs; more only as the best of their models
 TO_THE_END = 2  # finalists that are trained in full, likewise
 KEPT_BYTES = 4 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
 # A resumed search does not need to know what had started, and a sync takes 4 ms, half of the overhead of a trial.
@@ -201,22 +202,24 @@ class RoundState:
         chosen = set(sorted(ordered, key=places.__getitem__)[:count])  # stable: of equal places, the best score first
         return [n for n in ordered if n in chosen]
 
-    def close(self, count: int, among: list[int], models: Models) -> list[int]:
-        """Return the configurations that may still win after a comparison on the full graph, best first: the best
-        `count` that are close to the first of all, and the best of every model unless it is far behind.
+    def close(self, count: int, among: list[int], models: Models, leader: int | None) -> list[int]:
+        """Return the configurations that may still win after a comparison on the full graph, best first: the best of
+        every model and the leader of the last round unless they are far behind, then others that are close to the best.
 
         Only the first, if training to the end is next and all of them were better before: it would not change that.
         """
         is_first = self.plan.compares_finalists and not self.plan.continues
-        margin, of_a_model = (CLOSE_MARGIN, MODEL_MARGINS[0]) if is_first else (END_MARGIN, MODEL_MARGINS[1])
-        best = self.best(len(among), among)
+        best, stage = self.best(len(among), among), 0 if is_first else 1
         scores, first = {n: self.score(self.results[n]) for n in best}, {models[n]: n for n in reversed(best)}.values()
 
-        def is_close(n: int) -> bool:
-            least = of_a_model if n in first else margin if n in best[:count] else 0.0
-            return scores[n] >= (1 - least) * scores[best[0]]
+        def is_close(n: int, margins: tuple[float, float]) -> bool:
+            return scores[n] >= (1 - margins[stage]) * scores[best[0]]
 
-        found = [n for n in best if is_close(n)]
+        kept = {n for n in first if is_close(n, MODEL_MARGINS)}
+        kept.update(n for n in best if n == leader and is_close(n, LEADER_MARGINS))
+        others = [n for n in best if n not in kept and is_close(n, CLOSE_MARGINS)]
+        kept.update(others[: max(0, count - len(kept))])
+        found = [n for n in best if n in kept]
         return found if is_first or any(self.results[n].ends_at_best for n in found) else found[:1]
 
     def finalists(self, count: int, among: Iterable[int], models: Models) -> list[int]:
@@ -235,7 +238,7 @@ class SearchState:
     dataset: dict[str, Any] = field(default_factory=dict)  # name, fingerprint, counts
     sizes: list[int] = field(default_factory=list)  # number of trials of each round
     planned_trials: int = 1  # trials of the first round before any extension; the fidelities follow from it
-    planned_rounds: int = 0  # with the comparisons of finalists, before any change
+    planned_sizes: list[int] = field(default_factory=list)  # `sizes` before they were changed to end in time
     budget: float = 0.0
     configurations: dict[int, Configuration] = field(default_factory=dict)  # by number
     rounds: list[RoundState] = field(default_factory=list)
@@ -256,6 +259,7 @@ class SearchState:
     changed_after: int = 0  # the round after which the rounds were changed last
     shares: dict[int, float] = field(default_factory=dict)  # by round: factor on its budget, to end in time
     final_epochs: float | None = None  # of the final training, if a time limit decides
+    final_continues: bool = False  # what finalists were trained to, although a validation before was better
     final_began: float = 0.0  # value of `seconds` at which the final training started last
 
     @classmethod
@@ -284,7 +288,9 @@ class SearchState:
         models = {n: self.configurations[n].values.get("model", "") for n in entrants}
         if past.plan.is_comparison:
             next_is_last = past.plan.before_finalists or past.plan.continues
-            return past.close(TO_THE_END if next_is_last else CLOSEST, entrants, models)[:n_survivors]
+            finalists = next((r.survivors for r in self.rounds if r.plan.before_finalists), None)
+            leader = finalists[0] if finalists else None
+            return past.close(TO_THE_END if next_is_last else CLOSEST, entrants, models, leader)[:n_survivors]
         return (past.finalists if past.plan.before_finalists else past.best)(n_survivors, entrants, models)
 
     def incumbent(self) -> TrialResult | None:
@@ -314,11 +320,12 @@ class SearchState:
         """Return the comparison from whose saved state the final training of a configuration continues.
 
         None if it starts again: there is no such state, a validation before it was better, and those weights are not in
-        it, or the learning rate depends on the length of a training. A training to the end saves its best weights, too.
+        it, or the learning rate depends on the length of a training. A training to the end saves its best weights, too;
+        they are kept if the time is too short to start again.
         """
         last = self.last_comparison(number)
         if last is None or last.plan.to_the_end:
-            return last if last is None or self._is_best(last, number) else None
+            return last if last is None or self.final_continues or self._is_best(last, number) else None
         fixed_length = self.configurations[number].values.get("schedule") in FIXED_LENGTH_SCHEDULES
         ends_at_best = last.results[number].ends_at_best and self._is_best(last, number)
         return last if ends_at_best and not fixed_length else None
@@ -353,7 +360,7 @@ class SearchState:
             epochs = self.rounds[len(halving) - 1].plan.epoch_fraction
         else:
             fidelity = min(1.0, self.budget / len(halving) / halving[-1])
-            partial = fidelity if self._last_is_whole else math.sqrt(fidelity)
+            partial = fidelity if self.last_is_whole else math.sqrt(fidelity)
             epochs = 1.0 if self.settings["variant"] == "graph" else partial
         return (epochs / 4, 3 * epochs / 4, 1 - epochs)[self._comparison(number)]
 
@@ -366,16 +373,16 @@ class SearchState:
 
     def _comparison(self, number: int) -> int:
         """Return which comparison of finalists a round is: 0, 1, or 2 for the one that trains to the end."""
-        return 2 if self._last_is_whole else number - len(self.halving_sizes) - 1
+        return 2 if self.last_is_whole else number - len(self.halving_sizes) - 1
 
     @property
-    def _last_is_whole(self) -> bool:
+    def last_is_whole(self) -> bool:
         """Whether the last round has the full graph, or is expected to: then, one comparison is planned after it."""
         n_halving = len(self.halving_sizes)
         if len(self.rounds) >= n_halving:
             return self.rounds[n_halving - 1].plan.whole
         saved = keeps_finalists(self.dataset["n_entities"], self.settings["dim"])
-        return saved and self.planned_rounds == n_halving + 1
+        return saved and len(self.planned_sizes) == n_halving + 1
 
     @property
     def final(self) -> TrialResult | None:
@@ -394,7 +401,7 @@ class SearchState:
         self.settings, self.dataset = event["settings"], event["dataset"]
         self.sizes, self.budget = list(event["sizes"]), event["budget"]
         self.planned_trials = self.sizes[0] if self.sizes else 1
-        self.planned_rounds = len(self.sizes)
+        self.planned_sizes = list(self.sizes)
         self.max_retries = event["settings"].get("max_retries", self.max_retries)
         self.started_at = event["at"]
 
@@ -449,6 +456,7 @@ class SearchState:
         self.changes += event["why"]
         self.sizes = list(event.get("sizes", self.sizes))
         self.final_epochs = event.get("final_epochs", self.final_epochs)
+        self.final_continues = event.get("final_continues", self.final_continues)
         self.changed_after = event["round"] - 1 if "round" in event else self.changed_after
         if "share" in event:
             self.shares.update({n: event["share"] for n in range(event["round"], len(self.sizes) + 1)})
@@ -479,8 +487,9 @@ class SearchState:
     def _on_search_extended(self, event: Event) -> None:
         """Add trials or survivors: closed rounds open again, with their fidelities unchanged."""
         self.sizes, self.budget = list(event["sizes"]), event["budget"]
+        self.planned_sizes = list(self.sizes)
         self.settings = {**self.settings, **event["settings"]}
-        self.finished, self.winner, self.failed = False, None, ""
+        self.finished, self.winner, self.failed, self.final_continues = False, None, "", False
         for past in self.rounds:
             past.survivors = None
 

@@ -90,16 +90,31 @@ def space_for(settings: SearchSettings, model: str, n_entities: int, n_train: in
     """Return the space of one model, with the settings that the search fixes."""
     epochs, one_vs_all = None if settings.time else settings.max_epochs, settings.one_vs_all
     space = space_of(settings.space, model, n_entities, n_train=n_train, epochs=epochs, one_vs_all=one_vs_all)
+    most = settings.largest_dim(model)
+    if settings.fixed.get("dim", 0) > most:
+        raise ConfigError(f"dim={settings.fixed['dim']} is fixed, and at most {most} is allowed for {model}.")
     if "dim" not in space.searched:
         return space.with_fixed({"dim": dim_of(settings, model), **settings.fixed})
-    if model in settings.max_dims:
-        space = space.limited("dim", settings.max_dims[model])
-    return space.with_fixed(settings.fixed)
+    return space.limited("dim", most).with_fixed(settings.fixed)
 
 
 def dim_of(settings: SearchSettings, model: str) -> int:
     """Return the dimension of a model whose dimension is not searched."""
-    return min(settings.dim, settings.max_dims.get(model, settings.dim))
+    return min(settings.dim, settings.largest_dim(model))
+
+
+def possible_dims(settings: SearchSettings, model: str, n_entities: int, n_train: int | None = None) -> list[int]:
+    """Return the dimensions that a limit may choose from, ascending: those of the space, or multiples of 8."""
+    if "dim" in settings.fixed:
+        return [settings.fixed["dim"]]
+    space = space_for(settings, model, n_entities, n_train)
+    if "dim" not in space.searched:
+        return [*range(8, dim := dim_of(settings, model), 8), dim]
+    searched = space.parameters["dim"]
+    if searched.kind == "choice":
+        return sorted(searched.values)
+    low, high = int(searched.low), int(searched.high)
+    return sorted({low, high, *range(-(-low // 8) * 8, high, 8)})
 
 
 def full_training(settings: SearchSettings, model: str, values: dict[str, Any], *, number: int) -> TrainConfig:

@@ -93,10 +93,10 @@ def planned_sizes(n_trials: int, settings: SearchSettings, graphs: Graphs) -> li
 
 def _comparison_sizes(n_last: int, settings: SearchSettings, *, whole: bool) -> list[int]:
     """Return the number of finalists in each comparison. whole: the last round has the full graph."""
-    count, other_models = min(settings.finalists, n_last), len(settings.models) - 1
-    sizes = [count, min(CLOSEST + other_models, count)]
+    count, protected = min(settings.finalists, n_last), len(settings.models) + 1  # the best of each, and the leader
+    sizes = [count, min(max(CLOSEST, protected), count)]
     if settings.variant != "graph":  # there, the second comparison has all epochs
-        sizes.append(min(TO_THE_END + other_models, count))
+        sizes.append(min(max(TO_THE_END, protected), count))
     return sizes[-1:] if whole else sizes
 
 

@@ -16,7 +16,6 @@ from grash.evaluation.metrics import Metric
 from grash.formatting import parse_duration
 from grash.models import MODELS, model_name, unknown_model
 from grash.reduction.cores import Degree
-from grash.reduction.subgraph import Reduction
 from grash.search.ledger import TO_THE_END
 from grash.training.config import ALIASES as TRAIN_ALIASES
 from grash.training.config import MAX_SEED, Settings, TrainConfig, by_setting
@@ -51,7 +50,10 @@ class SearchSettings(Settings):
         "mrr", description="Metric of validations that decides rounds, finalists and early stopping."
     )
     seed: int = Field(0, ge=0, le=MAX_SEED, description="Seed of every random choice.")
-    reduction: Reduction = Field("core-order", description="Cut subgraphs along the core order, or as whole k-cores.")
+    reduction: Literal["core-order", "k-core", "walk"] = Field(
+        "core-order",
+        description="Cut subgraphs along the core order, as whole k-cores, or by KGTuner's random walks.",
+    )
     degree: Degree = Field("neighbors", description="What an entity's degree counts: distinct neighbors, or triples.")
     guarded_split: bool = Field(True, description="Leave every entity and relation of a subgraph a training triple.")
     last_round_holdout: Literal["random", "match_valid"] = Field(
@@ -97,6 +99,17 @@ class SearchSettings(Settings):
     max_dims: dict[str, int] = Field(
         default_factory=dict, description="Largest dimension of each model, from max_model_size."
     )
+    max_prediction_ms: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="Milliseconds that a question to a model may take on this machine; lowers dimensions.",
+    )
+    prediction_ms: dict[str, dict[int, float]] = Field(
+        default_factory=dict,
+        description="Milliseconds of a question by model and dimension, measured for max_prediction_ms when the "
+        "search began.",
+    )
     fixed: dict[str, Any] = Field(default_factory=dict, description="Training settings that are not searched.")
 
     @field_validator("models")
@@ -122,6 +135,14 @@ class SearchSettings(Settings):
     @property
     def full_budget(self) -> Fraction:
         return Fraction(str(self.budget))
+
+    def largest_dim(self, model: str) -> int:
+        """Return the largest dimension that max_model_size and max_prediction_ms leave a model; 0 if it is too slow."""
+        most = self.max_dims.get(model, 1_000_000)
+        if self.max_prediction_ms is None or model not in self.prediction_ms:
+            return most
+        fast = (dim for dim, ms in self.prediction_ms[model].items() if ms <= self.max_prediction_ms)
+        return min(most, max(fast, default=0))
 
     def threads_of(self, *, final: bool = False, to_the_end: bool = False) -> int:
         """Return the CPU threads of a trial, of the final training, or of a finalist that is trained to the end."""

@@ -257,15 +257,24 @@ class Space:
         where, text = f"{source}: " if source else "", repr(self.parameters)
         if text in _verified:
             return self
+        errors = list(dict.fromkeys(self._error_at(points) for points in self._corners()))
+        if errors == [""]:
+            if len(_verified) == _N_VERIFIED:
+                _verified.clear()
+            _verified.add(text)
+            return self
+        if len(errors) == 1:  # the same everywhere, so it comes from settings that are fixed
+            raise ConfigError(f"{where}{errors[0]}")
+        error = next(filter(None, errors))
+        raise ConfigError(f"{where}the space contains configurations that cannot be trained: {error}")
+
+    def _error_at(self, points: NDArray[np.float64]) -> str:
+        """Return why the configuration at (D,) points cannot be trained; empty if it can."""
         try:
-            for points in self._corners():
-                make_config(self.configuration(points))
+            make_config(self.configuration(points))
         except ConfigError as error:
-            raise ConfigError(f"{where}the space contains configurations that cannot be trained: {error}") from error
-        if len(_verified) == _N_VERIFIED:
-            _verified.clear()
-        _verified.add(text)
-        return self
+            return str(error)
+        return ""
 
     def _corners(self) -> list[NDArray[np.float64]]:
         """Return random points, and points at the ends of every range and at every value with the others random."""

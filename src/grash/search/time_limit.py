@@ -35,7 +35,7 @@ from grash.training.config import make_config
 CHOSEN = ("models", "dim", "max_epochs", "n_trials", "eta")  # settings that the time decides unless they are given
 MAX_EPOCHS = 300.0  # that a time chooses; final trainings then stop by themselves
 _PLANNED_SHARE = 0.9  # of the time: measured speeds are off by a few percent
-_RESERVED_SHARE = 0.3  # of the time, which rounds that are late must leave to the final training
+_RESERVED_SHARE = 0.3  # of the time, which rounds that are late must leave to the final training if it needs that much
 _ENDING_SHARE = 0.1  # of the time, that a resumed search gets if nothing is left
 _SAVE_SECONDS = 0.5  # model, report and ledger at the end
 _LEAST_FINAL = 0.6  # of the epochs: rounds are cut before the final training has fewer
@@ -323,7 +323,7 @@ def estimate(
             # compared after a quarter of the last round's epochs, the closest again after all of them
             quarter, stages = fidelity * epochs / fraction / 4, [(4, 1, 1)]
             if keeps_finalists(sizes.n_entities, dim):
-                stages.append((min(4, CLOSEST + len(models) - 1), 3, 4))
+                stages.append((min(4, max(CLOSEST, len(models) + 1)), 3, 4))
             for most, quarters, n_validations in stages:
                 number = min(most, count)
                 each = trial(1.0, number, quarters * quarter * sizes.n_train, n_validations * sizes.n_valid)
@@ -354,13 +354,22 @@ def plan_change(
     return None
 
 
-def rounds_end(time_limit: float, given: float) -> float:
-    """Return the second at which rounds that are late have to end. given: the time, 0 without a final training."""
-    return time_limit - _RESERVED_SHARE * given
+def rounds_end(state: SearchState, settings: SearchSettings, time_limit: float) -> float:
+    """Return the second at which rounds that are late have to end, unless they train finalists to the end.
+
+    The rest is for the final training, as much as it is expected to need or 30 % of the time.
+    """
+    if not settings.final_train:
+        return time_limit
+    reserved, per_epoch = _RESERVED_SHARE * state.time_given, _final_epoch_seconds(state, None)
+    if per_epoch is None:
+        return time_limit - reserved
+    needed = settings.max_epochs * per_epoch + _test_seconds(state)
+    return time_limit - min(reserved, needed / _PLANNED_SHARE)
 
 
 def final_seconds(state: SearchState, left: float) -> float:
-    """Return the seconds that the final training may take, so that test, calibration and files still fit."""
+    """Return the seconds that trainings to the end may take, so that test, calibration and files still fit."""
     return max(0.0, left - _test_seconds(state))
 
 
@@ -439,8 +448,11 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     most = epochs if given else max(epochs, MAX_EPOCHS)
     if _ended_by_itself(state, state.winner):
         return {"final_epochs": epochs, "why": []}
-    done = _epochs_before(state, state.winner)
-    fitting = min(most, max(0.01, done + final_seconds(state, left) / per_epoch))
+    more = final_seconds(state, left) / per_epoch
+    if _cannot_start_again(state, state.winner, more):
+        kept = "final training: keeps the weights of the comparison, because the time is too short to start again"
+        return {"final_epochs": epochs, "final_continues": True, "why": [kept]}
+    fitting = min(most, max(0.01, _epochs_before(state, state.winner) + more))
     fitting = max(_round_down(fitting), epochs if fitting >= epochs else 0.0)
     if fitting > epochs:
         return {
@@ -450,17 +462,29 @@ def _final_change(state: SearchState, settings: SearchSettings, left: float) -> 
     if fitting == epochs:
         return {"final_epochs": epochs, "why": []}
     why = [f"final training: up to {epochs:g} epochs, about {fitting:g} expected until the time is over"]
-    needs_all = state.configurations[state.winner].values.get("schedule") in FIXED_LENGTH_SCHEDULES
-    return {"final_epochs": fitting if needs_all else epochs, "why": why}
+    return {"final_epochs": fitting if _has_fixed_length(state, state.winner) else epochs, "why": why}
 
 
 def _ended_by_itself(state: SearchState, winner: int) -> bool:
     """Return whether a winner that was trained to the end stopped early, or has a learning rate that ends there."""
-    compared, values = state.continued_by_final(winner), state.configurations[winner].values
+    compared = state.continued_by_final(winner)
     if compared is None or not compared.plan.to_the_end:
         return False
     early = compared.ended_at(winner) < 0.999 * compared.plan.epochs and not compared.results[winner].out_of_time
-    return early or values.get("schedule") in FIXED_LENGTH_SCHEDULES
+    return early or _has_fixed_length(state, winner)
+
+
+def _cannot_start_again(state: SearchState, winner: int, epochs: float) -> bool:
+    """Return whether a winner that was trained to the end was better before, but so many epochs do not lead there."""
+    last = state.last_comparison(winner)
+    if last is None or not last.plan.to_the_end or state.continued_by_final(winner) is not None:
+        return False
+    return epochs < state.rounds[last.plan.number - 2].plan.epochs
+
+
+def _has_fixed_length(state: SearchState, number: int) -> bool:
+    """Return whether a training cannot be continued, since its learning rate depends on its number of epochs."""
+    return state.configurations[number].values.get("schedule") in FIXED_LENGTH_SCHEDULES
 
 
 def _epochs_before(state: SearchState, winner: int) -> float:
@@ -478,15 +502,19 @@ def _rounds_change(state: SearchState, settings: SearchSettings, graphs: Graphs,
     if per_epoch is None:
         return None
     needed = _LEAST_FINAL * settings.max_epochs * per_epoch * settings.final_train
-    usable, halving = final_seconds(state, left), state.sizes[:n_halving]
-    until_late = rounds_end(left, state.time_given if settings.final_train else 0.0)  # then trials are not run any more
-    fewer = [(state.sizes[:n], 1.0) for n in range(len(state.sizes), n_halving, -1)]  # comparisons of finalists
+    usable, planned = final_seconds(state, left), state.planned_sizes
+    halving = planned[:n_halving]
+    until_late = rounds_end(state, settings, left)  # then trials are not run any more
+    fewer = [(planned[:n], 1.0) for n in range(len(planned), n_halving, -1)]  # comparisons of finalists
     options = (*fewer, (halving, 1.0), (halving, 0.5), (halving, 1 / settings.eta))
     for sizes, share in options:
         if share < 1 and _repeats_last_round(state, settings, graphs, share):
             continue
-        rest = _rest_of_rounds(state, settings, graphs, sizes, share)
-        if rest + needed <= usable and rest <= max(0.0, until_late):
+        rest, training = _rest_of_rounds(state, settings, graphs, sizes, share), needed
+        if state.trains_to_the_end(len(sizes)):  # then nothing is left for the final training (decision 0062)
+            before = _rest_of_rounds(state, settings, graphs, sizes[:-1], share)
+            rest, training = before, (rest - before) / _PLANNED_SHARE
+        if rest + training <= usable and rest <= max(0.0, until_late):
             return _described(state, number, sizes, share, n_halving)
     why = f"rounds end after round {number - 1}: the rest of the time is for the final training"
     return {"round": number, "sizes": state.sizes[: number - 1], "why": [why]}
@@ -500,15 +528,16 @@ def _repeats_last_round(state: SearchState, settings: SearchSettings, graphs: Gr
 def _described(
     state: SearchState, number: int, sizes: list[int], share: float, n_halving: int
 ) -> dict[str, Any] | None:
-    why = []
-    if len(sizes) < len(state.sizes):
-        compared = ("not compared", "compared only once", "compared but not trained to the end")
-        whole = len(state.rounds) >= n_halving and state.rounds[n_halving - 1].plan.whole  # it is a comparison itself
+    why, n, end = [], len(sizes), ", to end in time"
+    if n != len(state.sizes):
+        ways = ("not compared", "compared only once", "compared but not trained to the end")
+        way = "trained to the end" if state.trains_to_the_end(n) else ways[n - n_halving + 2 * state.last_is_whole]
         why.append(
-            f"finalists are {compared[-1 if whole else len(sizes) - n_halving]} on the full graph, to end in time"
+            f"finalists are {way} on the full graph{end if n < len(state.sizes) else ' after all: time is left'}"
         )
-    if share < 1:
-        why.append(f"rounds from {number} on have {share:.0%} of their budget, to end in time")
+    share *= (before := state.shares.get(number, 1.0))  # of earlier changes
+    if share < before:
+        why.append(f"rounds from {number} on have {share:.0%} of their budget{end}")
     return {"round": number, "sizes": sizes, "share": share, "why": why} if why else None
 
 
@@ -522,19 +551,20 @@ def _rest_of_rounds(
     machine, following, total = _machine(state), plan_next_round(state, settings, graphs), 0.0
     entrants = state.survivors(number - 1, state.entrants(number - 1))
     for this in range(number, len(sizes) + 1):
-        count, n_entities, n_valid = sizes[this - 1], graphs.n_entities, state.dataset["n_valid"]
+        count, n_entities, n_valid, before = sizes[this - 1], graphs.n_entities, state.dataset["n_valid"], 0
         full = settings.max_epochs * graphs.n_train
         if this == number:
             n_entities, n_valid, positives = following.n_entities, following.n_valid, float(following.positives)
-            positives -= state.rounds[-1].plan.positives if following.continues else 0
+            before = state.rounds[-1].plan.positives if following.continues else 0
             n_validations = following.n_validations
         elif this <= n_halving:
-            positives = min(1.0, settings.budget / n_halving / count) * full
+            positives = state.shares.get(this, 1.0) * min(1.0, settings.budget / n_halving / count) * full
             n_validations = 4 if this == n_halving else 2
         else:
             n_validations = FINAL_VALIDATIONS // 2 if state.trains_to_the_end(this) else (1, 4)[this - n_halving - 1]
             positives = state.expected_cost(this) * full
-        each = [_expected(state, n, n_entities, share * positives, n_validations * n_valid) for n in entrants]
+        new = {n: share * (positives - (0 if _has_fixed_length(state, n) else before)) for n in entrants}
+        each = [_expected(state, n, n_entities, new[n], n_validations * n_valid) for n in entrants]
         dearest = sorted(each, reverse=True)[:count]
         waves = float(-(-count // machine.workers))
         if state.trains_to_the_end(this):  # together in the threads of the final training; on a GPU, as one alone
@@ -548,8 +578,8 @@ def _final_epoch_seconds(state: SearchState, winner: int | None) -> float | None
     most expensive of the best configurations."""
     dataset, machine = state.dataset, _machine(state)
     numbers = [winner] if winner is not None else []
-    if not numbers and state.rounds:
-        numbers = state.rounds[-1].best(4)
+    if closed := [past for past in state.rounds if past.survivors is not None]:
+        numbers = numbers or closed[-1].best(4)
     if not numbers:
         return None
     n_ranked = dataset["n_valid"] * FINAL_VALIDATIONS / state.settings["max_epochs"]

@@ -91,7 +91,7 @@ class Service:
         if self.folder is None:
             return None
         try:
-            found = (self.folder / CHECKSUMS_FILE).stat()  # other files may be links to the old ones (calibrate)
+            found = (self.folder / CHECKSUMS_FILE).stat()  # the one file that `grash calibrate` replaces, too
         except OSError:
             return 0, 0
         return found.st_ino, found.st_mtime_ns

@@ -228,7 +228,8 @@ def test_watchers_receive_progress(monkeypatch: pytest.MonkeyPatch) -> None:
         train_distributed(training, shard)
 
     shards_of(2, settings_of(epochs=20, valid_every=20, patience=None), work)
-    assert reports and reports[-1].n_steps == 160
+    last, mrr = reports[-1], reports[-1].best_mrr
+    assert len(reports) > 1 and last.step == last.n_steps == 160 and last.seconds_left == 0 and mrr is not None
 
 
 def test_a_disk_that_cannot_be_written_is_reported_on_all_ranks(tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ def train_distributed(training: Training, shard: Shard, *, save_every_seconds: f
                 agreement.save_if_due(training)
         if state.step > agreement.saved_step:
             agreement.save(training)
+        monitor.report()
+        _raise_error(training)
         agreement.reach()  # Ctrl-C since the last one
         if agreement.interrupted:
             raise KeyboardInterrupt
