@@ -7,10 +7,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/runs-grash
 READY := $(VENV)/ready
-# One thread per worker: two workers with two threads each wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# One thread per worker: two workers with two threads each wait for each other. Bytecode is kept for the processes that
+# tests start, also where the environment is set to keep none.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test check coverage lint setup browser docs clean
+.PHONY: demo test check coverage lint style setup browser docs clean
 
 setup: $(READY)
 
@@ -29,9 +30,11 @@ $(READY): $(RUNS)
 demo: $(RUNS)
 	$(BIN)/python examples/demo.py
 
-lint: $(READY)
+style: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+lint: style
 	$(BIN)/mypy
 
 # The test of the report opens it in Chromium; it is skipped where there is none and none can be installed.
@@ -42,7 +45,8 @@ browser:
 	@test -d $(VENV)/axe || { command -v npm >/dev/null && npm install --silent --prefix $(VENV)/axe axe-core@4.14.0 >/dev/null; } \
 	|| echo 'There is no npm: the accessibility of the report will not be tested.'
 
-test: lint browser
+# mypy is one of the tests (tests/test_typing.py), so no core waits for it.
+test: style browser
 	$(PYTEST)
 
 check: lint

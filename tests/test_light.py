@@ -73,12 +73,10 @@ def test_a_search_loads_neither_optuna_nor_jinja():
 @pytest.mark.slow
 def test_one_question_loads_little_and_leaves_the_gpu_alone(tmp_path):
     """torch, numba and NumPy are needed; no library of tables, views or RDF, and no compiled loop to find a name."""
-    code = f"""
-import grash
-model = grash.train("world", dim=8, epochs=0.01, negatives_head=5, negatives_tail=5, model="distmult", device="cpu")
-model.save({str(tmp_path / "model")!r})
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    import grash
+
+    options = {"dim": 8, "epochs": 0.01, "negatives_head": 5, "negatives_tail": 5, "model": "distmult", "device": "cpu"}
+    grash.train("world", **options).save(tmp_path / "model")
     code = f"""
 import numba.core.dispatcher as dispatcher
 import torch

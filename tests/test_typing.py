@@ -1,4 +1,4 @@
-"""Type checkers find typical typos in settings, and editors complete the names."""
+"""The source has no type errors, type checkers find typical typos in settings, and editors complete the names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from grash.search.settings import SearchSettings
 from grash.training.config import TrainConfig
 
 CASES = Path(__file__).parent / "typing_cases"
-SRC = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src"
 
 
 def pyright(program: str, *arguments: str) -> list[str]:
@@ -32,6 +33,13 @@ def pyright(program: str, *arguments: str) -> list[str]:
 def test_every_setting_is_a_keyword() -> None:
     assert set(SearchSettings.model_fields) <= set(keywords.SearchKeywords.__annotations__)
     assert set(TrainConfig.model_fields) <= set(keywords.TrainKeywords.__annotations__)
+
+
+@pytest.mark.slow
+def test_mypy_finds_no_error_in_the_source() -> None:
+    pytest.importorskip("mypy", reason="mypy is in the extra dev")
+    ran = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @pytest.mark.slow

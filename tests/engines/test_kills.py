@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +57,10 @@ EVERYWHERE: list[Life] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The result of a search that nobody disturbs, by what is changed in it."""
-    found: dict[str, dict[str, Any]] = {}
-
-    def run(**changes: Any) -> dict[str, Any]:
-        name = repr(sorted(changes.items()))
-        if name not in found:
-            folder = tmp_path_factory.mktemp("undisturbed") / "run"
-            assert storm(folder, [None], **changes) == [0]
-            found[name] = essence(folder)
-        return found[name]
-
-    return run
+@pytest.fixture
+def undisturbed(sequential: Any, one_thread: None) -> Callable[..., dict[str, Any]]:
+    """The result of a search that nobody disturbs, in this process, by what is changed in it."""
+    return lambda **changes: essence(sequential(**changes))
 
 
 @pytest.mark.slow

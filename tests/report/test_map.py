@@ -36,21 +36,19 @@ def test_pca_is_the_projection_of_most_variance() -> None:
 
 
 @pytest.mark.slow
-def test_umap_repeats_and_keeps_groups_together() -> None:
+def test_umap_tells_that_it_takes_long_repeats_and_keeps_groups_together(caplog: pytest.LogCaptureFixture) -> None:
+    """In one test, since UMAP compiles for ten seconds in each process."""
+    pytest.importorskip("umap", reason="umap-learn is the extra `map`")
     generator = np.random.default_rng(0)
     rows = np.concatenate([generator.normal(size=(30, 8)) + 6 * np.eye(8)[k] for k in range(2)]).astype(np.float32)
+    with caplog.at_level(logging.INFO, logger="grash"):
+        assert umap_places(np.eye(12, 8, dtype=np.float32), 0).shape == (12, 2)
+    assert caplog.messages[0] == "UMAP places 12 entities: this can take a minute. PCA (method pca) takes seconds."
     places = umap_places(rows, 0)
     assert np.array_equal(places, umap_places(rows, 0))
     middles = places[:30].mean(0), places[30:].mean(0)
     spread = np.linalg.norm(places[:30] - middles[0], axis=1).mean()
     assert np.linalg.norm(middles[0] - middles[1]) > 2 * spread
-
-
-def test_a_map_by_umap_tells_at_once_that_it_takes_long(caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("umap", reason="umap-learn is the extra `map`")
-    with caplog.at_level(logging.INFO, logger="grash"):
-        umap_places(np.eye(12, 8, dtype=np.float32), 0)
-    assert caplog.messages[0] == "UMAP places 12 entities: this can take a minute. PCA (method pca) takes seconds."
 
 
 def test_colors_are_the_most_frequent_side_and_the_first_type() -> None:

@@ -198,6 +198,24 @@ def test_a_space_with_values_that_no_training_takes_gets_a_sentence(changes: dic
         small(**changes).verified(source="a.yaml")
 
 
+def test_a_space_is_checked_once_and_a_wrong_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+
+    def counted(values: dict[str, Any]) -> Any:
+        made.append(values)
+        return make_config(values)
+
+    monkeypatch.setattr("grash.search.space.make_config", counted)
+    once = {**SMALL, "lr": {"type": "float", "low": 0.0123, "high": 0.0456}}  # no other test has it
+    make_space(once).verified()
+    n_made = len(made)
+    assert make_space(once).verified() == make_space(once) and n_made == len(made) > 64
+    wrong = make_space({**once, "schedule": "warmup"})  # without warmup_epochs
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="schedule=warmup needs"):
+            wrong.verified()
+
+
 def test_a_space_whose_fixed_settings_contradict_gets_their_own_sentence() -> None:
     with pytest.raises(ConfigError, match="^a.yaml: schedule=warmup needs warmup_epochs above 0"):
         small(schedule="warmup").verified(source="a.yaml")

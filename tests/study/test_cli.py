@@ -18,13 +18,16 @@ import sys
 for name in ("polars", "optuna", "plotly", "jinja2", "matplotlib", "pyoxigraph", "scipy", "sklearn", "pandas"):
     sys.modules[name] = None
 from grash.cli import main
+from grash.engines import choose
+choose.n_cores = lambda: 1  # no workers
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.fixture
-def here(tmp_path):
-    """(graph, options): a small graph, and the options of a search of a moment."""
+def here(tmp_path, monkeypatch):
+    """(graph, options): a small graph, and the options of a search of a moment, which needs no workers."""
+    monkeypatch.setattr("grash.engines.choose.n_cores", lambda: 1)
     small_graph().save(tmp_path / "graph")
     space = tmp_path / "two.yaml"
     space.write_text("".join(f"{k}: {v}\n" for k, v in SPACE.items()).replace("'", ""))

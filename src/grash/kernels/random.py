@@ -282,7 +282,9 @@ def _feistel_rounds(left, right, radix, keys, inverse):  # type: ignore[no-untyp
 def _permute_rows_loop(places, n, radix, keys):  # type: ignore[no-untyped-def]
     out = np.empty((keys.shape[0], places.shape[0]), np.int64)
     for i in range(keys.shape[0]):
-        out[i] = _permute_loop(places, n, radix, keys[i], False)
+        row = _permute_loop(places, n, radix, keys[i], False)
+        for j in range(places.shape[0]):  # assigning a slice takes numba a second longer to compile
+            out[i, j] = row[j]
     return out
 
 
@@ -329,7 +331,9 @@ def _draw_loop(train, keys, n_entities, counts, truths, step, epoch, first, last
     places = np.empty((counts.shape[0], rows.shape[0]), np.int64)
     absent = np.empty(places.shape, np.bool_)
     for s in range(counts.shape[0]):
-        ids[s, : counts[s]] = _permuted(np.arange(counts[s]), n_entities, keys[1 + s], step, False)
+        drawn = _permuted(np.arange(counts[s]), n_entities, keys[1 + s], step, False)
+        for i in range(counts[s]):
+            ids[s, i] = drawn[i]
         found = _permuted(columns[truths[s]], n_entities, keys[1 + s], step, True)
         for i in range(rows.shape[0]):
             absent[s, i] = found[i] >= counts[s]
