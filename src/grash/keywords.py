@@ -150,7 +150,7 @@ class SearchKeywords(TypedDict, total=False):
     space: str | Path | Mapping[str, Any]
     proposals: Literal["random", "sobol", "portfolio"]
     time: str | float | None
-    metric: Literal["mrr", "hits@1", "hits@3", "hits@10", "macro-mrr"]
+    metric: Literal["mrr", "hits@1", "hits@3", "hits@10", "macro-mrr", "weighted-mrr"]
     seed: int
     reduction: Literal["core-order", "k-core", "walk"]
     degree: Literal["neighbors", "triples"]

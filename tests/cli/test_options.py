@@ -90,7 +90,10 @@ def test_a_shell_completes_commands_and_options() -> None:
         ("train world --set dim=0", "--set dim=0 is not valid"),
         ("search world -n 0", "--n-trials 0 is not valid: give 1 or more."),
         ("search world -B0", "--budget 0 is not valid: give a larger number, above 0."),
-        ("search world --metric=foo", "--metric foo is not valid: give mrr, hits@1, hits@3, hits@10 or macro-mrr."),
+        (
+            "search world --metric=foo",
+            "--metric foo is not valid: give mrr, hits@1, hits@3, hits@10, macro-mrr or weighted-mrr.",
+        ),
         ("search world --set lr=abc", "--set lr=abc is not valid: give a number."),
         ("train world --epochs 2e6", "--epochs 2e6 is not valid: give 1,000,000 or less."),
         ("train world --negatives -3", "--negatives -3 is not valid: give 0 or more."),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.searches import small_search
+from grash.data.known_answers import KnownAnswers
 from grash.errors import ConfigError
 from grash.evaluation.metrics import metrics_of, mrr, score
-from grash.evaluation.ranking import Ranks, SideRanks
+from grash.evaluation.ranking import Ranker, Ranks, SideRanks
 from grash.search.ledger import RoundState
 from grash.search.trial import TrialResult
 from search.test_several_models import searched
@@ -31,7 +34,7 @@ def test_metrics_of_four_triples_by_hand() -> None:
     assert score(ranks, "hits@1") == 3 / 8 and score(ranks, "hits@3") == 5 / 8 and score(ranks, "hits@10") == 7 / 8
     first, second = (1 + 0.5 + 0.25 + 1 + 1 + 0.5) / 6, (0.1 + 0.05) / 2
     assert score(ranks, "macro-mrr") == pytest.approx((first + second) / 2)
-    assert [score(ranks_of([], [], []), m) for m in ("mrr", "hits@10", "macro-mrr")] == [0.0, 0.0, 0.0]
+    assert [score(ranks_of([], [], []), m) for m in ("mrr", "hits@10", "macro-mrr", "weighted-mrr")] == [0.0] * 4
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50), st.integers(0, 4)), min_size=1, max_size=40))
@@ -45,6 +48,25 @@ def test_hits_are_those_of_an_evaluation_and_one_relation_has_the_same_macro_mrr
         metrics_of(ranks.head, ranks.tail, chosen=ranks.triples[:, 1] == r).mrr for r in {r for _, _, r in rows}
     ]
     assert score(ranks, "macro-mrr") == pytest.approx(np.mean(per_relation))
+
+
+def test_questions_with_many_known_answers_count_less() -> None:
+    """One candidate of 100 is the true answer of most questions; the head of the second triple has 30 more."""
+    ranks = ranks_of([1, 4], [1, 2], [0, 1])
+    head = replace(ranks.head, others=np.array([99, 69]), n_candidates=100)
+    tail = replace(ranks.tail, others=np.array([99, 99]), n_candidates=100)
+    weights, reciprocal = [1 / 1.1, 1 / 4.1, 1 / 1.1, 1 / 1.1], [1, 1 / 4, 1, 1 / 2]
+    expected = np.average(reciprocal, weights=weights)
+    assert score(Ranks(ranks.triples, head, tail), "weighted-mrr") == pytest.approx(expected)
+    assert score(ranks, "weighted-mrr") == pytest.approx(mrr(ranks))  # candidates unknown: all weights are equal
+
+
+def test_a_validation_knows_how_many_answers_its_questions_have() -> None:
+    triples = np.array([[0, 0, 1], [0, 0, 2], [3, 0, 2], [0, 1, 2]], np.int32)
+    known = KnownAnswers.of(triples, n_relations=2, asked=triples)
+    ranker = Ranker(triples, known, 5, torch.device("cpu"))
+    ranks = ranker.ranks_of([np.zeros((2, 4), np.int64)] * 2)
+    assert ranks.head.known.tolist() == [1, 2, 2, 1] and ranks.tail.known.tolist() == [2, 2, 1, 1]
 
 
 def test_the_score_decides_a_round_and_its_rise_counts() -> None:

@@ -46,7 +46,7 @@ _SETTINGS = {
     "max_epochs": optional(float, "E: epochs of a full training run (default: 100).", "--epochs", "-e"),
     "budget": optional(float, "B: cost of the search in full runs (default: 3).", "--budget", "-B"),
     "n_trials": optional(int, "n: configurations in the first round (default: 64).", "--n-trials", "-n"),
-    "metric": optional(str, "Decides rounds: mrr, hits@1, hits@3, hits@10 or macro-mrr (default: mrr)."),
+    "metric": optional(str, "Decides rounds: mrr, hits@1, hits@3, hits@10, macro-mrr or weighted-mrr (default: mrr)."),
     "max_model_size": optional(str, "Largest size of a model's tables, e.g. 200M; dimensions are lowered to fit."),
     "max_prediction_ms": optional(
         float, "Milliseconds that a question may take on this machine; dimensions are lowered to fit."

@@ -258,7 +258,8 @@ def _side_ranks(
         above -= np.bincount(rows[theirs > own[rows]], minlength=len(part))
         ties -= np.bincount(rows[theirs == own[rows]], minlength=len(part))
         parts.append((above, ties, n_entities - 1 - np.bincount(rows, minlength=len(part))))
-    return SideRanks(*(np.concatenate(column) for column in zip(*parts)))
+    above, ties, others = (np.concatenate(column) for column in zip(*parts))
+    return SideRanks(above, ties, others)
 
 
 class _Frequencies:

@@ -60,6 +60,12 @@ class SideRanks:
     above: NDArray[np.int64]  # (n,) candidates that score higher than the true answer
     ties: NDArray[np.int64]  # (n,) candidates with the same score
     others: NDArray[np.int64]  # (n,) candidates after the filter, without the true answer
+    n_candidates: int = 0  # before the filter; 0 if each question has its own
+
+    @property
+    def known(self) -> NDArray[np.int64]:
+        """(n,) known answers of each question, with the true one; 0 if each question has its own candidates."""
+        return np.maximum(0, self.n_candidates - self.others)
 
     @property
     def optimistic(self) -> NDArray[np.floating]:
@@ -138,7 +144,7 @@ class Ranker:
             parts = [(found, q.others) for found, q in zip(counts, self.queries) if q.side == side]
             above, ties = np.concatenate([np.empty((2, 0), np.int64), *(found for found, _ in parts)], 1)
             others = np.concatenate([np.empty(0, np.int64), *(others for _, others in parts)])
-            sides[side] = SideRanks(above, ties, others)
+            sides[side] = SideRanks(above, ties, others, self.n_entities)
         return Ranks(self.triples, head=sides["head"], tail=sides["tail"])
 
     @torch.no_grad()
