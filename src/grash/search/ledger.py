@@ -32,7 +32,7 @@ FINALIST_MARGIN = 0.04  # relative to the best score of the last round (decision
 # How far behind the best finalist others may be and still advance: after the first comparison, and before the last one
 CLOSE_MARGINS = 0.16, 0.04  # decisions 0061 and 0062
 MODEL_MARGINS = 0.32, 0.08  # the best one of a model (decision 0065)
-LEADER_MARGINS = 1.0, 0.16  # the winner of the last round (decision 0065)
+LEADER_MARGINS = 1.0, 0.32  # the winner of the last round (decision 0065)
 CLOSEST = 3  # finalists that are compared again after more epochs; more only as the best of their models
 TO_THE_END = 2  # finalists that are trained in full, likewise
 KEPT_BYTES = 4 << 30  # of a finalist's tables and optimizer state; a larger one is not saved, so it cannot continue
