@@ -95,6 +95,7 @@ def test_a_shell_completes_commands_and_options() -> None:
             "--metric foo is not valid: give mrr, hits@1, hits@3, hits@10, macro-mrr or weighted-mrr.",
         ),
         ("search world --set lr=abc", "--set lr=abc is not valid: give a number."),
+        ("search world --set dim=abc", "--set dim=abc is not valid: give a whole number."),
         ("train world --epochs 2e6", "--epochs 2e6 is not valid: give 1,000,000 or less."),
         ("train world --negatives -3", "--negatives -3 is not valid: give 0 or more."),
         ("train world --device gpu", "--device gpu is unknown: give auto, cpu, cuda or cuda:0, cuda:1, …"),

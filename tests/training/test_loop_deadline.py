@@ -39,3 +39,12 @@ def test_a_training_that_begins_late_is_validated_as_it_is() -> None:
 
 def test_a_deadline_that_is_never_reached_changes_nothing() -> None:
     assert torch.equal(trained(time.monotonic() + 1e6).model.entity, trained(None).model.entity)
+
+
+def test_trainings_that_run_in_turn_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, clock = TrainingData(small_graph(), torch.device("cpu")), iter(range(10**9))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    config = settings_of(epochs=2000, valid_every=500)
+    trainings = [Training(config.changed(model=m), deadline=900.0) for m in ("complex", "distmult", "transe")]
+    steps = [state.step for [(_, state)] in run_trainings(data, trainings) if isinstance(state, TrainState)]
+    assert len(steps) == 3 and min(steps) > 0 and max(steps) < 2 * min(steps)

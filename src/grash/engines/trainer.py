@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -86,7 +88,8 @@ def run_trainings(
     """Run all trainings. After each stack, yield (index in trainings, how it ended) for its members.
 
     Models of a stack share one allocation, which is freed when none of them is referenced any more. A stack that runs
-    out of memory is tried again in two parts. work_bytes limits the work space of ranking.
+    out of memory is tried again in two parts. work_bytes limits the work space of ranking. Stacks share the time until
+    their deadlines.
     """
     if data.device.type == "cuda":
         _ = data.validator  # its filter is part of the memory plan
@@ -96,12 +99,21 @@ def run_trainings(
     parts = _compiled_first(data, trainings, stacks(data, trainings))
     while parts:
         part = parts.pop(0)
-        ended = _try_stack(data, trainings, part, work_bytes)
+        limited = [_limited(training, 1 + len(parts)) for training in trainings]
+        ended = _try_stack(data, limited, part, work_bytes)
         if ended is None:
             parts[:0] = _smaller(trainings, part)
         else:
             yield ended
             del ended  # otherwise its models stay in memory while the next stack is built
+
+
+def _limited(training: Training, n_stacks: int) -> Training:
+    """Return the training with its share of the time until its deadline, if this many stacks are still to be run."""
+    if training.deadline is None or n_stacks == 1:
+        return training
+    now = time.monotonic()
+    return replace(training, deadline=now + (training.deadline - now) / n_stacks)
 
 
 def stacks(data: TrainingData, trainings: Sequence[Training]) -> list[list[int]]:

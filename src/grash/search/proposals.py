@@ -91,8 +91,9 @@ def space_for(settings: SearchSettings, model: str, n_entities: int, n_train: in
     epochs, one_vs_all = None if settings.time else settings.max_epochs, settings.one_vs_all
     space = space_of(settings.space, model, n_entities, n_train=n_train, epochs=epochs, one_vs_all=one_vs_all)
     most = settings.largest_dim(model)
-    if settings.fixed.get("dim", 0) > most:
-        raise ConfigError(f"dim={settings.fixed['dim']} is fixed, and at most {most} is allowed for {model}.")
+    fixed = settings.fixed.get("dim")
+    if isinstance(fixed, int) and fixed > most:
+        raise ConfigError(f"dim={fixed} is fixed, and at most {most} is allowed for {model}.")
     if "dim" not in space.searched:
         return space.with_fixed({"dim": dim_of(settings, model), **settings.fixed})
     return space.limited("dim", most).with_fixed(settings.fixed)
