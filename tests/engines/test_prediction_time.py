@@ -151,6 +151,40 @@ def test_configurations_of_another_run_enter_a_begun_search_once(tmp_path: Path,
     assert len(search.settings.initial) == 2 and limited(tmp_path / "run", **given).settings == search.settings
 
 
+def test_given_measurements_and_configurations_resume_with_the_same_call(
+    tmp_path: Path, speed: dict[str, float]
+) -> None:
+    small_search(tmp_path / "before", n_trials=2, final_train=False).run()
+    first: dict[str, Any] = {"lr": 0.1, "negatives_tail": 10, "dropout_entity": 0.1}
+    given = {
+        "model": "complex,transe", "dim": 8, "prediction_ms": {"complex": {8: 1.0}}, "initial_configs": [first],
+        "from_run": tmp_path / "before",
+    }  # fmt: skip
+    search = limited(tmp_path / "run", **given)
+    search.run(max_seconds=0.0)
+    speed["transe"] = 0.3
+    assert len(search.settings.initial) == 3 and search.settings.prediction_ms["transe"] == {8: 1.6}
+    assert limited(tmp_path / "run", **given).settings == search.settings
+    assert limited(tmp_path / "run", **{**given, "prediction_ms": {}}).settings == search.settings
+    with pytest.raises(ConfigError, match="prediction_ms: .* there, .* now"):
+        limited(tmp_path / "run", **{**given, "prediction_ms": {"complex": {8: 2.0}}})
+    for others in ([{**first, "lr": 0.2}], [first, first]):
+        with pytest.raises(ConfigError, match="initial: .* there, .* now"):
+            limited(tmp_path / "run", **{**given, "initial_configs": others})
+
+
+def test_all_settings_of_a_new_search_resume_it(
+    tmp_path: Path, speed: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grash.api.search.affords_one_vs_all", lambda *_: True)
+    given = limited(tmp_path / "run").settings.model_dump() | {"prediction_ms": {}, "one_vs_all": None}
+    search = Search(shifts(), out=tmp_path / "run", engine="sequential", device="cpu", **given)
+    search.run(max_seconds=0.0)
+    assert search.settings.one_vs_all and search.settings.prediction_ms
+    again = Search(shifts(), out=tmp_path / "run", engine="sequential", device="cpu", **given)
+    assert again.settings == search.settings
+
+
 @given(st.integers(0, 5), st.floats(1.7, 20))
 def test_the_same_seed_and_limit_give_the_same_configurations(seed: int, limit: float) -> None:
     measured = {model: {dim: ms * dim for dim in range(8, 72, 8)} for model, ms in MS_PER_FLOAT.items()}

@@ -526,7 +526,7 @@ def begun_search(dataset: Dataset, given: dict[str, Any], out: str | Path | None
             continue
         try:
             there = read_settings(folder)
-            now = make_settings({**there.model_dump(), **given})
+            now = make_settings({**there.model_dump(), **given, **_kept(there, make_settings(given))})
             fast = tuple(model for model in now.models if now.largest_dim(model))  # the others were left out there
             check_same(folder, now.model_copy(update={"models": fast}), dataset)
         except GrashError:
@@ -536,6 +536,17 @@ def begun_search(dataset: Dataset, given: dict[str, Any], out: str | Path | None
         if out is not None or not SearchResult.load(folder).state.finished:
             return folder, there.model_dump(mode="json")
     return None
+
+
+def _kept(there: SearchSettings, asked: SearchSettings) -> dict[str, Any]:
+    """Return what a begun search measured, decided, or took from another run, with what is asked for on top of it."""
+    n = len(asked.initial)
+    taken = there.initial[:n] == asked.initial and all(e["origin"].startswith("run:") for e in there.initial[n:])
+    return {
+        "prediction_ms": {**there.prediction_ms, **asked.prediction_ms},
+        "one_vs_all": there.one_vs_all if asked.one_vs_all is None else asked.one_vs_all,
+        "initial": there.initial if taken or not n else asked.initial,
+    }
 
 
 def resolved_space(given: Any) -> Any:
