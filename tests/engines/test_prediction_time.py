@@ -19,6 +19,7 @@ from grash.errors import ConfigError
 from grash.models import MODELS
 from grash.search.proposals import make_configurations, possible_dims
 from grash.search.settings import make_settings
+from grash.search.time_limit import Machine, Speed
 from grash.training.config import make_config
 
 CPU = torch.device("cpu")
@@ -229,6 +230,22 @@ def test_within_a_time_dimensions_up_to_its_largest_are_measured(tmp_path: Path,
     assert max(search.settings.prediction_ms["complex"]) == 32
     search = Search(shifts(), out=tmp_path / "two", model="rescal,transe", max_prediction_ms=2.5, dim=64, **given)
     assert search.settings.models == ("transe",) and dims_of(search) == {"transe": {8}}
+
+
+def test_within_a_time_a_model_that_is_too_slow_leaves_the_others_free(
+    tmp_path: Path, speed: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = Speed(1e-3, 1e-5, 5e-8, 5e-9)  # of a machine on which 700 seconds are not enough for several models
+    there = Machine("made up", dict.fromkeys(("complex", "rotate", "transe"), seconds))
+    monkeypatch.setattr("grash.api.search.measure_machines", lambda *args, **options: [there])
+    speed.update(complex=0.001, rotate=0.001, transe=9.0)
+    given = {"space": SPACE, "proposals": "random", "engine": "sequential", "device": "cpu", "time": 700}
+    usual, limited = (Search(shifts(), out=tmp_path / f"{ms}", max_prediction_ms=ms, **given) for ms in (1e5, 5.0))
+    assert usual.choice is not None and limited.choice is not None
+    assert limited.settings.models == usual.settings.models == ("complex",)
+    assert limited.choice.given == () and limited.choice.level == usual.choice.level
+    speed.update(complex=9.0)
+    assert Search(shifts(), out=tmp_path / "one", max_prediction_ms=5.0, **given).settings.models == ("rotate",)
 
 
 @pytest.mark.parametrize("model", MODELS)

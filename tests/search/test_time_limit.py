@@ -109,6 +109,18 @@ def test_longer_times_search_more_on_a_graph_of_2_034_entities() -> None:
     assert [s["dim"] for s in chosen] == sorted(s["dim"] for s in chosen)
 
 
+@pytest.mark.parametrize("time", [3, 20, 300, 36000])
+def test_models_that_are_too_slow_are_in_no_level_and_change_nothing_else(time: float) -> None:
+    usual = choose_settings(time, sizes(), [machine()], SCORES)
+    kept = tuple(model for model in usual.settings["models"] if model != "transe")
+    without = choose_settings(time, sizes(), [machine()], SCORES, too_slow={"transe"})
+    assert without.settings["models"] == kept and without.given == ()
+    if usual.settings["models"] == ("complex",):
+        assert without == usual
+        one = choose_settings(time, sizes(), [machine()], SCORES, too_slow={"complex"})
+        assert one.settings["models"] == ("rotate",)
+
+
 def test_a_short_time_says_what_is_cut() -> None:
     choice = choose_settings(8, sizes(), [machine(slowness=20)], SCORES)
     text = "\n".join(choice.sentences())

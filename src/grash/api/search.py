@@ -352,7 +352,7 @@ class Search:
             raise ConfigError(f"No model is fast enough: {'; '.join(prediction_notes(settings))}. Allow more.")
         for slow in prediction_notes(settings, too_slow=True):
             log.warning("%s", slow)
-        chosen = {} if fast == models and "models" not in given else {"models": fast}
+        chosen = {"models": fast} if "models" in given else {}  # else a time chooses among them
         return {**given, **chosen, "prediction_ms": settings.prediction_ms}
 
     def _choose(self, given: dict[str, Any], limit: TimeLimit) -> dict[str, Any]:
@@ -365,7 +365,8 @@ class Search:
             )
         first = make_settings(given)  # checks what is given
         fixed = {name: getattr(first, name) for name in CHOSEN if name in given}
-        models, graphs = measured_models(limit.seconds, fixed), SearchGraphs(self.dataset, first)
+        measured, graphs = measured_models(limit.seconds, fixed), SearchGraphs(self.dataset, first)
+        models = tuple(model for model in measured if first.largest_dim(model))
         devices = check_engine(self.engine, self.device, self.workers, threads=1, models=models)
         with restore_threads():
             machines = measure_machines(
@@ -383,7 +384,7 @@ class Search:
         self.choice = choose_settings(
             limit.seconds, sizes, machines, scores_of_models(first, models, sizes.n_entities, sizes.n_train), fixed,
             used=counted.seconds - counted.left, compiled=counted.began - limit.began, final_train=first.final_train,
-            n_initial=len(first.initial),
+            n_initial=len(first.initial), too_slow=set(measured) - set(models),
         )  # fmt: skip
         if self.engine == "auto":
             self.engine = self.choice.machine.engine

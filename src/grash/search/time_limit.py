@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -244,19 +244,21 @@ def choose_settings(
     compiled: float = 0.0,
     final_train: bool = True,
     n_initial: int = 0,
+    too_slow: Collection[str] = (),
 ) -> Choice:
     """Return the most thorough search that is expected to end within the time.
 
     machines: ways to run trials here, of which one is chosen. scores: by model, per positive, of its configurations
     in their order. given: settings of the user, among CHOSEN. used: seconds of the time that have passed. compiled:
     seconds before the search that do not count. n_initial: configurations of the user, which all enter the first
-    round. If only the seconds used are too many, the smallest search is chosen, and ends late.
+    round. too_slow: models that no level has. If only the seconds used are too many, the smallest search is chosen, and
+    ends late.
     """
     given, best = dict(given or {}), None
     planned = _PLANNED_SHARE * seconds - used
     for machine in machines:
         for number, level in enumerate(LEVELS):
-            settings = _settings_of(level, given, machine, n_initial)
+            settings = _settings_of(level, given, machine, n_initial, too_slow)
             if any(model not in machine.speeds for model in settings["models"]):
                 continue
             for epochs in _possible_epochs(level, settings, given, sizes):
@@ -272,7 +274,7 @@ def choose_settings(
         return _with_speeds(best, sizes, scores)
     smallest = []
     for machine in machines:
-        settings = _settings_of(LEVELS[0], given, machine, n_initial)
+        settings = _settings_of(LEVELS[0], given, machine, n_initial, too_slow)
         if all(model in machine.speeds for model in settings["models"]):
             settings["max_epochs"] = given.get("max_epochs", _EPOCHS[0])
             parts, cut = estimate(settings, sizes, machine, scores, final_train=final_train), _cut(settings, given)
@@ -378,11 +380,15 @@ def resumed_limit(given: float, elapsed: float) -> float:
     return max(given, elapsed + _ENDING_SHARE * given)
 
 
-def _settings_of(level: Level, given: Mapping[str, Any], machine: Machine, n_initial: int) -> dict[str, Any]:
+def _settings_of(
+    level: Level, given: Mapping[str, Any], machine: Machine, n_initial: int, too_slow: Collection[str]
+) -> dict[str, Any]:
     """Return the settings of a level, with those of the user, and with a dimension that fits into memory."""
+    fast = tuple(model for model in LEVELS[-1].models if model not in too_slow)
+    models = tuple(model for model in level.models if model in fast) or fast[:1]
     n_trials = max(level.n_trials, n_initial)
     dim = min(level.dim, machine.max_dim)
-    chosen = {"models": level.models, "dim": dim, "n_trials": n_trials, "eta": 4, **given}
+    chosen = {"models": models, "dim": dim, "n_trials": n_trials, "eta": 4, **given}
     threads = {"threads": machine.threads, "final_threads": machine.final_threads}
     return {**chosen, "models": tuple(chosen["models"]), "budget": level.budget, **threads}
 
