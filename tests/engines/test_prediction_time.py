@@ -133,6 +133,19 @@ def test_measurements_that_are_given_are_not_made(tmp_path: Path, speed: dict[st
     )
 
 
+def test_measurements_of_models_that_are_not_searched_are_ignored(
+    tmp_path: Path, speed: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"model": "complex", "dim": 8, "prediction_ms": {"transe": {8: 9.0}, "complex": {8: 1.0}}}
+    search = limited(tmp_path / "run", **given)
+    assert prediction_notes(search.settings) == ["complex: a question takes 1 ms at dim 8 (max_prediction_ms=4)"]
+    assert not caplog.records
+    search.run(max_seconds=0.0)
+    assert limited(tmp_path / "run", **given).settings == search.settings
+    with pytest.raises(ConfigError, match="^No model is fast enough: transe is left out: [^;]*$"):
+        limited(tmp_path / "slow", **{**given, "model": "transe"})
+
+
 def test_a_begun_search_without_a_folder_is_found(
     tmp_path: Path, speed: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +257,7 @@ def test_within_a_time_a_model_that_is_too_slow_leaves_the_others_free(
     assert usual.choice is not None and limited.choice is not None
     assert limited.settings.models == usual.settings.models == ("complex",)
     assert limited.choice.given == () and limited.choice.level == usual.choice.level
+    assert [note.split(":")[0] for note in prediction_notes(limited.settings)] == ["complex", "transe is left out"]
     speed.update(complex=9.0)
     assert Search(shifts(), out=tmp_path / "one", max_prediction_ms=5.0, **given).settings.models == ("rotate",)
 

@@ -343,9 +343,8 @@ class Search:
             models = measured_models(settings.time, given)
             largest = max(level.dim for level in LEVELS)
             settings = settings if "dim" in given else settings.model_copy(update={"dim": largest})
-        found = dict(settings.prediction_ms)
-        for model in (model for model in models if model not in found):
-            found[model] = measure_predictions(settings, model, self.dataset, device)
+        there = settings.prediction_ms  # given, perhaps also of other models
+        found = {m: there[m] if m in there else measure_predictions(settings, m, self.dataset, device) for m in models}
         settings = settings.model_copy(update={"models": models, "prediction_ms": found})
         fast = tuple(model for model in models if settings.largest_dim(model))
         if not fast:
@@ -544,7 +543,7 @@ def _kept(there: SearchSettings, asked: SearchSettings) -> dict[str, Any]:
     n = len(asked.initial)
     taken = there.initial[:n] == asked.initial and all(e["origin"].startswith("run:") for e in there.initial[n:])
     return {
-        "prediction_ms": {**there.prediction_ms, **asked.prediction_ms},
+        "prediction_ms": {model: asked.prediction_ms.get(model, ms) for model, ms in there.prediction_ms.items()},
         "one_vs_all": there.one_vs_all if asked.one_vs_all is None else asked.one_vs_all,
         "initial": there.initial if taken or not n else asked.initial,
     }

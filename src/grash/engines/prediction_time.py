@@ -100,13 +100,14 @@ def _median_ms(answerer: Answerer, question: NDArray[np.int64]) -> float:
 
 
 def prediction_notes(settings: SearchSettings, *, too_slow: bool = False) -> list[str]:
-    """Return what `max_prediction_ms` decided, a sentence for each model, or for each that is too slow."""
+    """Return what `max_prediction_ms` decided, a sentence for each searched model and each that is too slow, or for
+    the latter only."""
     notes = []
     for model, times in settings.prediction_ms.items() if settings.max_prediction_ms is not None else ():
         dim, within = settings.largest_dim(model), f"max_prediction_ms={settings.max_prediction_ms:g}"
         slower = min((other for other in times if other > dim), default=None)
         parts = [f"{times[d]:.2g} ms at dim {d}" for d in (dim, slower) if d in times]
         takes = f"a question takes {', '.join(parts) or 'more memory than there is'} ({within})"
-        if not (too_slow and dim):
+        if not dim or (model in settings.models and not too_slow):
             notes.append(f"{model}: {takes}" if dim else f"{model} is left out: {takes}")
     return notes
