@@ -105,6 +105,14 @@ def test_a_limit_that_cannot_be_kept_is_a_sentence(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_configuration_of_a_model_that_is_too_slow_names_the_limit(tmp_path: Path, speed: dict[str, float]) -> None:
+    slow = {"initial_configs": [{"model": "rescal", "lr": 0.1}]}
+    with pytest.raises(ConfigError, match="of rescal, which is too slow for max_prediction_ms=4: allow more"):
+        limited(tmp_path / "run", **slow)
+    with pytest.raises(ConfigError, match="of rescal, and the search is over complex: give --model complex,rescal"):
+        limited(tmp_path / "run", **slow, model="complex")
+
+
 def test_a_fixed_dimension_above_the_model_size_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="dim=64 is fixed, and at most 8 is allowed for complex"):
         small_search(tmp_path / "run", max_model_size="8K", fixed={"dim": 64}).run()

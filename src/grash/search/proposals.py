@@ -165,6 +165,11 @@ def given_proposals(
     for entry in settings.initial:
         values, origin = dict(entry["values"]), entry["origin"]
         model = values.pop("model", settings.models[0])
+        if model not in settings.models and not settings.largest_dim(model):
+            raise ConfigError(
+                f"{origin} is a configuration of {model}, which is too slow for max_prediction_ms="
+                f"{settings.max_prediction_ms:g}: allow more (--max-prediction-ms), or leave the configuration out."
+            )
         if model not in settings.models:
             raise ConfigError(
                 f"{origin} is a configuration of {model}, and the search is over {', '.join(settings.models)}: give "
