@@ -119,6 +119,13 @@ def test_a_fixed_dimension_above_the_model_size_is_an_error(tmp_path: Path) -> N
     assert not (tmp_path / "run").exists()
 
 
+def test_a_largest_dimension_of_0_that_is_given_is_a_sentence_without_a_limit(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="of rescal, and the search is over complex"):
+        small_search(tmp_path / "run", max_dims={"rescal": 0}, initial_configs=[{"model": "rescal", "lr": 0.1}])
+    with pytest.raises(ConfigError, match="dim=0 is not valid"):
+        Search(shifts(), out=tmp_path / "run", max_dims={"complex": 0}, time=5, engine="sequential", device="cpu")
+
+
 def test_a_begun_search_keeps_what_was_measured(tmp_path: Path, speed: dict[str, float]) -> None:
     search = limited(tmp_path / "run")
     search.run(max_seconds=0.0)

@@ -365,7 +365,7 @@ class Search:
         first = make_settings(given)  # checks what is given
         fixed = {name: getattr(first, name) for name in CHOSEN if name in given}
         measured, graphs = measured_models(limit.seconds, fixed), SearchGraphs(self.dataset, first)
-        models = tuple(model for model in measured if first.largest_dim(model))
+        models = tuple(model for model in measured if first.largest_dim(model)) or measured
         devices = check_engine(self.engine, self.device, self.workers, threads=1, models=models)
         with restore_threads():
             machines = measure_machines(

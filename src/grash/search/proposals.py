@@ -165,10 +165,11 @@ def given_proposals(
     for entry in settings.initial:
         values, origin = dict(entry["values"]), entry["origin"]
         model = values.pop("model", settings.models[0])
-        if model not in settings.models and not settings.largest_dim(model):
+        limit = settings.max_prediction_ms
+        if model not in settings.models and limit is not None and not settings.largest_dim(model):
             raise ConfigError(
-                f"{origin} is a configuration of {model}, which is too slow for max_prediction_ms="
-                f"{settings.max_prediction_ms:g}: allow more (--max-prediction-ms), or leave the configuration out."
+                f"{origin} is a configuration of {model}, which is too slow for max_prediction_ms={limit:g}: allow "
+                f"more (--max-prediction-ms), or leave the configuration out."
             )
         if model not in settings.models:
             raise ConfigError(
