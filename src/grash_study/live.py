@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from grash.errors import InputError
 from grash.search.schedule import Shape
 from grash_study.pool import StudyGraphs
 from grash_study.recorded import Scores
@@ -43,11 +44,17 @@ class Live:
     def table(self) -> SimpleNamespace:
         """What methods read of a table without a score: its configurations and the sizes of its graphs."""
         pool = self.graphs.pool
-        graphs = [self.graphs.graph(self.technique, g).dataset for g in GRAPHS] + [pool.dataset]
-        return SimpleNamespace(
-            meta=pool.meta(), configurations=[c.values for c in pool.configurations],
-            entities=np.array([g.n_entities for g in graphs]), triples=np.array([len(g.train) for g in graphs]),
-        )  # fmt: skip
+        entities, triples = np.array([*map(self._sizes, GRAPHS), (self.n_entities, self.n_train)]).T
+        configurations = [c.values for c in pool.configurations]
+        return SimpleNamespace(meta=pool.meta(), configurations=configurations, entities=entities, triples=triples)
+
+    def _sizes(self, g: float) -> tuple[int, int]:
+        """Return the entities and triples of a graph; zeros if no triple is left, as in `SearchGraphs.shape`."""
+        try:
+            data = self.graphs.graph(self.technique, g).dataset
+        except InputError:
+            return 0, 0
+        return data.n_entities, len(data.train)
 
     def last_judge(self, g: float) -> Live:
         return self

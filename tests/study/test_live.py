@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from grash.api.search import Search
+from grash.data.dataset import Dataset
 from grash.errors import UnknownName
 from grash_study import confirm
 from grash_study.confirm import method_candidate, plan_wanted, run_method, run_wanted, store_of, wanted_searches
@@ -46,6 +47,15 @@ def test_a_method_trains_what_it_asks_for_and_its_pick_in_full(name, tmp_path):
     again = run_method(one, small_graph(), tmp_path / "two", device="cpu")
     continued = run_method(one, small_graph(), tmp_path / "two", device="cpu")  # nothing is trained again
     assert bare(record) == bare(again) == bare(continued)
+
+
+@pytest.mark.parametrize(("name", "n"), [("kgtuner", 20), ("tpe", 8)])
+def test_a_method_runs_on_a_graph_too_dense_for_the_smallest_cuts(name, n, tmp_path):
+    every = np.array([(h, r, t) for h in range(n) for r in range(20) for t in range(n) if h != t], np.int32)
+    every = np.random.default_rng(0).permutation(every)[:1000]
+    data = Dataset(every[:900], every[900:950], every[950:], n_entities=n, n_relations=20, name="dense")
+    record = run_method(wanted_of(name), data, tmp_path, device="cpu")
+    assert record["test"]["mrr"] > 0 and not record["failed"]
 
 
 def test_methods_of_full_runs_do_the_same_as_on_a_table_of_the_pool(tmp_path):
