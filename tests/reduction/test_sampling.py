@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grash.errors import InputError
+from grash.reduction.cores import peel
 from grash.reduction.sampling import cut_by_walk, kgtuner_walk, random_walks, sample_triples
-from grash.reduction.subgraph import Holdout
+from grash.reduction.subgraph import Holdout, core_order, cut, largest_part
 from reduction.graphs import as_set, dataset_of, datasets, names_in, random_dataset
 from reduction.test_subgraph import FRACTIONS, check_subgraph
 
@@ -153,8 +156,13 @@ def test_a_walk_for_a_search_has_a_number_of_triples(dataset, fraction, seed, is
     except InputError as error:
         assert "give a larger fraction" in str(error)
         return
-    check_subgraph(dataset, one)
     assert one.dataset.fingerprint == two.dataset.fingerprint
+    order = core_order(dataset, peel(dataset.train, dataset.n_entities))
+    part = largest_part(dataset, order.entry, order.n_triples, fraction, Holdout(seed, isolated=isolated))
+    assert one.whole == (part is None)
+    if one.whole:
+        return
+    check_subgraph(dataset, one)
     assert 0 < len(one.dataset.train) <= fraction * len(dataset.train) and one.k is None
     inside = {t for t in as_set(dataset.train) if {t[0], t[2]} <= set(one.entity_ids.tolist())}
     assert as_set(one.full_ids("train")) | as_set(one.full_ids("valid")) == inside
@@ -168,6 +176,17 @@ def test_walks_for_a_search_nearly_meet_their_target_and_keep_what_was_trained()
     before = walk.full_ids("valid")[:500]  # seen by an earlier round
     again = cut_by_walk(dataset, 0.5, Holdout(5, before=before))
     assert not as_set(again.full_ids("valid")) & as_set(before)
+
+
+def test_a_walk_for_a_search_is_the_whole_graph_where_the_core_order_is():
+    dataset = random_dataset(0, 5000, 400)
+    dataset = replace(dataset, valid=dataset.train[:100])
+    peeling = peel(dataset.train, dataset.n_entities)
+    for fraction in (0.79, 0.81, 0.9, 0.99):
+        walk, prefix = cut_by_walk(dataset, fraction, Holdout(5)), cut(dataset, peeling, fraction, seed=5)
+        assert walk.whole == prefix.whole == (fraction > 0.8)  # 80 % is what is left without a validation part
+        if walk.whole:
+            assert walk.dataset.train is dataset.train and walk.dataset.valid is dataset.valid
 
 
 @pytest.mark.parametrize(

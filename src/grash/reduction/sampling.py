@@ -109,9 +109,12 @@ def cut_by_walk(dataset: Dataset, fraction: float | Fraction, holdout: Holdout) 
     """Return KGTuner's walk with the largest share of entities whose train part has at most this fraction of triples.
 
     KGTuner gives a share of entities; here it gets as many triples as a part of the core order would. Walks of
-    different shares are not nested.
+    different shares are not nested. As in `subgraph.cut`, the whole graph is returned if its train part fits.
     """
     target = subgraph.max_train_triples(fraction, len(dataset.train))
+    provenance: dict[str, Any] = {"method": "kgtuner", "share_of_entities": "1.0", "seed": holdout.seed}
+    if len(hold_out(dataset.train, dataset.n_entities, dataset.n_relations, holdout).train) <= target:
+        return make_subgraph(dataset, None, fraction, holdout, provenance=provenance)
     among, low, high, found = _among_visited(dataset, holdout.seed), 0.0, 1.0, None
     for _ in range(_HALVINGS):
         share = (low + high) / 2
@@ -123,7 +126,7 @@ def cut_by_walk(dataset: Dataset, fraction: float | Fraction, holdout: Holdout) 
             high = share
     if found is None:
         raise InputError(f"No walk leaves {target:,} triples of {dataset.name} or fewer: give a larger fraction.")
-    provenance = {"method": "kgtuner", "share_of_entities": str(low), "seed": holdout.seed}
+    provenance["share_of_entities"] = str(low)
     return make_subgraph(dataset, found, fraction, holdout, provenance=provenance)
 
 
