@@ -38,6 +38,7 @@ from grash_study.store import TESTED, Store
 
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, device=, source=, **settings)
 _SET_BY_STUDY = ("models", "seed", "final_train")
+_USED_BY_METHODS = ("dim", "max_epochs", "budget", "space", "fixed")
 _DIGITS = 6  # of numbers in an identity: the last bits of a draw differ between machines
 PRIORS = Path(__file__).with_name("priors.json")  # by family of graphs: fitted by tools/fit_prior.py without it
 WITHOUT_FAMILY = "-without-family"  # the end of a preset's name
@@ -99,6 +100,13 @@ def wanted_searches(
     for key in (k for given in (common, *(c.settings for c in candidates)) for k in given):
         if ALIASES.get(key, key) in _SET_BY_STUDY:
             raise ConfigError(f"{key} is set by this study for its searches: give --models and --seeds.")
+    by_method = ", ".join(c.name for c in candidates if c.method is not None)
+    unused = ", ".join(key for key in common if ALIASES.get(key, key) not in _USED_BY_METHODS)
+    if by_method and unused:
+        raise ConfigError(
+            f"{unused} would change nothing in the searches of {by_method}, which use {', '.join(_USED_BY_METHODS)} "
+            f'only: leave it out, or give it to a candidate, e.g. --candidate "default: n_trials=32".'
+        )
     graphs = SearchGraphs(dataset, make_settings({}))
     found = []
     for seed in range(seeds):

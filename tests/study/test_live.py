@@ -10,9 +10,17 @@ import pytest
 
 from grash.api.search import Search
 from grash.data.dataset import Dataset
-from grash.errors import UnknownName
+from grash.errors import ConfigError, UnknownName
 from grash_study import confirm
-from grash_study.confirm import method_candidate, plan_wanted, run_method, run_wanted, store_of, wanted_searches
+from grash_study.confirm import (
+    Candidate,
+    method_candidate,
+    plan_wanted,
+    run_method,
+    run_wanted,
+    store_of,
+    wanted_searches,
+)
 from grash_study.live import Asked, Live
 from grash_study.methods import METHODS
 from grash_study.recorded import Recorded
@@ -30,7 +38,7 @@ def small_pool(monkeypatch):
 
 
 def wanted_of(name: str, **changes):
-    common = {**COMMON, **changes}
+    common = {**{key: COMMON[key] for key in ("dim", "max_epochs", "space")}, **changes}
     return wanted_searches(small_graph(), [method_candidate(name)], models=["complex"], seeds=1, common=common)[0]
 
 
@@ -96,6 +104,14 @@ def test_methods_are_recorded_beside_searches_and_planned(tmp_path):
 def test_a_method_that_has_no_real_search_is_an_error_that_lists_the_others():
     with pytest.raises(UnknownName, match="no method named 'grash'. Methods with real searches: random, one-epoch"):
         method_candidate("grash")
+
+
+def test_a_setting_that_methods_do_not_use_is_an_error_that_names_it():
+    with pytest.raises(ConfigError, match="n, eta would change nothing in the searches of tpe, which use dim, max_epo"):
+        wanted_of("tpe", n=4, eta=2, budget=2.0, epochs=4.0)
+    assert wanted_of("tpe", budget=2.0, fixed={"lr": 0.1}).settings.budget == 2.0
+    without = Candidate("default", settings={"n_trials": 4}), method_candidate("tpe")
+    assert wanted_searches(small_graph(), without, models=["complex"], seeds=1, common={"dim": 4})
 
 
 def test_the_space_of_a_search_is_that_of_the_pool(tmp_path):
