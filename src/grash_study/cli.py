@@ -293,7 +293,7 @@ def confirm(
     ] = None,
     methods: Annotated[
         str,
-        typer.Option("--methods", help="Other search methods, with commas: hyperband, kgtuner, autone, tpe, random."),
+        typer.Option("--methods", help="Methods, with commas: hyperband, kgtuner, autone, tpe, random, one-epoch."),
     ] = "",
     common: Annotated[
         list[str] | None, typer.Option("--search", help="A setting of all searches, name=value. Repeatable.")

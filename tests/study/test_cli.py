@@ -10,6 +10,7 @@ import pytest
 
 from grash.errors import ConfigError
 from grash_study.cli import read_candidate
+from grash_study.methods import METHODS
 from small_graph import grash
 from study.small_study import SPACE, small_graph
 
@@ -43,6 +44,11 @@ def test_candidates_are_read_from_a_line():
     assert one.text == "n_trials=128, proposals=sobol, reciprocal=true"
     listed = read_candidate("x: models=[a, b], eta=3").settings
     assert listed["models"] == ["a", "b"] and listed["eta"] == 3
+
+
+def test_help_lists_every_method_with_real_searches():
+    shown = grash("study", "confirm", "--help").out
+    assert [m.run for m in METHODS if m.run not in ("grash", "tpe-rounds") and str(m.run) not in shown] == []
 
 
 @pytest.mark.parametrize("text", ["sobol", ": eta=3", "x:", "x: eta", "x: eta 3"])
