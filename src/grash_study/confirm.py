@@ -231,9 +231,10 @@ def run_method(one: Wanted, dataset: Dataset, folder: Path, *, device: str) -> d
         label=None if isinstance(s.space, str) else "space", fixed=s.fixed,
     )  # fmt: skip
     technique = TECHNIQUES.get(method.run, "core-order")
-    live = Live(StudyGraphs(pool), pool.store(folder), technique=technique, device=device)
+    store = pool.store(folder)  # of this search alone
+    live = Live(StudyGraphs(pool), store, technique=technique, device=device)
     trace = method(cast(Recorded, live), one.seed, s.budget)
-    seconds, final = live.seconds, None if trace.pick is None else live.trained(trace.pick, 1.0, 1.0)
+    seconds, final = store.seconds, None if trace.pick is None else live.trained(trace.pick, 1.0, 1.0)
     test = {} if final is None or final.test is None else final.test
     return {
         "name": one.name, "model": one.model, "seed": one.seed, "preset": one.candidate.preset,
@@ -241,7 +242,7 @@ def run_method(one: Wanted, dataset: Dataset, folder: Path, *, device: str) -> d
         "failed": "" if test else "no configuration has a score",
         "winner": trace.pick, "origin": "random",
         "values": {} if trace.pick is None else pool.configurations[trace.pick].values,
-        "spent": trace.cost, "seconds": seconds, "final_seconds": live.seconds - seconds, "score": None,
+        "spent": trace.cost, "seconds": seconds, "final_seconds": store.seconds - seconds, "score": None,
         "valid": None if final is None else max((mrr for _, mrr, _ in final.curve), default=0.0),
         "validations": [] if final is None else [[e * s.max_epochs, mrr] for e, mrr, _ in final.curve],
         "test": {m: test.get(m, 0.0) for m in TESTED}, "final_peak_bytes": 0 if final is None else final.peak_bytes,

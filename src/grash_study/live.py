@@ -38,7 +38,6 @@ class Live:
         self.n, self.members, self.max_epochs = pool.n, np.arange(pool.n), pool.settings.max_epochs
         self.n_entities, self.n_train = pool.dataset.n_entities, len(pool.dataset.train)
         self.fractions: Scores = np.array([*GRAPHS, 1.0])
-        self.used: dict[tuple[int, str, float, float], Entry] = {}  # by member, technique, graph and end
 
     @cached_property
     def table(self) -> SimpleNamespace:
@@ -82,14 +81,7 @@ class Live:
         e, technique = rounded(e), self.technique if g < 1 else "whole"
         cells = cells_on(technique, g, [member], upto=e, also=(e / 2,))
         run_cells(self.graphs, cells, self.store, device=self.device)
-        entry = self.store.entries[member, technique, rounded(g)]
-        self.used[member, technique, rounded(g), entry.marks[-1]] = entry
-        return entry
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the trainings that were asked for, with validations and tests."""
-        return sum(entry.seconds for entry in self.used.values())
+        return self.store.entries[member, technique, rounded(g)]
 
 
 class Asked:

@@ -156,6 +156,7 @@ class Store:
         self.path, self.meta = Path(path), meta
         self.entries: dict[tuple[int, str, float], Entry] = {}
         self.searches: dict[str, dict[str, Any]] = {}
+        self.seconds = 0.0  # of all trainings, with validations, tests and those that a longer one replaced
         self._size = 0  # bytes of complete lines
         self._handle: int | None = None
 
@@ -265,6 +266,7 @@ class Store:
     def _take(self, entry: Entry) -> None:
         key = (entry.number, entry.technique, rounded(entry.fraction))
         self.entries[key] = _combined(entry, self.entries.get(key))
+        self.seconds += entry.seconds
 
     def _append(self, records: list[dict[str, Any]]) -> None:
         if not records:

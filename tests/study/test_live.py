@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -25,6 +26,7 @@ from grash_study.live import Asked, Live
 from grash_study.methods import METHODS
 from grash_study.recorded import Recorded
 from grash_study.run import run_cells
+from grash_study.store import Store
 from grash_study.table import make_table, table_cells
 from study.small_study import SPACE, small_graph, small_study
 from study.test_confirm import COMMON
@@ -75,7 +77,6 @@ def test_methods_of_full_runs_do_the_same_as_on_a_table_of_the_pool(tmp_path):
             live = Live(graphs, store, device="cpu")
             found, simulated = method(live, seed, 3.0), method(table, seed, 3.0)
             assert found == simulated
-            assert len(live.used) == len(found.first)
     live = Live(graphs, store, device="cpu")
     for g, e in ((0.5, 1.0), (0.25, 0.5), (1.0, 0.5)):
         members = list(range(5))
@@ -89,6 +90,25 @@ def test_what_is_not_asked_for_is_not_trained(tmp_path):
     assert {(e.number, e.technique) for e in store.entries.values()} == {(2, "kgtuner")}
     assert live.shape((0.5,)).n_train <= 300 and len(live.table.entities) == len(live.fractions)
     assert Asked(lambda member: member / 2)[[1, 3]].tolist() == [0.5, 1.5]
+
+
+def test_an_interrupted_search_has_the_seconds_of_all_its_trainings(tmp_path, monkeypatch):
+    one, data, add, added = wanted_of("one-epoch"), small_graph(), Store.add, []
+
+    def add_seconds(self, entries):  # every training takes a second
+        new = [replace(entry, seconds=1.0) for entry in entries]
+        add(self, new)
+        added.extend(new)
+        if new and len(added) == stop_at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "add", add_seconds)
+    stop_at = 7  # after one of the full trainings that follow six of an epoch
+    with pytest.raises(KeyboardInterrupt):
+        run_method(one, data, tmp_path, device="cpu")
+    assert added[-1].marks[-1] == 1
+    record = run_method(one, data, tmp_path, device="cpu")
+    assert record["seconds"] + record["final_seconds"] == len(added) > 7
 
 
 def test_methods_are_recorded_beside_searches_and_planned(tmp_path):
