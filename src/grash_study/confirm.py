@@ -101,8 +101,7 @@ def wanted_searches(
         if ALIASES.get(key, key) in _SET_BY_STUDY:
             raise ConfigError(f"{key} is set by this study for its searches: give --models and --seeds.")
     by_method = ", ".join(c.name for c in candidates if c.method is not None)
-    unused = ", ".join(key for key in common if ALIASES.get(key, key) not in _USED_BY_METHODS)
-    if by_method and unused:
+    if by_method and (unused := ", ".join(k for k in common if ALIASES.get(k, k) not in _USED_BY_METHODS)):
         raise ConfigError(
             f"{unused} would change nothing in the searches of {by_method}, which use {', '.join(_USED_BY_METHODS)} "
             f'only: leave it out, or give it to a candidate, e.g. --candidate "default: n_trials=32".'
@@ -230,9 +229,8 @@ def run_method(one: Wanted, dataset: Dataset, folder: Path, *, device: str) -> d
         dataset, n=POOL, model=one.model, dim=s.dim, epochs=s.max_epochs, space=s.space, seed=one.seed,
         label=None if isinstance(s.space, str) else "space", fixed=s.fixed,
     )  # fmt: skip
-    technique = TECHNIQUES.get(method.run, "core-order")
     store = pool.store(folder)  # of this search alone
-    live = Live(StudyGraphs(pool), store, technique=technique, device=device)
+    live = Live(StudyGraphs(pool), store, technique=TECHNIQUES.get(method.run, "core-order"), device=device)
     trace = method(cast(Recorded, live), one.seed, s.budget)
     seconds, final = store.seconds, None if trace.pick is None else live.trained(trace.pick, 1.0, 1.0)
     test = {} if final is None or final.test is None else final.test

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from grash.errors import InputError
-from grash.search.schedule import Shape
 from grash_study.pool import StudyGraphs
 from grash_study.recorded import Scores
 from grash_study.run import run_cells
@@ -30,14 +29,13 @@ class Live:
 
     valid_pairs_isolated = False  # a method validates on random triples
 
-    def __init__(
-        self, graphs: StudyGraphs, store: Store, *, technique: Technique = "core-order", device: str = "auto"
-    ) -> None:
+    def __init__(self, graphs: StudyGraphs, store: Store, *, device: str, technique: Technique = "core-order") -> None:
         pool = graphs.pool
         self.graphs, self.store, self.technique, self.device = graphs, store, technique, device
         self.n, self.members, self.max_epochs = pool.n, np.arange(pool.n), pool.settings.max_epochs
         self.n_entities, self.n_train = pool.dataset.n_entities, len(pool.dataset.train)
         self.fractions: Scores = np.array([*GRAPHS, 1.0])
+        self.shape, self.smallest_fraction = graphs.search.shape, graphs.search.smallest_fraction
 
     @cached_property
     def table(self) -> SimpleNamespace:
@@ -57,12 +55,6 @@ class Live:
 
     def last_judge(self, g: float) -> Live:
         return self
-
-    def shape(self, fractions: tuple[float, ...], isolated: bool = False) -> Shape:
-        return self.graphs.search.shape(fractions, isolated)
-
-    def smallest_fraction(self, n_entities: int, n_valid: int) -> float:
-        return self.graphs.search.smallest_fraction(n_entities, n_valid)
 
     def scores(self, g: float, e: float) -> Asked:
         """Return the scores of members on a graph fraction after e of the epochs; NaN if diverged."""
