@@ -26,10 +26,10 @@ from grash.formatting import html_table
 from grash.models.base import SIDES
 
 # macro-mrr: the mean of the MRRs of all relations, so rare relations count as much as frequent ones. weighted-mrr: a
-# question with k known answers has the weight 1 / (1 + k / MANY). The more answers, the more of the candidates that a
+# question with k known answers has the weight 1 / (1 + k / MANY_ANSWERS). The more answers, the more candidates that a
 # validation counts as wrong are answers of the test split, which it must not look at.
 Metric = Literal["mrr", "hits@1", "hits@3", "hits@10", "macro-mrr", "weighted-mrr"]
-MANY = 10
+MANY_ANSWERS = 10
 HITS = (1, 3, 10, 100)
 _RESAMPLES = 1000
 _MAX_CACHED = 1 << 14  # triples whose resamples are cached, at most 64 MiB
@@ -173,7 +173,7 @@ def _per_triple(ranks: Ranks, metric: Metric) -> NDArray[np.float64]:
     if metric == "mrr":
         return values
     if metric == "weighted-mrr":
-        head, tail = 1 / (1 + ranks.head.known / MANY), 1 / (1 + ranks.tail.known / MANY)
+        head, tail = (1 / (1 + side.known / MANY_ANSWERS) for side in (ranks.head, ranks.tail))
         return (head / ranks.head.mean + tail / ranks.tail.mean) * (len(values) / max(1e-300, (head + tail).sum()))
     found, of, counts = np.unique(ranks.triples[:, 1], return_inverse=True, return_counts=True)
     return values * (len(values) / max(1, len(found)) / counts[of.ravel()])
