@@ -6,7 +6,8 @@ r"""Run default searches, then train the other finalists in full: how much of th
 NAME=VALUE are settings of the search. A line of CSV per search: graph, models, seed, the other settings, test MRR of
 the final model, its best validation, its epochs, seconds with final training, where the pick came from, and with
 `--finalists` the test MRR of every other finalist (or, without a round of finalists, of the best four of the last
-round) and the share of the best that the pick has.
+round) and the share of the best that the pick has. `--ledgers` keeps how each of these models is validated, too: its
+curve, its MRR and weighted MRR on valid, and its MRR on valid with the answers of test left out.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from typing import Any
 import yaml
 
 import grash
+from grash.data.dataset import SPLITS
+from grash.data.known_answers import KnownAnswers
+from grash.evaluation.metrics import score
+from grash.evaluation.ranking import Ranker
 from grash.search.ledger import SearchState
 
 
@@ -53,7 +58,8 @@ def main() -> None:
 def search(data: Any, settings: dict[str, Any], *, finalists: bool, ledger: Path | None = None) -> list[Any]:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        state = grash.Search(data, out=Path(folder) / "run", **settings).run(progress=False).state
+        found = grash.Search(data, out=Path(folder) / "run", **settings).run(progress=False)
+        state, own = found.state, found.model
         if ledger is not None:
             shutil.copy(Path(folder) / "run" / "ledger.jsonl", ledger)
     final, winner = state.final, state.winner
@@ -65,13 +71,26 @@ def search(data: Any, settings: dict[str, Any], *, finalists: bool, ledger: Path
         models = {n: train_in_full(data, state.configurations[n].values) for n in finalists_of(state) if n != winner}
         others = {n: float(model.evaluation["both"]["mrr"]) for n, model in models.items()}
         if ledger is not None:
-            curves = {n: [[v["epoch"], v["mrr"]] for v in model.history] for n, model in models.items()}
-            ledger.with_suffix(".curves.json").write_text(json.dumps(curves))
+            looked = {n: validations(data, model) for n, model in {winner: own, **models}.items()}
+            ledger.with_suffix(".validations.json").write_text(json.dumps(looked))
         row += [
             " ".join(f"{n}:{mrr:.4f}" for n, mrr in others.items()),
             f"{tested / max(tested, *others.values(), 0):.4f}",
         ]
     return row
+
+
+def validations(data: Any, model: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"curve": [[v["epoch"], v["mrr"]] for v in model.history]}
+    for name, metric, splits in (
+        ("mrr", "mrr", SPLITS[:2]),
+        ("weighted-mrr", "weighted-mrr", SPLITS[:2]),
+        ("mrr, test's answers left out", "mrr", SPLITS),
+    ):
+        known = KnownAnswers.of(*(data.split(s) for s in splits), n_relations=data.n_relations, asked=data.valid)
+        ranker = Ranker(data.valid, known, data.n_entities, model.kge.entity.device)
+        found[name] = round(score(ranker.rank(model.kge), metric), 4)
+    return found
 
 
 def finalists_of(state: SearchState) -> list[int]:
