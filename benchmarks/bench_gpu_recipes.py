@@ -43,6 +43,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "bce, 500 + 500": {**SHARED, "loss": "bce"},
     "bce, 1vsall": {**ALL, "loss": "bce"},
     "kvsall": {**KVSALL, "penalty": "l3", "penalty_entity": 1e-9, "penalty_relation": 1e-9},
+    "kvsall, d = 128": {**KVSALL, "dim": 128},
     "kvsall, bce": {**KVSALL, "loss": "bce", "optimizer": "adam", "lr": 1e-3},
     "dura, 1vsall": {**ALL, "penalty": "dura", "penalty_entity": 0.05},
     "whole tables, 500 + 500": {**SHARED, "penalty": "l3", "penalty_entity": 1e-9, "penalty_weighted": False},

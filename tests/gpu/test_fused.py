@@ -172,6 +172,41 @@ def test_a_trial_is_the_same_alone_again_and_among_others(case, precision):
         assert all(torch.equal(a, b) for a, b in zip(tensors(state), tensors(before)))
 
 
+def test_trials_of_questions_are_the_same_alone_again_and_among_others():
+    config, batches = make(training="kvsall", precision="bf16", dim=128)
+    configs = [config, config.changed(label_smoothing=0.1, lr=0.2, variation=3),
+               config.changed(variation=5, penalty="l3", penalty_entity=0.1, penalty_relation=0.1)]  # fmt: skip
+    alone = []
+    for each in configs:
+        assert uses_fused_step(each, CUDA)
+        twice = [fresh(each, batches), fresh(each, batches)]
+        for state in twice:
+            FusedSteps([state], batches, [each]).run(20)
+        assert all(torch.equal(a, b) for a, b in zip(*map(tensors, twice)))
+        alone.append(twice[0])
+    stack = [fresh(each, batches) for each in configs]
+    stack_states(stack, n=len(stack))
+    FusedSteps(stack, batches, configs).run(20)
+    for state, before in zip(stack, alone):
+        assert all(torch.equal(a, b) for a, b in zip(tensors(state), tensors(before)))
+
+
+@pytest.mark.parametrize("reciprocal", [False, True])
+@pytest.mark.parametrize("model", ["complex", "distmult"])
+def test_training_on_questions_ends_near_the_unfused_training(model, reciprocal, monkeypatch):
+    config, batches = make(training="kvsall", model=model, reciprocal=reciprocal, label_smoothing=0.1, precision="bf16",
+                           dim=128, init_std=0.1)  # fmt: skip
+    whole, plain = fresh(config, batches), fresh(config, batches)
+    for state in (whole, plain):
+        for sums in tensors(state)[2:]:
+            sums.fill_(SQUARES)
+    train(whole, batches, config)
+    monkeypatch.setenv("GRASH_KERNELS", "reference")
+    train(plain, batches, config)
+    assert max(distances(whole, plain)[:2]) < 0.05
+    assert not torch.equal(whole.model.entity, plain.model.entity)
+
+
 def test_a_diverged_trial_disturbs_no_other():
     config, batches = make()
     states = [fresh(config, batches), fresh(config, batches)]

@@ -88,6 +88,7 @@ def stored_weights(shape):
     products.query_products(space, trials)
     products.candidate_products(space, trials)
 
+KVSALL = {"negatives": (10_000, 0), "one_vs_all": True, "kvsall": True}
 cuobjdump = str(Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump")
 meta, found, active = torch.device("meta"), [], Driver()
 driver.set_active(active)
@@ -98,9 +99,9 @@ for arch, values in json.loads(sys.argv[1]).items():
         for dim in fitting if active.arch in (80, 86, 90) else fitting[-1:]:  # others have the tiles of one of these
             shape = shape_of(card, dim=dim, products=kind)
             measure(f"{kind} products, dim={dim}", lambda: dot_products(shape))
-    for adversarial in (False, True):
-        shape = shape_of(card, dim=2048, products="bf16", adversarial=adversarial)
-        measure(f"stored weights, adversarial={adversarial}", lambda: stored_weights(shape))
+    for changes in ({}, {"adversarial": True}, KVSALL):
+        shape = shape_of(card, dim=2048, products="bf16", **changes)
+        measure(f"stored weights, {changes}", lambda: stored_weights(shape))
     numbers, integers = (torch.empty(300, dtype=d, device=meta) for d in (torch.int64, torch.int32))
     for by_row in (False, True):
         sizes = {"STORED": by_row, "INVERSE": False, "BY_ROW": by_row, "BLOCK": 256, "grid": (2,)}
@@ -126,6 +127,8 @@ for arch, values in json.loads(sys.argv[1]).items():
     if active.arch == 80:
         shape = shape_of(card, dim=2048, products="bf16", adversarial=True, bf16=True)
         measure("ComplEx, dim=2048", lambda: dry_run_step(shape, 4))
+        shape = shape_of(card, dim=2048, products="bf16", bf16=True, **KVSALL)
+        measure("KvsAll, dim=2048", lambda: dry_run_step(shape, 4))
         shape = shape_of(card, dim=2048, compose="sum", pair="l2", dropout=True)
         measure("TransE, dim=2048", lambda: dry_run_step(shape, 4))
 print(json.dumps(found))

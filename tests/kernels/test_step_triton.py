@@ -104,6 +104,14 @@ CASES: dict[str, list[dict[str, object]]] = {
         {"storage": "bf16", "training": "1vsall", "penalty": "l3", "penalty_entity": 0.1},
         {"storage": "bf16", "model": "rotate", "negatives_head": 7, "negatives_tail": 12, "optimizer": "row_adagrad"},
     ],
+    "questions": [
+        {"training": "kvsall"},
+        {"training": "kvsall", "label_smoothing": 0.1, "penalty": "n3", "penalty_entity": 0.1, "penalty_relation": 0.1},
+        {"training": "kvsall", "model": "distmult", "label_smoothing": 0.3, "penalty": "l3", "penalty_entity": 0.1,
+         "optimizer": "row_adagrad", "batch_size": 80},
+        {"training": "kvsall", "reciprocal": True, "label_smoothing": 0.1, "penalty": "l2", "penalty_relation": 0.1,
+         "n_relations": 150, "storage": "bf16"},
+    ],
     "distances": [
         {"model": "transe", "negatives_head": 7, "negatives_tail": 12, "optimizer": "row_adagrad", "n_relations": 150,
          "penalty": "l1", "penalty_relation": 0.1},
@@ -130,6 +138,9 @@ AT_THE_EDGES: list[tuple[str, dict[str, object]]] = [
     ("all heads equal", {"reciprocal": True, "dropout_entity": 0.2, "loss": "self_adversarial"}),
     ("a last batch of one", {"model": "distmult", "penalty": "l2", "penalty_relation": 0.1}),
     ("negatives equal to positives", {"model": "transe", "norm": 1}),
+    ("one entity", {"training": "kvsall"}),
+    ("one triple", {"training": "kvsall", "reciprocal": True, "penalty": "l3", "penalty_entity": 0.1}),
+    ("all heads equal", {"training": "kvsall", "label_smoothing": 0.1, "model": "distmult"}),
 ]
 WIDE: list[tuple[str, dict[str, object]]] = [
     ("", {"dim": 1000, "precision": "bf16", "dropout_entity": 0.2, "reciprocal": True}),
@@ -160,6 +171,39 @@ def test_products_with_stored_weights_equal_the_unfused_step_in_float64():
     wide = "from grash.kernels import step\nstep.NARROW, step.PRODUCT_CHUNK = 0, 128\n"
     cases = [("", {**settings, "precision": "bf16"}) for settings in STORED]
     interpret(PREPARE + wide + EDGES, json.dumps(cases))
+
+
+QUESTIONS = """
+step.PRODUCT_CHUNK = 128
+triples = random_graph(300, 2, 2600)
+triples[:1500, 0] = 7  # whose questions have more answers than are marked at once
+for settings in json.loads(sys.argv[1]):
+    config = TrainConfig(**values | {"training": "kvsall", "batch_size": 130} | settings)
+    check(2 * TOLERANCES[config.precision], config, triples, 300, 2, torch.device("cpu"))  # bf16 is cut, not rounded
+
+configs = [TrainConfig(**values | {"training": "kvsall", "precision": "bf16", "variation": i} | settings)
+           for i, settings in enumerate(({}, {"label_smoothing": 0.1, "penalty": "l3", "penalty_entity": 0.1},
+                                         {"lr": 0.2, "penalty": "n3", "penalty_relation": 0.1}))]
+batches = [Batches(random_graph(140, 3, 150), 140, 3, config, torch.device("cpu")) for config in configs]
+alone, stack = ([TrainState.fresh(initial_model(config, 140, 3), config) for config in configs] for _ in range(2))
+losses = [FusedSteps([s], b, [c]).run(7) for s, b, c in zip(alone, batches, configs)]
+stack_states(stack, n=len(stack))
+assert torch.equal(FusedSteps(stack, batches[0], configs).run(7), torch.cat(losses, 1))
+for mine, theirs in zip(stack, alone):
+    assert all(torch.equal(a, b) for a, b in zip(tensors(mine), tensors(theirs)))
+"""
+ASKED: list[dict[str, object]] = [
+    {"label_smoothing": 0.1, "penalty": "l3", "penalty_entity": 0.1, "penalty_relation": 0.1},
+    {"model": "distmult", "reciprocal": True, "dim": 34, "penalty": "n3", "penalty_entity": 0.1},
+    {"precision": "bf16", "reciprocal": True, "label_smoothing": 0.3, "dim": 34},
+]
+
+
+@pytest.mark.slow
+@needs_triton
+def test_questions_with_many_answers_equal_the_unfused_step_in_float64_and_are_the_same_in_a_stack():
+    imports = "from grash.kernels import step\nfrom grash.training.fused import stack_states\n"
+    interpret(PREPARE + imports + EDGES.split("for graph,")[0] + QUESTIONS, json.dumps(ASKED))
 
 
 @pytest.mark.slow

@@ -119,6 +119,23 @@ def test_uncovered_settings_are_named():
     assert "relation_prediction is above 0 with model=transe and reciprocal" in why_not(both_ways, CPU)
 
 
+def test_questions_are_covered_with_bf16_products_and_without_dropout():
+    config = TrainConfig(training="kvsall", label_smoothing=0.1, penalty="l3", penalty_entity=0.1)
+    assert why_not(config, CPU) == why_not(TrainConfig(), CPU)
+    assert why_not(config.changed(precision="tf32"), CPU)[1:] == [
+        "training=kvsall with precision=tf32: its products are bf16 only"
+    ]
+    assert why_not(config.changed(dropout_relation=0.1), CPU)[1:] == ["training=kvsall with dropout"]
+
+
+def test_the_work_space_of_questions_has_a_weight_and_a_bit_for_each_of_their_scores():
+    config = TrainConfig(training="kvsall", batch_size=1024)
+    one, two = (work_bytes([config], n, 30) for n in (2**17, 2**18))
+    rows = 128 * (2 + 4) + 4 * 128 * 1024 // 4096  # a candidate, its gradient, its part of the queries' gradients
+    tiles = 3 * 4 * 1024 // 128  # maxima, sums and costs
+    assert two - one == pytest.approx(2**17 * (1024 * (2 + 1 / 8) + rows + tiles), rel=0.01)
+
+
 def test_forcing_the_kernels_does_not_affect_a_cpu(monkeypatch):
     monkeypatch.setenv("GRASH_KERNELS", "triton")
     assert not uses_fused_step(TrainConfig(loss="margin"), CPU)

@@ -215,8 +215,8 @@ def _ranking_bytes(
 
 def _triple_copies(config: TrainConfig, device: torch.device) -> int:
     """Return how many times the training triples are stored, at most: with an index of answers, and with one on the
-    device (`Batches.question_runs`: four numbers for each question and one for each answer)."""
-    if config.training == "kvsall" and uses_captured_step(config, device):
+    device (`Batches.questions_on_device`: four numbers for each question and one for each answer)."""
+    if config.training == "kvsall" and (uses_fused_step(config, device) or uses_captured_step(config, device)):
         return 7
     return 3 if needs_index(config) else 1
 

@@ -1,7 +1,8 @@
 """The fused training step: shapes, work space, and the launches of its kernels, which are in `step_*_triton`.
 
-A step trains T trials at once, by negative sampling with shared negatives or by 1vsAll. The trials share the graph, the
-positives and the negatives. Each has its own tables, number of negatives, learning rate, dropout and penalty.
+A step trains T trials at once, by negative sampling with shared negatives, 1vsAll or KvsAll. The trials share the
+graph, the positives and the negatives. Each has its own tables, number of negatives, learning rate, dropout and
+penalty.
 The kernels run in this order:
 
     draw      positives, negatives, queries and candidates, from a step counter on the device     step_draw_triton
@@ -10,7 +11,7 @@ The kernels run in this order:
               matrix; for distances, which no matrix unit computes, with one of B × N floats
     triples   gradients of heads, tails and relations                                             step_update_triton
     spread    gradients of the candidates                                                         step_score_triton
-              (score and spread of wide dot products in bf16: matrix products)                    step_products_triton
+              (score and spread of wide dot products in bf16, and of KvsAll: matrix products)     step_products_triton
     update    sum the occurrences, then apply Adagrad once per row                                step_update_triton
 
 No float is added atomically, and no tile depends on T or on another trial, so a trial has the same numbers alone and in
@@ -20,6 +21,8 @@ Letters: T trials; B positives, padded to full tiles; N candidates of all sides,
 then relations if they are predicted); S sides; D floats per entity; P the padded D: two halves, each filled with zeros
 to a power of two. In 1vsAll the candidates are all entities in the order of their ids. Without dropout heads and tails
 then share one block of candidates. So do relations and their inverses, if both are predicted (with reciprocals).
+
+KvsAll has one side, B questions instead of positives, and all entities as candidates. Its labels are a matrix of bits.
 """
 
 from __future__ import annotations
@@ -39,11 +42,14 @@ from grash.kernels.pair_scores import Pair
 Compose = Literal["product", "complex", "sum", "rotation"]
 Products = Literal["bf16", "tf32", "tf32x3"]
 Tables = tuple[Tensor, Tensor]  # entities (T, E, D) and relations (T, R, width)
+Examples = tuple[Tensor, Tensor]  # train (n, 3) int32, twice; KvsAll: `Batches.questions_on_device`
 
 TILE = 128  # B and N are padded to this
 WINDOW = 64  # steps whose learning rates and losses are kept on the device
-INTS, FLOATS = 10, 7  # settings per trial, in the order of `training/fused`
+INTS, FLOATS = 10, 8  # settings per trial, in the order of `training/fused`
 NO_ID = 2**31 - 1
+LABELS = 32  # of an integer of the matrix of labels
+LOWEST = -1e30  # below every score and exponent, but finite
 NARROW = 256  # floats of a padded row up to which dot products need no matrix of weights
 PRODUCT_CHUNK = 4096  # candidates of a part of `query_products`
 MOST_WEIGHED = 1 << 19  # entities up to which 1vsAll stores its weights: 2 GiB for 1,024 positives
@@ -102,7 +108,8 @@ class StepShape:
     dropout: bool
     rowwise: bool
     products: Products = "tf32"
-    one_vs_all: bool = False
+    one_vs_all: bool = False  # the candidates are all entities
+    kvsall: bool = False  # so they are here
     predicted: int = 0  # rows of the relations to predict; 0: relations are not predicted
     adversarial: bool = False  # some trial uses the self-adversarial loss
     bf16: bool = False  # entities are stored in bf16
@@ -115,7 +122,9 @@ class StepShape:
 
     @property
     def sides(self) -> int:
-        """S: heads, tails, and relations if they are predicted (with reciprocals in both directions)."""
+        """S: heads, tails, and relations if they are predicted (with reciprocals in both directions); 1 in KvsAll."""
+        if self.kvsall:
+            return 1
         return 2 + (0 if not self.predicted else 2 if self.reciprocal else 1)
 
     @property
@@ -155,7 +164,7 @@ class StepShape:
     @property
     def shared(self) -> bool:
         """Whether heads and tails share one block of candidates; dropout makes them differ."""
-        return self.one_vs_all and not self.dropout
+        return self.one_vs_all and not self.dropout and not self.kvsall
 
     @property
     def first_tail(self) -> int:
@@ -176,7 +185,7 @@ class StepShape:
     def by_products(self) -> bool:
         """Whether the weights of the candidates are stored (`step_products_triton`); the same for every stack."""
         fits = not self.one_vs_all or self.n_entities <= MOST_WEIGHED or not self._tile
-        return self.pair == "dot" and self.products == "bf16" and self.padded > NARROW and fits
+        return self.kvsall or (self.pair == "dot" and self.products == "bf16" and self.padded > NARROW and fits)
 
     @property
     def widest_side(self) -> int:
@@ -239,7 +248,16 @@ class StepSpace:
             tiles = shape.widest_side // TILE
             self.weights = make(t, s, b, shape.widest_side, dtype=product)
             self.tile_maxima, self.tile_sums = (make(t, s, tiles, b) for _ in range(2))
-            self.tile_costs = make(t, s, tiles, b) if shape.adversarial else self.tile_sums
+            self.tile_costs = make(t, s, tiles, b) if shape.adversarial or shape.kvsall else self.tile_sums
+        self.labels, self.asked, self.answered, self.answer_penalties = self.ids, self.ids, self.ids, self.row_losses
+        if shape.kvsall:
+            self.labels = make(b, n // LABELS, dtype=integer)  # a bit for each question and candidate
+            self.asked = make(2, b, dtype=integer)  # number of labels; −1 where the relation is conjugated, else 1
+            self.answered = make(n + 1, dtype=integer)  # questions that a candidate answers; last: all labels
+            self.answer_penalties = make(t, n)  # of a candidate as an answer, not yet divided by the number of labels
+            self.positive.fill_(LOWEST)  # a question has labels instead
+            self.truths.fill_(NO_ID)
+            self.ids.fill_(NO_ID)
         if shape.pair != "dot":
             self.queries_across, self.block_across = make(t, s, p, b), make(t, p, n)
             self.scores, self.scores_across = make(t, b, n), make(t, n, b)
@@ -250,7 +268,7 @@ def _up(n: int, multiple: int) -> int:
 
 
 def launch_step(
-    space: StepSpace, plan: Tensor, keys: Tensor, trials: Tensor, factors: Tensor, train: Tensor,
+    space: StepSpace, plan: Tensor, keys: Tensor, trials: Tensor, factors: Tensor, examples: Examples,
     tables: Tables, squares: Tables, eps: float, side_stream: torch.cuda.Stream | None,
 ) -> None:  # fmt: skip
     """Launch one step; arguments as in `step_draw_triton.draw`, `squares` is the state of Adagrad.
@@ -264,7 +282,7 @@ def launch_step(
     from grash.kernels import step_update_triton as updating
 
     shape = space.shape
-    drawing.draw(space, plan, keys, trials, factors, train, *tables)
+    drawing.draw(space, plan, keys, trials, factors, examples, *tables)
     if shape.by_products:
         products.score_products(space, trials, factors)
     elif shape.pair == "dot":
@@ -275,12 +293,13 @@ def launch_step(
         drawing.order(space)
     if shape.by_products:
         products.merge_products(space, plan, trials, factors)
-        products.weigh_products(space, trials)
+        products.weigh_products(space, trials, factors)
         products.query_products(space, trials)
     elif shape.pair != "dot":
         scoring.weigh_distance(space, plan, trials, factors)
         scoring.query_gradient_distance(space, trials)
-    updating.triple_gradients(space, plan, trials, factors, *tables)
+    gradients = updating.question_gradients if shape.kvsall else updating.triple_gradients
+    gradients(space, plan, trials, factors, *tables)
     _join(side_stream)
     if shape.by_products:
         products.candidate_products(space, trials)
@@ -302,13 +321,15 @@ def dry_run_step(shape: StepShape, splits: int) -> None:
     meta, n = torch.device("meta"), shape.trials
     plan = torch.empty(3, dtype=torch.int64, device=meta)
     keys, trials, train = (torch.empty(size, dtype=torch.int32, device=meta) for size in ((4, 2), (n, INTS), (1, 3)))
+    questions = torch.empty(4, 1, dtype=torch.int64, device=meta)
+    examples = (questions, train) if shape.kvsall else (train, train)
     factors = torch.empty(n, FLOATS, device=meta)
     n_relations = shape.n_relations * (2 if shape.reciprocal else 1)
     entity_squares = torch.empty(n, shape.n_entities, shape.dim, device=meta)
     relation = torch.empty(n, n_relations, shape.width, device=meta)
     entity = entity_squares.to(torch.bfloat16) if shape.bf16 else entity_squares
     tables, squares = (entity, relation), (entity_squares, relation)
-    launch_step(StepSpace(shape, splits, meta), plan, keys, trials, factors, train, tables, squares, 0.0, None)
+    launch_step(StepSpace(shape, splits, meta), plan, keys, trials, factors, examples, tables, squares, 0.0, None)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """First two launches of the step: draw the batch and compose its queries, then find repeated rows.
 
 `draw` reads the step counter, draws the same positives and negatives as `training/batches` (in 1vsAll the position of
-an entity is its id), gathers their rows and composes the queries. Bytes for B positives and N candidates: 4·D·(3·B + N)
-read, 2 or 4·D·(2·B + N) written. `order` sorts the 2·B ids by counting: 4·B² comparisons, no size depends on the data.
+an entity is its id), gathers their rows and composes the queries; in KvsAll it draws questions and marks their answers.
+Bytes for B positives and N candidates: 4·D·(3·B + N) read, 2 or 4·D·(2·B + N) written. `order` sorts the 2·B ids by
+counting: 4·B² comparisons, no size depends on the data.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from grash.kernels.compile_ahead import launch
 from grash.kernels.random_triton import key_at, load_key, permute_block
-from grash.kernels.step import NO_ID, StepSpace
+from grash.kernels.step import LABELS, NO_ID, Examples, StepSpace
 from grash.kernels.step_rows_triton import (
     EXACT,
     FACTORS,
@@ -27,25 +28,31 @@ from grash.kernels.step_rows_triton import (
     compose,
     load_halves,
     pair_score,
+    penalty,
     store_halves,
 )
 
 ROWS, DRAWN = 8, 32  # positives and candidates of a program; fewer if rows are wide
 _SORTED, _AGAINST = 8, 256
+_ANSWERS: tl.constexpr = tl.constexpr(256)  # of a question that are marked at once
+_LABELS: tl.constexpr = tl.constexpr(LABELS)
 _NO_ID: tl.constexpr = tl.constexpr(NO_ID)
 
 
 def draw(
-    space: StepSpace, plan: Tensor, keys: Tensor, trials: Tensor, factors: Tensor, train: Tensor,
+    space: StepSpace, plan: Tensor, keys: Tensor, trials: Tensor, factors: Tensor, examples: Examples,
     entity: Tensor, relation: Tensor,
 ) -> None:  # fmt: skip
     """Draw the batch and fill the queries and candidates of the work space.
 
     plan (3,) int64: examples per epoch, examples of the run, steps per epoch. keys (4, 2) int32: order, heads, tails,
-    rounding. trials (T, INTS), factors (T, FLOATS): settings. train (n, 3) int32. entity (T, E, D), relation (T, R,
-    width).
+    rounding. trials (T, INTS), factors (T, FLOATS): settings. entity (T, E, D), relation (T, R, width).
     """
-    if train.dtype != torch.int32 or not train.is_contiguous():
+    train, answers = examples
+    if space.shape.kvsall:
+        space.labels.zero_()
+        space.answered.zero_()
+    elif train.dtype != torch.int32 or not train.is_contiguous():
         raise ValueError(f"train is {train.dtype} with strides {train.stride()}: give a contiguous int32 tensor.")
     shape = space.shape
     rows, drawn = max(1, ROWS // shape.wide), max(1, DRAWN // shape.wide)
@@ -56,11 +63,13 @@ def draw(
         space.clock, plan, keys, trials, factors, train, entity, relation,
         space.ids, space.positions, space.truths, space.negatives, space.other_positions, space.seen,
         space.queries, space.block, space.positive, *across,
-        shape.batch, shape.n_entities, _radix(shape.n_entities), _radix(len(train)), shape.n_relations,
+        answers, space.labels, space.asked, space.answered, space.answer_penalties,
+        shape.batch, shape.n_entities, _radix(shape.n_entities), _radix(train.shape[-1 if shape.kvsall else 0]),
+        shape.n_relations,
         entity.shape[1], relation.shape[1], shape.first_tail, shape.first_relation, shape.candidates,
         BATCH=shape.rows, SIDES=shape.sides, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
         COMPOSE=shape.compose, PAIR=shape.pair, RECIPROCAL=shape.reciprocal, DROPOUT=shape.dropout,
-        ONE_VS_ALL=shape.one_vs_all, ROWS=rows, DRAWN=drawn, num_warps=4, **EXACT,
+        ONE_VS_ALL=shape.one_vs_all, KVSALL=shape.kvsall, ROWS=rows, DRAWN=drawn, num_warps=4, **EXACT,
     )  # fmt: skip
 
 
@@ -84,12 +93,13 @@ def _radix(n: int) -> int:
 def _draw(  # type: ignore[no-untyped-def]
     clock, plan, keys, trials, factors, train, entity, relation,
     ids, positions, truths, negatives, other_positions, seen, queries, block, positive, queries_across, block_across,
+    answers, labels, asked, answered, answer_penalties,
     batch, n_entities, radix, train_radix, n_relations, entity_rows, relation_rows,
     first_tail, first_relation, candidates,
     BATCH: tl.constexpr, SIDES: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
     COMPOSE: tl.constexpr, PAIR: tl.constexpr, RECIPROCAL: tl.constexpr, DROPOUT: tl.constexpr,
-    ONE_VS_ALL: tl.constexpr, ROWS: tl.constexpr, DRAWN: tl.constexpr,
+    ONE_VS_ALL: tl.constexpr, KVSALL: tl.constexpr, ROWS: tl.constexpr, DRAWN: tl.constexpr,
 ):  # fmt: skip
     tile, trial = tl.program_id(0), tl.program_id(1).to(tl.int64)
     step = tl.load(clock)
@@ -98,17 +108,26 @@ def _draw(  # type: ignore[no-untyped-def]
     trials += trial * PER_TRIAL
     factors += trial * FACTORS
     if tile < BATCH // ROWS:
-        _draw_positives(
-            tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, positions, truths, seen,
-            queries, positive, queries_across, batch, n_entities, radix, train_radix, n_relations, first_tail,
-            first_relation, BATCH, SIDES, DIM, WIDTH, HALF, PAD, COMPOSE, PAIR, RECIPROCAL, DROPOUT, ONE_VS_ALL, ROWS,
-        )  # fmt: skip
+        if KVSALL:
+            _draw_questions(
+                tile, trial, step, plan, keys, train, answers, entity, relation, ids, positions, seen, queries, labels,
+                asked, answered, batch, train_radix, n_relations, candidates, BATCH, DIM, WIDTH, HALF, PAD, COMPOSE,
+                RECIPROCAL, ROWS,
+            )  # fmt: skip
+        else:
+            _draw_positives(
+                tile, trial, step, plan, keys, trials, factors, train, entity, relation, ids, positions, truths, seen,
+                queries, positive, queries_across, batch, n_entities, radix, train_radix, n_relations, first_tail,
+                first_relation, BATCH, SIDES, DIM, WIDTH, HALF, PAD, COMPOSE, PAIR, RECIPROCAL, DROPOUT, ONE_VS_ALL,
+                ROWS,
+            )  # fmt: skip
     else:
         first = (tile - BATCH // ROWS) * DRAWN
         if first < first_relation:
             _draw_candidates(
                 first, trial, step, keys, trials, factors, entity, negatives, other_positions, block, block_across,
-                n_entities, radix, first_tail, candidates, DIM, HALF, PAD, PAIR, DROPOUT, ONE_VS_ALL, DRAWN,
+                answer_penalties, n_entities, radix, first_tail, candidates, DIM, HALF, PAD, PAIR, DROPOUT, ONE_VS_ALL,
+                KVSALL, DRAWN,
             )  # fmt: skip
         elif SIDES > 2:
             j = first + tl.arange(0, DRAWN)
@@ -131,7 +150,7 @@ def _draw_positives(  # type: ignore[no-untyped-def]
     live = (row < batch) & (first + row < last)
     low, high = load_key(keys, 0)
     low, high = key_at(low, high, epoch)
-    at = _triple_offsets(row, live, first, plan, train_radix, low, high)
+    at = _places(row, live, first, plan, train_radix, low, high) * 3
     heads = tl.load(train + at, mask=live, other=0)
     relations = tl.load(train + at + 1, mask=live, other=0)
     tails = tl.load(train + at + 2, mask=live, other=0)
@@ -180,11 +199,57 @@ def _draw_positives(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _triple_offsets(row, live, first, plan, train_radix, low, high):  # type: ignore[no-untyped-def]
-    """Return where the triples at these positions of the epoch's order start in `train`."""
+def _places(row, live, first, plan, train_radix, low, high):  # type: ignore[no-untyped-def]
+    """Return the places of the examples at these positions of the epoch's order."""
     place = tl.where(live, first + row, 0).to(tl.uint32)
     found = permute_block(place, tl.load(plan).to(tl.uint32), train_radix.to(tl.uint32), low, high, False)
-    return found.to(tl.int64) * 3
+    return found.to(tl.int64)
+
+
+@triton.jit
+def _draw_questions(  # type: ignore[no-untyped-def]
+    tile, trial, step, plan, keys, questions, answers, entity, relation, ids, positions, seen, queries, labels,
+    asked, answered, batch, radix, n_relations, candidates,
+    BATCH: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
+    COMPOSE: tl.constexpr, RECIPROCAL: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Draw a tile of KvsAll's questions, mark their answers and compose their queries."""
+    epoch, first, last = batch_bounds(plan, step, batch)
+    row = tile * ROWS + tl.arange(0, ROWS)
+    live = (row < batch) & (first + row < last)
+    low, high = load_key(keys, 0)
+    low, high = key_at(low, high, epoch)
+    n = tl.load(plan)
+    at = questions + _places(row, live, first, plan, radix, low, high)
+    known = tl.load(at, mask=live, other=0).to(tl.int32)
+    relations = tl.load(at + n, mask=live, other=0).to(tl.int32)
+    sign = tl.full((ROWS,), 1, tl.int32)
+    if not RECIPROCAL:  # a question for heads has the row of the relation, for complex numbers conjugated
+        if COMPOSE == "complex":
+            sign = tl.where(relations >= n_relations, -1, 1)
+        relations = tl.where(relations >= n_relations, relations - n_relations, relations)
+    if trial == 0:
+        count = tl.load(at + 3 * n, mask=live, other=0).to(tl.int32)
+        tl.store(ids + row, tl.where(live, known, _NO_ID))
+        tl.store(ids + 2 * BATCH + row, tl.where(live, relations, _NO_ID))
+        tl.store(positions + row, known)
+        tl.store(seen + known, (step + 1).to(tl.int32), mask=live)
+        tl.store(asked + row, count)
+        tl.store(asked + BATCH + row, sign)
+        tl.atomic_add(answered + candidates, tl.sum(count, 0), sem="relaxed")  # integers: in any order the same sum
+        begin = tl.load(at + 2 * n, mask=live, other=0)[:, None]
+        line = labels + (row * (candidates // _LABELS))[:, None]
+        for number in range(0, tl.max(count, 0), _ANSWERS):
+            i = number + tl.arange(0, _ANSWERS)[None, :]
+            inside = i < count[:, None]
+            answer = tl.load(answers + begin + i, mask=inside, other=0)
+            bit = tl.full((ROWS, _ANSWERS), 1, tl.int32) << (answer % _LABELS)
+            tl.atomic_or(line + answer // _LABELS, bit, mask=inside, sem="relaxed")
+            tl.atomic_add(answered + answer, tl.full((ROWS, _ANSWERS), 1, tl.int32), mask=inside, sem="relaxed")
+    kr, ki = load_halves(entity, known, live, DIM, HALF, PAD)
+    rr, ri = load_halves(relation, relations, live, WIDTH, HALF, PAD)
+    qr, qi = compose(kr, ki, rr, ri * sign[:, None], COMPOSE, False)
+    store_halves(queries + trial * BATCH * 2 * PAD, row, qr, qi, row < BATCH, 2 * PAD, PAD, PAD)
 
 
 @triton.jit
@@ -198,7 +263,7 @@ def _find_positions(  # type: ignore[no-untyped-def]
     row = tile * ROWS + j % ROWS
     is_tail, side = (j // ROWS) % 2, j // (2 * ROWS)
     live = (row < batch) & (first + row < last)
-    at = _triple_offsets(row, live, first, plan, train_radix, low, high)
+    at = _places(row, live, first, plan, train_radix, low, high) * 3
     place = tl.load(train + at + 2 * is_tail, mask=live, other=0)
     if not ONE_VS_ALL:
         head_low, head_high = load_key(keys, 1)
@@ -218,10 +283,10 @@ def _find_positions(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _draw_candidates(  # type: ignore[no-untyped-def]
-    first, trial, step, keys, trials, factors, entity, negatives, other_positions, block, block_across, n_entities,
-    radix,
+    first, trial, step, keys, trials, factors, entity, negatives, other_positions, block, block_across,
+    answer_penalties, n_entities, radix,
     first_tail, candidates, DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
-    PAIR: tl.constexpr, DROPOUT: tl.constexpr, ONE_VS_ALL: tl.constexpr, DRAWN: tl.constexpr,
+    PAIR: tl.constexpr, DROPOUT: tl.constexpr, ONE_VS_ALL: tl.constexpr, KVSALL: tl.constexpr, DRAWN: tl.constexpr,
 ):  # fmt: skip
     """Draw a tile of negatives of one side, find their positions on the other side, and gather their rows."""
     j = first + tl.arange(0, DRAWN)
@@ -243,6 +308,11 @@ def _draw_candidates(  # type: ignore[no-untyped-def]
         tl.store(negatives + j, drawn.to(tl.int32))
         tl.store(other_positions + j, other_position.to(tl.int32))
     re, im = load_halves(entity, drawn, live, DIM, HALF, PAD)
+    if KVSALL:
+        kind = tl.load(trials + 8)
+        if kind > 0:
+            value, _, _ = penalty(re, im, kind, tl.load(factors + 2) + tl.zeros((DRAWN,), tl.float32))
+            tl.store(answer_penalties + trial * candidates + j, value)
     if DROPOUT:
         mask_re, mask_im = candidate_mask(drawn, side, step, trials, factors, HALF, PAD)
         re *= mask_re

@@ -1,4 +1,5 @@
-"""Scores, softmax and gradients of the step for wide dot products: matrix products with a stored matrix of weights.
+"""Scores, softmax and gradients of the step for wide dot products, and of KvsAll: matrix products with a stored matrix
+of weights, from which KvsAll subtracts the targets of its labels.
 
     score_products       a tile of B × N scores: exponentials relative to the tile's maximum in bf16, maxima and sums
     merge_products       merge the tiles of every row: normalizers, losses, gradients of the positives' scores
@@ -22,6 +23,7 @@ from grash.kernels.compile_ahead import launch
 from grash.kernels.step import TILE, StepSpace
 from grash.kernels.step_rows_triton import (
     FACTORS,
+    LN2,
     LOG2E,
     PER_TRIAL,
     advance_clock,
@@ -29,7 +31,9 @@ from grash.kernels.step_rows_triton import (
     batch_bounds,
     first_candidate,
     initial_maximum,
+    label_targets,
     load_count,
+    load_labels,
     normalize,
     side_at,
     side_queries,
@@ -49,9 +53,9 @@ def score_products(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
     launch(
         _score_products, (shape.rows // TILE * (shape.widest_side // TILE), shape.sides, shape.trials),
         space.clock, trials, factors, space.truths, space.positive, space.queries, space.block, space.weights,
-        space.tile_maxima, space.tile_sums, space.tile_costs,
+        space.tile_maxima, space.tile_sums, space.tile_costs, space.labels, space.asked,
         shape.first_tail, shape.first_relation, shape.candidates, shape.widest_side,
-        BATCH=shape.rows, SIDES=shape.sides, P=shape.padded, ADVERSARIAL=shape.adversarial,
+        BATCH=shape.rows, SIDES=shape.sides, P=shape.padded, ADVERSARIAL=shape.adversarial, KVSALL=shape.kvsall,
         SIZE=TILE, INNER=min(INNER, shape.padded), **_pipeline(space),
     )  # fmt: skip
 
@@ -62,19 +66,20 @@ def merge_products(space: StepSpace, plan: Tensor, trials: Tensor, factors: Tens
     launch(
         _merge_products, (shape.rows // MERGED, shape.sides, shape.trials),
         space.clock, plan, trials, factors, space.positive, space.tile_maxima, space.tile_sums, space.tile_costs,
-        space.normalizer, space.side_losses, space.for_positive, shape.batch, shape.widest_side // TILE,
-        BATCH=shape.rows, SIDES=shape.sides, ADVERSARIAL=shape.adversarial, ROWS=MERGED, AT_ONCE=TILES_AT_ONCE,
-        SIZE=TILE, num_warps=1,
+        space.normalizer, space.side_losses, space.for_positive, space.asked, shape.batch, shape.widest_side // TILE,
+        BATCH=shape.rows, SIDES=shape.sides, ADVERSARIAL=shape.adversarial, KVSALL=shape.kvsall, ROWS=MERGED,
+        AT_ONCE=TILES_AT_ONCE, SIZE=TILE, num_warps=1,
     )  # fmt: skip
 
 
-def weigh_products(space: StepSpace, trials: Tensor) -> None:
-    """Divide the weights (T, S, B, W) by the sum of their row."""
+def weigh_products(space: StepSpace, trials: Tensor, factors: Tensor) -> None:
+    """Divide the weights (T, S, B, W) by the sum of their row; in KvsAll, subtract the targets."""
     shape = space.shape
     launch(
         _weigh_products, (shape.rows // WEIGHED * (shape.widest_side // TILE), shape.sides, shape.trials),
-        trials, space.weights, space.tile_maxima, space.normalizer, shape.widest_side,
-        BATCH=shape.rows, SIDES=shape.sides, ROWS=WEIGHED, SIZE=TILE, num_warps=4,
+        trials, factors, space.weights, space.tile_maxima, space.normalizer, space.labels, space.asked,
+        shape.widest_side,
+        BATCH=shape.rows, SIDES=shape.sides, KVSALL=shape.kvsall, ROWS=WEIGHED, SIZE=TILE, num_warps=4,
     )  # fmt: skip
 
 
@@ -111,9 +116,9 @@ def _pipeline(space: StepSpace) -> dict[str, int]:
 
 @triton.jit
 def _score_products(  # type: ignore[no-untyped-def]
-    clock, trials, factors, truths, positive, queries, block, weights, maxima, sums, costs,
+    clock, trials, factors, truths, positive, queries, block, weights, maxima, sums, costs, labels, asked,
     first_tail, first_relation, candidates, width,
-    BATCH: tl.constexpr, SIDES: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, P: tl.constexpr, ADVERSARIAL: tl.constexpr, KVSALL: tl.constexpr,
     SIZE: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     advance_clock(clock)
@@ -133,6 +138,11 @@ def _score_products(  # type: ignore[no-untyped-def]
         s = tl.zeros((SIZE, SIZE), tl.float32)
         for first in range(0, P, INNER):
             s = tl.dot(tl.load(q + first), tl.trans(tl.load(e + first)), s)
+        here = ((trial * SIDES + side) * tiles + tile) * BATCH + row
+        if KVSALL:
+            low, more = label_targets(tl.load(asked + row), n, tl.load(factors + trial * FACTORS + 7))
+            hits = tl.sum(tl.where(load_labels(labels, row, place, width) > 0, s, 0.0), 1)
+            tl.store(costs + here, low * tl.sum(s, 1) + more * hits)  # scores of the padding are 0
         truth = tl.load(truths + side * BATCH + row)
         top, alpha, gamma, alone = initial_maximum(
             tl.load(positive + at + row), side, factors + trial * FACTORS, ADVERSARIAL
@@ -141,20 +151,20 @@ def _score_products(  # type: ignore[no-untyped-def]
         exponent = tl.where(other, s * (alpha * LOG2E), -float("inf"))
         top = tl.maximum(top, tl.max(exponent, 1))
         weight = tl.exp2(exponent - top[:, None])
-        here = ((trial * SIDES + side) * tiles + tile) * BATCH + row
         tl.store(maxima + here, top)
         tl.store(sums + here, tl.sum(weight, 1))
         if ADVERSARIAL:
             tl.store(costs + here, tl.sum(weight * softplus(s + gamma), 1))
             weight *= adversarial_factor(s, alone, gamma)
-        tl.store(weights + (at + row)[:, None] * width + place[None, :], weight.to(tl.bfloat16))
+        tl.store(weights + (at + row)[:, None] * width + place[None, :], weight.to(weights.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["tiles"])
 def _merge_products(  # type: ignore[no-untyped-def]
-    clock, plan, trials, factors, positive, maxima, sums, costs, normalizer, side_losses, for_positive, batch, tiles,
-    BATCH: tl.constexpr, SIDES: tl.constexpr, ADVERSARIAL: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
-    SIZE: tl.constexpr,
+    clock, plan, trials, factors, positive, maxima, sums, costs, normalizer, side_losses, for_positive, asked, batch,
+    tiles,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, ADVERSARIAL: tl.constexpr, KVSALL: tl.constexpr, ROWS: tl.constexpr,
+    AT_ONCE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     row, side, trial = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1), tl.program_id(2).to(tl.int64)
     _, first, last = batch_bounds(plan, tl.load(clock) - 1, batch)
@@ -178,26 +188,43 @@ def _merge_products(  # type: ignore[no-untyped-def]
         others += tl.sum(part * tl.load(sums + here, mask=inside, other=0.0), 0)
         if ADVERSARIAL:
             cost += tl.sum(part * tl.load(costs + here, mask=inside, other=0.0), 0)
+        if KVSALL:
+            cost += tl.sum(tl.load(costs + here, mask=inside, other=0.0), 0)
     bound, _, weight, loss = normalize(top, own, others, cost, truth, n, gamma, alone, ADVERSARIAL)
+    if KVSALL:  # the divergence from the targets
+        count = tl.load(asked + row)
+        low, more = label_targets(count, n, tl.load(factors + 7))
+        loss = bound * LN2 - cost + count * _entropy(low + more) + (n - count) * _entropy(low)
     tl.store(normalizer + at * BATCH + row, tl.where(live, bound, float("inf")))
     tl.store(side_losses + at * BATCH + row, tl.where(live, loss, 0.0))
     tl.store(for_positive + at * BATCH + row, tl.where(live, weight, 0.0))
 
 
 @triton.jit
+def _entropy(x):  # type: ignore[no-untyped-def]
+    return tl.where(x > 0, x * tl.log2(tl.where(x > 0, x, 1.0)) * LN2, 0.0)
+
+
+@triton.jit
 def _weigh_products(  # type: ignore[no-untyped-def]
-    trials, weights, maxima, normalizer, width,
-    BATCH: tl.constexpr, SIDES: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
+    trials, factors, weights, maxima, normalizer, labels, asked, width,
+    BATCH: tl.constexpr, SIDES: tl.constexpr, KVSALL: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     side, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
     tiles = width // SIZE
     tile = tl.program_id(0) % tiles
-    if tile * SIZE < load_count(trials + trial * PER_TRIAL, side):
+    n = load_count(trials + trial * PER_TRIAL, side)
+    if tile * SIZE < n:
         row, place = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS), tile * SIZE + tl.arange(0, SIZE)
         at = trial * SIDES + side
         factor = tl.exp2(tl.load(maxima + (at * tiles + tile) * BATCH + row) - tl.load(normalizer + at * BATCH + row))
         here = weights + (at * BATCH + row)[:, None] * width + place[None, :]
-        tl.store(here, (tl.load(here).to(tl.float32) * factor[:, None]).to(tl.bfloat16))
+        weight = tl.load(here).to(tl.float32) * factor[:, None]
+        if KVSALL:
+            low, more = label_targets(tl.load(asked + row), n, tl.load(factors + trial * FACTORS + 7))
+            weight -= tl.where(load_labels(labels, row, place, width) > 0, (low + more)[:, None], low[:, None])
+            weight = tl.where(place[None, :] < n, weight, 0.0)
+        tl.store(here, weight.to(weights.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["splits"])

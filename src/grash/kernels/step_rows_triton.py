@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from grash.kernels.random_triton import dropout_block, key_at, load_key, random_bits_block
-from grash.kernels.step import FLOATS, INTS
+from grash.kernels.step import FLOATS, INTS, LABELS, LOWEST
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
@@ -26,7 +26,8 @@ FACTORS: tl.constexpr = tl.constexpr(FLOATS)
 # it: a factor of 1 and an added 0 then change no bit.
 EXACT = {"enable_fp_fusion": False}
 INT32_LIMIT = 2**31  # elements within reach of 32-bit offsets
-_LOWEST: tl.constexpr = tl.constexpr(-1e30)  # below every exponent, but finite
+_LOWEST: tl.constexpr = tl.constexpr(LOWEST)
+_LABELS: tl.constexpr = tl.constexpr(LABELS)
 _TINY: tl.constexpr = tl.constexpr(1e-30)  # replaces a length of 0, where the difference is 0 too
 
 
@@ -151,6 +152,43 @@ def pair_gradient(weight, qr, qi, cr, ci, PAIR: tl.constexpr):  # type: ignore[n
 @triton.jit
 def _sign(x):  # type: ignore[no-untyped-def]
     return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
+
+
+@triton.jit
+def penalty(first, second, kind, weight):  # type: ignore[no-untyped-def]
+    """Return (w/p)·Σ |x|^p of each row and its gradient, weight (n,); kind 4 is p = 3 of complex moduli."""
+    a, b = tl.abs(first), tl.abs(second)
+    modulus = tl.sqrt_rn(first * first + second * second)
+    size = tl.where(kind == 1, 1.0 / tl.maximum(a, 1e-30), tl.where(kind == 2, 1.0, tl.where(kind == 3, a, modulus)))
+    other = tl.where(kind == 1, 1.0 / tl.maximum(b, 1e-30), tl.where(kind == 2, 1.0, tl.where(kind == 3, b, modulus)))
+    gradient, other_gradient = first * size, second * other
+    values = tl.sum(first * gradient + second * other_gradient, 1)
+    power = tl.minimum(kind, 3).to(tl.float32)
+    return weight / power * values, weight[:, None] * gradient, weight[:, None] * other_gradient
+
+
+@triton.jit
+def label_targets(count, n, smoothing):  # type: ignore[no-untyped-def]
+    """Return the targets of n candidates, and what a label adds to it, from the numbers of labels (`label_loss`).
+
+    Both are 0 where there is no question."""
+    count = count.to(tl.float32)
+    low, more = tl.where(smoothing > 0, 1.0 / n, 0.0), 1.0 - smoothing
+    whole = tl.where(count > 0, more * count + low * n, float("inf"))
+    return low / whole, more / whole
+
+
+@triton.jit
+def label_share(answered, candidates):  # type: ignore[no-untyped-def]
+    """Return 1 / the number of labels of the batch, by which penalties of KvsAll are divided."""
+    return 1.0 / tl.maximum(tl.load(answered + candidates), 1).to(tl.float32)
+
+
+@triton.jit
+def load_labels(labels, row, place, width):  # type: ignore[no-untyped-def]
+    """Return 1 where the candidate at a place is an answer, else 0: (rows, places)."""
+    bits = tl.load(labels + row[:, None] * (width // _LABELS) + (place // _LABELS)[None, :])
+    return (bits >> (place % _LABELS)[None, :]) & 1
 
 
 @triton.jit

@@ -28,10 +28,12 @@ from grash.kernels.step_rows_triton import (
     candidate_mask,
     compose,
     compose_gradient,
+    label_share,
     load_count,
     load_halves,
     merge_parts,
     pair_gradient,
+    penalty,
     round_halves,
     store_halves,
 )
@@ -150,22 +152,23 @@ def _triple_gradients(  # type: ignore[no-untyped-def]
     if SIDES == 4:
         gbr, gbi = gbr + fbr, gbi + fbi
 
-    kind, weight = tl.load(trials + 8), tl.load(factors + 2) * share
+    once = live.to(tl.float32)
+    kind, weight = tl.load(trials + 8), tl.load(factors + 2) * share * once
     if kind > 0:
-        value, pr, pi = _penalty(raw_hr, raw_hi, kind, weight)
+        value, pr, pi = penalty(raw_hr, raw_hi, kind, weight)
         ghr, ghi, loss = ghr + pr, ghi + pi, loss + value
-        value, pr, pi = _penalty(raw_tr, raw_ti, kind, weight)
+        value, pr, pi = penalty(raw_tr, raw_ti, kind, weight)
         gtr, gti, loss = gtr + pr, gti + pi, loss + value
-    kind, weight = tl.load(trials + 9), tl.load(factors + 3) * share
+    kind, weight = tl.load(trials + 9), tl.load(factors + 3) * share * once
     if kind > 0:  # with reciprocals, the rows of the directions with queries
         forward, backward = weight, weight
         if RECIPROCAL:
             forward = tl.where(tl.load(trials + 1) > 0, weight, 0.0)
             backward = tl.where(tl.load(trials) > 0, weight, 0.0)
-        value, pr, pi = _penalty(raw_rr, raw_ri, kind, forward)
+        value, pr, pi = penalty(raw_rr, raw_ri, kind, forward)
         grr, gri, loss = grr + pr, gri + pi, loss + value
         if RECIPROCAL:
-            value, pr, pi = _penalty(raw_br, raw_bi, kind, backward)
+            value, pr, pi = penalty(raw_br, raw_bi, kind, backward)
             gbr, gbi, loss = gbr + pr, gbi + pi, loss + value
     tl.store(row_losses + trial * BATCH + row, tl.where(live, loss, 0.0))
     at = trial * 2 * BATCH + row
@@ -212,17 +215,61 @@ def _side_gradients(  # type: ignore[no-untyped-def]
     return ur + more_r, ui + more_i, for_r, for_i, loss * share
 
 
-@triton.jit
-def _penalty(first, second, kind, weight):  # type: ignore[no-untyped-def]
-    """Return (w/p)·Σ |x|^p of each row and its gradient; kind 4 is p = 3 of complex moduli."""
-    a, b = tl.abs(first), tl.abs(second)
-    modulus = tl.sqrt_rn(first * first + second * second)
-    size = tl.where(kind == 1, 1.0 / tl.maximum(a, 1e-30), tl.where(kind == 2, 1.0, tl.where(kind == 3, a, modulus)))
-    other = tl.where(kind == 1, 1.0 / tl.maximum(b, 1e-30), tl.where(kind == 2, 1.0, tl.where(kind == 3, b, modulus)))
-    gradient, other_gradient = first * size, second * other
-    values = tl.sum(first * gradient + second * other_gradient, 1)
-    power = tl.minimum(kind, 3).to(tl.float32)
-    return weight / power * values, weight * gradient, weight * other_gradient
+def question_gradients(
+    space: StepSpace, plan: Tensor, trials: Tensor, factors: Tensor, entity: Tensor, relation: Tensor
+) -> None:
+    """`triple_gradients` of KvsAll: the gradients of known entities and relations, (T, 2, B, P), whose second half is
+    not used, and row_losses (T, B)."""
+    shape = space.shape
+    rows = max(1, ROWS // shape.wide)
+    launch(
+        _question_gradients, (shape.rows // rows, shape.trials),
+        space.clock, plan, trials, factors, entity, relation, space.ids, space.asked, space.answered, space.partial,
+        space.side_losses, space.entity_gradients, space.relation_gradients, space.row_losses,
+        shape.batch, space.splits, entity.shape[1], relation.shape[1], shape.candidates,
+        BATCH=shape.rows, DIM=shape.dim, WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half,
+        COMPOSE=shape.compose, ROWS=rows, num_warps=4, **EXACT,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["splits", "entity_rows", "relation_rows"])
+def _question_gradients(  # type: ignore[no-untyped-def]
+    clock, plan, trials, factors, entity, relation, ids, asked, answered, partial, losses,
+    entity_gradients, relation_gradients, row_losses, batch, splits, entity_rows, relation_rows, candidates,
+    BATCH: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
+    COMPOSE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    row, trial = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1).to(tl.int64)
+    _, first, last = batch_bounds(plan, tl.load(clock) - 1, batch)
+    live = (row < batch) & (first + row < last)
+    share = 1.0 / tl.maximum(last - first, 1).to(tl.float32)
+    trials += trial * PER_TRIAL
+    factors += trial * FACTORS
+    known, relations = tl.load(ids + row), tl.load(ids + 2 * BATCH + row)
+    kr, ki = load_halves(entity + trial * entity_rows * DIM, known, live, DIM, HALF, PAD)
+    rr, ri = load_halves(relation + trial * relation_rows * WIDTH, relations, live, WIDTH, HALF, PAD)
+    sign = tl.load(asked + BATCH + row).to(tl.float32)[:, None]
+    ur, ui = tl.zeros_like(kr), tl.zeros_like(ki)
+    for split in range(tl.cdiv(tl.load(trials), tl.load(trials + 3))):
+        more_r, more_i = load_halves(partial, (trial * splits + split) * BATCH + row, live, 2 * PAD, PAD, PAD)
+        ur += more_r
+        ui += more_i
+    gkr, gki, grr, gri = compose_gradient(ur * share, ui * share, kr, ki, rr, ri * sign, COMPOSE, False)
+    gri *= sign
+    loss = tl.load(losses + trial * BATCH + row) * share
+    of_labels = tl.load(asked + row) * label_share(answered, candidates)
+    kind = tl.load(trials + 8)
+    if kind > 0:
+        value, pr, pi = penalty(kr, ki, kind, tl.load(factors + 2) * of_labels)
+        gkr, gki, loss = gkr + pr, gki + pi, loss + value
+    kind = tl.load(trials + 9)
+    if kind > 0:
+        value, pr, pi = penalty(rr, ri, kind, tl.load(factors + 3) * of_labels)
+        grr, gri, loss = grr + pr, gri + pi, loss + value
+    tl.store(row_losses + trial * BATCH + row, tl.where(live, loss, 0.0))
+    at, everywhere = trial * 2 * BATCH + row, row < BATCH
+    store_halves(entity_gradients, at, gkr, gki, everywhere, 2 * PAD, PAD, PAD)
+    store_halves(relation_gradients, at, grr, gri, everywhere, 2 * PAD, PAD, PAD)
 
 
 def update_entities(
@@ -238,8 +285,9 @@ def update_entities(
         _update_entities, ((2 * shape.rows + shape.first_relation) // LINES, shape.trials),
         space.clock, plan, trials, factors, keys, space.rates, table, squares, space.ids, space.positions,
         space.negatives, space.other_positions, space.seen, space.order, space.start, space.count,
-        space.entity_gradients, space.candidate_gradients, shape.batch, table.shape[1], eps, shape.first_tail,
-        shape.candidates, BATCH=shape.rows, BATCH_PARTS=shape.batch_parts, SHARED=shape.shared,
+        space.entity_gradients, space.candidate_gradients, space.answered, shape.batch, table.shape[1], eps,
+        shape.first_tail, shape.candidates, BATCH=shape.rows, BATCH_PARTS=shape.batch_parts, SHARED=shape.shared,
+        KVSALL=shape.kvsall,
         DIM=shape.dim, HALF=shape.half, PAD=shape.padded_half, DROPOUT=shape.dropout, ROWWISE=shape.rowwise,
         BF16=shape.bf16, LINES=LINES, AT_ONCE=8, num_warps=shape.wide, **EXACT,
     )  # fmt: skip
@@ -259,8 +307,10 @@ def update_relations(
         _update_relations, ((table.shape[1] if by_id else lines) + 1, shape.trials),
         space.clock, plan, trials, factors, space.rates, table, squares, space.ids, space.order, space.start,
         space.count, space.relation_gradients, space.candidate_gradients, space.row_losses, space.losses,
-        shape.batch, table.shape[1], eps, shape.first_relation, shape.candidates,
-        BATCH=shape.rows, LINES=lines, BY_ID=by_id, PREDICTED=shape.predicted > 0, BATCH_PARTS=shape.batch_parts,
+        space.answered, space.answer_penalties, shape.batch, table.shape[1], eps, shape.first_relation,
+        shape.candidates,
+        BATCH=shape.rows, KVSALL=shape.kvsall, LINES=lines, BY_ID=by_id, PREDICTED=shape.predicted > 0,
+        BATCH_PARTS=shape.batch_parts,
         WIDTH=shape.width, HALF=shape.half, PAD=shape.padded_half, ROWWISE=shape.rowwise,
         WRAP=shape.compose == "rotation", AT_ONCE=64 // shape.wide, SUMMED=_SUMMED, num_warps=8,
         **EXACT,
@@ -270,8 +320,8 @@ def update_relations(
 @triton.jit(do_not_specialize=["rows"])
 def _update_entities(  # type: ignore[no-untyped-def]
     clock, plan, trials, factors, keys, rates, table, squares, ids, positions, negatives, other_positions, seen,
-    order, start, count, entity_gradients, candidate_gradients, batch, rows, eps, first_tail, candidates,
-    BATCH: tl.constexpr, BATCH_PARTS: tl.constexpr, SHARED: tl.constexpr,
+    order, start, count, entity_gradients, candidate_gradients, answered, batch, rows, eps, first_tail, candidates,
+    BATCH: tl.constexpr, BATCH_PARTS: tl.constexpr, SHARED: tl.constexpr, KVSALL: tl.constexpr,
     DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, DROPOUT: tl.constexpr, ROWWISE: tl.constexpr,
     BF16: tl.constexpr, LINES: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -319,6 +369,10 @@ def _update_entities(  # type: ignore[no-untyped-def]
                     ci += more_i
             gr += cr * share
             gi += ci * share
+            if KVSALL:
+                gr, gi = _penalize_answers(
+                    gr, gi, table, row, mine, answered, candidates, trials, factors, DIM, HALF, PAD
+                )
             _adagrad(table, squares, row, gr, gi, mine, rate, eps, low, high, DIM, HALF, PAD, ROWWISE, False, BF16)
     else:
         j = (tile - 2 * BATCH // LINES) * LINES + tl.arange(0, LINES)
@@ -342,15 +396,36 @@ def _update_entities(  # type: ignore[no-untyped-def]
                 )  # fmt: skip
                 gr += cr
                 gi += ci
-            _adagrad(table, squares, row, gr * share, gi * share, mine, rate, eps, low, high, DIM, HALF, PAD, ROWWISE,
-                     False, BF16)  # fmt: skip
+            gr, gi = gr * share, gi * share
+            if KVSALL:
+                gr, gi = _penalize_answers(
+                    gr, gi, table, row, mine, answered, candidates, trials, factors, DIM, HALF, PAD
+                )
+            _adagrad(table, squares, row, gr, gi, mine, rate, eps, low, high, DIM, HALF, PAD, ROWWISE, False, BF16)
+
+
+@triton.jit
+def _penalize_answers(  # type: ignore[no-untyped-def]
+    gr, gi, table, row, live, answered, candidates, trials, factors,
+    DIM: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr,
+):  # fmt: skip
+    """Add the gradient of the penalty on rows as answers of KvsAll."""
+    kind = tl.load(trials + 8)
+    if kind > 0:
+        often = tl.load(answered + row, mask=live, other=0)
+        first, second = load_halves(table, row, often > 0, DIM, HALF, PAD)
+        _, pr, pi = penalty(first, second, kind, tl.load(factors + 2) * often * label_share(answered, candidates))
+        gr += pr
+        gi += pi
+    return gr, gi
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _update_relations(  # type: ignore[no-untyped-def]
     clock, plan, trials, factors, rates, table, squares, ids, order, start, count, gradients, candidate_gradients,
-    row_losses, losses, batch, rows, eps, first_relation, candidates,
-    BATCH: tl.constexpr, LINES: tl.constexpr, BY_ID: tl.constexpr, PREDICTED: tl.constexpr, BATCH_PARTS: tl.constexpr,
+    row_losses, losses, answered, answer_penalties, batch, rows, eps, first_relation, candidates,
+    BATCH: tl.constexpr, KVSALL: tl.constexpr, LINES: tl.constexpr, BY_ID: tl.constexpr, PREDICTED: tl.constexpr,
+    BATCH_PARTS: tl.constexpr,
     WIDTH: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr, ROWWISE: tl.constexpr, WRAP: tl.constexpr,
     AT_ONCE: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
@@ -362,7 +437,15 @@ def _update_relations(  # type: ignore[no-untyped-def]
         for begin in range(0, BATCH, SUMMED):
             i = begin + tl.arange(0, SUMMED)
             total += tl.load(row_losses + trial * BATCH + i, mask=i < BATCH, other=0.0)
-        tl.store(losses + window, tl.sum(total, 0))
+        loss = tl.sum(total, 0)
+        if KVSALL:
+            total = tl.zeros((SUMMED,), tl.float32)
+            for begin in range(0, candidates, SUMMED):
+                i = begin + tl.arange(0, SUMMED)
+                often = tl.load(answered + i, mask=i < candidates, other=0)
+                total += often * tl.load(answer_penalties + trial * candidates + i, mask=often > 0, other=0.0)
+            loss += tl.sum(total, 0) * label_share(answered, candidates)
+        tl.store(losses + window, loss)
     else:
         if BY_ID:
             row, at, length = _find_run(ids + 2 * BATCH, line, LINES, SUMMED)

@@ -205,16 +205,17 @@ class Batches:
 
     def question_runs(self, draw: Draw) -> QuestionRuns:
         """Return `questions` with reciprocals, looked up on the device."""
-        columns, answers, n_tail = self._index_on_device
+        questions, answers = self.questions_on_device
         places = self._places(draw)
-        places = places[torch.argsort((places >= n_tail).to(torch.int8), stable=True)]
-        known, relations, first, count = (column[places] for column in columns)
+        assert self.known is not None
+        places = places[torch.argsort((places >= len(self.known.tail)).to(torch.int8), stable=True)]
+        known, relations, first, count = questions[:, places].unbind(0)
         return QuestionRuns("tail", known, relations, first, count, answers)
 
     @cached_property
-    def _index_on_device(self) -> tuple[list[Tensor], Tensor, int]:
-        """Known entity, relation, first answer and number of answers of every question (each (q,)); all answers; and
-        how many questions are for tails. Those for heads follow, as questions for tails of the inverse relations."""
+    def questions_on_device(self) -> tuple[Tensor, Tensor]:
+        """Known entity, relation, first answer and number of answers of every question, (4, q) int64, and all answers.
+        Questions for heads follow those for tails, as questions for tails of the inverse relations."""
         assert self.known is not None
         tail, head = self.known.tail, self.known.head
         columns = [
@@ -224,7 +225,7 @@ class Batches:
             np.concatenate([np.diff(tail.starts), np.diff(head.starts)]),
         ]
         answers = torch.from_numpy(np.concatenate([tail.answers, head.answers])).to(self.device)
-        return [self._tensor(column) for column in columns], answers, len(tail)
+        return self._tensor(np.stack(columns)), answers
 
     def _draw_at_once(self) -> BatchSampler | None:
         """On a CPU, draw positives and the default kind of negatives in one loop; equals `_negatives`."""

@@ -1,9 +1,10 @@
 """The fused training step: what `loop.train_step` does, as a few kernels replayed from a CUDA graph.
 
-It covers negative sampling with shared negatives drawn uniformly without replacement (the paper's step) and 1vsAll,
-with the softmax or self-adversarial loss, for ComplEx, DistMult, TransE and RotatE with Adagrad; `why_not` names what
-is not covered, and then the unfused implementation runs. Several trials can share every launch (`kernels/step`): same
-graph, seed and batch size, tables of the same shape, and everything that `_shape` takes from the first of them.
+It covers negative sampling with shared negatives drawn uniformly without replacement (the paper's step), 1vsAll and
+KvsAll, with the softmax or self-adversarial loss, for ComplEx, DistMult, TransE and RotatE with Adagrad; `why_not`
+names what is not covered, and then the unfused implementation runs. Several trials can share every launch
+(`kernels/step`): same graph, seed and batch size, tables of the same shape, and everything that `_shape` takes from the
+first of them.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class FusedSteps:
         self.states, self.batches, self.configs = list(states), batches, list(configs)
         device = batches.device
         plan = batches.plan
+        kvsall = configs[0].training == "kvsall"
+        self.examples = batches.questions_on_device if kvsall else (batches.train, batches.train)
         self.plan = torch.tensor([plan.n_examples, plan.total, plan.steps_per_epoch], device=device)
         seed = configs[0].seed
         sides: tuple[Side, Side] = ("head", "tail")
@@ -141,7 +144,7 @@ class FusedSteps:
         return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
     def _launch(self) -> None:
-        given = self.plan, self.keys, self.trials, self.factors, self.batches.train
+        given = self.plan, self.keys, self.trials, self.factors, self.examples
         launch_step(self.space, *given, self.tables, self.squares, ADAGRAD_EPS, self.side_stream)
 
     def _replay(self, steps: int) -> None:
@@ -226,7 +229,8 @@ def _shape(
         dropout=dropout or any(c.dropout_entity or c.dropout_relation for c in configs),
         rowwise=first.optimizer == "row_adagrad",
         products=_PRODUCTS[first.precision],
-        one_vs_all=first.training == "1vsall",
+        one_vs_all=first.training != "negative_sampling",
+        kvsall=first.training == "kvsall",
         predicted=max(c[2] for c in counts),
         adversarial=any(c.loss == "self_adversarial" for c in configs),
         bf16=first.storage == "bf16",
@@ -239,8 +243,8 @@ def _shape(
 def _counts(config: TrainConfig, n_entities: int, n_relations: int) -> Counts:
     """Return the numbers of candidate heads, tails and relations (with reciprocals also their inverses)."""
     heads, tails = config.negatives_head, config.negatives_tail
-    if config.training == "1vsall":
-        heads = tails = n_entities
+    if config.training != "negative_sampling":
+        heads, tails = n_entities, 0 if config.training == "kvsall" else n_entities
     relations = n_relations * (2 if config.reciprocal else 1) if config.relation_prediction else 0
     return min(heads, n_entities), min(tails, n_entities), relations
 
@@ -268,7 +272,8 @@ def _floats_of(config: TrainConfig) -> list[float]:
     adversarial = config.loss == "self_adversarial"
     scales = [1.0 / (1.0 - rate) for rate in (config.dropout_entity, config.dropout_relation)]
     return [*scales, config.penalty_entity, config.penalty_relation,
-            config.relation_prediction, config.margin, config.temperature if adversarial else -1.0]  # fmt: skip
+            config.relation_prediction, config.margin, config.temperature if adversarial else -1.0,
+            config.label_smoothing]  # fmt: skip
 
 
 def _penalty(config: TrainConfig, table: str) -> int:
@@ -291,7 +296,7 @@ _OLDEST, _OLDEST_DOT = (7, 5), (8, 0)  # lowest compute capabilities; Triton's d
 _broken: dict[tuple[Any, ...], str] = {}  # kernels that could not be compiled or loaded, and why
 _COVERED: dict[str, tuple[Any, ...]] = {
     "model": tuple(_COMPOSE),
-    "training": ("negative_sampling", "1vsall"),
+    "training": ("negative_sampling", "1vsall", "kvsall"),
     "loss": ("softmax", "self_adversarial"),
     "negatives_shared": (True,),
     "negatives_replacement": (False,),
@@ -317,8 +322,14 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
     for name, covered in _COVERED.items():
         if getattr(config, name) not in covered:
             reasons.append(f"{name}={getattr(config, name)} is not {' or '.join(map(str, covered))}")
-    if not multiplies and config.training == "1vsall":
-        reasons.append(f"training=1vsall with a distance model ({config.model}) needs a score for every entity")
+    if not multiplies and config.training != "negative_sampling":
+        reasons.append(
+            f"training={config.training} with a distance model ({config.model}) needs a score for every entity"
+        )
+    if config.training == "kvsall" and config.precision != "bf16":
+        reasons.append(f"training=kvsall with precision={config.precision}: its products are bf16 only")
+    if config.training == "kvsall" and (config.dropout_entity or config.dropout_relation):
+        reasons.append("training=kvsall with dropout")
     if config.relation_prediction and config.model == "rotate":
         reasons.append("relation_prediction is above 0 with model=rotate")
     if config.relation_prediction and config.model == "transe" and config.reciprocal:
