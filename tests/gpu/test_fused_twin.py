@@ -61,7 +61,7 @@ QUESTIONS: dict[str, Settings] = {
     "plain": {},
     "smoothed": {"label_smoothing": 0.1, "penalty": "l3", "penalty_entity": 0.05, "penalty_relation": 0.1},
     "reciprocal": {"reciprocal": True, "label_smoothing": 0.3, "optimizer": "row_adagrad", "penalty": "n3",
-                   "penalty_entity": 0.05, "storage": "bf16"},
+                   "penalty_entity": 0.05},
 }  # fmt: skip
 COARSE: dict[str, Settings] = {
     "complex": {"penalty": "l3", "penalty_entity": 0.05},
