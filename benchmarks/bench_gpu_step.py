@@ -253,14 +253,14 @@ def launches(fused: FusedSteps) -> dict[str, Callable[[], object]]:
     space, plan, trials, factors, tables = fused.space, fused.plan, fused.trials, fused.factors, fused.tables
     known, keys, (entity_squares, relation_squares) = (space, plan, trials, factors), fused.keys, fused.squares
     calls: dict[str, Callable[[], object]] = {
-        "draw": lambda: drawing.draw(space, plan, keys, trials, factors, fused.batches.train, *tables),
+        "draw": lambda: drawing.draw(space, plan, keys, trials, factors, fused.examples, *tables),
         "order": lambda: drawing.order(space),
     }
     if fused.shape.by_products:
         calls |= {
             "score": lambda: products.score_products(space, trials, factors),
             "merge": lambda: products.merge_products(space, plan, trials, factors),
-            "weigh": lambda: products.weigh_products(space, trials),
+            "weigh": lambda: products.weigh_products(space, trials, factors),
             "pulls": lambda: products.query_products(space, trials),
             "spread": lambda: products.candidate_products(space, trials),
         }
@@ -276,8 +276,9 @@ def launches(fused: FusedSteps) -> dict[str, Callable[[], object]]:
             "pulls": lambda: scoring.query_gradient_distance(space, trials),
             "spread": lambda: scoring.candidate_gradient_distance(space, trials),
         }
+    gradients = updating.question_gradients if fused.shape.kvsall else updating.triple_gradients
     return calls | {
-        "ends": lambda: updating.triple_gradients(space, plan, trials, factors, *tables),
+        "ends": lambda: gradients(space, plan, trials, factors, *tables),
         "relations": lambda: updating.update_relations(*known, tables[1], relation_squares, ADAGRAD_EPS),
         "entities": lambda: updating.update_entities(*known, keys, tables[0], entity_squares, ADAGRAD_EPS),
     }

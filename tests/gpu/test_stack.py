@@ -73,6 +73,29 @@ def test_alone_among_8_and_among_64_a_trial_is_the_same(model: str, precision: s
     assert "diverged at step" in sixty_four[5]["error"] and sixty_four[5]["epoch"] < 12.3
 
 
+def test_trials_of_questions_are_the_same_alone_and_among_8() -> None:
+    data, none = TrainingData(graph(), CUDA), {"dropout_entity": 0.0, "dropout_relation": 0.0}
+    configs = [config_of(i, training="kvsall", label_smoothing=0.1 * (i % 3), **none) for i in range(8)]
+    assert all(uses_fused_step(c, CUDA) for c in configs)
+    together = {n: seen(e) for n, e in run(data, configs).items()}
+    for number in range(8):
+        assert seen(run(data, [configs[number]])[number]) == together[number], number
+    assert "diverged at step" in together[5]["error"]
+
+
+def test_the_memory_plan_of_questions_holds() -> None:
+    data = TrainingData(graph(50_000, 400_000, 60, 5000), CUDA)
+    config = config_of(0, training="kvsall", dim=512, batch_size=1024, epochs=0.2, valid_every=0.1, dropout_entity=0.0,
+                       dropout_relation=0.0, schedule="constant", warmup_epochs=0.0, lr=0.1)  # fmt: skip
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    assert not any(isinstance(e, Exception) for e in run(data, [config]).values())
+    used, planned = torch.cuda.max_memory_allocated() - before, data.plan_memory([config]).device
+    print(f"\nplanned {planned:,} bytes, used {used:,}: {used / planned:.4f}; {data.plan_memory([config]).sentence()}")
+    assert 0.85 * planned < used < 1.05 * planned
+
+
 def test_a_neighbor_that_diverges_late_and_one_out_of_patience_leave_and_the_rest_goes_on() -> None:
     data = TrainingData(graph(), CUDA)
     configs = [config_of(i, epochs=30.0, valid_every=3.0) for i in range(6)]
