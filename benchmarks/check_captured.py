@@ -28,6 +28,8 @@ from grash.training.config import TrainConfig
 RECIPES: dict[str, dict[str, Any]] = {
     "1vsall": {"training": "1vsall", "dim": 256, "reciprocal": True, "penalty": "n3", "penalty_entity": 0.05,
                "penalty_relation": 0.05, "lr": 0.1, "epochs": 20},
+    "kvsall": {"training": "kvsall", "dim": 256, "reciprocal": True, "label_smoothing": 0.1, "penalty": "n3",
+               "penalty_entity": 0.01, "penalty_relation": 0.01, "lr": 0.1, "epochs": 20},
     "500 + 500": {"dim": 128, "negatives_head": 500, "negatives_tail": 500, "lr": 0.1, "epochs": 30},
 }  # fmt: skip
 

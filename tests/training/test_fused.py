@@ -119,7 +119,9 @@ def test_uncovered_settings_are_named():
     assert "relation_prediction is above 0 with model=transe and reciprocal" in why_not(both_ways, CPU)
 
 
-def test_questions_are_covered_with_bf16_products_and_without_dropout():
+def test_questions_are_covered_if_asked_for_with_bf16_products_and_without_dropout(monkeypatch):
+    assert "GRASH_KERNELS=triton uses it" in why_not(TrainConfig(training="kvsall"), CPU)[-1]
+    monkeypatch.setenv("GRASH_KERNELS", "triton")
     config = TrainConfig(training="kvsall", label_smoothing=0.1, penalty="l3", penalty_entity=0.1)
     assert why_not(config, CPU) == why_not(TrainConfig(), CPU)
     assert why_not(config.changed(precision="tf32"), CPU)[1:] == [

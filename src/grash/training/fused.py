@@ -10,6 +10,7 @@ first of them.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -328,6 +329,10 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
         )
     if config.training == "kvsall" and config.precision != "bf16":
         reasons.append(f"training=kvsall with precision={config.precision}: its products are bf16 only")
+    if config.training == "kvsall" and os.environ.get("GRASH_KERNELS") != "triton":
+        reasons.append(
+            "training=kvsall was not compared with the unfused step on a GPU yet; GRASH_KERNELS=triton uses it"
+        )
     if config.training == "kvsall" and (config.dropout_entity or config.dropout_relation):
         reasons.append("training=kvsall with dropout")
     if config.relation_prediction and config.model == "rotate":
