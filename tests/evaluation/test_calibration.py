@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 import grash
 from grash.api.model import Prediction, probability_meaning
 from grash.errors import FormatError, InputError
-from grash.evaluation.calibration import Calibration, Reliability, Weights, calibrate, held_out_answers
+from grash.evaluation.calibration import (
+    Calibration,
+    Reliability,
+    Weights,
+    _features,
+    _fit,
+    _judge,
+    calibrate,
+    held_out_answers,
+)  # fmt: skip
 from grash.files import write_checksums
 from grash.kernels.count_above import LogSums
 from grash.report.charts import reliability
@@ -72,6 +81,67 @@ def test_held_out_answers_are_those_of_a_plain_loop():
             order = sorted(kept, key=lambda i, scores=scores: (-scores[i], i))[:10]
             expected += [(float(scores[i]), tuple(triples[i]) in held, i == order[0]) for i in order]
     assert list(zip(found.scores.tolist(), found.right.tolist(), found.is_first.tolist())) == expected
+
+
+def drawn(n_relations, n_questions, spread, seed):
+    """Return features, right, counts and groups of questions with ten answers each, and their true probabilities."""
+    generator = np.random.default_rng(seed)
+    own = np.array([-1.0, 1.5, 0.5]) + spread * generator.normal(size=(n_relations, 3))
+    groups = np.repeat(generator.integers(0, n_relations, n_questions), 10)
+    features = np.concatenate([np.ones((len(groups), 1)), generator.normal(size=(len(groups), 2))], 1)
+    chances = 1 / (1 + np.exp(-(features * own[groups]).sum(1)))
+    return features, generator.random(len(groups)) < chances, np.ones(len(groups)), groups, chances
+
+
+def distance(n_relations, n_questions, spread):
+    features, right, counts, groups, chances = drawn(n_relations, n_questions, spread, 0)
+    return np.abs(_judge(_fit(features, right, counts, groups, 10.0), features, groups) - chances).mean()
+
+
+def test_weights_are_drawn_together_as_far_as_relations_are_alike():
+    gaps = []
+    for spread in (0.0, 2.0):
+        features, right, counts, groups, _ = drawn(30, 900, spread, 1)
+        mean, own = _fit(features, right, counts, groups, 10.0)
+        gaps.append(np.std([weights - mean for weights in own.values()]))
+    assert gaps[0] < 0.3 and gaps[1] > 1.2  # true: 0 and 2
+    assert distance(30, 900, 0.0) < 0.03 and distance(30, 900, 2.0) < 0.06
+
+
+def test_one_relation_and_few_questions_are_enough_for_weights():
+    assert distance(1, 500, 0.5) < 0.03
+    assert distance(20, 20, 0.5) < 0.2
+    features, _, counts, groups, _ = drawn(4, 20, 0.5, 0)
+    for right in (features[:, 1] > 0, features[:, 1] < 0, np.arange(200) < 1):  # told apart, the wrong way, one right
+        mean, own = _fit(features, right, counts, groups, 10.0)
+        assert np.isfinite(mean).all() and np.isfinite(list(own.values())).all()
+    same, right = features[:, [0, 1, 1]], features[:, 1] < -0.5  # with the order kept, only the share of right is left
+    found = _judge(_fit(same, right, counts, groups, 0.5), same, groups)
+    assert found == pytest.approx(right.mean(), abs=0.15)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 5), st.floats(0.1, 4), st.sampled_from([-5.0, -1.0, 0.0, 2.0]), st.integers(0, 2**32 - 1))
+def test_no_fit_gives_a_better_answer_a_lower_probability(n_groups, temperature, effect, seed):
+    generator = np.random.default_rng(seed)
+    scores = -np.sort(-generator.normal(scale=3, size=(40, 10)), 1)
+    sums = np.repeat(np.logaddexp.reduce(scores / temperature, 1), 10)
+    mean, std = float(scores.mean()), float(scores.std())
+    features = _features(scores.reshape(-1), sums, temperature, mean, std)
+    right = generator.random(400) < 1 / (1 + np.exp(-effect * (features[:, 2] - 1)))
+    groups = np.repeat(generator.integers(0, n_groups, 40), 10)
+    counts = 1 / (1 + np.arange(400) % 10)
+    fitted = _fit(features, right, counts, groups, std / (4 * temperature))
+    for asked in (groups, np.full(400, -1)):  # a group of its own, and one that the fit has not seen
+        found = _judge(fitted, features, asked).reshape(40, 10)
+        assert (found[:, :-1] - found[:, 1:]).min() > -1e-9
+
+
+def test_an_answer_counts_as_one_over_its_rank():
+    dataset = rings()
+    found = held_out_answers(model_of(dataset).kge, dataset, "valid", sample=None, seed=0, temperatures=(1.0,))
+    ranks = np.concatenate([1 + np.arange(n) for n in np.bincount(found.questions)])
+    assert found.counts == pytest.approx(1 / ranks)
 
 
 def test_a_record_survives_json(world):

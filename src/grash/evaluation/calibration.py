@@ -3,9 +3,10 @@
 `calibrate` asks the questions of a split, valid by default, and looks at the first ten answers of each. Every known
 answer of another split is left out, so what is neither in the split nor known counts as wrong (docs/decisions/0058).
 A logistic regression then turns two numbers into a probability: the score of the answer, and its share in a softmax
-over all candidates. Each side of each relation has its own weights, drawn towards those of all relations where there
-is little data. `Reliability` compares probabilities with what was right; that of a `Calibration` is cross-fitted: the
-weights that judge a question were fitted without it.
+over all candidates. Each side of each relation has its own weights, drawn towards the mean of all relations where there
+is little data. How far is learnt from how much relations differ (docs/decisions/0068). `Reliability` compares
+probabilities with what was right; that of a `Calibration` is cross-fitted: the weights that judge a question were
+fitted without it.
 
 Letters: n answers, B questions, E entities.
 """
@@ -42,8 +43,8 @@ _FEW = 250  # questions per side that the temperature is chosen with
 _RANKED, _RANKED_FEW = 3, 25  # triples ranked in the time of asking for both sides of one (CPU: 1.1-3.1, 12-25)
 _QUESTIONS = 256  # asked together
 _FOLDS = 5
-_RIDGE = 1.0  # draws the weights of a relation to those of all relations
-_NEWTON_STEPS = 25
+_STEPS = 25  # of Newton's method
+_ROUNDING = 1e-9
 _LIMIT = 1e-6  # a share stays this far from 1
 _TEMPERATURES = tuple(round(2.0 ** (i / 2), 4) for i in range(-6, 7))
 
@@ -109,7 +110,7 @@ class Calibration:
     temperature: float  # of the softmax
     score_mean: float  # scores are standardized with these two
     score_std: float
-    weights: Weights  # of all relations together
+    weights: Weights  # of relations without questions: the mean of all relations
     of_relation: dict[str, Weights]  # of "tail 5", the side asked and the id of a relation
     first: Reliability  # of the first answers, cross-fitted
     answers: Reliability  # of the first ten answers, cross-fitted
@@ -178,20 +179,15 @@ def calibrate(
         few = held_out_answers(model, dataset, split, sample=min(sample or _FEW, _FEW), seed=seed)
         if not _is_enough(few):
             return None
-        temperature = _temperature(few)
+        temperature = _temperature(few, seed)
     held = held_out_answers(model, dataset, split, sample=sample, seed=seed, temperatures=(temperature,))
     if not _is_enough(held):
         return None
     mean, std = _scale(held)
     most = std / (4 * temperature)
     features = _features(held.scores, held.log_sums_at(temperature), temperature, mean, std)
-    everywhere, by_group = _fit(features, held.right, held.groups, most)
-    fold = np.random.default_rng(seed).integers(0, _FOLDS, held.n_questions)[held.questions]
-    crossed = np.empty(len(features))
-    for i in range(_FOLDS):
-        others = fold != i
-        fitted = _fit(features[others], held.right[others], held.groups[others], most)
-        crossed[~others] = _judge(fitted, features[~others], held.groups[~others])
+    everywhere, by_group = _fit(features, held.right, held.counts, held.groups, most)
+    crossed = _cross_fitted(held, features, most, seed)
     names = {group: f"{SIDES[group % 2]} {group // 2}" for group in by_group}
     return Calibration(
         split=split, n_questions=held.n_questions, temperature=temperature, score_mean=mean, score_std=std,
@@ -235,6 +231,12 @@ class HeldOutAnswers:
     log_sums: Floats  # (temperatures, questions)
     temperatures: tuple[float, ...]
     n_questions: int
+
+    @property
+    def counts(self) -> Floats:
+        """(n,) how much each answer counts in a regression: 1 / its rank in the list of its question."""
+        places = np.arange(len(self.scores))
+        return 1 / (1 + places - np.maximum.accumulate(np.where(self.is_first, places, 0)))
 
     def log_sums_at(self, temperature: float) -> Floats:
         """Return (n,) the log-sums of the answers' questions."""
@@ -308,15 +310,26 @@ def _is_enough(held: HeldOutAnswers) -> bool:
     return held.n_questions >= MIN_QUESTIONS <= min(held.right.sum(), (~held.right).sum())
 
 
-def _temperature(held: HeldOutAnswers) -> float:
-    """Return the temperature with which one regression for all relations has the largest likelihood."""
+def _temperature(held: HeldOutAnswers, seed: int) -> float:
+    """Return the temperature with the smallest log loss, cross-fitted, in which answers count as in a regression."""
     mean, std = _scale(held)
     losses = []
     for temperature in held.temperatures:
         features = _features(held.scores, held.log_sums_at(temperature), temperature, mean, std)
-        found = _logistic(features @ _regression(features, held.right, np.zeros(3), 1.0, std / (4 * temperature)))
-        losses.append(-np.log(np.where(held.right, found, 1 - found)).mean())
+        found = _cross_fitted(held, features, std / (4 * temperature), seed)
+        losses.append(-(held.counts * np.log(np.where(held.right, found, 1 - found))).sum())
     return held.temperatures[int(np.argmin(losses))]
+
+
+def _cross_fitted(held: HeldOutAnswers, features: Floats, most: float, seed: int) -> Floats:
+    """Return the probabilities (n,), each by weights that were fitted without the questions of its fold."""
+    fold = np.random.default_rng(seed).integers(0, _FOLDS, held.n_questions)[held.questions]
+    counts, found = held.counts, np.empty(len(features))
+    for i in range(_FOLDS):
+        own, others = fold == i, fold != i
+        fitted = _fit(features[others], held.right[others], counts[others], held.groups[others], most)
+        found[own] = _judge(fitted, features[own], held.groups[own])
+    return found
 
 
 def _scale(held: HeldOutAnswers) -> tuple[float, float]:
@@ -331,34 +344,50 @@ def _features(scores: Floats, log_sums: Floats, temperature: float, mean: float,
 
 
 def _fit(
-    features: Floats, right: NDArray[np.bool_], groups: NDArray[np.int64], most: float
+    features: Floats, right: NDArray[np.bool_], counts: Floats, groups: NDArray[np.int64], most: float
 ) -> tuple[Floats, dict[int, Floats]]:
-    """Return the weights (3,) of all answers, and those of each group, drawn towards them."""
-    everywhere = _regression(features, right, np.zeros(3), 1.0, most)
-    order = np.argsort(groups, kind="stable")
-    found, starts = np.unique(groups[order], return_index=True)
-    parts = zip(found.tolist(), np.split(order, starts[1:]))
-    return everywhere, {g: _regression(features[rows], right[rows], everywhere, _RIDGE, most) for g, rows in parts}
+    """Return the mean weights (3,), and the weights of each group: logistic regressions that learn from each other.
 
-
-def _regression(features: Floats, right: NDArray[np.bool_], prior: Floats, ridge: float, most: float) -> Floats:
-    """Return weights (3,) of a logistic regression, by Newton's method.
-
-    The weight of the score may be negative: a question with high scores everywhere is then less certain. It stays
-    above −`most` times the weight of the share, so that a better answer to a question never has a lower probability.
+    Weights of groups have a normal distribution. Each step is one of Newton's method for all groups, at most 1 long,
+    with new estimates of the mean and the covariance of this distribution (EM). The mean has a standard normal prior.
+    The covariance counts one more group, which differs by 1 from the mean: so it is near 1 where there are few groups.
     """
-    weights = prior.copy()
-    for _ in range(_NEWTON_STEPS):
-        p = _logistic(features @ weights)
-        gradient = features.T @ (p - right) + ridge * (weights - prior)
-        curvature = (features * (p * (1 - p))[:, None]).T @ features + ridge * np.eye(3)
-        step = np.linalg.solve(curvature, gradient)
-        weights = weights - step
-        weights[1] = max(weights[1], 0.0)
-        weights[2] = max(weights[2], -most * weights[1])
-        if np.abs(step).max() < 1e-8:
-            break
-    return weights
+    order = np.argsort(groups, kind="stable")
+    features, right, counts = features[order], right[order], counts[order]
+    names, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
+    squares, one = features[:, :, None] * features[:, None, :], np.eye(3)
+    weights, mean, covariance = np.zeros((len(names), 3)), np.zeros(3), one
+    for _ in range(_STEPS):
+        p = _logistic((features * np.repeat(weights, sizes, 0)).sum(1))
+        precision = np.linalg.inv(covariance)
+        gradients = np.add.reduceat(features * (counts * (p - right))[:, None], starts) + (weights - mean) @ precision
+        curvatures = np.add.reduceat(squares * (counts * p * (1 - p))[:, None, None], starts) + precision
+        steps = np.linalg.solve(curvatures, gradients[:, :, None])[:, :, 0]
+        weights = weights - steps / np.maximum(1, np.linalg.norm(steps, axis=1, keepdims=True))
+        weights = _ordered(weights, curvatures, most)
+        posterior = np.linalg.inv(curvatures)  # the covariance of each group's weights
+        known = (precision - precision @ posterior @ precision).sum(0) + one  # about the mean, from all answers
+        mean = mean + np.linalg.solve(known, precision @ (weights - mean).sum(0) - mean)
+        gaps = weights - mean
+        covariance = (gaps.T @ gaps + posterior.sum(0) + one) / (len(names) + 1)
+    return _ordered(mean[None], known[None], most)[0], dict(zip(names.tolist(), weights))
+
+
+def _ordered(weights: Floats, curvatures: Floats, most: float) -> Floats:
+    """Return the weights (G, 3) nearest to these with which a better answer to a question has no lower probability.
+
+    The weight of the share is not negative. That of the score may be: a question with high scores everywhere is then
+    less certain. It stays above −`most` times the weight of the share. curvatures (G, 3, 3): the metric of "nearest".
+    """
+    bounds = np.array([[0, 1, 0], [0, most, 1]])  # products with weights are not negative
+    found = weights.copy()
+    for equal in (bounds[:1], bounds[1:], bounds):  # these products become 0
+        rows = (found @ bounds.T < -_ROUNDING).any(1) & (weights @ equal.T < 0).any(1)
+        ways = np.linalg.inv(curvatures[rows]) @ equal.T
+        sizes = np.linalg.solve(equal @ ways, (weights[rows] @ equal.T)[:, :, None])
+        found[rows] = weights[rows] - (ways @ sizes)[:, :, 0]
+    share = np.maximum(found[:, 1], 0)
+    return np.stack([found[:, 0], share, np.maximum(found[:, 2], -most * share)], 1)
 
 
 def _judge(fitted: tuple[Floats, dict[int, Floats]], features: Floats, groups: NDArray[np.int64]) -> Floats:
