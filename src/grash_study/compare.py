@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grash.errors import ConfigError
-from grash.files import atomic_file
 from grash_study.methods import Method, Trace
 from grash_study.pages import Page, Rows, Series, Value, bar_plot, line_plot, with_interval, write_page
 from grash_study.recorded import Recorded
@@ -206,11 +205,11 @@ def write_methods_page(
     meta, bench = found.bench.table.meta, found.bench
     name = _file_name(found, kind, label, pool_name(bench))
     page = Page(name, _TITLES[kind].format(bench.name, label=label), command, _machines([found]), raw=_raw(found))
+    page.more[".parquet"] = _seeds(found)
     page.add(
         f"{meta['model']}, d = {meta['dim']}, E = {meta['epochs']:g}, space `{meta.get('label', meta['space'])}`: "
         f"{bench.n} configurations, {found.seeds:,} seeds, B = {found.budget:g} full runs. Compared with "
-        f"**{found.reference}** seed by seed; what every seed picked: [{name}.parquet]({name}.parquet). "
-        + _caveat(str(bench.n), found.seeds),
+        f"**{found.reference}** seed by seed; the Parquet file has what every seed picked. " + _caveat(str(bench.n), found.seeds),
         summary(found),
         *([(f"{name}-curves", _curves(found), "Test MRR of the incumbent by cost")] if kind == "methods" else []),
         (f"{name}-gains", _gains(found), "Gain in test MRR over the reference"),
@@ -220,7 +219,6 @@ def write_methods_page(
         _rounds(found),
         _EXPLAINED,
     )
-    _write_seeds(found, Path(folder) / f"{name}.parquet")
     return write_page(page, folder)
 
 
@@ -374,16 +372,8 @@ def _raw(found: Comparison) -> Rows:
     return Rows(_RAW, tuple(rows))
 
 
-def _write_seeds(found: Comparison, path: Path) -> None:
-    """Write a row per method and seed: what was picked, its cost and test MRR, and that of the best at hand."""
-    import polars as pl
-
-    parts = [
-        pl.DataFrame(
-            {"method": [r.name] * found.seeds, "seed": range(found.seeds), "pick": r.picks, "cost": r.costs,
-             "test_mrr": r.picked, "best_at_hand": r.best}
-        )
-        for r in found.all_rows
-    ]  # fmt: skip
-    with atomic_file(path) as aside:
-        pl.concat(parts).write_parquet(aside, compression="zstd")
+def _seeds(found: Comparison) -> Rows:
+    """Return a row per method and seed: what was picked, its cost and test MRR, and that of the best at hand."""
+    columns = ((r.name, zip(*(c.tolist() for c in (r.picks, r.costs, r.picked, r.best)))) for r in found.all_rows)
+    rows = tuple((name, seed, *numbers) for name, seeds in columns for seed, numbers in enumerate(seeds))
+    return Rows(("method", "seed", "pick", "cost", "test_mrr", "best_at_hand"), rows)

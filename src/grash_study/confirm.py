@@ -34,7 +34,7 @@ from grash_study.recorded import Recorded
 from grash_study.run import device_name
 from grash_study.searches import round_record, round_seconds, run_missing, search_folder
 from grash_study.statistics import mean_interval
-from grash_study.store import TESTED, Store
+from grash_study.store import TESTED, Store, short
 
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, device=, source=, **settings)
 _SET_BY_STUDY = ("models", "seed", "final_train")
@@ -174,7 +174,7 @@ def identity(settings: SearchSettings, n_entities: int, n_train: int | None = No
     given = settings.model_dump(mode="json")
     given["space"] = [as_dict(space_for(settings, model, n_entities, n_train)) for model in settings.models]
     drawn = [c.values for c in make_configurations(settings, n_entities, settings.n_trials, n_train=n_train)]
-    content = _normalized({"settings": given, "configurations": drawn})
+    content = short({"settings": given, "configurations": drawn}, _DIGITS)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -227,7 +227,7 @@ def run_method(one: Wanted, dataset: Dataset, folder: Path, *, device: str) -> d
     assert method is not None and isinstance(method.run, str)
     pool = make_pool(
         dataset, n=POOL, model=one.model, dim=s.dim, epochs=s.max_epochs, space=s.space, seed=one.seed,
-        label=None if isinstance(s.space, str) else "space", fixed=s.fixed,
+        fixed=s.fixed,
     )  # fmt: skip
     store = pool.store(folder)  # of this search alone
     live = Live(StudyGraphs(pool), store, technique=TECHNIQUES.get(method.run, "core-order"), device=device)
@@ -312,15 +312,6 @@ def _machine_failed(state: SearchState) -> bool:
     return any(r.status in MACHINE_FAULTS for r in ((state.final,) if state.final is not None else last))
 
 
-def _normalized(content: Any) -> Any:
-    """Return content with numbers of few digits."""
-    if isinstance(content, float):
-        return float(f"{content:.{_DIGITS}g}")
-    if isinstance(content, dict):
-        return {k: _normalized(v) for k, v in content.items()}
-    return [_normalized(value) for value in content] if isinstance(content, list | tuple) else content
-
-
 @dataclass(frozen=True)
 class Column:
     """The searches of one candidate and model."""
@@ -339,13 +330,10 @@ class Column:
 
 def columns_of(wanted: Sequence[Wanted], store: Store) -> list[Column]:
     """Return the columns model by model, the candidates in their order."""
-    grouped: dict[tuple[str, str], list[Wanted]] = {}
-    for one in wanted:
-        grouped.setdefault((one.model, one.candidate.name), []).append(one)
     found = []
     for model in dict.fromkeys(one.model for one in wanted):
         for name in dict.fromkeys(one.candidate.name for one in wanted):
-            mine = grouped[model, name]
+            mine = [one for one in wanted if (one.model, one.candidate.name) == (model, name)]
             records = {one.seed: store.searches[one.name] for one in mine if one.name in store.searches}
             found.append(Column(mine[0].candidate, model, mine[0].settings, records, len(mine)))
     return found

@@ -86,12 +86,6 @@ def write_page(page: Page, folder: Path) -> Path:
     return path
 
 
-def share_text(share: float) -> str:
-    """Return 1/64 as a fraction; other shares with three digits."""
-    whole = 1 / share
-    return "1" if share == 1 else f"1/{round(whole)}" if abs(whole - round(whole)) < 1e-6 else f"{share:.3g}"
-
-
 def with_interval(value: float | None, low: float | None, high: float | None, digits: int = 2) -> str | None:
     """Return a number with its interval, or None."""
     if value is None:

@@ -89,9 +89,7 @@ def make_pool(
     seed: int = 0,
     fixed: Mapping[str, Any] | None = None,
 ) -> Pool:
-    """Return the first n configurations of a space. fixed: training settings that are not searched."""
-    if label is None and not isinstance(space, str):
-        raise ConfigError("The space of a study was given as parameters: also give a label, for its file names.")
+    """Return the first n configurations of a space. label: its name in file names. fixed: settings not searched."""
     settings = make_settings(
         {
             "models": (model,), "dim": dim, "max_epochs": epochs, "n_trials": n, "seed": seed, "proposals": "random",
@@ -112,7 +110,7 @@ def make_pool(
                 f"Configuration {c.number} has training=kvsall, whose epochs count queries, and a study counts "
                 f"triples: give a space without it."
             )
-    names = [label or str(space), *(f"{name}.{value}" for name, value in sorted(settings.fixed.items()))]
+    names = [label or (space if isinstance(space, str) else "space"), *(f"{name}.{value}" for name, value in sorted(settings.fixed.items()))]
     return Pool(dataset, settings, "-".join(names), tuple(configurations))
 
 

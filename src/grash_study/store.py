@@ -33,12 +33,13 @@ _PACKED = ".xz"
 _MAY_DIFFER = ("grash",)  # entries of the first line: results of an older version still count
 _MAX_FAILURES = 2  # a training that failed so often is not tried again
 _CLOSE = 1e-8
+DIGITS = 9  # of the numbers in a store
 Share = Annotated[float, Field(gt=0, le=1 + _CLOSE)]
 
 
-def rounded(share: float) -> float:
+def rounded(share: float, digits: int = DIGITS) -> float:
     """Return a share of epochs or triples as a store writes it, so that what is read equals what was asked for."""
-    return float(f"{share:.9g}")
+    return float(f"{share:.{digits}g}")
 
 
 HALVES = tuple(2.0**-i for i in range(6, -1, -1))  # 1/64 … 1
@@ -99,7 +100,7 @@ class Entry:
         """Return the validation MRR at this share of the epochs: 0 once diverged, None if it was not validated."""
         if self.diverged_by(mark):
             return 0.0
-        return next((mrr for e, mrr, _ in self.curve if math.isclose(e, mark, rel_tol=_CLOSE)), None)
+        return next((mrr for e, mrr, _ in self.curve if rounded(e) == rounded(mark)), None)
 
     def score(self, mark: float) -> float | None:
         """Return the score of a trial that trains so far: the better of its validations at half and end."""
@@ -115,13 +116,12 @@ class Entry:
 
     def covers(self, cell: Cell) -> bool:
         """Whether it has all that the cell asks for, or it cannot be had. Another machine may have more memory."""
-        if self.status == "memory" or (self.number, self.technique) != (cell.number, cell.technique):
-            return False
-        if not math.isclose(self.fraction, cell.fraction, rel_tol=_CLOSE):
+        same = (self.number, self.technique, self.fraction) == (cell.number, cell.technique, cell.fraction)
+        if self.status == "memory" or not same:
             return False
         if not self.worked:
             return self.status == "impossible" or self.failures >= _MAX_FAILURES
-        return all(has_mark(self.marks, m) for m in cell.marks)
+        return set(cell.marks) <= set(self.marks)
 
 
 _ENTRY = TypeAdapter(Entry)
@@ -136,17 +136,9 @@ def cells_on(
     return [Cell(number, technique, rounded(fraction), marks) for number in numbers]
 
 
-def has_mark(marks: Iterable[float], mark: float) -> bool:
-    return any(math.isclose(m, mark, rel_tol=_CLOSE) for m in marks)
-
-
 def merged_marks(*several: Iterable[float]) -> tuple[float, ...]:
     """Return all marks up to 1, each once, ascending."""
-    found: list[float] = []
-    for mark in sorted(m for marks in several for m in marks):
-        if 0 < mark <= 1 + _CLOSE and not (found and math.isclose(found[-1], mark, rel_tol=_CLOSE)):
-            found.append(rounded(min(mark, 1.0)))
-    return tuple(found)
+    return tuple(sorted({rounded(m) for marks in several for m in marks if 0 < rounded(m) <= 1}))
 
 
 class Store:
@@ -308,13 +300,13 @@ def merge_stores(into: Path, *others: Path) -> dict[str, int]:
     return found
 
 
-def short(content: Any) -> Any:
-    """Return JSON-able content with floats of 9 digits, to keep stores small."""
+def short(content: Any, digits: int = DIGITS) -> Any:
+    """Return JSON-able content with floats of so many digits, to keep stores small."""
     if isinstance(content, float):
-        return rounded(content) if math.isfinite(content) else None
+        return rounded(content, digits) if math.isfinite(content) else None
     if isinstance(content, dict):
-        return {key: short(value) for key, value in content.items()}
-    return [short(value) for value in content] if isinstance(content, list | tuple) else content
+        return {key: short(value, digits) for key, value in content.items()}
+    return [short(value, digits) for value in content] if isinstance(content, list | tuple) else content
 
 
 def _content(path: Path) -> bytes:
@@ -329,7 +321,7 @@ def _content(path: Path) -> bytes:
 
 def _has_more(new: Entry, old: Entry | None) -> bool:
     """Whether an entry has something that the existing one lacks."""
-    return old is None or (new.worked and not (old.worked and all(has_mark(old.marks, m) for m in new.marks)))
+    return old is None or (new.worked and not (old.worked and set(new.marks) <= set(old.marks)))
 
 
 def _combined(new: Entry, old: Entry | None) -> Entry:
@@ -339,7 +331,7 @@ def _combined(new: Entry, old: Entry | None) -> Entry:
     if not new.worked:
         return old if old.worked else replace(new, failures=new.failures + old.failures)
     best, other = (new, old) if new.marks[-1] >= old.marks[-1] else (old, new)
-    more = [p for p in other.curve if not has_mark(best.marks, p[0]) and (best.failed is None or p[0] < best.failed)]
+    more = [p for p in other.curve if p[0] not in best.marks and (best.failed is None or p[0] < best.failed)]
     marks = merged_marks(best.marks, (e for e, _, _ in more))
     return replace(best, marks=marks, curve=tuple(sorted((*best.curve, *more))))
 

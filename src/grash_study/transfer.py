@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from statistics import median_low
 from typing import Any, Literal
 
 from grash.errors import ConfigError
-from grash_study.pages import Page, Rows, Series, Value, line_plot, share_text, with_interval
+from grash_study.pages import Page, Rows, Series, Value, line_plot, with_interval
 from grash_study.statistics import LEARNS, Correlation, rho_difference, spearman
 from grash_study.store import HALVES, Cell, Entry, Store, Technique, cells_on, rounded
 
@@ -201,7 +202,7 @@ def _plot(found: list[Found], which: str, reductions: Sequence[Reduction]) -> st
     low = min((v for s in series for p in s.points for v in p[1:] if v is not None), default=0.0)
     return line_plot(
         series, title="Rank correlation with full training", x_label="budget: share of a full run's cost",
-        y_label="Spearman's ρ", xs=[(b, share_text(b)) for b in BUDGETS], log_x=True,
+        y_label="Spearman's ρ", xs=[(b, str(Fraction(b))) for b in BUDGETS], log_x=True,
         y_range=(min(0.9, math.floor(low * 10) / 10), 1.02),
     )  # fmt: skip
 
@@ -224,7 +225,7 @@ def _by_budget(
     for r in reductions:
         cells = [_NO_GRAPH if (r, b) in impossible else text(rhos[r, b]) for b in budgets]
         rows.append((_NAMES[r], max(rhos[r, b].n for b in budgets), *cells))
-    return Rows(("technique", "n", *(share_text(b) for b in budgets)), tuple(rows))
+    return Rows(("technique", "n", *(str(Fraction(b)) for b in budgets)), tuple(rows))
 
 
 def _signed(c: Correlation) -> str | None:
@@ -251,7 +252,7 @@ def _costs(found: list[Found], reductions: Sequence[Reduction]) -> Rows:
             if f.cost[0] is not None:
                 n_entities, n_train, n_bytes, valid_seconds, seconds, together = f.cost
                 costs = n_entities, n_train, n_bytes / 1e6, 1e3 * valid_seconds, seconds, together
-            rows.append((_NAMES[reduction], share_text(f.budget), len(f.counted), *costs))
+            rows.append((_NAMES[reduction], str(Fraction(f.budget)), len(f.counted), *costs))
     headings = (
         "technique", "budget", "n", "entities", "triples", "model, MB", "validation, ms", "trial, s", "together",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from grash.errors import ConfigError
 from grash_study import searches as resources
 from grash_study import searches as rounds
 from grash_study import searches as variants
-from grash_study.pages import Page, Rows, Series, bar_plot, line_plot, share_text, write_page
+from grash_study.pages import Page, Rows, Series, bar_plot, line_plot, write_page
 from grash_study.pool import DEFAULT, make_pool
 from grash_study.run import run_cells
 from grash_study.searches import run_searches
@@ -227,7 +227,6 @@ def test_tables_of_a_page_say_what_is_missing_and_keep_bars_inside_cells(tmp_pat
     assert rows.csv() == "a,b\n1,\nx|y,0.12345\n"
     page = Page("p", "Title", "grash", "", raw=rows)
     assert "computed on not run yet" in write_page(page, tmp_path).read_text()
-    assert [share_text(s) for s in (1 / 64, 0.5, 1.0, 0.3)] == ["1/64", "1/2", "1", "0.3"]
 
 
 @pytest.mark.slow
