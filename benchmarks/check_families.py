@@ -2,8 +2,8 @@
 
     python benchmarks/check_families.py [--seeds 300] [TABLE.parquet ...]
 
-Searches start with the pool members nearest to the portfolio's proposals (`grash_study/draws.py`), with and without the
-family, or with random members. Printed: mean test MRR of the picks, and the mean difference with its 95 % interval.
+Searches start with the pool members nearest to the portfolio's proposals (`grash_study/methods.py`), with and without
+the family, or with random members. Printed: mean test MRR of the picks, and the mean difference with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 def picks(bench: Recorded, seeds: int, portfolio: Mapping[str, Any] | None = None, how: str = "portfolio") -> Any:
     """Return (seeds,) test MRRs of the configurations that default searches at B = 3 pick."""
     method = Method("grash", "grash", {"how": how})
-    with mock.patch("grash_study.draws.propose", partial(propose, portfolio=portfolio)):
+    with mock.patch("grash_study.methods.propose", partial(propose, portfolio=portfolio)):
         return np.array([method(bench, seed, 3.0).test_mrr(bench) for seed in range(seeds)])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from grash_study.searches import SearchOfPool
     from grash_study.store import Cell
 
+_show = partial(print, flush=True)
 _NOT_SHOWN = ("--device", "--max-seconds", "--batch", "--plan", "--page")  # a page does not depend on these
 
 
@@ -248,15 +250,14 @@ def methods(
     A file for --settings is a list: - {name: more survivors, eta: 3} or - {name: ties, run: rungs, ties: 2}.
     """
     check_extra()
-    from grash_study.compare import Kind, compare, summary, write_methods_page, write_overview
+    from grash_study.compare import compare, summary, write_methods_page, write_overview
     from grash_study.methods import METHODS, SWEEP, read_methods
     from grash_study.recorded import Recorded
     from grash_study.table import Table
 
     if sweep and settings is not None:
         raise ConfigError("--sweep and --settings both choose what to compare: give one of them.")
-    kind: Kind = "sweep" if sweep else "settings" if settings is not None else "methods"
-    label = None if settings is None else settings.stem
+    kind = "sweep" if sweep else f"settings-{settings.stem}" if settings is not None else "methods"
     chosen = read_methods(settings) if settings is not None else SWEEP if sweep else METHODS
     shown = shown_command(context)
     several = []
@@ -265,10 +266,10 @@ def methods(
         found = compare(bench, chosen, seeds=seeds, budget=budget, say=say)
         main, title = summary(found), f"{bench.name}, {seeds:,} seeds, B = {budget:g}"
         show_table(main.headings[:5], [row[:5] for row in main.rows], title=title)
-        say(f"page: {write_methods_page(found, out, kind=kind, label=label, command=shown)}")
+        say(f"page: {write_methods_page(found, out, kind=kind, command=shown)}")
         several.append(found)
     if len(several) > 1:
-        say(f"page: {write_overview(several, out, kind=kind, label=label, command=shown)}")
+        say(f"page: {write_overview(several, out, kind=kind, command=shown)}")
 
 
 def confirm(
@@ -314,8 +315,6 @@ def confirm(
     --candidate "sobol: proposals=sobol" --candidate "rich: n_trials=128, space=rich.yaml, preset=default": settings of
     a search, or of a training (then fixed as by --set), on top of preset=NAME.
     """
-    from functools import partial
-
     from grash.api.search import Search
     from grash_study.confirm import (
         confirm_page,
@@ -336,7 +335,7 @@ def confirm(
     wanted = wanted_searches(dataset, columns, models=names, seeds=seeds, common=shared)
     store, open_search = store_of(running["store"], dataset), partial(Search, source=source)
     device = running["device"]
-    if running["plan"] or running.get("max_seconds") != 0:
+    if _plans(running):
         _show(plan_wanted(dataset, wanted, store, open_search, device=device))
     finished = not running["plan"] and run_wanted(
         dataset, wanted, store, open_search, device=device, max_seconds=_seconds_left(running), say=_show
@@ -383,7 +382,7 @@ class Study:
         from grash_study.run import plan_cells, run_cells
 
         pace = None
-        if self._plans():
+        if _plans(self.running):
             lines, pace = plan_cells(self.graphs, cells, self.store, device=self.running["device"])
             _show(lines)
         if self.running["plan"]:
@@ -399,12 +398,9 @@ class Study:
 
         for one in searches:
             one.settings(self.pool.meta())  # find mistakes in all of them before one is run
-        if self._plans():
+        if _plans(self.running):
             _show(plan_searches(self.graphs, searches, self.store, device=self.running["device"]))
         return not self.running["plan"] and run_searches(self.graphs, searches, self.store, **self.limits(), say=_show)
-
-    def _plans(self) -> bool:
-        return self.running["plan"] or self.limits()["max_seconds"] != 0
 
 
 def read_candidate(text: str) -> Candidate:
@@ -469,6 +465,11 @@ def _check_running(running: dict[str, Any]) -> None:
     show_log()
 
 
+def _plans(running: dict[str, Any]) -> bool:
+    """Return whether to print what is missing; --max-seconds 0 only writes the page."""
+    return running["plan"] or running.get("max_seconds") != 0
+
+
 def _seconds_left(running: dict[str, Any]) -> float | None:
     return max(0.0, running["deadline"] - time.monotonic()) if "deadline" in running else None
 
@@ -517,7 +518,3 @@ def _pool(dataset: Dataset, n: int, given: dict[str, Any]) -> Pool:
     label = given.get("label") or Path(given["space"]).stem
     fixed = dict(parse_assignment(text) for text in given.get("fixed", []))
     return make_pool(dataset, n=n, **{**given, "space": resolved_space(given["space"]), "label": label, "fixed": fixed})
-
-
-def _show(lines: str) -> None:
-    print(lines, flush=True)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,10 @@ from numpy.typing import NDArray
 from grash.errors import ConfigError
 from grash_study.methods import Method, Trace
 from grash_study.pages import Page, Rows, Series, Value, bar_plot, line_plot, with_interval, write_page
+from grash_study.pool import pool_name
 from grash_study.recorded import Recorded
 from grash_study.statistics import LEARNS, RESAMPLES, spearman
+from grash_study.store import rounded
 
 _N_COSTS = 320  # costs at which incumbents are compared
 _FIRST_COST = 0.01  # of a full run
@@ -30,7 +31,6 @@ BY_VALIDATION = "best validation of its n, all trained in full"
 BY_TEST = "best test MRR of its n, all trained in full"
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
-Kind = Literal["methods", "sweep", "settings"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,11 +182,7 @@ def _interval(means: Floats) -> Interval:
     return float(low), float(high)
 
 
-_TITLES = {
-    "methods": "Methods compared on {}",
-    "sweep": "Changes of the default search on {}",
-    "settings": "The default search and the settings of `{label}` on {}",
-}
+_TITLES = {"methods": "Methods compared", "sweep": "Changes of the default search"}
 _RAW = (
     "graph", "method", "seeds", "budget", "cost", "most_cost", "test_mrr", "test_mrr_low", "test_mrr_high",
     "of_its_best", "of_its_best_low", "of_its_best_high", "gain", "gain_low", "gain_high", "better", "worse",
@@ -195,21 +191,20 @@ _RAW = (
 _EXPLAINED = "docs/reference/methods.md explains methods, rows and columns, and what a table cannot judge."
 
 
-def write_methods_page(
-    found: Comparison, folder: Path, *, kind: Kind = "methods", label: str | None = None, command: str = ""
-) -> Path:
+def write_methods_page(found: Comparison, folder: Path, *, kind: str = "methods", command: str = "") -> Path:
     """Write the page, its numbers and plots into a folder; return the page's path.
 
-    label: the name of the file of settings that are compared; it is part of file names, as is a budget other than 3.
+    kind: methods, sweep or settings-FILE; it is part of file names, as is a budget other than 3.
     """
     meta, bench = found.bench.table.meta, found.bench
-    name = _file_name(found, kind, label, pool_name(bench))
-    page = Page(name, _TITLES[kind].format(bench.name, label=label), command, _machines([found]), raw=_raw(found))
+    name = _file_name(found, kind, pool_name(meta))
+    page = Page(name, _title(kind, bench.name), command, _machines([found]), raw=_raw(found))
     page.more[".parquet"] = _seeds(found)
     page.add(
         f"{meta['model']}, d = {meta['dim']}, E = {meta['epochs']:g}, space `{meta.get('label', meta['space'])}`: "
         f"{bench.n} configurations, {found.seeds:,} seeds, B = {found.budget:g} full runs. Compared with "
-        f"**{found.reference}** seed by seed; the Parquet file has what every seed picked. " + _caveat(str(bench.n), found.seeds),
+        f"**{found.reference}** seed by seed; the Parquet file has what every seed picked. "
+        + _caveat(str(bench.n), found.seeds),
         summary(found),
         *([(f"{name}-curves", _curves(found), "Test MRR of the incumbent by cost")] if kind == "methods" else []),
         (f"{name}-gains", _gains(found), "Gain in test MRR over the reference"),
@@ -222,22 +217,20 @@ def write_methods_page(
     return write_page(page, folder)
 
 
-def write_overview(
-    several: Sequence[Comparison], folder: Path, *, kind: Kind = "methods", label: str | None = None, command: str = ""
-) -> Path:
+def write_overview(several: Sequence[Comparison], folder: Path, *, kind: str = "methods", command: str = "") -> Path:
     """Write one page over several tables: every method's gain on each, and its mean relative to the reference's MRR."""
     first = several[0]
     names = list(dict.fromkeys(r.name for found in several for r in found.all_rows))
     rows = [(name, *(_gain_cell(found, name) for found in several), _mean_gain(several, name)) for name in names]
-    pools = [pool_name(found.bench) for found in several]
+    pools = [pool_name(found.bench.table.meta) for found in several]
     raw = Rows(_RAW, tuple(row for found in several for row in _raw(found).rows))
-    name = _file_name(first, kind, label, "overview")
-    page = Page(name, _TITLES[kind].format("all tables", label=label), command, _machines(several), raw=raw)
+    name = _file_name(first, kind, "overview")
+    page = Page(name, _title(kind, "all tables"), command, _machines(several), raw=raw)
     page.add(
         f"Test MRR of the pick at B = {first.budget:g}, mean over {first.seeds:,} seeds, and its gain over "
         f"**{first.reference}**: ▲ and ▼ if the 95 % interval is on one side of 0. The last column is the mean of the "
         f"gains relative to the reference's MRR. Pages of the tables: "
-        + ", ".join(f"[{pool}]({_file_name(f, kind, label, pool)}.md)" for pool, f in zip(pools, several))
+        + ", ".join(f"[{pool}]({_file_name(f, kind, pool)}.md)" for pool, f in zip(pools, several))
         + ". "
         + _caveat(" or ".join(dict.fromkeys(str(f.bench.n) for f in several)), first.seeds),
         Rows(("method", *pools, "mean gain"), tuple(rows)),
@@ -246,12 +239,6 @@ def write_overview(
         _EXPLAINED,
     )
     return write_page(page, folder)
-
-
-def pool_name(bench: Recorded) -> str:
-    meta = bench.table.meta
-    pool = f"{bench.name}-{meta['model']}-d{meta['dim']}-{meta.get('label', 'own')}"
-    return f"{pool}-e{meta['epochs']:g}-s{meta['seed']}"
 
 
 def curve_points(found: Comparison, row: Row) -> tuple[tuple[float, float, None, None], ...]:
@@ -268,9 +255,14 @@ def _caveat(n: str, seeds: int) -> str:
     )
 
 
-def _file_name(found: Comparison, kind: Kind, label: str | None, rest: str) -> str:
-    named = "" if label is None else re.sub(r"[^\w.-]+", "_", label) + "-"
-    return f"{kind}-{named}{rest}" + ("" if found.budget == _BUDGET else f"-b{found.budget:g}")
+def _title(kind: str, graph: str) -> str:
+    own = f"The default search and the settings of `{kind.removeprefix('settings-')}`"
+    return f"{_TITLES.get(kind, own)} on {graph}"
+
+
+def _file_name(found: Comparison, kind: str, rest: str) -> str:
+    kind = re.sub(r"[^\w.-]+", "_", kind)
+    return f"{kind}-{rest}" + ("" if found.budget == _BUDGET else f"-b{found.budget:g}")
 
 
 def _machines(several: Sequence[Comparison]) -> str:
@@ -364,8 +356,8 @@ def _raw(found: Comparison) -> Rows:
         numbers = (
             r.mrr, *r.mrr_interval, r.found, *r.found_interval, r.gain, *r.gain_interval, r.wins, r.losses,
         )  # fmt: skip
-        short: list[Value] = [float(f"{v:.6g}") for v in (r.cost, r.most)]
-        short += [float(f"{v:.6g}") if r.ran else None for v in numbers]
+        short: list[Value] = [rounded(v, 6) for v in (r.cost, r.most)]
+        short += [rounded(v, 6) if r.ran else None for v in numbers]
         kept = " ".join(f"{k:.4f}" for k in r.kept) if r.ran else ""
         head = (found.bench.name, r.name, found.seeds, found.budget)
         rows.append((*head, *short, kept, round(r.milliseconds, 3), r.different))

@@ -2,22 +2,30 @@
 
 Each search is one record in the store of the graph. It is identified by what is searched (settings, space, first
 configurations), not by a candidate's name: a search is run again if a default changes, not if a name changes.
+
+`Live` makes a method a real search: it trains what the method asks for, where `Recorded` looks it up in a table. What
+was trained is in the store of a pool, so a search that was stopped continues from there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
+
+import numpy as np
 
 from grash import __version__
 from grash.data.dataset import Dataset
 from grash.engines.memory import choose_device
-from grash.errors import ConfigError, SearchFailed, UnknownName
+from grash.errors import ConfigError, InputError, SearchFailed, UnknownName
 from grash.search.graphs import SearchGraphs
 from grash.search.ledger import LEDGER_FILE, SearchState, read_ledger
 from grash.search.proposals import all_winners, make_configurations, propose, space_for
@@ -26,15 +34,15 @@ from grash.search.settings import ALIASES, SearchSettings, make_settings
 from grash.search.space import as_dict
 from grash.search.trial import MACHINE_FAULTS
 from grash.training.config import TrainConfig
-from grash_study.live import TECHNIQUES, Live
 from grash_study.methods import METHODS, Method
-from grash_study.pages import Bar, Page, Rows, Value, bar_plot, with_interval
+from grash_study.pages import Bar, Page, Rows, Value, with_interval
 from grash_study.pool import StudyGraphs, dataset_meta, make_pool
-from grash_study.recorded import Recorded
-from grash_study.run import device_name
+from grash_study.recorded import Recorded, Scores
+from grash_study.run import device_name, run_cells
 from grash_study.searches import round_record, round_seconds, run_missing, search_folder
 from grash_study.statistics import mean_interval
-from grash_study.store import TESTED, Store, short
+from grash_study.store import TESTED, Entry, Store, Technique, cells_on, rounded, short
+from grash_study.table import GRAPHS
 
 OpenSearch = Callable[..., Any]  # grash.Search: (dataset, out=, preset=, device=, source=, **settings)
 _SET_BY_STUDY = ("models", "seed", "final_train")
@@ -47,6 +55,7 @@ _FAMILIES = {  # graphs that share entities and relations, by the start of their
     "wordnet": ("wn11", "wn18", "wordnet"), "yago": ("yago",),
 }  # fmt: skip
 ALL = "all"
+TECHNIQUES: dict[str, Technique] = {"kgtuner": "kgtuner", "autone": "walk"}  # the subgraphs of a method, if not cores
 POOL = 128  # configurations that a method chooses from
 _KNOWN = {
     "winner of this graph": "published winners of this very graph, which the portfolio proposes",
@@ -200,24 +209,24 @@ def run_wanted(
 
     def run(one: Wanted, folder: Path, left: float | None) -> tuple[dict[str, Any] | None, str]:
         if one.candidate.method is not None:
-            return _with_line(one, run_method(one, dataset, folder, device=device))
-        state, failed = _run(opened(open_search, dataset, one, folder, device=device), left)
-        if state.stopped:
-            return None, ""
-        if failed and _machine_failed(state):
-            return None, f"{one.label}: {failed} The same command tries it again."
-        return _with_line(one, record_of(one, state, read_ledger(folder / LEDGER_FILE), device=device, failed=failed))
+            record = run_method(one, dataset, folder, device=device)
+        else:
+            search, failed = opened(open_search, dataset, one, folder, device=device), ""
+            try:
+                state = search.run(progress=False, max_seconds=left).state
+            except SearchFailed as error:
+                state, failed = search.result.state, str(error)
+            if state.stopped:
+                return None, ""
+            if failed and _machine_failed(state):
+                return None, f"{one.label}: {failed} The same command tries it again."
+            record = record_of(one, state, read_ledger(folder / LEDGER_FILE), device=device, failed=failed)
+        return record, (
+            f"{one.label}: test MRR {record['test']['mrr']:.4f}, {record['spent']:.3g} full runs in "
+            f"{record['seconds']:.1f} s, final training {record['final_seconds']:.1f} s"
+        ) + (f"; {record['failed']}" if record["failed"] else "")
 
     return run_missing(store, wanted, lambda one: one.name in store.searches, run, max_seconds=max_seconds, say=say)
-
-
-def _with_line(one: Wanted, record: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return a record, and a line about it."""
-    failed = f"; {record['failed']}" if record["failed"] else ""
-    return record, (
-        f"{one.label}: test MRR {record['test']['mrr']:.4f}, {record['spent']:.3g} full runs in "
-        f"{record['seconds']:.1f} s, final training {record['final_seconds']:.1f} s{failed}"
-    )
 
 
 def run_method(one: Wanted, dataset: Dataset, folder: Path, *, device: str) -> dict[str, Any]:
@@ -226,8 +235,7 @@ def run_method(one: Wanted, dataset: Dataset, folder: Path, *, device: str) -> d
     s, method = one.settings, one.candidate.method
     assert method is not None and isinstance(method.run, str)
     pool = make_pool(
-        dataset, n=POOL, model=one.model, dim=s.dim, epochs=s.max_epochs, space=s.space, seed=one.seed,
-        fixed=s.fixed,
+        dataset, n=POOL, model=one.model, dim=s.dim, epochs=s.max_epochs, space=s.space, seed=one.seed, fixed=s.fixed
     )  # fmt: skip
     store = pool.store(folder)  # of this search alone
     live = Live(StudyGraphs(pool), store, technique=TECHNIQUES.get(method.run, "core-order"), device=device)
@@ -235,8 +243,7 @@ def run_method(one: Wanted, dataset: Dataset, folder: Path, *, device: str) -> d
     seconds, final = store.seconds, None if trace.pick is None else live.trained(trace.pick, 1.0, 1.0)
     test = {} if final is None or final.test is None else final.test
     return {
-        "name": one.name, "model": one.model, "seed": one.seed, "preset": one.candidate.preset,
-        "settings": s.model_dump(mode="json"), "grash": __version__,
+        **_about(one, device),
         "failed": "" if test else "no configuration has a score",
         "winner": trace.pick, "origin": "random",
         "values": {} if trace.pick is None else pool.configurations[trace.pick].values,
@@ -244,8 +251,90 @@ def run_method(one: Wanted, dataset: Dataset, folder: Path, *, device: str) -> d
         "valid": None if final is None else max((mrr for _, mrr, _ in final.curve), default=0.0),
         "validations": [] if final is None else [[e * s.max_epochs, mrr] for e, mrr, _ in final.curve],
         "test": {m: test.get(m, 0.0) for m in TESTED}, "final_peak_bytes": 0 if final is None else final.peak_bytes,
-        "rounds": [], "device": device_name(choose_device(device)),
+        "rounds": [],
     }  # fmt: skip
+
+
+def _about(one: Wanted, device: str) -> dict[str, Any]:
+    """Return what the records of all searches begin with."""
+    return {
+        "name": one.name, "model": one.model, "seed": one.seed, "preset": one.candidate.preset,
+        "settings": one.settings.model_dump(mode="json"), "grash": __version__,
+        "device": device_name(choose_device(device)),
+    }  # fmt: skip
+
+
+class Live:
+    """A pool whose members are trained when a method asks for their scores, in place of a table (`Recorded`)."""
+
+    valid_pairs_isolated = False  # a method validates on random triples
+
+    def __init__(self, graphs: StudyGraphs, store: Store, *, device: str, technique: Technique = "core-order") -> None:
+        pool = graphs.pool
+        self.graphs, self.store, self.technique, self.device = graphs, store, technique, device
+        self.n, self.members, self.max_epochs = pool.n, np.arange(pool.n), pool.settings.max_epochs
+        self.n_entities, self.n_train = pool.dataset.n_entities, len(pool.dataset.train)
+        self.fractions: Scores = np.array([*GRAPHS, 1.0])
+        self.shape, self.smallest_fraction = graphs.search.shape, graphs.search.smallest_fraction
+
+    @cached_property
+    def table(self) -> SimpleNamespace:
+        """What methods read of a table without a score: its configurations and the sizes of its graphs."""
+        pool = self.graphs.pool
+        entities, triples = np.array([*map(self._sizes, GRAPHS), (self.n_entities, self.n_train)]).T
+        configurations = [c.values for c in pool.configurations]
+        return SimpleNamespace(meta=pool.meta(), configurations=configurations, entities=entities, triples=triples)
+
+    def _sizes(self, g: float) -> tuple[int, int]:
+        """Return the entities and triples of a graph; zeros if no triple is left, as in `SearchGraphs.shape`."""
+        try:
+            data = self.graphs.graph(self.technique, g).dataset
+        except InputError:
+            return 0, 0
+        return data.n_entities, len(data.train)
+
+    def last_judge(self, g: float) -> Live:
+        return self
+
+    def scores(self, g: float, e: float) -> Asked:
+        """Return the scores of members on a graph fraction after e of the epochs; NaN if diverged."""
+        return Asked(lambda member: _score(self.trained(member, g, e), e))
+
+    def part_seen(self, g: float, e: float) -> Asked:
+        return Asked(lambda member: min(1.0, (self.trained(member, g, e).failed or math.inf) / e))
+
+    @property
+    def full_scores(self) -> Asked:
+        """The best validations of full runs; NaN if diverged."""
+        return Asked(lambda member: _best(self.trained(member, 1.0, 1.0)))
+
+    def trained(self, member: int, g: float, e: float) -> Entry:
+        """Return the training of a member, from the store or run now."""
+        e, technique = rounded(e), self.technique if g < 1 else "whole"
+        cells = cells_on(technique, g, [member], upto=e, also=(e / 2,))
+        run_cells(self.graphs, cells, self.store, device=self.device)
+        return self.store.entries[member, technique, rounded(g)]
+
+
+class Asked:
+    """Numbers by member, each computed when it is read, as an array of all members would have them."""
+
+    def __init__(self, of: Callable[[int], float]) -> None:
+        self.of = of
+
+    def __getitem__(self, asked: int | Sequence[int]) -> Any:
+        if isinstance(asked, int | np.integer):
+            return self.of(int(asked))
+        return np.array([self.of(int(member)) for member in asked])
+
+
+def _score(entry: Entry, e: float) -> float:
+    score = None if not entry.worked or entry.diverged_by(e) else entry.score(e)
+    return math.nan if score is None else score
+
+
+def _best(entry: Entry) -> float:
+    return math.nan if entry.status != "ok" else max(mrr for _, mrr, _ in entry.curve)
 
 
 def opened(open_search: OpenSearch, dataset: Dataset, one: Wanted, folder: Path, *, device: str = "auto") -> Any:
@@ -263,8 +352,7 @@ def record_of(
     pick = None if state.winner is None else state.configurations[state.winner]
     tested = (final.evaluation or {}).get("both") if final is not None else None
     return {
-        "name": one.name, "model": one.model, "seed": one.seed, "preset": one.candidate.preset,
-        "settings": one.settings.model_dump(mode="json"), "grash": __version__, "failed": failed,
+        **_about(one, device), "failed": failed,
         "winner": state.winner, "origin": "" if pick is None else pick.origin,
         "values": {} if pick is None else pick.values, "spent": state.spent, "seconds": chosen_at,
         "final_seconds": state.seconds - chosen_at, "score": None if best is None else best.mrr,
@@ -273,7 +361,6 @@ def record_of(
         "test": dict.fromkeys(TESTED, 0.0) if tested is None else {m: tested[m] for m in TESTED},
         "final_peak_bytes": 0 if final is None else final.peak_bytes,
         "rounds": [round_record(past, one.settings, seconds[past.plan.number]) for past in state.rounds],
-        "device": device_name(choose_device(device)),
     }  # fmt: skip
 
 
@@ -296,14 +383,6 @@ def plan_wanted(
     if missing:
         lines.append(f"about {total:,.0f} s of {device_name(choose_device(device))} in all")
     return "\n".join(lines)
-
-
-def _run(search: Any, max_seconds: float | None) -> tuple[SearchState, str]:
-    """Return the state in which a search has ended, and why it failed if it did."""
-    try:
-        return search.run(progress=False, max_seconds=max_seconds).state, ""
-    except SearchFailed as error:
-        return search.result.state, str(error)
 
 
 def _machine_failed(state: SearchState) -> bool:
@@ -360,10 +439,7 @@ def confirm_page(wanted: Sequence[Wanted], store: Store, *, label: str, command:
         _summary(columns),
         *_known_sentence(dataset, columns),
     )
-    bars = _bars(columns)
-    if bars:
-        drawn = bar_plot(bars, title="The final model", x_label="test MRR")
-        page.add((name, drawn, "Test MRR, mean over seeds"))
+    page.add_bars(_bars(columns), title="The final model", x_label="test MRR", caption="Test MRR, mean over seeds")
     if len(dict.fromkeys(c.candidate.name for c in columns)) > 1:
         about = "Test MRR minus that of the same model and seed; `all` takes every model and seed as one pair."
         page.add(f"## Against {first.candidate.name}, seed by seed", about, _differences(columns))
@@ -492,12 +568,8 @@ def _pick_text(values: dict[str, Any]) -> str:
 
 
 def _bars(columns: Sequence[Column]) -> list[Bar]:
-    bars: list[Bar] = []
-    for c in (c for c in columns if c.records):
-        mean, low, high = mean_interval(c.values("mrr"))
-        assert mean is not None
-        bars.append((f"{c.model}, {c.candidate.name}", mean, low, high))
-    return bars
+    means = [(f"{c.model}, {c.candidate.name}", *mean_interval(c.values("mrr"))) for c in columns]
+    return [(name, mean, low, high) for name, mean, low, high in means if mean is not None]
 
 
 def _raw(columns: Sequence[Column]) -> Rows:

@@ -60,6 +60,11 @@ class Page:
     def add(self, *parts: str | Rows | tuple[str, str, str]) -> None:
         self.parts += parts
 
+    def add_bars(self, rows: Sequence[Bar], *, title: str, x_label: str, caption: str, form: str = ".4f") -> None:
+        """Add a `bar_plot`, unless it has no rows."""
+        if rows:
+            self.add((self.name, bar_plot(rows, title=title, x_label=x_label, form=form), caption))
+
 
 def write_page(page: Page, folder: Path) -> Path:
     """Write NAME.md, its numbers and img/*.svg into a folder; return the path of the page."""

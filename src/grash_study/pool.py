@@ -44,8 +44,7 @@ class Pool:
 
     @property
     def name(self) -> str:
-        s = self.settings
-        return f"{self.dataset.name}-{s.models[0]}-d{s.dim}-{self.label}-e{s.max_epochs:g}-s{s.seed}"
+        return pool_name(self.meta())
 
     def config(self, number: int) -> TrainConfig:
         """Return the full training of a configuration."""
@@ -66,6 +65,12 @@ class Pool:
             "guarded_split": s.guarded_split, "degree": s.degree,
             "scaled_penalties": s.scaled_penalties,
         }  # fmt: skip
+
+
+def pool_name(meta: Mapping[str, Any]) -> str:
+    """Return the name of a pool in file names, from its `meta`."""
+    rest = f"{meta.get('label', 'own')}-e{meta['epochs']:g}-s{meta['seed']}"
+    return f"{meta['dataset']}-{meta['model']}-d{meta['dim']}-{rest}"
 
 
 def dataset_meta(data: Dataset) -> dict[str, Any]:
@@ -98,19 +103,17 @@ def make_pool(
         }
     )  # fmt: skip
     configurations = make_configurations(settings, dataset.n_entities, n)
-    for c in configurations:  # one training gives the scores of all shorter ones, in epochs of triples
-        if c.values["schedule"] in FIXED_LENGTH_SCHEDULES:
+    for c in configurations:
+        if c.values["schedule"] in FIXED_LENGTH_SCHEDULES or c.values["training"] == "kvsall":
             raise ConfigError(
-                f"Configuration {c.number} has schedule={c.values['schedule']}, whose learning rate depends on the "
-                f"length of the training, and a study reads shorter trainings off a longer one: give a space with "
-                f"schedule=constant."
+                f"Configuration {c.number} has schedule={c.values['schedule']} and training={c.values['training']}, "
+                f"and a study reads shorter trainings off a longer one, whose epochs count triples: give a space with "
+                f"schedule=constant and without training=kvsall."
             )
-        if c.values["training"] == "kvsall":
-            raise ConfigError(
-                f"Configuration {c.number} has training=kvsall, whose epochs count queries, and a study counts "
-                f"triples: give a space without it."
-            )
-    names = [label or (space if isinstance(space, str) else "space"), *(f"{name}.{value}" for name, value in sorted(settings.fixed.items()))]
+    names = [
+        label or (space if isinstance(space, str) else "space"),
+        *(f"{name}.{value}" for name, value in sorted(settings.fixed.items())),
+    ]
     return Pool(dataset, settings, "-".join(names), tuple(configurations))
 
 
@@ -121,8 +124,7 @@ class StudyGraphs:
         self.pool = pool
         self.search = SearchGraphs(pool.dataset, pool.settings)  # those of a search with the pool's settings
         self._k_cores = SearchGraphs(pool.dataset, pool.settings.model_copy(update={"reduction": "k-core"}))
-        small = len(pool.dataset.train) < _SMALL
-        self.graph = lru_cache(maxsize=64 if small else 2)(self._graph)
+        self.graph = lru_cache(maxsize=64 if len(pool.dataset.train) < _SMALL else 2)(self._graph)
 
     def guard_rails(self) -> dict[str, float]:
         """Return the sizes that the guard rails require here, and the smallest fraction that has them."""
@@ -135,10 +137,8 @@ class StudyGraphs:
         match technique:
             case "whole":
                 return self.search.subgraph(())
-            case "core-order":
-                return self.search.subgraph((fraction,))
-            case "isolated":
-                return self.search.subgraph((fraction,), True)
+            case "core-order" | "isolated":
+                return self.search.subgraph((fraction,), technique == "isolated")
             case "k-core":
                 self._k_cores.share_cores(self.search)
                 return self._k_cores.subgraph((fraction,))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -134,19 +133,16 @@ class Recorded:
                 scores = np.nan_to_num(scores).tolist()
             results = []
             for i in configurations:
-                score, member, diverged = scores[numbers[i]], numbers[i], math.isnan(scores[numbers[i]])
-                last = math.floor(plan.positives * seen[member]) if diverged else plan.positives
+                score, rise, diverged = scores[numbers[i]], rises[numbers[i]], math.isnan(scores[numbers[i]])
+                last = math.floor(plan.positives * seen[numbers[i]]) if diverged else plan.positives
                 positives = max(0, last - before)
                 cost = float(cost_of(positives, settings, self.n_train))
-                result = TrialResult(
-                    number, i, 1, "diverged", epochs_before=before / plan.n_train, positives=positives, cost=cost,
-                    message="diverged",
+                shared: dict[str, Any] = {"epochs_before": before / plan.n_train, "positives": positives, "cost": cost}
+                history = [{"epoch": plan.epochs / 2, "mrr": score - rise}, {"epoch": plan.epochs, "mrr": score}]
+                results.append(
+                    TrialResult(number, i, 1, "diverged", message="diverged", **shared) if diverged
+                    else TrialResult(number, i, 1, "ok", mrr=score, history=history, **shared)
                 )  # fmt: skip
-                if not diverged:
-                    marks = ((plan.epochs / 2, score - rises[member]), (plan.epochs, score))
-                    history = [{"epoch": epoch, "mrr": mrr} for epoch, mrr in marks]
-                    result = replace(result, status="ok", mrr=score, history=history, message="")
-                results.append(result)
             return results
 
         configurations = [Configuration(i, {}, "table") for i in range(len(numbers))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,7 +34,6 @@ from grash_study.pool import Pool, StudyGraphs, config_on
 from grash_study.store import MARKS, TESTED, Cell, Entry, EntryStatus, Store, Technique, merged_marks
 
 BATCH = 64
-_CORES = ("core-order", "k-core")
 _MIN_BATCH = 4  # configurations that are worth a batch when time is short or the speed is unknown
 Group = tuple[Technique, float, tuple[float, ...]]
 Curve = tuple[tuple[float, float, float], ...]
@@ -72,9 +71,7 @@ def run_cells(
             say(f"{technique} {fraction:.4g}: {error}")
             store.add(Entry(n, technique, fraction, marks, "impossible", (), message=str(error)) for n in numbers)
             continue
-        known = {n: _same_training(store, Cell(n, technique, fraction, marks), graph) for n in numbers}
-        store.add(entry for entry in known.values() if entry is not None)
-        numbers, n_train = [n for n in numbers if known[n] is None], len(graph.dataset.train)
+        n_train = len(graph.dataset.train)
         while numbers:
             measured = measured_pace(store, trainer.device, n_train)
             each = (measured or pace or 0.0) * marks[-1] * graphs.pool.settings.max_epochs * n_train
@@ -157,12 +154,11 @@ class Trained:
 
     curve: Curve  # (epoch, validation MRR, mean loss since the last), as far as it came
     positives: int
-    seconds: float = 0.0  # its part of the batch's time, without the test
-    valid_seconds: float = 0.0  # of one validation
-    n_valid: int = 0  # validations of the whole batch
-    together: int = 1
-    test: dict[str, float] | None = None  # of the weights of the best validation, if asked for
-    error: Exception | None = None
+    train_seconds: float  # its part of the batch's time, without validations and test
+    valid_seconds: float  # of one validation
+    together: int  # trainings in the batch
+    test: dict[str, float] | None  # of the weights of the best validation, if asked for
+    error: Exception | None
 
 
 class GraphTrainer:
@@ -194,21 +190,17 @@ class GraphTrainer:
         start = time.monotonic()
         for ended in run_trainings(self.training_data, jobs):
             self.synchronize()
-            spent, durations = time.monotonic() - start, self._validated.copy()
+            spent, validating = time.monotonic() - start, sum(self._validated)
             shared: dict[str, Any] = {
-                "seconds": spent / len(ended), "together": len(ended), "n_valid": len(durations),
-                "valid_seconds": sum(durations) / max(1, len(durations)),
+                "train_seconds": max(0.0, spent - validating) / len(ended), "together": len(ended),
+                "valid_seconds": validating / max(1, len(self._validated)),
             }  # fmt: skip
-            outcomes = [(position, o) for position, o in ended if isinstance(o, TrainState)]
-            failures = [(position, o) for position, o in ended if isinstance(o, Exception)]
-            ended.clear()  # models are freed as soon as they are tested: the next stack needs their memory
-            tested = self.tests([o.model for _, o in outcomes]) if test else [None] * len(outcomes)
-            found = [
-                (p, Trained(self._curve(configs[p], epochs, o.history), self._plan(configs[p]).total, test=t, **shared))
-                for (p, o), t in zip(outcomes, tested)
-            ]
-            outcomes.clear()
-            yield [*found, *((p, replace(self._failed(configs[p], epochs, o), **shared)) for p, o in failures)]
+            models = {position: o.model for position, o in ended if test and isinstance(o, TrainState)}
+            tested = dict(zip(models, self.tests(list(models.values()))))
+            found = [(p, self._trained(configs[p], epochs, o, test=tested.get(p), **shared)) for p, o in ended]
+            models.clear()  # models are freed here: the next stack needs their memory
+            ended.clear()
+            yield found
             self._validated.clear()
             start = time.monotonic()
 
@@ -216,6 +208,8 @@ class GraphTrainer:
     def tests(self, models: Sequence[KgeModel]) -> list[dict[str, float] | None]:
         """Return the test metrics of models of the whole graph, filtered by train, valid and test."""
         data = self.graph.dataset
+        if not models:
+            return []
         if self._test is None:
             splits = (data.train, data.valid, data.test)
             known = KnownAnswers.of(*splits, n_relations=data.n_relations, asked=data.test)
@@ -229,21 +223,20 @@ class GraphTrainer:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _failed(self, config: TrainConfig, epochs: Sequence[float], error: Exception) -> Trained:
-        if not isinstance(error, Diverged):
-            return Trained((), 0, error=error)
-        history = [v for v in error.history if isinstance(v, Validation)]
-        positives = round(error.epoch * self._plan(config).n_examples)
-        return Trained(self._curve(config, epochs, history), positives, error=error)
-
-    def _curve(self, config: TrainConfig, epochs: Sequence[float], history: Sequence[Validation]) -> Curve:
-        """On a small graph several epochs may end with the same step, and share its validation."""
-        plan, by_step = self._plan(config), {v.step: v for v in history}
-        steps = [(e, plan.steps_to(e)) for e in epochs]
-        return tuple((e, by_step[step].mrr, by_step[step].loss) for e, step in steps if step in by_step)
-
-    def _plan(self, config: TrainConfig) -> BatchPlan:
-        return BatchPlan(len(self.graph.dataset.train), config.batch_size, config.epochs)
+    def _trained(
+        self, config: TrainConfig, epochs: Sequence[float], outcome: TrainState | Exception, **shared: Any
+    ) -> Trained:
+        """Return the outcome. On a small graph several epochs may end with the same step, and share its validation."""
+        plan = BatchPlan(len(self.graph.dataset.train), config.batch_size, config.epochs)
+        history, positives, error = [], 0, outcome if isinstance(outcome, Exception) else None
+        if isinstance(outcome, TrainState):
+            history, positives = outcome.history, plan.total
+        elif isinstance(outcome, Diverged):
+            history = [v for v in outcome.history if isinstance(v, Validation)]
+            positives = round(outcome.epoch * plan.n_examples)
+        by_step, steps = {v.step: v for v in history}, [(e, plan.steps_to(e)) for e in epochs]
+        curve = tuple((e, by_step[step].mrr, by_step[step].loss) for e, step in steps if step in by_step)
+        return Trained(curve, positives, error=error, **shared)
 
 
 def device_name(device: torch.device) -> str:
@@ -263,17 +256,6 @@ def _n_fitting(count: int, each: float, left: float, *, measured: bool) -> int:
     if fitting >= 1 and not measured:
         return max(fitting, few)
     return fitting if fitting >= few else 0
-
-
-def _same_training(store: Store, cell: Cell, graph: Subgraph) -> Entry | None:
-    """Return the entry of the same training under another name: several fractions may give the same core."""
-    if cell.technique not in _CORES:
-        return None
-    sizes = {name: value for name, value in _sizes(graph).items() if name != "fell_back"}
-    alike = [e for e in store.entries.values() if all(getattr(e, name) == size for name, size in sizes.items())]
-    cores = [e for e in alike if e.number == cell.number and e.technique in _CORES]
-    renamed = (replace(e, technique=cell.technique, fraction=cell.fraction, fell_back=graph.fell_back) for e in cores)
-    return next((e for e in renamed if e.covers(cell)), None)
 
 
 def _run_batch(pool: Pool, trainer: GraphTrainer, group: Group, numbers: Sequence[int]) -> Iterator[list[Entry]]:
@@ -316,8 +298,7 @@ def _entry(number: int, config: TrainConfig, result: Trained, shared: dict[str, 
     return Entry(
         number=number, status=status, curve=tuple((e / full_epochs, mrr, loss) for e, mrr, loss in result.curve),
         failed=failed, test=result.test, positives=result.positives, valid_seconds=result.valid_seconds,
-        train_seconds=max(0.0, result.seconds - result.valid_seconds * result.n_valid / result.together),
-        together=result.together,
+        train_seconds=result.train_seconds, together=result.together,
         model_bytes=4 * (shared["n_entities"] * config.dim + relations * width),
         message="" if error is None else f"{type(error).__name__}: {error}".split("\n")[0], **shared,
     )  # fmt: skip
@@ -327,19 +308,16 @@ def _sizes(graph: Subgraph) -> dict[str, Any]:
     data = graph.dataset
     return {
         "n_entities": data.n_entities, "n_relations": data.n_relations, "n_train": len(data.train),
-        "n_valid": len(data.valid), "k": graph.k, "fell_back": graph.fell_back,
+        "n_valid": len(data.valid), "k": graph.k,
     }  # fmt: skip
 
 
 def _progress_line(entries: list[Entry], elapsed: float) -> str:
     first, bad = entries[0], sum(e.status != "ok" for e in entries)
     best = max((e.curve[-1][1] for e in entries if e.curve), default=0.0)
-    failed = f", {bad} failed" if bad else ""
-    return (
-        f"{elapsed:7.1f} s  {first.technique} {first.fraction:.4g}: {len(entries)} trained in "
-        f"{first.seconds * len(entries):.1f} s{failed}, best MRR {best:.4f}, "
-        f"{format_bytes(first.peak_bytes * first.together)}"
-    )
+    trained = f"{len(entries)} trained in {first.seconds * len(entries):.1f} s{f', {bad} failed' if bad else ''}"
+    peak = format_bytes(first.peak_bytes * first.together)
+    return f"{elapsed:7.1f} s  {first.technique} {first.fraction:.4g}: {trained}, best MRR {best:.4f}, {peak}"
 
 
 def reset_peak(device: torch.device) -> None:

@@ -14,7 +14,8 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,7 +37,7 @@ from grash.search.settings import SearchSettings, make_settings
 from grash.search.space import as_dict
 from grash.search.trial import Round
 from grash.training.config import TrainConfig
-from grash_study.pages import Page, Rows, Value, bar_plot
+from grash_study.pages import Page, Rows, Value
 from grash_study.pool import DEFAULT, StudyGraphs
 from grash_study.run import GraphTrainer, device_name, measured_pace, peak_bytes, probed_pace, reset_peak
 from grash_study.store import TESTED, Cell, Store, cells_on, short
@@ -66,10 +67,12 @@ class SearchOfPool:
     n: int
     changes: tuple[tuple[str, Any], ...] = ()  # settings on top of the preset, as (name, value)
     warm: bool = False  # train the first round's trials for a moment before, so that seconds include no start-up
+    at_a_time: int | None = None  # only its first round, with so many trials at a time; 0: all
 
     @property
     def name(self) -> str:
-        return " ".join([self.preset, f"n={self.n}", *(f"{k}={v}" for k, v in sorted(self.changes))])
+        name = " ".join([self.preset, f"n={self.n}", *(f"{k}={v}" for k, v in sorted(self.changes))])
+        return name if self.at_a_time is None else f"first round, {self.at_a_time or 'all'} at a time: {name}"
 
     def settings(self, meta: Mapping[str, Any]) -> SearchSettings:
         """Return the settings for a pool with this `meta`: its space, model and draws, whatever the preset has."""
@@ -83,9 +86,9 @@ class SearchOfPool:
         )  # fmt: skip
 
 
-def find_record(store: Store, one: SearchOfPool, name: str = "") -> dict[str, Any] | None:
-    """Return the record of a search (or the one called `name`) if it had today's settings, and was warmed if asked."""
-    record, today = store.searches.get(name or one.name), short(one.settings(store.meta).model_dump(mode="json"))
+def find_record(store: Store, one: SearchOfPool) -> dict[str, Any] | None:
+    """Return the record of a search if it had today's settings, and was warmed if asked."""
+    record, today = store.searches.get(one.name), short(one.settings(store.meta).model_dump(mode="json"))
     found = record is not None and record["settings"] == today and (not one.warm or record.get("warmed"))
     return record if found else None
 
@@ -109,15 +112,13 @@ def run_searches(
         spent = f"{record['spent']:.3g} full runs in {record['seconds']:.1f} s"
         return record, f"{one.name}: winner {record['winner']}, {spent}, rounds {seconds} s"
 
-    return run_missing(
-        store, searches, lambda one: find_record(store, one) is not None, run, max_seconds=max_seconds, say=say
-    )
+    return run_missing(store, searches, partial(find_record, store), run, max_seconds=max_seconds, say=say)
 
 
 def run_missing(
     store: Store,
     wanted: Sequence[Any],
-    is_there: Callable[[Any], bool],
+    is_there: Callable[[Any], object],
     run: Callable[[Any, Path, float | None], tuple[dict[str, Any] | None, str]],
     *,
     max_seconds: float | None,
@@ -393,10 +394,8 @@ def _with_percent(row: tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 def _add_plot(page: Page, picks: list[tuple[str, Value]]) -> None:
-    shown = [(name, mrr, None, None) for name, mrr in picks if isinstance(mrr, float)]
-    if shown:
-        drawn = bar_plot(shown, title="The pick, trained in full", x_label="test MRR")
-        page.add((page.name, drawn, "Test MRR of every pick"))
+    bars = [(name, mrr, None, None) for name, mrr in picks if isinstance(mrr, float)]
+    page.add_bars(bars, title="The pick, trained in full", x_label="test MRR", caption="Test MRR of every pick")
 
 
 def time_first_rounds(
@@ -412,27 +411,23 @@ def time_first_rounds(
 
     Making the graph is not timed.
     """
-    start = time.monotonic()
-    for one in searches:
-        for count in reversed(AT_A_TIME):
-            if _timed(store, one, count) is not None:
-                continue
-            if max_seconds is not None and time.monotonic() - start > max_seconds:
-                return False
-            graph, plan, configs = first_trials(graphs, one)
-            trainer, size = GraphTrainer(graph, device=device), count or len(configs)
-            warm_up(trainer, plan, configs, size)
-            reset_peak(trainer.device)
-            begun = time.monotonic()
-            failed = train_in_groups(trainer, configs, size, (plan.epochs / 2, plan.epochs))
-            seconds = time.monotonic() - begun
-            store.add_search({
-                "name": _name(one, count), "at_a_time": size, "trials": len(configs), "seconds": seconds,
-                "failed": failed, "peak_bytes": peak_bytes(trainer.device), "device": device_name(trainer.device),
-                "warmed": True, "settings": one.settings(store.meta).model_dump(mode="json"),
-            })  # fmt: skip
-            say(f"{_name(one, count)}: {seconds:.1f} s")
-    return all(_timed(store, one, count) is not None for one in searches for count in AT_A_TIME)
+
+    def run(one: SearchOfPool, folder: Path, left: float | None) -> tuple[dict[str, Any], str]:
+        graph, plan, configs = first_trials(graphs, one)
+        trainer, size = GraphTrainer(graph, device=device), one.at_a_time or len(configs)
+        warm_up(trainer, plan, configs, size)
+        reset_peak(trainer.device)
+        begun = time.monotonic()
+        failed = train_in_groups(trainer, configs, size, (plan.epochs / 2, plan.epochs))
+        seconds = time.monotonic() - begun
+        return {
+            "name": one.name, "at_a_time": size, "trials": len(configs), "seconds": seconds, "failed": failed,
+            "peak_bytes": peak_bytes(trainer.device), "device": device_name(trainer.device), "warmed": True,
+            "settings": one.settings(store.meta).model_dump(mode="json"),
+        }, f"{one.name}: {seconds:.1f} s"  # fmt: skip
+
+    wanted = [replace(one, at_a_time=count) for one in searches for count in reversed(AT_A_TIME)]
+    return run_missing(store, wanted, partial(find_record, store), run, max_seconds=max_seconds, say=say)
 
 
 def resources_page(store: Store, searches: Sequence[SearchOfPool], *, command: str, together: bool = True) -> Page:
@@ -449,10 +444,9 @@ def resources_page(store: Store, searches: Sequence[SearchOfPool], *, command: s
         f"{_notes(store, searches)}",
         Rows(_COSTS, rows),
     )
-    shown = [(f"{r[0]}, round {r[1]}", float(r[6]), None, None) for r in rows if r[6] is not None and r[1] != "all"]
-    if shown:
-        drawn = bar_plot(shown, title="Seconds of a round", x_label="seconds", form=".3g")
-        page.add((page.name, drawn, "Seconds by variant and round"))
+    bars = [(f"{r[0]}, round {r[1]}", float(r[6]), None, None) for r in rows if r[6] is not None and r[1] != "all"]
+    about = "Seconds by variant and round"
+    page.add_bars(bars, title="Seconds of a round", x_label="seconds", caption=about, form=".3g")
     if together:
         timed = _together(store, searches)
         shown_rows = tuple((*r[:3], None if r[3] is None else f"{r[3]:.2f} ×", *r[4:]) for r in timed.rows)
@@ -492,20 +486,12 @@ def _round_rows(store: Store, one: SearchOfPool) -> list[tuple[Value, ...]]:
 def _together(store: Store, searches: Sequence[SearchOfPool]) -> Rows:
     rows: list[tuple[Value, ...]] = []
     for one in searches:
-        alone = _timed(store, one, 1)
+        alone = find_record(store, replace(one, at_a_time=1))
         for count in AT_A_TIME:
-            record = _timed(store, one, count)
+            record = find_record(store, replace(one, at_a_time=count))
             numbers: tuple[Value, ...] = (None, None, None)
             if record is not None:
                 faster = None if alone is None else alone["seconds"] / record["seconds"]
                 numbers = (float(record["seconds"]), faster, record["peak_bytes"] / 1e6)
             rows.append((str(dict(one.changes)["variant"]), str(count or "all"), *numbers))
     return Rows(("variant", "at a time", "seconds", "against one", "peak memory, MB"), tuple(rows))
-
-
-def _timed(store: Store, one: SearchOfPool, count: int) -> dict[str, Any] | None:
-    return find_record(store, one, _name(one, count))
-
-
-def _name(one: SearchOfPool, count: int) -> str:
-    return f"first round, {count or 'all'} at a time: {one.name}"

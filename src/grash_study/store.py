@@ -10,6 +10,7 @@ the next writer. One process at a time writes. Published stores are packed with 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import lzma
@@ -17,7 +18,6 @@ import math
 import os
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -83,7 +83,6 @@ class Entry:
     n_train: int = 0
     n_valid: int = 0
     k: int | None = None
-    fell_back: bool = False
     device: str = ""
     message: str = ""
 
@@ -209,7 +208,6 @@ class Store:
 
     def merge(self, other: Store) -> int:
         """Add the results of another store of the same study that this one lacks; return their number."""
-        _check_same(other.path, other.meta, self.meta)
         new = [e for key, e in other.entries.items() if _has_more(e, self.entries.get(key))]
         self.add(new)
         searches = [record for name, record in other.searches.items() if name not in self.searches]
@@ -273,10 +271,8 @@ class Store:
             if size < self._size or rest[: rest.rfind(b"\n") + 1].strip():
                 raise InputError(f"{self.path} has changed since it was read: run the command again to continue.")
             os.ftruncate(self._handle, self._size)  # an incomplete line, left by a kill
-            if os.pwrite(self._handle, lines, self._size) < len(lines):  # the disk is full
-                with suppress(OSError):
-                    os.ftruncate(self._handle, self._size)
-                raise OSError(28, os.strerror(28))
+            if os.pwrite(self._handle, lines, self._size) < len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._handle)
         except OSError as error:
             raise OutputError(self.path, error.strerror or str(error)) from error
@@ -292,11 +288,8 @@ def merge_stores(into: Path, *others: Path) -> dict[str, int]:
             raise InputError(f"{folder} has no results of a study: no file NAME.jsonl or NAME.jsonl{_PACKED}.")
         for file in files:
             theirs, path = Store.read(file), Path(into) / file.name.removesuffix(_PACKED)
-            mine = Store.read(path) if path.is_file() else Store(path, theirs.meta)
-            if not mine._size:
-                mine.meta = theirs.meta
-            found[path.name] = found.get(path.name, 0) + (mine.merge(theirs) if theirs._size else 0)
-            mine.release()
+            n_new = Store.at(path, theirs.meta).merge(theirs) if theirs.meta else 0
+            found[path.name] = found.get(path.name, 0) + n_new
     return found
 
 

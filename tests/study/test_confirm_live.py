@@ -14,7 +14,9 @@ from grash.data.dataset import Dataset
 from grash.errors import ConfigError, UnknownName
 from grash_study import confirm
 from grash_study.confirm import (
+    Asked,
     Candidate,
+    Live,
     method_candidate,
     plan_wanted,
     run_method,
@@ -22,7 +24,6 @@ from grash_study.confirm import (
     store_of,
     wanted_searches,
 )
-from grash_study.live import Asked, Live
 from grash_study.methods import METHODS
 from grash_study.recorded import Recorded
 from grash_study.run import run_cells

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grash.errors import UnknownName
-from grash_study.draws import Proposer, draw, make_points, points_of
+from grash_study.methods import Proposer, draw, make_points, points_of
 from grash_study.recorded import Recorded
 from study.synthetic import make_table, pool_values
 
