@@ -316,20 +316,6 @@ def _interrupt(graph: Path, out: Path) -> int:
     return process.returncode
 
 
-@pytest.mark.slow
-def test_ctrl_c_and_the_same_command_again_end_in_the_same_weights(graph, tmp_path):
-    assert _interrupt(graph, tmp_path / "m") == 130
-    assert not (tmp_path / "m").exists() and (tmp_path / "m.checkpoint").is_dir()
-    resumed = grash("train", graph, "-o", tmp_path / "m", *LONG)
-    assert resumed.code == 0 and "Resuming from the checkpoint" in resumed.err
-    undisturbed = grash("train", graph, "-o", tmp_path / "u", *LONG)
-    assert undisturbed.code == 0 and "Resuming" not in undisturbed.err
-    a, b = (Model.load(tmp_path / name, device="cpu") for name in "mu")
-    assert a.entity_embeddings.tobytes() == b.entity_embeddings.tobytes()
-    assert a.relation_embeddings.tobytes() == b.relation_embeddings.tobytes()
-    assert not (tmp_path / "m.checkpoint").exists()
-
-
 @pytest.mark.parametrize(
     "words", [("evaluate",), ("predict", "--head", "person 1"), ("score", "t.tsv"), ("neighbors", "person 1")]
 )

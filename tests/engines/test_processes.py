@@ -52,7 +52,7 @@ class TestConformance:
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("workers", "changes"), [(1, {}), (2, {}), (4, {}), (2, {"variant": "epoch"}), (2, {"warm_start": "weights"})]
+        ("workers", "changes"), [(1, {}), (2, {"variant": "epoch"}), (3, {"warm_start": "weights"})]
     )
     def test_processes_agree_with_sequential(
         self, tmp_path: Path, sequential: Any, workers: int, changes: dict[str, Any]
@@ -155,11 +155,11 @@ def test_interrupted_twice_workers_save_and_stop(tmp_path: Path, sequential: Any
                 os.kill(os.getpid(), signal.SIGINT)
 
     sent: list[int] = []
-    options: dict[str, Any] = {"engine": "processes", "workers": 2, **LONG}
-    state = small_search(tmp_path / "run", **options).run(callbacks=[OnChange(at_heartbeats(engines, act))]).state
+    search = small_search(tmp_path / "run", engine="processes", workers=2, **LONG)
+    state = search.run(callbacks=[OnChange(at_heartbeats(engines, act))]).state
     assert state.stopped == "interrupted" and sent[0] not in state.rounds[0].results
     assert list(tmp_path.glob(f"run/round-1/cfg-000{sent[0]}/checkpoint/state.json"))
-    small_search(tmp_path / "run", **options).run()
+    small_search(tmp_path / "run", **LONG).run()  # in this process, from what the workers saved
     assert essence(tmp_path / "run")["results"] == essence(sequential(**LONG))["results"]
 
 
@@ -317,7 +317,7 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     script.write_text(
         "from pathlib import Path\n"
         "from engines.searches import small_search\n"
-        f"search = small_search(Path({str(tmp_path / 'run')!r}), engine='processes', workers=2, final_train=False)\n"
+        f"search = small_search(Path({str(tmp_path / 'run')!r}), engine='processes', workers=1, final_train=False)\n"
         "print(search.run().state.winner, input())\n"
     )
     done = subprocess.run(
