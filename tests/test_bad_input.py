@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from grash.api.model import Model
 from grash.errors import Diverged, MemoryPlanError, OutputError
 from small_graph import grash, rings, write_tsv
 

@@ -117,9 +117,10 @@ def test_what_a_watcher_raises_stops_the_search_and_is_no_failure_of_a_trial(tmp
         if heartbeats:
             raise KeyError("a slip in somebody's own function")
 
-    options: dict[str, Any] = {"engine": engine, "max_epochs": 120, "n_trials": 2, "final_train": False}
+    options: dict[str, Any] = {"max_epochs": 120, "n_trials": 2, "final_train": False}
+    workers = 1 if engine == "processes" else None
     with pytest.raises(KeyError, match="a slip in somebody's own function") as caught:
-        small_search(tmp_path / "run", **options).run(callbacks=[OnChange(slips)])
+        small_search(tmp_path / "run", **options, engine=engine, workers=workers).run(callbacks=[OnChange(slips)])
     assert caught.traceback[-1].name == "slips", "where it happened is shown"
     assert not any(e["event"] in ("trial_ended", "search_finished") for e in events_of(tmp_path / "run"))
     state = small_search(tmp_path / "run", **options).run().state

@@ -16,7 +16,7 @@ import torch
 from grash import __version__ as grash_version
 from grash import train as train_in_python
 from grash.api.model import Prediction, Predictions
-from grash.cli.app import Commands, app
+from grash.cli.app import Commands, all_commands
 from grash.cli.query import _show_answers
 from grash.cli.train import setting_rows
 from grash.report.live import progress_line
@@ -61,7 +61,6 @@ def folder(tmp_path_factory):
 
 def commands() -> dict[str, object]:
     """Every verb of the application, with its command."""
-    import typer.main
 
     def walk(prefix: str, command: object) -> dict[str, object]:
         inner = getattr(command, "commands", {})
@@ -70,7 +69,7 @@ def commands() -> dict[str, object]:
             found |= walk(f"{prefix} {name}", sub)
         return found
 
-    return walk("grash", typer.main.get_command(app))
+    return walk("grash", all_commands())
 
 
 def test_training_shows_plan_metrics_and_commands_that_work(folder):

@@ -8,9 +8,8 @@ import subprocess
 import sys
 
 import pytest
-import typer.main
 
-from grash.cli.app import app
+from grash.cli.app import all_commands
 from grash.cli.options import _COMMANDS, _MEANINGS, suggest_options
 from small_graph import grash
 
@@ -51,10 +50,10 @@ def test_an_unknown_command_is_understood_by_its_meaning() -> None:
 
 
 def test_every_command_and_option_that_is_suggested_exists() -> None:
-    assert {name for name in _COMMANDS.values() if name not in typer.main.get_command(app).commands} == set()
+    assert {name for name in _COMMANDS.values() if name not in all_commands().commands} == set()
     known = {
         option
-        for command in typer.main.get_command(app).commands.values()
+        for command in all_commands().commands.values()
         for parameter in command.params
         for option in parameter.opts
     }

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 from docs.pages import ROOT
-from grash.cli.app import app
+from grash.cli.app import all_commands
 
 NAMED = re.compile(r"(?:grash-kge|\.)\[([a-z, ]+)\]")
 ARGUMENT = re.compile(r"""extra="([a-z]+)", purpose""")  # of optional_import
@@ -92,7 +91,7 @@ def test_the_dockerfile_agrees_with_the_metadata() -> None:
     assert f"Programming Language :: Python :: {python}" in project()["classifiers"]
     assert {*re.findall(r'^ENTRYPOINT \["(.+)"\]', text, re.M)} == {*project()["scripts"]}
     (verb,) = re.findall(r'^CMD \["([a-z]+)"', text, re.M)
-    assert verb in typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert verb in all_commands().commands  # type: ignore[attr-defined]
     stages = re.findall(r"^FROM (\S+)(?: AS (\S+))?", text, re.M)
     targets = [name for _, name in stages]
     assert {*re.findall(r"--target (\w+)", text)} <= set(targets)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer.main
 
 import grash
 from docs.pages import (
@@ -28,7 +27,7 @@ from docs.pages import (
     page_id,
     scripts_of,
 )
-from grash.cli.app import app
+from grash.cli.app import all_commands
 from grash.data.dataset import Dataset
 from grash.errors import GrashError
 from small_graph import grash as run_grash
@@ -50,7 +49,7 @@ TINY = ("--set", "epochs=0.2", "--set", "dim=8", "--set", "negatives_head=20", "
 
 def parse(words: list[str]) -> str:
     """Return the command of a command line; typer raises an error if a command or an option does not exist."""
-    command, path = typer.main.get_command(app), "grash"
+    command, path = all_commands(), "grash"
     while words and words[0] in getattr(command, "commands", {}):
         command, path, words = command.commands[words[0]], f"{path} {words[0]}", words[1:]
     if path == "grash":

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 from docs.pages import ROOT, page_id
-from grash.cli.app import app
+from grash.cli.app import all_commands
 
 # What not to write → what to write instead. Underscores and digits end a word too.
 WORDS = {
@@ -87,7 +86,7 @@ def test_a_module_uses_the_words_of_the_glossary(module: Path) -> None:
 
 
 def test_help_uses_the_words_of_the_glossary() -> None:
-    texts = list(helps(typer.main.get_command(app), "grash"))
+    texts = list(helps(all_commands(), "grash"))
     assert len(texts) > 19
     assert [f"{name}: {line}" for name, text in texts for line in found_in(text, "--help")] == []
 

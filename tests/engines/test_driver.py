@@ -218,7 +218,9 @@ def test_one_interrupt_stops_the_final_training_at_once(
     tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = {"max_epochs": 60, "n_trials": 2, "budget": 1, "fixed": {"batch_size": 96, "negatives_head": 10}}
-    long |= {"engine": engine, "workers": None if engine == "sequential" else 1}
+    engines = {"engine": engine, "workers": None if engine == "sequential" else 1}
+    if engine == "stacked":  # the others are continued and compared in this process
+        long |= engines
 
     def watch(state: SearchState, progress: dict[tuple[int, int], Any], *rest: Any) -> None:
         if not sent and state.final_running is not None and any(number == 0 for number, _ in progress):
@@ -228,7 +230,7 @@ def test_one_interrupt_stops_the_final_training_at_once(
     sent: list[bool] = []
     small_search(tmp_path / "a" / "run", **long).run()
     folder = tmp_path / "b" / "run"
-    state = small_search(folder, **long).run(callbacks=[OnChange(watch)]).state
+    state = small_search(folder, **{**long, **engines}).run(callbacks=[OnChange(watch)]).state
     assert sent and state.stopped == "interrupted" and state.winner is not None and state.final is None
     assert list(folder.glob("final/*/checkpoint/state.json"))
     assert "The full training saves a checkpoint and stops" in caplog.text and "Running trials" not in caplog.text

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +174,7 @@ def _questions(folder: Path) -> list[dict[str, str]]:
     )
 
 
+@cache  # compiling one takes as long as filling it in
 def template(name: str) -> Any:
     """Return a template of the pages."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
