@@ -19,11 +19,12 @@ class Terminal(io.StringIO):
 
 def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, seconds: list[float], **options: bool) -> str:
     """What stands on stderr when `watch` is called at these seconds after the start."""
-    clock = iter([100.0, *(100.0 + s for s in seconds)])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    now = 100.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
     monkeypatch.setattr(sys, "stderr", stream)
     with share_display(**options) as watch:
-        for number in range(len(seconds)):
+        for number, after in enumerate(seconds):
+            now = 100.0 + after
             if watch is not None:
                 watch("reading", (number + 1) / 4, 1000 * (number + 1))
     return stream.getvalue()

@@ -103,10 +103,10 @@ def _least_width(columns: Sequence[str], widths: dict[int, int]) -> int:
     return sum(least) + _TABLE_GAP * (len(least) - 1)
 
 
-def wrapped(text: str, *, indent: str = "") -> str:
-    """Return a paragraph in lines that fit a terminal of 80 characters."""
+def wrapped(text: str, *, indent: str = "", width: int = 80) -> str:
+    """Return a paragraph in lines that fit a terminal of so many characters."""
     return textwrap.fill(
-        text, 80, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
@@ -153,8 +153,9 @@ def status_line(*, keep: bool) -> Iterator[Callable[[str], None]]:
 
 
 def seldom(draw: Callable[[str], None]) -> Callable[[str], None]:
-    """Return `draw` for frequent calls: five lines a second in a terminal, elsewhere one in ten seconds."""
-    terminal, drawn = sys.stderr.isatty(), time.monotonic()
+    """Return `draw` for frequent calls: in a terminal at once and five lines a second, elsewhere one in ten seconds."""
+    terminal = sys.stderr.isatty()
+    drawn = 0.0 if terminal else time.monotonic()
 
     def draw_seldom(line: str) -> None:
         nonlocal drawn
@@ -167,25 +168,14 @@ def seldom(draw: Callable[[str], None]) -> Callable[[str], None]:
 
 @contextmanager
 def share_display(*, quiet: bool = False) -> Iterator[Callable[[str, float, int], None] | None]:
-    """Yield a function watch(step, share, n_triples) that shows the progress of a preparation; None if quiet.
-
-    In a terminal one line is rewritten; elsewhere a line is printed every ten seconds.
-    """
+    """Yield a function watch(step, share, n_triples) that shows the progress of a preparation; None if quiet."""
     if quiet:
         yield None
         return
-    terminal, started = sys.stderr.isatty(), time.monotonic()
-    shown = 0.0 if terminal else started
-    with status_line(keep=False) as draw:
-
-        def watch(step: str, share: float, n_triples: int) -> None:
-            nonlocal shown
-            now = time.monotonic()
-            if now - shown >= _SECONDS_BETWEEN_LINES[terminal]:
-                shown = now
-                draw(share_line(step, share, n_triples, now - started))
-
-        yield watch
+    started = time.monotonic()
+    with status_line(keep=False) as draw_now:
+        draw = seldom(draw_now)
+        yield lambda step, share, n_triples: draw(share_line(step, share, n_triples, time.monotonic() - started))
 
 
 def share_line(step: str, share: float, n_triples: int, seconds: float) -> str:
@@ -209,10 +199,7 @@ def _fit_line(line: str, width: int) -> str:
     words = line.lstrip(" ")
     if len(line) <= width or "  " in words or "grash " in words:
         return line
-    indent = " " * (len(line) - len(words))
-    return textwrap.fill(
-        words, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    return wrapped(words, indent=" " * (len(line) - len(words)), width=width)
 
 
 def _quoted(word: str) -> str:

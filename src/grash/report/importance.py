@@ -17,6 +17,7 @@ from grash.report.summary import ranked
 from grash.search.ledger import SearchState
 from grash.search.proposals import space_for
 from grash.search.settings import recorded_settings
+from grash.search.space import same_value
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class SearchedParameter:
 
     def applies_to(self, values: Mapping[str, Any]) -> bool:
         """Return whether a configuration uses this parameter."""
-        return values.get("model") in self.models and all(_is_among(values.get(n), wanted) for n, wanted in self.when)
+        used = (any(same_value(values.get(n), v) for v in wanted) for n, wanted in self.when)
+        return values.get("model") in self.models and all(used)
 
     def is_off(self, value: Any) -> bool:
         return self.off and value == 0
@@ -142,10 +144,6 @@ def _conditions(parameters: Mapping[str, Any], name: str) -> tuple[tuple[str, tu
     """Return the conditions under which a parameter is used, with those of the parameters in them."""
     own = parameters[name].when
     return (*own, *(condition for other, _ in own for condition in _conditions(parameters, other)))
-
-
-def _is_among(value: Any, wanted: tuple[Any, ...]) -> bool:
-    return any(isinstance(value, bool) == isinstance(w, bool) and value == w for w in wanted)
 
 
 def _distribution(parameter: SearchedParameter) -> Any:
