@@ -16,7 +16,7 @@ def one_thread(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sequential(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The run folder of the plain engine, by what is changed."""
     done: dict[str, Path] = {}

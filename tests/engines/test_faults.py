@@ -56,7 +56,7 @@ sys.exit(next(filter(None, map(main, commands)), 0))"""
 class TestAddressSpace:
     """`ulimit -v`: below 1.15 GiB libraries abort the process or raise what only a debugger explains."""
 
-    @pytest.mark.parametrize("gib", [0.3, 0.9, 1.1])
+    @pytest.mark.parametrize("gib", [0.3, 1.1])
     def test_too_little_of_it_is_a_sentence(self, tmp_path: Path, gib: float) -> None:
         ran = grash("train", "world", *TINY, "--out", tmp_path / "m", limits={resource.RLIMIT_AS: int(gib * 2**30)})
         assert ran.returncode == 3 and "Traceback" not in ran.stderr
