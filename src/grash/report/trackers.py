@@ -106,7 +106,7 @@ class Tracker(Callback):
         params = {**search.state.settings, **{f"dataset.{k}": v for k, v in search.state.dataset.items()}}
         self._send(self._begin, search.folder, _scalars(params))
         for result in _counted_results(search.state):  # of an earlier process, which was killed before it sent them
-            if _key(result) not in self._known["trials"]:
+            if _trial_key(result.round, result.number) not in self._known["trials"]:
                 self._send(self._store.begin_trial, _trial(search.state, result.round, result.number))
                 self._end_trial(search, result)
 
@@ -150,9 +150,6 @@ class Tracker(Callback):
         if self._thread.is_alive():
             _log.warning("%s is not up to date: it took longer than %.0f s.", self._store.name, _PATIENCE)
         self._thread = None
-
-    def on_change(self, search: RunningSearch) -> None:
-        """Nothing: all that is sent belongs to one of the methods above."""
 
     def _end_trial(self, search: RunningSearch, result: TrialResult) -> None:
         trial, state = _trial(search.state, result.round, result.number, result), search.state
@@ -354,10 +351,6 @@ _STORES: dict[str, Callable[[str | None], Store]] = {
     "wandb": WandbStore,
     "tensorboard": TensorboardStore,
 }
-
-
-def _key(result: TrialResult) -> str:
-    return _trial_key(result.round, result.number)
 
 
 def _trial_key(round: int, number: int) -> str:
