@@ -21,13 +21,11 @@ from triton_interpreter import needs_triton
 CARDS = {
     80: Card("NVIDIA A100", (8, 0), 163 << 10, 108),
     86: Card("NVIDIA GeForce RTX 3090", (8, 6), 99 << 10, 82),
+    89: Card("NVIDIA GeForce RTX 4090", (8, 9), 99 << 10, 128),
     90: Card(),
     100: Card("NVIDIA B200", (10, 0), 227 << 10, 148),
     120: Card("NVIDIA GeForce RTX 5090", (12, 0), 99 << 10, 170),
 }
-RTX_4090 = Card(
-    "NVIDIA GeForce RTX 4090", (8, 9), 99 << 10, 128
-)  # the memory and, but for fp8, the code of an RTX 3090
 T4 = Card("Tesla T4", (7, 5), 64 << 10, 40)
 TENSOR_MEMORY = 512  # columns
 SPILLED = {90: 2048}  # bytes of a dot product; the tiles of a Hopper were chosen by their speed
@@ -123,7 +121,7 @@ for arch, values in json.loads(sys.argv[1]).items():
         note("labels", softmax_loss_triton._labels.warmup(*given, **sizes))
         sizes = {"BLOCK": 4096, "num_warps": 8, "grid": (2,)}
         note("softmax", softmax_loss_triton._softmax.warmup(*[floats] * 5, 300, 304, 304, 1.0, **sizes))
-    if active.arch == 120:
+    if active.arch in (80, 120):
         shape = shape_of(card, dim=1024, compose="rotation", pair="modulus", reciprocal=False)
         measure("RotatE, dim=1024", lambda: dry_run_step(shape, 4))
     if active.arch == 80:
@@ -181,7 +179,7 @@ def test_a_hopper_keeps_the_tiles_it_was_tuned_with() -> None:
 
 @pytest.mark.parametrize(
     ("card", "bf16", "tf32", "float32"),
-    [(CARDS[80], 2048, 512, 128), (RTX_4090, 2048, 512, 128), (CARDS[100], 2048, 512, 128), (T4, 0, 0, 0)],
+    [(CARDS[80], 2048, 512, 128), (CARDS[89], 2048, 512, 128), (CARDS[100], 2048, 512, 128), (T4, 0, 0, 0)],
 )
 def test_the_widest_row_depends_on_the_shared_memory(card: Card, bf16: int, tf32: int, float32: int) -> None:
     assert widest_dot("bf16", card) == bf16
@@ -191,7 +189,7 @@ def test_the_widest_row_depends_on_the_shared_memory(card: Card, bf16: int, tf32
 def test_a_card_without_a_tile_for_wide_rows_stores_the_weights_of_any_number_of_entities() -> None:
     values = {"trials": 1, "batch": 1024, "n_relations": 3, "dim": 2048, "negatives": (0, 0), "compose": "complex"}
     values |= {"pair": "dot", "reciprocal": False, "dropout": False, "rowwise": False, "products": "bf16"}
-    shapes = [StepShape(**values, n_entities=10**6, one_vs_all=True, card=card) for card in (CARDS[80], RTX_4090)]
+    shapes = [StepShape(**values, n_entities=10**6, one_vs_all=True, card=card) for card in (CARDS[80], CARDS[89])]
     assert [shape.by_products for shape in shapes] == [False, True]
 
 
