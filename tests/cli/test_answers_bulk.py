@@ -107,7 +107,10 @@ def test_parts_of_other_questions_are_not_used(tmp_path, model, questions, monke
     command = ("predict", tmp_path / "m", "--questions", questions[0], "-o", out)
     monkeypatch.setattr(bulk.AnswerParts, "join", lambda self, n: None)
     assert run(*command, "-k", 2).code == 0
-    again = run(*command, "-k", 3)
+    other = run(*command, "-k", 3)
+    assert other.code == 2 and "has answers of an interrupted run" in other.err and "--overwrite" in other.err
+    assert "7 of 7 parts are there" in run(*command, "-k", 2).err, "nothing was removed"
+    again = run(*command, "-k", 3, "--overwrite")
     assert again.code == 0 and "earlier run" not in again.err
 
 

@@ -337,6 +337,8 @@ def test_score_one_and_a_file(folder, tmp_path):
     many = grash("score", folder / "m", path)
     assert one.out.splitlines() == many.out.splitlines()[:2] and one.out.startswith("head\trelation\ttail\tscore\n")
     assert len(json.loads(grash("score", folder / "m", path, "--json").out)) == 2
+    asked = grash("score", folder / "m", path, "--probability")
+    assert asked.code == 2 and "The model is not calibrated" in asked.err and "grash calibrate" in asked.err
 
 
 def test_a_graph_without_valid_triples_has_no_probabilities(tmp_path):

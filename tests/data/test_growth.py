@@ -89,6 +89,16 @@ def test_an_update_that_changes_nothing_is_a_sentence(added, removed, sentence):
         grow(graph(OLD), *(None if g is None else graph(g) for g in (added, removed)))
 
 
+def test_a_triple_cannot_be_added_and_removed_at_once_which_would_move_it_from_test_to_train():
+    old, held = graph(OLD, None, [("c", "likes", "a")]), graph([("c", "likes", "a"), ("b", "likes", "c")])
+    with pytest.raises(InputError, match="1 triple of .* is both added and removed: take it out of one of the two"):
+        grow(old, graph([("c", "likes", "a"), ("a", "likes", "c")]), graph([("c", "likes", "a")]))
+    with pytest.raises(InputError, match="2 triples of .* are both added and removed: take them out"):
+        grow(old, held, held)
+    found = grow(old, graph([("a", "likes", "z")]), graph([("a", "likes", "y")]))  # z and y have the same new id
+    assert (found.diff.n_added, found.diff.n_removed, found.diff.n_not_found) == (1, 0, 1)
+
+
 def test_graphs_without_names_are_matched_by_id():
     old = grash.from_triples(np.array([[0, 0, 1], [1, 0, 2]]), ids=True, n_valid=0, n_test=0)
     found = grow(old, grash.from_triples(np.array([[4, 1, 0]]), ids=True, n_valid=0, n_test=0))

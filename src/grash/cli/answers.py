@@ -97,15 +97,22 @@ def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: P
 class AnswerParts:
     """Writes answers block by block to a folder beside the file, and joins them at the end.
 
-    plan: what the answers depend on. Parts of a run with the same plan are used again.
+    plan: what the answers depend on. Parts of a run with the same plan are used again; others are only removed with
+    `overwrite`.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str], plan: dict[str, Any]) -> None:
+    def __init__(self, path: Path, columns: Sequence[str], plan: dict[str, Any], *, overwrite: bool = False) -> None:
         self.path, self.columns, self.kind = path, columns, path.suffix.lower()
         self.folder = path.with_name(f"{path.name}.parts")
         about = self.folder / "plan.json"
         plan = json.loads(json.dumps({"columns": list(columns), **plan}))
-        if self._earlier_plan(about) != plan:
+        earlier = self._earlier_plan(about)
+        if earlier not in (None, plan) and not overwrite and any(self.folder.glob("[0-9]*")):
+            raise ConfigError(
+                f"{self.folder} has answers of an interrupted run with another model, other questions or other "
+                f"options: run that one again to continue it, or give --overwrite to remove them, or another -o."
+            )
+        if earlier != plan:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
             write_json(about, plan)
@@ -370,13 +377,13 @@ def _names(name_of: Callable[[int], str], ids: NDArray[np.integer]) -> list[str]
     return np.array([name_of(i) for i in distinct.tolist()], object)[places].tolist() if len(ids) else []
 
 
-def write_bulk(bulk: Bulk, out: Path | None) -> None:
+def write_bulk(bulk: Bulk, out: Path | None, *, overwrite: bool = False) -> None:
     """Write all answers: to a file in parts that a second run uses again, or to stdout."""
     starts = range(0, len(bulk.ids), BLOCK)
     if out is None:
         write_answers(bulk.columns, (row for first in starts for row in zip(*bulk.answers(first))), None)
         return
-    parts, began, n_done = AnswerParts(out, bulk.columns, bulk.plan()), time.monotonic(), 0
+    parts, began, n_done = AnswerParts(out, bulk.columns, bulk.plan(), overwrite=overwrite), time.monotonic(), 0
     kept = sum(parts.has(i) for i in range(len(starts)))
     if kept:
         say(f"{kept:,} of {len(starts):,} parts are there from an earlier run.")

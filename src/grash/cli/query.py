@@ -239,7 +239,7 @@ def predict(
                 else:
                     _show_answers(loaded, query, answers)
     if out is not None or (not one and not json):
-        write_bulk(Bulk(loaded, model, asked, top_k, filters), out)
+        write_bulk(Bulk(loaded, model, asked, top_k, filters), out, overwrite=overwrite)
 
 
 def explain(
@@ -285,8 +285,13 @@ def score(
     relation: Relation = None,
     tail: Tail = None,
     probability: Annotated[
-        bool, typer.Option("--probability/--no-probability", help="Also compute probabilities, which takes longer.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--probability/--no-probability",
+            help="Also compute probabilities, which takes longer (default: if the model is calibrated).",
+            show_default=False,
+        ),
+    ] = None,
     skip_unknown: SkipUnknown = False,
     out: AnswersFile = None,
     overwrite: Overwrite = False,
@@ -317,7 +322,7 @@ def score(
         rows, ids = [row for row, _ in found_rows], [triple for _, triple in found_rows]
     loaded.warn_of_unseen(np.array(ids).reshape(-1, 3))
     found = {"score": loaded.score(np.array(ids).reshape(-1, 3)).tolist()}
-    if probability and loaded.calibration is not None:
+    if probability or (probability is None and loaded.calibration is not None):
         found["probability"] = loaded.probability(np.array(ids).reshape(-1, 3)).tolist()
     if loaded.calibration is not None and loaded.calibration.thresholds is not None:
         found["accepted"] = loaded.classify(np.array(ids).reshape(-1, 3)).tolist()

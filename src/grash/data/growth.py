@@ -18,6 +18,7 @@ from grash.data.dataset import SPLITS, Dataset, SplitName
 from grash.data.iris import find_name
 from grash.data.vocabulary import Vocabulary
 from grash.errors import InputError
+from grash.formatting import counted
 
 _Kind = Literal["entities", "relations"]
 _MAX_NAMES = 10  # new relations that are listed
@@ -71,7 +72,7 @@ def grow(dataset: Dataset, added: Dataset | None = None, removed: Dataset | None
     """Return the dataset with the triples of `added`, split by split, and without those of `removed`.
 
     Both are matched by name (also as an export to N-Triples writes it), or by id if the graph has no names. InputError
-    if nothing changes.
+    if nothing changes, or if a triple of the graph is in both.
     """
     if added is None and removed is None:
         raise InputError("Nothing is given: give triples to add, or triples to remove.")
@@ -79,7 +80,11 @@ def grow(dataset: Dataset, added: Dataset | None = None, removed: Dataset | None
     splits = {name: np.asarray(dataset.split(name)) for name in SPLITS}
     n_removed = n_not_found = 0
     if removed is not None:
-        splits, n_removed, n_not_found = _without(dataset, splits, removed)
+        gone = _Ids(dataset, removed, "entities"), _Ids(dataset, removed, "relations")
+        ids = np.concatenate([_by_id(removed.split(name), *gone) for name in SPLITS])
+        if added is not None:
+            _check_disjoint(dataset, ids, np.concatenate([_by_id(added.split(s), entities, relations) for s in SPLITS]))
+        splits, n_removed, n_not_found = _without(splits, ids)
     new, n_known, n_held_out = _added(splits, added, entities, relations)
     if not n_removed and not any(len(part) for part in new.values()):
         raise InputError(_nothing_new(dataset, added, n_known, n_held_out, n_not_found))
@@ -155,8 +160,7 @@ def _added(
     found: dict[SplitName, Triples] = {}
     n_known = n_held_out = 0
     for name in SPLITS:
-        heads, middle, tails = added.split(name).T
-        ids = np.stack([entities.lookup[heads], relations.lookup[middle], entities.lookup[tails]], 1).astype(np.int32)
+        ids = _by_id(added.split(name), entities, relations)
         ids = ids[~TripleSet(ids).repeated] if len(ids) else none
         in_train, in_held = train.contains(ids), held.contains(ids)
         n_known, n_held_out = n_known + int(in_train.sum()), n_held_out + int((in_held & ~in_train).sum())
@@ -164,20 +168,34 @@ def _added(
     return found, n_known, n_held_out
 
 
-def _without(
-    dataset: Dataset, splits: dict[SplitName, Triples], removed: Dataset
-) -> tuple[dict[SplitName, Triples], int, int]:
+def _by_id(triples: Triples, entities: _Ids, relations: _Ids) -> Triples:
+    """Return triples (n, 3) of another graph by the ids of `_Ids`."""
+    heads, middle, tails = triples.T
+    ids = np.stack([entities.lookup[heads], relations.lookup[middle], entities.lookup[tails]], 1)
+    return np.ascontiguousarray(ids.astype(np.int32))
+
+
+def _check_disjoint(dataset: Dataset, removed: Triples, added: Triples) -> None:
+    """Raise InputError if a triple of the graph is both removed and added, which could move it from test to train."""
+    both = removed[TripleSet(added).contains(removed)]
+    old = (both < [dataset.n_entities, dataset.n_relations, dataset.n_entities]).all(1)  # others have ids by chance
+    if old.any():
+        n = len(np.unique(both[old], axis=0))
+        raise InputError(
+            f"{counted(n, 'triple')} of {dataset.name} {'is' if n == 1 else 'are'} both added and removed: take "
+            f"{'it' if n == 1 else 'them'} out of one of the two."
+        )
+
+
+def _without(splits: dict[SplitName, Triples], removed: Triples) -> tuple[dict[SplitName, Triples], int, int]:
     """Return the splits without the removed triples, their number, and how many were in none."""
-    entities, relations = (_Ids(dataset, removed, kind) for kind in ("entities", "relations"))
-    given = np.concatenate([removed.split(name) for name in SPLITS])
-    ids = np.stack([entities.lookup[given[:, 0]], relations.lookup[given[:, 1]], entities.lookup[given[:, 2]]], 1)
-    wanted = TripleSet(np.ascontiguousarray(ids.astype(np.int32)))
+    wanted = TripleSet(removed)
     gone = {name: wanted.contains(np.ascontiguousarray(triples)) for name, triples in splits.items()}
     n_removed = sum(int(mask.sum()) for mask in gone.values())
     if n_removed and gone["train"].all():
         raise InputError("Every triple of train would be removed: nothing would be left to train on.")
     kept = {name: np.ascontiguousarray(triples[~gone[name]]) for name, triples in splits.items()}
-    return kept, n_removed, len(ids) - wanted.n_repeated - n_removed
+    return kept, n_removed, len(removed) - wanted.n_repeated - n_removed
 
 
 def _nothing_new(dataset: Dataset, added: Dataset | None, n_known: int, n_held_out: int, n_not_found: int) -> str:
