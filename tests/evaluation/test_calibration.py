@@ -102,7 +102,7 @@ def test_weights_are_drawn_together_as_far_as_relations_are_alike():
     gaps = []
     for spread in (0.0, 2.0):
         features, right, counts, groups, _ = drawn(30, 900, spread, 1)
-        mean, own = _fit(features, right, counts, groups, 10.0)
+        own, mean, *_ = _fit(features, right, counts, groups, 10.0)
         gaps.append(np.std([weights - mean for weights in own.values()]))
     assert gaps[0] < 0.3 and gaps[1] > 1.2  # true: 0 and 2
     assert distance(30, 900, 0.0) < 0.03 and distance(30, 900, 2.0) < 0.06
@@ -113,7 +113,7 @@ def test_one_relation_and_few_questions_are_enough_for_weights():
     assert distance(20, 20, 0.5) < 0.2
     features, _, counts, groups, _ = drawn(4, 20, 0.5, 0)
     for right in (features[:, 1] > 0, features[:, 1] < 0, np.arange(200) < 1):  # told apart, the wrong way, one right
-        mean, own = _fit(features, right, counts, groups, 10.0)
+        own, mean, *_ = _fit(features, right, counts, groups, 10.0)
         assert np.isfinite(mean).all() and np.isfinite(list(own.values())).all()
     same, right = features[:, [0, 1, 1]], features[:, 1] < -0.5  # with the order kept, only the share of right is left
     found = _judge(_fit(same, right, counts, groups, 0.5), same, groups)

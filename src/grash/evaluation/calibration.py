@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,10 +43,11 @@ _FEW = 250  # questions per side that the temperature is chosen with
 _RANKED, _RANKED_FEW = 3, 25  # triples ranked in the time of asking for both sides of one (CPU: 1.1-3.1, 12-25)
 _QUESTIONS = 256  # asked together
 _FOLDS = 5
-_STEPS = 25  # of Newton's method
+_STEPS = 500  # of a fit, at most
+_PRECISE, _ROUGH = 1e-4, 1e-2  # a fit ends when no weight changes by more in a step; _ROUGH to choose the temperature
 _ROUNDING = 1e-9
 _LIMIT = 1e-6  # a share stays this far from 1
-_TEMPERATURES = tuple(round(2.0 ** (i / 2), 4) for i in range(-6, 7))
+_TEMPERATURES = tuple(2.0**i for i in range(-3, 4))
 
 Floats = NDArray[np.float64]
 
@@ -186,13 +187,12 @@ def calibrate(
     mean, std = _scale(held)
     most = std / (4 * temperature)
     features = _features(held.scores, held.log_sums_at(temperature), temperature, mean, std)
-    everywhere, by_group = _fit(features, held.right, held.counts, held.groups, most)
-    crossed = _cross_fitted(held, features, most, seed)
-    names = {group: f"{SIDES[group % 2]} {group // 2}" for group in by_group}
+    fitted = _fit(features, held.right, held.counts, held.groups, most)
+    crossed = _cross_fitted(held, features, most, seed, fitted)
     return Calibration(
         split=split, n_questions=held.n_questions, temperature=temperature, score_mean=mean, score_std=std,
-        weights=Weights(*everywhere.tolist()),
-        of_relation={names[group]: Weights(*weights.tolist()) for group, weights in by_group.items()},
+        weights=Weights(*fitted.everywhere.tolist()),
+        of_relation={f"{SIDES[g % 2]} {g // 2}": Weights(*weights.tolist()) for g, weights in fitted.of_group.items()},
         first=Reliability.of(crossed[held.is_first], held.right[held.is_first]),
         answers=Reliability.of(crossed, held.right),
         thresholds=fit_thresholds(model, dataset, split=split, seed=seed),
@@ -312,22 +312,28 @@ def _is_enough(held: HeldOutAnswers) -> bool:
 
 def _temperature(held: HeldOutAnswers, seed: int) -> float:
     """Return the temperature with the smallest log loss, cross-fitted, in which answers count as in a regression."""
-    mean, std = _scale(held)
-    losses = []
+    (mean, std), losses, fitted = _scale(held), [], None
     for temperature in held.temperatures:
         features = _features(held.scores, held.log_sums_at(temperature), temperature, mean, std)
-        found = _cross_fitted(held, features, std / (4 * temperature), seed)
+        most = std / (4 * temperature)
+        fitted = _fit(features, held.right, held.counts, held.groups, most, fitted, _ROUGH)
+        found = _cross_fitted(held, features, most, seed, fitted, _ROUGH)
         losses.append(-(held.counts * np.log(np.where(held.right, found, 1 - found))).sum())
     return held.temperatures[int(np.argmin(losses))]
 
 
-def _cross_fitted(held: HeldOutAnswers, features: Floats, most: float, seed: int) -> Floats:
-    """Return the probabilities (n,), each by weights that were fitted without the questions of its fold."""
+def _cross_fitted(
+    held: HeldOutAnswers, features: Floats, most: float, seed: int, start: _Fit, precise: float = _PRECISE
+) -> Floats:
+    """Return the probabilities (n,), each by weights that were fitted without the questions of its fold.
+
+    start: where the fits begin, which changes how long they take, not where they end.
+    """
     fold = np.random.default_rng(seed).integers(0, _FOLDS, held.n_questions)[held.questions]
     counts, found = held.counts, np.empty(len(features))
     for i in range(_FOLDS):
         own, others = fold == i, fold != i
-        fitted = _fit(features[others], held.right[others], counts[others], held.groups[others], most)
+        fitted = _fit(features[others], held.right[others], counts[others], held.groups[others], most, start, precise)
         found[own] = _judge(fitted, features[own], held.groups[own])
     return found
 
@@ -343,34 +349,53 @@ def _features(scores: Floats, log_sums: Floats, temperature: float, mean: float,
     return np.stack([np.ones(len(scores)), logit / 4, (scores - mean) / std], 1)
 
 
-def _fit(
-    features: Floats, right: NDArray[np.bool_], counts: Floats, groups: NDArray[np.int64], most: float
-) -> tuple[Floats, dict[int, Floats]]:
-    """Return the mean weights (3,), and the weights of each group: logistic regressions that learn from each other.
+class _Fit(NamedTuple):
+    """Logistic regressions of groups, whose weights have a normal distribution."""
 
-    Weights of groups have a normal distribution. Each step is one of Newton's method for all groups, at most 1 long,
-    with new estimates of the mean and the covariance of this distribution (EM). The mean has a standard normal prior.
-    The covariance counts one more group, which differs by 1 from the mean: so it is near 1 where there are few groups.
+    of_group: dict[int, Floats]  # weights (3,) of each group
+    everywhere: Floats  # (3,) the mean, with which a better answer has no lower probability
+    mean: Floats  # (3,)
+    covariance: Floats  # (3, 3)
+
+
+def _fit(
+    features: Floats, right: NDArray[np.bool_], counts: Floats, groups: NDArray[np.int64], most: float,
+    start: _Fit | None = None, precise: float = _PRECISE,
+) -> _Fit:  # fmt: skip
+    """Fit logistic regressions of all groups, which learn from each other; `start` saves steps.
+
+    Each step is one of Newton's method for all groups, at most 1 long, with new estimates of the mean and the
+    covariance of their weights (EM). The mean has a standard normal prior. The covariance counts one more group, which
+    differs by 1 from the mean: so it is near 1 where there are few groups.
     """
     order = np.argsort(groups, kind="stable")
     features, right, counts = features[order], right[order], counts[order]
     names, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
     squares, one = features[:, :, None] * features[:, None, :], np.eye(3)
-    weights, mean, covariance = np.zeros((len(names), 3)), np.zeros(3), one
+    if start is None:
+        start = _Fit({}, np.zeros(3), np.zeros(3), one)
+    weights = np.array([start.of_group.get(name, start.mean) for name in names.tolist()])
+    mean, covariance, before, pace = start.mean, start.covariance, np.zeros(3), 1.0
     for _ in range(_STEPS):
         p = _logistic((features * np.repeat(weights, sizes, 0)).sum(1))
         precision = np.linalg.inv(covariance)
         gradients = np.add.reduceat(features * (counts * (p - right))[:, None], starts) + (weights - mean) @ precision
         curvatures = np.add.reduceat(squares * (counts * p * (1 - p))[:, None, None], starts) + precision
         steps = np.linalg.solve(curvatures, gradients[:, :, None])[:, :, 0]
-        weights = weights - steps / np.maximum(1, np.linalg.norm(steps, axis=1, keepdims=True))
+        last, weights = weights, weights - steps / np.maximum(1, np.linalg.norm(steps, axis=1, keepdims=True))
         weights = _ordered(weights, curvatures, most)
         posterior = np.linalg.inv(curvatures)  # the covariance of each group's weights
         known = (precision - precision @ posterior @ precision).sum(0) + one  # about the mean, from all answers
-        mean = mean + np.linalg.solve(known, precision @ (weights - mean).sum(0) - mean)
+        change = np.linalg.solve(known, precision @ (weights - mean).sum(0) - mean)
+        # groups on a bound do not follow the mean, so it may go too far, and back
+        pace, before = pace / 2 if change @ before < 0 else min(1.0, 1.2 * pace), change
+        mean = mean + pace * change
         gaps = weights - mean
         covariance = (gaps.T @ gaps + posterior.sum(0) + one) / (len(names) + 1)
-    return _ordered(mean[None], known[None], most)[0], dict(zip(names.tolist(), weights))
+        if max(np.abs(weights - last).max(), np.abs(pace * change).max()) < precise:
+            break
+    everywhere = _ordered(mean[None], known[None], most)[0]
+    return _Fit(dict(zip(names.tolist(), weights)), everywhere, mean, covariance)
 
 
 def _ordered(weights: Floats, curvatures: Floats, most: float) -> Floats:
@@ -390,9 +415,8 @@ def _ordered(weights: Floats, curvatures: Floats, most: float) -> Floats:
     return np.stack([found[:, 0], share, np.maximum(found[:, 2], -most * share)], 1)
 
 
-def _judge(fitted: tuple[Floats, dict[int, Floats]], features: Floats, groups: NDArray[np.int64]) -> Floats:
-    everywhere, by_group = fitted
-    weights = np.array([by_group.get(group, everywhere) for group in groups.tolist()]).reshape(-1, 3)
+def _judge(fitted: _Fit, features: Floats, groups: NDArray[np.int64]) -> Floats:
+    weights = np.array([fitted.of_group.get(group, fitted.everywhere) for group in groups.tolist()]).reshape(-1, 3)
     return _logistic((features * weights).sum(1))
 
 

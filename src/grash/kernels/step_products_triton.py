@@ -101,7 +101,7 @@ def candidate_products(space: StepSpace, trials: Tensor) -> None:
     shape = space.shape
     columns = min(COLUMNS, shape.padded)
     launch(
-        _candidate_products, (shape.padded // columns, shape.candidates // CANDIDATES, shape.trials),
+        _candidate_products, (shape.candidates // CANDIDATES * (shape.padded // columns), shape.trials),
         trials, space.weights, space.queries, space.candidate_gradients,
         shape.first_tail, shape.first_relation, shape.candidates, shape.widest_side,
         BATCH=shape.rows, SIDES=shape.sides, SHARED=shape.shared, P=shape.padded,
@@ -257,12 +257,12 @@ def _candidate_products(  # type: ignore[no-untyped-def]
     BATCH: tl.constexpr, SIDES: tl.constexpr, SHARED: tl.constexpr, P: tl.constexpr,
     SIZE: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    tile, trial = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    tile, trial = tl.program_id(0) // (P // COLUMNS), tl.program_id(1).to(tl.int64)
     side = side_at(tile * SIZE, first_tail, first_relation)
     start = tile * SIZE - first_candidate(side, first_tail, first_relation)
     if start < tl.load(trials + trial * PER_TRIAL + side):
         place = start + tl.arange(0, SIZE)
-        column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+        column = tl.program_id(0) % (P // COLUMNS) * COLUMNS + tl.arange(0, COLUMNS)
         at = (trial * SIDES + side) * BATCH
         asked = side_queries(side, BATCH, SIDES)
         total = _weighted_queries(at, asked, weights, queries, place, column, width, P, SIZE, COLUMNS, INNER)
@@ -284,6 +284,8 @@ def _weighted_queries(  # type: ignore[no-untyped-def]
     w = weights + (at + k)[:, None] * width + place[None, :]
     q = queries + (at + k)[:, None] * P + column[None, :]
     total = tl.zeros((SIZE, COLUMNS), tl.float32)
-    for first in range(0, n, INNER):
-        total = tl.dot(tl.trans(tl.load(w + first * width)), tl.load(q + first * P), total)
+    for _ in range(0, n, INNER):
+        total = tl.dot(tl.trans(tl.load(w)), tl.load(q), total)
+        w += INNER * width  # step by step, since B × W may be above 2³¹
+        q += INNER * P
     return total

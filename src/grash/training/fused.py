@@ -329,10 +329,6 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
         )
     if config.training == "kvsall" and config.precision != "bf16":
         reasons.append(f"training=kvsall with precision={config.precision}: its products are bf16 only")
-    if config.training == "kvsall" and os.environ.get("GRASH_KERNELS") != "triton":
-        reasons.append(
-            "training=kvsall was not compared with the unfused step on a GPU yet; GRASH_KERNELS=triton uses it"
-        )
     if config.training == "kvsall" and (config.dropout_entity or config.dropout_relation):
         reasons.append("training=kvsall with dropout")
     if config.relation_prediction and config.model == "rotate":
@@ -343,6 +339,10 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
         reasons.append("penalty_weighted is false")
     if (broken := _broken.get(_kernels_of(config, device))) is not None:
         reasons.append(broken)
+    if not reasons and config.training == "kvsall" and os.environ.get("GRASH_KERNELS") != "triton":
+        reasons.append(
+            "its kernels were not compared with the unfused step on a GPU yet; GRASH_KERNELS=triton uses them"
+        )
     return reasons
 
 
@@ -375,7 +375,8 @@ def load_fused_steps(
 
 
 def _kernels_of(config: TrainConfig, device: torch.device) -> tuple[Any, ...]:
-    return card_of(device).name, config.model, config.norm, config.dim, config.precision, config.storage
+    values = (config.model, config.norm, config.training, config.dim, config.precision, config.storage)
+    return card_of(device).name, *values
 
 
 def _is_kernel_error(error: Exception) -> bool:
